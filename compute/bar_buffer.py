@@ -1,4 +1,4 @@
-"""Bars that are not yet part of every longer bar, and what is due at a run. Pure."""
+"""Buffers bars until all timeframes have stepped them, and selects those due at a run. Pure."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -14,10 +14,10 @@ from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe
 
 
 class BarBuffer:
-    """Holds the bars that are not yet part of every longer bar, and says what is due when."""
+    """Holds the bars that some timeframe has not stepped yet."""
 
     def __init__(self, native_timeframes: Mapping[str, Timeframe], ends: Mapping[str, int]) -> None:
-        """Take each asset's native timeframe, and from when (epoch seconds) it no longer steps."""
+        """Take the native timeframes, and when (epoch seconds) removed assets stop stepping."""
         self._native_timeframes: Final = dict(native_timeframes)
         self._ends: Final = dict(ends)
         self._pending: dict[SeriesKey, Series] = {}
@@ -25,15 +25,15 @@ class BarBuffer:
 
     @property
     def native_timeframes(self) -> Mapping[str, Timeframe]:
-        """The timeframe of each asset's bars, a read-only view."""
+        """The timeframe of each asset's bars, as a read-only view."""
         return MappingProxyType(self._native_timeframes)
 
     def set_native_timeframe(self, ticker: str, native: Timeframe) -> None:
-        """Take bars of this timeframe from now on."""
+        """Set the timeframe of the bars that an asset gets from now on."""
         self._native_timeframes[ticker] = native
 
     def add(self, ticker: str, bars: Series, funding: Funding) -> None:
-        """Add new bars and settlements of one asset, later than all before."""
+        """Add new bars and settlements of one asset, all later than those added before."""
         self._funding[ticker] = self._funding.get(ticker, NO_FUNDING).concatenate(funding)
         for timeframe in self.list_timeframes(ticker):
             pending = self._pending.get((ticker, timeframe), NO_BARS)
@@ -50,9 +50,9 @@ class BarBuffer:
         until: int,
         lagging: Mapping[str, int],
     ) -> DueBars:
-        """Remove and return what is due at the runs from `start` to `until`.
+        """Remove and return the bars due at the runs from `start` to `until`.
 
-        `lagging` has the watermarks of the assets of which not all up to `until` has come.
+        `lagging` has the watermarks of the assets that were not fetched up to `until`.
         """
         parts: list[tuple[int, Times, Series, Prices]] = []
         for series_key in sorted(self._pending, key=row_by_series.__getitem__):
@@ -62,6 +62,8 @@ class BarBuffer:
             if len(bars):
                 funding = self._funding[series_key[0]].annualise(bars.close_time)
                 parts.append((row_by_series[series_key], due, bars, funding))
+        # Annualised funding sums the 24 hours before a close, so the settlements of the day before
+        # the oldest buffered bar stay.
         for ticker, settlements in self._funding.items():
             self._funding[ticker] = settlements.select_between(
                 self._find_earliest_pending(ticker, until) - DAY_S, until
@@ -71,12 +73,12 @@ class BarBuffer:
     def restore_series(
         self, ticker: str, timeframe: Timeframe, bars: Series, funding: Funding
     ) -> None:
-        """Put back stored bars that a timeframe has not yet stepped, and the settlements held."""
+        """Put back the stored bars that a timeframe has not stepped, and stored settlements."""
         self._pending[ticker, timeframe] = bars
         self._funding[ticker] = funding
 
     def list_pending_closes(self) -> list[int]:
-        """Return when the longer bars that have begun will close."""
+        """Return the next close of each sequence that has buffered bars."""
         return [
             -(-int(bars.close_time[0]) // TIMEFRAME_DURATIONS_S[timeframe])
             * TIMEFRAME_DURATIONS_S[timeframe]
@@ -85,17 +87,19 @@ class BarBuffer:
         ]
 
     def _find_earliest_pending(self, ticker: str, until: int) -> int:
-        """Return the earliest time at which a bar that an asset has not yet stepped may close."""
+        """Return the earliest close of an asset's buffered bars, `until` at most."""
         pending = (self._pending[ticker, timeframe] for timeframe in self.list_timeframes(ticker))
         return min([until, *(int(bars.close_time[0]) for bars in pending if len(bars))])
 
     def _take_ready(
         self, series_key: SeriesKey, start: int, watermark: int, until: int
     ) -> tuple[Times, Series]:
-        """Take one sequence's due bars; return the runs at which they step, and the bars."""
+        """Take one sequence's due bars; return the runs that step them, and the bars."""
         ticker, timeframe = series_key
         pending, period_s = self._pending[series_key], TIMEFRAME_DURATIONS_S[timeframe]
         first_run = -(-start // period_s) * period_s
+        # No bar of this timeframe steps at these runs. Building longer bars only when they may
+        # close, and packing carries by indicator, halved the processor time of an hourly run.
         if first_run > until:
             return NO_BARS.close_time, NO_BARS
         bars = (
@@ -103,6 +107,8 @@ class BarBuffer:
             if self._native_timeframes[ticker] == timeframe
             else resample_bars(pending, period_s)
         )
+        # A bar that came late steps at the next run of its timeframe. A longer bar waits until
+        # the watermark has passed its close: an hour that is still missing belongs to it.
         due = np.maximum(bars.close_time, first_run)
         ready = (due <= until) & (bars.close_time <= watermark)
         bars, due = bars.select(ready), due[ready]
@@ -113,7 +119,7 @@ class BarBuffer:
 
 
 def _concatenate_due(parts: Sequence[tuple[int, Times, Series, Prices]]) -> DueBars:
-    """Put sequences (row, runs, bars, funding) one after another."""
+    """Join the bars of several sequences, given as (row, runs, bars, funding), into columns."""
     rows, runs, series, funding = zip(*parts, strict=True) if parts else ((), (), (), ())
     prices = ([getattr(bars, name) for bars in series] for name in Bar._fields[:-1])
     return DueBars(

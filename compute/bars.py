@@ -1,6 +1,6 @@
-"""Bars as columns: which are accepted, when they close, and how longer bars are built from 1h.
+"""Bars as columns: validation, closing times, and longer bars built from hourly ones. Pure NumPy.
 
-Pure NumPy; times are epoch seconds UTC. Rules from INDICATORS.md and DESIGN.md ("Bars").
+Times are epoch seconds UTC.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ FUNDING_DAYS = 365
 
 
 class RawBar(NamedTuple):
-    """A bar as a source delivers it, before any rule was applied."""
+    """A bar as a source delivers it, not validated yet."""
 
     open_time: int
     open: float
@@ -58,7 +58,7 @@ class Series:
         return cls(open_time, compute_close_time(open_time, period_s), *columns)
 
     def select(self, mask: NDArray[np.bool_]) -> "Series":
-        """Return the chosen bars."""
+        """Return the bars for which `mask` is true."""
         return Series(*(getattr(self, name)[mask] for name in COLUMNS))
 
     def concatenate(self, later: "Series") -> "Series":
@@ -71,7 +71,7 @@ COLUMNS = tuple(field.name for field in fields(Series))
 
 @dataclass(frozen=True, slots=True)
 class Funding:
-    """Settlements of one perpetual, oldest first; `rate` as a fraction a settlement."""
+    """Settlements of one perpetual, oldest first; `rate` is a fraction per settlement."""
 
     settled_at: Times
     rate: Prices
@@ -95,10 +95,9 @@ class Funding:
         )
 
     def annualise(self, close_time: Times) -> Prices:
-        """Return F for each close: 365 x the sum over the last 24 h, NaN where none settled.
-
-        The sums are exactly rounded, so they do not depend on where a window was cut.
-        """
+        """Return the annual funding at each close: 365 x the sum over 24 h, NaN if none settled."""
+        # `fsum` rounds exactly, so a sum does not depend on how many settlements were loaded
+        # before its window. Neighbouring closes often share a window, which is summed once.
         first = np.searchsorted(self.settled_at, close_time - DAY_S, side="right")
         last = np.searchsorted(self.settled_at, close_time, side="right")
         indexes = np.flatnonzero(_mark_changes(first) | _mark_changes(last))
@@ -110,22 +109,22 @@ class Funding:
 
 
 def compute_close_time(open_time: Times, period_s: int) -> Times:
-    """Return when bars close; one that ends off its boundary closes at the next.
+    """Return when bars close; a bar that ends off its boundary closes at the next one.
 
-    Hourly bars close on full hours and daily bars at 00:00 UTC, where the run that reads them is.
+    Hourly bars close on full hours and daily bars at 00:00 UTC, just before a run reads them.
     """
     return -(-(open_time + period_s) // period_s) * period_s
 
 
 def _mark_changes(values: Times) -> NDArray[np.bool_]:
-    """Say of each value whether it is another than the one before, as the first one is."""
+    """Return whether each value differs from the one before it; the first one always does."""
     differs = np.ones(len(values), dtype=np.bool_)
     np.not_equal(values[1:], values[:-1], out=differs[1:])
     return differs
 
 
 def resample_bars(hourly: Series, period_s: int) -> Series:
-    """Build longer bars on UTC boundaries from hourly bars, each by the bucket it closes in."""
+    """Build longer bars on UTC boundaries; an hourly bar belongs to the one it closes in."""
     if not len(hourly):
         return NO_BARS
     bucket = compute_close_time(hourly.close_time - period_s, period_s)
@@ -145,9 +144,9 @@ def resample_bars(hourly: Series, period_s: int) -> Series:
 def validate_bars(
     rows: Sequence[RawBar], period_s: int, after: int | None = None
 ) -> tuple[list[RawBar], list[tuple[RawBar, str]]]:
-    """Sort bars by open time and split them into accepted ones and (bar, reason) rejections.
+    """Sort bars by open time; return the accepted ones, and the rejected ones with a reason.
 
-    `after` is the open time of the last bar accepted before these.
+    `after` is the open time of the last bar that was accepted earlier.
     """
     accepted: list[RawBar] = []
     rejected: list[tuple[RawBar, str]] = []
@@ -179,6 +178,8 @@ def _find_spacing_fault(row: RawBar, after: int | None, period_s: int) -> str | 
         return "open time is repeated"
     if period_s == HOUR_S and row.open_time - after < HOUR_S:
         return "opens less than an hour after its predecessor"
+    # A step takes one bar per close: of two daily bars that would close at the same midnight,
+    # the later one is rejected.
     before, now = compute_close_time(np.array([after, row.open_time]), period_s)
     return "closes together with its predecessor" if now <= before else None
 

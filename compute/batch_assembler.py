@@ -1,4 +1,4 @@
-"""Steps what a source delivered, and assembles the batch that the store is to commit."""
+"""Steps the bars that a source delivered and assembles the batch to commit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -23,7 +23,7 @@ from store.market_rows import AlertRow, BarBlock, Batch, ChangeRow, FundingRow, 
 
 
 class BatchAssembler:
-    """Advances the state batch by batch, each taken as committed once it is returned."""
+    """Advances the engine state batch by batch; it counts each returned batch as committed."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class BatchAssembler:
         bounds: HistoryBounds,
         market_clock: Clock,
     ) -> None:
-        """Take the stored `publish_from` (epoch ms by ticker) and the newest `created_at`."""
+        """`publish_from` (epoch ms by ticker) and `last_created_at` are those of the store."""
         self._state: Final = state
         self._tracker: Final = tracker
         self._publish_from_by_ticker: Final = dict(publish_from)
@@ -44,11 +44,13 @@ class BatchAssembler:
         self._market_clock: Final = market_clock
 
     def end_backfill(self) -> None:
-        """Write the batches from now on at the market clock, that of the last hour too."""
+        """Date all rows by the market clock from now on, even those of the backfill's last hour."""
+        # `created_at` is when a row was written, because a past board must show the readings that
+        # were served then. Only the history of a first start has nominal times.
         self._backfilled_until = None
 
     def assemble(self, start: int, until: int, fetched: Mapping[str, FetchResult]) -> Batch:
-        """Buffer what was fetched, and step what is due from `start` to `until`."""
+        """Buffer the fetched bars, step those due from `start` to `until`, and build the rows."""
         bars, funding, publish_from = self._add_to_buffer(start, fetched)
         self._publish_from_by_ticker.update(publish_from)
         now_s = (self._find_written_at(until) or to_market_ms(until)) // 1000
@@ -70,13 +72,15 @@ class BatchAssembler:
             carries=carries,
             epochs=epochs,
             publish_from=publish_from,
+            # Part of the commit, and so of its digest: an audit has to know which assets this
+            # batch did not wait for, because they decide which longer bars could step.
             watermarks=self._list_watermarks(),
             written_at=self._find_written_at(until),
             alerts=alert_rows,
         )
 
     def build_empty_batch(self, until: int) -> Batch:
-        """Return the batch of an hour up to which nothing is due."""
+        """Return a batch without rows that moves the market time to the run at `until`."""
         return Batch(
             to_market_ms(until),
             watermarks=self._list_watermarks(),
@@ -84,24 +88,25 @@ class BatchAssembler:
         )
 
     def _find_written_at(self, run: int) -> int | None:
-        """Return the market clock, None if rows of a run are written at their nominal time."""
+        """Return the market clock, None if the rows of a run get their nominal time."""
         is_nominal = self._backfilled_until is not None and run <= self._backfilled_until
         return None if is_nominal else self._market_clock()
 
     def _list_watermarks(self) -> list[WatermarkRow]:
-        """Return the watermarks of lagging assets, except those that have no stored bars yet."""
+        """Return the watermarks of the lagging assets that have stored bars."""
         return [row for row in self._tracker.lagging if row.ticker in self._publish_from_by_ticker]
 
     def _add_to_buffer(
         self, start: int, fetched: Mapping[str, FetchResult]
     ) -> tuple[list[BarBlock], list[FundingRow], dict[str, int]]:
-        """Buffer what is new of some assets; a backlog from before warms up in silence."""
+        """Buffer the fetched bars; return the rows to store and `publish_from` of new assets."""
         bars: list[BarBlock] = []
         funding: list[FundingRow] = []
         publish_from: dict[str, int] = {}
         for ticker, new in fetched.items():
             self._tracker.record_watermark(ticker, new.watermark)
             series, settlements = self._tracker.cut_at_removal(ticker, new)
+            # If the history was restated, the rebuild has already buffered these bars.
             self._state.buffer.add(ticker, NO_BARS if new.is_restated else series, settlements)
             if len(series):
                 bars.append(build_bar_block(self._state, ticker, series))
@@ -109,6 +114,8 @@ class BatchAssembler:
             if ticker not in self._publish_from_by_ticker and (
                 len(series) or len(settlements.rate)
             ):
+                # Bars older than this batch warm up without publishing: the service did not know
+                # the asset when they closed.
                 backlog = len(series) and series.close_time[0] < start and start > 0
                 starts_at = to_market_ms(start) + 1 if backlog else 0
                 publish_from[ticker] = max(starts_at, self._feed_from_ms)
@@ -117,7 +124,7 @@ class BatchAssembler:
     def _build_feed_rows(
         self, changes: Changes, alerts: Sequence[Alert]
     ) -> tuple[list[ChangeRow], list[AlertRow]]:
-        """Give changes and alerts their places in the one sequence of rows."""
+        """Build the rows of changes and alerts, which share one sequence of `created_at`."""
         cells, publish_from = self._state.stepper.cells, self._publish_from_by_ticker
         change_times, alert_times = assign_feed_times(
             changes,

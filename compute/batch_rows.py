@@ -1,4 +1,4 @@
-"""Makes the rows of a batch: bars, settlements, changes and alerts."""
+"""Builds the rows of a batch: bars, settlements, changes and alerts."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -34,10 +34,11 @@ def build_funding_rows(ticker: str, funding: Funding) -> list[FundingRow]:
 
 
 def assign_times(earliest: Times, last: int) -> Times:
-    """Return `created_at` of rows in order: the earliest each may have, 1 ms apart, after `last`.
+    """Return `created_at` (epoch ms) of rows in order, each later than the one before and `last`.
 
-    So each is max(its earliest, the one before + 1).
+    Each is the larger of its earliest time and the time before it + 1.
     """
+    # Less their positions, times that are 1 ms apart are equal, so a running maximum will do.
     offsets = np.arange(len(earliest))
     return np.maximum.accumulate(np.maximum(earliest - offsets, last + 1)) + offsets
 
@@ -45,10 +46,11 @@ def assign_times(earliest: Times, last: int) -> Times:
 def assign_feed_times(
     changes: Changes, alerts: Sequence[Alert], earliest: Callable[[int], int], last: int
 ) -> tuple[Times, Times]:
-    """Return `created_at` of changes and of alerts: hour by hour, an hour's changes come first.
+    """Return `created_at` of changes and of alerts; an hour's changes come before its alerts.
 
-    `earliest` says when (epoch ms) the rows of an hour may be written.
+    `earliest` returns the first time (epoch ms) at which the rows of an hour may be written.
     """
+    # The changes come first in the joined columns, and a stable sort by hour keeps that order.
     alert_hours = np.array([alert.hour for alert in alerts], dtype=np.int64)
     hours, which = np.unique(np.concatenate([changes.run, alert_hours]), return_inverse=True)
     order = np.argsort(which, kind="stable")
@@ -58,7 +60,8 @@ def assign_feed_times(
 
 
 def filter_shown_alerts(alerts: Sequence[Alert], publish_from: Mapping[str, int]) -> list[Alert]:
-    """Return the alerts whose bar closed late enough; the others were published in silence."""
+    """Return the alerts to store: those whose bar closed at or after `publish_from`."""
+    # The others are not stored, because they follow from the bars; they still start a cooldown.
     return [
         alert
         for alert in alerts
@@ -69,7 +72,7 @@ def filter_shown_alerts(alerts: Sequence[Alert], publish_from: Mapping[str, int]
 def build_alert_rows(
     alerts: Sequence[Alert], created_at: Times, get_epoch: Callable[[Cell], int]
 ) -> list[AlertRow]:
-    """Return alerts as rows to store, with their times."""
+    """Return alerts as rows to store, dated by `created_at`."""
     return [
         AlertRow(
             at,
@@ -93,11 +96,12 @@ def build_change_rows(
     get_epoch: Callable[[Cell], int],
     publish_from: Mapping[str, int],
 ) -> list[ChangeRow]:
-    """Return changes as rows to store, one for each, with their times.
+    """Return changes as rows to store, dated by `created_at`.
 
-    The universe feed shows no first readings and no unlogged keys, and of the others those whose
-    bar closed late enough: a newcomer's backlog steps in runs that may be published.
+    The universe feed shows a change if its key is logged, it is not a first reading, and its bar
+    closed at or after the asset's `publish_from`.
     """
+    # The bar decides, not the run: the backlog of a new asset steps in a run that is published.
     numbers, which = np.unique(changes.cell, return_inverse=True)
     moved = [cells[number] for number in numbers.tolist()]
     shown_from = [

@@ -1,4 +1,4 @@
-"""What the compute job says of itself: the universe as its source can serve it."""
+"""Builds the coverage that compute publishes: the part of the universe its source can serve."""
 
 from collections.abc import Iterable
 from datetime import date
@@ -20,10 +20,10 @@ def build_coverage(
     recorded_until: int | None,
     served_from: int | None = None,
 ) -> Coverage:
-    """Return the coverage to publish at a market time.
+    """Return the coverage to publish.
 
-    `recorded_until` is that of the last run there will be, `served_from` that of the first whose
-    board is served; all are epoch ms.
+    All times are market times in epoch ms. `recorded_until` is the last run of a recording, None
+    if the source keeps growing; `served_from` is the first run that may be served, None if all may.
     """
     return Coverage(
         published_at=published_at,
@@ -60,11 +60,12 @@ def build_coverage(
 
 
 def add_dropped_assets(new: Coverage, old: Coverage | None, today: date) -> Coverage:
-    """Return the coverage with the assets that only the old one has, as removed from a day on.
+    """Return the new coverage plus the assets that only the old one lists, marked as removed.
 
-    Their published rows and last readings stay, so their names must. An asset whose removal was
-    announced for a later day ends on the day it is dropped; one that returns is the new one's.
+    They are removed as of `today`, or as of their announced removal if that came earlier.
     """
+    # The published rows and last readings of a dropped asset stay in the store, and answers
+    # still have to name it. If the asset returns, the new coverage lists it and wins.
     new_tickers = {asset.ticker for asset in new.assets}
     dropped = [a for a in (old.assets if old else ()) if a.ticker not in new_tickers]
     removed = [_mark_removed(asset, min(asset.removed_on or today, today)) for asset in dropped]

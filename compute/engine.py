@@ -1,4 +1,4 @@
-"""Steps functions over any subset of sequences and keeps their carries. Pure NumPy."""
+"""Runs step functions over any subset of the sequences and keeps their carries. Pure NumPy."""
 
 import hashlib
 import math
@@ -14,11 +14,13 @@ from compute.indicators.contract import Carry, Readings
 Rows = NDArray[np.int64]
 Columns = TypeVar("Columns", bound=tuple[NDArray[Any], ...])
 ColumnsIn = TypeVar("ColumnsIn", bound=tuple[NDArray[Any], ...], contravariant=True)
+# More sequences at a time outgrow the caches: 25,100 assets take 42 ms a step in blocks of 4,096,
+# 56 ms undivided, 50 ms in blocks of 1,024 and 78 ms in blocks of 256, which call NumPy too often.
 BLOCK_ROWS = 4096
 
 
 class StepFunction(Protocol[ColumnsIn]):
-    """A step over all sequences at once, as an indicator's and the alert engine's are."""
+    """A step over many sequences at once, as of an indicator or of the alert engine."""
 
     def start(self, assets: int, /) -> Carry:
         """Return the carry of sequences that have not yet seen a bar."""
@@ -28,10 +30,10 @@ class StepFunction(Protocol[ColumnsIn]):
 
 
 class Engine(Generic[Columns]):
-    """The carries of some step functions and every sequence, such as an asset's 4h bars.
+    """Holds the carries of some step functions for every sequence, such as an asset's 4h bars.
 
-    Sequences are numbered 0 to `rows` - 1 by the caller. They do not depend on each other, so that
-    the k-th bars of all of them step together, whenever they closed.
+    The caller numbers the sequences from 0 to `row_count` - 1. They do not depend on each other,
+    so the k-th bars of all of them step together, whenever they closed.
     """
 
     def __init__(self, indicators: Sequence[StepFunction[Columns]], row_count: int) -> None:
@@ -39,9 +41,9 @@ class Engine(Generic[Columns]):
         self._carries: list[Carry] = [i.start(row_count) for i in self._indicators]
 
     def step(self, rows: Rows, bar_counts: Rows, bar: Columns) -> Readings:
-        """Step the sequences `rows`, each named once, on `count` bars each.
+        """Step the sequences `rows`, each listed once, on `bar_counts` bars each.
 
-        The bars of a sequence lie together in the columns of `bar`, in order of close. Returns
+        In the columns of `bar`, each sequence's bars are adjacent and in order of close. Return
         their readings, shape (bars, indicators).
         """
         if len(rows) <= BLOCK_ROWS:
@@ -55,12 +57,14 @@ class Engine(Generic[Columns]):
         return np.concatenate(readings)
 
     def _step_block(self, rows: Rows, bar_counts: Rows, bar: Columns) -> Readings:
-        """Step few enough sequences that what one indicator remembers of them stays in a cache."""
+        """Step at most BLOCK_ROWS sequences, so that an indicator's carries stay in a cache."""
         order, source, bars = _split_into_turns(bar_counts, bar)
         chosen = _to_slice(rows[order])
         readings = np.empty((len(bar[0]), len(self._indicators)), dtype=np.int8)
         for column, indicator in enumerate(self._indicators):
             whole = self._carries[column]
+            # Rows are gathered and scattered instead of masked: the indicators need no masks, and
+            # a step costs only as much as the rows that have a bar.
             part = {name: array[chosen] for name, array in whole.items()}
             if bars:
                 readings[source, column] = np.concatenate(_step_turns(indicator, part, bars))
@@ -74,13 +78,14 @@ class Engine(Generic[Columns]):
         return self.dump_carries(column, np.array([row]))[0]
 
     def dump_carries(self, column: int, rows: Rows) -> list[bytes]:
-        """Return the same of some sequences."""
+        """Return the carries of several sequences for one indicator, each as bytes."""
+        # Sorted by name, so that the bytes do not depend on the order in which `start` lists them.
         arrays = (array[rows] for _, array in sorted(self._carries[column].items()))
         parts = [_rows_to_bytes(array) for array in arrays]
         return [row.tobytes() for row in np.concatenate(parts, axis=1)]
 
     def restore_carry(self, column: int, row: int, data: bytes) -> None:
-        """Put back what `carry` returned for the same indicator and layout."""
+        """Restore a carry that `dump_carry` returned for the same indicator and layout."""
         whole = self._carries[column]
         offset = 0
         for name in sorted(whole):
@@ -97,18 +102,19 @@ def _rows_to_bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 
 def _to_slice(rows: Rows) -> Rows | slice:
-    """Return neighbouring rows as a slice, which gathers views: nothing to copy or put back."""
+    """Return adjacent rows as a slice, which selects views instead of copies."""
     if len(rows) and bool((rows[1:] == rows[:-1] + 1).all()):
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
 
 
 def _split_into_turns(bar_counts: Rows, bar: Columns) -> tuple[Rows, Rows, list[Columns]]:
-    """Return an order of the sequences, one of the bars, and these as turns of all k-th bars.
+    """Return an order of the sequences, an order of the bars, and the bars in turns.
 
-    The order has the longest sequences first, so that those which have a bar are the first ones
-    in every turn.
+    The k-th turn holds the k-th bar of every sequence that has one. The longest sequences come
+    first, so that each turn steps the first rows of the carries.
     """
+    # The usual hourly run: every sequence has one bar, and there is nothing to sort.
     if (bar_counts == 1).all():
         identity = np.arange(len(bar_counts))
         return identity, identity, [bar]
@@ -121,14 +127,14 @@ def _split_into_turns(bar_counts: Rows, bar: Columns) -> tuple[Rows, Rows, list[
 
 
 def _invert_order(order: Rows) -> Rows:
-    """Return where each place of an order has gone."""
+    """Return the inverse of a permutation."""
     inverse = np.empty_like(order)
     inverse[order] = np.arange(len(order))
     return inverse
 
 
 def _select_bars(bar: Columns, chosen: Rows | slice) -> Columns:
-    """Return some bars of all."""
+    """Return the chosen bars in the same type of columns."""
     kind = cast(Callable[..., Columns], type(bar))
     return kind(*(column[chosen] for column in bar))
 
@@ -136,11 +142,10 @@ def _select_bars(bar: Columns, chosen: Rows | slice) -> Columns:
 def _step_turns(
     indicator: StepFunction[Columns], carry: Carry, bars: Iterable[Columns]
 ) -> list[Readings]:
-    """Step the first rows of a carry on each turn's bars, in place; return the turns' readings.
-
-    As long as no sequence ends, an indicator goes on with the arrays that it returned.
-    """
+    """Step the first rows of a carry on each turn's bars, in place; return each turn's readings."""
     readings = []
+    # An indicator may return new arrays. Turns of the same length pass them on, and only when a
+    # sequence ends are they copied back into the carry.
     for length, turns in groupby(bars, key=lambda bar: len(bar[0])):
         part: Carry = {name: array[:length] for name, array in carry.items()}
         moved = dict(part)
@@ -154,7 +159,10 @@ def _step_turns(
 
 
 def hash_layout(indicator: StepFunction[Any]) -> str:
-    """Return a short digest of the names, types and shapes of a carry."""
+    """Return a short digest of a carry's names, types and shapes.
+
+    It is stored with each carry; if it differs, the stored bytes cannot be read back.
+    """
     carry = indicator.start(1)
     text = ";".join(f"{n}:{carry[n].dtype.str}:{carry[n].shape[1:]}" for n in sorted(carry))
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""The state that a run works on: stepper, alert engines, waiting bars, carries and their epochs."""
+"""The state that a run advances: stepper, alert engines, buffered bars, carries and epochs."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
@@ -16,10 +16,10 @@ PublishedHours = Mapping[Cell, Mapping[Action, int]]
 
 
 class EngineState:
-    """What the engines remember, and which of it the store does not hold yet.
+    """The carries of all indicators and engines, and a record of those that the store lacks.
 
-    The carry rows are those of the last bar stepped. They are ahead of the store by the batches
-    that are not committed yet, and by the carries rebuilt since the last batch.
+    Carry rows are those of the last stepped bar. They are ahead of the store by the batches not
+    committed yet, and by the carries rebuilt since the last batch.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class EngineState:
         return self._carries.get(cell)
 
     def get_epoch(self, cell: Cell) -> int:
-        """Return the epoch of a cell's readings; the legacy key's is that of its indicator."""
+        """Return the epoch of a cell's readings; the legacy key shares that of its indicator."""
         if cell.key == LEGACY_KEY:
             cell = cell._replace(key=LEGACY_INDICATOR)
         carry = self._carries.get(cell)
@@ -64,7 +64,7 @@ class EngineState:
         return self._revisions.get(ticker, 0)
 
     def list_cells(self, series_key: SeriesKey) -> list[tuple[Cell, int]]:
-        """Return the cells of a sequence that have carries, with the versions of this code."""
+        """Return the cells of a sequence that have carries, each with its version in this code."""
         is_followed = self.alerts.is_followed(series_key)
         return [
             (Cell(*series_key, key), version)
@@ -79,10 +79,11 @@ class EngineState:
             for timeframe in self.buffer.list_timeframes(ticker)
         }
 
-    def list_outgrown_cells(self, series_key: SeriesKey) -> list[Cell]:
-        """Return the cells of a sequence whose carries this code did not make up to its last bar.
+    def list_outdated_cells(self, series_key: SeriesKey) -> list[Cell]:
+        """Return the cells of a sequence whose stored carries this code cannot continue.
 
-        An engine's carry ends earlier if its asset was not followed for a while.
+        Such a carry has another version or layout, or it ends before the sequence's last stepped
+        bar, as an engine's does if its asset was not followed for a while.
         """
         stepped_to = self._find_series_end(series_key)
         return [
@@ -94,22 +95,22 @@ class EngineState:
         ]
 
     def dump_carry(self, cell: Cell) -> bytes:
-        """Return what one indicator or engine remembers, to be stored."""
+        """Return the carry of one indicator or engine as bytes, to be stored."""
         if cell.key in self.alerts.versions:
             return self.alerts.dump_carry(cell)
         return self.stepper.dump_carry(cell)
 
     def restore_carries(self, series_key: SeriesKey) -> None:
-        """Put the carries of a sequence back into indicators and engines, except outgrown ones."""
-        outgrown_cells = self.list_outgrown_cells(series_key)
+        """Restore the stored carries of a sequence, except outdated ones."""
+        outdated_cells = self.list_outdated_cells(series_key)
         for cell, _ in self._list_carried_cells(series_key):
-            if cell not in outgrown_cells:
+            if cell not in outdated_cells:
                 self._restore_carry(cell, self._carries[cell].data)
 
     def resume_series(
         self, series_key: SeriesKey, stepped_to: int, bars: Series, funding: Funding
     ) -> Series:
-        """Put the bars that a sequence has not stepped into the buffer; return the stepped ones."""
+        """Buffer the bars that a sequence has not stepped; return the stepped ones."""
         ticker, timeframe = series_key
         self.buffer.restore_series(
             ticker, timeframe, bars.select(bars.close_time > stepped_to), funding
@@ -119,11 +120,11 @@ class EngineState:
         return series.select(series.close_time <= stepped_to)
 
     def begin_revision(self, ticker: str) -> None:
-        """Give the bars of a restated history, which come next, the asset's next revision."""
+        """Raise an asset's revision by one, for the bars of a restated history."""
         self._revisions[ticker] = self.get_revision(ticker) + 1
 
     def adopt_revision(self, ticker: str, revision: int) -> None:
-        """Take over the revision under which the bars that come next are stored."""
+        """Set an asset's revision to that of the stored bars which are added next."""
         self._revisions[ticker] = revision
 
     def rebuild_series(
@@ -134,9 +135,9 @@ class EngineState:
         funding: Funding,
         published_hours: PublishedHours,
     ) -> Container[Cell]:
-        """Rebuild a sequence from its restated bars, in silence, up to the last stepped bar.
+        """Rebuild a sequence from restated bars up to its last stepped bar, publishing nothing.
 
-        Returns the rebuilt cells.
+        Return the rebuilt cells.
         """
         history = self.resume_series(series_key, stepped_to, bars, funding)
         keys = [cell.key for cell, _ in self.list_cells(series_key)]
@@ -148,10 +149,12 @@ class EngineState:
     def install_carries(
         self, carries: Mapping[Cell, bytes], published_hours: PublishedHours
     ) -> None:
-        """Put rebuilt carries in place; rebuilt alert engines publish from the next bar on.
+        """Install rebuilt carries; a rebuilt alert engine publishes from the next bar on.
 
         `published_hours` has the hour at which each engine last published each action.
         """
+        # A publisher's past cannot be rebuilt from bars, because some of them came late. Its
+        # cooldown continues from the alerts that really went out, and it holds nothing.
         for cell, data in carries.items():
             if cell.key in self.alerts.versions:
                 self.alerts.install_carry(cell, data, published_hours.get(cell, {}))
@@ -172,9 +175,11 @@ class EngineState:
     ) -> tuple[list[CarryRow], list[EpochRow]]:
         """Return the carries and epochs to store with the batch that steps `due`.
 
-        Rebuilt carries and new epochs are returned once; the state counts them as stored then.
+        Rebuilt carries and new epochs are returned once; after that they count as stored.
         """
         epochs = list(self._new_epochs)
+        # Each source of rows overrides the ones before: a cell that steps in this batch has the
+        # newest carry, whether it was also rebuilt or published or not.
         rows = {cell: self._carries[cell] for cell in self._rebuilt_cells}
         rows |= self._build_published_rows(alerts)
         firsts = due.close_time[due.first_index].tolist()
@@ -192,12 +197,13 @@ class EngineState:
         return list(rows.values()), epochs
 
     def _find_series_end(self, series_key: SeriesKey) -> int:
-        """Return the close of a sequence's last stepped bar, by its indicators' carries, or -1."""
+        """Return the close of a sequence's last stepped bar, -1 if there is none."""
+        # By the indicators' carries only: those of engines end early if an asset is not followed.
         cells = (Cell(*series_key, key) for key in self._layouts)
         return max((self._carries[c].close_time for c in cells if c in self._carries), default=-1)
 
     def _list_carried_cells(self, series_key: SeriesKey) -> list[tuple[Cell, int]]:
-        """Return the cells of a sequence and their versions if a bar of it was stepped."""
+        """Return the cells of a sequence and their versions; none if no bar was stepped."""
         return self.list_cells(series_key) if self._find_series_end(series_key) >= 0 else []
 
     def _restore_carry(self, cell: Cell, data: bytes) -> None:
@@ -210,7 +216,7 @@ class EngineState:
         return self._layouts.get(cell.key, LAYOUT)
 
     def _dump_carries(self, rows: Times) -> dict[Cell, bytes]:
-        """Return what indicators and engines remember of some rows of the stepper."""
+        """Return the carries of indicators and engines for some rows of the stepper."""
         series_keys: list[SeriesKey] = [self.stepper.series_keys[row] for row in rows.tolist()]
         followed = filter(self.alerts.is_followed, series_keys)
         cells = [Cell(*series_key, key) for series_key in followed for key in self.alerts.versions]
@@ -218,7 +224,8 @@ class EngineState:
         return self.stepper.dump_carries(rows) | alert_carries
 
     def _build_published_rows(self, alerts: Sequence[Alert]) -> dict[Cell, CarryRow]:
-        """Return the carries of engines that published: a held alert goes out without a bar."""
+        """Return the carries of the engines that published."""
+        # A held alert goes out when its cooldown ends, without a bar, and changes the carry.
         return {
             cell: carry._replace(data=self.alerts.dump_carry(cell))
             for cell in {alert.cell for alert in alerts}
@@ -248,6 +255,7 @@ class EngineState:
 
 
 def _describe_reason(old: CarryRow | None, version: int) -> str:
+    # Epochs are stored with these words and are never rewritten.
     if old is None:
         return "new to this store"
     is_same = old.version == version

@@ -1,7 +1,7 @@
-"""Runs tasks over blocks of assets in an executor of the standard library: here or in processes.
+"""Runs tasks over blocks of assets in executors of the standard library: a thread or processes.
 
-A task is a module's function and a block, both picklable. Only the process that hands tasks out
-reads or writes the store.
+A task is a module-level function and a block, both picklable. Only the leader, the process that
+submits the tasks, reads or writes the store.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ MIN_ASSETS_PER_WORKER = 50
 
 
 class ExecutorError(OperatorError):
-    """Why an executor can't compute, in one line."""
+    """An executor that cannot compute, with the reason in one line."""
 
 
 class ExecutorFactory(NamedTuple):
-    """Opens executors: `open` takes how many tasks are to run at a time.
+    """Opens executors; `open` takes the number of tasks to run at a time.
 
-    `parallelism` is the most that it can run, None for one task a core of this machine;
-    `min_assets` is how many assets a task must have at least to be worth a worker.
+    `parallelism` is the maximum of that number, None for one task per core of this machine.
+    `min_assets` is the number of assets from which on a task is worth a worker.
     """
 
     open: Callable[[int], AbstractAsyncContextManager[Executor]]
@@ -50,23 +50,24 @@ class ExecutorFactory(NamedTuple):
     min_assets: int = 1
 
     def choose_parallelism(self, assets: int) -> int:
-        """Return how many tasks should run at a time for a job of so many assets."""
+        """Return the number of tasks to run at a time for a job of `assets` assets, at least 1."""
         most = count_cores() if self.parallelism is None else self.parallelism
         return max(1, min(most, assets // self.min_assets))
 
 
 @asynccontextmanager
 async def open_local_executor(parallelism: int) -> AsyncIterator[Executor]:
-    """Yield a thread, or a pool of processes if more than one task is to run at a time.
+    """Yield an executor of one thread, or of processes if `parallelism` is more than 1.
 
-    ExecutorError when a process dies; the others end with the block, or with this process.
+    Raise ExecutorError if a worker process dies. The workers end with the context, or with this
+    process if it is killed.
     """
     if parallelism == 1:
         with ThreadPoolExecutor(1) as thread:
             yield thread
         return
     leader_end, worker_end = Pipe()
-    # Spawned, because forking beside threads and an event loop may copy a lock that is held.
+    # Spawned, because a fork of a process with threads may copy a lock that is held.
     executor = ProcessPoolExecutor(
         parallelism, get_context("spawn"), initializer=_exit_with_leader, initargs=(worker_end,)
     )
@@ -85,7 +86,7 @@ async def open_local_executor(parallelism: int) -> AsyncIterator[Executor]:
 
 
 def _start_workers(executor: Executor, parallelism: int) -> None:
-    """Start all workers now; Ctrl-C in a terminal reaches this process only, which ends them."""
+    """Start all workers with SIGINT blocked: on Ctrl-C only this process reacts, and ends them."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         for _ in range(parallelism):
@@ -95,7 +96,7 @@ def _start_workers(executor: Executor, parallelism: int) -> None:
 
 
 def _exit_with_leader(connection: Connection) -> None:
-    """End this worker when the leader closes its end, or is killed."""
+    """Exit this worker when the leader closes its end of the pipe, or is killed."""
 
     def wait_for_end() -> None:
         connection.poll(None)
@@ -105,7 +106,7 @@ def _exit_with_leader(connection: Connection) -> None:
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -120,8 +121,8 @@ async def map_blocks(
 ) -> AsyncIterator[Result]:
     """Yield the results in the order of the blocks.
 
-    One block is drawn while `parallelism` are computed (while none is, if that is 1), so that few
-    are in memory.
+    At most one block waits while `parallelism` others are computed, or none if that is 1, which
+    bounds the memory.
     """
     max_in_flight = 1 if parallelism == 1 else parallelism + 1
     in_flight: deque[Future[Result]] = deque()
@@ -134,10 +135,12 @@ async def map_blocks(
 
 
 async def _wait_for_result(future: Future[Result]) -> Result:
-    """Return a task's result; BrokenExecutor if the executor gave it up."""
+    """Return a task's result; raise BrokenExecutor if the executor dropped the task."""
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
+        # Either this coroutine is being cancelled, or the executor cancelled the future because
+        # its workers are gone. Both arrive as the same exception.
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
@@ -147,7 +150,7 @@ async def _wait_for_result(future: Future[Result]) -> Result:
 def split_into_blocks(
     items: Sequence[Item], max_size: int, min_count: int = 1
 ) -> list[Sequence[Item]]:
-    """Split items into at least `min_count` blocks of about one size, at most `max_size` each."""
+    """Split items into blocks of similar size: `min_count` or more, each of `max_size` or less."""
     count = min(max(min_count, -(-len(items) // max_size)), len(items))
     edges = [len(items) * number // count for number in range(count + 1)] if count else []
     return [items[first:last] for first, last in pairwise(edges)]

@@ -1,4 +1,4 @@
-"""What has come from a source: up to when of each asset, what is pending, and what is late."""
+"""Tracks how far each asset has been fetched, and which assets lag or are late."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from store.sql.market_store import MarketStore
 
 
 class FetchTracker:
-    """Fetches what a source has after the watermark (epoch seconds) of each asset."""
+    """Fetches from a source what follows each asset's watermark (epoch seconds)."""
 
     def __init__(
         self,
@@ -31,30 +31,30 @@ class FetchTracker:
 
     @property
     def lagging(self) -> tuple[WatermarkRow, ...]:
-        """The assets for which the last batch could not wait."""
+        """The watermarks of assets that were not fetched up to the last batch's hour."""
         return self._lagging
 
     @property
     def late_tickers(self) -> tuple[str, ...]:
-        """The assets whose bars were due at the last batch and had not come."""
+        """The assets whose bars were due at the last batch and were missing."""
         return tuple(row.ticker for row in self._lagging if row.is_late)
 
     @property
     def delays(self) -> tuple[int, ...]:
-        """The delays (seconds) after which bars of some assets come, each once, sorted."""
+        """The delays (seconds) that the source declares, sorted, without duplicates and 0."""
         return tuple(
             sorted({self._source.get_delay_s(ticker) for ticker in self._watermarks} - {0})
         )
 
     def list_pending(self, until: int) -> tuple[str, ...]:
-        """Return the assets of which a bar that closed by an hour has not come, late or not yet."""
+        """Return the assets that lack a bar closed by `until`, whether it is late yet or not."""
         lagging = (row.ticker for row in self._lagging)
         return tuple(
             t for t in lagging if self._watermarks[t] < self._find_expected_close(t, until)
         )
 
     def list_live(self) -> list[str]:
-        """Return the assets that still step, the removed ones up to their end."""
+        """Return the assets that still step: a removed one does until its end."""
         ends = self._universe.end_time_by_ticker
         return [
             t for t, watermark in self._watermarks.items() if t not in ends or watermark < ends[t]
@@ -69,7 +69,7 @@ class FetchTracker:
         return [close for close in closes if close is not None]
 
     async def fetch(self, tickers: Sequence[str], until: int) -> dict[str, FetchResult]:
-        """Fetch from some assets at once; all have ended when one fails."""
+        """Fetch assets concurrently; if one fails, cancel the others, wait for them and raise."""
         tasks = [
             asyncio.ensure_future(self._source.fetch(ticker, self._watermarks[ticker], until))
             for ticker in tickers
@@ -77,17 +77,19 @@ class FetchTracker:
         try:
             return dict(zip(tickers, await asyncio.gather(*tasks), strict=True))
         except Exception:
+            # `gather` leaves the other tasks running. They must not fetch for a pipeline that
+            # the caller has given up.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
     def record_watermark(self, ticker: str, watermark: int) -> None:
-        """Fetch from an asset's watermark on from now on."""
+        """Set the time after which the next fetch of an asset begins."""
         self._watermarks[ticker] = watermark
 
     def cut_at_removal(self, ticker: str, fetched: FetchResult) -> tuple[Series, Funding]:
-        """Return the fetched bars and settlements of an asset, up to its removal."""
+        """Return an asset's fetched bars and settlements up to its removal, if it has one."""
         series, removed_on = fetched.all_bars, self._universe.by_ticker[ticker].removed_on
         if removed_on is None:
             return series, fetched.funding
@@ -95,7 +97,7 @@ class FetchTracker:
         return series.select(series.close_time <= end), fetched.funding.select_between(-1, end)
 
     def update_lagging(self, until: int, now_s: int) -> None:
-        """Note which assets have not come up to an hour, and are late by now."""
+        """Record which assets are not fetched up to `until`, and which of them are late."""
         self._lagging = tuple(
             WatermarkRow(ticker, self._watermarks[ticker], self._is_late(ticker, now_s))
             for ticker in sorted(self.list_live())
@@ -108,7 +110,7 @@ class FetchTracker:
         )
 
     def _find_expected_close(self, ticker: str, at: int) -> int:
-        """Return when the last bar expected by a time closes, -1 for what is removed by then."""
+        """Return the close of the last bar expected by `at`, -1 if the asset is removed by then."""
         end = self._universe.end_time_by_ticker.get(ticker)
         return -1 if end is not None and at >= end else self._source.find_last_close(ticker, at)
 
@@ -122,11 +124,12 @@ async def open_tracker(
     stored_tickers: Collection[str],
     covered_before: Collection[str],
 ) -> FetchTracker:
-    """Return a tracker of the assets with a native timeframe, as a store left off.
+    """Return a tracker of the assets with a native timeframe, resumed from a store.
 
-    Watermarks are at `done_hour`, unless the store says otherwise; an asset that was not covered
-    for a while continues at its last stored bar.
+    A stored asset continues at its stored watermark, or at `done_hour` if none is stored. If it was
+    not covered for a while, it continues at its last stored bar. A new asset begins at -1.
     """
+    # A batch stores only the watermarks of lagging assets; all others stand at its hour.
     lagging = await store.watermarks()
     watermarks = {t: done_hour if t in stored_tickers else -1 for t in native_timeframes}
     watermarks |= {row.ticker: row.watermark for row in lagging if row.ticker in native_timeframes}

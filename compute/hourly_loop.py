@@ -1,8 +1,4 @@
-"""The hourly loop: a run at every minute :03 UTC, batches for late assets, a daily prune.
-
-It sleeps in short steps and judges by the clock alone, so neither suspend nor a jump of the clock
-does harm. A run that fails is logged, and a new pipeline goes on from what the store holds.
-"""
+"""The hourly loop: a run at minute :03 UTC, batches for late assets after it, a daily prune."""
 
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,6 +17,8 @@ from store.errors import LockTakenError
 from store.sql.market_store import MarketStore
 
 LATE_RETRY_DELAYS_S = (30, 60, 120)
+# The loop sleeps in short steps and compares clocks after each. One long sleep would run late
+# after the machine was suspended or its clock was set.
 SLEEP_STEP_S = 1.0
 RETRY_S = 10.0
 OpenPipeline = Callable[[], Awaitable[HourlyPipeline]]
@@ -29,7 +27,7 @@ log = structlog.get_logger("compute")
 
 
 class HourlyLoop:
-    """Runs every hour that is due, one after another, until it is cancelled."""
+    """Runs each due hour, one after another, until cancelled."""
 
     def __init__(
         self,
@@ -41,9 +39,10 @@ class HourlyLoop:
         pipeline: HourlyPipeline | None = None,
         on_run: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """Take a wall clock, and what waits for some seconds; `pipeline` is one already open.
+        """Take a wall clock and an async `sleep` (seconds); `pipeline` is one already open.
 
-        `on_run` is called with the seconds of each run, without the batches for late assets.
+        `on_run` is called with the duration of each run in seconds, without the batches for late
+        assets.
         """
         self._open_pipeline: Final = open_pipeline
         self._pipeline = pipeline
@@ -57,21 +56,26 @@ class HourlyLoop:
     async def run(self) -> None:
         """Run until cancelled, or until a recording has been played to its end.
 
-        Raises LockTakenError if another process computes, or may by now.
+        If a run fails, it is logged and repeated by a new pipeline after 10 seconds. Raise
+        LockTakenError if another process computes on the store, or may have begun to.
         """
         while self._pipeline is None or not self._pipeline.is_finished:
             try:
                 await self._run_if_due(self._pipeline or await self._reopen_pipeline())
                 await self._sleep(SLEEP_STEP_S)
+            # Trying again would compete with the process that computes now.
             except LockTakenError:
                 raise
             except NotReadyError as error:
                 log.warning("source_not_ready", reason=str(error))
                 await self._sleep(RETRY_S)
             except Exception as error:
+                # The state in memory may be ahead of the store, so it is loaded again.
                 self._pipeline, self._has_resumed = None, False
                 log_failure(error)
                 await self._sleep(RETRY_S)
+        # A recording that has ended needs no compute. Without the lock, another process can
+        # replay the bars that its folder gains later.
         await self._store.unlock()
 
     async def _reopen_pipeline(self) -> HourlyPipeline:
@@ -80,6 +84,7 @@ class HourlyLoop:
         return self._pipeline
 
     async def _run_if_due(self, pipeline: HourlyPipeline) -> None:
+        # The process may have stopped between an hour's run and its batches for late assets.
         if not self._has_resumed:
             self._has_resumed = True
             await self._retry_late_assets(pipeline, pipeline.done_hour, self._clock())
@@ -99,7 +104,7 @@ class HourlyLoop:
     async def _retry_late_assets(
         self, pipeline: HourlyPipeline, hour: int, fetched_at: int
     ) -> None:
-        """Run an hour's late assets at each delay that ends after all were fetched (ms)."""
+        """Run an hour's late assets at each retry delay that ends after `fetched_at` (epoch ms)."""
         for offset_s in list_retry_delays_s(pipeline.delays):
             at = to_market_ms(hour) + offset_s * 1000
             if fetched_at >= at:
@@ -110,16 +115,16 @@ class HourlyLoop:
             await pipeline.run_late()
 
     async def _wait_until(self, pipeline: HourlyPipeline, hour: int, at: int) -> bool:
-        """Wait for a time (ms); False if the next run's has come or the clock went back."""
+        """Wait until `at` (epoch ms); False if the next run is due or the clock went back."""
         while to_market_ms(hour) <= self._clock() < at:
             await self._sleep(SLEEP_STEP_S)
         return self._clock() >= at and pipeline.due_hour == hour
 
 
 def list_retry_delays_s(delays: Iterable[int]) -> list[int]:
-    """Return when after a run what was not there is asked for again, in seconds.
+    """Return the seconds after a run at which missing bars are fetched again.
 
-    That is for late assets, and when bars come that are delayed by so much.
+    Assets of a delayed source are fetched after its delay, and late ones after each retry delay.
     """
     return sorted(
         {*LATE_RETRY_DELAYS_S, *(d + late for d in delays for late in (0, *LATE_RETRY_DELAYS_S))}
@@ -127,6 +132,6 @@ def list_retry_delays_s(delays: Iterable[int]) -> list[int]:
 
 
 def log_failure(error: Exception) -> None:
-    """Log a run that failed and will be begun again."""
+    """Log a failed run with its traceback."""
     where = "".join(traceback.format_tb(error.__traceback__))
     log.error("run_failed", failure=f"{type(error).__name__}: {error}", where=where)

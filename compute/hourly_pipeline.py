@@ -1,6 +1,6 @@
-"""The runs: from a source through the stepper into the store, hour by nominal hour.
+"""Runs the nominal hours: fetch from a source, step, publish and commit to the store.
 
-Replay, catch-up and live runs are this one code; they differ in how many hours a batch holds.
+Replay, catch-up and live runs share this code; they differ in how many hours a batch holds.
 """
 
 import asyncio
@@ -24,15 +24,17 @@ from schemas.coverage import Coverage
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
 
+# Measured on a first start of a year: batches of 10, 30, 40 and 60 days took 24, 20, 19 and 17 s
+# and peaked at 170, 240, 275 and 345 MB. Forty days is the longest that stays below 300 MB.
 BATCH_S = 40 * DAY_S
 OnCommit = Callable[[Batch], None]
 OnProgress = Callable[[int, int], None]
 
 
 class HourlyPipeline:
-    """Brings a store up to an hour, as often as asked; `open` returns one.
+    """Brings a store up to an hour, any number of times; create one with `open`.
 
-    After an error another one must be opened: the state of this one may be ahead of the store.
+    After an error, open another one: the state in memory may be ahead of the store.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class HourlyPipeline:
         served_from: int | None,
         on_commit: OnCommit,
     ) -> None:
-        """Take parts that stand at the end of `done_hour`; users call `open`."""
+        """Take parts that have stepped everything up to `done_hour`; callers use `open`."""
         self._store: Final = store
         self._source: Final = source
         self._loader: Final = loader
@@ -73,13 +75,14 @@ class HourlyPipeline:
         executors: ExecutorFactory = LOCAL_EXECUTORS,
         on_commit: OnCommit = lambda batch: None,
     ) -> Self:
-        """Take the lock, adopt the source, publish the coverage, load what the store holds.
+        """Lock the store, adopt the source, publish the coverage and load the stored state.
 
-        The market clock follows `clock`, a wall clock. `executors` rebuild carries that the
-        code outgrew; `on_commit` is called with each committed batch. Raises LockTakenError if
+        `clock` is a wall clock; the market clock follows it. `executors` rebuild outdated
+        carries, and `on_commit` is called with each committed batch. Raise LockTakenError if
         another process computes on the store.
         """
         market_clock = limit_clock(clock, source.ends_at)
+        # Locked before anything is read, because only the holder of the lock may change it.
         await store.lock()
         started_at = await store.adopt_source(source.name, market_clock())
         bounds = find_history_bounds(source, started_at)
@@ -119,7 +122,7 @@ class HourlyPipeline:
 
     @property
     def done_hour(self) -> int:
-        """The hour of the last run, one before the epoch if there was none."""
+        """The hour of the last run, one hour before the epoch if there was none."""
         return self._done_hour
 
     @property
@@ -129,41 +132,41 @@ class HourlyPipeline:
 
     @property
     def is_finished(self) -> bool:
-        """Whether a recording has been played to its end, so that no run will follow."""
+        """Whether a recording has been played to its end, so that no run follows."""
         return self._source.ends_at is not None and self._done_hour >= self._source.ends_at
 
     @property
     def late_tickers(self) -> tuple[str, ...]:
-        """The assets whose bars were due at the last batch and had not come."""
+        """The assets whose bars were due at the last batch and were missing."""
         return self._tracker.late_tickers
 
     @property
     def has_snapshot(self) -> bool:
-        """Whether the store holds what can be served: of live markets no history half built."""
+        """Whether the store may be served; live markets may once their history is complete."""
         return self._done_hour >= 0 and to_market_ms(self._done_hour) >= (self._served_from or 0)
 
     @property
     def pending_tickers(self) -> tuple[str, ...]:
-        """The assets of which a bar that closed by the last run has not come, late or not yet."""
+        """The assets that lack a bar closed by the last run, whether it is late yet or not."""
         return self._tracker.list_pending(self._done_hour)
 
     @property
     def delays(self) -> tuple[int, ...]:
-        """The delays (seconds) after which bars of some assets come, each once, sorted."""
+        """The delays (seconds) that the source declares, sorted, without duplicates and 0."""
         return self._tracker.delays
 
     async def run_until(self, until: int, on_progress: OnProgress = lambda done, end: None) -> None:
         """Run every hour up to `until` at which something is due, in batches of forty days.
 
-        The batches lie on a fixed grid, so that a process killed between two of them writes after
-        a restart what an uninterrupted one would have written. It ends where the source ends. One
-        batch is committed while the next one steps. Raises NotReadyError if the source is not.
+        If the source ends earlier, so does the run. Raise NotReadyError if the source is not ready.
         """
         await self._source.check_ready()
         end = until if self._source.ends_at is None else min(until, self._source.ends_at)
         batch: Batch | None = None
         on_progress(self._find_start_hour(), end)
         while (first := self._find_next_hour()) is not None and first <= end:
+            # The batches lie on a fixed grid: a process that was killed and restarted commits the
+            # same batches as an uninterrupted one, and so writes the same digest chain.
             batch_end = min((first // BATCH_S + 1) * BATCH_S - HOUR_S, end)
             stepping = self._fetch_and_step(
                 self._done_hour + HOUR_S, batch_end, self._tracker.list_live()
@@ -177,14 +180,14 @@ class HourlyPipeline:
             self._done_hour = end
 
     def _find_start_hour(self) -> int:
-        """Return the hour from which a catch-up is measured."""
+        """Return the hour at which the progress of a catch-up begins."""
         first = self._find_next_hour()
         return self._done_hour if first is None else max(self._done_hour, first - HOUR_S)
 
     async def run_late(self) -> None:
-        """Run the last hour once more for the lagging assets, and commit what came, if any.
+        """Run the last hour again for the lagging assets; commit if anything has arrived.
 
-        Its rows are written at the market clock, after the last hour of a backfill too.
+        The rows are dated by the market clock, even after the last hour of a backfill.
         """
         self._assembler.end_backfill()
         tickers = [row.ticker for row in self._tracker.lagging]
@@ -193,7 +196,7 @@ class HourlyPipeline:
             await self._commit(batch)
 
     def _find_next_hour(self) -> int | None:
-        """Return the first hour not yet run at which a bar, new or waiting, or an alert is due."""
+        """Return the next hour at which a bar, new or buffered, or a held alert is due."""
         hours = self._tracker.list_next_closes()
         hours += self._state.buffer.list_pending_closes() + self._state.alerts.list_due_hours()
         return max(min(hours), self._done_hour + HOUR_S) if hours else None
@@ -205,7 +208,7 @@ class HourlyPipeline:
     async def _commit_while_stepping(
         self, batch: Batch | None, stepping: Awaitable[Batch]
     ) -> Batch:
-        """Commit a batch while the next one steps; both have ended when either fails."""
+        """Commit a batch while the next one steps, and wait for both even if one fails."""
         if batch is None:
             return await stepping
         self._commit_task = asyncio.ensure_future(self._commit(batch))
@@ -215,7 +218,7 @@ class HourlyPipeline:
             await self._commit_task
 
     async def _fetch_and_step(self, start: int, until: int, tickers: Sequence[str]) -> Batch:
-        """Fetch from some assets and step all that is due from `start` to `until`."""
+        """Fetch some assets and step everything due at the runs `start` to `until`."""
         fetched = await self._tracker.fetch(tickers, until)
         restated = {ticker: new for ticker, new in fetched.items() if new.is_restated}
         if restated:
@@ -225,10 +228,9 @@ class HourlyPipeline:
         return batch
 
     async def _rebuild_restated(self, fetched: Mapping[str, FetchResult]) -> None:
-        """Rebuild the state of assets whose history was restated, as part of the next batch.
-
-        It waits until all earlier batches are in the store, which the rebuilding reads.
-        """
+        """Rebuild the state of assets whose history was restated, as part of the next batch."""
+        # The rebuild reads the store, so the commit in progress must end first. `wait` does not
+        # raise its error; `_commit_while_stepping` does.
         if self._commit_task is not None:
             await asyncio.wait([self._commit_task])
         for ticker, new in fetched.items():
@@ -237,16 +239,18 @@ class HourlyPipeline:
 
 
 def find_history_bounds(source: Source, started_at: int) -> HistoryBounds:
-    """Return the bounds of a store's history; its first start was at `started_at` (epoch ms)."""
+    """Return the bounds of a store's history; `started_at` (epoch ms) is its first start."""
     if source.ends_at is not None:
         return HistoryBounds(0, source.ends_at, None)
+    # A source that shows nothing from before the first start, as live markets, is not served
+    # before its history is complete: nobody was served the changes that were real then.
     first_run, shown_ms = find_last_run(started_at), 1000 * source.shown_history_s
     served_from = None if shown_ms > 0 else to_market_ms(first_run)
     return HistoryBounds(max(0, started_at - shown_ms), first_run, served_from)
 
 
 async def _publish_coverage(store: MarketStore, coverage: Coverage) -> set[str]:
-    """Publish what is covered from now on; return the assets that were covered before."""
+    """Publish the new coverage; return the assets that the old one covered."""
     snapshot = await store.snapshot()
     old_coverage = None if snapshot.market_time is None else snapshot.coverage
     today = datetime.fromtimestamp((snapshot.market_time or 0) // 1000, UTC).date()

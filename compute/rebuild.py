@@ -1,6 +1,6 @@
-"""What indicators and alert engines remember, stepped anew over whole sequences at once. Pure.
+"""Rebuilds the carries of indicators and alert engines by stepping whole sequences. Pure.
 
-Sequences don't depend on each other, so that many of them step in about the time of one.
+Sequences do not depend on each other, so many of them step in about the time of one.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -17,7 +17,7 @@ from schemas.vocabulary import ENGINE_KEYS
 
 
 class SeriesHistory(NamedTuple):
-    """All that a sequence has stepped, and the keys whose carries are to be made from it."""
+    """The bars that a sequence has stepped, and the keys whose carries are rebuilt from them."""
 
     series_key: SeriesKey
     bars: Series
@@ -33,10 +33,12 @@ class HistoryBlock(NamedTuple):
 
 
 def rebuild_carries(block: HistoryBlock) -> dict[Cell, bytes]:
-    """Return the carries that are to be made; those of engines are without a publisher's part."""
+    """Return the rebuilt carries; that of an alert engine lacks its publisher's part."""
     carries: dict[Cell, bytes] = {}
     for indicator in block.indicators:
         engine_key = ENGINE_KEYS[indicator.id]
+        # An engine steps on readings, so its indicator is stepped even if only the engine's
+        # carry is outdated.
         histories = [
             past for past in block.histories if {indicator.id, engine_key} & set(past.stored_keys)
         ]
@@ -59,7 +61,7 @@ def rebuild_carries(block: HistoryBlock) -> dict[Cell, bytes]:
 def _step_histories(
     step_function: StepFunction[Columns], histories: Sequence[SeriesHistory], bars: Columns
 ) -> tuple[list[bytes], Readings]:
-    """Step all bars from the first on; return the carries, and the readings in shape (bars,)."""
+    """Step all bars from the first on; return the carries, and readings of shape (bars,)."""
     rows = np.arange(len(histories))
     engine = Engine((step_function,), len(histories))
     readings = engine.step(rows, _count_bars(histories), bars)[:, 0]

@@ -1,4 +1,4 @@
-"""When a run is: at minute :03 of its hour, by the market clock. Pure."""
+"""When runs are due: at minute :03 of each hour, by the market clock. Pure."""
 
 from typing import NamedTuple, TypeVar
 
@@ -11,11 +11,11 @@ Seconds = TypeVar("Seconds", int, Times)
 
 
 class HistoryBounds(NamedTuple):
-    """Where the history that a first start builds ends and what it shows.
+    """The bounds of the history that a first start builds.
 
-    The feed shows rows of bars that close from `feed_from_ms` on; rows of runs up to the hour
-    `backfilled_until` are written at their nominal time; snapshots are served from the market time
-    `served_from` (epoch ms) on, None if all are.
+    The feed shows rows of bars that close at or after `feed_from_ms` (epoch ms). Rows of runs up to
+    the hour `backfilled_until` get their nominal time. Snapshots are served from the market time
+    `served_from` (epoch ms) on; None serves all.
     """
 
     feed_from_ms: int
@@ -34,5 +34,5 @@ def find_last_run(now_ms: int) -> int:
 
 
 def limit_clock(wall_clock: Clock, ends_at: int | None) -> Clock:
-    """Return the market clock: that of a recording rests at the run of its last bar."""
+    """Return the market clock: the wall clock, which a recording stops at its last bar's run."""
     return wall_clock if ends_at is None else lambda: min(wall_clock(), to_market_ms(ends_at))

@@ -1,8 +1,8 @@
-"""When each session of the universe trades: its hourly bars by rule, in epoch seconds UTC. Pure.
+"""The hourly bars that each session of the universe should have, in epoch seconds UTC. Pure.
 
-US exchanges: regular hours less the full-day holidays by rule (NYSE Rule 7.2) and days of mourning,
-with early closes by the rule kept since 2013. Spot metals (24x5): no holidays, an hour's break a
-day. XSIM, the simulated market's exchange, began without these two and keeps them from 2027 on.
+US exchanges trade regular hours except on full-day holidays (NYSE Rule 7.2) and days of mourning,
+and close early by the rule kept since 2013. Spot metals (24x5) have no holidays and pause an hour a
+day. XSIM is the simulated market's exchange.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,17 @@ from compute.universe import Session
 
 Calendar = Session | Literal["XSIM"]
 
+# Longer than any session stays closed, so a window of this length holds at least one bar.
 _MAX_CLOSED_S = 8 * DAY_S
 _EPOCH = date(1970, 1, 1)
 _NEW_YORK = ZoneInfo("America/New_York")
 MONDAY, THURSDAY, SATURDAY = 0, 3, 5
 JUNETEENTH_SINCE = 2022
+# No rule gives these. If the exchanges announce another, add it: a bar that never comes would make
+# every US equity late.
 MOURNING_DAYS = frozenset({date(2018, 12, 5), date(2025, 1, 9)})
+# XSIM began without days of mourning and early closes. It has them from this day on, so that bars
+# already stored stay as they were.
 XSIM_IRREGULAR_SINCE = date(2027, 1, 1)
 
 
@@ -32,8 +37,8 @@ XSIM_IRREGULAR_SINCE = date(2027, 1, 1)
 class ExpectedBars:
     """Hourly bars that a session should have, oldest first; every column has shape (bars,).
 
-    `end_time` is when a bar's trading ends, `close_time` the full hour when it counts as closed.
-    `day` is the trading day's local date in days since 1970, `slot` a bar's place in it from 0.
+    `end_time` is when a bar's trading ends, `close_time` the full hour at which it counts as
+    closed. `day` is the local trading day in days since 1970, `slot` the bar's index in it from 0.
     """
 
     open_time: Times
@@ -47,7 +52,7 @@ class ExpectedBars:
 
 
 class _SessionRules(NamedTuple):
-    """A trading day: its opening from local midnight, how long it is, on which days it is one."""
+    """A session's trading day: offset of its opening from local midnight, length, days off."""
 
     zone: tzinfo
     opening_offset_s: int
@@ -57,10 +62,12 @@ class _SessionRules(NamedTuple):
     irregular_since: date = date.min
 
 
+# 09:30 to 16:00 in New York: the day's last hourly bar trades for half an hour.
 _EXCHANGE_RULES = _SessionRules(_NEW_YORK, 19 * HOUR_S // 2, 13 * HOUR_S // 2, False, True)
 _EARLY_LENGTH_S = 7 * HOUR_S // 2
 _RULES: dict[Calendar, _SessionRules] = {
     "24x7": _SessionRules(UTC, 0, 24 * HOUR_S, True, False),
+    # A trading day begins at 18:00 of the evening before and ends at 17:00.
     "24x5": _SessionRules(_NEW_YORK, -6 * HOUR_S, 23 * HOUR_S, False, False),
     "XNYS": _EXCHANGE_RULES,
     "XNAS": _EXCHANGE_RULES,
@@ -70,8 +77,9 @@ _RULES: dict[Calendar, _SessionRules] = {
 
 @lru_cache(maxsize=64)
 def list_expected_bars(session: Calendar, after: int, until: int) -> ExpectedBars:
-    """Return the bars of a session that close, by `closing_time`, in (after, until]."""
+    """Return the bars of a session whose `close_time` lies in (after, until]."""
     rules = _RULES[session]
+    # One day more than the window, because a 24x5 day begins on the UTC date before its own.
     dates = range(after // DAY_S, until // DAY_S + 2)
     trading_days = [
         (day, *times) for day in dates if (times := _find_trading_times(rules, day)) is not None
@@ -84,13 +92,14 @@ def list_expected_bars(session: Calendar, after: int, until: int) -> ExpectedBar
     inside = (open_time < ending) & (close_time > after) & (close_time <= until)
     grid = (open_time, end_time, close_time, day, slot)
     columns = [np.broadcast_to(column, inside.shape)[inside] for column in grid]
+    # All callers share the cached arrays.
     for column in columns:
         column.setflags(write=False)
     return ExpectedBars(*columns)
 
 
 def count_bars_per_day(session: Calendar) -> int:
-    """Return how many hourly bars a full trading day has."""
+    """Return the number of hourly bars of a full trading day."""
     return -(-_RULES[session].length_s // HOUR_S)
 
 
@@ -105,15 +114,15 @@ def find_next_close(session: Calendar, after: int) -> int:
 
 
 def is_closed(session: Calendar, at: int) -> bool:
-    """Say whether no bar is in progress: none opened at or before an instant closes after it."""
+    """Return whether no bar is in progress: none opened at or before `at` closes after it."""
     return _find_next_bar(session, at)[0] > at
 
 
 def find_session_watermark(session: Calendar, at: int) -> int:
-    """Return up to when nothing more can close once all bars due at an instant are known.
+    """Return the time up to which nothing more can close, given all bars due at an instant.
 
-    While the session is closed that is the instant, else the newest close (on a day's first bar:
-    its opening). It never falls as the instant grows.
+    If the session is closed, that is the instant itself; else it is the newest close, or the
+    opening if the day's first bar is in progress. It never falls as the instant grows.
     """
     opened, _ = _find_next_bar(session, at)
     return at if opened > at else max(opened, find_last_close(session, at))
@@ -127,10 +136,7 @@ def _find_next_bar(session: Calendar, after: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _find_trading_times(rules: _SessionRules, day: int) -> tuple[int, int] | None:
-    """Return when trading begins and ends on a local date, None where it is no trading day.
-
-    Clocks change on Sunday nights, outside of every session: noon's offset holds for the whole day.
-    """
+    """Return when trading begins and ends on a local date, None if it is no trading day."""
     local = _EPOCH + timedelta(days=day)
     is_irregular = rules.has_holidays and local >= rules.irregular_since
     if not rules.has_weekends and local.weekday() >= SATURDAY:
@@ -139,6 +145,7 @@ def _find_trading_times(rules: _SessionRules, day: int) -> tuple[int, int] | Non
         return None
     if is_irregular and local in MOURNING_DAYS:
         return None
+    # Clocks change on Sunday nights, outside every session, so noon's offset holds all day.
     noon = datetime(local.year, local.month, local.day, 12, tzinfo=rules.zone)
     opening = int(noon.timestamp()) - DAY_S // 2 + rules.opening_offset_s
     is_short = is_irregular and is_early_close(local)
@@ -146,7 +153,7 @@ def _find_trading_times(rules: _SessionRules, day: int) -> tuple[int, int] | Non
 
 
 def is_early_close(day: date) -> bool:
-    """Say whether the US exchanges close at 13:00 on a trading day.
+    """Return whether the US exchanges close at 13:00 on a trading day.
 
     They do on the eves of Independence Day and Christmas, and on the day after Thanksgiving.
     """
@@ -156,13 +163,14 @@ def is_early_close(day: date) -> bool:
 
 @cache
 def list_holidays(year: int) -> frozenset[date]:
-    """Return the full-day holidays of the US exchanges that fall into a year."""
+    """Return the full-day holidays of the US exchanges in a year."""
     return frozenset(_generate_holidays(year))
 
 
 def _generate_holidays(year: int) -> Iterator[date]:
     new_year = date(year, 1, 1)
-    if new_year.weekday() != SATURDAY:  # it is not made up for in the old year
+    # A New Year's Day on a Saturday is not observed on the Friday, which ends the old year.
+    if new_year.weekday() != SATURDAY:
         yield _shift_to_weekday(new_year)
     yield _find_nth_weekday(year, 1, MONDAY, 3)  # Martin Luther King
     yield _find_nth_weekday(year, 2, MONDAY, 3)  # Presidents
@@ -184,7 +192,7 @@ def _find_nth_weekday(year: int, month: int, weekday: int, count: int) -> date:
 
 
 def _shift_to_weekday(day: date) -> date:
-    """Return Friday for a Saturday, Monday for a Sunday."""
+    """Return the Friday before a Saturday, the Monday after a Sunday, else the day itself."""
     return day + timedelta(days={5: -1, 6: 1}.get(day.weekday(), 0))
 
 

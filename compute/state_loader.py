@@ -1,4 +1,4 @@
-"""Loads the engine state that a store holds, and rebuilds carries that the code outgrew."""
+"""Loads the engine state from a store, and rebuilds carries that this code did not write."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -18,11 +18,13 @@ from schemas.vocabulary import ENGINE_KEYS, TIMEFRAME_DURATIONS_S, Action, Timef
 from store.market_rows import AlertRow, BarBlock, FundingRow
 from store.sql.market_store import MarketStore
 
+# Measured: blocks of 64 assets take 1.5 times the processor time; blocks of 256 take a sixth
+# less, but 150 MB more memory.
 MAX_REBUILD_ASSETS = 128
 
 
 class StateLoader:
-    """Loads the state of the assets whose native timeframe is given, and rebuilds assets."""
+    """Loads engine states from a store and rebuilds the carries of single assets."""
 
     def __init__(
         self,
@@ -31,14 +33,18 @@ class StateLoader:
         indicators: Sequence[Indicator],
         executors: ExecutorFactory = LOCAL_EXECUTORS,
     ) -> None:
-        """Carries that the code outgrew are rebuilt by `executors`."""
+        """If stored carries are outdated, `executors` run their rebuild."""
         self._executors: Final = executors
         self._store: Final = store
         self._universe: Final = universe
         self._indicators: Final = indicators
 
     async def load_state(self, native_timeframes: Mapping[str, Timeframe]) -> EngineState:
-        """Return the state of a store, new or not."""
+        """Return the stored state of the assets whose native timeframe is given.
+
+        An empty store gives an empty state. If a carry is outdated (`list_outdated_cells`), it is
+        rebuilt from the stored bars and begins an epoch.
+        """
         stepper = Stepper(list(native_timeframes), self._universe, self._indicators)
         alerts = AlertPipeline(stepper.row_by_series, self._universe, self._indicators)
         state = EngineState(
@@ -52,22 +58,23 @@ class StateLoader:
             if reading.ticker in native_timeframes:
                 cell = Cell(reading.ticker, reading.timeframe, reading.indicator)
                 state.stepper.set_reading(cell, reading.reading)
-        outgrown_tickers = []
+        outdated_tickers = []
         for ticker in sorted((await self._store.publish_from()).keys() & native_timeframes.keys()):
-            if _is_outgrown(state, ticker):
-                outgrown_tickers.append(ticker)
+            if _is_outdated(state, ticker):
+                outdated_tickers.append(ticker)
             else:
                 await self._restore_asset(state, ticker)
-        if outgrown_tickers:
-            await self._rebuild_assets(state, outgrown_tickers)
+        if outdated_tickers:
+            await self._rebuild_assets(state, outdated_tickers)
         return state
 
     async def rebuild_asset(
         self, state: EngineState, ticker: str, bars: Series, reason: str
     ) -> None:
-        """Rebuild an asset's carries from its restated bars, to be stored with the next batch.
+        """Rebuild an asset's carries from its restated bars; the next batch stores them.
 
-        The bars begin a revision, and each carry an epoch. All batches so far must be committed.
+        The bars begin a revision, and each carry begins an epoch. All earlier batches must be
+        committed, because the rebuild reads settlements and published hours from the store.
         """
         published_hours = await load_published_hours(self._store)
         funding = build_funding(await self._store.funding(ticker))
@@ -80,8 +87,9 @@ class StateLoader:
             state.begin_epochs(series_key, rebuilt_cells, reason)
 
     async def _restore_asset(self, state: EngineState, ticker: str) -> None:
-        """Put back what an asset's indicators and engines remember, all of this code."""
+        """Restore an asset's carries and buffer its bars that have not been stepped."""
         stepped_to = state.find_stepped_to(ticker)
+        # 1d steps last, so the bars after its end include all that 1h and 4h still need.
         bars, funding = await self._load_bars_and_funding(state, ticker, min(stepped_to.values()))
         for timeframe, to in stepped_to.items():
             series_key = ticker, timeframe
@@ -89,7 +97,8 @@ class StateLoader:
             state.restore_carries(series_key)
 
     async def _rebuild_assets(self, state: EngineState, tickers: Sequence[str]) -> None:
-        """Rebuild the outgrown carries of some assets, block by block."""
+        """Rebuild the outdated carries of some assets, block by block."""
+        # The executors return results in the order of the blocks, so both are read in step.
         published_hours = await load_published_hours(self._store)
         parallelism = self._executors.choose_parallelism(len(tickers))
         blocks = split_into_blocks(tickers, MAX_REBUILD_ASSETS, parallelism)
@@ -105,7 +114,7 @@ class StateLoader:
     async def _load_history_blocks(
         self, state: EngineState, blocks: Iterable[Sequence[str]]
     ) -> AsyncIterator[HistoryBlock]:
-        """Yield the stepped history of each block of assets; restore its current carries."""
+        """Yield each block's stepped bars; restore the block's other carries on the way."""
         for block in blocks:
             histories = [
                 past for ticker in block for past in await self._load_histories(state, ticker)
@@ -118,18 +127,20 @@ class StateLoader:
         for timeframe, to in state.find_stepped_to(ticker).items():
             series_key = ticker, timeframe
             history = state.resume_series(series_key, to, bars, funding)
-            outgrown_keys = [cell.key for cell in state.list_outgrown_cells(series_key)]
+            outdated_keys = [cell.key for cell in state.list_outdated_cells(series_key)]
             state.restore_carries(series_key)
-            histories.append(SeriesHistory(series_key, history, funding, outgrown_keys))
+            histories.append(SeriesHistory(series_key, history, funding, outdated_keys))
         return histories
 
     async def _load_bars_and_funding(
         self, state: EngineState, ticker: str, since: int
     ) -> tuple[Series, Funding]:
-        """Return an asset's stored bars, and the settlements they need, as far as is not stepped.
+        """Return the stored bars that close after `since` (epoch seconds), and their settlements.
 
-        All are since -1.
+        Some earlier ones may come too; if `since` is -1, everything comes.
         """
+        # A bar that opens off its boundary closes up to two hours after it opens, and annualised
+        # funding sums the last 24 hours.
         blocks = await self._store.bars(ticker, since - 2 * HOUR_S)
         funding_rows = await self._store.funding(ticker, since - DAY_S)
         return build_series(blocks, state.buffer.native_timeframes[ticker]), build_funding(
@@ -137,15 +148,15 @@ class StateLoader:
         )
 
 
-def _is_outgrown(state: EngineState, ticker: str) -> bool:
+def _is_outdated(state: EngineState, ticker: str) -> bool:
     return any(
-        state.list_outgrown_cells((ticker, timeframe))
+        state.list_outdated_cells((ticker, timeframe))
         for timeframe in state.buffer.list_timeframes(ticker)
     )
 
 
 async def load_published_hours(store: MarketStore) -> dict[Cell, dict[Action, int]]:
-    """Return at which hour each engine last published each action, as far as is stored."""
+    """Return the hour at which each engine last published each action, from the stored alerts."""
     found: dict[Cell, dict[Action, int]] = {}
     async for row in store.alerts():
         cell = Cell(row.ticker, row.timeframe, ENGINE_KEYS[row.indicator])
@@ -154,9 +165,9 @@ async def load_published_hours(store: MarketStore) -> dict[Cell, dict[Action, in
 
 
 def find_published_hour(row: AlertRow) -> int:
-    """Return the nominal hour of an alert, or a later one where it was written late.
+    """Return the nominal hour of an alert, or a later one if it was written late.
 
-    Alerts go out at runs of their timeframe alone, as bars step and windows end with these.
+    Alerts go out only at runs of their timeframe, because bars step and cooldowns end only then.
     """
     period_s = TIMEFRAME_DURATIONS_S[row.timeframe]
     return find_last_run(row.created_at) // period_s * period_s

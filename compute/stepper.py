@@ -1,7 +1,7 @@
-"""From due bars to changes: what backfill, live runs and audit share. Pure.
+"""Steps due bars and returns the changed readings; shared by backfill, live runs and audit. Pure.
 
-A change is the difference between an indicator's new reading and the reading on the board, which
-is the reading in the store. Order: run, bar close, timeframe, ticker, indicator.
+A change is a new reading that differs from the cell's current one, which is the stored one.
+Changes are ordered by run, bar close, timeframe, ticker, indicator.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ SeriesKey = tuple[str, Timeframe]
 
 
 class Cell(NamedTuple):
-    """Where a reading stands: ticker, timeframe, stored key (indicator id or `dexter`)."""
+    """The key of a reading: ticker, timeframe, stored key (an indicator's id or `dexter`)."""
 
     ticker: str
     timeframe: Timeframe
@@ -31,8 +31,8 @@ class Cell(NamedTuple):
 class DueBars(NamedTuple):
     """Bars that are due at some runs: sequence by sequence, each in order of close.
 
-    `row` and `length`, the engine's row of each sequence (ascending) and how many bars it has,
-    have shape (sequences,), all other columns shape (bars,).
+    `row` (the engine's row of a sequence, ascending) and `length` (the number of its bars) have
+    shape (sequences,); all other columns have shape (bars,).
     """
 
     row: Times
@@ -43,17 +43,17 @@ class DueBars(NamedTuple):
 
     @property
     def first_index(self) -> Times:
-        """The place of each sequence's first bar."""
+        """The index of each sequence's first bar."""
         return np.cumsum(self.length) - self.length
 
     @property
     def last_index(self) -> Times:
-        """The place of each sequence's last bar."""
+        """The index of each sequence's last bar."""
         return np.cumsum(self.length) - 1
 
 
 class Changes(NamedTuple):
-    """Readings that moved, in their order; every column has shape (changes,).
+    """Changed readings in order; every column has shape (changes,).
 
     `cell` is a number in `Stepper.cells`; `before` is NO_READING for a first reading.
     """
@@ -66,14 +66,14 @@ class Changes(NamedTuple):
     price: Prices
 
     def select(self, chosen: NDArray[np.bool_]) -> "Changes":
-        """Return some changes of all, in their order."""
+        """Return the chosen changes in their order."""
         run, close_time, cell = self.run[chosen], self.close_time[chosen], self.cell[chosen]
         readings = self.before[chosen], self.after[chosen]
         return Changes(run, close_time, cell, *readings, self.price[chosen])
 
 
 def list_series_keys(tickers: Iterable[str]) -> tuple[SeriesKey, ...]:
-    """Return the sequences of some assets in the order of their rows."""
+    """Return the sequences of some assets in row order: by timeframe, then by ticker."""
     return tuple((t, timeframe) for timeframe in TIMEFRAMES for t in sorted(tickers))
 
 
@@ -83,7 +83,7 @@ def list_stored_keys(indicators: Iterable[Indicator]) -> tuple[str, ...]:
 
 
 class Stepper:
-    """The engine and the board of current readings, a row for every timeframe of every asset."""
+    """The engine and the current readings, with a row for every timeframe of every asset."""
 
     def __init__(
         self, tickers: Sequence[str], universe: Universe, indicators: Sequence[Indicator]
@@ -103,6 +103,7 @@ class Stepper:
         self._current_readings: Final = np.full(
             (len(series_keys), len(self.stored_keys)), NO_READING, dtype=np.int8
         )
+        # `dexter` repeats the readings of `enzo` up to the renaming, for assets older than it.
         self._legacy_column = [i.id for i in indicators].index(LEGACY_INDICATOR)
         renamed_at = compute_midnight_s(universe.renamed_on)
         added = [universe.by_ticker[ticker].added_on for ticker, _ in series_keys]
@@ -115,7 +116,7 @@ class Stepper:
         return {cell: reading for cell, reading in pairs if reading != NO_READING}
 
     def set_reading(self, cell: Cell, reading: int) -> None:
-        """Put a stored reading on the board."""
+        """Set the current reading of a cell."""
         row, column = self._locate(cell)
         self._current_readings[row, column] = reading
 
@@ -136,19 +137,20 @@ class Stepper:
         }
 
     def restore_carry(self, cell: Cell, data: bytes) -> None:
-        """Put back what `dump_carry` returned for the same indicator and layout."""
+        """Restore a carry that `dump_carry` returned for the same indicator and layout."""
         row, column = self._locate(cell)
         self._engine.restore_carry(column, row, data)
 
     def step(self, due: DueBars) -> tuple[Changes, Readings]:
-        """Step what is due at some runs and move the board.
+        """Step due bars and update the current readings.
 
-        Return the changes, and the readings of every bar, shape (bars, keys).
+        Return the changes, and the readings on every bar, shape (bars, keys).
         """
         row = np.repeat(due.row, due.length)
         readings = self._step_readings(due, row)
-        # Only a sequence's first bars (the warm-up) or last ones (the renaming) read nothing, so
-        # that what they leave as it is is the board before them, or is not looked at again.
+        # Only a sequence's first bars (the warmup) or its last ones (after the renaming) have no
+        # reading. They take the current one: so the first bars change nothing, and nothing is
+        # compared with the last ones.
         stays, current = readings == NO_READING, self._current_readings[row]
         after = np.where(stays, current, readings)
         before = np.roll(after, 1, axis=0)
@@ -169,7 +171,7 @@ class Stepper:
         return changes, readings
 
     def _step_readings(self, due: DueBars, row: Times) -> Readings:
-        """Step; return the readings of every bar, shape (bars, keys), the legacy key's too."""
+        """Step the bars; return the readings on each, shape (bars, keys), legacy key included."""
         readings = self._engine.step(due.row, due.length, due.bar)
         legacy = readings[:, self._legacy_column].copy()
         legacy[due.run >= self._legacy_until[row]] = NO_READING

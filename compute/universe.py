@@ -1,4 +1,4 @@
-"""The assets this service covers, read from one TOML file; docs/universe.md tells its fields."""
+"""The assets that the service covers, read from one TOML file; docs/universe.md has its fields."""
 
 import reprlib
 import tomllib
@@ -22,7 +22,7 @@ Derivative = Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
 
 
 class UniverseError(OperatorError, ValueError):
-    """An operator's mistake in a universe file, told in one line."""
+    """A mistake in a universe file, described in one line for the operator."""
 
 
 class _FrozenModel(BaseModel):
@@ -30,7 +30,10 @@ class _FrozenModel(BaseModel):
 
 
 class Listing(_FrozenModel):
-    """Where bars are found: `symbol` is what the venue calls it, `perpetual` has its funding."""
+    """One place to fetch an asset from: a venue and its source symbol.
+
+    `perpetual` is the symbol of the perpetual whose funding rates belong to the asset.
+    """
 
     venue: Text
     symbol: Text
@@ -38,7 +41,8 @@ class Listing(_FrozenModel):
 
     @property
     def is_proxy(self) -> bool:
-        """Whether its bars are those of a derivative, which only stands in for the asset."""
+        """Whether its bars are those of a proxy instrument, a derivative of the asset."""
+        # ccxt's symbols name a derivative's settlement currency after a colon: BTC/USDT:USDT.
         return ":" in self.symbol
 
     def __str__(self) -> str:
@@ -46,9 +50,9 @@ class Listing(_FrozenModel):
 
 
 class Asset(_FrozenModel):
-    """One covered asset; `venue`, `symbol` and `perpetual` are its first choice.
+    """One covered asset; `venue`, `symbol` and `perpetual` are its preferred listing.
 
-    `alerts` says whether the alert engines follow it.
+    If `alerts` is set, the alert engines follow it.
     """
 
     ticker: Ticker
@@ -66,36 +70,36 @@ class Asset(_FrozenModel):
 
     @property
     def listings(self) -> tuple[Listing, ...]:
-        """Where its bars are found: the first choice, then the fallbacks in their order."""
+        """The preferred listing, then the fallbacks in their order."""
         first = Listing(venue=self.venue, symbol=self.symbol, perpetual=self.perpetual)
         return (first, *self.fallbacks)
 
 
 class Universe(_FrozenModel):
-    """All covered assets, the removed ones too, in the order of their file."""
+    """All covered assets in file order, removed ones included."""
 
     assets: tuple[Asset, ...]
     renamed_on: date
 
     @cached_property
     def tracked_assets(self) -> tuple[Asset, ...]:
-        """The assets without `removed_on`, which alone are counted."""
+        """The assets without `removed_on`; only these are counted."""
         return tuple(asset for asset in self.assets if asset.removed_on is None)
 
     @cached_property
     def by_ticker(self) -> Mapping[str, Asset]:
-        """Every asset by its ticker, the removed ones too."""
+        """Every asset by its ticker, removed ones included."""
         return MappingProxyType({asset.ticker: asset for asset in self.assets})
 
     @cached_property
     def counts(self) -> Mapping[AssetClass, int]:
-        """How many tracked assets each class has, zero included."""
+        """The number of tracked assets of each class, zeros included."""
         classes = [asset.asset_class for asset in self.tracked_assets]
         return MappingProxyType({kind: classes.count(kind) for kind in get_args(AssetClass)})
 
     @cached_property
     def end_time_by_ticker(self) -> Mapping[str, int]:
-        """From when each removed asset no longer steps, in epoch seconds."""
+        """The time (epoch seconds) from which each removed asset no longer steps."""
         ends = {asset.ticker: asset.removed_on for asset in self.assets}
         return MappingProxyType({t: compute_midnight_s(day) for t, day in ends.items() if day})
 
@@ -111,7 +115,7 @@ class _UniverseFile(_FrozenModel):
 
 
 def load_universe(path: Path | None = None) -> Universe:
-    """Read a universe file, by default the packaged one; UniverseError tells what is wrong."""
+    """Read a universe file, by default the packaged one; raise UniverseError if it is invalid."""
     source = files("compute").joinpath("universe.toml") if path is None else path
     try:
         content = tomllib.loads(source.read_bytes().decode())
@@ -153,6 +157,7 @@ def _find_fault(asset: Asset, seen: Container[str], tracked: Container[str]) -> 
 
 
 def _describe_first_fault(error: ValidationError, content: dict[str, Any]) -> str:
+    # One line to the operator: only the first of pydantic's faults, without its links.
     first = error.errors(include_url=False)[0]
     location = first["loc"]
     fault = f"{first['msg']}, not {reprlib.repr(first['input'])}"
@@ -170,7 +175,7 @@ def _describe_entry(content: dict[str, Any], index: int) -> str:
 
 
 def _format_location(location: tuple[int | str, ...]) -> str:
-    """Return a place in a file as people count: from 1."""
+    """Return a location in the file as a dotted path; entries count from 1."""
     parts = [str(part + 1 if isinstance(part, int) else part) for part in location]
     return ".".join(parts) + ": " if location else ""
 

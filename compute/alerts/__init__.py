@@ -1,1 +1,1 @@
-"""The alert engines and their publisher with its cooldown; pure, imported by compute alone."""
+"""The alert engines and their publisher with its cooldown; pure, imported only by compute."""

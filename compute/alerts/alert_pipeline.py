@@ -1,6 +1,6 @@
-"""All alert engines of the followed sequences: what they publish in a pass, and their carries.
+"""The alert engines and publishers of all followed sequences, with their carries. Pure.
 
-What backfill, live runs and audit share. Pure.
+Backfill, live runs and audit share them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ LAYOUT = f"{hash_layout(ENGINE)}{Publisher.struct_format}"
 
 
 class Alert(NamedTuple):
-    """One publication at a nominal hour; `cell.key` names the engine."""
+    """One published action at a nominal hour; `cell.key` names the engine."""
 
     hour: int
     close_time: int
@@ -33,7 +33,7 @@ class Alert(NamedTuple):
 
 
 def list_followed_series(series_keys: Iterable[SeriesKey], universe: Universe) -> list[SeriesKey]:
-    """Return the sequences that alert engines follow, in their order."""
+    """Return the sequences that alert engines follow, in the given order."""
     return [
         (ticker, timeframe)
         for ticker, timeframe in series_keys
@@ -42,7 +42,8 @@ def list_followed_series(series_keys: Iterable[SeriesKey], universe: Universe) -
 
 
 def compute_engine_version(indicator: Indicator) -> int:
-    """Return the version of an indicator's alert engines: it moves with either part's."""
+    """Return the version of an indicator's alert engines."""
+    # It changes with the version of either part, because both decide what an engine remembers.
     return 1000 * ENGINE.version + indicator.version
 
 
@@ -55,7 +56,7 @@ class AlertPipeline:
         universe: Universe,
         indicators: Sequence[Indicator],
     ) -> None:
-        """Take the rows of the stepper's sequences, in their order."""
+        """`row_by_series` has the stepper's rows of all sequences, in order."""
         series_keys = list_followed_series(row_by_series, universe)
         self._followed_series: Final = frozenset(series_keys)
         self.versions: Final[Mapping[str, int]] = {
@@ -73,9 +74,10 @@ class AlertPipeline:
         self._publishers: Final = [Publisher(cell.timeframe) for cell in self.cells]
 
     def run(self, due: DueBars, readings: Readings, until: int) -> list[Alert]:
-        """Step due bars with their readings, shape (bars, indicators or more), up to an hour.
+        """Step due bars with their readings, shape (bars, indicators or more); return the alerts.
 
-        Return what goes out, in order: hour, bar, timeframe, ticker, indicator.
+        Held alerts that fall due up to the hour `until` are included. Alerts are ordered by hour,
+        bar close, timeframe, ticker, indicator.
         """
         firings_by_engine = self._step_engines(due, readings)
         out: list[tuple[int, int, int, Firing]] = []
@@ -88,36 +90,36 @@ class AlertPipeline:
         ]
 
     def is_followed(self, series_key: SeriesKey) -> bool:
-        """Say whether engines follow a sequence."""
+        """Return whether alert engines follow a sequence."""
         return series_key in self._followed_series
 
     def list_due_hours(self) -> list[int]:
-        """Return the hours at which held alerts fall due, the first of each engine."""
+        """Return the hours at which held alerts fall due: the first one of each engine."""
         return [due for publisher in self._publishers if (due := publisher.due_hour) is not None]
 
     def dump_carry(self, cell: Cell) -> bytes:
-        """Return what an engine and its publisher remember, to be stored."""
+        """Return the carry of an engine and its publisher as bytes, to be stored."""
         number = self._number_by_cell[cell]
         return self._engine.dump_carry(0, number) + self._publishers[number].pack()
 
     def restore_carry(self, cell: Cell, data: bytes) -> None:
-        """Put back what `carry` returned under the same LAYOUT."""
+        """Restore a carry that `dump_carry` returned under the same LAYOUT."""
         number = self._number_by_cell[cell]
         size = len(data) - len(self._publishers[number].pack())
         self._engine.restore_carry(0, number, data[:size])
         self._publishers[number].unpack(data[size:])
 
     def install_carry(self, cell: Cell, data: bytes, published: Mapping[Action, int]) -> None:
-        """Put one engine's rebuilt carry in place; its publisher begins anew."""
+        """Install the rebuilt carry of one engine and restart its publisher."""
         self._engine.restore_carry(0, self._number_by_cell[cell], data)
         self.restart_publisher(cell, published)
 
     def restart_publisher(self, cell: Cell, published: Mapping[Action, int]) -> None:
-        """Hold nothing; the cooldown goes on from when actions were last published (hours)."""
+        """Restart a publisher: it holds nothing, and its cooldowns run from `published` (hours)."""
         self._publishers[self._number_by_cell[cell]] = Publisher(cell.timeframe, published)
 
     def _step_engines(self, due: DueBars, readings: Readings) -> dict[int, list[Firing]]:
-        """Step the engines; return the firings of each that fired, in order."""
+        """Step the engines; return the firings of each engine that fired, in order."""
         rows, bars, columns = self._expand_steps(due)
         if not len(rows):
             return {}
@@ -139,7 +141,9 @@ class AlertPipeline:
         return firings_by_engine
 
     def _expand_steps(self, due: DueBars) -> tuple[Times, Times, Times]:
-        """Return engine, bar and indicator of every step, engine by engine."""
+        """Return the engine, bar and indicator of every step, engine by engine."""
+        # Readings have a row per bar and a column per indicator, engines a sequence for each of
+        # the two, so a sequence's bars are repeated once per indicator.
         sequences = zip(
             due.row.tolist(), due.first_index.tolist(), due.length.tolist(), strict=True
         )

@@ -1,7 +1,7 @@
-"""The alert engine: from the readings of one indicator to LONG, SHORT and CLOSE.
+"""The alert engine: turns the readings of one indicator into LONG, SHORT and CLOSE.
 
-A step function over all engines at once, as the indicators are over assets. Rules from
-INDICATORS.md ("Alert engines").
+One step function serves all engines at once, as an indicator's serves all assets. The rules are in
+docs/indicators.md ("The alert engines").
 """
 
 from typing import NamedTuple, cast
@@ -19,7 +19,7 @@ ACTIONS: dict[int, Action] = {LONG: "LONG", SHORT: "SHORT", CLOSE: "CLOSE"}
 
 
 class BarWithReading(NamedTuple):
-    """One closed bar of each of N engines and what its indicator read on it; shape (N,)."""
+    """One closed bar of each of N engines and its indicator's reading on it; shape (N,)."""
 
     high: Floats
     low: Floats
@@ -28,16 +28,18 @@ class BarWithReading(NamedTuple):
 
 
 class AlertEngine:
-    """Takes the side of a reading, leaves it with the reading or behind a stop of 3 ATRs."""
+    """Takes the side of a reading; leaves it when the reading does, or at a stop of 3 ATRs."""
 
     version = 1
 
     def start(self, engines: int) -> Carry:
         """Return the carry of engines that are flat and have not yet seen a bar.
 
-        `best` and `stop` are the highest close and the stop of a long, minus the lowest close and
-        the stop of a short, so that one rule serves both; without a position they mean nothing.
+        `side` is the position, `barred` the side that a stop has closed until the reading changes.
         """
+        # `best` and `stop` are the highest close and the stop of a long position. For a short one
+        # both are negated (`best` is minus the lowest close), so that one rule serves both. They
+        # mean nothing without a position.
         return {
             "bars": np.zeros(engines, dtype=np.int64),
             "side": np.zeros(engines, dtype=np.int8),
@@ -48,7 +50,7 @@ class AlertEngine:
         }
 
     def step(self, carry: Carry, bar: BarWithReading) -> tuple[Carry, Readings]:
-        """Advance by one bar, in place; return what each engine does: NOTHING, LONG, ..."""
+        """Advance by one bar, in place; return each engine's action, NOTHING for most."""
         count_bar(carry)
         distance = STOP_ATRS * atr(carry, bar, ATR_PERIOD)
         side, barred = _get_readings(carry, "side"), _get_readings(carry, "barred")
@@ -68,7 +70,8 @@ class AlertEngine:
 
 
 def _trail_stops(carry: Carry, close: Floats, distance: Floats, holds: Readings) -> Readings:
-    """Take a bar into extreme and stop of the positions held; return which it closes."""
+    """Update extremes and stops of the held positions; return which of them the bar stops."""
+    # A stop never moves back, even if the ATR has grown since.
     best, stop = get_floats(carry, "best"), get_floats(carry, "stop")
     gained = _get_readings(carry, "side") * close
     np.copyto(best, np.maximum(best, gained), where=holds)
@@ -77,7 +80,7 @@ def _trail_stops(carry: Carry, close: Floats, distance: Floats, holds: Readings)
 
 
 def _enter_positions(carry: Carry, bar: BarWithReading, distance: Floats, enters: Readings) -> None:
-    """Take the side that is read; the entry bar sets the first extreme and the first stop."""
+    """Take the side of the reading; the entry bar sets the first extreme and the first stop."""
     gained = bar.reading * bar.close
     np.copyto(_get_readings(carry, "side"), bar.reading, where=enters)
     np.copyto(get_floats(carry, "best"), gained, where=enters)

@@ -1,7 +1,7 @@
-"""The publisher of one alert engine: which of its actions go out, when, and which are held.
+"""The publisher of one alert engine: publishes, holds or drops its actions. Pure.
 
-Pure; every time is epoch seconds, that of the publisher the nominal hour of a run. Rules from
-INDICATORS.md ("Publisher with cooldown").
+All times are epoch seconds; hours are the nominal hours of runs. The rules are in
+docs/indicators.md ("Cooldown").
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ NEVER = -1
 
 
 class Firing(NamedTuple):
-    """What an engine did on a bar, and the hour of the run that stepped the bar."""
+    """An engine's action on a bar, and the hour of the run that stepped the bar."""
 
     hour: int
     close_time: int
@@ -29,26 +29,26 @@ class Firing(NamedTuple):
 
 
 class Publisher:
-    """Publishes an action at most once per 20 candles and holds what fires sooner.
+    """Publishes an action at most once per 20 candles and holds one that fires sooner.
 
-    Whatever is held falls due after the hour up to which firings were taken.
+    Between calls of `run`, every held action falls due later than the last call's `until`.
     """
 
     struct_format: Final = "<3q3q3d"
 
     def __init__(self, timeframe: Timeframe, published: Mapping[Action, int] | None = None) -> None:
-        """Say at which hours the engine last published an action, if it has."""
+        """`published` has the hour at which the engine last published each action, if it has."""
         self._window_s: Final = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S[timeframe]
         self._published_hours: dict[Action, int] = dict(published or {})
         self._held_back: dict[Action, Firing] = {}
 
     @property
     def due_hour(self) -> int | None:
-        """The first hour at which a held alert's window has ended."""
+        """The first hour at which the cooldown of a held alert ends, None if none is held."""
         return min(map(self._find_window_end, self._held_back), default=None)
 
     def run(self, firings: Iterable[Firing], until: int) -> list[Firing]:
-        """Take firings in order and all hours up to one; return what goes out, at its hour."""
+        """Take firings in order, then all hours up to `until`; return the published ones."""
         out: list[Firing] = []
         for firing in firings:
             out += self._release(firing.hour)
@@ -56,7 +56,7 @@ class Publisher:
         return out + self._release(until)
 
     def pack(self) -> bytes:
-        """Return what is remembered as bytes, in the order of CURRENT_ACTIONS."""
+        """Return hours and held firings as bytes, in the order of CURRENT_ACTIONS."""
         nothing = Firing(NEVER, NEVER, "CLOSE", 0.0)
         held_back = [self._held_back.get(action, nothing) for action in CURRENT_ACTIONS]
         return Struct(self.struct_format).pack(
@@ -66,7 +66,7 @@ class Publisher:
         )
 
     def unpack(self, data: bytes) -> None:
-        """Take back what `pack` returned."""
+        """Restore the state that `pack` returned."""
         numbers = Struct(self.struct_format).unpack(data)
         published, closes, prices = numbers[:3], numbers[3:6], numbers[6:]
         self._published_hours = {
@@ -79,13 +79,13 @@ class Publisher:
         }
 
     def _find_window_end(self, action: Action) -> int:
-        """Return the first hour at which an action may go out; at once where it never has."""
+        """Return the first hour at which an action may go out; -1 if it never has."""
         return self._published_hours.get(action, NEVER - self._window_s) + self._window_s
 
     def _release(self, until: int) -> list[Firing]:
-        """Publish the held alert that is due first; the others are dropped by that.
+        """Publish the held alert that falls due first, which drops the others.
 
-        Of those due at the same hour the one of the older bar has its turn first.
+        If two fall due at the same hour, the one of the older bar goes out.
         """
         due = self.due_hour
         if due is None or due > until:
@@ -104,6 +104,7 @@ class Publisher:
         return self._publish(firing)
 
     def _publish(self, firing: Firing) -> list[Firing]:
+        # By the rules, publishing one action drops all others that the engine holds.
         self._published_hours[firing.action] = firing.hour
         self._held_back.clear()
         return [firing]

@@ -1,1 +1,1 @@
-"""Recomputes everything published from the stored bars; used by `signals audit`."""
+"""The audit: recomputes everything published from the stored bars, for `signals audit`."""

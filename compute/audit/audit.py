@@ -1,8 +1,8 @@
 """Recomputes everything published from the stored bars, with the step that published it.
 
-Checks the digest chain, the rows of both tiers both ways, every reading and every carry. What
-another version of an indicator read is "not verifiable", never a mismatch. Tasks over blocks of
-assets step the bars and match the rows; what spans all assets is compared here.
+It checks the digest chain, the rows of both tiers both ways, every reading and every carry. Rows of
+another version of an indicator are "not verifiable", never a mismatch. Tasks over blocks of assets
+step the bars and match the rows; this module compares everything that spans all assets.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class Audit:
-    """One audit of one store: `open`, then `run` once."""
+    """One audit of one store: call `open`, then `run` once."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Audit:
         indicators: Sequence[Indicator],
         executors: ExecutorFactory = LOCAL_EXECUTORS,
     ) -> Self:
-        """Return the audit of a store as it stands now."""
+        """Return an audit of the store as it is now."""
         coverage = (await store.snapshot()).coverage
         covered = () if coverage is None else coverage.assets
         native_timeframes = {
@@ -107,28 +107,30 @@ class Audit:
         )
 
     async def run(self, on_progress: OnProgress = lambda done, end: None) -> Report:
-        """Audit the whole store; the report has no findings if all is well."""
+        """Audit the whole store; the report has no findings if everything matches."""
         self._check_clock()
         async with self._executors.open(self._parallelism) as executor:
             await self._audit_commits(executor, on_progress)
             damage = self._reader.damage
             if damage is not None:
-                self._rows.findings.append(f"bars: {damage}: nothing from there on was checked")
+                self._rows.findings.append(f"bars: {damage}: everything after it is unchecked")
             else:
                 self._rows.finish(await self._reader.read_unreferenced_rows())
             self._report.findings += self._rows.findings
             if damage is None:
                 await self._audit_state(executor)
         if damage is None and (unreferenced := await self._store.count_unreferenced()):
-            self._report.add_finding(f"bars: {unreferenced} bars or settlements belong to no pass")
+            self._report.add_finding(
+                f"bars: {unreferenced} bars or settlements belong to no commit"
+            )
         return self._report
 
     def _check_clock(self) -> None:
-        """Check the clock, by which rows age, and how far was pruned."""
+        """Check the stored market time, by which rows age, and the times of pruning."""
         last = self._commits[-1].market_time if self._commits else None
         if self._progress.market_time != last:
             self._report.add_finding(
-                f"clock: is {self._progress.market_time} where the last pass is at {last}"
+                f"clock: is {self._progress.market_time}, but the last commit is at {last}"
             )
         for before, retention in (
             (self._progress.pruned_before, UNIVERSE_RETENTION_MS),
@@ -138,9 +140,9 @@ class Audit:
                 self._report.add_finding(f"clock: pruned before {before}, within the retention")
 
     async def _audit_commits(self, executor: Executor, on_progress: OnProgress) -> None:
-        """Go through the commits in order.
+        """Audit the commits in order, some at a time.
 
-        While the tasks check some commits, the next ones are read and the ones before compared.
+        While tasks check some commits, the next ones are read and the previous ones compared.
         """
         reading = self._reader.read_commits()
         loaded: list[LoadedCommit] = []
@@ -155,7 +157,7 @@ class Audit:
     async def _check_commits(
         self, executor: Executor, commits: Sequence[LoadedCommit]
     ) -> list[list[CheckedPart]]:
-        """Have the blocks checked; return what follows from each commit, block by block."""
+        """Check commits in tasks over the blocks; return each commit's parts, block by block."""
         if not commits:
             return []
         for commit in commits:
@@ -165,6 +167,7 @@ class Audit:
             CommitsTask(block, [commit.parts[number] for commit in commits])
             for number, block in enumerate(self._blocks)
         ]
+        # Each task holds its parts now; the leader frees its own references to bound the memory.
         for commit in commits:
             commit.parts.clear()
         running = map_blocks(executor, self._parallelism, check_commits, iterate(tasks))
@@ -189,12 +192,12 @@ class Audit:
             on_progress(commit.stored.commit.number, len(self._commits))
 
     def _match_strays(self, commit: LoadedCommit) -> BlockMatch:
-        """Return the rows of assets that are not in the universe, which no block has."""
+        """Match the rows of assets that are not in the universe, which no block holds."""
         rows = [commit.stored.rows[place] for place in commit.stray_places]
         return BlockMatch(commit.stray_places, self._stray_matcher.match_strays(rows))
 
     def _count_rows(self, commit: LoadedCommit, matches: Sequence[BlockMatch]) -> None:
-        """Count a commit's rows, and those that another version's bars gave."""
+        """Count a commit's rows, and those that only another version can recompute."""
         rows = commit.stored.rows
         alert_count = sum(isinstance(row, AlertRow) for row in rows)
         self._report.checked.update(changes=len(rows) - alert_count, alerts=alert_count)
@@ -207,7 +210,7 @@ class Audit:
             self._report.not_verifiable[note] += 1
 
     async def _audit_state(self, executor: Executor) -> None:
-        """Compare the stored readings and carries with those that the blocks ended with."""
+        """Compare the stored readings and carries with the blocks' state after the last commit."""
         readings: list[dict[Cell, int]] = [{} for _ in self._blocks]
         for row in await self._store.readings():
             if (number := self._block_by_ticker.get(row.ticker)) is not None:

@@ -1,7 +1,7 @@
-"""The tasks of an audit: everything that concerns a block of assets only. Pure.
+"""The tasks of an audit: all checks that concern one block of assets only. Pure.
 
-A task takes a block, with what some commits hold of its assets, and returns it with the findings;
-the leader puts together what spans all assets.
+A task takes a block and its parts of some commits, and returns the block with the findings; the
+leader combines them over all assets.
 """
 
 from collections import Counter
@@ -16,14 +16,14 @@ from store.market_rows import CarryRow
 
 
 class CheckedPart(NamedTuple):
-    """What follows from a part of a commit: its rows, matched, and how many readings."""
+    """The result of checking a part of a commit: its matched rows, and the number of readings."""
 
     matched: MatchedRows
     reading_count: int
 
 
 class StateFindings(NamedTuple):
-    """What is wrong with stored readings and carries, and the carries that belong to no bar."""
+    """Faults of stored readings and carries, and the carries that belong to no bar."""
 
     readings: list[str]
     carries: list[str]
@@ -32,7 +32,7 @@ class StateFindings(NamedTuple):
 
 
 class AuditBlock:
-    """Some assets as they stand after the commits that were checked."""
+    """The state of some assets after the commits that were checked."""
 
     def __init__(self, stepper: BlockStepper, matcher: RowMatcher, epochs: Epochs) -> None:
         """`epochs` are those of the block's assets."""
@@ -41,7 +41,7 @@ class AuditBlock:
         self._epochs: Final = epochs
 
     def check_part(self, part: CommitPart) -> CheckedPart:
-        """Step what a commit holds of the block's assets, and match its stored rows."""
+        """Step a commit's bars of the block's assets, and match the commit's stored rows."""
         rows = part.build_rows()
         recomputed = self._stepper.step_part(part, rows)
         matched = self._matcher.match(
@@ -64,8 +64,8 @@ class AuditBlock:
     def _compare_readings(self, stored: Mapping[Cell, int]) -> list[str]:
         computed = self._stepper.get_readings()
         return [
-            f"readings: {'.'.join(cell)} is {stored.get(cell)} "
-            f"where the bars give {computed.get(cell)}"
+            f"readings: {'.'.join(cell)} is {stored.get(cell)}, "
+            f"but the bars give {computed.get(cell)}"
             for cell in sorted(stored.keys() | computed.keys())
             if stored.get(cell) != computed.get(cell)
         ]
@@ -73,32 +73,32 @@ class AuditBlock:
     def _compare_carry(
         self, stored: CarryRow | None, cell: Cell, computed: ComputedCarry, found: StateFindings
     ) -> None:
-        where = ".".join(cell)
+        name = ".".join(cell)
         if stored is None:
-            found.carries.append(f"carries: {where} is missing")
+            found.carries.append(f"carries: {name} is missing")
             return
         if (stored.version, stored.layout) != (computed.version, computed.layout):
             found.not_verifiable[f"carry of {cell.key}: v{stored.version}"] += 1
         elif (stored.close_time, stored.data) != (computed.close_time, computed.data):
-            found.carries.append(f"carries: {where} does not follow from the bars")
+            found.carries.append(f"carries: {name} does not follow from the bars")
         epoch_revision = self._epochs.find_revision(cell)
         bar_revision = self._stepper.get_revision(cell.ticker)
         if epoch_revision != bar_revision:
             found.carries.append(
-                f"epochs: {where} is of generation {epoch_revision} "
-                f"where its bars are of {bar_revision}"
+                f"epochs: {name} is of revision {epoch_revision}, "
+                f"but its bars are of {bar_revision}"
             )
 
 
 class CommitsTask(NamedTuple):
-    """A block, and its parts of some commits, one after another."""
+    """A block, and its parts of some commits in their order."""
 
     block: AuditBlock
     parts: Sequence[CommitPart]
 
 
 class CommitsResult(NamedTuple):
-    """The block after the commits, and what followed from each."""
+    """The block after the commits, and the checked part of each."""
 
     block: AuditBlock
     checked: list[CheckedPart]
@@ -113,10 +113,11 @@ class StateTask(NamedTuple):
 
 
 def check_commits(task: CommitsTask) -> CommitsResult:
-    """Check the parts; the block that is returned may be the given one."""
+    """Check the parts of some commits; the returned block is the advanced one."""
+    # In a thread it is the given object; another process returns a copy of its own.
     return CommitsResult(task.block, [task.block.check_part(part) for part in task.parts])
 
 
 def check_state(task: StateTask) -> StateFindings:
-    """Check the state that the store ended with."""
+    """Check the stored state after the last commit."""
     return task.block.check_state(task.readings, task.carries)

@@ -1,4 +1,4 @@
-"""Splits the assets of a universe into the blocks that an audit hands out."""
+"""Splits the assets of a universe into the blocks that an audit's tasks work on."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ MAX_BLOCK_ASSETS = 512
 
 
 class AuditedAssets(NamedTuple):
-    """The blocks of assets, which block each asset is in, and the sequences with alert engines."""
+    """The blocks of assets, each asset's block, and the sequences that alert engines follow."""
 
     blocks: list[AuditBlock]
     block_by_ticker: dict[str, int]
@@ -33,7 +33,9 @@ def split_assets(
     publish_from: Mapping[str, int],
     parallelism: int,
 ) -> AuditedAssets:
-    """Split the assets into blocks, whose cells are numbered in the order of all assets' rows."""
+    """Split the assets into blocks for at least `parallelism` tasks."""
+    # Cells and engines keep their numbers among those of all assets: by these the leader puts the
+    # rows of all blocks in feed order.
     tickers = sorted(universe.by_ticker)
     series_keys = list_series_keys(tickers)
     keys = list_stored_keys(indicators)

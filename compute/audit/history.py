@@ -1,4 +1,4 @@
-"""The commits of a store as an audit reads them: held to the chain, split by block of assets."""
+"""Reads the commits of a store for an audit: checks the chain and splits them by block."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -13,14 +13,15 @@ from store.errors import DamagedError
 from store.market_rows import CommitContent, CommitRow, FeedRow
 from store.sql.market_store import MarketStore
 
-# As many bars as a first start's passes of all assets: what is read at once, and stepped at once.
+# Commits are read, and stepped, in groups of about as many bars as one batch of a first start has.
 BARS_PER_READ = 250_000
 
 
 class LoadedCommit(NamedTuple):
-    """A commit's stored rows, and each block's part of it with the places of its stored rows.
+    """A commit's stored rows, and each block's part of it.
 
-    Rows of assets that are not in the universe are in no part; `stray_places` are theirs.
+    `places` has the indexes of each part's rows in the stored rows. `stray_places` has those of
+    assets that are not in the universe, which are in no part.
     """
 
     stored: StoredRows
@@ -32,7 +33,7 @@ class LoadedCommit(NamedTuple):
 class CommitReader:
     """Reads commits in order, with the stored rows of both tiers; iterate `read_commits` once.
 
-    `damage` is the error that ended it early.
+    If the iteration ended early, `damage` is the error.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class CommitReader:
         block_count: int,
         report: Report,
     ) -> None:
-        """`block_by_ticker` says in which of `block_count` blocks each asset is stepped."""
+        """`block_by_ticker` has the index of the block, out of `block_count`, of each asset."""
         self._store: Final = store
         self._commits: Final = commits
         self._block_by_ticker: Final = block_by_ticker
@@ -55,7 +56,7 @@ class CommitReader:
         self.damage: DamagedError | None = None
 
     async def read_commits(self) -> AsyncIterator[list[LoadedCommit]]:
-        """Yield the commits up to the first that is damaged, some at a time, held to the chain."""
+        """Yield the commits, some at a time, up to the first damaged one; check their digests."""
         commits: list[LoadedCommit] = []
         previous_digest, previous_run, bars = GENESIS, -HOUR_S, 0
         try:
@@ -75,12 +76,13 @@ class CommitReader:
         yield commits
 
     async def read_unreferenced_rows(self) -> list[FeedRow]:
-        """Return the stored rows that are of no pass."""
+        """Return the stored rows that belong to no commit."""
         first = [] if self._next_row is None else [self._next_row]
         return [*first, *[row async for row in self._feed_rows]]
 
     async def _take_rows(self, commit: CommitRow) -> list[FeedRow]:
-        """Return the stored rows that a pass wrote, as its times say."""
+        """Return the stored rows that a commit wrote."""
+        # Rows do not name their commit: all up to its last `created_at` count as its own.
         rows: list[FeedRow] = []
         while self._next_row is not None and self._next_row.created_at <= (
             commit.last_created_at or -1
@@ -93,22 +95,22 @@ class CommitReader:
         self, previous_digest: bytes, commit: CommitRow, content: CommitContent
     ) -> None:
         bars = sum(map(len, content.bars))
-        self._report.checked.update(passes=1, bars=bars, settlements=len(content.funding))
+        self._report.checked.update(commits=1, bars=bars, settlements=len(content.funding))
         if digest_bars(content.bars, content.funding, content.watermarks) != commit.bars_digest:
             self._report.add_finding(
-                f"bars: pass {commit.number} does not hold the bars it was committed with"
+                f"bars: commit {commit.number} does not hold the bars it was committed with"
             )
         parts = commit.bars_digest, commit.changes_digest, commit.alerts_digest
         link = digest_commit(previous_digest, commit.market_time, *parts)
         if link != commit.digest:
             self._report.add_finding(
-                f"chain: pass {commit.number} does not follow from its predecessor"
+                f"chain: commit {commit.number} does not follow from its predecessor"
             )
 
     async def _load_commit(
         self, previous_run: int, commit: CommitRow, content: CommitContent, rows: list[FeedRow]
     ) -> LoadedCommit:
-        """Split a commit's rows, and what it holds, by block."""
+        """Split a commit's bars, settlements and stored rows by block."""
         parts = self._split_content(previous_run, find_last_run(commit.market_time), content)
         for part in parts:
             await self._add_restated_funding(part)
@@ -118,7 +120,7 @@ class CommitReader:
             block = self._block_by_ticker.get(row.ticker)
             (stray_places if block is None else places[block]).append(place)
         for part, own in zip(parts, places, strict=True):
-            # Plain tuples are pickled three times as fast as named ones.
+            # Plain tuples are pickled three times as fast as named ones (measured).
             part.rows = [tuple(rows[place]) for place in own]
         changes, alerts = split_by_tier(rows)
         stored = StoredRows(commit, rows, digest_changes(changes), digest_alerts(alerts))
@@ -127,7 +129,7 @@ class CommitReader:
     def _split_content(
         self, previous_run: int, run: int, content: CommitContent
     ) -> list[CommitPart]:
-        """Return what each block needs of a commit's bars and settlements."""
+        """Return each block's part of a commit's bars, settlements and watermarks."""
         parts = [CommitPart(previous_run, run) for _ in range(self._block_count)]
         part_by_ticker = {ticker: parts[at] for ticker, at in self._block_by_ticker.items()}
         for bars in content.bars:
@@ -145,7 +147,8 @@ class CommitReader:
         return parts
 
     async def _add_restated_funding(self, part: CommitPart) -> None:
-        """Add all settlements of assets whose bars are restated."""
+        """Add all settlements of the assets whose bars the commit restates."""
+        # A rebuild steps from the first bar on, so it needs settlements of earlier commits too.
         for ticker, (bars, *_) in part.bars.items():
             if bars.revision != self._revisions.get(ticker, 0):
                 self._revisions[ticker] = bars.revision

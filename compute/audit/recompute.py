@@ -1,4 +1,4 @@
-"""Steps some assets' stored bars as the runs did that published them, commit by commit. Pure."""
+"""Steps the stored bars of some assets, commit by commit, as the published runs did. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from store.market_rows import AlertRow, BarBlock, ChangeRow, FeedRow, FundingRow
 
 @dataclass(slots=True)
 class CommitPart:
-    """What a commit holds of a block's assets, and the hours (epoch s) of it and the one before.
+    """A block's share of a commit; `run` and `previous_run` are hours in epoch seconds.
 
     `restated_funding` holds all settlements of assets whose bars are restated; `rows` are the
     stored rows of both tiers as plain tuples. If `wants_all_rows`, the leader needs every row.
@@ -39,7 +39,8 @@ class CommitPart:
     wants_all_rows: bool = False
 
     def build_rows(self) -> list[FeedRow]:
-        """Return the stored rows by name; only changes have ten columns."""
+        """Return the stored rows as named tuples."""
+        # Only changes have ten columns, so the length says which of the two a row is.
         return [
             ChangeRow._make(row) if len(row) == len(ChangeRow._fields) else AlertRow._make(row)
             for row in self.rows
@@ -47,7 +48,7 @@ class CommitPart:
 
 
 class Recomputed(NamedTuple):
-    """What follows from a commit: changes and alerts in their order, and how many readings."""
+    """The recomputed changes and alerts of a commit, in order, and the number of readings."""
 
     changes: Changes
     alerts: list[Alert]
@@ -55,7 +56,7 @@ class Recomputed(NamedTuple):
 
 
 class ComputedCarry(NamedTuple):
-    """What an indicator or engine remembers, and of which code and bar it is."""
+    """The carry of an indicator or engine, with the version, layout and bar that it is of."""
 
     version: int
     layout: str
@@ -64,7 +65,7 @@ class ComputedCarry(NamedTuple):
 
 
 class BlockStepper:
-    """Some assets as they stand after the commits that were stepped."""
+    """The state of some assets after the commits that were stepped."""
 
     def __init__(
         self,
@@ -102,11 +103,13 @@ class BlockStepper:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """The cells that changes number."""
+        """The cells, which the changes refer to by index."""
         return self._state.stepper.cells
 
     def step_part(self, part: CommitPart, rows: Sequence[FeedRow]) -> Recomputed:
-        """Step what a commit holds, as its run did; what follows may depend on its stored rows."""
+        """Step a commit's bars as its run did, and keep the stored rows that later commits need."""
+        # Stored rows matter twice: another version's readings can only be taken from them, and
+        # cooldowns continue from the alerts that were really published.
         for ticker in sorted(part.bars.keys() | part.funding.keys()):
             self._add_to_buffer(ticker, part)
         recomputed = self._step_bars(part)
@@ -118,15 +121,16 @@ class BlockStepper:
         return recomputed
 
     def get_revision(self, ticker: str) -> int:
-        """Return of which revision an asset's bars are."""
+        """Return the revision of an asset's bars."""
         return self._state.get_revision(ticker)
 
     def get_readings(self) -> dict[Cell, int]:
-        """Return the board."""
+        """Return the current reading of every cell that has one."""
         return self._state.stepper.get_readings()
 
     def dump_carries(self) -> dict[Cell, ComputedCarry]:
-        """Return what indicators and engines remember in the end, sequence by sequence."""
+        """Return the carries of indicators and engines after the last commit."""
+        # An epoch may have begun after the last bar; its engines were restarted without a bar.
         self._restart_engines(cell for cell, starts in self._starts.items() if starts)
         layouts = {
             indicator.id: hash_layout(indicator) for indicator in self._state.stepper.indicators
@@ -160,7 +164,8 @@ class BlockStepper:
         )
 
     def _drop_unbegun(self, changes: Changes) -> Changes:
-        """Leave out what an indicator read before it was new to the store, on the board too."""
+        """Drop changes from before an indicator's first epoch, and reset their readings."""
+        # An indicator that is new to a store is rebuilt silently: nothing was published before.
         is_early = changes.close_time < self._first_closes[changes.cell]
         if not is_early.any():
             return changes
@@ -169,14 +174,14 @@ class BlockStepper:
         return changes.select(~is_early)
 
     def _pop_begun_epochs(self) -> Iterator[Cell]:
-        """Yield the cells of which an epoch has begun, once for each epoch."""
+        """Yield the cells of alert engines whose next epoch has begun, once for each epoch."""
         for cell, starts in self._starts.items():
             while starts and starts[0] <= self._stepped_to.get(cell[:2], -1):
                 starts.pop(0)
                 yield cell
 
     def _restart_engines(self, cells: Iterable[Cell]) -> None:
-        """Begin publishers anew, as a start of the service does."""
+        """Restart publishers, as a start of the service does after it rebuilt their engines."""
         for cell in cells:
             if self._state.alerts.is_followed(cell[:2]):
                 self._state.alerts.restart_publisher(cell, self._published_hours.get(cell, {}))
@@ -198,7 +203,8 @@ class BlockStepper:
             self._settled_to[ticker] = funding[-1].settled_at
 
     def _rebuild(self, ticker: str, series: Series, settlements: Sequence[FundingRow]) -> None:
-        """Start over with the bars of another revision, as the run did that fetched them."""
+        """Rebuild an asset from the bars of another revision, as the run that fetched them did."""
+        # Settlements of this commit are added later, with its bars; the rebuild precedes them.
         earlier = build_funding(settlements).select_between(-1, self._settled_to.get(ticker, -1))
         for timeframe in self._state.buffer.list_timeframes(ticker):
             series_key = ticker, timeframe
@@ -206,7 +212,7 @@ class BlockStepper:
             self._state.rebuild_series(series_key, to, series, earlier, self._published_hours)
 
     def _keep_foreign_readings(self, rows: Sequence[FeedRow]) -> None:
-        """Leave on the board what another version read: the next change starts from there."""
+        """Set the current readings that another version published; later changes start there."""
         for row in rows if self._epochs.has_foreign else ():
             if isinstance(row, ChangeRow) and self._epochs.is_mixed(get_cell(row)):
                 self._foreign_readings[get_cell(row)] = row.after

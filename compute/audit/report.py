@@ -1,4 +1,4 @@
-"""What an audit looked at and what it found."""
+"""The result of an audit."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Report:
-    """What an audit looked at and what it found wrong, each finding one line."""
+    """Counts of checked and unverifiable items, and the findings, one line each."""
 
     checked: Counter[str] = field(default_factory=Counter)
     not_verifiable: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
 
     def add_finding(self, finding: str) -> None:
-        """Note what is wrong."""
+        """Add a finding: one line that names the table and the fault."""
         self.findings.append(finding)

@@ -1,4 +1,4 @@
-"""Audits what the rows of all assets share: digests, and the one sequence of `created_at`. Pure.
+"""Audits the digests and the one sequence of `created_at` over the rows of all assets. Pure.
 
 It takes commits in order, with the rows that the blocks matched (`row_matcher`).
 """
@@ -28,17 +28,17 @@ class StoredRows(NamedTuple):
 
 
 class BlockMatch(NamedTuple):
-    """The matched rows of a block, and the place of each of its stored rows among all of them."""
+    """The matched rows of a block; `places` maps its stored rows to those of the whole commit."""
 
     places: Sequence[int]
     matched: MatchedRows
 
 
 class RowAudit:
-    """Takes the commits in order; `findings` holds one line for every wrong row."""
+    """Compares commits in order; `findings` has one line for every wrong row."""
 
     def __init__(self, epochs: Epochs, progress: Progress, *, is_nominal: bool) -> None:
-        """If times are nominal, `created_at` is a function of the bars."""
+        """If `is_nominal`, `created_at` follows from the bars and is compared too."""
         self.findings: Final[list[str]] = []
         self._has_foreign: Final = epochs.has_foreign
         self._pruned_before: Final[dict[type[FeedRow], int]] = {
@@ -52,7 +52,7 @@ class RowAudit:
         self._pruned: Final[dict[tuple[object, ...], FeedRow]] = {}
 
     def wants_all_rows(self, stored: StoredRows) -> bool:
-        """Say whether pruned rows must be recomputed, to hold a digest against them."""
+        """Return whether every row is needed, because a digest covers rows that were pruned."""
         return (
             self._is_nominal
             and not self._has_foreign
@@ -63,11 +63,11 @@ class RowAudit:
         )
 
     def compare(self, stored: StoredRows, matches: Sequence[BlockMatch]) -> None:
-        """Compare one commit: what follows from its bars, and what is stored of it."""
+        """Compare the rows that follow from a commit's bars with the stored ones."""
         rows = stored.rows
         order = np.concatenate([match.matched.order for match in matches], axis=1)
         sequence = np.lexsort(order[::-1])
-        # A place of -1, for rows without a match, stays -1.
+        # The appended -1 lets the index -1, of rows without a match, give -1 again.
         stored_places = np.concatenate(
             [np.array([*m.places, -1], dtype=np.int64)[m.matched.stored] for m in matches]
         )[sequence]
@@ -88,9 +88,9 @@ class RowAudit:
         self._last_created_at = stored.commit.last_created_at or self._last_created_at
 
     def finish(self, unreferenced: Iterable[FeedRow]) -> None:
-        """Report what is left over: rows of no pass, missing rows, surplus rows."""
+        """Report the remaining rows: unreferenced, missing and surplus ones."""
         leftovers = [
-            ("belongs to no pass", unreferenced),
+            ("belongs to no commit", unreferenced),
             ("is missing", self._missing.values()),
             ("does not follow from the bars", self._surplus.values()),
             ("is missing: pruning keeps a cell's newest old row", self._pruned.values()),
@@ -99,7 +99,7 @@ class RowAudit:
             self.findings.extend(f"{TABLES[type(row)]}: {row.id} {fault}" for row in rows)
 
     def _assign_times(self, earliest: Times, foreign_times: set[int]) -> Times:
-        """Return `created_at` of rows in order; foreign rows keep their places between."""
+        """Return `created_at` of rows in order, skipping the times of foreign rows."""
         if not foreign_times:
             times = assign_times(earliest, self._last_created_at)
             self._last_created_at = int(times[-1]) if len(times) else self._last_created_at
@@ -143,7 +143,7 @@ class RowAudit:
                 self._report_row(rows[place], differences[place])
 
     def _add_surplus(self, stored: FeedRow) -> None:
-        """Keep a row without a match, or compare it with one that an earlier commit lacks."""
+        """Keep a surplus row, or compare it with the row that an earlier commit lacks."""
         expected = self._missing.pop(stored.id, None)
         if expected is None:
             self._surplus[stored.id] = stored
@@ -159,7 +159,8 @@ class RowAudit:
             self._missing[expected.id] = expected
 
     def _drop_superseded(self, rows: Sequence[FeedRow]) -> None:
-        """Forget pruned rows that were not the newest old ones of their cells."""
+        """Forget pruned rows that a newer old row of the same cell supersedes."""
+        # Pruning keeps each cell's newest old row, so only that one has to be stored.
         for row in filter(self._has_aged, rows) if self._pruned else ():
             pruned = self._pruned.get(_to_pruning_key(row))
             if pruned is not None and pruned.created_at < row.created_at:
@@ -189,7 +190,7 @@ class RowAudit:
     def _check_digests(
         self, stored: StoredRows, recomputed: dict[type[FeedRow], bytes | None] | None
     ) -> None:
-        """Check the digests; if rows were pruned, against the recomputed ones, None if unknown."""
+        """Check the digests; a tier with pruned rows may also match the recomputed digest."""
         is_unknown = not self._is_nominal or self._has_foreign
         for tier, committed, digest in _list_digests(stored):
             is_pruned = self._has_pruned(stored.commit, tier)
@@ -197,7 +198,7 @@ class RowAudit:
             if digest != committed and not (is_pruned and (is_unknown or is_recomputed)):
                 number = stored.commit.number
                 self.findings.append(
-                    f"{TABLES[tier]}: pass {number} does not hold the rows it was committed with"
+                    f"{TABLES[tier]}: commit {number} does not hold the rows it was committed with"
                 )
 
 
@@ -221,7 +222,7 @@ def _digest_rows(rows: Iterable[FeedRow]) -> dict[type[FeedRow], bytes | None]:
 def _list_digests(
     stored: StoredRows,
 ) -> list[tuple[type[FeedRow], bytes | None, bytes | None]]:
-    """Return each tier with its committed digest and that of its stored rows."""
+    """Return each tier with its committed digest and the digest of its stored rows."""
     commit = stored.commit
     return [
         (ChangeRow, commit.changes_digest, stored.changes_digest),
@@ -232,7 +233,7 @@ def _list_digests(
 def _collect_rows(
     matches: Sequence[BlockMatch], sequence: Times, times: Times
 ) -> dict[int, FeedRow]:
-    """Return the rows that the blocks gave, with their times, by their places in the sequence."""
+    """Return the blocks' rows, dated by `times` and keyed by their index in `sequence`."""
     starts = np.cumsum([0, *(len(match.matched.stored) for match in matches)])
     given = {
         start + number: row
@@ -249,6 +250,6 @@ def _collect_rows(
 
 
 def _to_pruning_key(row: FeedRow) -> tuple[object, ...]:
-    """Return the key of which pruning keeps the newest old row."""
+    """Return the key for which pruning keeps the newest old row."""
     alert_key = (row.action, row.epoch) if isinstance(row, AlertRow) else ()
     return (*get_cell(row), *alert_key)

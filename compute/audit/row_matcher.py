@@ -1,4 +1,4 @@
-"""Matches the stored rows of a block's assets with those that follow from their bars. Pure.
+"""Matches the stored rows of a block's assets with the rows that follow from their bars. Pure.
 
 `created_at` is one sequence over all assets, so the leader compares it (`row_audit`).
 """
@@ -24,13 +24,14 @@ RowKey = tuple[Any, ...]
 
 
 class MatchedRows(NamedTuple):
-    """What a commit should hold of some assets, matched with what it holds.
+    """The expected rows of some assets in a commit, matched with the stored rows.
 
     `order` has shape (4, rows): the earliest `created_at` (ms), tier, close time and cell number;
-    sorted by these, the rows of all blocks are in feed order. `stored` has shape (rows,): the place
-    of each row's match, -1 if it has none. `rows` holds, by place in `order`, rows without a match,
-    or all if these are wanted. By place in the stored rows, `differences` says what is wrong with a
-    match, `foreign` why a row can't be recomputed; `surplus` are places of rows that don't follow.
+    sorted by these, the rows of all blocks are in feed order. `stored` has shape (rows,): the index
+    of each expected row's match, -1 if it has none. `rows` holds the expected rows without a match,
+    or all of them if wanted, by index in `order`. The rest is by index in the stored rows: faults
+    of matched rows (`differences`), rows that no bar gives (`surplus`), and rows that this code
+    cannot recompute, with the reason (`foreign`).
     """
 
     order: Times
@@ -42,7 +43,7 @@ class MatchedRows(NamedTuple):
 
 
 class RowMatcher:
-    """Builds the rows that follow from bars and finds each among the stored ones."""
+    """Builds the rows that follow from bars and finds each of them among the stored rows."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class RowMatcher:
         epochs: Epochs,
         publish_from: Mapping[str, int],
     ) -> None:
-        """Take the cells, in the block's order, and engines, with their numbers among all."""
+        """Take the block's cells, in order, and its engines, with their numbers among all."""
         self._cells: Final = tuple(cell_numbers)
         self._cell_numbers: Final = np.array([*cell_numbers.values()], dtype=np.int64)
         self._engine_numbers: Final = engine_numbers
@@ -71,7 +72,8 @@ class RowMatcher:
         *,
         wants_all: bool = False,
     ) -> MatchedRows:
-        """Match what follows from a commit's bars with the commit's stored rows."""
+        """Match the changes and alerts of a commit's bars with the commit's stored rows."""
+        # Reversed, so that of two rows with one key the first is matched.
         unmatched = {_to_key(row): place for place, row in reversed([*enumerate(stored)])}
         candidates, order = self._build_candidates(changes, alerts)
         kept: list[int] = []
@@ -98,14 +100,14 @@ class RowMatcher:
         return MatchedRows(order[:, kept], stored_places, rows, differences, surplus, foreign)
 
     def match_strays(self, stored: Sequence[FeedRow]) -> MatchedRows:
-        """Match rows that follow from no bar."""
+        """Match stored rows for which there are no bars: all are foreign or surplus."""
         nothing = np.empty(0, dtype=np.int64)
         readings = np.empty(0, dtype=np.int8)
         changes = Changes(nothing, nothing, nothing, readings, readings, np.empty(0))
         return self.match(changes, (), stored)
 
     def describe_foreign(self, row: FeedRow) -> str:
-        """Return why the code can't recompute a row, empty if it can."""
+        """Return why this code cannot recompute a row, empty if it can."""
         cell = get_cell(row)
         version = self._epochs.find_foreign_version(cell, row.close_time)
         if isinstance(row, AlertRow):
@@ -116,7 +118,7 @@ class RowMatcher:
     def _build_candidates(
         self, changes: Changes, alerts: Sequence[Alert]
     ) -> tuple[list[FeedRow], Times]:
-        """Return all rows at the earliest time that each may have, and their `order`."""
+        """Return all rows, dated by the earliest time that each may have, and their `order`."""
         shown = filter_shown_alerts(alerts, self._publish_from)
         change_times = to_market_ms(changes.run)
         alert_times = to_market_ms(np.array([alert.hour for alert in shown], dtype=np.int64))
@@ -137,7 +139,8 @@ class RowMatcher:
         return rows, np.stack([np.concatenate(columns) for columns in order])
 
     def _build_expected(self, row: FeedRow, stored: Mapping[RowKey, int]) -> FeedRow | None:
-        """Return a row with its epoch; None if it is foreign, or its engine publishes nothing."""
+        """Return a row with its epoch; None if it is foreign or its engine did not publish it."""
+        # Most cells have only epoch 0, of this code's version, and need none of the lookups below.
         if row[1:4] in self._is_plain and isinstance(row, ChangeRow):
             return row
         if self.describe_foreign(row):
@@ -147,11 +150,9 @@ class RowMatcher:
         return numbered if self._is_published(numbered, stored) else None
 
     def _is_published(self, row: FeedRow, stored: Mapping[RowKey, int]) -> bool:
-        """Say whether a row belongs there: an engine publishes what fires once it has begun.
-
-        What it holds at an epoch's end is lost. Only the bar says when the next one began, so that
-        between the two a row may be there or not.
-        """
+        """Return whether a row was published: an engine publishes once its epoch has begun."""
+        # An alert held at the end of an epoch is lost. The store has only the bar with which the
+        # next epoch began, not the moment, so an alert due between the two may be stored or not.
         if isinstance(row, ChangeRow):
             return True
         cell, hour = get_cell(row), find_last_run(row.created_at)
@@ -161,7 +162,7 @@ class RowMatcher:
 
 
 def find_differences(stored: FeedRow, expected: FeedRow) -> list[str]:
-    """Return in what a stored row differs from what the bars give, apart from its time."""
+    """Describe how a stored row differs from the one that the bars give, except for its time."""
     compared = COMPARED_COLUMNS[type(stored)]
     values = _select(stored, compared), _select(expected, compared)
     if values[0] == values[1]:
@@ -171,8 +172,8 @@ def find_differences(stored: FeedRow, expected: FeedRow) -> list[str]:
 
 
 def describe_difference(column: str, stored: object, expected: object) -> str:
-    """Return in words that a column is not what the bars give."""
-    return f"{column} is {stored} where the bars give {expected}"
+    """Describe a column whose stored value is not the one that the bars give."""
+    return f"{column} is {stored}, but the bars give {expected}"
 
 
 def _to_key(row: FeedRow) -> RowKey:

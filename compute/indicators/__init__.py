@@ -1,1 +1,1 @@
-"""The indicators, one file each, as pure step functions; imports NumPy alone."""
+"""The indicators, one file each, as pure step functions; imports only NumPy."""

@@ -1,7 +1,7 @@
-"""Bayesian Trend: is the slope of a local linear trend positive, after all bars so far?
+"""Bayesian Trend: the probability that a local linear trend rises, given all bars so far.
 
 Harvey (1989), *Forecasting, Structural Time Series Models and the Kalman Filter*: level and slope
-as the state, log closes as the observations, noises in proportion to the recent variance.
+are the state, log closes the observations, and the noises are proportional to the recent variance.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ ENTER, EXIT = 0.8416212335729143, 0.12566134685507402
 
 
 class Belief(NamedTuple):
-    """A normal posterior of level and slope; every field has shape (N,)."""
+    """The normal posterior of level and slope; every field has shape (N,)."""
 
     level: Floats
     slope: Floats
@@ -84,14 +84,16 @@ class BayesianTrend:
 
 
 def _update_variance(previous: Floats, log_return: Floats) -> Floats:
-    """Return the variance moved by one return, which it starts as (NaN before)."""
+    """Return the decayed variance after one log return; if it was NaN, it starts as the square."""
+    # The floor keeps flat prices from ending in a division by 0.
     square = log_return * log_return
     moved = np.where(np.isnan(previous), square, DECAY * previous + (1.0 - DECAY) * square)
     return np.maximum(moved, MIN_VARIANCE)
 
 
 def _open_variances(belief: Belief, variance: Floats, opens: Floats) -> Belief:
-    """Return the belief with the variances that it opens with on the second bar."""
+    """Return the belief with its initial variances for assets on their second bar."""
+    # The first bar has no return, and so no variance to start from.
     return belief._replace(
         level_variance=np.where(opens, variance, belief.level_variance),
         covariance=np.where(opens, 0.0, belief.covariance),
@@ -100,7 +102,7 @@ def _open_variances(belief: Belief, variance: Floats, opens: Floats) -> Belief:
 
 
 def _predict(belief: Belief, variance: Floats) -> Belief:
-    """Return the belief one bar ahead, before the bar is seen."""
+    """Return the belief one bar ahead, before it sees that bar."""
     level_and_slope = belief.covariance + belief.slope_variance
     return Belief(
         belief.level + belief.slope,
@@ -112,7 +114,8 @@ def _predict(belief: Belief, variance: Floats) -> Belief:
 
 
 def _update(belief: Belief, variance: Floats, log_close: Floats) -> Belief:
-    """Return the belief after the bar's log close; one covariance keeps it symmetric."""
+    """Return the belief after it has seen the bar's log close."""
+    # One covariance for both off-diagonal entries: the matrix stays symmetric despite rounding.
     total = belief.level_variance + OBSERVATION_NOISE * variance
     level_gain = belief.level_variance / total
     slope_gain = belief.covariance / total

@@ -1,6 +1,6 @@
-"""Ceres: channel breakout with a shorter exit channel.
+"""Ceres: a channel breakout with a shorter channel for the exit.
 
-Donchian's channel rule as told in Faith (2003), *The Original Turtle Trading Rules*.
+Donchian's channel rule as described in Faith (2003), *The Original Turtle Trading Rules*.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ EXIT_PERIOD = 20
 
 
 class Ceres:
-    """Takes the side of a 40-bar breakout and leaves it on a 20-bar one against it."""
+    """Takes the side of a 40-bar breakout and leaves it on a 20-bar breakout against it."""
 
     id = "ceres"
     name = "Ceres"
@@ -56,6 +56,7 @@ class Ceres:
         side = get_held_readings(carry)
         leaves_long = (side == BULLISH) & (bar.close < channel["lowest20"])
         leaves_short = (side == BEARISH) & (bar.close > channel["highest20"])
+        # Exits come first: a bar that also breaks the 40-bar channel turns the side around.
         side[leaves_long | leaves_short] = NEUTRAL
         np.copyto(side, np.int8(BEARISH), where=bar.close < channel["lowest40"])
         np.copyto(side, np.int8(BULLISH), where=bar.close > channel["highest40"])

@@ -1,4 +1,4 @@
-"""What every indicator promises: one step over all assets at once, a carry between bars."""
+"""The contract of an indicator: it steps all assets at once and keeps a carry between bars."""
 
 from typing import NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ ZERO_DIVISOR = 1e-12
 class Bar(NamedTuple):
     """One closed bar of each of N assets; every field has shape (N,).
 
-    `funding` is the annualised sum of the day's funding rates, NaN where there is no gate.
+    `funding` is the annualised sum of the day's funding rates, NaN if there are none.
     """
 
     open: Floats
@@ -31,11 +31,12 @@ class Bar(NamedTuple):
 
 
 class Indicator(Protocol):
-    """A step function and the carry it needs.
+    """A step function and the carry that it needs.
 
     Every array of a carry has assets on its first axis, so that the engine can gather and scatter
-    rows; `bars` counts the bars each asset has been stepped on. `note` tells users in a sentence
-    what a reading means.
+    rows; `bars` counts each asset's stepped bars. `note` explains a reading to users in a sentence.
+    Raise `version` if the formula, its parameters or the carry change: stored carries of another
+    version are rebuilt and begin an epoch.
     """
 
     id: str
@@ -50,4 +51,7 @@ class Indicator(Protocol):
         """Move the carry's windows by one bar; return the raw values, NaN while undefined."""
 
     def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        """Advance by one bar, which may consume the carry; return +1, 0, -1 or NO_READING."""
+        """Advance by one bar; return the carry and, per asset, +1, 0, -1 or NO_READING.
+
+        The given carry may be overwritten.
+        """

@@ -1,4 +1,4 @@
-"""Enzo: the slope of an adaptive average in units of true range.
+"""Enzo: the slope of an adaptive moving average in units of true range.
 
 Kaufman (1995), *Smarter Trading*: KAMA; Wilder (1978): true range.
 """
@@ -50,10 +50,12 @@ class Enzo:
         closes, kamas = get_floats(carry, "closes"), get_floats(carry, "kamas")
         push(closes, bar.close)
         seeded = count == EFFICIENCY_PERIOD + 1
+        # KAMA starts on the first full window, from the close before this bar.
         previous = np.where(seeded, closes[:, -2], kamas[:, -1])
         kama = previous + _compute_smoothing(closes) * (bar.close - previous)
         push(kamas, kama)
         ranges = atr(carry, bar, ATR_PERIOD)
+        # The divisor is a price range, so its floor is relative to the price.
         score = divide(kama - kamas[:, 0], ranges, floor=ZERO_DIVISOR * bar.close)
         return {"s": score, "kama": kama, "atr": ranges}
 
@@ -65,10 +67,12 @@ class Enzo:
 
 
 def _compute_smoothing(closes: Floats) -> Floats:
-    """Return KAMA's smoothing constant, the fastest where nothing moved, as TA-Lib has it."""
+    """Return KAMA's smoothing constant; it is the fastest if no price moved, as in TA-Lib."""
     change = np.abs(closes[:, -1] - closes[:, 0])
     path = np.abs(closes[:, 1:] - closes[:, :-1]).sum(axis=1)
-    # A straight path is 1 without a division; the comparison is negated so that NaN stays NaN.
+    # A path that equals its change up to rounding has a ratio of exactly 1, as in TA-Lib. TA-Lib
+    # compares signed changes; the absolute ones make rises and falls mirror each other. The
+    # comparison is negated so that NaN stays NaN.
     is_bent = ~(path <= np.maximum(change, ZERO_DIVISOR * closes[:, -1]))
     efficiency = np.divide(change, path, out=np.ones_like(path), where=is_bent)
     root: Floats = efficiency * (FASTEST - SLOWEST) + SLOWEST

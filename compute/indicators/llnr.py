@@ -1,7 +1,7 @@
-"""LLNR: one-sided local linear regression, its slope in units of noise.
+"""LLNR: the slope of a one-sided local linear regression, in units of noise.
 
 Fan & Gijbels (1996), *Local Polynomial Modelling and Its Applications*, with a Gaussian kernel
-that looks back only.
+over past bars only.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ ENTER, EXIT = 0.75, 0.25
 
 
 def _compute_slope_weights() -> Floats:
-    """Return what to multiply `PERIOD` values (oldest first) by for the sum to be the slope."""
+    """Return the weights of `PERIOD` values, oldest first, whose weighted sum is the slope."""
     time = np.arange(-(PERIOD - 1.0), 1.0)
     kernel = np.exp(-0.5 * (time / BANDWIDTH) ** 2)
     centred = time - (kernel * time).sum() / kernel.sum()
@@ -38,7 +38,7 @@ SLOPE_WEIGHTS = _compute_slope_weights()
 
 
 class Llnr:
-    """Reads `s` = `slope` (log price a bar) x sqrt(16) / `sigma`; `s` is defined from bar 65 on."""
+    """Reads `s` = `slope` (log price per bar) x sqrt(16) / `sigma`; defined from bar 65 on."""
 
     id = "llnr"
     name = "LLNR"
@@ -54,6 +54,7 @@ class Llnr:
         count_bar(carry)
         window = get_floats(carry, "log_closes")
         push(window, np.log(bar.close))
+        # A slope does not depend on the level. Without the level, equal closes give exactly 0.
         below_newest = window[:, 1:] - window[:, -1:]
         slope: Floats = np.einsum("ij,j->i", below_newest, SLOPE_WEIGHTS)
         sigma = sample_sd(window[:, 1:] - window[:, :-1])

@@ -24,7 +24,7 @@ COSTLY_FUNDING = 0.60
 
 
 class PerpKit:
-    """Follows SuperTrend, but not too near its stop nor at a dear funding rate."""
+    """Follows SuperTrend, except near its stop or at an extreme funding rate against the side."""
 
     id = "perpkit"
     name = "PerpKit"
@@ -46,6 +46,7 @@ class PerpKit:
     def advance(self, carry: Carry, bar: Bar) -> Values:
         """Return `line` (the stop) and `atr` in price units and `direction`, +1 or -1."""
         first = count_bar(carry) == ATR_PERIOD
+        # Taken now: `atr` replaces it by this bar's close.
         previous_close = get_floats(carry, "previous_close")
         ranges = atr(carry, bar, ATR_PERIOD)
         _move_lines(carry, bar, LINE_ATRS * ranges, previous_close)
@@ -58,7 +59,8 @@ class PerpKit:
         return {"line": line, "atr": ranges, "direction": np.where(direction, direction, np.nan)}
 
     def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        """Advance by one bar; return the direction unless it is near its stop or costly."""
+        """Advance by one bar; return the direction, NEUTRAL if it is near its stop or costly."""
+        # Comparisons with NaN are false: an asset without funding is never costly.
         values = self.advance(carry, bar)
         is_near = np.abs(bar.close - values["line"]) <= NEAR_ATRS * values["atr"]
         is_costly = values["direction"] * bar.funding > COSTLY_FUNDING
@@ -71,7 +73,8 @@ def _get_direction(carry: Carry) -> Readings:
 
 
 def _move_lines(carry: Carry, bar: Bar, distance: Floats, previous_close: Floats) -> None:
-    """Replace `upper` and `lower`; a line not yet defined takes the basic line."""
+    """Move `upper` and `lower` by one bar; an undefined line becomes the basic line."""
+    # A line only moves towards the price, unless the close before crossed it.
     middle = (bar.high + bar.low) / 2.0
     basic, line = middle + distance, get_floats(carry, "upper")
     carry["upper"] = np.where((basic >= line) & (previous_close <= line), line, basic)

@@ -1,4 +1,4 @@
-"""The indicators in the order of SPEC.md; the one place that makes them."""
+"""The one place that creates the indicators, in the order in which they are published."""
 
 from compute.indicators.bayesian_trend import BayesianTrend
 from compute.indicators.ceres import Ceres

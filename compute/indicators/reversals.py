@@ -1,4 +1,4 @@
-"""Reversals: exhaustion, then re-entry into the band.
+"""Reversals: an extreme RSI, then a return of the close into its Bollinger bands.
 
 Wilder (1978), *New Concepts in Technical Trading Systems*: RSI; Bollinger (2001), *Bollinger on
 Bollinger Bands*.
@@ -85,7 +85,8 @@ class Reversals:
         }
 
     def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        """Advance by one bar; return the side of a reversal until it is old or has failed."""
+        """Advance by one bar; return the side of a reversal until it is too old or has failed."""
+        # `advance` overwrites the bands of the bar before, so they are compared first.
         previous_close = get_floats(carry, "closes")[:, -1]
         was_below = previous_close <= get_floats(carry, "lower")
         was_above = previous_close >= get_floats(carry, "upper")
@@ -97,19 +98,20 @@ class Reversals:
 
 
 def _move_rsi(carry: Carry, bar: Bar) -> Floats:
-    """Return Wilder's RSI, 50 where nothing moved; `closes` must still end with the last bar."""
+    """Return Wilder's RSI; `closes` must still end with the bar before this one."""
     changes = count_bar(carry) - 1
     change = bar.close - get_floats(carry, "closes")[:, -1]
     gain = wilder(get_floats(carry, "gain"), changes, np.maximum(change, 0.0), RSI_PERIOD)
     loss = wilder(get_floats(carry, "loss"), changes, np.maximum(-change, 0.0), RSI_PERIOD)
     moved = gain + loss
+    # Any sum above 0 divides; only two averages of exactly 0 give 50.
     rsi = divide(100.0 * gain, moved, floor=0.0)
     rsi[moved == 0.0] = 50.0
     return rsi
 
 
 def _update_sides(carry: Carry, close: Floats, bullish: Flags, bearish: Flags) -> Readings:
-    """Move side, age and level by one bar and return the side."""
+    """Update side, age and level by one bar; return the side."""
     side, level = get_held_readings(carry), get_floats(carry, "level")
     age = cast(NDArray[np.int64], carry["age"])
     age += 1

@@ -1,7 +1,7 @@
-"""Trend Oracle: volatility-normalised crossovers of exponential averages, three speeds as one.
+"""Trend Oracle: the mean of three volatility-normalised crossovers of exponential averages.
 
 Baz, Granger, Harvey, Le Roux, Rattray (2015), *Dissecting Investment Strategies in the Cross
-Section and Time Series*. The response falls again for extreme trends.
+Section and Time Series*. The response falls again if a trend is extreme.
 """
 
 import numpy as np
@@ -54,10 +54,14 @@ class TrendOracle:
         log_close = np.log(bar.close)
         averages = ema(get_floats(carry, "averages"), log_close[:, np.newaxis], PERIODS)
         carry["averages"] = averages
+
         push(get_floats(carry, "log_closes"), log_close)
         noise = sample_sd(get_floats(carry, "log_closes"))
         gaps = averages[:, :SPEEDS] - averages[:, SPEEDS:]
         scaled = divide(gaps, noise[:, np.newaxis])
+        # Three windows of 126 values are the costliest part of a step (0.1 of 0.7 ms for 251
+        # assets). Running sums would be O(1), but they round in another order: that needs a new
+        # version, and so a rebuild of every stored carry.
         push(get_floats(carry, "crossovers"), scaled)
         return {"s": _compute_response(divide(scaled, sample_sd(get_floats(carry, "crossovers"))))}
 

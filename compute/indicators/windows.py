@@ -1,7 +1,7 @@
-"""Pure pieces the indicators share: windows, averages, latches; the rules are INDICATORS.md's.
+"""Pure functions that indicators share: windows, averages, latches (docs/indicators.md).
 
-Assets lie on axis 0 and a window on the last axis, oldest first, so that no asset's rounding
-depends on the others. A carry starts as NaN: what is not yet defined stays NaN by itself.
+Assets lie on axis 0 and windows on the last axis, oldest value first, so that no asset's rounding
+depends on the others. Carries start as NaN, and any value computed from NaN stays undefined.
 """
 
 from typing import Protocol, cast
@@ -22,7 +22,7 @@ Counts = NDArray[np.int64]
 
 
 class HighLowClose(Protocol):
-    """What a range is measured on: any bar, shape (N,)."""
+    """A bar with the prices that a range needs; every field has shape (N,)."""
 
     @property
     def high(self) -> Floats:
@@ -38,27 +38,25 @@ class HighLowClose(Protocol):
 
 
 def make_undefined(*shape: int) -> Floats:
-    """Return an array of NaN: the start of a window, an average or a previous value."""
+    """Return an array of NaN, as the start of a window, an average or a previous value."""
     return np.full(shape, np.nan)
 
 
 def make_undefined_across(*shape: int) -> Floats:
-    """Return the same with assets side by side in memory, for what is read across them.
-
-    So for extremes of short windows. A sum's rounding depends on the order in memory, an extreme's
-    value does not.
-    """
+    """Return an array of NaN in which assets are adjacent in memory, for windows of extremes."""
+    # Extremes are found three to seven times as fast across assets, and their values do not
+    # depend on the order. Sums do: their windows lie along each asset, so rounding stays the same.
     return make_undefined(*reversed(shape)).T
 
 
 def start_carry(assets: int, **arrays: NDArray[np.generic]) -> Carry:
-    """Return a carry of `arrays` with the two that most indicators need: `bars` and `held`."""
+    """Return a carry of `arrays` plus the two that most indicators need: `bars` and `held`."""
     bars = np.zeros(assets, dtype=np.int64)
     return {"bars": bars, "held": np.zeros(assets, dtype=np.int8), **arrays}
 
 
 def get_floats(carry: Carry, key: str) -> Floats:
-    """Return the float64 array under `key`, for the type checker's sake."""
+    """Return the array under `key`, typed as float64."""
     return cast(Floats, carry[key])
 
 
@@ -68,24 +66,24 @@ def get_held_readings(carry: Carry) -> Readings:
 
 
 def count_bar(carry: Carry) -> Counts:
-    """Count this bar in and return each asset's number of bars, this one included."""
+    """Count this bar; return each asset's number of bars, this one included."""
     bars = cast(Counts, carry["bars"])
     bars += 1
     return bars
 
 
 def withhold(carry: Carry, reading: Readings) -> Readings:
-    """Return the reading, NO_READING for an asset still in its warm-up."""
+    """Return the reading, or NO_READING if the asset is still in its warmup."""
     shown = reading.copy()
     shown[cast(Counts, carry["bars"]) <= WARMUP] = NO_READING
     return shown
 
 
 def push(window: Floats, value: Floats) -> None:
-    """Shift a window by one place and put `value` in as the newest, in place."""
+    """Drop the oldest value of each window and append `value`, in place."""
     if window.flags.c_contiguous:
-        # One flat move: NumPy copies a 2-d overlap through a temporary. The value that crosses
-        # into the row above is the one overwritten.
+        # One flat move, because NumPy copies an overlap of two dimensions through a temporary
+        # array. The value that crosses into the row above is overwritten below.
         flat = window.reshape(-1)
         flat[:-1] = flat[1:]
     else:
@@ -108,11 +106,9 @@ def mean_and_sd(window: Floats) -> tuple[Floats, Floats]:
 
 
 def _compute_moments(window: Floats) -> tuple[Floats, Floats]:
-    """Return the sum of deviations from the newest value, and of squared ones from the mean.
-
-    With one deviation from the newest value being 0, the difference is at least 1/n of the sum
-    of squares, so that the short formula loses no more than log10(n) digits.
-    """
+    """Return the sum of deviations from the newest value, and of squared ones from the mean."""
+    # The short formula for squares may cancel digits. Here one deviation is 0 (the newest
+    # value's), so the difference is at least 1/n of the sum of squares: log10(n) digits at most.
     deviations: Floats = window - window[..., -1:]
     # Without `optimize`, einsum is a plain loop over each window, faster than the method `sum`.
     total: Floats = np.einsum("...i->...", deviations)
@@ -121,31 +117,31 @@ def _compute_moments(window: Floats) -> tuple[Floats, Floats]:
 
 
 def divide(numerator: Floats, divisor: Floats, floor: Floats | float = ZERO_DIVISOR) -> Floats:
-    """Return the quotient, 0 where |divisor| <= floor, NaN where either is NaN.
-
-    Its shape is the numerator's.
-    """
+    """Return the quotient in the numerator's shape: 0 if |divisor| <= floor, NaN if either is."""
+    # Not zeros: a NaN or an infinity in the numerator stays NaN. The condition is negated so that
+    # a NaN divisor divides, and stays NaN too.
     quotient = numerator - numerator
     return np.divide(numerator, divisor, out=quotient, where=~(np.abs(divisor) <= floor))
 
 
 def latch(side: Readings, score: Floats, enter: float, exit: float) -> Readings:
-    """Return what is held after `score`: taken at `enter`, kept until `exit`; NaN is no news."""
+    """Return the side after `score`: taken at `enter`, kept until `exit`, unchanged by NaN."""
     holds = ~(side * score < exit)
     enters = (score >= enter).view(np.int8) - (score <= -enter).view(np.int8)
     return np.where(enters, enters, side * holds)
 
 
 def ema(previous: Floats, value: Floats, period: Floats | float) -> Floats:
-    """Return the exponential average moved by `value`; NaN before starts it as that value."""
+    """Return the exponential average after `value`; if it was NaN, it starts as that value."""
     return np.where(np.isnan(previous), value, previous + 2.0 / (period + 1.0) * (value - previous))
 
 
 def wilder(average: Floats, count: Counts, value: Floats, period: int) -> Floats:
-    """Move `average` by one value in place and return it, NaN while `count` < `period`.
+    """Update `average` by one value in place; return it, NaN while `count` < `period`.
 
     `average` starts at 0 and holds the sum of the values until `count` (this value included)
-    reaches `period`, then their mean, then Wilder's (1978) average; `count` < 1 is no value.
+    reaches `period`, then their mean, then Wilder's (1978) average. If `count` < 1, the value is
+    ignored.
     """
     begins = count <= period
     moved = average + np.where(begins, value, (value - average) / period)
@@ -158,7 +154,8 @@ def wilder(average: Floats, count: Counts, value: Floats, period: int) -> Floats
 
 
 def true_range(bar: HighLowClose, previous_close: Floats) -> Floats:
-    """Return Wilder's true range: high - low of the bar and the previous close, if there is one."""
+    """Return Wilder's true range, which includes the previous close if there is one."""
+    # `fmax` and `fmin` ignore the NaN of a first bar, which has no previous close.
     true_high: Floats = np.fmax(bar.high, previous_close)
     return true_high - np.fmin(bar.low, previous_close)
 
@@ -169,9 +166,9 @@ def start_atr(assets: int) -> Carry:
 
 
 def atr(carry: Carry, bar: HighLowClose, period: int) -> Floats:
-    """Return the ATR after this bar, NaN before bar `period`; the bar must be counted already.
+    """Return the ATR after this bar, NaN before bar `period`; count the bar first.
 
-    It replaces `previous_close` (never in place), so a caller may take the old one before.
+    This replaces the carry's `previous_close` by a new array, so a caller may keep the old one.
     """
     count = cast(Counts, carry["bars"])
     spans = true_range(bar, get_floats(carry, "previous_close"))

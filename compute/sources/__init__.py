@@ -1,1 +1,1 @@
-"""Where bars come from, one file a source; imported by the composition root."""
+"""The sources of bars and funding, one file each; only the composition root imports them."""

@@ -1,7 +1,7 @@
-"""US equities from Alpaca's market data API, version 2, by the operator's own key.
+"""US equities from Alpaca's market data API, version 2, with the operator's own key.
 
-Hourly bars there open on full hours and take in extended hours, so bars of 30 minutes are asked for
-and those of regular hours joined in pairs. What waits for the same hours goes out as one request.
+Its hourly bars open on full hours and include extended hours, so half-hour bars are fetched, and
+those of regular hours are joined in pairs. Calls for the same hours share one request.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ DATA_ADDRESS = "https://data.alpaca.markets"
 TRADING_ADDRESS = "https://paper-api.alpaca.markets"
 SETTING_NAMES = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
 TIMEOUT_S = 30.0
-SPACING_S = 60 / 200  # the free plan allows 200 requests a minute
+SPACING_S = 60 / 200  # the free plan allows 200 requests per minute
 MAX_SYMBOLS, MAX_BARS = 100, 10_000
 HALF_HOUR_S = 1800
 _INVALID_SYMBOL = "invalid symbol: "
 _WITHHELD = "subscription does not permit"
 
-# Bars of half hours by their opening; the opening of the hour that each half hour belongs to.
+# Half-hour bars by their open time; and by the same, the open time of the hourly bar they join.
 HalfHourBars = dict[int, RawBar]
 HourByHalfHour = dict[int, int]
 Parsed = TypeVar("Parsed")
@@ -39,7 +39,7 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(eq=False, slots=True)
 class _BarsRequest:
-    """A symbol that waits for bars of some hours, and what came of it."""
+    """A call for one symbol's bars of some hours, and its result or error once there is one."""
 
     symbol: str
     slots: HourByHalfHour
@@ -47,7 +47,7 @@ class _BarsRequest:
 
 
 class _StatusError(VenueError):
-    """An answer that is no success; `message` is what its body says, which may be anything."""
+    """An HTTP response other than 200; `message` is its body's, and may be any text."""
 
     def __init__(self, status: int, message: str, reason: str, **options: Any) -> None:
         super().__init__(reason, **options)
@@ -56,13 +56,11 @@ class _StatusError(VenueError):
 
 
 class AlpacaVenue:
-    """A Venue; its key is that of a free paper account or of a paid plan.
-
-    The free plan withholds the newest 15 minutes. No request reaches into them: an equity's bar
-    counts as closed at a full hour, and by then its trading has been over for half an hour.
-    """
+    """A Venue; the key may be that of a free paper account or of a paid plan."""
 
     name = "alpaca"
+    # The free plan withholds the newest 15 minutes. Requests do not reach into them anyway: an
+    # equity's bar counts as closed at a full hour, half an hour after its trading has ended.
     delay_s = 900
 
     def __init__(
@@ -91,13 +89,14 @@ class AlpacaVenue:
         return await self._get_json(f"{self._trading}/v2/assets", params, _parse_symbols)
 
     async def fetch_bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
-        """Return the bars of regular hours; a symbol that has none is looked up."""
+        """Return the bars of regular hours; raise UnknownSymbolError if the symbol is delisted."""
         due = list_expected_bars("XNYS", after, until)
         if not len(due):
             return []
+        # Alpaca returns no bars for a delisted symbol, and no error.
         bars = await self._coalesce(_BarsRequest(symbol, _build_slots(due)))
         if not bars and await self._is_delisted(symbol):
-            raise UnknownSymbolError(f"alpaca does not list {symbol}, or no longer")
+            raise UnknownSymbolError(f"alpaca does not list {symbol}, or no longer does")
         return bars
 
     async def fetch_funding(
@@ -107,20 +106,21 @@ class AlpacaVenue:
         return []
 
     async def fetch_time_ms(self) -> int:
-        """Return the time that the trading API tells, epoch ms."""
+        """Return the time of the trading API, epoch ms."""
         return await self._get_json(f"{self._trading}/v2/clock", {}, _parse_clock)
 
     async def close(self) -> None:
-        """Close its connections; idempotent."""
+        """Close all connections; idempotent."""
         await self._http.aclose()
 
     async def _coalesce(self, request: _BarsRequest) -> list[RawBar]:
-        """Return what came of it; whoever's turn it is asks for all who want the same hours."""
+        """Return the request's bars; the holder of the lock fetches for all with equal hours."""
         self._requests.add(request)
         try:
             async with self._lock:
                 if request.outcome is None:
-                    await asyncio.sleep(0)  # who asks in the same turn of the loop is then there
+                    # Calls of the same turn of the event loop join before the batch goes out.
+                    await asyncio.sleep(0)
                     await self._fetch_batches(
                         [one for one in self._requests if one.slots == request.slots]
                     )
@@ -149,12 +149,12 @@ class AlpacaVenue:
     async def _fetch_half_hours(
         self, symbols: Sequence[str], slots: HourByHalfHour
     ) -> Mapping[str, HalfHourBars]:
-        """Return the half hours of regular hours, from as many pages as there are."""
+        """Return the half-hour bars of regular hours, from all pages."""
         params = {
             "symbols": ",".join(symbols),
             "timeframe": "30Min",
             "start": format_instant(min(slots) * 1000),
-            "end": format_instant(max(slots) * 1000),  # which takes in the bar that opens then
+            "end": format_instant(max(slots) * 1000),  # inclusive: the bar that opens then is in
             "adjustment": "split",
             "limit": str(MAX_BARS),
             "sort": "asc",
@@ -169,12 +169,12 @@ class AlpacaVenue:
             if not token:
                 return found
             if token in tokens:
-                raise VenueError("alpaca gives the same page again and again")
+                raise VenueError("alpaca returned the same page twice")
             tokens.add(token)
             params["page_token"] = token
 
     async def _is_delisted(self, symbol: str) -> bool:
-        """Say whether a symbol is known not to be listed; where that cannot be told, it is not."""
+        """Return whether a symbol is known to be delisted; False if that is unknown."""
         address = f"{self._trading}/v2/assets/{quote(symbol, safe='')}"
         try:
             return await self._get_json(address, {}, lambda asset: asset["status"] == "inactive")
@@ -184,7 +184,8 @@ class AlpacaVenue:
     async def _get_json(
         self, address: str, params: Mapping[str, str], parse: Callable[[Any], Parsed]
     ) -> Parsed:
-        """Return what is read out of an answer; requests go out at the plan's distance."""
+        """Return the parsed response; requests are spaced by `spacing_s`."""
+        # The slot is taken before the sleep, so concurrent calls queue one behind the other.
         now = asyncio.get_running_loop().time()
         begins_at = max(now, self._next_at)
         self._next_at = begins_at + self._spacing_s
@@ -194,14 +195,15 @@ class AlpacaVenue:
                 response = await self._http.get(address, params=params)
         except TimeoutError:
             raise VenueError(f"alpaca did not answer within {self._timeout_s:g} s") from None
-        except httpx.HTTPError as error:  # whose text may hold a header
+        # The error's text may contain a header, and so the key: only its type is reported.
+        except httpx.HTTPError as error:
             raise VenueError(f"alpaca cannot be read: {type(error).__name__}") from None
         if response.status_code != httpx.codes.OK:
             raise _build_error(response)
         try:
             return parse(response.json())
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            raise VenueError("alpaca's answer is not what its documentation says") from None
+            raise VenueError("alpaca's answer does not match its documentation") from None
 
 
 def _build_slots(due: ExpectedBars) -> HourByHalfHour:
@@ -210,7 +212,7 @@ def _build_slots(due: ExpectedBars) -> HourByHalfHour:
 
 
 def _join_half_hours(half_hours: HalfHourBars, slots: HourByHalfHour) -> Iterator[RawBar]:
-    """Yield hourly bars, oldest first; a half that never traded leaves the other alone."""
+    """Yield hourly bars, oldest first; if one half never traded, the other is the bar."""
     for opened, group in groupby(sorted(half_hours.values()), key=lambda bar: slots[bar.open_time]):
         pair = list(group)
         high, low = max(bar.high for bar in pair), min(bar.low for bar in pair)
@@ -219,12 +221,13 @@ def _join_half_hours(half_hours: HalfHourBars, slots: HourByHalfHour) -> Iterato
 
 
 def _assign_error(batch: Sequence[_BarsRequest], error: VenueError) -> None:
-    """Make an error the outcome of the one whose symbol it is about, else of all."""
+    """Make an error the outcome of the request whose symbol it names, else of all requests."""
+    # One invalid symbol fails a whole batch; the others are then fetched again without it.
     if isinstance(error, _StatusError) and error.message.startswith(_INVALID_SYMBOL):
         named = error.message.removeprefix(_INVALID_SYMBOL)
         at_fault = [one for one in batch if one.symbol == named]
         for one in at_fault:
-            one.outcome = UnknownSymbolError(f"alpaca takes {named} for no symbol")
+            one.outcome = UnknownSymbolError(f"alpaca does not know the symbol {named}")
         if at_fault:
             return
     for one in batch:
@@ -253,7 +256,7 @@ def _parse_bar(row: Any) -> RawBar:
 def _build_error(response: httpx.Response) -> _StatusError:
     status, message = response.status_code, _parse_message(response)
     if status == httpx.codes.FORBIDDEN and message.startswith(_WITHHELD):
-        reason = "alpaca withholds bars as new as these: this machine's clock may be ahead"
+        reason = "alpaca withholds bars this new: check that this machine's clock is not ahead"
         return _StatusError(status, message, reason)
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         reason = f"alpaca refuses the key: check {SETTING_NAMES}"
@@ -270,7 +273,7 @@ def _parse_message(response: httpx.Response) -> str:
 
 
 def _parse_wait_s(headers: httpx.Headers) -> float | None:
-    """Return how long the answer asks to be left alone, by its own clock where it names a time."""
+    """Return the wait that a response requests; a time is compared with the response's own date."""
     after, reset = headers.get("retry-after", ""), headers.get("x-ratelimit-reset", "")
     if after.isdecimal():
         return float(after)

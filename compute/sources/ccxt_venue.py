@@ -1,4 +1,4 @@
-"""Venues by ccxt: one exchange object a venue, whose rate limiter all calls share."""
+"""Venues through ccxt: one exchange object per venue, whose rate limiter all calls share."""
 
 import asyncio
 import json
@@ -21,7 +21,8 @@ DAY_MS: Final = 1000 * DAY_S
 FUNDING_EVERY_S: Final = 8 * HOUR_S
 TIMEOUT_S: Final = 10.0
 RELIST_MS: Final = 1000 * HOUR_S
-# ccxt would list all markets there are, and takes Hyperliquid's weights for a fifth of theirs.
+# By default ccxt lists markets of all kinds. For Hyperliquid it assumes a fifth of the published
+# request weights, so 250 ms per unit replace its pace.
 _EXCHANGE_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "binance": {"options": {"fetchMarkets": {"types": ["spot", "linear"]}}},
     "bybit": {"options": {"fetchMarkets": {"types": ["spot", "linear"]}}},
@@ -32,7 +33,9 @@ _EXCHANGE_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     },
     "kucoin": {"options": {"fetchMarkets": {"fetchTickersFees": False}}},
 }
-# Rows a request: of bars where more may lose the oldest, of settlements because ccxt has none.
+# Rows per request, if ccxt's figure is unsafe or missing. OKX drops the oldest rows without notice
+# if a request exceeds a page. KuCoin allows 1,500, but does not say whether a window includes its
+# end; if it does, the oldest bar would be lost. For settlements ccxt has no figures.
 _MAX_BARS: Final = {"kucoin": 1000, "okx": 100}
 _MAX_SETTLEMENTS: Final = {
     "binance": 1000,
@@ -46,7 +49,7 @@ FORBIDDEN, LEGAL_REASONS = 403, 451
 
 
 class _LastResponse(NamedTuple):
-    """What the last answer said that ccxt's errors do not."""
+    """The facts of the last response that ccxt's errors leave out."""
 
     status: int
     retry_after_s: float | None
@@ -54,7 +57,7 @@ class _LastResponse(NamedTuple):
 
 
 _ERROR_TEXTS: Final = {
-    ccxt.BadResponse: "answered what is no JSON",
+    ccxt.BadResponse: "did not answer with JSON",
     ccxt.ExchangeNotAvailable: "cannot be reached",
     ccxt.RequestTimeout: "did not answer in time",
 }
@@ -63,17 +66,17 @@ _NO_RESPONSE: Final = _LastResponse(0, None, False)
 
 @cache
 def _create_ssl_context() -> ssl.SSLContext:
-    """Return whom all venues' clients trust: to read it takes each as long as some requests."""
+    """Return the trusted certificates, read once for all venues: reading them is slow."""
     return httpx.create_ssl_context()
 
 
 class CcxtVenue:
-    """A Venue over ccxt's exchange of that name, as far as the wanted symbols go.
+    """A Venue over ccxt's exchange `name`, restricted to the given symbols.
 
-    What it lists is asked once a day, every hour where bars are asked for of what it lacks, and
-    kept in a file over restarts with the symbols that were wanted. `api_base` stands in for
-    the venue's own address, whose host goes into the path. `clock` tells epoch ms. Requests are
-    paced by ccxt, by the venue's published limits, unless `is_paced` is False.
+    Its list of markets is fetched once a day, and after an hour if bars of an unlisted symbol are
+    requested; the file `cache_path` keeps it over restarts. `api_base` replaces the venue's own
+    address, whose host becomes the first part of the path. If `is_paced`, ccxt spaces requests by
+    the venue's published limits.
     """
 
     delay_s = 0
@@ -100,16 +103,19 @@ class CcxtVenue:
         self._exchange: Final = self._create_exchange(api_base, timeout_s, is_paced)
 
     async def fetch_symbols(self) -> frozenset[str]:
-        """Return the wanted symbols that the venue lists and trades."""
+        """Return those of the given symbols that the venue lists and trades."""
         await self._refresh_markets(DAY_MS)
         return self._list_active_symbols()
 
     def _list_active_symbols(self) -> frozenset[str]:
         markets = self._exchange.markets
+        # `active` is None at venues that do not report it.
         return frozenset(symbol for symbol in markets if markets[symbol]["active"] is not False)
 
     async def fetch_bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
         """Return the hourly bars that close in (after, until], page by page."""
+        # An unlisted symbol may have been halted or renamed, so an hour-old list is fetched again:
+        # waiting for the daily list would leave the asset without bars for a day.
         await self._check_listed(symbol, DAY_MS, RELIST_MS)
         limit = self._exchange.feature_value(symbol, "fetchOHLCV", "limit")
         page_rows = _MAX_BARS.get(self.name, limit or _DEFAULT_PAGE_ROWS)
@@ -126,6 +132,7 @@ class CcxtVenue:
             )
             page = [_parse_bar(row) for row in rows]
             found += page
+            # A page without newer bars is a gap of the venue's: the next one begins after it.
             newest = max((bar.open_time for bar in page), default=-1)
             begin = newest + HOUR_S if newest >= begin else end
         return found
@@ -134,6 +141,7 @@ class CcxtVenue:
         self, symbol: str, after: int, until: int
     ) -> Sequence[tuple[int, float]]:
         """Return the settlements of a perpetual in (after, until], page by page."""
+        # Only the daily list: fetching it every hour would be megabytes for a single rate.
         await self._check_listed(symbol, DAY_MS)
         page_rows = _MAX_SETTLEMENTS.get(self.name, _DEFAULT_PAGE_ROWS)
         window = (page_rows - 1) * FUNDING_EVERY_S
@@ -148,14 +156,16 @@ class CcxtVenue:
         return int(await self._await_response(self._exchange.fetch_time()))
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close all connections."""
         await self._exchange.close()
         await self._session.close()
 
     async def _fetch_settlements(
         self, symbol: str, begin: int, end: int, page_rows: int
     ) -> list[tuple[int, float]]:
-        """Return the settlements in [begin, end), by halves where a page may not hold them all."""
+        """Return the settlements in [begin, end), by halves if a page may not hold them all."""
+        # Perpetuals may settle more often than every eight hours, so a full page may be cut off.
+        # OKX needs both bounds by its own parameters, which exclude their ends.
         bounds = {"before": 1000 * begin - 1, "after": 1000 * end} if self.name == "okx" else {}
         rows = await self._await_response(
             self._exchange.fetch_funding_rate_history(
@@ -174,7 +184,7 @@ class CcxtVenue:
         ]
 
     async def _check_listed(self, symbol: str, *max_ages_ms: int) -> None:
-        """Raise UnknownSymbolError for what is on none of lists that are no older."""
+        """Raise UnknownSymbolError unless a list no older than one of these ages has the symbol."""
         for max_age_ms in max_ages_ms:
             await self._refresh_markets(max_age_ms)
             if symbol in self._list_active_symbols():
@@ -182,7 +192,7 @@ class CcxtVenue:
         raise self._build_unknown_symbol_error(symbol)
 
     async def _refresh_markets(self, max_age_ms: int) -> None:
-        """Ask the venue for its list where ours is as old; an older one serves if it fails."""
+        """Fetch the list of markets if ours is older; keep ours if the venue fails."""
         async with self._markets_lock:
             if self._listed_at is None:
                 self._load_cached_markets()
@@ -193,8 +203,11 @@ class CcxtVenue:
             except VenueError:
                 if self._listed_at is None:
                     raise
+                # Dated back, so that the next attempt comes in an hour and not at every call.
                 self._listed_at = self._clock() - DAY_MS + RELIST_MS
                 return
+            # Only the wanted markets are kept: a venue's whole list takes megabytes, and seconds
+            # at every start.
             self._set_markets(
                 {symbol: markets[symbol] for symbol in self._symbols & markets.keys()}
             )
@@ -203,13 +216,14 @@ class CcxtVenue:
                 "wanted": sorted(self._symbols),
                 "markets": self._exchange.markets,
             }
-            with suppress(OSError):  # what is not kept is asked for again
+            with suppress(OSError):  # without the file, the next start fetches the list again
                 self._cache_path.parent.mkdir(parents=True, exist_ok=True)
                 self._cache_path.write_text(json.dumps(cached))
 
     def _load_cached_markets(self) -> None:
         with suppress(OSError, ValueError, KeyError, TypeError):
             cached = json.loads(self._cache_path.read_text())
+            # A list that was filtered by other symbols cannot say that a new one is missing.
             if self._symbols <= set(cached["wanted"]):
                 self._set_markets(cached["markets"], cached["listed_at"])
 
@@ -218,20 +232,21 @@ class CcxtVenue:
         self._listed_at = self._clock() if listed_at is None else listed_at
 
     async def _await_response(self, call: Awaitable[Any], symbol: str = "it") -> Any:
-        """Return an answer, about a symbol maybe; whatever fails in ccxt is VenueError."""
+        """Return the result of a ccxt call; turn any of its failures into VenueError."""
         try:
             return await call
         except ccxt.BaseError as error:
             raise self._to_venue_error(error, symbol) from None
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-            reason = f"{self.name} answered what cannot be read ({type(error).__name__})"
+            # ccxt parses without checks, so an unexpected answer can raise nearly anything.
+            reason = f"{self.name} gave an unreadable answer ({type(error).__name__})"
             raise VenueError(reason) from None
 
     def _build_unknown_symbol_error(self, symbol: str) -> UnknownSymbolError:
-        return UnknownSymbolError(f"{self.name} does not list {symbol}, or no longer")
+        return UnknownSymbolError(f"{self.name} does not list {symbol}, or no longer does")
 
     def _to_venue_error(self, error: ccxt.BaseError, symbol: str) -> VenueError:
-        """Say what became of a request, by the answer where there was one."""
+        """Describe a failed request by its HTTP response, or by ccxt's error if there was none."""
         last, self._last_response = self._last_response, _NO_RESPONSE
         if isinstance(error, ccxt.BadSymbol):
             return self._build_unknown_symbol_error(symbol)
@@ -253,7 +268,9 @@ class CcxtVenue:
             "enableRateLimit": is_paced,
         }
         exchange = getattr(ccxt, self.name)(config)
+        # Else `load_markets` would fetch currencies too, which nothing here uses.
         exchange.has["fetchCurrencies"] = False
+        # ccxt computes some request windows from the current time.
         exchange.milliseconds = self._clock
         exchange.timeout_on_exit = 0
         exchange.ssl_context = _create_ssl_context()
@@ -274,15 +291,15 @@ class CcxtVenue:
         response: Any,
         *request: Any,
     ) -> Any:
-        """Note what ccxt's errors do not tell; nothing else runs before one is raised.
-
-        ccxt takes what is no JSON for an empty answer.
-        """
-        # A venue's own 403 is about too many requests; that of a page before it, about countries.
+        """Record the facts that ccxt's errors leave out, then let ccxt raise its error."""
+        # No other call runs between this one and the raised error, so the record is that error's.
+        # Without JSON, a 403 is a page before the venue, which blocks countries; the venue's own
+        # 403 means too many requests.
         is_blocked = status == FORBIDDEN and response is None
         wait = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
         wait_s = float(wait) if wait.isdigit() and status >= 400 else None
         self._last_response = _LastResponse(status, wait_s, status == LEGAL_REASONS or is_blocked)
+        # ccxt would take a body that is not JSON for an empty answer.
         if response is None and status < 400:
             raise ccxt.BadResponse("no JSON")
         return self._ccxt_handle_errors(
@@ -291,7 +308,7 @@ class CcxtVenue:
 
 
 def _build_until_param(end: int) -> dict[str, int]:
-    """Return ccxt's parameter for what begins before a time (epoch seconds)."""
+    """Return ccxt's parameter for rows that begin before a time (epoch seconds)."""
     return {"until": 1000 * end - 1}
 
 
@@ -301,12 +318,12 @@ def _parse_bar(row: Sequence[Any]) -> RawBar:
 
 
 def rebase_url(address: str, api_base: str) -> str:
-    """Return an address on another server, its host as the first part of the path."""
+    """Return an address moved to another server, with its host as the first part of the path."""
     return address.replace("https://", f"{api_base}/")
 
 
 def _rebase_urls(addresses: Any, api_base: str) -> Any:
-    """Return ccxt's tree of addresses on another server."""
+    """Return ccxt's tree of addresses, moved to another server."""
     if isinstance(addresses, dict):
         return {name: _rebase_urls(inner, api_base) for name, inner in addresses.items()}
     return rebase_url(str(addresses), api_base)

@@ -1,4 +1,4 @@
-"""A folder of recorded bars as a source; the format is DESIGN.md's ("A bars folder")."""
+"""A folder of recorded bars as a source; README.md describes the format of its files."""
 
 import csv
 import re
@@ -24,13 +24,13 @@ Row = TypeVar("Row")
 
 
 class FilesSource:
-    """Every bar of a folder, parsed and judged as a whole before anything is used."""
+    """All bars of a folder, parsed and validated before any of them is used."""
 
     kind: SourceKind = "recorded"
     shown_history_s = 0
 
     def __init__(self, folder: Path, universe: Universe) -> None:
-        """Read the folder; SourceError names the first file and row that cannot be read."""
+        """Read the folder; raise SourceError with the first file and row that cannot be read."""
         self.folder = folder.resolve()
         self.name = f"files:{self.folder}"
         self.rejected_counts: Counter[str] = Counter()
@@ -53,15 +53,15 @@ class FilesSource:
         return max((int(s.close_time[-1]) for s in self._bars.values() if len(s)), default=0)
 
     def get_native_timeframe(self, ticker: str) -> Timeframe | None:
-        """Return 1h or, where only a daily file exists, 1d."""
+        """Return 1h, or 1d if the folder has only a daily file; None if it has neither."""
         return self._native_timeframes.get(ticker)
 
     def get_listing(self, ticker: str) -> str | None:
-        """Return None: all bars are from one place."""
+        """Return None: all bars come from the folder."""
         return None
 
     def get_delay_s(self, ticker: str) -> int:
-        """Return 0: a recording is all there."""
+        """Return 0: a recording is complete."""
         return 0
 
     def find_next_close(self, ticker: str, after: int) -> int | None:
@@ -71,14 +71,14 @@ class FilesSource:
         return int(times[index]) if index < len(times) else None
 
     def find_last_close(self, ticker: str, at: int) -> int:
-        """Return -1: of a recording nothing more than what it holds is expected."""
+        """Return -1: a recording is never expected to have more bars than it has."""
         return -1
 
     async def check_ready(self) -> None:
-        """Find nothing wrong: a recording depends on nothing outside."""
+        """Return at once: a recording depends on nothing outside."""
 
     async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
-        """Return what is recorded in (after, until]; a finished file's watermark is `until`."""
+        """Return the recorded bars and settlements in (after, until]; the watermark is `until`."""
         bars = self._bars[ticker]
         inside = (bars.close_time > after) & (bars.close_time <= until)
         funding = self._funding.get(ticker, NO_FUNDING).select_between(after, until)
@@ -87,6 +87,8 @@ class FilesSource:
     def _list_files(self, universe: Universe) -> dict[tuple[str, str], Path]:
         if not self.folder.is_dir():
             raise SourceError(f"{self.folder}: no such folder of bars")
+        # A file that is not understood ends the start: an operator who mistypes a name should see
+        # it, instead of missing an asset later.
         files: dict[tuple[str, str], Path] = {}
         for path in sorted(self.folder.glob("*.csv")):
             match = _NAME.fullmatch(path.name)
@@ -123,13 +125,14 @@ class FilesSource:
 
     def _log_rejected_row(self, path: Path, ts: int, reason: str) -> None:
         self.rejected_counts[reason] += 1
-        structlog.get_logger().warning("row rejected", file=path.name, ts=ts, reason=reason)
+        structlog.get_logger().warning("row_rejected", file=path.name, ts=ts, reason=reason)
 
 
 def _read_rows(path: Path, header: list[str], parse: Callable[[list[str]], Row]) -> Iterator[Row]:
-    """Yield the parsed rows of a CSV file; SourceError names file, row and what is wrong."""
+    """Yield the parsed rows of a CSV file; raise SourceError with file, row and fault."""
     row = 0
     try:
+        # `utf-8-sig`, because spreadsheets put a byte-order mark before the header.
         with path.open(encoding="utf-8-sig", newline="") as lines:
             for row, cells in enumerate(csv.reader(lines, strict=True), start=1):
                 if row == 1:
@@ -137,7 +140,7 @@ def _read_rows(path: Path, header: list[str], parse: Callable[[list[str]], Row])
                         raise ValueError(f"the header must be {','.join(header)}")
                     continue
                 if len(cells) != len(header):
-                    raise ValueError(f"{len(cells)} cells where {len(header)} are expected")
+                    raise ValueError(f"{len(cells)} cells, but {len(header)} are expected")
                 yield parse(cells)
     except UnicodeDecodeError as error:
         raise SourceError(f"{path}: after row {row}: not UTF-8 at byte {error.start}") from None
@@ -156,14 +159,15 @@ def _parse_bar(cells: list[str]) -> RawBar:
 
 def _parse_time(cell: str) -> int:
     if not _INTEGER.fullmatch(cell) or not 0 <= int(cell) <= _MAX_TIME_S:
-        raise ValueError(f"{cell[:40]!r} is no time in epoch seconds")
+        raise ValueError(f"{cell[:40]!r} is not a time in epoch seconds")
     return int(cell)
 
 
 def _parse_number(cell: str) -> float:
+    # `float` would take underscores between digits, which are a typing error in a CSV file.
     try:
         if "_" not in cell:
             return float(cell)
     except ValueError:
         pass
-    raise ValueError(f"{cell[:40]!r} is no number")
+    raise ValueError(f"{cell[:40]!r} is not a number")

@@ -1,4 +1,4 @@
-"""What a venue tells again of stored bars: the same, some of them revised, or a new scale."""
+"""Compares bars that were fetched again with the stored ones: equal, revised, or rescaled."""
 
 from typing import NamedTuple
 
@@ -6,16 +6,18 @@ import numpy as np
 
 from compute.bars import Series
 
-# Half a percent less than the smallest stock dividend that anybody declares as a split.
+# A split divides all prices by one number, here to within 0.2 %. MIN_SPLIT is half a percent less
+# than the smallest stock dividend that is declared as a split. Anything else is a venue's small
+# correction, which must not change readings that were published.
 MIN_SPLIT, MAX_SCALE_DEVIATION = 0.015, 0.002
 MAX_COMPARED_BARS = 6
 MIN_COMPARED_BARS = 3
 
 
 class HistoryDiff(NamedTuple):
-    """Opening times of bars that are told otherwise, and of some that come after later ones.
+    """Open times of stored bars with other values, and of bars missing among the stored ones.
 
-    `split` is how many new shares stand for an old one, None where the scale is the same.
+    `split_ratio` is the number of new shares for an old one, None if there was no split.
     """
 
     revised: tuple[int, ...] = ()
@@ -24,10 +26,7 @@ class HistoryDiff(NamedTuple):
 
 
 def diff_history(stored: Series, fetched: Series) -> HistoryDiff:
-    """Compare stored bars with what is told of their time.
-
-    A split divides every price by the same number.
-    """
+    """Compare stored bars with the bars that the venue now returns for the same time."""
     opens, stored_indexes, fetched_indexes = np.intersect1d(
         stored.open_time, fetched.open_time, return_indices=True
     )
@@ -38,6 +37,7 @@ def diff_history(stored: Series, fetched: Series) -> HistoryDiff:
     ratio = before[:4] / now[:4]
     scale = float(np.median(ratio)) if len(opens) else 1.0
     is_scaled = bool((np.abs(ratio / scale - 1) < MAX_SCALE_DEVIATION).all())
+    # One bar may be rescaled by chance; three are taken as evidence, or all if fewer are stored.
     has_enough_bars = len(opens) >= min(MIN_COMPARED_BARS, len(stored))
     if is_scaled and has_enough_bars and abs(scale - 1) > MIN_SPLIT:
         return HistoryDiff(split_ratio=scale)

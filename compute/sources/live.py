@@ -1,6 +1,6 @@
-"""Real markets as a source: each asset's bars from one venue, by the first of its listings there.
+"""Real markets as a source: each asset's bars come from one venue, the first that lists it.
 
-What goes wrong at a venue leaves an asset where it is: late, with a reason, and nothing invented.
+If a venue fails, its assets become late, with a reason; no bar is ever made up for them.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from schemas.clock import Clock
 from schemas.vocabulary import SourceKind, Timeframe, format_instant
 
 HISTORY_S: Final = 330 * DAY_S
+# A clock that is ahead lets bars in that are still forming, so computing stops beyond this skew.
 MAX_SKEW_MS: Final = 30_000
 
 StoredBarsLoader = Callable[[str, int], Awaitable[Series]]
@@ -37,10 +38,10 @@ log = structlog.get_logger("source")
 
 
 class LiveSource:
-    """Every asset of a universe that one of the venues lists; `clock` tells epoch ms.
+    """Every asset of a universe that one of the venues lists; call `open` before any other method.
 
-    A store that has nothing of an asset yet gets `history_s` of it. `stored` returns an asset's
-    bars that the store holds and that open after a time (epoch seconds).
+    A new asset gets `history_s` of history. `load_stored_bars` returns an asset's stored bars that
+    open after a time (epoch seconds).
     """
 
     name = "live"
@@ -68,12 +69,14 @@ class LiveSource:
         self.late_reasons: Final[dict[str, str]] = {}
 
     async def open(self, stored_listings: Mapping[str, str]) -> None:
-        """Choose where each asset's bars come from; those that a store `remembered` stay there.
+        """Choose each asset's listing: the stored one, else the first that a venue confirms.
 
-        That is the first of its listings that a venue confirms, or may yet: one that cannot be
-        asked is waited for, one that refuses this country is not. What no venue lists is not
-        covered. Where the remembered venue refuses, another that confirms takes its place.
+        A venue that does not answer now counts as confirming, one that refuses this country does
+        not. If a venue refuses the stored listing and another one confirms, that one takes its
+        place. An asset that no venue lists is not covered.
         """
+        # Prices differ between venues, so a change of venue restates the history. It happens only
+        # here, at a start: later, a symbol that is gone makes its asset late.
         names = list(self._venues)
         symbol_sets = await asyncio.gather(
             *(self._fetch_symbols(self._venues[name]) for name in names)
@@ -93,11 +96,11 @@ class LiveSource:
                 await self._check_if_replaced(ticker)
 
     def get_native_timeframe(self, ticker: str) -> Timeframe | None:
-        """Return 1h for what a venue lists."""
+        """Return 1h if a venue lists the asset."""
         return "1h" if ticker in self._listings else None
 
     def get_listing(self, ticker: str) -> str | None:
-        """Return venue and symbol of an asset's stored bars, None for one that is not covered."""
+        """Return venue and symbol of an asset's stored bars, None if it is not covered."""
         listing = self._previous_listings.get(ticker) or self._listings.get(ticker)
         return None if listing is None else str(listing)
 
@@ -115,7 +118,8 @@ class LiveSource:
         return find_last_close(self._assets[ticker].session, at)
 
     async def measure_skew_ms(self) -> float | None:
-        """Return how far the machine's clock is ahead of the venues', None where none is told."""
+        """Return how far this machine's clock is ahead of the venues', None if none answers."""
+        # The median, so that a single venue whose clock is wrong does not stop computing.
         measurements = await asyncio.gather(
             *map(self._measure_venue_skew_ms, self._venues.values())
         )
@@ -123,22 +127,21 @@ class LiveSource:
         return median(skews) if skews else None
 
     async def check_ready(self) -> None:
-        """Raise NotReadyError where no venue answers, or where this machine's clock is wrong."""
+        """Raise NotReadyError if no venue answers or this machine's clock is wrong."""
         skew = await self.measure_skew_ms()
         if skew is None:
-            raise NotReadyError("no venue answers: is this machine online?")
+            raise NotReadyError("no venue answers: check that this machine is online")
         if abs(skew) > MAX_SKEW_MS:
             raise NotReadyError(
                 f"the clock of this machine is {abs(skew) / 1000:.0f} s "
-                f"{'ahead of' if skew > 0 else 'behind'} that of the venues: set it right (NTP); "
+                f"{'ahead of' if skew > 0 else 'behind'} that of the venues: correct it (NTP); "
                 "nothing is computed until then"
             )
 
     async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
-        """Return what the venue tells of (after, until]; nothing, and why, where it fails.
+        """Return the asset's new bars and settlements in (after, until].
 
-        Bars that are stored are asked for again: where they are on another scale, or those of
-        another venue, the history is restated.
+        If the venue fails, return nothing; `late_reasons` has the reason.
         """
         venue, session = self._get_venue(ticker), self._assets[ticker].session
         begin = max(after, self._begins_at)
@@ -147,6 +150,8 @@ class LiveSource:
             return FetchResult(
                 NO_BARS, NO_FUNDING, max(after, find_session_watermark(session, end))
             )
+        # The newest stored bars are fetched again. If they are on another scale, or were another
+        # venue's, the whole history is fetched and restated.
         try:
             fetched, reason = await self._fetch_series(ticker, begin, end)
             funding = await self._fetch_funding(ticker, max(after, self._begins_at - DAY_S), end)
@@ -164,7 +169,10 @@ class LiveSource:
         )
 
     async def _fetch_series(self, ticker: str, begin: int, end: int) -> tuple[Series, str]:
-        """Return the bars that close in (begin, end], with some or all before them, and why all."""
+        """Return the bars that close in (begin, end], and some earlier ones.
+
+        If the history must be restated, return all bars up to `end` and the reason.
+        """
         newest = find_last_close(self._assets[ticker].session, begin)
         stored = await self._load_stored_bars(ticker, newest - (MAX_COMPARED_BARS + 1) * HOUR_S)
         first = int(stored.open_time[0]) if len(stored) else begin
@@ -173,7 +181,9 @@ class LiveSource:
         return (await self._fetch_bars(ticker, self._begins_at, end) if reason else fetched), reason
 
     async def _check_if_replaced(self, ticker: str) -> None:
-        """Find out whether the stored bars of an asset are those of its new venue already."""
+        """Forget the previous listing if the stored bars are already those of the new one."""
+        # Coverage is published at a start: after a restatement it names the old listing until the
+        # next one.
         stored = await self._load_stored_bars(ticker, -1)
         if not len(stored):
             del self._previous_listings[ticker]
@@ -186,7 +196,7 @@ class LiveSource:
             )
 
     def _find_restatement_reason(self, ticker: str, stored: Series, fetched: Series) -> str:
-        """Return why the history must be restated, in one line; empty if it stands."""
+        """Return the reason to restate the history, in one line; empty if there is none."""
         diff = diff_history(stored, fetched)
         if ticker in self._previous_listings:
             if not len(stored) or diff == HistoryDiff():
@@ -200,18 +210,18 @@ class LiveSource:
                 else f"split 1:{1 / diff.split_ratio:g}"
             )
         self._log_refused_bars(ticker, "bar_revised", diff.revised)
-        self._log_refused_bars(ticker, "bar_belated", diff.backfilled)
+        self._log_refused_bars(ticker, "bar_backfilled", diff.backfilled)
         return ""
 
     def _log_refused_bars(self, ticker: str, event: str, opens: Iterable[int]) -> None:
-        """Log and count, once each, bars that come too late to be stepped."""
+        """Log and count, once each, bars that came too late to be stepped."""
         for opened in set(opens) - self._refused_opens[ticker]:
             self._refused_opens[ticker].add(opened)
             count = sum(map(len, self._refused_opens.values()))
             log.warning(event, ticker=ticker, opened=format_instant(1000 * opened), refused=count)
 
     async def _fetch_bars(self, ticker: str, begin: int, end: int) -> Series:
-        """Return the bars of a venue that close in (begin, end]."""
+        """Return the asset's usable bars that close in (begin, end]."""
         rows = await self._get_venue(ticker).fetch_bars(self._listings[ticker].symbol, begin, end)
         return self._clean_bars(ticker, rows, begin, end)
 
@@ -219,10 +229,9 @@ class LiveSource:
         return self._venues[self._listings[ticker].venue]
 
     def _clean_bars(self, ticker: str, rows: Sequence[RawBar], begin: int, end: int) -> Series:
-        """Return what can be used of what was told, in order.
-
-        Neither the forming bar nor what perpetuals do while the session is closed.
-        """
+        """Return the valid bars that the session expects in (begin, end], in order."""
+        # This drops the bar that is still forming, and the hours at which a proxy instrument
+        # trades while the asset's own session is closed.
         accepted_rows, rejected_rows = validate_bars(rows, HOUR_S)
         if rejected_rows:
             log.warning(
@@ -233,11 +242,9 @@ class LiveSource:
         return bars.select(np.isin(bars.close_time, expected_closes))
 
     async def _fetch_funding(self, ticker: str, after: int, until: int) -> Funding:
-        """Return the settlements of the matching perpetual, none where there is none any more.
-
-        All up to now are asked for at once, for venues allow few such requests; a history that is
-        read in parts has them from the first.
-        """
+        """Return the settlements of the asset's perpetual in (after, until], if it has one."""
+        # Venues allow few requests for funding. So everything up to now is fetched at once, and a
+        # history that is built batch by batch takes its settlements from the first fetch.
         perpetual = self._listings[ticker].perpetual
         if perpetual is None or after >= until:
             return NO_FUNDING
@@ -253,6 +260,7 @@ class LiveSource:
     ) -> Funding:
         try:
             settlements = await venue.fetch_funding(perpetual, after, until)
+        # The perpetual was delisted; the asset's own bars go on.
         except UnknownSymbolError:
             return NO_FUNDING
         return Funding.from_pairs(
@@ -260,7 +268,7 @@ class LiveSource:
         )
 
     def _find_watermark(self, ticker: str, bars: Series, after: int, until: int) -> int:
-        """Return the newest close; the clock while the session is closed and lacks none."""
+        """Return the newest close, or a later time if the session is closed and complete."""
         session = self._assets[ticker].session
         newest = int(bars.close_time[-1]) if len(bars) else after
         if newest < find_last_close(session, until):
@@ -270,26 +278,29 @@ class LiveSource:
         return max(newest, find_session_watermark(session, until))
 
     def _record_late_reason(self, ticker: str, reason: str) -> None:
-        """Note why; by when the bars come, newer rates may have come too."""
+        """Record and log why an asset is late, once per reason."""
+        # By the time the bars come, newer settlements may have come too.
         self._funding_cache.pop(ticker, None)
         if self.late_reasons.get(ticker) != reason:
             self.late_reasons[ticker] = reason
             log.warning("bars_missing", ticker=ticker, at=self.get_listing(ticker), reason=reason)
 
     async def _fetch_symbols(self, venue: Venue) -> Container[str]:
-        """Return what a venue lists: nothing if it refuses us, all if it does not answer now."""
+        """Return the symbols of a venue: none if it refuses us, all if it does not answer now."""
         symbols: Container[str] = _AllSymbols()
         try:
             symbols = await venue.fetch_symbols()
-            await venue.fetch_time_ms()  # for a kept list does not tell whether it refuses by now
+            # The list may come from a file, which does not show whether the venue refuses us now.
+            await venue.fetch_time_ms()
         except VenueError as error:
-            log.warning("venue_not_asked", venue=venue.name, reason=error.reason)
+            log.warning("venue_unavailable", venue=venue.name, reason=error.reason)
             if error.is_permanent:
                 symbols = ()
         return symbols
 
     async def _measure_venue_skew_ms(self, venue: Venue) -> float | None:
-        """Return how far the machine's clock is ahead of a venue's, None where it is not told."""
+        """Return how far this machine's clock is ahead of a venue's, None if it does not answer."""
+        # The venue read its clock between request and response; the middle is assumed.
         before = self._clock()
         try:
             venue_time_ms = await venue.fetch_time_ms()
@@ -299,7 +310,7 @@ class LiveSource:
 
 
 class _AllSymbols(Container[str]):
-    """What a venue lists that could not be asked."""
+    """The symbols of a venue that did not answer: any of them may be listed."""
 
     def __contains__(self, symbol: object) -> bool:
         return True

@@ -1,7 +1,6 @@
-"""Random paths at random access: every place of a path costs the same, whatever came before it.
+"""Random paths with random access: any part of a path costs the same. Pure NumPy.
 
-A Brownian motion by midpoint displacement. Only integer hashes and elementwise + - * / are used, so
-the bits depend on no machine and on no range asked for. Pure NumPy.
+A path is a Brownian motion by midpoint displacement, a function of its key only.
 """
 
 import hashlib
@@ -14,7 +13,10 @@ from compute.bars import Prices, Times
 
 Bits = NDArray[np.uint64]
 
-# A path is made of spans, whose ends hang on the base price; what is drawn at once is a block.
+# Only integer hashes and elementwise + - * / are used (no library exp or log), so the bits do not
+# depend on the machine or on the range drawn. A test pins them: other bits would make the prices
+# of existing stores jump.
+# A path consists of spans, whose ends vary around the base price; a block is drawn at once.
 BLOCK_STEPS = 128
 _SPAN, _MIN_VOLATILITY_STEP = 2**14, 4
 _END_DEVIATION, _VOLATILITY_END_DEVIATION, _VOLATILITY_DEVIATION = 70.0, 0.4, 0.6
@@ -24,16 +26,19 @@ _VOLATILITY_SALT = 0xD1B54A32D192ED03
 
 
 def derive_key(seed: int, name: str) -> Bits:
-    """Return the key of a stream of draws, shape (1, 1); keys stacked draw many streams at once."""
+    """Return the key of a stream of draws, shape (1, 1); stacked keys draw many streams at once."""
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     return np.array([[int.from_bytes(digest[:8], "big")]], dtype=np.uint64)
 
 
 def draw_path(key: Bits, first: Times) -> tuple[Prices, Prices]:
-    """Return heights and loudness at a block's places: both of shape (lines, BLOCK + 1).
+    """Return heights and volatilities along a block, both of shape (lines, BLOCK_STEPS + 1).
 
-    A step of a path has a standard deviation of about 1 times its loudness, which clusters.
+    `first` is the index of each line's first step. A step's standard deviation is about 1 times
+    its volatility, which clusters.
     """
+    # Each round halves the step. Once a half is enough for the block, only the half that holds it
+    # is kept, so the work does not grow with the length of a span.
     begin = first // _SPAN * _SPAN
     ends = begin + np.array([0, _SPAN])
     log = _VOLATILITY_END_DEVIATION * draw_normal(mix_bits(key + _VOLATILITY_SALT, ends))
@@ -54,7 +59,7 @@ def draw_path(key: Bits, first: Times) -> tuple[Prices, Prices]:
 
 
 def _draw_midpoints(key: Bits, begin: Times, step: int, field: Prices) -> Prices:
-    """Return the field (height, log of loudness, loudness) halfway between its knots."""
+    """Return the field (height, log volatility, volatility) halfway between its knots."""
     middle = 0.5 * (field[:, :, :-1] + field[:, :, 1:])
     indexes = begin + step // 2 + step * np.arange(middle.shape[2])
     if step > _MIN_VOLATILITY_STEP:
@@ -70,7 +75,7 @@ def _compute_volatility(log: Prices) -> Prices:
 
 
 def mix_bits(key: Bits, index: Times) -> Bits:
-    """Return 64 mixed bits for every place: the finaliser of splitmix64 (Steele et al., 2014)."""
+    """Return 64 mixed bits per index: the finaliser of splitmix64 (Steele et al., 2014)."""
     bits = key + index.astype(np.uint64) * _GOLDEN_GAMMA
     bits ^= bits >> 30
     bits *= 0xBF58476D1CE4E5B9
@@ -81,21 +86,21 @@ def mix_bits(key: Bits, index: Times) -> Bits:
 
 
 def draw_normal(bits: Bits) -> Prices:
-    """Return nearly normal draws (mean 0, variance 1): sums of four uniform 16-bit pieces."""
+    """Return nearly normal draws (mean 0, variance 1): sums of four uniform 16-bit parts."""
     pairs = (bits & 0x0000FFFF0000FFFF) + ((bits >> 16) & 0x0000FFFF0000FFFF)
     total = (pairs & 0xFFFFFFFF) + (pairs >> 32)
     return (total.astype(np.float64) - 131_070.0) * (1.0 / 37_837.2)
 
 
 def draw_uniform_triple(bits: Bits) -> tuple[Prices, Prices, Prices]:
-    """Return three uniform draws from [0, 1), of 21 bits each."""
+    """Return three uniform draws from [0, 1), each of 21 bits."""
     parts = [(bits >> shift) & 0x1FFFFF for shift in (0, 21, 42)]
     one, two, three = (part.astype(np.float64) / 2_097_152 for part in parts)
     return one, two, three
 
 
 def exp2(power: Prices) -> Prices:
-    """Return 2 to a power by Taylor's series around the nearest integer, to about 1e-8."""
+    """Return 2 to the given power to about 1e-8, by a Taylor series around the nearest integer."""
     whole = np.rint(power)
     rest = (power - whole) * 0.6931471805599453
     result = np.ones_like(rest)

@@ -1,4 +1,4 @@
-"""A venue asked with patience: so many calls at once, waits that grow, none while it is broken."""
+"""A venue with retries: bounded concurrency, growing waits, and a circuit that opens on failure."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,12 +15,11 @@ log = structlog.get_logger("source")
 
 
 class RetryPolicy(NamedTuple):
-    """How a venue is asked; times are seconds.
+    """When failed calls are retried, and when the circuit opens; times are seconds.
 
-    A failed call is tried again after waits that double from `first_wait_s`, each spread at
-    random between its half and its whole; what the venue asks to be waited comes first, where it
-    is no longer than `longest_wait_s`. After `most_failures` calls in a row have failed, or one
-    that says that others will too, the venue is left alone for `pause_s`.
+    Waits double from `first_wait_s`; each is a random part, from half to all, of its length. If the
+    venue requests a wait of up to `max_wait_s`, it is waited for first. After `max_failures` failed
+    calls in a row, or one permanent failure, the circuit is open for `circuit_open_s`.
     """
 
     max_concurrent_calls: int = 8
@@ -35,10 +34,7 @@ DEFAULT_RETRY_POLICY: Final = RetryPolicy()
 
 
 class RetryingVenue:
-    """A Venue over another one; `elapsed` counts ms, `sleep` waits, `spread` draws from [0, 1).
-
-    What is counted goes on by what is slept, so nobody who sets a clock makes a wait longer.
-    """
+    """A Venue that retries the calls to another one; `draw_jitter` draws from [0, 1)."""
 
     def __init__(
         self,
@@ -48,6 +44,8 @@ class RetryingVenue:
         draw_jitter: Callable[[], float],
         policy: RetryPolicy = DEFAULT_RETRY_POLICY,
     ) -> None:
+        # Waits are measured by `elapsed_ms`, a monotonic clock, so that setting the wall clock
+        # cannot lengthen them.
         self.name = venue.name
         self.delay_s = venue.delay_s
         self._venue: Final = venue
@@ -61,7 +59,7 @@ class RetryingVenue:
         self._last_error = VenueError("")
 
     async def fetch_symbols(self) -> frozenset[str]:
-        """Return the symbols that can be asked for."""
+        """Return the symbols that the venue lists."""
         return await self._call_with_retries(self._venue.fetch_symbols)
 
     async def fetch_bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
@@ -77,16 +75,16 @@ class RetryingVenue:
         )
 
     async def fetch_time_ms(self) -> int:
-        """Return the venue's own time, epoch ms, asked once: nobody should wait for it."""
+        """Return the venue's own time, epoch ms; never retried, so that callers wait briefly."""
         async with self._call_slots:
             return await self._call_once(self._venue.fetch_time_ms)
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the venue's connections."""
         await self._venue.close()
 
     async def _call_with_retries(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Ask until it answers, as long as there is a point in it."""
+        """Call until it succeeds; stop early if a retry cannot help or must wait too long."""
         async with self._call_slots:
             for attempt in range(1, self._policy.max_tries):
                 try:
@@ -100,7 +98,8 @@ class RetryingVenue:
             return await self._call_once(call)
 
     async def _call_once(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Ask once, when the venue may be asked, and remember how it went."""
+        """Call once, after any requested wait, and record the outcome for later calls."""
+        # A loop, because another call may extend the wait during the sleep.
         while (
             self._is_available_soon()
             and (wait_s := self._compute_remaining_s(self._wait_until)) > 0
@@ -110,6 +109,7 @@ class RetryingVenue:
             raise self._last_error
         try:
             result = await call()
+        # The venue answered: an unknown symbol does not count as a failure.
         except UnknownSymbolError:
             self._failures = 0
             raise
@@ -120,10 +120,8 @@ class RetryingVenue:
         return result
 
     def _record_failure(self, error: VenueError) -> None:
-        """Note how long the venue is not to be asked, which holds for all calls.
-
-        One answer to many calls, as of a request that they share, is one failure.
-        """
+        """Set the wait that holds for all calls; open the circuit after too many failures."""
+        # Calls that share a request raise the same error object, which is one failure.
         if error is self._last_error:
             return
         self._failures += 1
@@ -132,11 +130,11 @@ class RetryingVenue:
             self._wait_until = max(self._wait_until, self._compute_deadline_ms(error.retry_after_s))
         if error.is_permanent or self._failures >= self._policy.max_failures:
             if self._compute_remaining_s(self._circuit_open_until) == 0:
-                log.warning("venue_left_alone", venue=self.name, reason=error.reason)
+                log.warning("circuit_opened", venue=self.name, reason=error.reason)
             self._circuit_open_until = self._compute_deadline_ms(self._policy.circuit_open_s)
 
     def _is_available_soon(self) -> bool:
-        """Say whether the venue will be asked again soon enough for a call to wait for it."""
+        """Return whether the circuit is closed and any requested wait is short enough."""
         is_soon = self._compute_remaining_s(self._wait_until) <= self._policy.max_wait_s
         return is_soon and self._compute_remaining_s(self._circuit_open_until) == 0
 

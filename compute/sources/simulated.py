@@ -1,6 +1,6 @@
-"""A made-up market as a source: bars and funding, a pure function of (seed, ticker, hour).
+"""A simulated market as a source: bars and funding are a pure function of (seed, ticker, hour).
 
-Prices hang on random paths at random access, so an hour costs the same however late it is.
+Prices follow random paths with random access, so an hour costs the same however late it is.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ _OPEN, _HIGH, _LOW, _CLOSE, _VOLUME, _DELAY = range(6)
 
 
 class _ClassTraits(NamedTuple):
-    """What assets of a class are like; prices and volumes as powers of 2, moves an hour in them."""
+    """The traits of an asset class: (low, high) bounds, as powers of 2; moves are per hour."""
 
     price: tuple[float, float]
     own: tuple[float, float]
@@ -83,17 +83,17 @@ _CLOSED_STEPS: dict[Session, int] = {"24x7": 0, "24x5": 1, "XNYS": 3, "XNAS": 3}
 
 
 def compute_origin(now_s: int) -> int:
-    """Return from when a market that is first started at an instant has bars."""
+    """Return the origin (epoch seconds) of a market whose first start is at `now_s`."""
     return min((now_s - HISTORY_S) // DAY_S * DAY_S, LATEST_ORIGIN)
 
 
 def format_source_name(origin: int) -> str:
-    """Return what a store remembers the simulated market of an origin by."""
+    """Return the name by which a store remembers the simulated market of an origin."""
     return f"simulated:{origin}"
 
 
 def parse_origin(name: str) -> int | None:
-    """Return the origin out of a remembered name, None if it names another kind of source."""
+    """Return the origin in a remembered name, None if it is the name of another source."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -101,7 +101,7 @@ def parse_origin(name: str) -> int | None:
 class SimulatedSource:
     """Every asset of a universe, hourly, from an origin (a UTC midnight, epoch seconds) on.
 
-    The clock, in epoch milliseconds, alone decides which bars have closed and have arrived.
+    Only the clock decides which bars have closed and have arrived.
     """
 
     kind: SourceKind = "simulated"
@@ -109,9 +109,9 @@ class SimulatedSource:
     shown_history_s = 30 * DAY_S
 
     def __init__(self, universe: Universe, origin: int, clock: Clock, seed: int = SEED) -> None:
-        """ValueError if the origin is no UTC midnight."""
+        """Raise ValueError if the origin is not a UTC midnight."""
         if origin % DAY_S:
-            raise ValueError(f"the origin {origin} is no UTC midnight")
+            raise ValueError(f"the origin {origin} is not a UTC midnight")
         self.name = format_source_name(origin)
         self._assets: Final = universe.by_ticker
         self._origin: Final = origin
@@ -124,15 +124,15 @@ class SimulatedSource:
         }
 
     def get_native_timeframe(self, ticker: str) -> Timeframe | None:
-        """Return 1h for every asset of the universe, the removed ones too."""
+        """Return 1h for every asset of the universe, removed ones included."""
         return "1h" if ticker in self._assets else None
 
     def get_listing(self, ticker: str) -> str | None:
-        """Return None: all bars are from one place."""
+        """Return None: there are no venues."""
         return None
 
     def get_delay_s(self, ticker: str) -> int:
-        """Return 0: what comes after its close is late."""
+        """Return 0: every bar that comes after its close is late."""
         return 0
 
     def find_next_close(self, ticker: str, after: int) -> int | None:
@@ -144,13 +144,15 @@ class SimulatedSource:
         return find_last_close(_get_calendar(self._assets[ticker]), at)
 
     async def check_ready(self) -> None:
-        """Find nothing wrong: the market follows the clock, whatever it says."""
+        """Return at once: the market follows any clock."""
 
     async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
-        """Return what has arrived in (after, watermark]; an earlier bar still to come ends it.
+        """Return the bars and settlements in (after, watermark].
 
-        One thread makes what all who wait for their turn have asked for.
+        The watermark is `until`, or lies before the first bar that has not arrived.
         """
+        # One thread computes all waiting fetches at once: an hour of 251 assets takes 26 to 33 ms
+        # instead of 54 to 66, and blocks the event loop for 5 ms instead of 20.
         pending = _PendingFetch(ticker, after, until)
         self._pending.add(pending)
         try:
@@ -184,12 +186,13 @@ class SimulatedSource:
 
 
 def _get_calendar(asset: Asset) -> Calendar:
+    # The simulated exchange has a calendar of its own: see XSIM_IRREGULAR_SINCE.
     return "XSIM" if asset.session in ("XNYS", "XNAS") else asset.session
 
 
 @dataclass(eq=False, slots=True)
 class _PendingFetch:
-    """A fetch that waits, and what it found."""
+    """A waiting fetch, and its result once there is one."""
 
     ticker: str
     after: int
@@ -204,9 +207,9 @@ def _build_series(due: ExpectedBars, table: Prices, watermark: int) -> Series:
 
 
 class _SessionMarket:
-    """The assets of one session: what each is like, and its bars by place on its path.
+    """The assets of one session: the traits of each, and its bars by index on its path.
 
-    A path counts the session's hours, and a few steps for the time between two trading days.
+    A path has a step for each hour of the session, and a few between two trading days.
     """
 
     def __init__(self, session: Session, assets: Sequence[Asset], seed: int) -> None:
@@ -219,13 +222,15 @@ class _SessionMarket:
         self._get_cached_block: Final = lru_cache(maxsize=2 * _CACHED_BLOCKS)(self._compute_block)
 
     def compute_window(self, ticker: str, due: ExpectedBars) -> Prices:
-        """Return an asset's columns at the bars due, after _MOMENTUM steps of its path before."""
+        """Return an asset's columns for the due bars, after those for _MOMENTUM earlier steps."""
         if not len(due):
             return np.empty((6, _MOMENTUM))
         index = self._compute_indexes(due)
         first = int(index[0]) - _MOMENTUM
         blocks = range((first - 1) // BLOCK_STEPS, (int(index[-1]) - 1) // BLOCK_STEPS + 1)
         row = self._row_by_ticker[ticker]
+        # A live run needs the newest blocks of all assets, which are computed together and cached.
+        # A catch-up needs many blocks of one asset, each once.
         if len(blocks) <= _CACHED_BLOCKS:
             table = np.concatenate(
                 [self._get_cached_block(block)[:, row] for block in blocks], axis=1
@@ -237,7 +242,7 @@ class _SessionMarket:
         return table[:, np.concatenate([before, index]) - blocks[0] * BLOCK_STEPS - 1]
 
     def compute_funding(self, ticker: str, due: ExpectedBars, closes: Prices) -> Funding:
-        """Return the rates of a perpetual on an asset that trades around the clock."""
+        """Return the funding of a perpetual on an asset that trades around the clock."""
         indexes = np.flatnonzero(due.close_time % FUNDING_EVERY_S == 0)
         momentum = closes[indexes + _MOMENTUM] / closes[indexes] - 1.0
         key = self._traits.key[self._row_by_ticker[ticker]] + _FUNDING_SALT
@@ -246,7 +251,7 @@ class _SessionMarket:
         return Funding(due.close_time[indexes], np.rint(rate * 1e8) / 1e8)
 
     def _compute_indexes(self, due: ExpectedBars) -> Times:
-        """Return each bar's place on its path; a close there is the close of the bar."""
+        """Return each bar's index on the path; the height there is the bar's close."""
         between = _CLOSED_STEPS[self._session]
         weeks, weekday = np.divmod(due.day + 3, 7)
         day = due.day if self._session == "24x7" else weeks * 5 + weekday
@@ -257,7 +262,7 @@ class _SessionMarket:
         return self._compute_bars(rows, np.full(len(rows), block))
 
     def _compute_bars(self, rows: Times, blocks: Times) -> Prices:
-        """Return open, high, low, close, volume, delay of lines: shape (6, lines, BLOCK)."""
+        """Return open, high, low, close, volume, delay, of shape (6, lines, BLOCK_STEPS)."""
         traits = self._traits.select(rows)
         first = blocks[:, np.newaxis] * BLOCK_STEPS
         index = first + 1 + np.arange(BLOCK_STEPS)
@@ -284,9 +289,10 @@ class _SessionMarket:
 
 @dataclass(frozen=True, slots=True)
 class _Traits:
-    """What assets are like; every column has shape (assets, 1).
+    """The traits of assets; every column has shape (assets, 1).
 
-    `own` and `pull` are moves an hour (as powers of 2), alone and with the class; `ticks` to 1.
+    `own_move` and `class_move` are hourly moves (as powers of 2) of the asset itself and with its
+    class; `ticks` is the number of price ticks in 1.
     """
 
     key: Bits
@@ -298,11 +304,11 @@ class _Traits:
     ticks: Prices
 
     def select(self, rows: Times) -> "_Traits":
-        """Return the traits of some assets, in the order asked for."""
+        """Return the traits of some assets, in the order of `rows`."""
         return _Traits(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def round_price(self, price: Prices) -> Prices:
-        """Return prices in whole ticks, at least one."""
+        """Return prices rounded to whole ticks, at least one."""
         nearest: Prices = np.maximum(np.rint(price * self.ticks), 1.0) / self.ticks
         return nearest
 
@@ -325,6 +331,8 @@ def _build_traits(assets: Sequence[Asset], seed: int) -> _Traits:
     price = exp2(draw_between("price", 0))
     factor = np.array([[kind.factor] for kind in kinds])
     volume = exp2(draw_between("volume", 3)) / price
+    # The tick keeps six digits of the base price. Its exponent is read from the decimal text,
+    # because a logarithm may round differently on another machine.
     exponents = [int(f"{value:.17e}".split("e")[1]) for value in price.ravel().tolist()]
     ticks = np.array([[float(10 ** (5 - exponent))] for exponent in exponents])
     pull = factor * (0.5 + draws[2])
@@ -332,7 +340,7 @@ def _build_traits(assets: Sequence[Asset], seed: int) -> _Traits:
 
 
 def _build_seasonality(session: Session) -> Prices:
-    """Return how busy the places of a day, or of a week with its weekend, are."""
+    """Return the relative volume along a day's steps, or along a week's if it has a weekend."""
     bars = count_bars_per_day(session)
     slot = np.arange(bars, dtype=np.float64)
     if session in ("XNYS", "XNAS"):
@@ -342,16 +350,15 @@ def _build_seasonality(session: Session) -> Prices:
         away = np.minimum(np.abs(slot - 16.0), 24.0 - np.abs(slot - 16.0))
         day = 1.0 - 0.004 * away * away
     day = np.concatenate([np.ones(_CLOSED_STEPS[session]), day])
-    week = (1.0, 1.0, 0.7, 0.7, 1.0, 1.0, 1.0)  # the first day of the epoch was a Thursday
+    week = (1.0, 1.0, 0.7, 0.7, 1.0, 1.0, 1.0)  # the epoch began on a Thursday
     return np.concatenate([share * day for share in week]) if session == "24x7" else day
 
 
 def _draw_delays(bits: Bits, session_bits: Bits) -> Prices:
-    """Return how many seconds after its close each bar arrives, EMPTY_S where there is none.
-
-    A late bar misses the run three minutes after its close: most arrive within the two minutes
-    after that run, some in ten minutes, few in three hours. At some hours many are late together.
-    """
+    """Return each bar's delay in seconds after its close, GAP_DELAY_S if there is no bar."""
+    # A late bar misses the run three minutes after its close. Most late bars arrive within two
+    # minutes of that run, some within ten minutes, few after three hours. At some hours many assets
+    # are late together. An hour without a bar blocks its asset for an hour.
     chance, size = bits >> 32, bits & 0xFFFFFFFF
     seconds = np.where(size < _SOON_CHANCE, 200 + size % 91, 540 + size % 181)
     seconds = np.where(size < _WITHIN_MINUTES_CHANCE, seconds, 10_000 + size % 1501)

@@ -1,4 +1,4 @@
-"""The seam to market data: two methods, so that every source is a small file."""
+"""The interface to market data that each source implements."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,21 +9,21 @@ from schemas.vocabulary import SourceKind, Timeframe
 
 
 class SourceError(OperatorError):
-    """A source that cannot be read, told in one line that names the place."""
+    """A source that cannot be read, described in one line that names the place."""
 
 
 class NotReadyError(SourceError):
-    """A source of which nothing may be computed at the moment; what was computed stands."""
+    """A source that must not be computed from at the moment; stored results stay valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """What a source adds for one asset: accepted bars, settlements, and its watermark.
+    """New accepted bars and settlements of one asset, and its watermark.
 
     The source will add nothing more that closes or settles up to `watermark` (epoch seconds).
-    A `history` that holds bars tells anew all up to where was asked from, after a split or from
-    another venue: it supersedes what was told before, `bars` follow it, and `why` says why in a
-    line. Settlements are not restated.
+    If `history` holds bars, the asset's history was restated, by a split or a change of venue: the
+    stored bars are replaced by `history`, `bars` follow it, and `reason` explains it in one line.
+    Settlements are never restated.
     """
 
     bars: Series
@@ -34,19 +34,20 @@ class FetchResult:
 
     @property
     def is_restated(self) -> bool:
-        """Whether what was told before is superseded."""
+        """Whether `history` replaces the stored bars."""
         return self.history is not None and len(self.history) > 0
 
     @property
     def all_bars(self) -> Series:
-        """All bars that are told, with the history before them."""
+        """The restated history, if there is one, followed by the new bars."""
         return self.bars if self.history is None else self.history.concatenate(self.bars)
 
 
 class Source(Protocol):
-    """Closed bars of a set of assets. `name` is what a store remembers it by.
+    """Closed bars and funding of a set of assets.
 
-    `shown_history_s` is how much of what was before a first start the feed shows.
+    A store remembers its source by `name`. The feed of a new store shows the last
+    `shown_history_s` before its first start.
     """
 
     name: str
@@ -55,25 +56,28 @@ class Source(Protocol):
 
     @property
     def ends_at(self) -> int | None:
-        """The close (epoch seconds) of the last bar there will ever be; None while growing."""
+        """The close (epoch seconds) of a recording's last bar; None if the source keeps growing."""
 
     def get_native_timeframe(self, ticker: str) -> Timeframe | None:
-        """Return the timeframe of the bars it delivers, None for an asset it does not cover."""
+        """Return the timeframe of an asset's bars, None if the source does not cover the asset."""
 
     def get_listing(self, ticker: str) -> str | None:
-        """Return where the bars of an asset are from, None where the source has one place."""
+        """Return venue and symbol of an asset's bars, None if the source has only one venue."""
 
     def get_delay_s(self, ticker: str) -> int:
-        """Return how long after its close a bar of an asset may come without being late."""
+        """Return how long (seconds) after its close an asset's bar may come without being late."""
 
     def find_next_close(self, ticker: str, after: int) -> int | None:
-        """Return the close of an asset's first bar that closes after a time, if it knows one."""
+        """Return the close of an asset's first bar that closes after a time, None if unknown."""
 
     def find_last_close(self, ticker: str, at: int) -> int:
-        """Return when the last bar expected by an instant closes, -1 where none is expected."""
+        """Return the close of the last bar expected by an instant, -1 if none is expected."""
 
     async def check_ready(self) -> None:
-        """Raise NotReadyError where nothing may be computed at the moment."""
+        """Raise NotReadyError if nothing may be computed at the moment."""
 
     async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
-        """Return the bars that close, and the rates that settle, in (after, until]."""
+        """Return the bars that close and the rates that settle in (after, until].
+
+        If the source cannot deliver them, return what there is with the watermark reached.
+        """

@@ -1,4 +1,4 @@
-"""What a live source asks of a venue: an exchange, or a data service, under one name."""
+"""The interface to a venue of the live source: an exchange or a data provider."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,10 +7,10 @@ from compute.bars import RawBar
 
 
 class VenueError(Exception):
-    """A venue that did not answer as it should, in one line without secrets.
+    """A failed request to a venue, described in one line without secrets.
 
-    `retry_after_s` is what the venue asked to be waited. `is_permanent` where asking again later
-    will not help: it refuses this country or this key.
+    `retry_after_s` is the wait that the venue requests. If `is_permanent`, a retry will not help:
+    the venue refuses this country or this key.
     """
 
     def __init__(
@@ -23,25 +23,25 @@ class VenueError(Exception):
 
 
 class UnknownSymbolError(VenueError):
-    """A symbol that the venue does not list, or no longer."""
+    """A symbol that the venue does not list, or no longer lists."""
 
 
 class Venue(Protocol):
-    """Hourly bars and settlements by symbol. Every verb raises VenueError.
+    """Hourly bars and settlements by symbol; all methods but `close` may raise VenueError.
 
-    `delay_s` is how long after its close a bar may come without being late.
+    A bar may come up to `delay_s` after its close without being late.
     """
 
     name: str
     delay_s: int
 
     async def fetch_symbols(self) -> frozenset[str]:
-        """Return the symbols that can be asked for."""
+        """Return the symbols that the venue lists."""
 
     async def fetch_bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
         """Return the hourly bars that close in (after, until], epoch seconds, as published.
 
-        They may repeat, lack bars or come in any order; more may come than was asked for.
+        The bars may repeat, have gaps, come in any order, and exceed the interval.
         """
 
     async def fetch_funding(
@@ -53,4 +53,4 @@ class Venue(Protocol):
         """Return the venue's own time, epoch ms."""
 
     async def close(self) -> None:
-        """Close its connections; idempotent."""
+        """Close all connections; idempotent."""

@@ -21,7 +21,7 @@ from tests.support.small_market import (
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What one run of the command left: its exit status and what it printed."""
+    """The exit status and the output of one run of the command."""
 
     status: int
     out: str
@@ -49,7 +49,7 @@ def bars_folder(small_market_parent: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def whole(small_market_parent: Path, bars_folder: Path, universe: Universe) -> Content:
-    """What a store holds after one replay of the whole folder."""
+    """The content of a store after one replay of the whole folder."""
     return asyncio.run(replay_bars(small_market_parent / "market.db", bars_folder, universe))
 
 

@@ -1,4 +1,4 @@
-"""An executor that, as other processes would, sees copies only and may run a task twice."""
+"""An executor that behaves like other processes: it sees copies and may run a task twice."""
 
 import pickle
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""Which bars are accepted, when they close, longer bars and funding sums, all by hand."""
+"""Validation of bars, closing times, longer bars and funding sums, all by hand."""
 
 import math
 
@@ -84,20 +84,20 @@ def test_an_hourly_bar_that_opens_within_the_hour_of_the_last_accepted_one_is_re
     assert bad == [(crowded, "opens less than an hour after its predecessor")]
 
 
-def test_a_refused_bar_crowds_out_nothing():
+def test_a_refused_bar_does_not_displace_another():
     broken = GOOD._replace(volume=NAN)
     half_past = GOOD._replace(open_time=10 * H + 1800)
     assert validate_bars([broken, half_past], H)[0] == [half_past]
 
 
-def test_rows_are_sorted_before_they_are_judged():
+def test_rows_are_sorted_before_they_are_validated():
     rows = [GOOD._replace(open_time=hour * H) for hour in (12, 10, 11)]
     good, bad = validate_bars(rows, H)
     assert [row.open_time for row in good] == [10 * H, 11 * H, 12 * H]
     assert bad == []
 
 
-def test_bars_are_judged_against_the_last_bar_accepted_before_them():
+def test_bars_are_validated_against_the_last_bar_accepted_before_them():
     assert refused(GOOD, after=10 * H) == [(10 * H, "open time is repeated")]
     assert refused(GOOD, after=12 * H) == [(10 * H, "open time is repeated")]
     assert refused(GOOD, after=9 * H + 1) == [
@@ -191,21 +191,21 @@ SETTLED = Funding.from_pairs(
         (8 * H, 365 * 0.003),
         (16 * H, 365 * 0.003),  # the third settles seven minutes later
         (17 * H, 365 * 0.007),
-        (24 * H, 365 * 0.014),  # the one of exactly 24 h ago has left, the one of now counts
+        (24 * H, 365 * 0.014),  # exactly 24 h ago no longer counts, exactly now does
         (32 * H, 365 * 0.012),
         (40 * H, 365 * 0.012),
         (41 * H, 365 * 0.008),
         (60 * H, 365 * -0.5),
     ],
 )
-def test_funding_is_365_times_the_sum_of_what_settled_in_the_day_up_to_the_close(
+def test_funding_is_365_times_the_sum_of_the_rates_of_the_day_up_to_the_close(
     close: int, annualised: float
 ):
     assert SETTLED.annualise(np.array([close])).tolist() == [pytest.approx(annualised, rel=1e-12)]
 
 
 @pytest.mark.parametrize("close", [48 * H, 59 * H, 84 * H])
-def test_funding_is_missing_where_nothing_settled_within_the_day(close: int):
+def test_funding_is_missing_if_nothing_settled_within_the_day(close: int):
     assert np.isnan(SETTLED.annualise(np.array([close]))).all()
 
 
@@ -213,7 +213,7 @@ def test_an_asset_without_a_perpetual_has_no_funding():
     assert np.isnan(NO_FUNDING.annualise(np.array([H, 2 * H]))).all()
 
 
-def test_a_funding_sum_does_not_depend_on_where_its_settlements_were_cut():
+def test_a_funding_sum_does_not_depend_on_how_its_settlements_were_split():
     rows = [(hour * H, 0.1 + hour * 1e-17) for hour in range(48)]
     closes = np.arange(30, 48) * H
     cut = (

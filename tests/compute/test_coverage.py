@@ -1,4 +1,4 @@
-"""What is published of the universe, and what another universe file leaves of the last one."""
+"""The published coverage, and the assets of the last one that another universe file drops."""
 
 from collections.abc import Mapping
 from datetime import date
@@ -143,7 +143,7 @@ def test_the_first_coverage_has_nothing_dropped():
 
 
 async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, folder: Path):
-    """The day on which an asset is dropped is that of the market clock, not of the wall clock."""
+    """An asset is dropped on the day of the market clock, not of the wall clock."""
     some, all_ = [asset("BTC"), asset("IBM")], [asset("BTC"), asset("IBM"), asset("DOGE")]
     async with open_store(tmp_path / "market.db") as store:
 

@@ -1,4 +1,4 @@
-"""How the engine cuts its work leaves no trace, and what it stores has one form."""
+"""The engine gives the same results for any blocks, and stores carries in one form."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ SEQUENCES = 11
 
 
 def stepped(block: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Array, list[list[bytes]]]:
-    """Return readings and carries after passes of one bar and of some, in blocks of sequences."""
+    """Return readings and carries after steps of one and several bars, in blocks of sequences."""
     monkeypatch.setattr(engine_module, "BLOCK_ROWS", block)
     engine: Engine[Bar] = Engine(INDICATORS, SEQUENCES)
     market = [np.stack(column) for column in zip(*made_up_bars(SEQUENCES, 230), strict=True)]

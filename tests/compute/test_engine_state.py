@@ -1,4 +1,4 @@
-"""What the engine state guarantees of carries, epochs and revisions, whoever uses it."""
+"""The guarantees of the engine state for carries, epochs and revisions."""
 
 from collections.abc import Iterable
 
@@ -40,7 +40,7 @@ class WiderIndicator(AlternatingIndicator):
 def make_state(
     carries: Iterable[CarryRow] = (), indicators: tuple[Indicator, ...] = ALTERNATING
 ) -> EngineState:
-    """Return the state of BTC, which engines follow, and of ETH, which they don't."""
+    """Return the state of BTC, which alert engines follow, and of ETH, which they do not."""
     plain = make_universe({"BTC": "24x7", "ETH": "24x7"})
     btc, eth = plain.assets
     followed = btc.model_copy(update={"alerts": True})
@@ -66,7 +66,7 @@ def step(state: EngineState, hours: list[int]) -> tuple[dict[Cell, CarryRow], li
 
 
 def step_nothing(state: EngineState) -> tuple[list[CarryRow], list[EpochRow]]:
-    """Run an hour at which nothing is due; return what a batch stores all the same."""
+    """Run an hour at which nothing is due; return the carries and epochs that its batch stores."""
     due = state.buffer.take_due(state.stepper.row_by_series, HOURS[4], HOURS[4], {})
     return state.take_carry_rows(due, [])
 
@@ -150,11 +150,11 @@ def test_the_legacy_key_is_in_the_epoch_of_its_indicator():
 
 
 @pytest.mark.parametrize("indicator", [NextIndicator(), WiderIndicator()])
-def test_carries_of_another_version_or_layout_are_outgrown_and_not_restored(indicator: Indicator):
+def test_carries_of_another_version_or_layout_are_outdated_and_not_restored(indicator: Indicator):
     carries, _ = step(make_state(), HOURS)
     state = make_state(carries.values(), (indicator,))
     fresh = state.dump_carry(INDICATOR_CELL)
-    assert state.list_outgrown_cells(("BTC", "1h")) == [INDICATOR_CELL]
+    assert state.list_outdated_cells(("BTC", "1h")) == [INDICATOR_CELL]
     state.restore_carries(("BTC", "1h"))
     assert state.dump_carry(INDICATOR_CELL) == fresh
 
@@ -163,24 +163,24 @@ def test_carries_of_this_code_are_restored_as_they_were_stored():
     carries, _ = step(make_state(), HOURS)
     state = make_state(carries.values())
     for timeframe in ("1h", "4h", "1d"):
-        assert state.list_outgrown_cells(("BTC", timeframe)) == []
+        assert state.list_outdated_cells(("BTC", timeframe)) == []
         state.restore_carries(("BTC", timeframe))
     assert {cell: state.dump_carry(cell) for cell in carries} == {
         cell: carry.data for cell, carry in carries.items()
     }
 
 
-def test_the_carry_of_an_engine_that_did_not_follow_every_bar_is_outgrown():
+def test_the_carry_of_an_engine_that_did_not_follow_every_bar_is_outdated():
     carries, _ = step(make_state(), HOURS)
     carries[ENGINE_CELL] = carries[ENGINE_CELL]._replace(close_time=HOURS[3])
     state = make_state(carries.values())
-    assert state.list_outgrown_cells(("BTC", "4h")) == [ENGINE_CELL]
+    assert state.list_outdated_cells(("BTC", "4h")) == [ENGINE_CELL]
     state.begin_epochs(("BTC", "4h"), {ENGINE_CELL})
     (epoch,) = state.new_epochs
     assert (epoch.from_close_time, epoch.reason) == (HOURS[7] + 1, "was not followed for a while")
 
 
-def test_what_the_state_hands_out_changes_nothing_in_it():
+def test_returned_rows_cannot_change_the_state():
     revisions = {"BTC": 2}
     stored, _ = step(make_state(), HOURS)
     rows = list(stored.values())

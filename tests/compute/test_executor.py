@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compute import state_loader as restore_module
-from compute.audit import history as passes_module
+from compute.audit import history as history_module
 from compute.audit.report import Report
 from compute.executor import (
     LOCAL_EXECUTORS,
@@ -41,9 +41,9 @@ SAMPLE = {
 
 @pytest.fixture(autouse=True)
 def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let small stores too fall into several blocks and several stretches of passes."""
+    """Split small stores too into several blocks and several groups of commits."""
     monkeypatch.setattr(restore_module, "MAX_REBUILD_ASSETS", 2)
-    monkeypatch.setattr(passes_module, "BARS_PER_READ", 300)
+    monkeypatch.setattr(history_module, "BARS_PER_READ", 300)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_workers_end_with_their_leader(tmp_path: Path, number: signal.Signals):
     assert errors.endswith("KeyboardInterrupt\n") == (number == signal.SIGINT)
 
 
-async def test_what_the_code_outgrew_is_rebuilt_the_same_elsewhere(
+async def test_outdated_carries_are_rebuilt_the_same_in_another_executor(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
     stop = DENSE + 230 * HOUR_S
@@ -164,7 +164,7 @@ async def test_what_the_code_outgrew_is_rebuilt_the_same_elsewhere(
         pytest.param(raised(), id="of two versions", marks=pytest.mark.prove),
     ],
 )
-async def test_an_audit_of_a_whole_market_reports_the_same_elsewhere(
+async def test_an_audit_of_a_whole_market_reports_the_same_in_another_executor(
     tmp_path: Path, bars_folder: Path, universe: Universe, indicators: None
 ):
     given = () if indicators is None else (indicators,)
@@ -183,7 +183,7 @@ async def test_an_audit_of_a_whole_market_reports_the_same_elsewhere(
         for what in [*TAMPERED, *PRUNED]
     ],
 )
-def test_an_audit_of_an_altered_store_reports_the_same_elsewhere(
+def test_an_audit_of_an_altered_store_reports_the_same_in_another_executor(
     what: str, databases: Databases, tmp_path: Path, universe: Universe
 ):
     of, altered = (databases.fresh, TAMPERED) if what in TAMPERED else (databases.pruned, PRUNED)
@@ -193,7 +193,7 @@ def test_an_audit_of_an_altered_store_reports_the_same_elsewhere(
 
 
 @pytest.mark.prove
-async def test_processes_rebuild_and_audit_as_one_thread_does(
+async def test_processes_rebuild_and_audit_with_the_same_results_as_a_thread(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
     processes = ExecutorFactory(open_local_executor, parallelism=2)
@@ -212,7 +212,7 @@ async def test_processes_rebuild_and_audit_as_one_thread_does(
 
 
 async def same(path: Path, universe: Universe, *indicators: object) -> Report:
-    """Audit here and elsewhere; return the report of both."""
+    """Audit in this thread and in another executor; return the equal report."""
 
     async def report(executors: ExecutorFactory) -> Report:
         given = {"indicators": indicators[0]} if indicators else {}

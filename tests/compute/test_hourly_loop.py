@@ -1,4 +1,4 @@
-"""The hourly loop on a clock that the tests move: nothing lost, nothing twice, nothing too soon."""
+"""The hourly loop on a clock that tests move: no bar is lost, stepped twice or stepped early."""
 
 import asyncio
 import os
@@ -56,14 +56,14 @@ Logs = list[MutableMapping[str, Any]]
 
 @pytest.fixture(autouse=True)
 def logs() -> Iterator[Logs]:
-    """What the loop logs; a failure that a test does not ask for is one of the test."""
+    """The log lines of the loop; if a run fails unexpectedly, the test fails."""
     with capture_logs() as captured:
         yield captured
     assert failures(captured) == []
 
 
 def failures(logs: Logs) -> list[str]:
-    """Take the failures out of what was logged, and return what they say."""
+    """Remove the failures from the log lines and return their texts."""
     failed = [log for log in logs if log["event"] == "run_failed"]
     logs[:] = [log for log in logs if log["event"] != "run_failed"]
     return [log["failure"] for log in failed]
@@ -114,7 +114,7 @@ async def test_a_run_is_written_once_its_time_has_come_however_long_a_sleep_took
 
 
 @pytest.mark.clause("2.1.18")
-async def test_hours_missed_are_caught_up_in_their_order_and_say_when_they_were_written(
+async def test_missed_hours_are_caught_up_in_order_and_dated_when_they_were_written(
     tmp_path: Path,
 ):
     path = tmp_path / "m.db"
@@ -141,7 +141,7 @@ async def test_hours_missed_are_caught_up_in_their_order_and_say_when_they_were_
 
 
 @pytest.mark.clause("1.30", "3.2.8")
-async def test_late_assets_are_taken_in_by_the_passes_of_their_hour_or_the_next_run(
+async def test_late_assets_step_in_the_retries_of_their_hour_or_in_the_next_run(
     tmp_path: Path,
 ):
     path, due = tmp_path / "m.db", march_s("11:00")
@@ -176,7 +176,7 @@ async def test_late_assets_are_taken_in_by_the_passes_of_their_hour_or_the_next_
     assert seen.late[-1][0] == run + HOUR_S + 5
 
 
-async def test_what_comes_late_to_a_first_start_is_written_when_it_comes(tmp_path: Path):
+async def test_late_bars_of_a_first_start_are_dated_when_they_come(tmp_path: Path):
     path, due = tmp_path / "m.db", march_s("11:00")
     clock = AcceleratedClock(due + 190)
     source = script(clock)
@@ -189,7 +189,7 @@ async def test_what_comes_late_to_a_first_start_is_written_when_it_comes(tmp_pat
     assert (written[0], written[-1]) == (None, (due + 210) * 1000)
 
 
-async def test_a_pass_in_which_nothing_came_writes_nothing(tmp_path: Path):
+async def test_a_retry_that_finds_nothing_commits_nothing(tmp_path: Path):
     clock = AcceleratedClock(march_s("10:20"))
     source = script(clock)
     source.delays["ETH", march_s("12:00")] = 290
@@ -221,7 +221,7 @@ async def test_a_late_longer_bar_waits_for_its_own_next_run(
     assert row.created_at // 1000 == following + 180
 
 
-async def test_a_longer_bar_that_comes_within_the_late_passes_is_stepped_by_them(tmp_path: Path):
+async def test_a_longer_bar_that_comes_within_the_retries_is_stepped_by_them(tmp_path: Path):
     path, midnight = tmp_path / "m.db", march_s("00:00", 5)
     clock = AcceleratedClock(midnight - 90 * 60)
     source = script(clock)
@@ -306,7 +306,7 @@ async def test_a_process_started_on_a_clock_put_back_waits_and_its_rows_are_late
     await check_store_file(path, source, march_s("13:00"))
 
 
-async def test_a_clock_put_back_while_late_bars_are_awaited_holds_nothing_up(tmp_path: Path):
+async def test_a_clock_put_back_while_late_bars_are_pending_holds_nothing_up(tmp_path: Path):
     clock = AcceleratedClock(march_s("10:20"))
     source = script(clock)
     source.delays["ETH", march_s("11:00")] = 290
@@ -335,16 +335,16 @@ async def test_a_sleep_that_takes_five_hours_leaves_none_of_them_out(
 async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(tmp_path: Path):
     clock = AcceleratedClock(march_s("10:20"))
     source = script(clock)
-    asked: list[int] = []
+    fetched_until: list[int] = []
     overtaken: list[int] = []
 
     async def slow(ticker: str, until: int) -> None:
-        asked.append(until)
-        for _ in range(14):  # another run would begin in between
+        fetched_until.append(until)
+        for _ in range(14):  # long enough for another run to be due
             await clock.sleep(0)
             if until in list_hours("11:00", "12:00") and ticker == "BTC":
                 clock.now += 300_000
-        if asked[-1] != until:
+        if fetched_until[-1] != until:
             overtaken.append(until)
 
     source.before_fetch = slow
@@ -358,7 +358,7 @@ async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(tmp_
     ]
 
 
-async def test_a_second_loop_ends_while_another_computes_and_goes_on_after_it(
+async def test_a_second_loop_ends_while_another_computes_and_continues_after_it(
     tmp_path: Path, logs: Logs
 ):
     path = tmp_path / "m.db"
@@ -408,7 +408,7 @@ class Checkpoints:
 
 
 def checked_store(reached: Checkpoints) -> type[MarketStore]:
-    """Return a store with a checkpoint before and after everything that the loop asks of it."""
+    """Return a store with a checkpoint before and after each call of the loop."""
 
     class Checked(MarketStore):
         async def commit(self, batch: Batch) -> None:
@@ -432,7 +432,7 @@ def checked_store(reached: Checkpoints) -> type[MarketStore]:
 
 
 async def held_after(path: Path, *, cancelled_at: int, ticks: int = 0) -> tuple[Content, int]:
-    """Play a recording that ends five hours ahead, cancelled once; return all that is then held."""
+    """Play a recording that ends five hours ahead, cancelled once; return the store's content."""
     clock = AcceleratedClock(march_s("10:20"), step_s=600)
     source = script(clock, ends_at=march_s("15:00"))
     reached = Checkpoints(cancelled_at)
@@ -480,7 +480,7 @@ async def test_a_loop_cancelled_at_any_moment_ends_in_the_same_content(tmp_path:
 
 @pytest.mark.parametrize("failure", [SourceError("no answer"), RuntimeError("unforeseen")])
 @pytest.mark.parametrize("hour", ["10:00", "12:00"])
-async def test_a_source_that_fails_is_asked_again_and_no_bar_is_lost(
+async def test_a_failing_source_is_retried_and_no_bar_is_lost(
     tmp_path: Path, logs: Logs, failure: Exception, hour: str
 ):
     clock = AcceleratedClock(march_s("10:20"), step_s=5)
@@ -501,7 +501,7 @@ async def test_a_source_that_fails_is_asked_again_and_no_bar_is_lost(
 
 
 class Failing(MarketStore):
-    """A store whose third pass fails, before it is written or once it is."""
+    """A store whose third commit fails, before or after it is written."""
 
     commit_calls = 0
     fails_before = True
@@ -515,9 +515,7 @@ class Failing(MarketStore):
             raise StoreError("no answer")
 
 
-async def test_a_source_that_is_not_ready_is_asked_again_and_no_bar_is_lost(
-    tmp_path: Path, logs: Logs
-):
+async def test_a_source_that_is_not_ready_is_retried_and_no_bar_is_lost(tmp_path: Path, logs: Logs):
     clock = AcceleratedClock(march_s("10:30"))
     source = script(clock)
     path = tmp_path / "m.db"
@@ -532,7 +530,7 @@ async def test_a_source_that_is_not_ready_is_asked_again_and_no_bar_is_lost(
     await check_store_file(path, source, march_s("14:00"))
 
 
-async def test_bars_that_are_delayed_are_asked_for_when_they_are_due_and_are_not_late(
+async def test_bars_of_a_delayed_source_are_fetched_when_due_and_are_not_late(
     tmp_path: Path,
 ):
     clock, seen = AcceleratedClock(march_s("10:30")), LateHistory()
@@ -549,7 +547,7 @@ async def test_bars_that_are_delayed_are_asked_for_when_they_are_due_and_are_not
 
 
 @pytest.mark.parametrize("fails_before", [True, False])
-async def test_a_store_that_fails_is_read_again_and_written_once(
+async def test_a_store_that_fails_is_reloaded_and_written_once(
     tmp_path: Path, logs: Logs, fails_before: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(Failing, "commit_calls", 0)
@@ -561,27 +559,27 @@ async def test_a_store_that_fails_is_read_again_and_written_once(
     assert len(failures(logs)) == 1
 
 
-async def test_a_fetch_that_hangs_has_ended_before_its_asset_is_asked_again(
+async def test_a_fetch_that_hangs_has_ended_before_its_asset_is_fetched_again(
     tmp_path: Path, logs: Logs
 ):
     clock = AcceleratedClock(march_s("10:20"))
     source = script(clock)
-    told: list[str] = []
+    fetch_log: list[str] = []
 
     async def hang_once(ticker: str, until: int) -> None:
-        told.append(f"{ticker} asked")
-        if told == ["BTC asked"]:
+        fetch_log.append(f"{ticker} began")
+        if fetch_log == ["BTC began"]:
             try:
                 await asyncio.Event().wait()
             finally:
-                told.append("BTC ended")
-        elif told == ["BTC asked", "ETH asked"]:
+                fetch_log.append("BTC ended")
+        elif fetch_log == ["BTC began", "ETH began"]:
             raise SourceError("no answer")
 
     source.before_fetch = hang_once
     await run_loop_until(tmp_path / "m.db", source, clock, march_s("12:30"))
     await check_store_file(tmp_path / "m.db", source, march_s("12:00"))
-    assert told[:4] == ["BTC asked", "ETH asked", "BTC ended", "BTC asked"]
+    assert fetch_log[:4] == ["BTC began", "ETH began", "BTC ended", "BTC began"]
     assert failures(logs) == ["SourceError: no answer"]
 
 
@@ -605,7 +603,7 @@ async def test_a_late_bar_is_still_fetched_after_a_restart(
     assert late.created_at // 1000 == march_s(written)
 
 
-async def test_late_bars_are_awaited_though_a_pass_for_them_fails(tmp_path: Path, logs: Logs):
+async def test_late_bars_are_still_fetched_if_a_retry_fails(tmp_path: Path, logs: Logs):
     clock = AcceleratedClock(march_s("10:20"))
     source = script(clock)
     source.delays["ETH", march_s("11:00")] = 230
@@ -623,18 +621,18 @@ async def test_late_bars_are_awaited_though_a_pass_for_them_fails(tmp_path: Path
     assert len(failures(logs)) == 1
 
 
-async def test_late_assets_are_not_asked_again_where_their_passes_are_past(tmp_path: Path):
+async def test_late_assets_are_not_fetched_again_if_their_retry_times_are_past(tmp_path: Path):
     clock = AcceleratedClock(march_s("10:20"))
     source = script(clock)
     source.delays["ETH", march_s("10:00")] = 1500
-    asked: list[tuple[str, int]] = []
+    fetched_until: list[tuple[str, int]] = []
 
     async def note(ticker: str, until: int) -> None:
-        asked.append((ticker, until))
+        fetched_until.append((ticker, until))
 
     source.before_fetch = note
     await run_loop_until(tmp_path / "m.db", source, clock, march_s("11:30"))
-    assert sorted(asked) == [
+    assert sorted(fetched_until) == [
         (ticker, march_s(hour)) for ticker in ("BTC", "ETH") for hour in ("10:00", "11:00")
     ]
     await check_store_file(tmp_path / "m.db", source, march_s("11:00"))
@@ -658,7 +656,7 @@ async def test_pruning_that_fails_is_tried_again_at_the_next_run(tmp_path: Path,
     await check_store_file(tmp_path / "m.db", source, march_s("13:00"))
 
 
-async def test_a_recording_ends_the_loop_which_lets_go_of_the_store(tmp_path: Path):
+async def test_a_recording_ends_the_loop_which_releases_the_lock(tmp_path: Path):
     path = tmp_path / "m.db"
     clock = AcceleratedClock(march_s("10:20"))
     source = script(clock, ends_at=march_s("09:00"))
@@ -704,8 +702,10 @@ async def test_rows_are_pruned_once_a_day(tmp_path: Path):
 @pytest.mark.parametrize(
     "seed", [*range(2), *(pytest.param(n, marks=prove) for n in range(2, 200))]
 )
-async def test_whatever_befalls_it_every_bar_is_stepped_once(tmp_path: Path, logs: Logs, seed: int):
-    """Late and missing bars, failures, kills, downtime and clocks that jump, all drawn by lot."""
+async def test_every_bar_is_stepped_once_through_random_troubles(
+    tmp_path: Path, logs: Logs, seed: int
+):
+    """Late and missing bars, failures, kills, downtime and clock jumps, all drawn at random."""
     draw, path = Random(seed), tmp_path / "m.db"
     sessions: dict[str, Session] = {"BTC": "24x7", "ETH": "24x7", "NVDA": "XNAS", "XAU": "24x5"}
     clock = AcceleratedClock(march_s("10:00") + draw.randrange(3600), step_s=20)

@@ -1,4 +1,4 @@
-"""What a simulated market holds after its first start, whenever that is, and after a restart."""
+"""The store of a simulated market after its first start, at any time, and after a restart."""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -55,7 +55,7 @@ def dexter_cells(snapshot: StoredSnapshot) -> set[tuple[str, str]]:
     ("start", "tickers"),
     [("2026-11-21T17:22:32", EVERY_SESSION), ("2029-03-01T00:00:00", ("MATIC", "ARM"))],
 )
-async def test_a_first_start_leaves_the_board_that_its_history_asks_for(
+async def test_a_first_start_leaves_the_readings_that_follow_from_its_history(
     tmp_path: Path, start: str, tickers: tuple[str, ...]
 ):
     universe, clock = only(*tickers), AcceleratedClock(epoch(start))
@@ -87,7 +87,7 @@ async def test_a_first_start_leaves_the_board_that_its_history_asks_for(
 
 
 def _check_dexter(universe: Universe, rows: list[ChangeRow], snapshot: StoredSnapshot) -> None:
-    """Hold `dexter` to `enzo` before the renaming, on the assets added before it."""
+    """Compare `dexter` with `enzo` before the renaming, on the assets added before it."""
     renamed_at = compute_midnight_s(universe.renamed_on)
     old = {a.ticker for a in universe.assets if a.added_on < universe.renamed_on}
     enzo = [r for r in rows if r.indicator == "enzo" and r.close_time < renamed_at]
@@ -111,7 +111,7 @@ def _check_removed(universe: Universe, rows: list[ChangeRow], snapshot: StoredSn
     assert "MATIC" not in snapshot.late_tickers
 
 
-async def test_a_restart_goes_on_from_the_origin_that_the_store_remembers(tmp_path: Path):
+async def test_a_restart_continues_from_the_origin_that_the_store_remembers(tmp_path: Path):
     universe, clock = only("NVDA", "IBM"), AcceleratedClock(epoch("2026-06-10T10:20:00"), step_s=60)
     settings = Settings(source="simulated", universe=None)
     for start in ("2026-06-10T10:20:00", "2026-06-11T15:40:00", "2026-12-24T23:10:00"):

@@ -1,4 +1,4 @@
-"""More than a year of the loop on a simulated market: nothing grows on, nothing is lost."""
+"""More than a year of the loop on a simulated market: nothing grows forever, nothing is lost."""
 
 import gc
 import pickle
@@ -40,7 +40,7 @@ GROWTH = 500_000  # bytes; the rows of the months between would be more
 
 @dataclass(frozen=True)
 class Size:
-    """How large a run is: its assets, indicators and history, and how long each sleep takes."""
+    """The size of a run: its assets, indicators and history, and the length of each sleep."""
 
     tickers: tuple[str, ...]
     indicators: tuple[Indicator, ...]
@@ -53,7 +53,7 @@ FULL = Size(("BTC", "MATIC", "ALT", "NVDA", "IBM", "XAU"), INDICATORS, 100 * DAY
 
 
 class Long:
-    """One long run: its store keeps a copy of every row ever committed, outside of memory."""
+    """One long run, with a copy of every row ever committed in a file."""
 
     def __init__(self, folder: Path, size: Size) -> None:
         packaged = load_universe()
@@ -114,10 +114,10 @@ class Long:
         self.table.append(((self.clock.now_s - START) // DAY_S, len(held), size, peak))
 
     async def _read(self, held: Sequence[ChangeRow]) -> None:
-        """Read the feed as far back as it lets anybody: all that is younger than the retention."""
-        boards = SnapshotCache(self.store)
-        context = Context(boards, "http://x", "http://x", self.clock, None, 1)
-        board = await context.snapshot()
+        """Read the whole feed: all rows younger than the retention."""
+        snapshots = SnapshotCache(self.store)
+        context = Context(snapshots, "http://x", "http://x", self.clock, None, 1)
+        snapshot = await context.snapshot()
         rows: list[Signal] = []
         since = datetime(2020, 1, 1, tzinfo=UTC)
         while True:
@@ -128,7 +128,7 @@ class Long:
             rows += page.signals
             if not page.pagination.has_more:
                 break
-        oldest = board.market_time - UNIVERSE_RETENTION_MS
+        oldest = snapshot.market_time - UNIVERSE_RETENTION_MS
         young = [
             format_instant(r.created_at) for r in held if r.published and r.created_at > oldest
         ]
@@ -136,7 +136,7 @@ class Long:
 
 
 def _kept(copy: Path, pruned_before: int) -> Iterator[ChangeRow]:
-    """Yield what of all rows ever written should be left: the young, each cell's newest old one."""
+    """Yield the rows that pruning should keep: the young ones, and each cell's newest old one."""
     rows: list[ChangeRow] = []
     with copy.open("rb") as file:
         while file.peek(1):
@@ -148,7 +148,9 @@ def _kept(copy: Path, pruned_before: int) -> Iterator[ChangeRow]:
 
 
 @pytest.mark.parametrize("size", [SHORT, pytest.param(FULL, marks=pytest.mark.prove)])
-async def test_a_store_of_400_days_holds_what_it_should_and_no_more(tmp_path: Path, size: Size):
+async def test_a_store_of_400_days_holds_the_retained_rows_and_no_others(
+    tmp_path: Path, size: Size
+):
     run = Long(tmp_path, size)
     await run.run()
     print("\n  day    rows       bytes  peak KiB")

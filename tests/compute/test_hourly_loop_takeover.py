@@ -1,4 +1,4 @@
-"""Of two that compute on one PostgreSQL database one leads; who lost the lead writes no more."""
+"""Only one of two processes computes on a PostgreSQL database; one that lost the lock stops."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ BEHIND_S = 2 * 3600
 async def looping(
     database: str, source: ScriptedSource, clock: AcceleratedClock
 ) -> AsyncIterator[tuple[HourlyLoop, MarketStore]]:
-    """Give a loop of a process of its own over a database, whose pipeline is not yet open."""
+    """Return the loop of a separate process over a database; its pipeline is not open yet."""
     store = await open_postgres_market(database)
     try:
         yield create_loop(store, source, clock), store
@@ -49,7 +49,7 @@ def script(clock: AcceleratedClock) -> ScriptedSource:
     return ScriptedSource(clock, {"BTC": "24x7", "ETH": "24x7"}, BEGINS)
 
 
-async def test_a_leader_cut_off_amid_a_run_writes_no_more_and_one_whose_clock_is_behind_goes_on(
+async def test_a_leader_cut_off_during_a_run_writes_no_more_and_one_with_a_slow_clock_continues(
     database: str,
 ):
     clock, behind = (
@@ -61,7 +61,7 @@ async def test_a_leader_cut_off_amid_a_run_writes_no_more_and_one_whose_clock_is
     written = []
 
     async def taken_over(ticker: str, until: int) -> None:
-        """Cut the first one off as it fetches; have the second come to the end of its day."""
+        """Cut the first one off while it fetches; let the second run to the end of its day."""
         if until < march_s("14:00") or written:
             return
         written.append(until)
@@ -77,8 +77,10 @@ async def test_a_leader_cut_off_amid_a_run_writes_no_more_and_one_whose_clock_is
         with pytest.raises(LockTakenError, match="no longer computing"):
             await loop.run()
         rows = await check_store(first, source, march_s("16:00"))
-        passes = await first.commits()
-    assert [run.market_time // 1000 - 180 for run in passes[1:]] == list_hours("11:00", "16:00")
+        commit_rows = await first.commits()
+    assert [run.market_time // 1000 - 180 for run in commit_rows[1:]] == list_hours(
+        "11:00", "16:00"
+    )
     hours = [row for row in rows if (row.ticker, row.timeframe) == ("BTC", "1h")]
     times = {row.close_time: row.created_at // 1000 for row in hours}
     assert [times[hour] for hour in list_hours("13:00", "16:00")] == [
@@ -86,7 +88,7 @@ async def test_a_leader_cut_off_amid_a_run_writes_no_more_and_one_whose_clock_is
     ]
 
 
-async def test_one_that_was_cut_off_between_runs_takes_the_lead_again_where_nobody_has(
+async def test_a_leader_cut_off_between_runs_takes_the_lead_again_if_no_other_has(
     database: str,
 ):
     clock = AcceleratedClock(march_s("10:20"))

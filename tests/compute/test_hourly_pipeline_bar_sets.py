@@ -18,7 +18,7 @@ pytestmark = pytest.mark.clause("steps")
 SUBSET = {"AAPL_1d.csv": 240, "BTC_1h.csv": 840, "BTC_funding.csv": 840, "NVDA_1h.csv": 560}
 
 
-def step_alone(folder: Path, end: int) -> set[tuple[str, str, str, int]]:
+def step_separately(folder: Path, end: int) -> set[tuple[str, str, str, int]]:
     """Step every series by itself, one bar after another; return its last readings."""
     found = set()
     for label, series in load_series(folder):
@@ -53,4 +53,4 @@ async def test_a_replay_audits_clean_and_reads_as_each_asset_stepped_by_itself(
     assert not report.not_verifiable
     computed = {row for row in held["readings"] if row[2] != "dexter"}
     assert len(computed) > 20
-    assert computed == step_alone(folder, end)
+    assert computed == step_separately(folder, end)

@@ -1,4 +1,4 @@
-"""A replay killed by SIGKILL at any moment and run again ends as one that was never killed."""
+"""If a replay is killed by SIGKILL and run again, the store ends as after an uninterrupted one."""
 
 import asyncio
 import os
@@ -26,15 +26,15 @@ LIMIT_S = 60
 
 def started(folder: Path, database: Path, universe: Path) -> ForkedCommand:
     settings = {"database_url": f"sqlite:///{database}", "universe": str(universe)}
-    with open(os.devnull, "wb") as nobody:
+    with open(os.devnull, "wb") as null_file:
         arguments = ("replay", "--bars", str(folder))
         return ForkedCommand(
-            folder, arguments, build_environment(folder, **settings), nobody.fileno()
+            folder, arguments, build_environment(folder, **settings), null_file.fileno()
         )
 
 
-def passes(database: Path) -> int:
-    """Count the committed passes, without taking part in the writing."""
+def count_commits(database: Path) -> int:
+    """Count the commits without taking part in the writing."""
     if not database.exists():
         return 0
     db = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=5)
@@ -47,10 +47,10 @@ def passes(database: Path) -> int:
 
 
 def killed(process: ForkedCommand, database: Path, after: int, looks: int) -> bool:
-    """Kill a replay some looks after a number of passes; False where it had already ended."""
+    """Kill a replay some looks after a number of commits; return False if it had already ended."""
     try:
-        while process.poll() is None and (passes(database) < after or looks > 0):
-            looks -= passes(database) >= after
+        while process.poll() is None and (count_commits(database) < after or looks > 0):
+            looks -= count_commits(database) >= after
         process.kill()
     finally:
         status = process.wait(LIMIT_S)
@@ -73,7 +73,7 @@ def test_a_replay_that_is_killed_and_run_again_ends_in_the_same_content(
         databases += 1
         database = tmp_path / f"{databases}.db"
         for _ in range(min(5, kills - done)):
-            after = passes(database) + draw.randrange(3)
+            after = count_commits(database) + draw.randrange(3)
             process = started(bars_folder, database, universe_file)
             if not killed(process, database, after, draw.randrange(6)):
                 break

@@ -1,4 +1,4 @@
-"""A replay asked for its past says at every hour what one that ended there had as its latest."""
+"""The past snapshots of a replay equal the latest ones of replays that ended at those hours."""
 
 from pathlib import Path
 from random import Random
@@ -25,7 +25,7 @@ async def past(store: MarketStore, at: int) -> tuple[object, ...]:
     return latest(await store.snapshot_at(at))
 
 
-async def test_a_replay_in_one_piece_tells_the_boards_of_one_in_many(
+async def test_a_replay_in_one_piece_shows_the_same_past_boards_as_one_in_many(
     tmp_path: Path, small_market_parent: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
     draw = Random(1)
@@ -38,7 +38,9 @@ async def test_a_replay_in_one_piece_tells_the_boards_of_one_in_many(
             ended[to_market_ms(hour)] = latest(await pieces.snapshot())
         async with open_store(small_market_parent / "market.db") as one:
             assert len(await one.commits()) < len(hours) < len(await pieces.commits())
-            for at, board in ended.items():
-                assert await past(one, at) == await past(one, at + NEARLY_AN_HOUR_MS) == board
-                assert await past(pieces, at) == await past(pieces, at + NEARLY_AN_HOUR_MS) == board
+            for at, expected in ended.items():
+                assert await past(one, at) == await past(one, at + NEARLY_AN_HOUR_MS) == expected
+                assert (
+                    await past(pieces, at) == await past(pieces, at + NEARLY_AN_HOUR_MS) == expected
+                )
     assert len({str(readings) for _, readings, _ in ended.values()}) > len(hours) // 2

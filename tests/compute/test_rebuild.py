@@ -1,4 +1,4 @@
-"""A history that is told anew (a split): a generation of bars, rebuilt carries, no row touched."""
+"""A restated history (a split): a new revision of bars, rebuilt carries, no row changed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ HOURS = list_hours("06:00", "13:00")
 
 
 class High:
-    """Reads bullish once a price was above 150, as none is after a split; adds up funding."""
+    """Reads bullish once a price was above 150, which none is after a split; adds up funding."""
 
     id = "llnr"
     name = "High"
@@ -90,10 +90,10 @@ class Paying(Script):
         self.universe = self.universe.model_copy(update={"assets": tuple(assets)})
 
     async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
-        told = await super().fetch(ticker, after, until)
-        since, last = max(after, self.begins_at) // HOUR_S, told.watermark // HOUR_S
+        fetched = await super().fetch(ticker, after, until)
+        since, last = max(after, self.begins_at) // HOUR_S, fetched.watermark // HOUR_S
         rates = [(n * HOUR_S, (n * 7919 % 100 - 50) / 1e5) for n in range(since + 1, last + 1)]
-        return replace(told, funding=Funding.from_pairs(rates))
+        return replace(fetched, funding=Funding.from_pairs(rates))
 
 
 async def run(
@@ -103,7 +103,7 @@ async def run(
     indicators: Sequence[Indicator] = WATCHED,
     kind: type[MarketStore] = MarketStore,
 ) -> Content:
-    """Run some hours in a process of their own; return all that the store then holds."""
+    """Run some hours with a new loop; return the store's content."""
     source.time.now = to_market_ms(hours[0])
     store = await open_market_as(kind, path)
     try:
@@ -122,7 +122,7 @@ async def audited(path: Path, source: Script, indicators: Sequence[Indicator] = 
 
 
 def falls(held: Content, ticker: str, timeframe: Timeframe) -> list[tuple[int, int]]:
-    """Return on which bars, and in which epochs, the reading of the highest price fell."""
+    """Return the bars and epochs in which the reading of the highest price fell."""
     return [
         (row[4], row[5])
         for row in held["changes"]
@@ -131,7 +131,7 @@ def falls(held: Content, ticker: str, timeframe: Timeframe) -> list[tuple[int, i
 
 
 def remembered(held: Content) -> list[tuple[object, ...]]:
-    """Return what indicators and engines remember, but for their epochs and publishers."""
+    """Return the carries of indicators and engines without epochs and publishers."""
     size = calcsize(Publisher.struct_format)
     return [
         (*row[:5], row[6], row[7][:-size] if row[2].startswith("alerts.") else row[7])
@@ -150,7 +150,7 @@ async def test_a_reading_that_moves_by_a_split_is_logged_at_the_next_run(tmp_pat
     assert (await audited(tmp_path / "m.db", source)).findings == []
 
 
-async def test_a_split_rebuilds_what_is_remembered_and_touches_no_published_row(tmp_path: Path):
+async def test_a_split_rebuilds_the_carries_and_touches_no_published_row(tmp_path: Path):
     source = Script().split("BTC")
     path = tmp_path / "m.db"
     before = await run(path, source, list_hours("06:00", "09:00"))
@@ -230,7 +230,7 @@ async def test_an_asset_that_is_late_is_split_when_it_comes(tmp_path: Path):
     assert (await audited(path, source)).findings == []
 
 
-async def test_a_split_is_taken_by_the_loop_in_the_passes_for_late_assets_too(tmp_path: Path):
+async def test_the_loop_rebuilds_after_a_split_in_retries_for_late_assets_too(tmp_path: Path):
     path, source = tmp_path / "m.db", Script().split("BTC", when=march_s("11:00"))
     source.delays["BTC", march_s("11:00")] = 200
     source.time.now = march_s("10:20") * 1000
@@ -254,7 +254,7 @@ async def test_hours_that_were_missed_step_on_the_new_scale(
     assert (await audited(path, source)).findings == []
 
 
-async def test_a_removed_asset_is_told_anew_as_far_as_it_stepped(tmp_path: Path):
+async def test_a_removed_asset_is_restated_as_far_as_it_stepped(tmp_path: Path):
     path, source = tmp_path / "m.db", Script().split("BTC", when=march_s("00:00", day=5))
     btc, eth = source.universe.assets
     removed = btc.model_copy(update={"removed_on": date(2026, 3, 5)})
@@ -278,7 +278,7 @@ async def test_an_asset_that_has_not_stepped_a_day_is_split_without_an_epoch_of_
 
 
 @pytest.mark.clause("audit")
-async def test_audit_verifies_rows_of_either_side_of_a_split_with_their_own_bars(tmp_path: Path):
+async def test_audit_verifies_rows_from_both_sides_of_a_split_with_their_own_bars(tmp_path: Path):
     path, warmed = tmp_path / "m.db", STARTS + 4 * DAY_S
     source = Paying("BTC", begins_at=STARTS - 34 * DAY_S).split("BTC", when=warmed + 2 * HOUR_S)
     hours = [STARTS, *range(warmed, warmed + 4 * HOUR_S, HOUR_S), warmed + 6 * DAY_S]
@@ -304,13 +304,13 @@ async def test_audit_verifies_rows_of_either_side_of_a_split_with_their_own_bars
             "AND last_open = (SELECT max(last_open) FROM bars WHERE generation = 0)",
             "does not hold the bars",
         ),
-        ("DELETE FROM bars WHERE generation = 0 AND pass = 1", "bars: pass 1 does not hold"),
+        ("DELETE FROM bars WHERE generation = 0 AND pass = 1", "bars: commit 1 does not hold"),
         ("UPDATE bars SET generation = 2 WHERE generation = 1", "does not hold the bars"),
-        ("UPDATE epochs SET generation = 0", "is of generation 0 where its bars are of 1"),
+        ("UPDATE epochs SET generation = 0", "is of revision 0, but its bars are of 1"),
     ],
-    ids=["a superseded bar", "a superseded block", "a generation", "an epoch's generation"],
+    ids=["a superseded bar", "a superseded block", "a revision", "an epoch's revision"],
 )
-async def test_what_is_altered_of_generations_is_found(tmp_path: Path, statement: str, named: str):
+async def test_every_alteration_of_revisions_is_found(tmp_path: Path, statement: str, named: str):
     path, source = tmp_path / "m.db", Script().split("BTC")
     await run(path, source)
     assert alter(path, statement) > 0

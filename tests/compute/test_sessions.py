@@ -1,6 +1,6 @@
 """Session calendars against public calendars, hand calculation, pandas' rules and recorded bars.
 
-The package `exchange_calendars` is the oracle of which days the exchanges keep, and until when.
+The package `exchange_calendars` is the oracle for the exchanges' trading days and early closes.
 """
 
 import csv
@@ -39,7 +39,7 @@ def utc(text: str) -> int:
 
 
 def local_openings(session: Session, day: str) -> list[str]:
-    """Return the New York times at which the bars open that close within a UTC day."""
+    """Return the New York opening times of the bars that close within a UTC day."""
     start = utc(day)
     opens = list_expected_bars(session, start, start + DAY_S).open_time.tolist()
     return [datetime.fromtimestamp(at, NEW_YORK).strftime("%H:%M") for at in opens]
@@ -271,7 +271,7 @@ def test_a_session_is_open_from_its_first_opening_to_its_last_close():
     assert not is_closed("24x7", utc("2026-01-24T12:00"))
 
 
-def test_bars_are_complete_up_to_the_clock_while_closed_else_to_the_newest_close():
+def test_bars_are_complete_up_to_the_clock_if_closed_else_to_the_newest_close():
     for session, at, until in (
         ("24x7", "12:34:56", "12:00:00"),
         ("24x7", "12:00:00", "12:00:00"),
@@ -287,7 +287,7 @@ def test_bars_are_complete_up_to_the_clock_while_closed_else_to_the_newest_close
 
 
 @pytest.mark.parametrize("session", SESSIONS)
-def test_what_is_complete_stays_complete_and_misses_no_close(session: Session):
+def test_a_session_watermark_never_falls_and_misses_no_close(session: Session):
     instants = range(utc("2026-01-15"), utc("2026-01-22"), 600)
     known = [find_session_watermark(session, at) for at in instants]
     assert known == sorted(known)

@@ -1,4 +1,4 @@
-"""However bars reach the stepper, the store ends with the same content."""
+"""The store ends with the same content for any batches, restarts and other assets."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -56,7 +56,7 @@ few = settings(
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-# Most stops lie where every asset has bars; a stop may also be before the first or after the last.
+# Most stops lie at hours at which every asset has bars, some before the first or after the last.
 stops = st.lists(
     st.integers(DENSE // HOUR_S - 50, END // HOUR_S + 5)
     | st.integers(START // HOUR_S - 5, END // HOUR_S + 5),
@@ -71,7 +71,7 @@ async def stopping(
     until: Sequence[int],
     restarts: Sequence[bool],
 ) -> Content:
-    """Catch up to each hour in turn, from the saved carries where a restart is due."""
+    """Catch up to each hour in turn; if a restart is due, continue from the stored carries."""
     places = iter([*sorted(hour * HOUR_S for hour in until), END])
     again = iter([*restarts, *[True] * len(until), True])
     going = True
@@ -122,7 +122,7 @@ async def test_a_restart_at_every_hour_ends_in_the_same_content(
         *(pytest.param(pass_s, marks=prove) for pass_s in (36 * HOUR_S, 10 * DAY_S)),
     ],
 )
-async def test_passes_of_any_length_end_in_the_same_content(
+async def test_batches_of_any_length_end_in_the_same_content(
     pass_s: int,
     tmp_path: Path,
     bars_folder: Path,
@@ -139,7 +139,7 @@ async def test_passes_of_any_length_end_in_the_same_content(
 
 @few
 @given(others=st.lists(st.sampled_from(TICKERS[1:]), unique=True), until=stops)
-async def test_assets_in_any_company_and_any_order_read_the_same(
+async def test_an_asset_reads_the_same_among_any_others_in_any_order(
     others: list[str], until: list[int], bars_folder: Path, universe: Universe, whole: Content
 ):
     chosen = [*others, "BTC"]  # whose bars reach to the end: a folder's last bar ends its runs
@@ -153,7 +153,7 @@ async def test_assets_in_any_company_and_any_order_read_the_same(
     assert select_tickers(held, chosen) == select_tickers(whole, chosen)
 
 
-def test_every_cell_that_should_read_does_so_first_on_its_two_hundredth_bar(whole: Content):
+def test_every_cell_has_its_first_reading_on_bar_200(whole: Content):
     closes = closes_of(whole)
     firsts: dict[tuple[str, str, str], tuple[Any, ...]] = {}
     for row in whole["changes"]:
@@ -168,7 +168,7 @@ def test_every_cell_that_should_read_does_so_first_on_its_two_hundredth_bar(whol
 
 
 def closes_of(held: Content) -> dict[tuple[str, str], list[int]]:
-    """Work out when the bars of each timeframe closed, from the stored bars."""
+    """Return the closes of each timeframe's bars, computed from the stored bars."""
     found: dict[tuple[str, str], set[int]] = {}
     for ticker, native, opened, *_ in held["bars"]:
         ended = opened + TIMEFRAME_DURATIONS_S[native]
@@ -181,15 +181,15 @@ def closes_of(held: Content) -> dict[tuple[str, str], list[int]]:
 
 
 @pytest.mark.clause("1.12", "3.2.1", "6.2")
-def test_a_change_starts_where_the_last_one_ended_and_always_moves(whole: Content):
-    board: dict[tuple[str, str, str], int] = {}
+def test_a_change_starts_from_the_reading_of_the_last_one_and_always_differs(whole: Content):
+    readings_by_cell: dict[tuple[str, str, str], int] = {}
     for row in whole["changes"]:
         cell = (row[TICKER], row[TIMEFRAME], row[KEY])
-        assert row[BEFORE] == board.get(cell)
+        assert row[BEFORE] == readings_by_cell.get(cell)
         assert row[AFTER] != row[BEFORE]
-        board[cell] = row[AFTER]
+        readings_by_cell[cell] = row[AFTER]
     held = {(ticker, timeframe, key): at for ticker, timeframe, key, at in whole["readings"]}
-    assert board == held
+    assert readings_by_cell == held
 
 
 @pytest.mark.clause("2.1.17")
@@ -247,7 +247,7 @@ def test_dexter_repeats_enzo_until_the_day_it_was_renamed_for_assets_added_befor
 
 
 @pytest.mark.clause("2.4.9")
-async def test_a_change_at_the_very_midnight_of_the_renaming_is_enzos_alone(
+async def test_a_change_at_the_midnight_of_the_renaming_is_only_enzos(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
     daily = [row for row in whole["changes"] if row[TIMEFRAME] == "1d" and row[KEY] == "dexter"]
@@ -279,7 +279,7 @@ def test_a_removed_asset_keeps_its_readings_and_no_longer_steps(whole: Content, 
     assert {row[1] for row in whole["readings"] if row[0] == "MATIC"} == {"1h", "4h"}
 
 
-async def test_an_asset_whose_file_appears_later_warms_up_in_silence(
+async def test_an_asset_warms_up_in_silence_if_its_file_appears_later(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
     joins = DENSE + 8 * DAY_S + 5 * HOUR_S
@@ -316,7 +316,7 @@ def without_engines(carries: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return [row for row in carries if not row[2].startswith("alerts.")]
 
 
-async def test_bars_that_appear_below_the_market_clock_are_not_taken(
+async def test_bars_that_appear_before_the_market_clock_are_ignored(
     tmp_path: Path, universe: Universe
 ):
     rows = make_bars("BTC", list_opens(DENSE, DENSE + 320 * HOUR_S))
@@ -344,7 +344,7 @@ async def test_replaying_a_finished_folder_again_writes_nothing(
 
 
 class SecondEnzo(Enzo):
-    """Enzo as a next version might be: it reads the other way round."""
+    """A next version of Enzo, which reads the other way round."""
 
     version = 2
 
@@ -379,7 +379,7 @@ async def test_a_raised_version_is_rebuilt_in_silence_in_an_epoch_of_its_own(
         {row[:5]: row[6:] for row in held["carries"] if row[2] == "enzo"} for held in (after, fresh)
     )
     assert data == again
-    # What no longer steps keeps the reading of its own version; dexter stopped before the change.
+    # An asset that no longer steps keeps the reading of its version; dexter stopped earlier.
     readings, fresh_readings = (
         [row for row in held["readings"] if row[0] != "MATIC" and row[2] != "dexter"]
         for held in (after, fresh)

@@ -40,14 +40,14 @@ def packaged() -> Universe:
 
 
 @pytest.mark.clause("1.5", "1.6")
-def test_the_packaged_universe_tracks_251_assets_of_which_176_are_crypto(packaged: Universe):
+def test_the_packaged_universe_tracks_251_assets_including_176_of_crypto(packaged: Universe):
     assert len(packaged.tracked_assets) == 251
     assert packaged.counts["crypto"] == 176
     assert packaged.counts["stock"] + packaged.counts["metal"] == 75
 
 
 @pytest.mark.clause("9.8", "9.10")
-def test_one_removed_asset_stands_outside_the_count_and_continues_as_a_tracked_one(
+def test_one_removed_asset_is_not_counted_and_continues_as_a_tracked_one(
     packaged: Universe,
 ):
     [removed] = [asset for asset in packaged.assets if asset.removed_on]

@@ -14,7 +14,7 @@ VENUES = EXCHANGES | {"alpaca"}
 RENAMED = {
     "TON": "GRAM: the coin's name since June 2026",
     "BTTC": "BTT: the same token on some venues",
-    "NEIRO": "NEIROCTO: tells it from another coin of that name",
+    "NEIRO": "NEIROCTO: distinguishes it from another coin of that name",
 }
 ANOTHER_BASE = {
     ("binance", "RAYSOL/USDT:USDT"): "RAY",
@@ -36,7 +36,7 @@ def packaged() -> Universe:
 
 
 def base(symbol: str) -> str:
-    """Return the coin of a symbol, without the thousands that a contract may stand for."""
+    """Return the coin of a symbol, without the multiplier of a contract such as 1000PEPE."""
     coin = symbol.split("/")[0]
     return re.sub(r"^1000(?=[A-Z])|(?<=[A-Z])1000$", "", coin)
 
@@ -102,7 +102,7 @@ def test_a_perpetual_belongs_to_the_same_coin_as_the_spot_market(packaged: Unive
             assert belongs_to == base(listing.symbol), asset.ticker
 
 
-def test_the_memecoin_and_index_spx_is_nowhere(packaged: Universe):
+def test_the_ambiguous_symbol_spx_is_not_listed(packaged: Universe):
     assert [asset for asset, each in every_listing(packaged) if "SPX" in each.symbol] == []
 
 
@@ -132,13 +132,15 @@ def test_every_coin_has_funding_at_its_first_choice_or_a_reason_why_not(packaged
     assert without == WITHOUT_FUNDING.keys()
 
 
-def test_kraken_which_serves_720_bars_is_never_asked_before_another(packaged: Universe):
+def test_kraken_which_serves_720_bars_never_precedes_another_venue(packaged: Universe):
     for asset, listing in every_listing(packaged):
         last = len(asset.listings) > 1 and listing == asset.listings[-1]
         assert listing.venue != "kraken" or last, asset.ticker
 
 
-def test_stocks_come_from_alpaca_by_their_ticker_and_fall_back_on_stand_ins(packaged: Universe):
+def test_stocks_come_from_alpaca_by_their_ticker_and_fall_back_on_proxy_instruments(
+    packaged: Universe,
+):
     for asset in of_class(packaged, "stock"):
         first, *others = asset.listings
         assert first == Listing(venue="alpaca", symbol=asset.ticker)
@@ -148,7 +150,7 @@ def test_stocks_come_from_alpaca_by_their_ticker_and_fall_back_on_stand_ins(pack
         assert spelled <= {asset.ticker}
 
 
-def test_metals_come_from_perpetuals_that_stand_in_for_them(packaged: Universe):
+def test_metals_come_from_proxy_instruments(packaged: Universe):
     for asset in of_class(packaged, "metal"):
         assert [(each.venue, each.symbol, each.is_proxy) for each in asset.listings] == [
             ("binance", f"{asset.ticker}/USDT:USDT", True),
@@ -178,7 +180,7 @@ def test_the_page_of_sources_counts_the_assets_of_each_venue(packaged: Universe)
     }
 
 
-def test_the_page_of_sources_counts_the_stocks_that_nothing_stands_in_for(packaged: Universe):
+def test_the_page_of_sources_counts_the_stocks_without_a_proxy_instrument(packaged: Universe):
     stocks = of_class(packaged, "stock")
     covered = sum(bool(asset.fallbacks) for asset in stocks)
     page = Path("docs/sources.md").read_text(encoding="utf-8")

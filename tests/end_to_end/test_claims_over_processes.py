@@ -1,4 +1,4 @@
-"""What is bought and made on one store while two processes serve it: one key a claim, at once."""
+"""Claims and new keys while two processes serve one store: one key per claim, valid at once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -59,7 +59,7 @@ def test_twenty_claims_spread_over_two_processes_give_one_key_and_nineteen_409(t
 
 
 def as_member(folder: Path, work: Callable[[MemberKeys], Awaitable[str | None]]) -> str | None:
-    """Do in this process what the pages of another would do for a member."""
+    """Act for a member in this process, as the pages of another process would."""
     said: list[str | None] = []
 
     async def run(store: AccessStore) -> None:

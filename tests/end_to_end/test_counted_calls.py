@@ -1,4 +1,4 @@
-"""The count of calls where processes are killed, and where two of them serve one store."""
+"""The count of calls if a process is killed, and if two processes serve one store."""
 
 import asyncio
 import itertools
@@ -39,7 +39,7 @@ def new_key(folder: Path) -> str:
 def serving(
     folder: Path, processes: int, **settings: str
 ) -> Iterator[list[tuple[RunningCommand, int]]]:
-    """Serve a folder by so many processes; yield each with its port once all listen."""
+    """Serve a folder by several processes; yield each with its port once all listen."""
     source = f"files:{folder / 'bars'}"
     with ExitStack() as started:
         made = []
@@ -53,9 +53,9 @@ def serving(
 
 @dataclass
 class Connection:
-    """One connection kept alive, over which the same call is made again and again.
+    """One kept-alive connection that repeats the same call.
 
-    It does little else than wait, so that the load comes to rest in the server.
+    It mostly waits, so that the load falls on the server.
     """
 
     reader: asyncio.StreamReader
@@ -63,7 +63,7 @@ class Connection:
     request: bytes
 
     async def call(self) -> int:
-        """Make the call; return the status of its answer, over MCP the one it would have."""
+        """Make the call; return its HTTP status, over MCP the equivalent one."""
         self.writer.write(self.request)
         head = await self.reader.readuntil(b"\r\n\r\n")
         body = await self.reader.readexactly(int(found(rb"content-length: (\d+)", head)))
@@ -103,7 +103,7 @@ def request(transport: Transport, api_key: str, tool: str) -> bytes:
 
 
 def stored(folder: Path) -> list[int]:
-    """Return the counts of all keys and days, as any other program would read them."""
+    """Return the stored counts of all keys and days, read as by another program."""
     with closing(sqlite3.connect(folder / "signals.db-access")) as db:
         return [used for (used,) in db.execute("SELECT used FROM usage")]
 
@@ -111,7 +111,7 @@ def stored(folder: Path) -> list[int]:
 async def called_until_killed(
     process: RunningCommand, port: int, api_key: str, after: int
 ) -> tuple[int, int]:
-    """Call from many connections, kill the process amid; return answers and calls made."""
+    """Call over many connections and kill the process meanwhile; return answers and calls."""
     sent, answered = itertools.count(), itertools.count()
 
     async def call_on(transport: Transport) -> None:
@@ -129,7 +129,7 @@ async def called_until_killed(
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.prove)])
-def test_killed_under_load_no_answer_that_was_received_is_missing_from_the_count(
+def test_no_received_answer_is_missing_from_the_count_if_a_process_is_killed_under_load(
     folder: Path, kills: int
 ) -> None:
     api_key, answered, sent = new_key(folder), 0, 0
@@ -144,17 +144,17 @@ def test_killed_under_load_no_answer_that_was_received_is_missing_from_the_count
 
 
 async def called_together(api_key: str, ports: Sequence[int], times: int) -> list[int]:
-    """Call each port over both faces at once, so many times each; return the statuses."""
+    """Call each port over both transports at once, several times each; return the statuses."""
 
     async def call_on(port: int, transport: Transport) -> list[int]:
         async with connected(port, transport, api_key, STATE) as connection:
             return [await connection.call() for _ in range(times)]
 
     async with asyncio.timeout(60):
-        asked = [
+        pending_calls = [
             call_on(port, transport) for port in ports for transport in FACES for _ in range(4)
         ]
-        return [status for made in await asyncio.gather(*asked) for status in made]
+        return [status for made in await asyncio.gather(*pending_calls) for status in made]
 
 
 def test_two_processes_on_one_store_share_the_limit_and_a_revocation_to_the_call(
@@ -165,7 +165,7 @@ def test_two_processes_on_one_store_share_the_limit_and_a_revocation_to_the_call
         ports = [port for _, port in served]
         statuses = asyncio.run(called_together(new_key(folder), ports, 20))
         assert set(statuses) == {200, 429}
-        # Over a midnight there are two days, each with a limit of its own.
+        # If midnight falls between, there are two days, each with its own limit.
         assert max(stored(folder)) == limit
         assert sum(stored(folder)) == statuses.count(200)
 

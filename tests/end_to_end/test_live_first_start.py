@@ -1,4 +1,4 @@
-"""A first start on live venues, as its operator and the first callers see it: real processes."""
+"""A first start on live venues, in real processes, as the operator and first clients see it."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def only(*tickers: str) -> Universe:
 
 @pytest.fixture
 async def double() -> AsyncIterator[VenuesDouble]:
-    """The venues by the wall clock; they list a coin and a stock."""
+    """The venues' double on the wall clock; it lists a coin and a stock."""
     async with run_venues_double(wall_clock) as running_double:
         now = wall_clock() // 1000 // HOUR_S * HOUR_S
         await list_universe(running_double, only("ETH", "NVDA"), now - 332 * DAY_S, now + DAY_S)
@@ -48,12 +48,12 @@ async def double() -> AsyncIterator[VenuesDouble]:
 
 
 def history(double: VenuesDouble) -> list[VenueRequest]:
-    return [asked for asked in double.get_venue("binance").requests if "klines" in asked.path]
+    return [request for request in double.get_venue("binance").requests if "klines" in request.path]
 
 
-async def until_asked(double: VenuesDouble, count: int) -> None:
+async def wait_for_requests(double: VenuesDouble, count: int) -> None:
     async with asyncio.timeout(WITHIN_S):
-        while len(history(double)) < count:  # noqa: ASYNC110 (the double is asked, and says nothing)
+        while len(history(double)) < count:  # noqa: ASYNC110 (the double offers no event)
             await asyncio.sleep(0.002)
 
 
@@ -62,13 +62,13 @@ async def state_once_served(client: httpx.AsyncClient) -> dict[str, Any]:
         while True:
             answer = await client.get("/api/v1/state")
             if answer.status_code != 503:
-                told: dict[str, Any] = answer.raise_for_status().json()
-                return told
+                body: dict[str, Any] = answer.raise_for_status().json()
+                return body
             await asyncio.sleep(0.02)
 
 
 @pytest.mark.clause("fresh")
-async def test_a_first_start_says_how_far_it_is_and_goes_on_from_there_when_killed(
+async def test_a_first_start_reports_its_progress_and_continues_from_there_if_killed(
     double, tmp_path
 ):
     given = build_live_settings(tmp_path, only("ETH"), double)
@@ -77,7 +77,7 @@ async def test_a_first_start_says_how_far_it_is_and_goes_on_from_there_when_kill
     address = f"http://127.0.0.1:{given['port']}"
     async with httpx.AsyncClient(base_url=address, headers=headers, timeout=WITHIN_S) as client:
         with start_signals(tmp_path, "serve", **given) as process:
-            await until_asked(double, 4)
+            await wait_for_requests(double, 4)
             double.get_venue("binance").add_failure("hanging", path="klines", times=None)
             await asyncio.to_thread(process.wait_for_line, "Listening on ")
             assert (
@@ -104,14 +104,14 @@ async def test_a_first_start_says_how_far_it_is_and_goes_on_from_there_when_kill
     assert (state["meta"]["source"], state["meta"]["simulated"]) == ("live", False)
     assert state["meta"]["stale"] is False
     assert [asset["ticker"] for asset in state["assets"]] == ["ETH"]
-    after = [asked.get_seconds("startTime", 0) for asked in history(double)[hung:]]
+    after = [request.get_seconds("startTime", 0) for request in history(double)[hung:]]
     compared = (MAX_COMPARED_BARS + 1) * HOUR_S
     assert min(after) >= kept // 1000 // HOUR_S * HOUR_S - compared
     assert max(Counter(after).values()) == 1
 
 
 @pytest.mark.prove
-async def test_of_several_processes_one_alone_asks_the_venues(double, tmp_path):
+async def test_only_one_of_several_processes_sends_requests_to_the_venues(double, tmp_path):
     given = build_live_settings(tmp_path, only("ETH"), double)
     made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "tests")
     headers = {"X-Api-Key": made.stdout.strip()}
@@ -122,12 +122,14 @@ async def test_of_several_processes_one_alone_asks_the_venues(double, tmp_path):
             state = await state_once_served(client)
             assert await asyncio.to_thread(process.stop) == 0
     assert state["meta"]["source"] == "live"
-    asked = [one.get_seconds("startTime", 0) for one in history(double)]
-    assert max(Counter(asked).values()) == 1
+    request = [one.get_seconds("startTime", 0) for one in history(double)]
+    assert max(Counter(request).values()) == 1
 
 
 @pytest.mark.prove
-async def test_compute_builds_history_alone_and_repeats_no_secret_of_a_wrong_key(double, tmp_path):
+async def test_compute_builds_history_by_itself_and_quotes_no_secret_of_a_wrong_key(
+    double, tmp_path
+):
     given = build_live_settings(tmp_path, only("ETH", "NVDA"), double)
     wrong = {"alpaca_key_id": "PKWRONG0KEY", "alpaca_secret_key": "wrong+secret/value"}
     with start_signals(tmp_path, "compute", **given, **wrong) as process:

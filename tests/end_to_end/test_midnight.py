@@ -1,6 +1,6 @@
-"""A served process whose clock Debian's faketime drives, many times as fast, over midnight.
+"""A served process over midnight, with its clock sped up by Debian's faketime.
 
-Part of `make prove`: over midnight at 20 times, a whole day at 360, a quota spent before midnight.
+Part of `make prove`: midnight at 20 times, a whole day at 360, a quota exhausted before midnight.
 """
 
 import sqlite3
@@ -43,8 +43,8 @@ class PassMade:
     late: frozenset[str]
 
 
-def passes_after(folder: Path, market_time: int) -> list[PassMade]:
-    """Return the passes whose market time is later, oldest first."""
+def commits_after(folder: Path, market_time: int) -> list[PassMade]:
+    """Return the commits with a later market time, oldest first."""
     with closing(sqlite3.connect(folder / "signals.db")) as db:
         found = db.execute(
             "SELECT number, market_time, written_at, first_created_at, last_created_at "
@@ -109,7 +109,7 @@ def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs, t
         meta = httpx.get(address, headers={"X-Api-Key": api_key}).json()["meta"]
         assert process.stop() == 0
 
-    made = passes_after(tmp_path, MIDNIGHT_MS - 5 * HOUR_MS + 3 * MINUTE_MS)
+    made = commits_after(tmp_path, MIDNIGHT_MS - 5 * HOUR_MS + 3 * MINUTE_MS)
     print_table(made, rate)
     caught_up, live = made[0], made[1:]
     assert caught_up.market_time == MIDNIGHT_MS - HOUR_MS + 3 * MINUTE_MS
@@ -135,7 +135,7 @@ def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs, t
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean"), done.stdout
 
 
-def test_a_quota_spent_before_midnight_is_whole_again_when_retry_after_says(tmp_path):
+def test_a_quota_exhausted_before_midnight_is_full_again_after_retry_after(tmp_path):
     rate = 60
     driven = build_faketime_variables("2026-11-14 23:50:00", rate)
     if not driven:

@@ -1,4 +1,4 @@
-"""Another universe file on a store that a running server reads: it follows without a restart."""
+"""A running server follows another universe file on its store without a restart."""
 
 import tomllib
 from pathlib import Path
@@ -21,7 +21,7 @@ Answers = dict[str, Any]
 
 
 def twelve_assets(folder: Path) -> Path:
-    """Cut twelve entries from the packaged file, of crypto and stocks alone.
+    """Cut twelve entries from the packaged file, only crypto and stocks.
 
     BTC and NVDA are followed by the alert engines, as there.
     """
@@ -38,8 +38,8 @@ def write_market(folder: Path, count: int) -> None:
         write_bars(folder, ticker, make_bars(ticker, list_opens(DENSE, DENSE + count * 3600)))
 
 
-def asked(address: str, api_key: str) -> Answers:
-    """Return what the running server says of its coverage, its readings and its feed."""
+def fetch_answers(address: str, api_key: str) -> Answers:
+    """Return the running server's answers about coverage, readings and feed."""
     headers = {"Authorization": f"Bearer {api_key}"}
     with httpx.Client(base_url=f"{address}/api/v1", headers=headers) as client:
         listing = client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
@@ -53,10 +53,10 @@ def asked(address: str, api_key: str) -> Answers:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory) -> tuple[Answers, Answers]:
-    """What one server process says under the packaged universe and then under the other one.
+def before_and_after(tmp_path_factory) -> tuple[Answers, Answers]:
+    """The answers of one server process under the packaged universe, then under the other one.
 
-    It has stepped the folder to its end when the folder grows and another process steps the rest.
+    It steps the folder to its end; then the folder grows, and another process steps the rest.
     """
     folder = tmp_path_factory.mktemp("universe")
     bars = folder / "bars"
@@ -64,13 +64,13 @@ def told(tmp_path_factory) -> tuple[Answers, Answers]:
     write_market(bars, FIRST_COUNT)
     api_key = run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(folder, source=f"files:{bars}") as (address, _):
-        before = asked(address, api_key)
+        before = fetch_answers(address, api_key)
         write_market(bars, COUNT)
         (bars / f"{DROPPED}_1h.csv").unlink()
         other = str(twelve_assets(folder))
         replayed = run_signals(folder, "replay", "--bars", str(bars), universe=other)
         assert replayed.returncode == 0, replayed.stderr
-        return before, asked(address, api_key)
+        return before, fetch_answers(address, api_key)
 
 
 def enum(answers: Answers, tool: str, argument: str) -> list[str]:
@@ -83,19 +83,19 @@ def coverage_rows(answers: Answers) -> dict[str, tuple[list[str], list[str]]]:
     return {row["ticker"]: (row["universe"], row["alerts"]) for row in rows}
 
 
-def test_the_running_catalog_counts_the_assets_of_the_new_file(told):
+def test_the_running_catalog_counts_the_assets_of_the_new_file(before_and_after):
     counts = [
         [answers["catalog"]["assets"][n] for n in ("total", "crypto", "equities_and_metals")]
-        for answers in told
+        for answers in before_and_after
     ]
     assert counts == [[251, 176, 75], [12, 8, 4]]
-    before, after = (list(coverage_rows(answers)) for answers in told)
+    before, after = (list(coverage_rows(answers)) for answers in before_and_after)
     assert sorted(after) == sorted([*FOLLOWED, *OTHERS])
     assert after == [ticker for ticker in before if ticker in after]
 
 
-def test_the_tiers_follow_the_files_of_the_folder_and_the_alerts_of_the_universe(told):
-    before, after = (answers["catalog"]["tiers"] for answers in told)
+def test_the_tiers_follow_the_files_of_the_folder_and_the_alerts_of_the_universe(before_and_after):
+    before, after = (answers["catalog"]["tiers"] for answers in before_and_after)
     assert (before["universe"]["assets"], after["universe"]["assets"]) == (4, 3)
     assert before["universe"]["logged_combinations"] == 4 * 3 * 6
     assert after["universe"]["logged_combinations"] == 3 * 3 * 6
@@ -106,15 +106,15 @@ def test_the_tiers_follow_the_files_of_the_folder_and_the_alerts_of_the_universe
         assert tiers["alerts"]["engines"] == 2 * 2 * 7
 
 
-def test_an_asset_without_a_file_is_listed_as_not_covered(told):
-    rows = coverage_rows(told[1])
+def test_an_asset_without_a_file_is_listed_as_not_covered(before_and_after):
+    rows = coverage_rows(before_and_after[1])
     assert rows["NVDA"] == (["1h", "4h", "1d"], ["4h", "1d"])
     assert rows["DOGE"] == (["1h", "4h", "1d"], [])
     assert rows["XRP"] == ([], [])
 
 
-def test_the_enums_of_the_tools_lose_the_class_that_is_gone(told):
-    before, after = told
+def test_the_enums_of_the_tools_lose_the_class_that_is_gone(before_and_after):
+    before, after = before_and_after
     for tool in ("signals_get_state", "signals_get_confluence"):
         assert enum(before, tool, "asset_class") == ["crypto", "stock", "metal"]
         assert enum(after, tool, "asset_class") == ["crypto", "stock"]
@@ -123,8 +123,8 @@ def test_the_enums_of_the_tools_lose_the_class_that_is_gone(told):
     )
 
 
-def test_the_running_stats_count_what_the_second_replay_published(told):
-    before, after = (answers["stats"] for answers in told)
+def test_the_running_stats_count_the_rows_of_the_second_replay(before_and_after):
+    before, after = (answers["stats"] for answers in before_and_after)
     assert before["window"]["until"] < after["window"]["until"]
     totals = [stats["universe_tier"]["total_signals"] for stats in (before, after)]
     assert 0 < totals[0] < totals[1]
@@ -132,17 +132,20 @@ def test_the_running_stats_count_what_the_second_replay_published(told):
     assert starts[0] == starts[1]
 
 
-def test_dropped_assets_are_named_as_removed_everywhere(told):
-    _, after = told
+def test_dropped_assets_are_named_as_removed_everywhere(before_and_after):
+    _, after = before_and_after
     for name in ("catalog", "stats", "state"):
         assert after[name]["meta"]["removed_assets"] == [DROPPED]
 
 
-def test_readings_and_rows_of_a_dropped_asset_stay(told):
+def test_readings_and_rows_of_a_dropped_asset_stay(before_and_after):
     before, after = (
-        {asset["ticker"]: asset for asset in answers["state"]["assets"]} for answers in told
+        {asset["ticker"]: asset for asset in answers["state"]["assets"]}
+        for answers in before_and_after
     )
     assert after[DROPPED] == before[DROPPED]
     assert set(after) == set(before) == {"BTC", "DOGE", "NVDA", DROPPED}
     assert after != before
-    assert told[1]["dropped"]["signals"] == told[0]["dropped"]["signals"] != []
+    assert (
+        before_and_after[1]["dropped"]["signals"] == before_and_after[0]["dropped"]["signals"] != []
+    )

@@ -1,7 +1,7 @@
-"""What was served at random instants, recorded by a client then, and asked for again afterwards.
+"""Answers that a client recorded at random instants equal the past snapshots of those instants.
 
-A loop computes on a simulated market while another process serves its store; one clock, which the
-test moves, is that of both. Late assets, a stop over midnight and a catch-up lie between.
+A loop computes on a simulated market while another process serves its store, both on one clock,
+which the test moves. Late assets, a stop over midnight and a catch-up lie between.
 """
 
 import json
@@ -53,7 +53,7 @@ def universe_of(tickers: Collection[str]) -> Universe:
 
 
 def random_instants(draw: Random, count: int) -> list[int]:
-    """Draw instants: half of them at any time, half within the minutes in which a run is made.
+    """Draw instants: half of them at any time, half within the minutes of a run.
 
     The first is while the first start still waits for an asset.
     """
@@ -67,7 +67,7 @@ def random_instants(draw: Random, count: int) -> list[int]:
 
 @dataclass
 class Recorder:
-    """A client that asks at given instants of the clock and writes down what it was told."""
+    """A client that records the answers at given instants of the clock."""
 
     service: ServiceProcess
     instants: list[int]
@@ -75,7 +75,7 @@ class Recorder:
     recorded: dict[int, tuple[dict[str, str], str]] = field(default_factory=dict)
 
     async def until(self, now: int) -> None:
-        """Ask at every instant before a time; what is served has not changed until then."""
+        """Record the answers at every instant before a time, up to which they do not change."""
         while self.instants and self.instants[0] < now:
             moment = self.instants.pop(0)
             query = {
@@ -87,7 +87,7 @@ class Recorder:
 
 
 async def answers(service: ServiceProcess, now: int, query: dict[str, str], **as_of: str) -> str:
-    """Return what state and confluence say at a time, but for what looks ahead of it."""
+    """Return the answers of state and confluence at a time, without the fields about the future."""
     state = await service.get_at(now, "/state", **as_of)
     confluence = await service.get_at(now, "/confluence", **query, **as_of)
     said = [state["as_of"], state["assets"], state["counts"], confluence["results"]]
@@ -102,7 +102,7 @@ async def answers(service: ServiceProcess, now: int, query: dict[str, str], **as
 async def live(
     folder: Path, universe: Universe, recorder: Recorder, begins: int, ends: int
 ) -> list[CommitRow]:
-    """Compute from one time to another, asking in every pause; return the passes made so far."""
+    """Compute from one time to another, recording in every pause; return the number of commits."""
     clock = AcceleratedClock(begins // 1000, step_s=15)
     clock.ends_at = ends // 1000
 
@@ -123,7 +123,7 @@ async def live(
     [(8, SOME), pytest.param(200, EVERY, marks=pytest.mark.prove)],
     ids=["some", "every"],
 )
-async def test_the_past_is_answered_as_it_was_answered_then(
+async def test_past_snapshots_are_served_as_they_were_then(
     tmp_path: Path, count: int, tickers: Collection[str]
 ):
     draw, universe = Random(count), universe_of(tickers)
@@ -132,12 +132,14 @@ async def test_the_past_is_answered_as_it_was_answered_then(
         recorder = Recorder(service, list(instants), draw)
         await live(tmp_path, universe, recorder, BEGINS, STOPS)
         await recorder.until(RESUMES)
-        passes = await live(tmp_path, universe, recorder, RESUMES, ENDS)
+        commit_rows = await live(tmp_path, universe, recorder, RESUMES, ENDS)
         assert list(recorder.recorded) == instants
         for moment, (query, then) in recorder.recorded.items():
-            asked = await answers(service, ENDS + DAY_MS, query, as_of=format_instant(moment))
-            assert asked == then, format_instant(moment)
+            past_answers = await answers(
+                service, ENDS + DAY_MS, query, as_of=format_instant(moment)
+            )
+            assert past_answers == then, format_instant(moment)
     assert len({then for _, then in recorder.recorded.values()}) > count // 2
-    written = [row.market_time for row in passes if row.written_at is not None]
+    written = [row.market_time for row in commit_rows if row.written_at is not None]
     assert len(set(written)) < len(written)  # there were passes for late assets
     assert max(after - before for before, after in pairwise(written)) == 5 * HOUR_MS

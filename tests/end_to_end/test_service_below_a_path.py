@@ -1,4 +1,4 @@
-"""Behind a proxy that serves all of it below a path, every link, form and cookie still works."""
+"""If a proxy serves everything below a path, every link, form and cookie still works."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ BELOW = "/below/this"
 
 
 class Prefixed:
-    """A proxy as far as paths go: hands on what lies below a path, and nothing else."""
+    """A stand-in for a proxy: it forwards requests below a path, and no others."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -34,7 +34,7 @@ class Prefixed:
 
 @asynccontextmanager
 async def below(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
-    """A browser at a service of the same stores, which is reached below a path alone."""
+    """A client of a service over the same stores that is reachable only below a path."""
     with open_loopback_socket() as bound:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
         base_url = address + BELOW
@@ -56,7 +56,7 @@ async def below(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def signed_in(served: RunningService, client: httpx.AsyncClient) -> httpx.Response:
-    """Sign in by a mailed link; return the answer to it."""
+    """Sign in by a mailed link; return the response."""
     answer = await client.post(f"{BELOW}/sign-in", data={"contact_email": EMAIL})
     check_page(answer, 200, "Check your inbox")
     (link,) = LINK.findall((await served.mailbox.wait_for_mail()).get_content())
@@ -64,7 +64,7 @@ async def signed_in(served: RunningService, client: httpx.AsyncClient) -> httpx.
 
 
 def links_of(answer: httpx.Response) -> set[str]:
-    """Return the addresses that a page leads to or rests on."""
+    """Return the addresses that a page links to or loads."""
     page = Page(answer)
     links = [one.get("href") for tag in ("a", "link") for one in page.find_all(tag)]
     links += [script["src"] for script in page.find_all("script")]
@@ -72,7 +72,7 @@ def links_of(answer: httpx.Response) -> set[str]:
 
 
 async def walked(client: httpx.AsyncClient, start: str, pages: int = 20) -> set[str]:
-    """Follow links from a page within the service, all of which must be there; return the paths."""
+    """Follow all links within the service from a page; every one must exist. Return the paths."""
     waiting, seen = [str(client.base_url.join(start))], set[str]()
     while waiting and len(seen) < pages:
         answer = await client.get(waiting.pop(0))

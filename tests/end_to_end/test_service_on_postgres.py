@@ -1,4 +1,4 @@
-"""One who outgrows a machine changes a URL: the commands, and many processes, on PostgreSQL."""
+"""The commands, and several processes, on PostgreSQL: only the database URL changes."""
 
 import asyncio
 import os
@@ -38,11 +38,11 @@ HIDDEN = "hidden"
 
 @pytest.fixture
 def url(database: str) -> str:
-    """The address of an empty database, with a password that the server does not ask for."""
+    """The URL of an empty database, with a password that the server does not require."""
     return database.replace("@", f":{HIDDEN}@")
 
 
-def test_each_command_does_on_postgresql_what_it_does_on_files(tmp_path: Path, url: str):
+def test_each_command_works_on_postgresql_as_on_files(tmp_path: Path, url: str):
     said = []
 
     def run(*arguments: str, status: int = 0, **settings: str) -> str:
@@ -63,10 +63,10 @@ def test_each_command_does_on_postgresql_what_it_does_on_files(tmp_path: Path, u
     assert run("keys", "list").endswith("\tme")
     assert run("audit").splitlines()[-1] == "clean"
     assert run("prune") == "pruned 0 rows"
-    told = run("doctor", source=source)
-    assert {line.split()[0] for line in told.splitlines()} == {"ok"}
-    assert "PostgreSQL" in told
-    assert "computing: no process at the moment" in told
+    output = run("doctor", source=source)
+    assert {line.split()[0] for line in output.splitlines()} == {"ok"}
+    assert "PostgreSQL" in output
+    assert "computing: no process at the moment" in output
     run("backup", status=1)
     assert "pg_dump" in only_line(said[-1])
     run("restore", "copy", status=1)
@@ -88,9 +88,7 @@ def test_each_command_does_on_postgresql_what_it_does_on_files(tmp_path: Path, u
     assert {path.name for path in tmp_path.iterdir()} == {"bars"}
 
 
-def test_a_move_takes_files_into_a_database_that_is_used_once_its_audit_is_clean(
-    tmp_path: Path, url: str
-):
+def test_a_migrated_database_is_used_once_its_audit_is_clean(tmp_path: Path, url: str):
     path = tmp_path / "signals.db"
     file, said = f"sqlite:///{path}", []
 
@@ -135,7 +133,7 @@ async def served_twice(
         yield first, second
 
 
-async def test_two_that_serve_share_quota_throttle_and_revocation_to_the_call(database: str):
+async def test_two_serving_processes_share_quota_throttle_and_revocation_to_the_call(database: str):
     limits = {"daily_limit": 4, "attempt_limit": Limit(2, 600)}
     async with served_twice(database, **limits) as (first, second):
         headers = first.key_headers
@@ -144,12 +142,12 @@ async def test_two_that_serve_share_quota_throttle_and_revocation_to_the_call(da
         ]
         assert turns == [200, 200, 200, 200, 429, 429]
         email = {"contact_email": "agent@example.com"}
-        asked = [
+        responses = [
             await one.client.post("/api/v1/access-request", json=email)
             for one in (first, second, first, second)
         ]
-        assert [answer.is_success for answer in asked] == [True, True, False, False]
-        assert asked[-1].status_code == 429
+        assert [answer.is_success for answer in responses] == [True, True, False, False]
+        assert responses[-1].status_code == 429
         mine, _ = await second.keys.list()
         assert await second.keys.revoke(mine.id)
         answer = await first.get_api("/state", **headers)
@@ -165,7 +163,7 @@ async def test_a_commit_by_one_process_is_soon_served_by_another(database: str):
                 await asyncio.sleep(0.01)
 
 
-async def test_the_upkeep_that_two_processes_make_at_once_deletes_all_once(database: str):
+async def test_maintenance_by_two_processes_at_once_deletes_every_row_once(database: str):
     rows = 40
     async with served_twice(database) as (first, second):
         for number in range(rows):
@@ -183,7 +181,7 @@ def computing(folder: Path, url: str, **settings: str) -> AbstractContextManager
 
 @pytest.mark.prove
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
-def test_another_process_takes_over_when_the_one_that_computes_is_gone(
+def test_another_process_takes_over_when_the_computing_one_is_gone(
     tmp_path: Path, url: str, number: signal.Signals
 ):
     with computing(tmp_path, url) as first:
@@ -199,33 +197,33 @@ def test_another_process_takes_over_when_the_one_that_computes_is_gone(
 
 
 @pytest.mark.prove
-async def test_one_whose_session_is_cut_says_so_and_goes_on_where_nobody_took_over(
+async def test_a_process_that_lost_its_session_logs_it_and_continues_if_no_other_took_over(
     tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]
 ):
     universe = write_cut_universe(tmp_path, {"BTC", "NVDA"})
     settings = Settings.read({"SIGNALS_DATABASE_URL": database, "SIGNALS_UNIVERSE": universe})
     clock = ManualClock()
     computing = asyncio.create_task(compute(settings, INDICATORS, clock))
-    told = ""
+    output = ""
 
     async def says(text: str) -> None:
-        nonlocal told
-        while text not in told:
+        nonlocal output
+        while text not in output:
             await asyncio.sleep(0.01)
-            told += "".join(capsys.readouterr())
+            output += "".join(capsys.readouterr())
 
     async with asyncio.timeout(60):
         await says("Computing on postgresql://")
         for hours in (1, 2):
-            told = ""
+            output = ""
             await cut_sessions(database)
             clock.now = NOON + hours * HOUR_MS
             await says("standing_by")
             await says(f"hour={format_instant(clock.now)[:14]}00:00.000Z")
             await says("rows=")  # of the prune that follows, so that nothing is amid
-            assert told.count("standing_by") == 1
-            assert "no longer computing on postgresql://" in told
-            assert "run_failed" not in told
+            assert output.count("standing_by") == 1
+            assert "no longer computing on postgresql://" in output
+            assert "run_failed" not in output
         os.kill(os.getpid(), signal.SIGTERM)
         assert await computing == 0
     done = await asyncio.to_thread(

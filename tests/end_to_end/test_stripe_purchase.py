@@ -1,4 +1,4 @@
-"""A purchase by Stripe's own library through a real `signals serve`, which leaves no secret."""
+"""A purchase with Stripe's own library through a real `signals serve`, which leaks no secret."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -25,7 +25,7 @@ UNKNOWN_TOKEN = "ct_" + "B" * 43
 
 @dataclass
 class Selling:
-    """A service in a process of its own, the Stripe that it sells by, and all that it said."""
+    """A service in a separate process, its Stripe double, and all of its output."""
 
     folder: Path
     address: str
@@ -35,7 +35,7 @@ class Selling:
     refusals: list[str] = field(default_factory=list)
 
     async def post(self, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
-        """Post JSON; what is no success is kept as text."""
+        """Post JSON; keep the text of any failed response."""
         response = await self.client.post(f"{self.address}{path}", json=body)
         return self._kept(response), response.json()
 
@@ -49,7 +49,7 @@ class Selling:
         return response.status_code
 
     async def checkout(self, client: str = "192.0.2.1") -> tuple[int, dict[str, Any]]:
-        """Begin a checkout from an address, as a proxy that the service trusts tells it."""
+        """Begin a checkout from a client address, as reported by a trusted proxy."""
         self.client.headers["X-Forwarded-For"] = client
         return await self.post("/api/v1/access/checkout", contact_email="agent@example.com")
 
@@ -66,7 +66,7 @@ class Selling:
 
 @asynccontextmanager
 async def service(folder: Path) -> AsyncIterator[Selling]:
-    """Serve a recording and sell it by a Stripe that cannot be asked while the service starts."""
+    """Serve a recording and sell it by a Stripe that is unreachable while the service starts."""
     bars, port = write_bars(folder / "bars"), find_free_port()
     async with run_stripe_double(wall_clock) as stripe, httpx.AsyncClient(timeout=30) as client:
         stripe.fail(503)
@@ -79,7 +79,7 @@ async def service(folder: Path) -> AsyncIterator[Selling]:
 
 
 def stored(folder: Path) -> bytes:
-    """Return all that the two files of a store hold, their logs too."""
+    """Return all bytes of a store's two files and their logs."""
     files = sorted(folder.glob("signals.db*"))
     assert {"signals.db", "signals.db-access", "signals.db-access-wal"} <= {f.name for f in files}
     return b"".join(file.read_bytes() for file in files)

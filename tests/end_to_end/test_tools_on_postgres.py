@@ -1,4 +1,4 @@
-"""The views over PostgreSQL: bodies that other modules run over SQLite, on a database each."""
+"""The tools over PostgreSQL: test bodies that other modules run over SQLite."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.clause("postgres")
 
 @pytest.fixture
 def transport() -> Transport:
-    """One transport: what both rest on is the same."""
+    """One transport is enough, because both share everything below."""
     return "mcp"
 
 
@@ -61,8 +61,8 @@ globals().update({body.__name__: body for body in BODIES})
 
 
 @asynccontextmanager
-async def asked(engine: PostgresEngine) -> AsyncIterator[list[str]]:
-    """Yield what the sessions of a pool are asked meanwhile."""
+async def recorded_statements(engine: PostgresEngine) -> AsyncIterator[list[str]]:
+    """Yield the list of statements that a pool's sessions run meanwhile."""
     said: list[str] = []
 
     def hear(query: LoggedQuery) -> None:
@@ -81,7 +81,10 @@ async def test_a_call_costs_the_database_its_count_and_at_most_one_page(
     served: RunningService,
 ) -> None:
     await wait_for_version(served.market, 0)
-    async with asked(served.market._engine) as read, asked(served.access._engine) as counted:
+    async with (
+        recorded_statements(served.market._engine) as read,
+        recorded_statements(served.access._engine) as counted,
+    ):
         for tool, cost in (("signals_get_state", 0), ("signals_get_signals", 1)):
             await served.call(tool, {})
             read.clear()

@@ -1,4 +1,4 @@
-"""Alerts through the whole chain: held to the slow model, over rebuilds and late passes."""
+"""Alerts through the whole pipeline, compared with the slow model, over rebuilds and late bars."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -47,7 +47,7 @@ ENGINES = ("4h", "1d")
 Rows = list[tuple[Any, ...]]
 
 
-def read_alone(label: str, series: Series) -> dict[str, list[ModelBar]]:
+def read_separately(label: str, series: Series) -> dict[str, list[ModelBar]]:
     """Return a series with each indicator's readings, each bar stepped at its close."""
     columns = [series[field] for field in Bar._fields]
     prices = zip(*(series[name].tolist() for name in ("high", "low", "close")), strict=True)
@@ -73,14 +73,14 @@ def modelled(folder: Path, end: int, chosen: Iterable[str]) -> Rows:
             if ticker in chosen and timeframe in ENGINES:
                 held = series[ticker, timeframe]
                 cut = {name: column[held["close_time"] <= end] for name, column in held.items()}
-                for indicator, bars in read_alone(ticker, cut).items():
+                for indicator, bars in read_separately(ticker, cut).items():
                     out = alert_model.run_publisher(timeframe, bars, end)
                     outs[ticker, timeframe, indicator] = out
     return alert_model.merge_published(outs)
 
 
-def told(rows: Rows) -> Rows:
-    """Return alerts as the model tells them: the hour in place of `created_at`, no epoch."""
+def to_model_form(rows: Rows) -> Rows:
+    """Return alerts in the model's form: hours instead of `created_at`, without epochs."""
     return [
         (
             *(row[TICKER], row[TIMEFRAME], row[INDICATOR]),
@@ -95,7 +95,7 @@ def test_the_small_market_publishes_what_the_model_does(whole: Content, bars_fol
     assert {row[ACTION] for row in whole["alerts"]} == {"LONG", "SHORT", "CLOSE"}
     assert len(whole["alerts"]) > 50
     expected = modelled(bars_folder, END, {"BTC", "IBM", "XAU"})
-    assert told([row for row in whole["alerts"] if row[TICKER] != "MATIC"]) == expected
+    assert to_model_form([row for row in whole["alerts"] if row[TICKER] != "MATIC"]) == expected
     assert {row[TICKER] for row in whole["alerts"]} == {"IBM", "MATIC", "XAU"}  # BTC is too young
 
 
@@ -111,7 +111,7 @@ async def test_hard_bars_publish_what_the_model_does(name: str, tmp_path: Path):
     held = await replay_bars(tmp_path / "m.db", folder, universe, end)
     expected = modelled(folder, end, {a.ticker for a in universe.assets if a.alerts})
     assert len(expected) > 10
-    assert told(held["alerts"]) == expected
+    assert to_model_form(held["alerts"]) == expected
     assert (await audit_store(tmp_path / "m.db", universe)).findings == []
 
 
@@ -130,7 +130,7 @@ def test_changes_and_alerts_share_one_sequence_and_changes_come_first_in_an_hour
 
 
 def check_cooldown(alerts: Rows) -> None:
-    """An action of an engine goes out at most once in 20 candles."""
+    """Assert that an engine publishes an action at most once in 20 candles."""
     last: dict[tuple[Any, ...], int] = {}
     for row in alerts:
         key = (row[TICKER], row[INDICATOR], row[TIMEFRAME], row[ACTION])
@@ -144,7 +144,7 @@ def test_an_action_of_an_engine_goes_out_at_most_once_in_twenty_candles(whole: C
     check_cooldown(whole["alerts"])
 
 
-async def test_a_store_of_stepped_bars_without_engines_publishes_from_the_next_bar_on(
+async def test_a_store_that_had_no_engines_publishes_from_the_next_bar_on(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
     path, joins = tmp_path / "m.db", DENSE + 8 * DAY_S
@@ -165,7 +165,7 @@ async def test_a_store_of_stepped_bars_without_engines_publishes_from_the_next_b
     assert after["alerts"]
     assert min(row[CLOSE] for row in after["alerts"]) > joins
     check_cooldown(after["alerts"])
-    # The engines stand where they always would, so what goes out is what fires in the whole.
+    # The engines are in the state of an uninterrupted run, so the same actions fire.
     assert {row[1:] for row in after["alerts"]} & {row[1:] for row in whole["alerts"]}
     assert (await audit_store(path, universe)).findings == []
 
@@ -177,7 +177,7 @@ def replace_alerts(universe: Universe, followed: Iterable[str]) -> Universe:
     return Universe(assets=assets, renamed_on=universe.renamed_on)
 
 
-async def test_an_audit_of_a_store_whose_engines_have_not_begun_is_clean(
+async def test_an_audit_is_clean_if_the_alert_engines_have_not_begun(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
     path = tmp_path / "m.db"
@@ -185,7 +185,7 @@ async def test_an_audit_of_a_store_whose_engines_have_not_begun_is_clean(
     assert (await audit_store(path, universe)).findings == []
 
 
-async def test_engines_that_were_not_followed_for_a_while_begin_anew_with_their_cooldown(
+async def test_engines_that_were_not_followed_for_a_while_restart_with_their_cooldown(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
     path = tmp_path / "m.db"
@@ -203,7 +203,7 @@ async def test_engines_that_were_not_followed_for_a_while_begin_anew_with_their_
     check_cooldown(after["alerts"])
 
 
-async def test_a_raised_version_rebuilds_its_engines_and_keeps_the_cooldown_of_what_was_published(
+async def test_a_raised_version_rebuilds_its_engines_and_keeps_the_cooldown_of_published_alerts(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
     path, raised = tmp_path / "m.db", DENSE - 10 * DAY_S
@@ -237,7 +237,7 @@ def expected(
     end: int,
     late: Mapping[int, int] = {},
 ) -> list[tuple[Any, ...]]:
-    """Model the metronome's engine; `late` says which bars step at which later hour."""
+    """Model the metronome's engine; `late` has the later hours at which some bars step."""
     period, buckets = TIMEFRAME_DURATIONS_S[timeframe], dict[int, list[float]]()
     for close in source.closes(ticker, -1, end):
         price = 100.0 + close // HOUR_S * 7919 % 100
@@ -251,7 +251,7 @@ def expected(
 
 
 async def published(path: Path, ticker: str, timeframe: Timeframe) -> list[tuple[Any, ...]]:
-    """Return what a store holds of one engine, with the hours at which it was written."""
+    """Return the stored alerts of one engine, with the hours at which they were written."""
     async with open_store(path) as store:
         rows = [row async for row in store.alerts()]
     return [
@@ -312,7 +312,7 @@ async def test_a_late_bar_fires_in_the_run_that_steps_it(tmp_path: Path, step_s:
 
 
 @pytest.mark.clause("3.3.10")
-async def test_alerts_of_one_run_are_milliseconds_apart_whatever_candles_they_fired_on(
+async def test_alerts_of_one_run_are_milliseconds_apart_even_if_they_fired_on_different_candles(
     tmp_path: Path,
 ):
     path, clock = tmp_path / "m.db", AcceleratedClock(march_s("13:20", day=3), step_s=60)
@@ -330,7 +330,7 @@ async def test_alerts_of_one_run_are_milliseconds_apart_whatever_candles_they_fi
     assert run < older.created_at < newer.created_at < run + 10
 
 
-async def test_hours_that_are_caught_up_publish_what_the_live_loop_would_have(tmp_path: Path):
+async def test_a_catch_up_publishes_the_same_alerts_as_the_live_loop(tmp_path: Path):
     path, clock = tmp_path / "m.db", AcceleratedClock(march_s("10:20", day=3), step_s=900)
     source = script(clock, BTC="24x7", NVDA="XNAS")
     await run_loop_until(path, source, clock, march_s("12:30", day=3))
@@ -341,6 +341,6 @@ async def test_hours_that_are_caught_up_publish_what_the_live_loop_would_have(tm
     for ticker in ("BTC", "NVDA"):
         wanted = expected(source, ticker, "4h", march_s("06:00", day=14))
         own = [row for row in rows if (row.ticker, row.timeframe) == (ticker, "4h")]
-        told = [(row.close_time, row.action, row.price) for row in own]
-        assert told == [out[1:] for out in wanted]
+        own_alerts = [(row.close_time, row.action, row.price) for row in own]
+        assert own_alerts == [out[1:] for out in wanted]
     await clean(path, source)

@@ -1,4 +1,4 @@
-"""The alert engine: INDICATORS.md's sentences by hand, then a slow model on random bars."""
+"""The alert engine: the rules of docs/indicators.md by hand, then a slow model on random bars."""
 
 from collections.abc import Sequence
 
@@ -107,9 +107,9 @@ def flat(count: int) -> list[tuple[float, float, float, int | None]]:
     return [(101.0, 99.0, 100.0, None)] * count
 
 
-def test_extreme_and_stop_take_in_the_bar_before_its_close_is_compared():
+def test_extreme_and_stop_include_the_bar_before_its_close_is_compared():
     # A range of 16 lifts the ATR from 2 to 3, so this bar's stop is 91, no longer 94: 92 stays.
-    # But a stop never falls: the entry's 94 holds, and 92 is beyond it.
+    # But a stop never moves back: the entry's 94 stays, and 92 is beyond it.
     entered = [*flat(20), (101.0, 99.0, 100.0, 1)]
     assert stepped([*entered, (108.0, 92.0, 92.0, 1)])[-1] == "CLOSE"
     assert stepped([*entered, (110.0, 94.0, 94.0, 1)])[-1] == "-"

@@ -1,4 +1,4 @@
-"""The publisher with its cooldown: sentences by hand, then the hour-by-hour model."""
+"""The publisher with its cooldown: cases by hand, then the hour-by-hour model."""
 
 from collections.abc import Sequence
 
@@ -27,8 +27,8 @@ def fires(*said: Said, late_h: float = 0) -> list[Firing]:
     ]
 
 
-def told(out: Sequence[Firing]) -> list[tuple[float, str, float]]:
-    """Return (published at, action, fired at) in hours from MONDAY, the price in its place."""
+def in_hours(out: Sequence[Firing]) -> list[tuple[float, str, float]]:
+    """Return (published at, action, fired at) in hours from MONDAY; the price holds the last."""
     return [
         ((one.hour - MONDAY) / HOUR_S, one.action, (one.close_time - MONDAY) / HOUR_S)
         for one in out
@@ -38,7 +38,7 @@ def told(out: Sequence[Firing]) -> list[tuple[float, str, float]]:
 def publish(
     *said: Said, until: float, timeframe: Timeframe = "4h"
 ) -> list[tuple[float, str, float]]:
-    return told(Publisher(timeframe).run(fires(*said), int(MONDAY + until * HOUR_S)))
+    return in_hours(Publisher(timeframe).run(fires(*said), int(MONDAY + until * HOUR_S)))
 
 
 @pytest.mark.clause("8.41")
@@ -63,7 +63,7 @@ def test_the_same_action_goes_out_once_per_eighty_hours():
 def test_a_held_alert_is_replaced_by_a_newer_one_of_its_action_and_keeps_its_own_price():
     publisher = Publisher("4h")
     out = publisher.run(fires((0, "LONG"), (20, "LONG"), (40, "LONG")), MONDAY + 80 * HOUR_S)
-    assert told(out)[1:] == [(80, "LONG", 40)]
+    assert in_hours(out)[1:] == [(80, "LONG", 40)]
     assert out[-1].price == 40
 
 
@@ -80,7 +80,7 @@ def test_a_held_alert_going_out_drops_the_others_too():
 
 
 @pytest.mark.clause("3.3.8")
-def test_a_close_goes_out_although_its_entry_was_held_back_and_never_will():
+def test_a_close_goes_out_although_its_entry_was_held_and_dropped():
     said = [(0, "LONG"), (4, "SHORT"), (8, "LONG"), (12, "CLOSE")]
     assert publish(*said, until=400) == [(0, "LONG", 0), (4, "SHORT", 4), (12, "CLOSE", 12)]
 
@@ -91,7 +91,7 @@ def test_an_entry_may_go_out_long_after_it_fired_and_before_the_close_that_ends_
     assert publish(*said, until=400)[2:] == [(80, "LONG", 8), (100, "CLOSE", 100)]
 
 
-def test_of_two_that_fall_due_in_one_hour_the_older_bar_is_judged_first_and_drops_the_other():
+def test_if_two_alerts_fall_due_in_one_hour_the_one_of_the_older_bar_drops_the_other():
     # Stepped in one late run, both go out at one hour, so their windows end together.
     publisher = Publisher("4h")
     first = fires((0, "LONG"), (4, "CLOSE"), late_h=8)
@@ -101,10 +101,10 @@ def test_of_two_that_fall_due_in_one_hour_the_older_bar_is_judged_first_and_drop
     ]
     held = fires((12, "CLOSE"), (16, "LONG"))
     out = publisher.run([*together, *held], MONDAY + 400 * HOUR_S)
-    assert told(out) == [(8, "LONG", 0), (8, "CLOSE", 4), (88, "CLOSE", 12)]
+    assert in_hours(out) == [(8, "LONG", 0), (8, "CLOSE", 4), (88, "CLOSE", 12)]
 
 
-def test_a_new_firing_in_the_hour_of_a_held_one_comes_after_it_and_is_judged_by_it():
+def test_a_new_firing_in_the_hour_of_a_held_one_comes_after_it():
     assert publish((0, "LONG"), (40, "LONG"), (80, "LONG"), until=160) == [
         (0, "LONG", 0),
         (80, "LONG", 40),
@@ -132,21 +132,21 @@ def test_a_held_alert_goes_out_at_an_hour_without_any_bar():
     publisher = Publisher("4h")
     publisher.run(fires((0, "LONG"), (76, "LONG")), MONDAY + 76 * HOUR_S)
     assert publisher.due_hour == MONDAY + 80 * HOUR_S
-    assert told(publisher.run([], MONDAY + 79 * HOUR_S)) == []
-    assert told(publisher.run([], MONDAY + 85 * HOUR_S)) == [(80, "LONG", 76)]
+    assert in_hours(publisher.run([], MONDAY + 79 * HOUR_S)) == []
+    assert in_hours(publisher.run([], MONDAY + 85 * HOUR_S)) == [(80, "LONG", 76)]
     assert publisher.due_hour is None
 
 
-def test_a_publisher_that_begins_anew_keeps_the_cooldown_of_what_was_published():
+def test_a_restarted_publisher_keeps_the_cooldown_of_published_actions():
     publisher = Publisher("4h", {"LONG": MONDAY})
     out = publisher.run(fires((40, "LONG"), (44, "CLOSE")), MONDAY + 80 * HOUR_S)
-    assert told(out) == [(44, "CLOSE", 44)]
+    assert in_hours(out) == [(44, "CLOSE", 44)]
 
 
 ACTION: st.SearchStrategy[Action] = st.sampled_from(["LONG", "SHORT", "CLOSE"])
 BARS = st.lists(
     st.tuples(st.integers(1, 12), st.integers(0, 5), ACTION), min_size=1, max_size=40
-)  # candles since the one before, candles it comes late, what fires
+)  # candles since the one before, candles it comes late, action that fires
 
 
 def schedule(timeframe: Timeframe, bars: Sequence[tuple[int, int, Action]]) -> list[Firing]:
@@ -167,7 +167,7 @@ def schedule(timeframe: Timeframe, bars: Sequence[tuple[int, int, Action]]) -> l
     cuts=st.lists(st.integers(0, 600), max_size=5),
     repeats=st.booleans(),
 )
-def test_whatever_the_cut_into_passes_the_same_goes_out_as_hour_by_hour(
+def test_batches_of_any_length_publish_the_same_as_hour_by_hour(
     timeframe: Timeframe, bars: list[tuple[int, int, Action]], cuts: list[int], repeats: bool
 ):
     firings = schedule(timeframe, bars)
@@ -182,7 +182,7 @@ def test_whatever_the_cut_into_passes_the_same_goes_out_as_hour_by_hour(
         due = [firing for firing in firings if done < firing.hour <= until]
         late = [firing for firing in due if repeats and firing.hour == until]
         found += publisher.run([firing for firing in due if firing not in late], until)
-        found += publisher.run(late, until)  # a late pass of the same hour
+        found += publisher.run(late, until)  # a retry for late assets at the same hour
         resumed = Publisher(timeframe)
         resumed.unpack(publisher.pack())
         publisher, done = resumed, until
@@ -192,7 +192,7 @@ def test_whatever_the_cut_into_passes_the_same_goes_out_as_hour_by_hour(
 
 
 @pytest.mark.parametrize("timeframe", ["4h", "1d"])
-def test_what_is_remembered_survives_as_bytes(timeframe: Timeframe):
+def test_a_publisher_is_restored_from_its_bytes(timeframe: Timeframe):
     publisher = Publisher(timeframe)
     publisher.run(fires((0, "LONG"), (4, "SHORT"), (8, "LONG")), MONDAY + 8 * HOUR_S)
     again = Publisher(timeframe)

@@ -1,4 +1,4 @@
-"""Whatever is altered behind the store's back, the audit finds it and names the place."""
+"""The audit finds every alteration made behind the store's back, and names its place."""
 
 import asyncio
 import sqlite3
@@ -41,7 +41,7 @@ class Databases:
 
 @pytest.fixture(scope="module")
 def databases(tmp_path_factory: pytest.TempPathFactory, universe: Universe) -> Databases:
-    """Two stretches of bars 400 days apart, of an hourly asset, and a short daily one."""
+    """Two stretches of an hourly asset's bars, 400 days apart, and a short daily series."""
     parent = tmp_path_factory.mktemp("audit")
     folder = parent / "bars"
     folder.mkdir()
@@ -76,7 +76,7 @@ def copy(path: Path, to: Path) -> Path:
 
 
 def alter(path: Path, statement: str, *values: object) -> int:
-    """Run a statement with no trigger or check left; return how many rows it touched.
+    """Run a statement without any trigger or check; return the number of rows it touched.
 
     `patched(data, place, bytes, length)` puts bytes in the place of some others, `int64(number)`
     is a number as bytes.
@@ -127,7 +127,7 @@ EXTRA = (
     f"patched(x'{struct.pack('<q5d', 0, 1, 1, 1, 1, 0).hex()}', 0, int64({{at}}), 8))"
 )
 
-# What is done to a replayed database, and what the finding starts with or names.
+# The alteration of a replayed database, and text that the finding contains.
 TAMPERED: dict[str, tuple[str, str]] = {
     "a change's price": (f"UPDATE changes SET price = 2 WHERE created_at = {MIDDLE}", "{middle}"),
     "a change's after": (
@@ -161,9 +161,9 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "a missing change": (f"DELETE FROM changes WHERE created_at = {MIDDLE}", "{middle}"),
     "the newest change missing": (f"DELETE FROM changes WHERE created_at = {NEWEST}", "{newest}"),
     "an extra change": (ADDED.format(later=500, newest=MIDDLE), "does not follow from the bars"),
-    "an extra change after the last pass": (
+    "an extra change after the last commit": (
         ADDED.format(later=500, newest=NEWEST),
-        "belongs to no pass",
+        "belongs to no commit",
     ),
     "a bar's close": (
         f"UPDATE bars SET data = patched(data, {AT} + 32, substr(data, {AT} + 17, 8), 8) "
@@ -186,8 +186,8 @@ TAMPERED: dict[str, tuple[str, str]] = {
         f"UPDATE bars SET data = patched(data, {AT} + 8, x'ffffffffffffffff', 8) WHERE {BAR}",
         "damaged bars of BTC",
     ),
-    "a block's pass": (f"UPDATE bars SET pass = pass - 1 WHERE {BAR}", "bars: pass"),
-    "a missing block": (f"DELETE FROM bars WHERE {BAR}", "bars: pass"),
+    "the commit of a block": (f"UPDATE bars SET pass = pass - 1 WHERE {BAR}", "bars: commit"),
+    "a missing block": (f"DELETE FROM bars WHERE {BAR}", "bars: commit"),
     "a missing bar": (
         f"UPDATE bars SET data = patched(data, {AT}, x'', 48), count = count - 1 WHERE {BAR}",
         "does not hold the bars",
@@ -213,19 +213,19 @@ TAMPERED: dict[str, tuple[str, str]] = {
         f"UPDATE bars SET timeframe = 9 WHERE {BAR}",
         "bars of BTC of an unknown timeframe",
     ),
-    "an extra bar": (EXTRA.format(at=START - HOUR_S, number=1), "bars: pass 1 does not hold"),
-    "an extra bar of no pass": (
+    "an extra bar": (EXTRA.format(at=START - HOUR_S, number=1), "bars: commit 1 does not hold"),
+    "an extra bar of no commit": (
         EXTRA.format(at=LATER + 90 * DAY_S, number=999),
-        "bars: 1 bars or settlements belong to no pass",
+        "bars: 1 bars or settlements belong to no commit",
     ),
     "a funding rate": (
         f"UPDATE funding SET funding_rate = 0.5 WHERE settled_at > {LATER + DAY_S}",
-        "bars: pass",
+        "bars: commit",
     ),
-    "a missing settlement": (f"DELETE FROM funding WHERE settled_at > {LATER}", "bars: pass"),
-    "an extra settlement of no pass": (
+    "a missing settlement": (f"DELETE FROM funding WHERE settled_at > {LATER}", "bars: commit"),
+    "an extra settlement of no commit": (
         f"INSERT INTO funding VALUES ({BTC}, {START - 1}, 0.1, 0)",
-        "belong to no pass",
+        "belong to no commit",
     ),
     "a reading": (
         f"UPDATE readings SET reading = (reading + 2) % 3 - 1 WHERE {CARRY}",
@@ -234,7 +234,7 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "a missing reading": (f"DELETE FROM readings WHERE {CARRY}", "readings: BTC.1h.llnr is None"),
     "an extra reading": (
         f"INSERT INTO readings VALUES ({BTC}, 2, 3, 1)",
-        "readings: BTC.1d.ceres is 1 where the bars give None",
+        "readings: BTC.1d.ceres is 1, but the bars give None",
     ),
     "a carry's byte": (
         "UPDATE carries SET data = CAST(substr(data, 1, length(data) - 1) || x'5a' AS BLOB) "
@@ -252,29 +252,29 @@ TAMPERED: dict[str, tuple[str, str]] = {
         "AND indicator = 0",
         "carries: IBM.4h.trend_oracle belongs to no bar",
     ),
-    "a pass's digest": (
+    "a commit's digest": (
         "UPDATE passes SET digest = zeroblob(32) WHERE number = 2",
-        "chain: pass 2 does not follow",
+        "chain: commit 2 does not follow",
     ),
-    "a pass's bars digest": (
+    "a commit's bars digest": (
         "UPDATE passes SET bars_digest = zeroblob(32) WHERE number = 2",
-        "bars: pass 2 does not hold",
+        "bars: commit 2 does not hold",
     ),
-    "a pass's changes digest": (
+    "a commit's changes digest": (
         "UPDATE passes SET changes_digest = zeroblob(32) WHERE number = 2",
-        "changes: pass 2 does not hold",
+        "changes: commit 2 does not hold",
     ),
-    "a pass's market time": (
+    "a commit's market time": (
         "UPDATE passes SET market_time = market_time - 3600000 WHERE number = 2",
-        "chain: pass 2 does not follow",
+        "chain: commit 2 does not follow",
     ),
-    "the last pass missing": (
+    "the last commit missing": (
         "DELETE FROM passes WHERE number = (SELECT max(number) FROM passes)",
-        "belong to no pass",
+        "belong to no commit",
     ),
-    "a pass missing": (
+    "a commit missing": (
         "DELETE FROM passes WHERE number = 2",
-        "chain: pass 3 does not follow",
+        "chain: commit 3 does not follow",
     ),
     "the market clock": (
         "UPDATE clock SET market_time = market_time + 86400000",
@@ -292,13 +292,13 @@ def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, sig
     assert report.findings == []
     assert not report.not_verifiable
     assert min(report.checked[what] for what in ("readings", "bars", "changes", "carries")) > 20
-    assert report.checked["passes"] > 2
+    assert report.checked["commits"] > 2
     ran = signals("audit", database=databases.fresh)
     assert (ran.status, ran.out.splitlines()[-1], ran.err) == (0, "clean", "")
 
 
 @pytest.mark.parametrize("what", sample_cases(3, zip(TAMPERED, TAMPERED, strict=True)))
-def test_whatever_is_altered_is_found(
+def test_every_alteration_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     statement, named = TAMPERED[what]
@@ -329,7 +329,7 @@ def test_a_flipped_byte_of_a_bar_is_found(
     assert alter(path, flipped) == 1
     ran = signals("audit", database=path)
     assert (ran.status, ran.err) == (1, "")
-    assert "bars: pass" in ran.out
+    assert "bars: commit" in ran.out
 
 
 def test_a_pruned_store_is_clean_and_prunes_nothing_more(
@@ -365,10 +365,10 @@ PRUNED: dict[str, tuple[str, str]] = {
         "is missing",
     ),
     "a young row deleted": (f"DELETE FROM changes WHERE created_at = {MIDDLE}", "is missing"),
-    "an aged pass's changes digest": (
+    "an aged commit's changes digest": (
         "UPDATE passes SET changes_digest = zeroblob(32) WHERE last_created_at = "
         f"(SELECT max(last_created_at) FROM passes WHERE last_created_at < {HORIZON})",
-        "changes: pass",
+        "changes: commit",
     ),
     "a later horizon to hide deleted rows behind": (
         f"UPDATE facts SET value = '{(LATER + 2 * DAY_S) * 1000}' WHERE key = 'pruned_before'",
@@ -378,7 +378,7 @@ PRUNED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", PRUNED)
-def test_whatever_is_altered_after_pruning_is_found(
+def test_every_alteration_after_pruning_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     statement, named = PRUNED[what]

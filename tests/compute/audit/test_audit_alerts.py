@@ -1,4 +1,4 @@
-"""Whatever is altered of alerts, or of what their engines remember, the audit finds and names."""
+"""The audit finds every alteration of alerts and of their engines' carries, and names it."""
 
 import asyncio
 from pathlib import Path
@@ -47,7 +47,7 @@ ALERT_ID = f"{ID} || '.' || CASE action WHEN 0 THEN 'LONG' WHEN 1 THEN 'SHORT' E
 ENGINE = "indicator = 12 AND timeframe = 2"
 SIZE = "length(data)"
 
-# What is done to a replayed database, and what the finding names.
+# The alteration of a replayed database, and text that the finding contains.
 TAMPERED: dict[str, tuple[str, str]] = {
     "an alert's price": (
         f"UPDATE alerts SET price = 2 WHERE created_at = {MIDDLE}",
@@ -88,20 +88,20 @@ TAMPERED: dict[str, tuple[str, str]] = {
         f"close_time + 86400, epoch, action, price FROM alerts WHERE created_at = {MIDDLE}",
         "does not follow from the bars",
     ),
-    "an alert after the last pass": (
+    "an alert after the last commit": (
         "INSERT INTO alerts SELECT created_at + 9 * 86400000, asset_id, indicator, timeframe, "
         f"close_time + 1, epoch, action, price FROM alerts WHERE created_at = {NEWEST}",
-        "belongs to no pass",
+        "belongs to no commit",
     ),
-    "a pass's alerts digest": (
+    "a commit's alerts digest": (
         "UPDATE passes SET alerts_digest = zeroblob(32) WHERE number = "
         "(SELECT max(number) FROM passes WHERE alerts_digest IS NOT NULL)",
-        "alerts: pass",
+        "alerts: commit",
     ),
-    "a pass's alerts digest taken away": (
+    "a commit's alerts digest taken away": (
         "UPDATE passes SET alerts_digest = NULL WHERE number = "
         "(SELECT max(number) FROM passes WHERE alerts_digest IS NOT NULL)",
-        "chain: pass",
+        "chain: commit",
     ),
     "an engine's side": (
         f"UPDATE carries SET data = flipped(data, 1) WHERE {ENGINE}",
@@ -134,7 +134,7 @@ def test_alerts_of_a_replayed_store_are_clean(databases: Databases, universe: Un
 
 
 @pytest.mark.parametrize("what", sample_cases(3, zip(TAMPERED, TAMPERED, strict=True)))
-def test_whatever_is_altered_of_alerts_is_found(
+def test_every_alteration_of_alerts_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     statement, named = TAMPERED[what]
@@ -167,10 +167,10 @@ PRUNED: dict[str, tuple[str, str]] = {
         f"(SELECT min(created_at) FROM alerts WHERE created_at >= {HORIZON})",
         "is missing",
     ),
-    "an aged pass's alerts digest": (
+    "an aged commit's alerts digest": (
         "UPDATE passes SET alerts_digest = zeroblob(32) WHERE number = "
         "(SELECT min(number) FROM passes WHERE alerts_digest IS NOT NULL)",
-        "alerts: pass",
+        "alerts: commit",
     ),
     "a later horizon to hide deleted rows behind": (
         f"UPDATE facts SET value = '{(END - DAY_S) * 1000}' WHERE key = 'alerts_pruned_before'",
@@ -180,7 +180,7 @@ PRUNED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", PRUNED)
-def test_whatever_is_altered_of_alerts_after_pruning_is_found(
+def test_every_alteration_of_alerts_after_pruning_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     statement, named = PRUNED[what]

@@ -15,7 +15,7 @@ NEW, NEW_CODE = "llnr", 5
 CUT = DENSE + 12 * 86_400
 
 
-async def test_what_it_would_have_read_before_is_not_missing(
+async def test_readings_from_before_its_first_epoch_are_not_reported_as_missing(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
     path = tmp_path / "signals.db"

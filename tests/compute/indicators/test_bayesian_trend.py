@@ -35,7 +35,7 @@ def variances(x: Array) -> Array:
 
 def filtered(x: Array) -> tuple[Array, Array, Array]:
     """Return level, slope and the slope's variance, NaN variance on the first bar."""
-    # To load it takes seconds, which every collection of the tests would spend.
+    # Imported here, because it takes seconds, which every collection of the tests would spend.
     from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
     v = variances(x)

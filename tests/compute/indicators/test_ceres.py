@@ -88,6 +88,6 @@ def test_a_fall_through_both_channels_turns_the_side_at_once():
     assert readings_over(close, np.zeros(202)) == [1, -1, 1]
 
 
-def test_a_side_taken_before_the_first_reading_is_held_into_it():
+def test_a_side_taken_during_the_warmup_is_the_first_reading():
     close = np.array([100.0] * 40 + [101.0] * 160)
     assert readings_over(close, np.zeros(200)) == [1]

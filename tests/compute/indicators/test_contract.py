@@ -1,7 +1,7 @@
-"""What every indicator promises: warm-up, flat prices, company, save and load, versions.
+"""The contract of every indicator: warmup, flat prices, other assets, save and load, versions.
 
-Its own test says FIRST_DEFINED_BAR, the bar on which the last of its raw values is first defined,
-and PINNED, its version and a digest that may change only with it.
+Each indicator's own test module has FIRST_DEFINED_BAR, the bar on which the last of its raw values
+is first defined, and PINNED, its version and a digest that may change only with the version.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ SPECIFIED_IDS = (
 
 
 def import_test(indicator: Indicator) -> Any:
-    """Return the module that tests an indicator by itself."""
+    """Return the test module of one indicator."""
     return import_module(f"tests.compute.indicators.test_{indicator.id}")
 
 
@@ -84,7 +84,7 @@ def rows_of(bar: Bar, rows: Array) -> Bar:
 
 
 def step_rows(indicator: Indicator, carry: Carry, bar: Bar, rows: Array) -> Array:
-    """Step the given rows alone, as the engine does: gather, step, scatter."""
+    """Step only the given rows, as the engine does: gather, step, scatter."""
     gathered = {key: array[rows] for key, array in carry.items()}
     moved, reading = indicator.step(gathered, rows_of(bar, rows))
     for key, array in moved.items():
@@ -186,25 +186,27 @@ def test_mixed_warmups_and_missing_bars_change_nothing(indicator):
     draw = Generator(9)
     start = np.arange(9) * 23
     company = indicator.start(9)
-    alone = [indicator.start(1) for _ in range(9)]
+    by_itself = [indicator.start(1) for _ in range(9)]
     for at, bar in enumerate(bars):
         rows = np.flatnonzero((start <= at) & (draw.below(10) > 0))
         reading = step_rows(indicator, company, bar, rows)
         for place, row in enumerate(rows):
-            alone[row], single = indicator.step(alone[row], rows_of(bar, rows[place : place + 1]))
+            by_itself[row], single = indicator.step(
+                by_itself[row], rows_of(bar, rows[place : place + 1])
+            )
             assert single[0] == reading[place], (at, row)
-    for row, carry in enumerate(alone):
+    for row, carry in enumerate(by_itself):
         assert_same_carries({key: array[row : row + 1] for key, array in company.items()}, carry)
 
 
 @every_indicator
-def test_one_asset_steps_as_among_251_bit_for_bit(indicator):
+def test_one_asset_steps_by_itself_as_among_251_bit_for_bit(indicator):
     bars = made_up_bars(251, 260)
     company, readings = readings_over(indicator, bars)
     for row in (0, 7, 128, 250):
         only = np.array([row])
-        carry, alone = readings_over(indicator, [rows_of(bar, only) for bar in bars])
-        assert np.array_equal(alone[:, 0], readings[:, row])
+        carry, by_itself = readings_over(indicator, [rows_of(bar, only) for bar in bars])
+        assert np.array_equal(by_itself[:, 0], readings[:, row])
         assert_same_carries({key: array[only] for key, array in company.items()}, carry)
 
 
@@ -267,7 +269,7 @@ def test_a_step_leaves_the_bar_as_it_was(indicator):
 
 
 @every_indicator
-def test_what_an_indicator_computes_changes_only_with_its_version(indicator):
+def test_the_results_of_an_indicator_change_only_with_its_version(indicator):
     carry, readings = readings_over(indicator, made_up_bars(64, 600))
     digest = hashlib.sha256(repr(layout(carry)).encode() + readings.tobytes()).hexdigest()[:16]
     assert (indicator.version, digest) == import_test(indicator).PINNED, (

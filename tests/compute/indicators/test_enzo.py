@@ -33,7 +33,7 @@ def run_on(bar_set: BarSet):
 
 
 def plain_atr(series: Series) -> Array:
-    """Return Wilder's average of 14, the first bar counted in; TA-Lib's leaves that bar out."""
+    """Return Wilder's average of 14 with the first bar, which TA-Lib's leaves out."""
     high, low, close = (series[name].tolist() for name in ("high", "low", "close"))
     ranges = [high[0] - low[0]]
     for t in range(1, len(close)):
@@ -75,7 +75,7 @@ def test_kama_slope_and_readings_agree_with_ta_lib(bar_set: BarSet):
     assert readings > bar_set.min_readings
 
 
-def test_the_average_range_agrees_with_ta_lib_once_its_other_seed_is_forgotten(bar_set: BarSet):
+def test_the_average_range_agrees_with_ta_lib_once_its_different_seed_has_decayed(bar_set: BarSet):
     values = 0
     for label, series, ours, _ in run_on(bar_set):
         theirs = talib.ATR(series["high"], series["low"], series["close"], 14)
@@ -84,8 +84,8 @@ def test_the_average_range_agrees_with_ta_lib_once_its_other_seed_is_forgotten(b
     assert values > bar_set.min_readings - 200 * len(run_on(bar_set))
 
 
-def test_kama_agrees_with_ta_lib_where_prices_stand_still_and_run_straight():
-    # Whole numbers: TA-Lib's running sum of changes stays exact, so that its 0/0 is a true one.
+def test_kama_agrees_with_ta_lib_on_flat_and_on_straight_prices():
+    # Whole numbers keep TA-Lib's running sum of changes exact, so its 0/0 is an exact one too.
     random = np.random.default_rng(11)
     moves = np.repeat(random.integers(-1, 2, 400), random.integers(1, 25, 400))
     close = 10_000.0 + np.cumsum(moves)
@@ -104,7 +104,7 @@ def test_a_market_that_never_moved_has_no_slope():
 
 
 @pytest.mark.parametrize("side", [1, -1])
-def test_a_straight_trend_is_left_on_the_eleventh_bar_of_standing_still(side):
+def test_a_straight_trend_ends_on_the_eleventh_unchanged_bar(side):
     # At one a bar KAMA's gain is 4/9 and it lags by 5/4, the ATR is 1 and s = 5. After k >= 5
     # still bars s = 5/4 (5/9)^(k-5) (1 - (5/9)^5) / (13/14)^k: 0.131 at k = 10, 0.079 at 11.
     values, readings = run(1000.0 + side * np.r_[np.arange(220.0), [219.0] * 20])

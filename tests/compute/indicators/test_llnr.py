@@ -59,7 +59,7 @@ def test_llnr_agrees_with_polyfit(bar_set: BarSet):
 
 
 def test_llnr_slopes_agree_with_statsmodels_wls(bar_set: BarSet):
-    # To load it takes seconds, which every collection of the tests would spend.
+    # Imported here, because it takes seconds, which every collection of the tests would spend.
     from statsmodels.regression.linear_model import WLS
     from statsmodels.tools import add_constant
 

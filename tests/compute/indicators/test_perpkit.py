@@ -1,4 +1,4 @@
-"""PerpKit against a calculation by hand, one bar after another, and talipp's `SuperTrend`."""
+"""PerpKit against a calculation by hand, bar by bar, and against talipp's `SuperTrend`."""
 
 from functools import cache
 from math import nan
@@ -45,7 +45,7 @@ def plain_atr(series: Series) -> list[float]:
 
 
 def plain_supertrend(series: Series, ranges: list[float]) -> dict[str, Array]:
-    """Return line, direction, where the close lay beyond both lines and where near one."""
+    """Return line, direction, and flags of closes beyond both lines and of closes near one."""
     high, low, close = (series[name].tolist() for name in ("high", "low", "close"))
     lines, directions, crossed, near = [nan] * 9, [nan] * 9, [False] * 9, [False] * 9
     direction, upper, lower = 1, nan, nan

@@ -41,7 +41,7 @@ def expected_rsi(close: Array) -> Array:
 
 
 def expected_bands(close: Array) -> tuple[Array, Array]:
-    """Return (upper, lower), each window's mean and SD taken anew."""
+    """Return (upper, lower), with each window's mean and SD computed from scratch."""
     windows = np.lib.stride_tricks.sliding_window_view(close, 20)
     middle, width = windows.mean(axis=1), 2 * windows.std(axis=1, ddof=0)
     undefined = np.full(19, np.nan)
@@ -49,7 +49,7 @@ def expected_bands(close: Array) -> tuple[Array, Array]:
 
 
 def expected_readings(series: Series, *columns: Array) -> tuple[Array, Array]:
-    """Return the readings and where RSI or a close lies near a threshold."""
+    """Return the readings, and flags of bars with an RSI or a close near a threshold."""
     close, high, low = (series[name].tolist() for name in ("close", "high", "low"))
     rsi, upper, lower = (column.tolist() for column in columns)
     side, age, level = 0, 0, float("nan")
@@ -149,7 +149,7 @@ def test_a_market_that_never_moved_has_an_rsi_of_50_and_no_reversal():
     assert readings == [0] * 61
 
 
-def test_an_rsi_keeps_its_value_however_long_the_market_then_stands_still():
+def test_an_rsi_keeps_its_value_while_prices_do_not_change():
     values, _ = run(np.array([1.0] * 30 + [2.0] + [1.5] * 700))
     # After a gain of 1 the average gain is 13/14 of 1/14, the average loss half of 1/14.
     np.testing.assert_allclose(values["rsi"][31:], 100 * (13 / 14) / (13 / 14 + 0.5), rtol=1e-9)

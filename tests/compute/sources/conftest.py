@@ -1,4 +1,4 @@
-"""The double of venues, for the clients that are tested on it."""
+"""Fixtures of the venues' double, for the tests of the clients."""
 
 from tests.doubles.venues.fixtures import clock as clock
 from tests.doubles.venues.fixtures import double as double

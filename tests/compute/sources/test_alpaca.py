@@ -1,4 +1,4 @@
-"""Alpaca's bars over a real socket: joined in pairs, gathered into few requests, every failure."""
+"""Alpaca's bars over a real socket: joined in pairs, with few requests, and every failure."""
 
 import asyncio
 import csv
@@ -58,7 +58,7 @@ def around_the_clock(day: int) -> list[RawBar]:
     return [half(opened, 100.0 + place) for place, opened in enumerate(openings)]
 
 
-def test_it_is_a_venue_whose_bars_may_come_a_quarter_of_an_hour_late():
+def test_bars_may_come_a_quarter_of_an_hour_after_their_close():
     venue: Venue = AlpacaVenue("key", "secret")
     assert (venue.name, venue.delay_s) == ("alpaca", 900)
 
@@ -74,7 +74,7 @@ async def test_half_hours_are_joined_in_pairs_from_half_past_nine(
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-async def test_a_pair_of_which_one_half_never_traded_is_still_a_bar(
+async def test_a_pair_with_one_half_that_never_traded_is_still_a_bar(
     alpaca: AlpacaDouble, venue: AlpacaVenue, missing: int
 ):
     pair = [half(OPENING, 10.0), half(OPENING + HALF_S, 20.0)]
@@ -83,7 +83,7 @@ async def test_a_pair_of_which_one_half_never_traded_is_still_a_bar(
     assert await venue.fetch_bars("NVDA", DAY, DAY + DAY_S) == [left._replace(open_time=OPENING)]
 
 
-async def test_nothing_outside_of_regular_hours_enters(alpaca: AlpacaDouble, venue: AlpacaVenue):
+async def test_bars_outside_regular_hours_are_left_out(alpaca: AlpacaDouble, venue: AlpacaVenue):
     """An early close, a holiday and a whole day, with trading around the clock."""
     traded = {
         bar.open_time: bar
@@ -103,7 +103,7 @@ async def test_nothing_outside_of_regular_hours_enters(alpaca: AlpacaDouble, ven
         assert bar.close == traded[bar.open_time + (0 if is_days_last else HALF_S)].close
 
 
-async def test_only_bars_that_close_in_the_window_are_asked_for_and_the_newest_end_long_ago(
+async def test_only_bars_that_close_in_the_window_are_requested_and_the_newest_end_long_ago(
     alpaca: AlpacaDouble, venue: AlpacaVenue
 ):
     alpaca.add_bars("NVDA", around_the_clock(DAY))
@@ -122,7 +122,7 @@ async def test_only_bars_that_close_in_the_window_are_asked_for_and_the_newest_e
     }
 
 
-async def test_the_free_plan_gives_every_bar_at_the_full_hour_at_which_it_closes():
+async def test_the_free_plan_returns_every_bar_at_the_full_hour_at_which_it_closes():
     now_s = 0
     async with run_alpaca_double(lambda: now_s * 1000) as alpaca:
         venue = alpaca.create_venue()
@@ -134,7 +134,7 @@ async def test_the_free_plan_gives_every_bar_at_the_full_hour_at_which_it_closes
         await venue.close()
 
 
-async def test_while_the_exchange_is_closed_nothing_is_asked(
+async def test_no_request_is_sent_while_the_exchange_is_closed(
     alpaca: AlpacaDouble, venue: AlpacaVenue
 ):
     alpaca.add_bars("NVDA", around_the_clock(DAY))
@@ -144,7 +144,7 @@ async def test_while_the_exchange_is_closed_nothing_is_asked(
     assert alpaca.requests == []
 
 
-async def test_all_who_ask_for_the_same_hours_in_one_turn_share_one_request(
+async def test_all_calls_for_the_same_hours_in_one_turn_share_one_request(
     alpaca: AlpacaDouble, venue: AlpacaVenue
 ):
     symbols = [f"A{chr(65 + place // 26)}{chr(65 + place % 26)}" for place in range(71)]
@@ -156,7 +156,7 @@ async def test_all_who_ask_for_the_same_hours_in_one_turn_share_one_request(
     assert alpaca.requested_symbols == [symbols]
 
 
-async def test_more_than_a_hundred_symbols_are_asked_for_in_hundreds(
+async def test_more_than_a_hundred_symbols_are_requested_by_the_hundred(
     alpaca: AlpacaDouble, venue: AlpacaVenue
 ):
     symbols = [f"A{chr(65 + place // 26)}{chr(65 + place % 26)}" for place in range(230)]
@@ -164,10 +164,10 @@ async def test_more_than_a_hundred_symbols_are_asked_for_in_hundreds(
         alpaca.add_bars(symbol, [half(OPENING)])
     found = await asyncio.gather(*(venue.fetch_bars(s, DAY, DAY + DAY_S) for s in symbols))
     assert all(len(bars) == 1 for bars in found)
-    assert [len(asked) for asked in alpaca.requested_symbols] == [100, 100, 30]
+    assert [len(calls) for calls in alpaca.requested_symbols] == [100, 100, 30]
 
 
-async def test_other_hours_are_another_request(alpaca: AlpacaDouble, venue: AlpacaVenue):
+async def test_a_call_for_other_hours_is_another_request(alpaca: AlpacaDouble, venue: AlpacaVenue):
     for symbol in ("IBM", "NVDA", "TSLA"):
         alpaca.add_bars(symbol, around_the_clock(DAY))
     found = await asyncio.gather(
@@ -179,7 +179,7 @@ async def test_other_hours_are_another_request(alpaca: AlpacaDouble, venue: Alpa
     assert alpaca.requested_symbols == [["IBM", "NVDA"], ["TSLA"]]
 
 
-async def test_who_gives_up_takes_no_other_along(alpaca: AlpacaDouble, venue: AlpacaVenue):
+async def test_a_cancelled_call_cancels_no_other(alpaca: AlpacaDouble, venue: AlpacaVenue):
     for symbol in ("NVDA", "TSLA"):
         alpaca.add_bars(symbol, around_the_clock(DAY))
     alpaca.hold()
@@ -211,7 +211,7 @@ async def test_bars_out_of_order_and_repeated_count_once(alpaca: AlpacaDouble, v
 
 
 @pytest.mark.parametrize(("spacing_s", "sent"), [(0.0, 2), (3600.0, 1)])
-async def test_requests_keep_the_distance_that_the_plan_asks_for(
+async def test_requests_are_spaced_as_the_plan_requires(
     alpaca: AlpacaDouble, spacing_s: float, sent: int
 ):
     venue = alpaca.create_venue(spacing_s=spacing_s)
@@ -230,7 +230,7 @@ async def test_a_page_that_repeats_without_end_is_an_error(alpaca: AlpacaDouble)
     venue = alpaca.create_venue()
     alpaca.page_size = 0
     alpaca.add_bars("NVDA", around_the_clock(DAY))
-    with pytest.raises(VenueError, match="same page again and again"):
+    with pytest.raises(VenueError, match="the same page twice"):
         await venue.fetch_bars("NVDA", DAY, DAY + DAY_S)
     await venue.close()
 
@@ -258,27 +258,27 @@ async def test_an_equity_settles_no_funding(venue: AlpacaVenue):
     assert await venue.fetch_funding("NVDA", DAY, DAY + DAY_S) == []
 
 
-async def test_listed_are_the_active_equities(alpaca: AlpacaDouble, venue: AlpacaVenue):
+async def test_the_listed_symbols_are_the_active_equities(alpaca: AlpacaDouble, venue: AlpacaVenue):
     alpaca.add_bars("NVDA")
     alpaca.add_bars("TWTR", status="inactive")
     alpaca.add_bars("BRK.B")
     assert await venue.fetch_symbols() == {"NVDA", "BRK.B"}
 
 
-async def test_its_clock_is_told_in_milliseconds(venue: AlpacaVenue):
+async def test_its_time_is_returned_in_milliseconds(venue: AlpacaVenue):
     assert await venue.fetch_time_ms() == NOW * 1000
 
 
 @pytest.mark.parametrize("status", ["inactive", None], ids=["no longer listed", "never listed"])
-async def test_a_symbol_that_is_not_listed_is_told_apart_from_one_that_did_not_trade(
+async def test_a_delisted_symbol_is_distinguished_from_one_that_did_not_trade(
     alpaca: AlpacaDouble, venue: AlpacaVenue, status: str | None
 ):
     alpaca.add_bars("NVDA", around_the_clock(DAY))
     alpaca.add_bars("HALT")
     if status:
         alpaca.add_bars("GONE", status=status)
-    asked = (venue.fetch_bars(s, DAY, DAY + DAY_S) for s in ("NVDA", "HALT", "GONE"))
-    traded, halted, gone = await asyncio.gather(*asked, return_exceptions=True)
+    calls = (venue.fetch_bars(s, DAY, DAY + DAY_S) for s in ("NVDA", "HALT", "GONE"))
+    traded, halted, gone = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(traded, list)
     assert len(traded) == 7
     assert halted == []
@@ -286,10 +286,12 @@ async def test_a_symbol_that_is_not_listed_is_told_apart_from_one_that_did_not_t
     assert "GONE" in gone.reason
 
 
-async def test_a_symbol_that_cannot_be_one_fails_alone(alpaca: AlpacaDouble, venue: AlpacaVenue):
+async def test_an_invalid_symbol_fails_without_the_rest_of_its_batch(
+    alpaca: AlpacaDouble, venue: AlpacaVenue
+):
     alpaca.add_bars("NVDA", around_the_clock(DAY))
-    asked = (venue.fetch_bars(s, DAY, DAY + DAY_S) for s in ("BTC/USDT", "NVDA", "xyz:GOLD"))
-    pair, traded, perpetual = await asyncio.gather(*asked, return_exceptions=True)
+    calls = (venue.fetch_bars(s, DAY, DAY + DAY_S) for s in ("BTC/USDT", "NVDA", "xyz:GOLD"))
+    pair, traded, perpetual = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(traded, list)
     assert len(traded) == 7
     for error, symbol in ((pair, "BTC/USDT"), (perpetual, "xyz:GOLD")):
@@ -297,7 +299,7 @@ async def test_a_symbol_that_cannot_be_one_fails_alone(alpaca: AlpacaDouble, ven
         assert symbol in error.reason
 
 
-async def test_where_the_list_cannot_be_read_a_symbol_without_bars_is_not_called_unknown(
+async def test_if_the_list_cannot_be_read_a_symbol_without_bars_is_not_called_unknown(
     alpaca: AlpacaDouble, venue: AlpacaVenue
 ):
     alpaca.add_failures(Failure(), Failure(status=500))
@@ -306,13 +308,13 @@ async def test_where_the_list_cannot_be_read_a_symbol_without_bars_is_not_called
 
 
 async def failure(alpaca: AlpacaDouble, *troubles: Failure, **options: object) -> VenueError:
-    """Return the error of a request that meets trouble, once a second one has shown the same."""
+    """Return the error of a failing request; check that a second one fails the same way."""
     alpaca.add_bars("NVDA", around_the_clock(DAY))
     alpaca.add_bars("TSLA", around_the_clock(DAY))
     alpaca.add_failures(*troubles)
     venue = alpaca.create_venue(**options)
-    asked = (venue.fetch_bars(symbol, DAY, DAY + DAY_S) for symbol in ("NVDA", "TSLA"))
-    errors = await asyncio.gather(*asked, return_exceptions=True)
+    calls = (venue.fetch_bars(symbol, DAY, DAY + DAY_S) for symbol in ("NVDA", "TSLA"))
+    errors = await asyncio.gather(*calls, return_exceptions=True)
     await venue.close()
     assert len(alpaca.requests) <= 1, "a failed request is not sent again for each who waits"
     assert errors[0] is errors[1]
@@ -333,13 +335,13 @@ async def test_a_refused_key_is_permanent_and_names_the_settings(
     assert SETTING_NAMES in error.reason
 
 
-async def test_a_wrong_key_is_refused_and_not_told(alpaca: AlpacaDouble):
+async def test_a_wrong_key_is_refused_and_not_quoted(alpaca: AlpacaDouble):
     error = await failure(alpaca, key_id="PKWRONG", secret_key="not/the/one")
     assert error.is_permanent
     assert "not/the/one" not in f"{error!r}"
 
 
-async def test_a_key_that_no_header_can_carry_is_not_told_either(alpaca: AlpacaDouble):
+async def test_a_key_that_no_header_can_carry_is_not_quoted_either(alpaca: AlpacaDouble):
     error = await failure(alpaca, secret_key=f"{SECRET_KEY}\n")
     assert error.reason == "alpaca cannot be read: LocalProtocolError"
     assert error.__suppress_context__
@@ -360,11 +362,11 @@ DATE = "Tue, 20 Jan 2026 21:00:00 GMT"
         ({"retry-after": "soon", "x-ratelimit-reset": "never"}, None),
     ],
 )
-async def test_too_many_requests_say_when_to_come_back(
+async def test_a_429_response_sets_the_time_to_wait(
     alpaca: AlpacaDouble, headers: dict[str, str], wait_s: float | None
 ):
-    told = {"date": DATE, **headers}
-    error = await failure(alpaca, Failure(429, "too many requests.", told))
+    response_headers = {"date": DATE, **headers}
+    error = await failure(alpaca, Failure(429, "too many requests.", response_headers))
     assert error.retry_after_s == wait_s
     assert not error.is_permanent
 
@@ -381,27 +383,27 @@ async def test_too_many_requests_say_when_to_come_back(
         Failure(is_dropped=True),
     ],
 )
-async def test_what_may_pass_is_not_permanent(alpaca: AlpacaDouble, trouble: Failure):
+async def test_temporary_failures_are_not_permanent(alpaca: AlpacaDouble, trouble: Failure):
     error = await failure(alpaca, trouble)
     assert not error.is_permanent
     assert error.retry_after_s is None
 
 
-async def test_a_clock_that_is_ahead_is_not_taken_for_a_refused_key(alpaca: AlpacaDouble):
+async def test_a_clock_that_is_ahead_is_not_reported_as_a_refused_key(alpaca: AlpacaDouble):
     message = "subscription does not permit querying recent SIP data"
     error = await failure(alpaca, Failure(status=403, message=message))
     assert not error.is_permanent
     assert "clock" in error.reason
 
 
-async def test_a_socket_that_hangs_is_given_up(alpaca: AlpacaDouble):
+async def test_a_socket_that_hangs_times_out(alpaca: AlpacaDouble):
     alpaca.hold()
     error = await failure(alpaca, timeout_s=0.05)
     assert error.reason == "alpaca did not answer within 0.05 s"
     assert not error.is_permanent
 
 
-async def test_an_address_at_which_nobody_listens_is_no_crash():
+async def test_an_address_without_a_listener_is_a_venue_error():
     venue = AlpacaVenue("key", "secret", data_address="http://127.0.0.1:1", spacing_s=0.0)
     with pytest.raises(VenueError, match="alpaca cannot be read: ConnectError"):
         await venue.fetch_bars("NVDA", DAY, DAY + DAY_S)

@@ -1,4 +1,4 @@
-"""The client of crypto venues against the double: what is read, page by page, and how it fails."""
+"""The client of crypto venues against the double: bars and rates page by page, and failures."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -50,14 +50,14 @@ async def refusal(asking: Awaitable[object]) -> VenueError:
 
 
 @every
-async def test_bars_are_those_that_close_in_the_hours_asked_for(
+async def test_bars_are_those_that_close_in_the_requested_hours(
     double: VenuesDouble, opened: Open, name: str
 ) -> None:
     symbol = SYMBOLS[name][0]
     double.get_venue(name).add_listing(symbol, make_market())
     bars = await opened(name).fetch_bars(symbol, HOUR - 3 * HOUR_S, HOUR)
-    asked = [one for one in bars if HOUR - 3 * HOUR_S <= one.open_time < HOUR]
-    assert sorted(asked) == [make_bar(-3), make_bar(-2), make_bar(-1)]
+    requested = [one for one in bars if HOUR - 3 * HOUR_S <= one.open_time < HOUR]
+    assert sorted(requested) == [make_bar(-3), make_bar(-2), make_bar(-1)]
     if name != "kraken":
         assert len(bars) == 3
 
@@ -79,13 +79,15 @@ async def test_a_long_history_is_read_in_pages_across_its_gaps(
 
 
 @pytest.mark.parametrize("name", PERPETUALS)
-async def test_settlements_are_those_in_the_hours_asked_for(
+async def test_settlements_are_those_in_the_requested_hours(
     double: VenuesDouble, opened: Open, name: str
 ) -> None:
     symbol, one = PERPETUALS[name], make_market()
     double.get_venue(name).add_listing(symbol, one)
-    told = await opened(name).fetch_funding(symbol, HOUR - 3 * DAY_S, HOUR)
-    assert sorted(told) == [row for row in one.settlements if HOUR - 3 * DAY_S < row[0] <= HOUR]
+    fetched_rates = await opened(name).fetch_funding(symbol, HOUR - 3 * DAY_S, HOUR)
+    assert sorted(fetched_rates) == [
+        row for row in one.settlements if HOUR - 3 * DAY_S < row[0] <= HOUR
+    ]
 
 
 @pytest.mark.parametrize("name", PERPETUALS)
@@ -95,8 +97,8 @@ async def test_settlements_of_every_hour_are_all_read(
     symbol, one = PERPETUALS[name], make_market()
     one = type(one)(one.all_bars(), [(HOUR - n * HOUR_S, n * 1e-6) for n in range(1500, -1, -1)])
     double.get_venue(name).add_listing(symbol, one)
-    told = await opened(name).fetch_funding(symbol, HOUR - 50 * DAY_S, HOUR)
-    assert sorted(told) == [row for row in one.settlements if row[0] > HOUR - 50 * DAY_S]
+    fetched_rates = await opened(name).fetch_funding(symbol, HOUR - 50 * DAY_S, HOUR)
+    assert sorted(fetched_rates) == [row for row in one.settlements if row[0] > HOUR - 50 * DAY_S]
 
 
 @every
@@ -110,16 +112,16 @@ async def test_the_clock_is_the_venues_own(
 
 
 @every
-async def test_lists_are_of_what_is_wanted_and_asked_once_a_day_over_restarts(
+async def test_lists_hold_the_wanted_symbols_and_are_fetched_once_a_day_even_over_restarts(
     double: VenuesDouble, opened: Open, clock: ManualClock, name: str
 ) -> None:
     venue, symbol = double.get_venue(name), SYMBOLS[name][0]
     venue.add_listing(symbol, make_market())
     venue.add_listing(symbol.replace("BTC", "DOGE"), make_market())
     assert await opened(name).fetch_symbols() == {symbol}
-    asked = venue.count_requests()
+    requested = venue.count_requests()
     assert await opened(name).fetch_symbols() == {symbol}
-    assert venue.count_requests() == asked
+    assert venue.count_requests() == requested
     clock.now += DAY_S * 1000
     venue.remove_listing(symbol)
     assert await opened(name).fetch_symbols() == frozenset()
@@ -136,7 +138,7 @@ async def test_an_old_list_serves_while_the_venue_does_not_answer(
     assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
 
 
-async def test_a_kept_list_that_cannot_be_read_is_asked_for_again(
+async def test_a_kept_list_that_cannot_be_read_is_fetched_again(
     double: VenuesDouble, opened: Open, tmp_path: Path
 ) -> None:
     double.get_venue("binance").add_listing("BTC/USDT", make_market())
@@ -149,7 +151,7 @@ async def test_a_kept_list_that_cannot_be_read_is_asked_for_again(
 
 
 @pytest.mark.parametrize("folder", ["file", "file/in-it"])
-async def test_a_list_that_cannot_be_kept_stops_nothing(
+async def test_a_list_that_cannot_be_saved_stops_nothing(
     double: VenuesDouble, opened: Open, tmp_path: Path, folder: str
 ) -> None:
     double.get_venue("binance").add_listing("BTC/USDT", make_market())
@@ -160,7 +162,7 @@ async def test_a_list_that_cannot_be_kept_stops_nothing(
     assert double.get_venue("binance").count_requests("api/v3/exchangeInfo") == 1
 
 
-async def test_a_kept_list_serves_those_alone_who_want_no_more(
+async def test_a_kept_list_serves_only_clients_that_want_no_further_symbols(
     double: VenuesDouble, opened: Open
 ) -> None:
     for symbol in ("BTC/USDT", "DOGE/USDT"):
@@ -169,7 +171,7 @@ async def test_a_kept_list_serves_those_alone_who_want_no_more(
     assert await opened("binance", "DOGE/USDT").fetch_symbols() == {"BTC/USDT", "DOGE/USDT"}
 
 
-async def test_a_list_of_a_time_to_come_is_asked_for_again(
+async def test_a_list_dated_in_the_future_is_fetched_again(
     double: VenuesDouble, opened: Open, clock: ManualClock
 ) -> None:
     double.get_venue("binance").add_listing("BTC/USDT", make_market())
@@ -180,7 +182,7 @@ async def test_a_list_of_a_time_to_come_is_asked_for_again(
     assert await opened("binance").fetch_symbols() == frozenset()
 
 
-async def test_bars_of_what_was_not_listed_come_within_the_hour_of_its_return(
+async def test_bars_of_a_relisted_symbol_come_within_an_hour(
     double: VenuesDouble, opened: Open, clock: ManualClock
 ) -> None:
     client, span = opened("binance"), (HOUR - HOUR_S, HOUR)
@@ -191,7 +193,7 @@ async def test_bars_of_what_was_not_listed_come_within_the_hour_of_its_return(
     assert await client.fetch_bars("BTC/USDT", *span)
 
 
-async def test_a_symbol_that_went_away_between_lists_is_named_unknown(
+async def test_a_symbol_delisted_between_two_lists_is_reported_as_unknown(
     double: VenuesDouble, opened: Open
 ) -> None:
     double.get_venue("binance").add_listing("BTC/USDT", make_market())
@@ -200,11 +202,11 @@ async def test_a_symbol_that_went_away_between_lists_is_named_unknown(
     double.get_venue("binance").remove_listing("BTC/USDT")
     error = await refusal(client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR))
     assert isinstance(error, UnknownSymbolError)
-    assert error.reason == "binance does not list BTC/USDT, or no longer"
+    assert error.reason == "binance does not list BTC/USDT, or no longer does"
 
 
 @every
-async def test_a_symbol_that_is_not_listed_is_named_unknown(
+async def test_a_symbol_that_is_not_listed_is_reported_as_unknown(
     double: VenuesDouble, opened: Open, name: str
 ) -> None:
     double.get_venue(name).add_listing(SYMBOLS[name][0].replace("BTC", "DOGE"), make_market())
@@ -231,7 +233,7 @@ async def test_every_trouble_ends_as_one_line_and_the_next_answer_is_good(
         assert await client.fetch_bars(symbol, HOUR - HOUR_S, HOUR), kind
 
 
-async def test_how_long_to_wait_is_told(double: VenuesDouble, opened: Open) -> None:
+async def test_the_requested_wait_is_reported(double: VenuesDouble, opened: Open) -> None:
     venue = double.get_venue("binance")
     venue.add_listing("BTC/USDT", make_market())
     client = opened("binance")
@@ -251,7 +253,7 @@ async def test_a_venue_that_refuses_the_country_refuses_for_good(
     assert (await refusal(opened(name).fetch_symbols())).is_permanent
 
 
-async def test_a_venue_that_hangs_is_given_up(
+async def test_a_request_that_hangs_times_out(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     venue = double.get_venue("binance")

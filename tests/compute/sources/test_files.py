@@ -1,4 +1,4 @@
-"""A folder of bars that cannot be read is one line naming file and row, and nothing is stored."""
+"""If a folder of bars cannot be read, one line names file and row, and nothing is stored."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.clause("sources")
 HEADER = "ts,open,high,low,close,volume\n"
 ROW = "3600,1,2,1,2,5\n"
 
-# name: (file, its bytes, what the line must say besides the file's path)
+# name: (file, its bytes, text that the line must contain besides the file's path)
 BROKEN: dict[str, tuple[str, bytes, str]] = {
     "wrong header": ("BTC_1h.csv", f"time,{HEADER[3:]}{ROW}".encode(), "row 1: the header must be"),
     "no header": ("BTC_1h.csv", ROW.encode(), "row 1: the header must be"),
@@ -56,7 +56,7 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
 def test_a_file_that_cannot_be_read_is_one_line_and_stores_nothing(
     case: str, tmp_path: Path, universe: Universe, signals: RunSignals
 ):
-    name, text, told = BROKEN[case]
+    name, text, expected_text = BROKEN[case]
     folder = tmp_path / "broken"
     folder.mkdir()
     write_bars(folder, "ETH", make_bars("ETH", list_opens(START, START + DAY_S)))
@@ -64,13 +64,13 @@ def test_a_file_that_cannot_be_read_is_one_line_and_stores_nothing(
     with pytest.raises(SourceError) as caught:
         FilesSource(folder, universe)
     assert str(caught.value).startswith(f"{folder / name}: ")
-    assert told in str(caught.value)
+    assert expected_text in str(caught.value)
     ran = signals("replay", "--bars", folder)
     assert (ran.status, ran.out, ran.err) == (1, "", f"signals: {caught.value}\n")
     assert not (tmp_path / "cli.db").exists()
 
 
-def test_what_cannot_be_read_leaves_an_existing_database_as_it_was(
+def test_an_unreadable_folder_leaves_an_existing_database_as_it_was(
     tmp_path: Path, signals: RunSignals
 ):
     folder = tmp_path / "folder"
@@ -103,7 +103,7 @@ def test_a_folder_without_bars_is_one_line_and_stores_nothing(
     assert not (tmp_path / "cli.db").exists()
 
 
-def test_a_folder_whose_every_bar_is_refused_holds_no_bars(tmp_path: Path, universe: Universe):
+def test_a_folder_with_only_refused_bars_holds_no_bars(tmp_path: Path, universe: Universe):
     write_bars(tmp_path, "BTC", [(START, 1.0, 1.0, 2.0, 1.0, 0.0)])
     with pytest.raises(SourceError, match="holds no bars"):
         FilesSource(tmp_path, universe)
@@ -127,7 +127,7 @@ async def test_refused_rows_are_counted_by_reason_and_never_stored(
     assert [row[2:] for row in held["bars"]] == [*rows[:3], rows[4], *rows[6:]]
 
 
-def test_replay_tells_how_many_bars_were_rejected(tmp_path: Path, signals: RunSignals):
+def test_replay_reports_how_many_bars_were_rejected(tmp_path: Path, signals: RunSignals):
     folder = tmp_path / "folder"
     folder.mkdir()
     rows = make_bars("BTC", list_opens(START, START + DAY_S))
@@ -139,7 +139,9 @@ def test_replay_tells_how_many_bars_were_rejected(tmp_path: Path, signals: RunSi
     assert ran.err.count("\n") == 3  # one line a rejected bar, and no progress bar
 
 
-async def test_a_daily_file_beside_an_hourly_one_is_ignored(tmp_path: Path, universe: Universe):
+async def test_a_daily_file_is_ignored_if_there_is_an_hourly_one(
+    tmp_path: Path, universe: Universe
+):
     rows = make_bars("NVDA", list_opens(START, START + DAY_S))
     write_bars(tmp_path, "NVDA", rows)
     (tmp_path / "NVDA_1d.csv").write_text("nothing that could be read")
@@ -149,7 +151,7 @@ async def test_a_daily_file_beside_an_hourly_one_is_ignored(tmp_path: Path, univ
     assert fetched.bars.open_time.tolist() == [row[0] for row in rows]
 
 
-async def test_a_daily_file_alone_serves_daily_bars(tmp_path: Path, universe: Universe):
+async def test_an_asset_with_only_a_daily_file_has_daily_bars(tmp_path: Path, universe: Universe):
     write_bars(tmp_path, "IBM", make_bars("IBM", list_opens(START, START + 3 * DAY_S, 24)), "1d")
     source = FilesSource(tmp_path, universe)
     assert (source.get_native_timeframe("IBM"), source.get_native_timeframe("BTC")) == ("1d", None)
@@ -196,7 +198,7 @@ async def test_a_repeated_or_infinite_settlement_is_counted_and_the_first_of_a_t
     assert fetched.funding.rate.tolist() == [0.1]
 
 
-def test_files_with_other_endings_are_no_matter(tmp_path: Path, universe: Universe):
+def test_files_with_other_endings_are_ignored(tmp_path: Path, universe: Universe):
     write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
     (tmp_path / "README.md").write_text("where these bars come from")
     assert FilesSource(tmp_path, universe).get_native_timeframe("BTC") == "1h"

@@ -25,11 +25,11 @@ def scaled(bars: list[RawBar], ratio: float, digits: int = 12) -> list[RawBar]:
     ]
 
 
-def test_the_same_bars_and_later_ones_are_no_news():
+def test_equal_bars_and_later_ones_are_no_difference():
     assert diff_history(series(BARS[:3]), series(BARS)) == HistoryDiff()
 
 
-def test_nothing_is_said_of_bars_that_are_not_told_again():
+def test_bars_that_were_not_fetched_again_are_not_compared():
     assert diff_history(series(BARS[:2]), series(BARS[2:])) == HistoryDiff()
     assert diff_history(NO_BARS, series(BARS)) == HistoryDiff()
 
@@ -44,8 +44,8 @@ def test_a_bar_with_any_other_number_is_revised(name):
 
 @pytest.mark.parametrize("ratio", [4.0, 10.0, 1.5, 1.05, 0.1, 1 / 30])
 def test_prices_that_are_all_divided_by_one_number_are_a_split(ratio):
-    told = diff_history(series(BARS), series(scaled(BARS, ratio)))
-    assert told == HistoryDiff(split_ratio=pytest.approx(ratio))
+    fetched = diff_history(series(BARS), series(scaled(BARS, ratio)))
+    assert fetched == HistoryDiff(split_ratio=pytest.approx(ratio))
 
 
 def test_a_split_is_known_by_prices_that_are_rounded():
@@ -55,8 +55,8 @@ def test_a_split_is_known_by_prices_that_are_rounded():
 
 
 def test_one_bar_on_another_scale_among_others_is_a_revision():
-    told = [*BARS[:3], *scaled(BARS[3:], 2.0)]
-    assert diff_history(series(BARS), series(told)) == HistoryDiff(revised=(10_800,))
+    fetched = [*BARS[:3], *scaled(BARS[3:], 2.0)]
+    assert diff_history(series(BARS), series(fetched)) == HistoryDiff(revised=(10_800,))
 
 
 def test_too_few_bars_on_another_scale_make_no_split():
@@ -75,6 +75,6 @@ def test_the_only_stored_bar_is_enough_for_a_split():
     assert diff_history(series(BARS[:1]), series(scaled(BARS, 2.0))).split_ratio == 2.0
 
 
-def test_a_bar_that_comes_after_later_ones_is_belated():
-    told = diff_history(series([BARS[0], BARS[2]]), series(BARS))
-    assert told == HistoryDiff(backfilled=(3600,))
+def test_a_bar_that_comes_after_later_ones_is_backfilled():
+    fetched = diff_history(series([BARS[0], BARS[2]]), series(BARS))
+    assert fetched == HistoryDiff(backfilled=(3600,))

@@ -1,4 +1,4 @@
-"""The live source on venues that behave and on ones that do not: what feed and `meta` show."""
+"""The live source on venues that behave or fail: the resulting feed and `meta`."""
 
 from collections.abc import Callable
 from datetime import date
@@ -46,20 +46,20 @@ def clock() -> ManualClock:
     return ManualClock(to_market_ms(START) + 5000)
 
 
-def told(rows: list[ChangeRow]) -> list[tuple[object, ...]]:
-    """Return what changed, apart from when it was written and to whom it was shown."""
+def without_times(rows: list[ChangeRow]) -> list[tuple[object, ...]]:
+    """Return the stored changes without `created_at` and `published`."""
     return [(r.ticker, r.indicator, r.timeframe, r.close_time, r.before, r.after) for r in rows]
 
 
-async def test_a_first_start_builds_history_in_silence_and_shows_what_changes_from_then_on(
+async def test_a_first_start_builds_history_in_silence_and_publishes_later_changes(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
     async with open_live_service(double, clock, tmp_path) as one:
         await one.runs.run_until(START)
-        board = build_snapshot(await one.store.snapshot())
-        assert board is not None
-        assert set(board.stored.readings) == set(ALWAYS)
+        snapshot = build_snapshot(await one.store.snapshot())
+        assert snapshot is not None
+        assert set(snapshot.stored.readings) == set(ALWAYS)
         for hour in range(START + HOUR_S, START + 7 * HOUR_S, HOUR_S):
             await one.run_hour(hour, after_s=905)
         changes = await one.load_changes()
@@ -72,7 +72,7 @@ async def test_a_first_start_builds_history_in_silence_and_shows_what_changes_fr
     assert min(row.created_at for row in shown) >= to_market_ms(START + HOUR_S)
 
 
-async def test_an_asset_whose_first_calls_fail_still_warms_up_in_silence(
+async def test_an_asset_still_warms_up_in_silence_if_its_first_calls_fail(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
@@ -91,10 +91,10 @@ async def test_an_asset_that_has_no_bars_yet_is_late_until_they_come(
     binance("unavailable", times=None)(double, {})
     async with open_live_service(double, clock, tmp_path, history_s=9 * DAY_S) as one:
         await one.runs.run_until(START)
-        board = build_snapshot(await one.store.snapshot())
-        assert board is not None
-        assert "ETH" not in board.stored.readings
-        assert build_freshness(board, one.clock.now)["late_assets"] == ["ETH"]
+        snapshot = build_snapshot(await one.store.snapshot())
+        assert snapshot is not None
+        assert "ETH" not in snapshot.stored.readings
+        assert build_freshness(snapshot, one.clock.now)["late_assets"] == ["ETH"]
         assert (await one.store.snapshot_at(one.clock.now)).late_tickers == ("ETH",)
         double.clear_failures()
         await one.run_late(60)
@@ -105,19 +105,19 @@ async def test_an_asset_that_has_no_bars_yet_is_late_until_they_come(
     assert report.findings == []
 
 
-async def test_what_was_removed_before_anything_came_is_neither_late_nor_awaited(
+async def test_an_asset_removed_before_its_first_bar_is_neither_late_nor_pending(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
     binance("unavailable", times=None)(double, {})
-    universe = where("ETH", removed_on=date(2026, 9, 30))
+    universe = universe_with("ETH", removed_on=date(2026, 9, 30))
     async with open_live_service(double, clock, tmp_path, universe, history_s=2 * DAY_S) as one:
         await one.runs.run_until(START)
         assert (one.runs.late_tickers, one.runs.pending_tickers) == ((), ())
         assert (await one.store.snapshot()).late_tickers == ()
 
 
-async def test_nothing_is_served_before_history_is_whole(
+async def test_nothing_is_served_before_history_is_complete(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
@@ -130,9 +130,11 @@ async def test_nothing_is_served_before_history_is_whole(
         await one.runs.run_until(START)
         assert one.runs.has_snapshot
         assert build_snapshot(await one.store.snapshot()) is not None
-    asked = [one for one in double.get_venue("binance").requests[built:] if "klines" in one.path]
-    assert asked
-    assert min(one.get_seconds("startTime", 0) for one in asked) >= START - 13 * DAY_S
+    request_count = [
+        one for one in double.get_venue("binance").requests[built:] if "klines" in one.path
+    ]
+    assert request_count
+    assert min(one.get_seconds("startTime", 0) for one in request_count) >= START - 13 * DAY_S
 
 
 @pytest.mark.prove
@@ -154,10 +156,12 @@ async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
     replayed = await replay_recording(folder, tmp_path / "replayed.db", UNIVERSE, end)
     for ticker in recorded:
         assert served.readings[ticker] == replayed.snapshot.readings[ticker], ticker
-    assert [row for row in told(changes) if row[0] in recorded] == told(replayed.changes)
+    assert [row for row in without_times(changes) if row[0] in recorded] == without_times(
+        replayed.changes
+    )
 
 
-async def test_the_funding_of_a_history_is_asked_for_once(
+async def test_the_funding_of_a_history_is_fetched_once(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await list_all_markets(double)
@@ -186,7 +190,7 @@ def binance(kind: str, **more: object) -> Trouble:
 
 
 def some_of(troubles: dict[str, Trouble], count: int) -> list[Any]:
-    """Return the troubles as parameters: the first few always, all of them in a proof."""
+    """Return the failures as parameters: the first few always, the rest marked `prove`."""
     return [
         pytest.param(one, id=name, marks=() if place < count else pytest.mark.prove)
         for place, (name, one) in enumerate(troubles.items())
@@ -194,7 +198,7 @@ def some_of(troubles: dict[str, Trouble], count: int) -> list[Any]:
 
 
 HARMLESS = {
-    "a bar told twice": eth(lambda market: market.repeat(OPENS)),
+    "a bar sent twice": eth(lambda market: market.repeat(OPENS)),
     "a 429 that says how long to wait": binance("rate_limited", retry_after_s=7),
     "bars in the wrong order": eth(lambda market: market.shuffle()),
     "a 429 that does not": binance("rate_limited"),
@@ -231,7 +235,7 @@ LASTING = {
 
 
 @pytest.mark.parametrize("trouble", some_of(LASTING, 3))
-async def test_an_asset_whose_venue_fails_is_late_with_a_reason_and_loses_no_bar(
+async def test_if_a_venue_fails_its_asset_is_late_with_a_reason_and_loses_no_bar(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, trouble: Trouble
 ) -> None:
     made = await list_all_markets(double)
@@ -241,9 +245,9 @@ async def test_an_asset_whose_venue_fails_is_late_with_a_reason_and_loses_no_bar
         await one.run_hour(NEXT)
         assert "ETH" in one.runs.late_tickers
         assert one.source.late_reasons["ETH"]
-        board = build_snapshot(await one.store.snapshot())
-        assert board is not None
-        assert "ETH" in build_freshness(board, one.clock.now)["late_assets"]
+        snapshot = build_snapshot(await one.store.snapshot())
+        assert snapshot is not None
+        assert "ETH" in build_freshness(snapshot, one.clock.now)["late_assets"]
         assert await one.load_closes("OKB") == [NEXT]
         assert await one.load_closes("ETH") == []
         double.clear_failures()
@@ -253,7 +257,7 @@ async def test_an_asset_whose_venue_fails_is_late_with_a_reason_and_loses_no_bar
         assert await one.load_closes("ETH") == [NEXT]
 
 
-async def test_requests_that_hang_are_given_up_and_lose_no_bar(
+async def test_requests_that_hang_time_out_and_lose_no_bar(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await list_all_markets(double)
@@ -314,7 +318,7 @@ async def test_a_restricted_country_falls_back_to_the_next_venue_at_the_first_st
         assert one.runs.late_tickers == ()
 
 
-async def test_an_asset_stays_where_its_stored_bars_are_from(
+async def test_an_asset_stays_at_the_venue_of_its_stored_bars(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
@@ -328,7 +332,7 @@ async def test_an_asset_stays_where_its_stored_bars_are_from(
         assert one.source.get_listing("ETH") == "binance ETH/USDT"
 
 
-async def test_what_no_venue_lists_is_not_covered_and_never_late(
+async def test_an_asset_that_no_venue_lists_is_not_covered_and_never_late(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
@@ -353,11 +357,13 @@ async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
     async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.runs.run_until(one.runs.due_hour)
         assert one.runs.late_tickers == ("ETH",)
-        assert one.source.late_reasons == {"ETH": "binance does not list ETH/USDT, or no longer"}
+        assert one.source.late_reasons == {
+            "ETH": "binance does not list ETH/USDT, or no longer does"
+        }
 
 
 @pytest.mark.parametrize("is_corrected", [True, False], ids=["corrected", "back"])
-async def test_a_symbol_that_is_renamed_is_late_until_the_universe_says_so_or_it_is_back(
+async def test_an_asset_with_a_renamed_symbol_is_late_until_the_universe_names_it_or_it_is_back(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, is_corrected: bool
 ) -> None:
     venue, made = double.get_venue("binance"), await list_all_markets(double)
@@ -365,20 +371,22 @@ async def test_a_symbol_that_is_renamed_is_late_until_the_universe_says_so_or_it
         await one.runs.run_until(START)
         venue.remove_listing("ETH/USDT")
         venue.add_listing("ETHER/USDT", made["ETH"])
-        asked = venue.count_requests(symbol="ETH/USDT")
+        request_count = venue.count_requests(symbol="ETH/USDT")
         with capture_logs() as logged:
             await one.run_hour(NEXT)
             for after_s in LATE_RETRY_DELAYS_S:
                 await one.run_late(after_s)
-        assert venue.count_requests(symbol="ETH/USDT") == asked + 1 + len(LATE_RETRY_DELAYS_S)
+        assert venue.count_requests(symbol="ETH/USDT") == request_count + 1 + len(
+            LATE_RETRY_DELAYS_S
+        )
         [missing] = [line for line in logged if line["event"] == "bars_missing"]
         assert missing["ticker"] == "ETH"
-        assert missing["reason"] == "binance does not list ETH/USDT, or no longer"
-        board = build_snapshot(await one.store.snapshot())
-        assert board is not None
-        assert build_freshness(board, one.clock.now)["late_assets"] == ["ETH"]
+        assert missing["reason"] == "binance does not list ETH/USDT, or no longer does"
+        snapshot = build_snapshot(await one.store.snapshot())
+        assert snapshot is not None
+        assert build_freshness(snapshot, one.clock.now)["late_assets"] == ["ETH"]
         assert await one.load_closes("BTC") == await one.load_closes("XAU") == [NEXT]
-    universe = where("ETH", symbol="ETHER/USDT") if is_corrected else UNIVERSE
+    universe = universe_with("ETH", symbol="ETHER/USDT") if is_corrected else UNIVERSE
     if not is_corrected:
         venue.add_listing("ETH/USDT", made["ETH"])
     async with open_live_service(double, clock, tmp_path, universe, history_s=2 * DAY_S) as one:
@@ -390,7 +398,7 @@ async def test_a_symbol_that_is_renamed_is_late_until_the_universe_says_so_or_it
     assert report.findings == []
 
 
-def where(ticker: str, **fields: object) -> Universe:
+def universe_with(ticker: str, **fields: object) -> Universe:
     """Return the universe with other fields of one asset."""
     assets = [
         asset.model_copy(update=fields) if asset.ticker == ticker else asset
@@ -409,18 +417,18 @@ async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
         await one.run_hour(first)
         assert (one.runs.late_tickers, one.runs.pending_tickers) == ((), ("NVDA",))
         assert one.runs.delays == (900,)
-        asked = double.get_venue("alpaca").count_requests("bars")
+        request_count = double.get_venue("alpaca").count_requests("bars")
         await one.run_late(120)
-        assert double.get_venue("alpaca").count_requests("bars") == asked
+        assert double.get_venue("alpaca").count_requests("bars") == request_count
         await one.run_late(900)
         assert (one.runs.late_tickers, one.runs.pending_tickers) == ((), ())
         assert await one.load_closes("NVDA") == [first]
-        board = build_snapshot(await one.store.snapshot())
-        assert board is not None
-        assert build_freshness(board, one.clock.now)["most_delay_seconds"] == 900
+        snapshot = build_snapshot(await one.store.snapshot())
+        assert snapshot is not None
+        assert build_freshness(snapshot, one.clock.now)["most_delay_seconds"] == 900
 
 
-async def test_a_wait_that_a_venue_asks_for_goes_by_no_clock_that_is_set(
+async def test_setting_the_wall_clock_does_not_change_a_wait_that_a_venue_requests(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
@@ -437,7 +445,7 @@ async def test_a_wait_that_a_venue_asks_for_goes_by_no_clock_that_is_set(
         assert await found["binance"].fetch_time_ms() == clock.now
 
 
-async def test_nothing_is_asked_while_a_session_is_closed(
+async def test_no_request_is_sent_while_a_session_is_closed(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double, days_after=5)
@@ -446,18 +454,21 @@ async def test_nothing_is_asked_while_a_session_is_closed(
         await one.runs.run_until(START)
         await one.run_hour(saturday, after_s=905)
         equities, crypto = double.get_venue("alpaca"), double.get_venue("binance")
-        asked = equities.count_requests("bars"), crypto.count_requests(symbol="XAU/USDT:USDT")
+        request_count = (
+            equities.count_requests("bars"),
+            crypto.count_requests(symbol="XAU/USDT:USDT"),
+        )
         for hour in range(1, 4):
             await one.run_hour(saturday + hour * HOUR_S, after_s=905)
         assert one.runs.late_tickers == one.runs.pending_tickers == ()
         assert (
             equities.count_requests("bars"),
             crypto.count_requests(symbol="XAU/USDT:USDT"),
-        ) == asked
+        ) == request_count
 
 
 @pytest.mark.parametrize("skew_ms", [-45_000, 45_000])
-async def test_a_wrong_clock_stops_computing_and_says_so(
+async def test_a_wrong_clock_stops_computing_with_an_error(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, skew_ms: int
 ) -> None:
     await list_all_markets(double)
@@ -482,7 +493,7 @@ async def test_one_venue_with_a_wrong_clock_stops_nothing(
         assert one.runs.late_tickers == ()
 
 
-async def test_a_revised_bar_stands_as_it_was_stepped_and_is_logged_once(
+async def test_a_revised_bar_stays_as_it_was_stepped_and_is_logged_once(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await list_all_markets(double)
@@ -513,11 +524,11 @@ async def test_a_bar_that_comes_after_later_ones_is_refused_and_logged(
         with capture_logs() as logged:
             for hour in range(NEXT, NEXT + 4 * HOUR_S, HOUR_S):
                 await one.run_hour(hour)
-        assert [line["ticker"] for line in logged if line["event"] == "bar_belated"] == ["ETH"]
+        assert [line["ticker"] for line in logged if line["event"] == "bar_backfilled"] == ["ETH"]
         assert await one.load_closes("ETH") == [NEXT + n * HOUR_S for n in (1, 2, 3)]
 
 
-async def test_funding_that_is_not_listed_any_more_makes_no_asset_late(
+async def test_a_delisted_perpetual_does_not_make_its_asset_late(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
@@ -529,7 +540,7 @@ async def test_funding_that_is_not_listed_any_more_makes_no_asset_late(
         assert await one.store.funding("BTC") == []
 
 
-async def test_rates_are_asked_for_anew_with_bars_that_were_late(
+async def test_rates_are_fetched_again_with_bars_that_were_late(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await list_all_markets(double)
@@ -537,9 +548,9 @@ async def test_rates_are_asked_for_anew_with_bars_that_were_late(
         await one.runs.run_until(START)
         made["BTC"].delay(OPENS, 200)
         await one.run_hour(NEXT)
-        asked = double.get_venue("binance").count_requests("fundingRate")
+        request_count = double.get_venue("binance").count_requests("fundingRate")
         await one.run_late(700)
-        assert double.get_venue("binance").count_requests("fundingRate") == asked + 1
+        assert double.get_venue("binance").count_requests("fundingRate") == request_count + 1
         assert await one.load_closes("BTC") == [NEXT]
 
 
@@ -551,7 +562,9 @@ async def test_nothing_is_computed_while_no_venue_answers(
         await one.runs.run_until(START)
         for name in ("binance", "okx", "alpaca"):
             double.get_venue(name).add_failure("unavailable", times=None)
-        with pytest.raises(NotReadyError, match="no venue answers: is this machine online"):
+        with pytest.raises(
+            NotReadyError, match="no venue answers: check that this machine is online"
+        ):
             await one.run_hour(NEXT)
         double.clear_failures()
         await one.run_hour(NEXT)
@@ -585,7 +598,7 @@ async def test_a_split_replaces_the_history_and_touches_no_published_row(
     assert report.findings == []
 
 
-async def test_a_venue_that_begins_to_refuse_is_left_for_the_next_with_a_history_of_its_own(
+async def test_if_a_venue_begins_to_refuse_the_next_one_restates_the_history(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await list_all_markets(double)

@@ -1,4 +1,4 @@
-"""A day of the whole universe at venues that fail, and the replay of the same bars."""
+"""A day of the whole universe at failing venues, compared with a replay of the same bars."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -33,7 +33,7 @@ LAST_PASS_S = ALPACA_DELAY_S + 120
 
 
 class Size(NamedTuple):
-    """Which assets, how many hours and days before them; how often a call is tried, and fails."""
+    """The assets, hours and days of history of a test, tries per call, and share of failures."""
 
     tickers: tuple[str, ...] | None
     hours: int
@@ -53,7 +53,7 @@ Late = set[tuple[int, str]]
 async def day(
     double: VenuesDouble, clock: AcceleratedClock, folder: Path, universe: Universe, size: Size
 ) -> tuple[StoredResult, Late]:
-    """Start undisturbed, then run for some hours in which calls fail; return what was late when."""
+    """Start without failures, then run some hours with them; return the late assets by hour."""
     late: Late = set()
     patience = RETRY_POLICY._replace(max_tries=size.tries)
     history_s = size.history_days * DAY_S
@@ -81,7 +81,7 @@ def in_order(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
 
 
 def content(rows: Iterable[ChangeRow]) -> list[tuple[object, ...]]:
-    """Return rows without when they were written; whether shown, from the first run on."""
+    """Return rows without `created_at`; `published` only from the first run on."""
     return [row[1:9] + ((row.published,) if row.close_time > START else ()) for row in rows]
 
 
@@ -100,26 +100,28 @@ async def test_a_day_of_failing_calls_loses_no_change_that_the_bars_contain(
     universe = load_covered_universe(size.tickers)
     made = await list_packaged_universe(double, universe, size.history_days)
     begin, end = (START - size.history_days * DAY_S) // DAY_S * DAY_S, START + size.hours * HOUR_S
-    told, late = await day(double, clock, tmp_path, universe, size)
+    live_store, late = await day(double, clock, tmp_path, universe, size)
     assert sum(double.get_venue(name).failed for name in DIALECTS) > 2 * size.hours
     funded = [asset.ticker for asset in universe.assets if asset.perpetual is not None]
     folder = write_recording(tmp_path / "bars", made, funded, begin, end)
     replayed = await replay_recording(folder, tmp_path / "replayed.db", universe, end)
-    delayed = compared(told, replayed, universe)
+    delayed = compared(live_store, replayed, universe)
     assert delayed <= late
     assert delayed or size.tries > 1
 
 
-def compared(told: StoredResult, replayed: StoredResult, universe: Universe) -> Late:
-    """Hold a live store to a replay; return what was written later than in its run."""
-    assert told.snapshot.readings == replayed.snapshot.readings
-    live_rows, rows = in_order(told.changes), in_order(replayed.changes)
+def compared(live_store: StoredResult, replayed: StoredResult, universe: Universe) -> Late:
+    """Compare a live store with a replay; return the rows written later than their run."""
+    assert live_store.snapshot.readings == replayed.snapshot.readings
+    live_rows, rows = in_order(live_store.changes), in_order(replayed.changes)
     assert content(live_rows) == content(rows)
-    assert [a[1:] for a in told.alerts] == [a[1:] for a in replayed.alerts if a.close_time > START]
-    created = [row.created_at for row in told.changes]
+    assert [a[1:] for a in live_store.alerts] == [
+        a[1:] for a in replayed.alerts if a.close_time > START
+    ]
+    created = [row.created_at for row in live_store.changes]
     assert created == sorted(set(created))
     assert _before(live_rows) == _before(rows)
-    # Where some rows are late, those after them in a run move up, each by a millisecond.
+    # If some rows of a run are late, the ones after them come a millisecond earlier for each.
     return {
         (row.close_time, row.ticker)
         for row, other in zip(live_rows, rows, strict=True)
@@ -133,5 +135,5 @@ def _delay_ms(universe: Universe, row: ChangeRow) -> int:
 
 
 def _before(rows: Iterable[ChangeRow]) -> list[int]:
-    """Return when the rows of the history were written."""
+    """Return the times at which the rows of the history were written."""
     return [row.created_at for row in rows if row.close_time <= START]

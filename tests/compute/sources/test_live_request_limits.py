@@ -1,4 +1,4 @@
-"""What an hour of the whole universe asks of the venues, against what they and ccxt allow."""
+"""The requests of an hour of the whole universe, compared with the limits of venues and ccxt."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ MOST_S = 120
 
 
 class Limit(NamedTuple):
-    """What docs/sources.md says may be asked of a venue's path, in requests or in weight."""
+    """A limit of a venue's path as in docs/sources.md, in requests or in weight."""
 
     said: str
     venue: str
@@ -47,7 +47,7 @@ LIMITS = (
 
 
 class Toll:
-    """In place of ccxt's own throttler: lets every call pass and adds up what each costs there."""
+    """A replacement of ccxt's throttler that lets every call pass and adds up the costs."""
 
     def __init__(self) -> None:
         self.paid = 0.0
@@ -62,7 +62,7 @@ def clock() -> ManualClock:
     return ManualClock(to_market_ms(HOUR) + 1000 * 1000)
 
 
-def test_the_limits_are_those_that_the_page_of_sources_says() -> None:
+def test_the_limits_are_those_of_the_page_of_sources() -> None:
     page = Path("docs/sources.md").read_text(encoding="utf-8")
     assert [limit for limit in LIMITS if limit.said not in page] == []
 
@@ -89,5 +89,5 @@ async def test_an_hour_is_within_every_limit_and_two_minutes(
     assert 0 < min(taken_s.values()) <= max(taken_s.values()) < MOST_S
     for limit in LIMITS:
         venue = double.get_venue(limit.venue)
-        asked = (venue.sum_weights if limit.is_weight else venue.count_requests)(limit.path)
-        assert 0 < asked <= limit.most, limit
+        used = (venue.sum_weights if limit.is_weight else venue.count_requests)(limit.path)
+        assert 0 < used <= limit.most, limit

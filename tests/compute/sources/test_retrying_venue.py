@@ -1,4 +1,4 @@
-"""How a venue is asked with patience, over a script of what it answers and a clock that waits."""
+"""Retries and the circuit breaker, over a scripted venue and a clock that advances by sleeping."""
 
 import asyncio
 from collections.abc import Sequence
@@ -46,29 +46,29 @@ def busy(wait_s: float | None = None) -> VenueError:
     return VenueError("too many requests", retry_after_s=wait_s)
 
 
-async def ask(steady: RetryingVenue, symbol: str = "X") -> Sequence[RawBar]:
+async def fetch(steady: RetryingVenue, symbol: str = "X") -> Sequence[RawBar]:
     return await steady.fetch_bars(symbol, 0, 3600)
 
 
 async def outcomes(steady: RetryingVenue, *symbols: str) -> list[Sequence[RawBar] | BaseException]:
-    """Ask for several at once; return what came of each."""
-    return await asyncio.gather(*(ask(steady, each) for each in symbols), return_exceptions=True)
+    """Make several calls at once; return the result or error of each."""
+    return await asyncio.gather(*(fetch(steady, each) for each in symbols), return_exceptions=True)
 
 
 async def refusal(steady: RetryingVenue) -> VenueError:
     with pytest.raises(VenueError) as raised:
-        await ask(steady)
+        await fetch(steady)
     return raised.value
 
 
-async def left_alone(steady: RetryingVenue, venue: ScriptedVenue) -> VenueError:
-    """Let as many calls fail in a row as end the patience; return what the last one met."""
+async def open_circuit(steady: RetryingVenue, venue: ScriptedVenue) -> VenueError:
+    """Let enough calls fail in a row to open the circuit; return the last one's error."""
     venue.failures.extend(busy() for _ in range(PATIENCE.max_failures))
     await refusal(steady)
     return await refusal(steady)
 
 
-async def test_what_a_venue_answers_is_passed_on_as_it_is(
+async def test_results_of_a_venue_are_returned_unchanged(
     steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
 ) -> None:
     assert (steady.name, steady.delay_s) == ("scripted", 900)
@@ -98,11 +98,11 @@ async def test_no_more_calls_are_under_way_at_once_than_are_allowed(
 @pytest.mark.parametrize(
     ("spread", "waits"), [(0.0, [0.5, 1, 2]), (0.5, [0.75, 1.5, 3]), (1.0, [1, 2, 4])]
 )
-async def test_waits_double_and_are_spread_from_their_half_to_their_whole(
+async def test_waits_double_and_vary_from_half_to_all_of_their_length(
     venue: ScriptedVenue, clock: SleepClock, spread: float, waits: list[float]
 ) -> None:
     venue.failures.extend([busy(), busy(), busy()])
-    assert await ask(steadied(venue, clock, spread)) == BARS
+    assert await fetch(steadied(venue, clock, spread)) == BARS
     assert clock.waits == waits
     gaps = [later - sooner for (_, sooner), (_, later) in pairwise(venue.requests)]
     assert gaps == [1000 * wait for wait in waits]
@@ -117,11 +117,11 @@ async def test_the_last_try_fails_as_the_venue_did(
     assert len(clock.waits) == PATIENCE.max_tries - 1
 
 
-async def test_what_a_venue_asks_to_be_waited_is_waited_for_where_it_is_short(
+async def test_a_short_wait_that_a_venue_requests_is_waited_for(
     steady: RetryingVenue, venue: ScriptedVenue
 ) -> None:
     venue.failures.append(busy(45))
-    assert await ask(steady) == BARS
+    assert await fetch(steady) == BARS
     [(_, first), (_, second)] = venue.requests
     assert second - first == 45_000
 
@@ -135,11 +135,11 @@ async def test_a_longer_wait_is_refused_at_once_until_enough_of_it_is_over(
     assert (len(venue.requests), clock.waits) == (1, [])
     begun = clock.now
     clock.now += 560_000
-    assert await ask(steady) == BARS
+    assert await fetch(steady) == BARS
     assert venue.requests[-1][1] - begun == 600_000
 
 
-async def test_every_call_waits_for_what_one_was_told(
+async def test_every_call_waits_if_one_must_wait(
     steady: RetryingVenue, venue: ScriptedVenue
 ) -> None:
     venue.failures.append(busy(30))
@@ -149,7 +149,7 @@ async def test_every_call_waits_for_what_one_was_told(
     assert venue.requests[3:]
 
 
-async def test_a_call_that_waits_already_waits_on_where_another_is_told_to(
+async def test_a_call_that_waits_already_waits_longer_if_another_extends_the_wait(
     steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
 ) -> None:
     begun = clock.now
@@ -164,41 +164,41 @@ async def test_a_call_that_waits_already_waits_on_where_another_is_told_to(
     assert min(at - begun for _, at in venue.requests[2:]) == 41_000
 
 
-async def test_a_venue_that_keeps_failing_is_left_alone_and_then_asked_again(
+async def test_the_circuit_opens_for_a_venue_that_keeps_failing_and_closes_again(
     steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
 ) -> None:
-    assert (await left_alone(steady, venue)).reason == "too many requests"
-    asked, waited = len(venue.requests), len(clock.waits)
-    assert asked == PATIENCE.max_failures
+    assert (await open_circuit(steady, venue)).reason == "too many requests"
+    call_count, waited = len(venue.requests), len(clock.waits)
+    assert call_count == PATIENCE.max_failures
     clock.now += 59_999
     assert all(isinstance(one, VenueError) for one in await outcomes(steady, *"ABC"))
-    assert (len(venue.requests), len(clock.waits)) == (asked, waited)
+    assert (len(venue.requests), len(clock.waits)) == (call_count, waited)
     clock.now += 1
-    assert await ask(steady) == BARS
+    assert await fetch(steady) == BARS
 
 
-async def test_one_failure_after_the_pause_is_enough_for_the_next_one(
+async def test_one_failure_after_the_circuit_has_closed_opens_it_again(
     steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
 ) -> None:
-    await left_alone(steady, venue)
-    asked = len(venue.requests)
+    await open_circuit(steady, venue)
+    call_count = len(venue.requests)
     clock.now += 60_000
     venue.failures.append(busy())
     await refusal(steady)
     await refusal(steady)
-    assert len(venue.requests) == asked + 1
+    assert len(venue.requests) == call_count + 1
 
 
-async def test_an_answer_ends_a_row_of_failures(
+async def test_a_success_resets_the_count_of_failures(
     steady: RetryingVenue, venue: ScriptedVenue
 ) -> None:
     for _ in range(4):
         venue.failures.extend([busy(), busy(), None])
-        assert await ask(steady) == BARS
+        assert await fetch(steady) == BARS
     assert len(venue.requests) == 12
 
 
-async def test_one_answer_to_many_calls_is_one_failure(
+async def test_an_error_shared_by_many_calls_is_one_failure(
     steady: RetryingVenue, venue: ScriptedVenue
 ) -> None:
     shared = busy()
@@ -207,7 +207,7 @@ async def test_one_answer_to_many_calls_is_one_failure(
     assert len(venue.requests) == 12
 
 
-async def test_who_is_refused_for_good_does_not_ask_again(
+async def test_a_permanent_refusal_is_not_retried(
     steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
 ) -> None:
     venue.failures.append(VenueError("this country is refused", is_permanent=True))
@@ -215,24 +215,24 @@ async def test_who_is_refused_for_good_does_not_ask_again(
         assert (await refusal(steady)).is_permanent
     assert (len(venue.requests), clock.waits) == (1, [])
     clock.now += 60_000
-    assert await ask(steady) == BARS
+    assert await fetch(steady) == BARS
 
 
-async def test_an_unknown_symbol_is_not_asked_for_again_and_no_failure_of_the_venue(
+async def test_an_unknown_symbol_is_not_retried_and_not_counted_as_a_failure(
     steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
 ) -> None:
     for _ in range(2 * PATIENCE.max_failures):
         venue.failures.append(UnknownSymbolError("not listed"))
         assert isinstance(await refusal(steady), UnknownSymbolError)
     assert (len(venue.requests), clock.waits) == (2 * PATIENCE.max_failures, [])
-    assert await ask(steady) == BARS
+    assert await fetch(steady) == BARS
 
 
 async def test_a_call_that_is_cancelled_leaves_its_place(
     steady: RetryingVenue, venue: ScriptedVenue
 ) -> None:
     venue.hold(*"ABCDEFGH")
-    asking = [asyncio.ensure_future(ask(steady, each)) for each in "ABCDEF"]
+    asking = [asyncio.ensure_future(fetch(steady, each)) for each in "ABCDEF"]
     await yield_to_loop()
     for each in asking:
         each.cancel()
@@ -247,7 +247,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves_its_place(
     steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
 ) -> None:
     venue.failures.append(busy(30))
-    asking = asyncio.ensure_future(ask(steady))
+    asking = asyncio.ensure_future(fetch(steady))
     await yield_to_loop(10)
     assert clock.waits == [1]
     asking.cancel()

@@ -1,4 +1,4 @@
-"""The made-up market: the same bits however asked for, late and missing bars, plausible prices."""
+"""The simulated market: the same bits for any fetch, late and missing bars, plausible prices."""
 
 import asyncio
 import hashlib
@@ -100,7 +100,7 @@ def test_a_market_first_started_now_has_330_days_of_history_at_least():
     assert compute_origin(epoch("2030-01-01")) == epoch("2025-12-01")
 
 
-def test_the_origin_is_read_back_out_of_the_name_a_store_remembers():
+def test_the_origin_is_parsed_from_the_name_that_a_store_remembers():
     assert market().name == format_source_name(ORIGIN) == "simulated:1764547200"
     assert parse_origin("simulated:1764547200") == ORIGIN
     for other in ("files:/data/bars", "simulated:", "simulated:-86400", "simulated:1 ", "live"):
@@ -108,7 +108,7 @@ def test_the_origin_is_read_back_out_of_the_name_a_store_remembers():
 
 
 def test_an_origin_is_a_midnight():
-    with pytest.raises(ValueError, match="no UTC midnight"):
+    with pytest.raises(ValueError, match="not a UTC midnight"):
         SimulatedSource(packaged(), ORIGIN + HOUR_S, ManualClock(FAR))
 
 
@@ -128,7 +128,7 @@ async def test_bars_begin_at_the_origin_and_follow_the_calendar():
         assert missing(ticker, bars) <= 6
 
 
-async def test_a_removed_asset_goes_on_for_whoever_asks():
+async def test_a_removed_asset_still_has_bars():
     removed_on = packaged().by_ticker["MATIC"].removed_on
     assert removed_on is not None
     end = compute_midnight_s(removed_on) + 10 * DAY_S
@@ -153,10 +153,10 @@ async def test_hourly_fetches_equal_one_big_fetch_bit_for_bit(ticker: str, days:
     assert funding.settled_at.tobytes() == whole.funding.settled_at.tobytes()
 
 
-async def test_an_asset_does_not_depend_on_its_company():
-    alone = Universe(assets=(packaged().by_ticker["SOL"],), renamed_on=packaged().renamed_on)
+async def test_an_asset_does_not_depend_on_the_other_assets():
+    single = Universe(assets=(packaged().by_ticker["SOL"],), renamed_on=packaged().renamed_on)
     for after, until in ((-1, ORIGIN + 100 * DAY_S), (ORIGIN, ORIGIN + 9 * DAY_S)):
-        ours = await SimulatedSource(alone, ORIGIN, ManualClock(FAR)).fetch("SOL", after, until)
+        ours = await SimulatedSource(single, ORIGIN, ManualClock(FAR)).fetch("SOL", after, until)
         theirs = await market().fetch("SOL", after, until)
         assert bits(ours.bars) == bits(theirs.bars)
         assert ours.funding.rate.tobytes() == theirs.funding.rate.tobytes()
@@ -174,8 +174,8 @@ async def test_another_seed_is_another_market():
     assert abs(np.corrcoef(returns(ours.bars)[:600], returns(theirs.bars)[:600])[0, 1]) < 0.2
 
 
-async def test_the_market_of_the_default_seed_stays_what_it_is():
-    """A store goes on with the bars it has: another digest here breaks every running service."""
+async def test_the_market_of_the_default_seed_never_changes():
+    """Stores continue from the bars they have, so another digest would break running services."""
     digest = hashlib.sha256()
     source = market()
     for ticker in EVERY_SESSION:
@@ -195,7 +195,7 @@ async def test_the_market_of_the_default_seed_stays_what_it_is():
         (date(2028, 7, 3), 4),
     ],
 )
-async def test_early_closes_begin_in_2027_so_that_no_market_loses_bars_it_had(eve: date, bars: int):
+async def test_early_closes_begin_in_2027_so_that_no_stored_bar_is_lost(eve: date, bars: int):
     assert date(2027, 1, 1) == XSIM_IRREGULAR_SINCE
     start = compute_midnight_s(eve)
     for ticker in STOCKS[:2]:
@@ -215,7 +215,7 @@ async def test_every_bar_is_one_that_the_service_accepts():
         assert (bars.volume > 0).all()
 
 
-async def test_a_bar_opens_where_the_one_before_closed():
+async def test_a_bar_opens_at_the_close_of_the_one_before():
     bars = (await history("BTC", 30)).bars
     adjoining = np.diff(bars.close_time) == HOUR_S
     assert (bars.open[1:][adjoining] == bars.close[:-1][adjoining]).all()
@@ -276,7 +276,7 @@ async def test_assets_of_one_class_move_together(tickers: tuple[str, ...]):
 
 
 class Counting(ThreadPoolExecutor):
-    """Threads, and how often work was handed to them."""
+    """A thread pool that counts the submitted tasks."""
 
     handed = 0
 
@@ -285,24 +285,24 @@ class Counting(ThreadPoolExecutor):
         return super().submit(*args, **kwargs)
 
 
-async def test_all_who_wait_are_fetched_in_one_hop_and_get_what_one_alone_gets():
+async def test_waiting_fetches_are_computed_in_one_thread_hop_with_the_same_results():
     clock, threads = ManualClock(ORIGIN + 9 * DAY_S), Counting()
     asyncio.get_running_loop().set_default_executor(threads)
     source = SimulatedSource(load_universe(), ORIGIN, clock)
-    asked = [source.fetch(ticker, ORIGIN, clock.now_s) for ticker in MIXED]
-    together = await asyncio.gather(*asked)
+    calls = [source.fetch(ticker, ORIGIN, clock.now_s) for ticker in MIXED]
+    together = await asyncio.gather(*calls)
     assert threads.handed == 2
     for ticker, one in zip(MIXED, together, strict=True):
-        alone = await source.fetch(ticker, ORIGIN, clock.now_s)
-        assert alone.watermark == one.watermark
-        assert alone.bars.close.tobytes() == one.bars.close.tobytes()
+        single = await source.fetch(ticker, ORIGIN, clock.now_s)
+        assert single.watermark == one.watermark
+        assert single.bars.close.tobytes() == one.bars.close.tobytes()
 
 
-async def test_a_fetch_that_is_given_up_takes_no_other_with_it():
+async def test_a_cancelled_fetch_cancels_no_other():
     clock = ManualClock(ORIGIN + 9 * DAY_S)
     source = SimulatedSource(load_universe(), ORIGIN, clock)
-    asked = [source.fetch(ticker, ORIGIN, clock.now_s) for ticker in MIXED]
-    first, *others = map(asyncio.ensure_future, asked)
+    calls = [source.fetch(ticker, ORIGIN, clock.now_s) for ticker in MIXED]
+    first, *others = map(asyncio.ensure_future, calls)
     await asyncio.sleep(0)
     first.cancel()
     found = await asyncio.gather(first, *others, return_exceptions=True)
@@ -354,7 +354,7 @@ async def test_one_bar_in_a_thousand_never_exists():
 async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours(
     begins: int, ends: int
 ):
-    """What runs see: who is behind at the run, after the last pass for late ones, hours later."""
+    """Count the assets that are behind at a run, after the last retry, and hours later."""
     clock = ManualClock(0)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     tickers = [asset.ticker for asset in packaged().tracked_assets if asset.session == "24x7"]
@@ -437,7 +437,7 @@ async def test_while_its_session_is_closed_an_asset_is_complete_up_to_the_clock(
     assert (await market(saturday).fetch("BTC", -1, saturday + DAY_S)).watermark == saturday - 34
 
 
-async def test_a_watermark_never_passes_the_hour_asked_for_nor_falls_back():
+async def test_a_watermark_never_passes_the_requested_hour_nor_falls_back():
     source = market(ORIGIN + 3 * DAY_S)
     for ticker in EVERY_SESSION:
         assert (await source.fetch(ticker, -1, ORIGIN + DAY_S)).watermark == ORIGIN + DAY_S
@@ -457,7 +457,7 @@ LATE_DAYS = {"BTC": (4, 9), "DOGE": (11, 16), "NVDA": (45, 47), "XAU": (17, 25)}
         *(pytest.param(ticker, 0, 60, marks=prove) for ticker in LATE_DAYS),
     ],
 )
-async def test_live_passes_bring_every_bar_once_and_nothing_below_the_watermark(
+async def test_live_fetches_bring_every_bar_once_and_nothing_below_the_watermark(
     ticker: str, begins: int, ends: int
 ):
     clock = ManualClock(ORIGIN)
@@ -483,7 +483,7 @@ async def test_live_passes_bring_every_bar_once_and_nothing_below_the_watermark(
 def stepped(
     series: dict[str, tuple[Series, Funding]], native: Timeframe
 ) -> tuple[Counter[tuple[str, str]], dict[tuple[str, str], set[int]], Counter[str]]:
-    """Step assets; return changes and readings by (timeframe, indicator), and readings given."""
+    """Step assets; return the counts of changes and readings by (timeframe, indicator)."""
     stepper = Stepper(list(series), packaged(), INDICATORS)
     intake = BarBuffer(dict.fromkeys(series, native), {})
     for ticker, (bars, funding) in series.items():
@@ -506,7 +506,7 @@ def stepped(
 
 @pytest.mark.parametrize("days", [70, pytest.param(130, marks=prove)])
 async def test_indicators_read_all_ways_and_change_about_as_often_as_on_recorded_bars(days: int):
-    """On the recorded bars an indicator changes on 2% to 9% of its bars; here on 1% to 16%."""
+    """On recorded bars, an indicator changes on 2% to 9% of its bars; here 1% to 16% may."""
     source = market()
     recent = {ticker: await history(ticker, days, source) for ticker in MIXED}
     hourly = {ticker: (fetched.bars, fetched.funding) for ticker, fetched in recent.items()}

@@ -1,6 +1,6 @@
-"""Alpaca's stock bars, and its trading API's clock and assets, as its documentation says.
+"""Alpaca's stock bars, and its trading API's clock and assets, as documented.
 
-Bars lie on the clock: those of an hour begin at full hours, so the first of a day has half an hour
+Bars lie on the clock: hourly ones begin at full hours, so the first of a day has half an hour
 of regular trading. A market here has half-hour bars, or longer ones that begin at full hours.
 """
 
@@ -41,14 +41,14 @@ class Alpaca:
     def to_key(self, symbol: Symbol) -> str:
         return symbol.base
 
-    def fill_in_key(self, asked: VenueRequest) -> None:
-        asked.key = asked.query.get("symbols")
+    def fill_in_key(self, request: VenueRequest) -> None:
+        request.key = request.query.get("symbols")
 
-    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
-        _authenticate(asked)
-        match asked.host, asked.path:
+    def answer(self, venue: VenueDouble, request: VenueRequest) -> Any:
+        _authenticate(request)
+        match request.host, request.path:
             case "data.alpaca.markets", "v2/stocks/bars":
-                return _answer_bars(venue, asked)
+                return _answer_bars(venue, request)
             case (_, "v2/clock"):
                 return _format_clock(venue.now_ms)
             case (_, "v2/assets"):
@@ -56,27 +56,27 @@ class Alpaca:
         raise RefusedError(404, {"message": "endpoint not found."})
 
 
-def _authenticate(asked: VenueRequest) -> None:
-    key_id = asked.headers.get("apca-api-key-id")
-    secret = asked.headers.get("apca-api-secret-key")
+def _authenticate(request: VenueRequest) -> None:
+    key_id = request.headers.get("apca-api-key-id")
+    secret = request.headers.get("apca-api-secret-key")
     if not key_id or not secret:
         raise RefusedError(401, {"message": "unauthorized."})
     if (key_id, secret) != (API_KEY_ID, API_SECRET_KEY):
         raise RefusedError(403, {"message": "forbidden."})
 
 
-def _answer_bars(venue: VenueDouble, asked: VenueRequest) -> Any:
-    """Return a page: symbol by symbol, each oldest first, cut after `limit` bars in all."""
-    symbols = sorted(set(asked.query.get("symbols", "").split(",")) - {""})
-    limit = asked.get_integer("limit", 1000)
-    if not symbols or not 1 <= limit <= 10_000 or asked.query.get("timeframe") not in _PERIODS:
+def _answer_bars(venue: VenueDouble, request: VenueRequest) -> Any:
+    """Return a page: symbol by symbol, each oldest first, at most `limit` bars in total."""
+    symbols = sorted(set(request.query.get("symbols", "").split(",")) - {""})
+    limit = request.get_integer("limit", 1000)
+    if not symbols or not 1 <= limit <= 10_000 or request.query.get("timeframe") not in _PERIODS:
         raise RefusedError(400, {"message": "invalid request parameters"})
     known = venue.now - DELAY_S
-    last = _parse_time(asked.query.get("end"), known)
-    if last > known and asked.query.get("feed", "sip") == "sip":
+    last = _parse_time(request.query.get("end"), known)
+    if last > known and request.query.get("feed", "sip") == "sip":
         message = "subscription does not permit querying recent SIP data"
         raise RefusedError(403, {"message": message})
-    rows = list(islice(_list_rows(venue, asked, symbols, known, last), limit + 1))
+    rows = list(islice(_list_rows(venue, request, symbols, known, last), limit + 1))
     page = rows[:limit]
     token = _format_token(*page[-1]) if len(rows) > limit else None
     bars = {
@@ -90,13 +90,13 @@ def _first_of(row: tuple[str, RawBar]) -> str:
 
 
 def _list_rows(
-    venue: VenueDouble, asked: VenueRequest, symbols: list[str], known: int, last: int
+    venue: VenueDouble, request: VenueRequest, symbols: list[str], known: int, last: int
 ) -> Iterator[tuple[str, RawBar]]:
-    """Yield symbols with bars that open from the start on, after those of the page before."""
-    first = _parse_time(asked.query.get("start"), venue.now // DAY_S * DAY_S)
-    after = _parse_token(asked.query.get("page_token"))
-    is_adjusted = asked.query.get("adjustment", "raw") in ("split", "all")
-    period_s = _PERIODS[asked.query["timeframe"]]
+    """Yield symbols with their bars that open at or after the start and follow the last page."""
+    first = _parse_time(request.query.get("start"), venue.now // DAY_S * DAY_S)
+    after = _parse_token(request.query.get("page_token"))
+    is_adjusted = request.query.get("adjustment", "raw") in ("split", "all")
+    period_s = _PERIODS[request.query["timeframe"]]
     listed = dict(venue.list_tradable())
     for symbol in symbols:
         if symbol in listed:
@@ -108,7 +108,7 @@ def _list_rows(
 
 
 def _align_to_clock(bars: list[RawBar], period_s: int) -> Iterator[RawBar]:
-    """Yield bars of one period each, built from what begins in it."""
+    """Yield bars of one period each, built from the bars that begin in it."""
     for opened, group in groupby(bars, lambda bar: bar.open_time // period_s * period_s):
         some = list(group)
         high, low = max(bar.high for bar in some), min(bar.low for bar in some)

@@ -1,4 +1,4 @@
-"""Binance's public market data, spot and USD-margined futures, as its API reference says."""
+"""Binance's public market data, spot and USD-margined futures, as documented."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,21 +47,21 @@ class Binance:
         host = LINEAR if symbol.settle else SPOT
         return f"{host} {symbol.base}{symbol.quote}"
 
-    def fill_in_key(self, asked: VenueRequest) -> None:
-        symbol = asked.query.get("symbol")
-        asked.key = symbol and f"{asked.host} {symbol}"
+    def fill_in_key(self, request: VenueRequest) -> None:
+        symbol = request.query.get("symbol")
+        request.key = symbol and f"{request.host} {symbol}"
 
-    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
-        match asked.path.rpartition("/")[2]:
+    def answer(self, venue: VenueDouble, request: VenueRequest) -> Any:
+        match request.path.rpartition("/")[2]:
             case "time":
                 return {"serverTime": venue.now_ms}
             case "exchangeInfo":
-                asked.weight = 20 if asked.host == SPOT else 1
-                return _answer_exchange_info(venue, asked.host)
+                request.weight = 20 if request.host == SPOT else 1
+                return _answer_exchange_info(venue, request.host)
             case "klines":
-                return _answer_klines(venue, asked)
-            case "fundingRate" if asked.host == LINEAR:
-                return _answer_funding(venue, asked)
+                return _answer_klines(venue, request)
+            case "fundingRate" if request.host == LINEAR:
+                return _answer_funding(venue, request)
         raise RefusedError(404, {"code": -1100, "msg": "Not found."})
 
 
@@ -114,18 +114,18 @@ def _format_contract(symbol: Symbol) -> dict[str, Any]:
     }
 
 
-def _answer_klines(venue: VenueDouble, asked: VenueRequest) -> Any:
-    listing = _find_listing(venue, asked)
-    if asked.query.get("interval") != "1h":
+def _answer_klines(venue: VenueDouble, request: VenueRequest) -> Any:
+    listing = _find_listing(venue, request)
+    if request.query.get("interval") != "1h":
         raise RefusedError(400, {"code": -1120, "msg": "Invalid interval."})
-    most = 1000 if asked.host == SPOT else 1500
-    limit = min(asked.get_integer("limit", 500), most)
-    asked.weight = 2 if asked.host == SPOT else _compute_futures_weight(limit)
+    most = 1000 if request.host == SPOT else 1500
+    limit = min(request.get_integer("limit", 500), most)
+    request.weight = 2 if request.host == SPOT else _compute_futures_weight(limit)
     first, last = (
-        asked.get_seconds("startTime", 0),
-        asked.get_integer("endTime", EVER * 1000) // 1000,
+        request.get_seconds("startTime", 0),
+        request.get_integer("endTime", EVER * 1000) // 1000,
     )
-    is_newest = "startTime" not in asked.query
+    is_newest = "startTime" not in request.query
     bars = listing.market.get_page(venue.now, first, last, limit, is_newest=is_newest)
     return [_format_kline(bar) for bar in bars]
 
@@ -141,18 +141,18 @@ def _format_kline(bar: RawBar) -> list[Any]:
     return [bar.open_time * 1000, *values, closed_ms, "0", 1, "0", "0", "0"]
 
 
-def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> Any:
-    listing = _find_listing(venue, asked)
+def _answer_funding(venue: VenueDouble, request: VenueRequest) -> Any:
+    listing = _find_listing(venue, request)
     first, last = (
-        asked.get_seconds("startTime", 0),
-        asked.get_integer("endTime", EVER * 1000) // 1000,
+        request.get_seconds("startTime", 0),
+        request.get_integer("endTime", EVER * 1000) // 1000,
     )
     rows = listing.market.list_settlements(venue.now, first, last)
-    limit = min(asked.get_integer("limit", 100), 1000)
-    rows = rows[:limit] if "startTime" in asked.query else rows[-limit:]
+    limit = min(request.get_integer("limit", 100), 1000)
+    rows = rows[:limit] if "startTime" in request.query else rows[-limit:]
     return [
         {
-            "symbol": asked.query["symbol"],
+            "symbol": request.query["symbol"],
             "fundingTime": at * 1000,
             "fundingRate": format_decimal(rate),
             "markPrice": "1.0",
@@ -161,8 +161,8 @@ def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> Any:
     ]
 
 
-def _find_listing(venue: VenueDouble, asked: VenueRequest) -> Listing:
-    listing = venue.find_listed(asked)
+def _find_listing(venue: VenueDouble, request: VenueRequest) -> Listing:
+    listing = venue.find_listed(request)
     if listing is None:
         raise RefusedError(400, {"code": -1121, "msg": "Invalid symbol."})
     return listing

@@ -33,7 +33,7 @@ def _wrap(result: Any, now_ms: int, code: int = 0, message: str = "OK") -> dict[
 
 
 class Bybit:
-    """Of what is asked for by a start alone, the oldest are returned; else the newest."""
+    """A request with only a start returns the oldest rows, any other the newest."""
 
     hosts = ("api.bybit.com",)
     failures: Mapping[FailureKind, Answer] = {
@@ -46,32 +46,32 @@ class Bybit:
         category = "linear" if symbol.settle else "spot"
         return f"{category} {symbol.base}{symbol.quote}"
 
-    def fill_in_key(self, asked: VenueRequest) -> None:
-        symbol = asked.query.get("symbol")
-        asked.key = symbol and f"{asked.query.get('category', 'linear')} {symbol}"
+    def fill_in_key(self, request: VenueRequest) -> None:
+        symbol = request.query.get("symbol")
+        request.key = symbol and f"{request.query.get('category', 'linear')} {symbol}"
 
-    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
-        match asked.path:
+    def answer(self, venue: VenueDouble, request: VenueRequest) -> Any:
+        match request.path:
             case "v5/market/time":
                 second, rest = divmod(venue.now_ms, 1000)
                 nano = f"{second}{rest:03}000000"
                 result: Any = {"timeSecond": str(second), "timeNano": nano}
             case "v5/market/instruments-info":
-                result = _answer_instruments(venue, asked)
+                result = _answer_instruments(venue, request)
             case "v5/market/kline":
-                result = _answer_klines(venue, asked)
+                result = _answer_klines(venue, request)
             case "v5/market/funding/history":
-                result = _answer_funding(venue, asked)
+                result = _answer_funding(venue, request)
             case _:
                 raise RefusedError(404, "404 page not found")
         return _wrap(result, venue.now_ms)
 
 
-def _answer_instruments(venue: VenueDouble, asked: VenueRequest) -> Any:
-    category = asked.query.get("category", "")
-    is_asked = asked.query.get("status", "Trading") == "Trading"
+def _answer_instruments(venue: VenueDouble, request: VenueRequest) -> Any:
+    category = request.query.get("category", "")
+    is_requested = request.query.get("status", "Trading") == "Trading"
     here = [one.symbol for key, one in venue.list_tradable() if key.startswith(f"{category} ")]
-    rows = [_format_instrument(symbol) for symbol in here if is_asked]
+    rows = [_format_instrument(symbol) for symbol in here if is_requested]
     return {"category": category, "list": rows, "nextPageCursor": ""}
 
 
@@ -98,15 +98,15 @@ def _format_instrument(symbol: Symbol) -> dict[str, Any]:
     }
 
 
-def _answer_klines(venue: VenueDouble, asked: VenueRequest) -> Any:
-    listing = _find_listing(venue, asked)
-    if asked.query.get("interval") != "60":
+def _answer_klines(venue: VenueDouble, request: VenueRequest) -> Any:
+    listing = _find_listing(venue, request)
+    if request.query.get("interval") != "60":
         raise _build_refusal(venue, "Invalid period!")
-    limit = min(asked.get_integer("limit", 200), 1000)
-    first, last = asked.get_seconds("start", 0), asked.get_integer("end", EVER * 1000) // 1000
-    is_newest = "start" not in asked.query or "end" in asked.query
+    limit = min(request.get_integer("limit", 200), 1000)
+    first, last = request.get_seconds("start", 0), request.get_integer("end", EVER * 1000) // 1000
+    is_newest = "start" not in request.query or "end" in request.query
     bars = listing.market.get_page(venue.now, first, last, limit, is_newest=is_newest)
-    category, _, symbol = (asked.key or "").partition(" ")
+    category, _, symbol = (request.key or "").partition(" ")
     return {"category": category, "symbol": symbol, "list": [_format_kline(b) for b in bars[::-1]]}
 
 
@@ -114,28 +114,28 @@ def _format_kline(bar: RawBar) -> list[str]:
     return [str(bar.open_time * 1000), *(format_decimal(value) for value in bar[1:]), "0"]
 
 
-def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> Any:
-    listing = _find_listing(venue, asked)
-    if "startTime" in asked.query and "endTime" not in asked.query:
+def _answer_funding(venue: VenueDouble, request: VenueRequest) -> Any:
+    listing = _find_listing(venue, request)
+    if "startTime" in request.query and "endTime" not in request.query:
         raise _build_refusal(venue, "endTime must be passed with startTime")
     first, last = (
-        asked.get_seconds("startTime", 0),
-        asked.get_integer("endTime", EVER * 1000) // 1000,
+        request.get_seconds("startTime", 0),
+        request.get_integer("endTime", EVER * 1000) // 1000,
     )
-    limit = min(asked.get_integer("limit", 200), 200)
+    limit = min(request.get_integer("limit", 200), 200)
     rows = [
         {
-            "symbol": asked.query["symbol"],
+            "symbol": request.query["symbol"],
             "fundingRate": format_decimal(rate),
             "fundingRateTimestamp": str(at * 1000),
         }
         for at, rate in listing.market.list_settlements(venue.now, first, last)
     ]
-    return {"category": asked.query["category"], "list": rows[-limit:][::-1]}
+    return {"category": request.query["category"], "list": rows[-limit:][::-1]}
 
 
-def _find_listing(venue: VenueDouble, asked: VenueRequest) -> Listing:
-    listing = venue.find_listed(asked)
+def _find_listing(venue: VenueDouble, request: VenueRequest) -> Listing:
+    listing = venue.find_listed(request)
     if listing is None:
         raise _build_refusal(venue, "Not supported symbols")
     return listing

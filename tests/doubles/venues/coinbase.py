@@ -26,7 +26,7 @@ _TOO_MANY = {"errors": [{"id": "rate_limit_exceeded", "message": "Too many reque
 
 
 class Coinbase:
-    """A window of bars takes in both its ends, and is refused where it is too long."""
+    """A window of bars includes both its ends; if it is too long, it is refused."""
 
     hosts = ("api.coinbase.com",)
     failures: Mapping[FailureKind, Answer] = {
@@ -37,21 +37,21 @@ class Coinbase:
     def to_key(self, symbol: Symbol) -> str:
         return f"{symbol.base}-{symbol.quote}"
 
-    def fill_in_key(self, asked: VenueRequest) -> None:
-        if asked.path.startswith(f"{PRODUCTS}/"):
-            asked.key = asked.path.removeprefix(f"{PRODUCTS}/").split("/")[0]
+    def fill_in_key(self, request: VenueRequest) -> None:
+        if request.path.startswith(f"{PRODUCTS}/"):
+            request.key = request.path.removeprefix(f"{PRODUCTS}/").split("/")[0]
 
-    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
-        if asked.path in _ACCOUNTS:
-            return {"data": _ACCOUNTS[asked.path]}
-        if asked.path == "v2/time":
+    def answer(self, venue: VenueDouble, request: VenueRequest) -> Any:
+        if request.path in _ACCOUNTS:
+            return {"data": _ACCOUNTS[request.path]}
+        if request.path == "v2/time":
             return {"data": {"epoch": venue.now}}
-        if asked.path == PRODUCTS:
-            is_spot = asked.query.get("product_type", "SPOT") == "SPOT"
+        if request.path == PRODUCTS:
+            is_spot = request.query.get("product_type", "SPOT") == "SPOT"
             products = [_format_product(one.symbol) for _, one in venue.list_tradable() if is_spot]
             return {"products": products, "num_products": len(products)}
-        if asked.path == f"{PRODUCTS}/{asked.key}/candles":
-            return {"candles": _answer_candles(venue, asked)}
+        if request.path == f"{PRODUCTS}/{request.key}/candles":
+            return {"candles": _answer_candles(venue, request)}
         raise _build_refusal(404, "NOT_FOUND", "Not found")
 
 
@@ -79,10 +79,10 @@ def _format_product(symbol: Symbol) -> dict[str, Any]:
     }
 
 
-def _answer_candles(venue: VenueDouble, asked: VenueRequest) -> list[dict[str, str]]:
-    listing = _find_listing(venue, asked)
-    first, last = asked.get_integer("start", 0), asked.get_integer("end", 0)
-    if asked.query.get("granularity") != "ONE_HOUR" or (last - first) // HOUR_S >= MAX_BARS:
+def _answer_candles(venue: VenueDouble, request: VenueRequest) -> list[dict[str, str]]:
+    listing = _find_listing(venue, request)
+    first, last = request.get_integer("start", 0), request.get_integer("end", 0)
+    if request.query.get("granularity") != "ONE_HOUR" or (last - first) // HOUR_S >= MAX_BARS:
         raise _build_refusal(
             400, "INVALID_ARGUMENT", "number of candles requested should be less than 350"
         )
@@ -96,8 +96,8 @@ def _format_candle(bar: RawBar) -> dict[str, str]:
     return {"start": str(bar.open_time), **values}
 
 
-def _find_listing(venue: VenueDouble, asked: VenueRequest) -> Listing:
-    listing = venue.find_listed(asked)
+def _find_listing(venue: VenueDouble, request: VenueRequest) -> Listing:
+    listing = venue.find_listed(request)
     if listing is None:
         raise _build_refusal(404, "NOT_FOUND", "valid product_id is required")
     return listing

@@ -1,4 +1,4 @@
-"""The double, at a fixed hour."""
+"""Fixtures of the venues' double at a fixed hour."""
 
 from collections.abc import AsyncIterator
 

@@ -21,7 +21,7 @@ _TOO_MANY = {"label": "TOO_MANY_REQUESTS", "message": "Request Rate limit Exceed
 
 
 class Gate:
-    """Bars come oldest first, the forming one last; each tells whether it is closed."""
+    """Bars come oldest first, the forming one last; each has a flag whether it is closed."""
 
     hosts = ("api.gateio.ws",)
     failures: Mapping[FailureKind, Answer] = {
@@ -33,13 +33,13 @@ class Gate:
         kind = f"futures/{symbol.settle.lower()}" if symbol.settle else "spot"
         return f"{kind} {symbol.base}_{symbol.quote}"
 
-    def fill_in_key(self, asked: VenueRequest) -> None:
-        kind = asked.path.removeprefix("api/v4/").rpartition("/")[0]
-        symbol = asked.query.get("currency_pair") or asked.query.get("contract")
-        asked.key = symbol and f"{kind} {symbol}"
+    def fill_in_key(self, request: VenueRequest) -> None:
+        kind = request.path.removeprefix("api/v4/").rpartition("/")[0]
+        symbol = request.query.get("currency_pair") or request.query.get("contract")
+        request.key = symbol and f"{kind} {symbol}"
 
-    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
-        match asked.path.removeprefix("api/v4/").split("/"):
+    def answer(self, venue: VenueDouble, request: VenueRequest) -> Any:
+        match request.path.removeprefix("api/v4/").split("/"):
             case ["spot", "time"]:
                 return {"server_time": venue.now_ms}
             case ["margin", "currency_pairs"] | ["spot", "currencies"]:
@@ -58,9 +58,9 @@ class Gate:
                     _format_contract(symbol) for symbol in there if symbol.settle.lower() == settle
                 ]
             case ["spot", "candlesticks"]:
-                return _answer_candlesticks(venue, asked)
+                return _answer_candlesticks(venue, request)
             case ["futures", _, "funding_rate"]:
-                return _answer_funding(venue, asked)
+                return _answer_funding(venue, request)
         raise _build_refusal("NOT_FOUND", "Not found", 404)
 
 
@@ -100,11 +100,11 @@ def _format_contract(symbol: Symbol) -> dict[str, Any]:
     }
 
 
-def _answer_candlesticks(venue: VenueDouble, asked: VenueRequest) -> Any:
-    listing = _find_listing(venue, asked, "INVALID_CURRENCY_PAIR", "Invalid currency pair")
-    if asked.query.get("interval") != "1h" or {"from", "limit"} <= asked.query.keys():
+def _answer_candlesticks(venue: VenueDouble, request: VenueRequest) -> Any:
+    listing = _find_listing(venue, request, "INVALID_CURRENCY_PAIR", "Invalid currency pair")
+    if request.query.get("interval") != "1h" or {"from", "limit"} <= request.query.keys():
         raise _build_refusal("INVALID_PARAM_VALUE", "Invalid request parameters")
-    first, last = asked.get_integer("from", 0), asked.get_integer("to", venue.now)
+    first, last = request.get_integer("from", 0), request.get_integer("to", venue.now)
     if first < venue.now - MAX_HISTORY * HOUR_S:
         message = "Candlestick too long ago. Maximum 10000 points ago are allowed"
         raise _build_refusal("INVALID_PARAM_VALUE", message)
@@ -120,16 +120,16 @@ def _format_candlestick(bar: RawBar, now: int) -> list[str]:
     return [str(bar.open_time), "0", closed, high, low, opened, volume, is_closed]
 
 
-def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> Any:
-    listing = _find_listing(venue, asked, "CONTRACT_NOT_FOUND", "Contract not found")
-    first, last = asked.get_integer("from", 0), asked.get_integer("to", venue.now)
-    limit = min(asked.get_integer("limit", 100), MAX_RATES)
+def _answer_funding(venue: VenueDouble, request: VenueRequest) -> Any:
+    listing = _find_listing(venue, request, "CONTRACT_NOT_FOUND", "Contract not found")
+    first, last = request.get_integer("from", 0), request.get_integer("to", venue.now)
+    limit = min(request.get_integer("limit", 100), MAX_RATES)
     rows = listing.market.list_settlements(venue.now, first, last)[-limit:]
     return [{"t": at, "r": format_decimal(rate)} for at, rate in reversed(rows)]
 
 
-def _find_listing(venue: VenueDouble, asked: VenueRequest, label: str, message: str) -> Listing:
-    listing = venue.find_listed(asked)
+def _find_listing(venue: VenueDouble, request: VenueRequest, label: str, message: str) -> Listing:
+    listing = venue.find_listed(request)
     if listing is None:
         raise _build_refusal(label, message)
     return listing

@@ -1,4 +1,4 @@
-"""Hyperliquid's info endpoint as its documentation says: perpetuals of the venue and of builders.
+"""Hyperliquid's info endpoint as documented: perpetuals of the venue and of builders.
 
 Those of a builder's exchange are named like `xyz:GOLD`; here its unified symbol is XYZ-GOLD/...
 A delisted perpetual stays in the list, marked, and keeps its bars.
@@ -43,7 +43,7 @@ _CONTEXT = {
 
 
 class Hyperliquid:
-    """One path for all; what is asked for stands in the body as `type`."""
+    """One path serves all requests; `type` in the body selects the answer."""
 
     hosts = ("api.hyperliquid.xyz",)
     failures: Mapping[FailureKind, Answer] = {"rate_limited": (429, None), "banned": (429, None)}
@@ -52,13 +52,13 @@ class Hyperliquid:
         builder, _, coin = symbol.base.partition("-")
         return f"{builder.lower()}:{coin}" if coin else builder
 
-    def fill_in_key(self, asked: VenueRequest) -> None:
-        asked.path = asked.query.get("type", asked.path)
-        asked.key = asked.query.get("coin")
+    def fill_in_key(self, request: VenueRequest) -> None:
+        request.path = request.query.get("type", request.path)
+        request.key = request.query.get("coin")
 
-    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
-        asked.weight = 2 if asked.path in _LIGHT else 20
-        match asked.path:
+    def answer(self, venue: VenueDouble, request: VenueRequest) -> Any:
+        request.weight = 2 if request.path in _LIGHT else 20
+        match request.path:
             case "exchangeStatus":
                 return {"time": venue.now_ms, "specialStatuses": None}
             case "spotMeta":
@@ -68,19 +68,19 @@ class Hyperliquid:
             case "perpDexs":
                 return [None, *({"name": name, "fullName": name.upper()} for name in BUILDERS)]
             case "meta":
-                return _answer_meta(venue, asked)
+                return _answer_meta(venue, request)
             case "metaAndAssetCtxs":
-                meta = _answer_meta(venue, asked)
+                meta = _answer_meta(venue, request)
                 return [meta, [_CONTEXT] * len(meta["universe"])]
             case "candleSnapshot":
-                return _answer_candles(venue, asked)
+                return _answer_candles(venue, request)
             case "fundingHistory":
-                return _answer_funding(venue, asked)
+                return _answer_funding(venue, request)
         raise RefusedError(422, "Failed to deserialize the JSON body into the target type")
 
 
-def _answer_meta(venue: VenueDouble, asked: VenueRequest) -> dict[str, Any]:
-    builder = asked.query.get("dex", "")
+def _answer_meta(venue: VenueDouble, request: VenueRequest) -> dict[str, Any]:
+    builder = request.query.get("dex", "")
     names = [(key, one) for key, one in venue.list_ever_listed() if _find_builder(key) == builder]
     universe = [_format_perpetual(key, one.is_listed(venue.now_ms)) for key, one in names]
     return {"universe": universe, "marginTables": [], "collateralToken": 0}
@@ -95,16 +95,16 @@ def _format_perpetual(name: str, is_listed: bool) -> dict[str, Any]:
     return row if is_listed else row | {"isDelisted": True}
 
 
-def _answer_candles(venue: VenueDouble, asked: VenueRequest) -> Any:
-    listing = _find_listing(venue, asked)
-    if asked.query.get("interval") != "1h":
+def _answer_candles(venue: VenueDouble, request: VenueRequest) -> Any:
+    listing = _find_listing(venue, request)
+    if request.query.get("interval") != "1h":
         raise RefusedError(422, "Failed to deserialize the JSON body into the target type")
-    first = max(asked.get_seconds("startTime", 0), venue.now - MAX_HISTORY * HOUR_S)
-    last = asked.get_integer("endTime", EVER * 1000) // 1000
+    first = max(request.get_seconds("startTime", 0), venue.now - MAX_HISTORY * HOUR_S)
+    last = request.get_integer("endTime", EVER * 1000) // 1000
     traded_until = min(venue.now, listing.until_ms // 1000)
     bars = listing.market.get_page(traded_until, first, last, MAX_HISTORY)
-    asked.weight += len(bars) // 60
-    return [_format_candle(str(asked.key), bar) for bar in bars]
+    request.weight += len(bars) // 60
+    return [_format_candle(str(request.key), bar) for bar in bars]
 
 
 def _format_candle(coin: str, bar: RawBar) -> dict[str, Any]:
@@ -114,18 +114,18 @@ def _format_candle(coin: str, bar: RawBar) -> dict[str, Any]:
     return times | {"o": opened, "c": closed, "h": high, "l": low, "v": volume, "n": 1}
 
 
-def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> Any:
-    listing = _find_listing(venue, asked)
+def _answer_funding(venue: VenueDouble, request: VenueRequest) -> Any:
+    listing = _find_listing(venue, request)
     first, last = (
-        asked.get_seconds("startTime", 0),
-        asked.get_integer("endTime", EVER * 1000) // 1000,
+        request.get_seconds("startTime", 0),
+        request.get_integer("endTime", EVER * 1000) // 1000,
     )
     traded_until = min(venue.now, listing.until_ms // 1000)
     rows = listing.market.list_settlements(traded_until, first, last)[:FUNDING_PAGE]
-    asked.weight += len(rows) // 20
+    request.weight += len(rows) // 20
     return [
         {
-            "coin": asked.key,
+            "coin": request.key,
             "fundingRate": format_decimal(rate),
             "premium": "0.0",
             "time": at * 1000,
@@ -134,8 +134,8 @@ def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> Any:
     ]
 
 
-def _find_listing(venue: VenueDouble, asked: VenueRequest) -> Listing:
-    listing = venue.find_ever_listed(asked)
+def _find_listing(venue: VenueDouble, request: VenueRequest) -> Listing:
+    listing = venue.find_ever_listed(request)
     if listing is None:
         raise RefusedError(500, None)
     return listing

@@ -31,7 +31,7 @@ def _build_failure(error: str) -> dict[str, Any]:
 
 
 class Kraken:
-    """The forming bar is always the last row, whatever `since` says."""
+    """The forming bar is always the last row, for any `since`."""
 
     hosts = ("api.kraken.com",)
     failures: Mapping[FailureKind, Answer] = {
@@ -44,11 +44,11 @@ class Kraken:
         is_old = base in _OLD_COINS and quote in _OLD_MONEY
         return f"X{base}Z{quote}" if is_old else f"{base}{quote}"
 
-    def fill_in_key(self, asked: VenueRequest) -> None:
-        asked.key = asked.query.get("pair")
+    def fill_in_key(self, request: VenueRequest) -> None:
+        request.key = request.query.get("pair")
 
-    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
-        match asked.path:
+    def answer(self, venue: VenueDouble, request: VenueRequest) -> Any:
+        match request.path:
             case "0/public/Time":
                 return _wrap({"unixtime": venue.now, "rfc1123": ""})
             case "0/public/Assets":
@@ -57,7 +57,7 @@ class Kraken:
                 pairs = {key: _format_pair(one.symbol) for key, one in venue.list_tradable()}
                 return _wrap(pairs)
             case "0/public/OHLC":
-                return _wrap(_answer_ohlc(venue, asked))
+                return _wrap(_answer_ohlc(venue, request))
         raise RefusedError(200, _build_failure("EGeneral:Unknown method"))
 
 
@@ -66,7 +66,7 @@ def _to_altname(code: str) -> str:
 
 
 def _to_asset_code(code: str) -> str:
-    """Return Kraken's name of a currency: coins and money of its first years have a letter more."""
+    """Return Kraken's name of a currency; the oldest ones have an additional letter."""
     name = _to_altname(code)
     if name in _OLD_MONEY:
         return f"Z{name}"
@@ -111,15 +111,15 @@ def _format_pair(symbol: Symbol) -> dict[str, Any]:
     }
 
 
-def _answer_ohlc(venue: VenueDouble, asked: VenueRequest) -> Any:
-    listing = _find_listing(venue, asked)
-    if asked.query.get("interval") != "60":
+def _answer_ohlc(venue: VenueDouble, request: VenueRequest) -> Any:
+    listing = _find_listing(venue, request)
+    if request.query.get("interval") != "60":
         raise RefusedError(200, _build_failure("EGeneral:Invalid arguments"))
     kept = listing.market.get_page(venue.now, 0, EVER, MAX_HISTORY, is_newest=True)
-    since, begun = asked.get_integer("since", 0), venue.now - HOUR_S
+    since, begun = request.get_integer("since", 0), venue.now - HOUR_S
     rows = [_format_row(bar) for bar in kept if bar.open_time > min(since, begun)]
     last = max((bar.open_time for bar in kept if bar.open_time <= begun), default=0)
-    return {asked.key: rows, "last": last}
+    return {request.key: rows, "last": last}
 
 
 def _format_row(bar: RawBar) -> list[Any]:
@@ -127,8 +127,8 @@ def _format_row(bar: RawBar) -> list[Any]:
     return [bar.open_time, opened, high, low, closed, closed, volume, 1]
 
 
-def _find_listing(venue: VenueDouble, asked: VenueRequest) -> Listing:
-    listing = venue.find_listed(asked)
+def _find_listing(venue: VenueDouble, request: VenueRequest) -> Listing:
+    listing = venue.find_listed(request)
     if listing is None:
         raise RefusedError(200, _build_failure("EQuery:Unknown asset pair"))
     return listing

@@ -28,7 +28,7 @@ def _build_failure(code: str, message: str) -> dict[str, Any]:
 
 
 class Kucoin:
-    """A window of bars takes in both its ends; of more than a page holds the newest come."""
+    """A window of bars includes both its ends; if it exceeds a page, the newest are returned."""
 
     hosts = (SPOT, FUTURES)
     failures: Mapping[FailureKind, Answer] = {
@@ -39,12 +39,12 @@ class Kucoin:
     def to_key(self, symbol: Symbol) -> str:
         return _to_contract_id(symbol) if symbol.settle else f"{symbol.base}-{symbol.quote}"
 
-    def fill_in_key(self, asked: VenueRequest) -> None:
-        asked.key = asked.query.get("symbol")
+    def fill_in_key(self, request: VenueRequest) -> None:
+        request.key = request.query.get("symbol")
 
-    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
+    def answer(self, venue: VenueDouble, request: VenueRequest) -> Any:
         symbols = [one.symbol for _, one in venue.list_tradable()]
-        match asked.path:
+        match request.path:
             case "api/v1/timestamp":
                 return _wrap(venue.now_ms)
             case "api/v3/currencies":
@@ -56,9 +56,9 @@ class Kucoin:
             case "api/v1/contracts/active":
                 return _wrap([_format_contract(symbol) for symbol in symbols if symbol.settle])
             case "api/v1/market/candles":
-                return _wrap(_answer_candles(venue, asked))
+                return _wrap(_answer_candles(venue, request))
             case "api/v1/contract/funding-rates":
-                return _wrap(_answer_funding(venue, asked))
+                return _wrap(_answer_funding(venue, request))
         raise RefusedError(404, _build_failure("404000", "Not Found"))
 
 
@@ -110,11 +110,11 @@ def _format_contract(symbol: Symbol) -> dict[str, Any]:
     }
 
 
-def _answer_candles(venue: VenueDouble, asked: VenueRequest) -> list[list[str]]:
-    listing = _find_listing(venue, asked)
-    if asked.query.get("type") != "1hour":
+def _answer_candles(venue: VenueDouble, request: VenueRequest) -> list[list[str]]:
+    listing = _find_listing(venue, request)
+    if request.query.get("type") != "1hour":
         raise RefusedError(400, _build_failure("400100", "This type of K line is not provided"))
-    first, last = asked.get_integer("startAt", 0), asked.get_integer("endAt", 0)
+    first, last = request.get_integer("startAt", 0), request.get_integer("endAt", 0)
     bars = listing.market.get_page(venue.now, first, last, MAX_BARS, is_newest=True)
     return [_format_candle(bar) for bar in bars[::-1]]
 
@@ -124,18 +124,18 @@ def _format_candle(bar: RawBar) -> list[str]:
     return [str(bar.open_time), opened, closed, high, low, volume, "0"]
 
 
-def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> list[dict[str, Any]]:
-    listing = _find_listing(venue, asked)
-    first, last = asked.get_seconds("from", 0), asked.get_integer("to", venue.now_ms) // 1000
+def _answer_funding(venue: VenueDouble, request: VenueRequest) -> list[dict[str, Any]]:
+    listing = _find_listing(venue, request)
+    first, last = request.get_seconds("from", 0), request.get_integer("to", venue.now_ms) // 1000
     rows = listing.market.list_settlements(venue.now, first, last)[-MAX_RATES:]
     return [
-        {"symbol": asked.key, "fundingRate": rate, "timepoint": at * 1000}
+        {"symbol": request.key, "fundingRate": rate, "timepoint": at * 1000}
         for at, rate in reversed(rows)
     ]
 
 
-def _find_listing(venue: VenueDouble, asked: VenueRequest) -> Listing:
-    listing = venue.find_listed(asked)
+def _find_listing(venue: VenueDouble, request: VenueRequest) -> Listing:
+    listing = venue.find_listed(request)
     if listing is None:
         raise RefusedError(400, _build_failure("400100", "This pair is not provided at present"))
     return listing

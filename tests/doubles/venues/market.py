@@ -1,6 +1,6 @@
-"""What a venue has of one symbol: bars and settlements by the clock, and what is wrong with them.
+"""One symbol's bars and settlements at a venue, served by the clock, and their faults.
 
-Times are epoch seconds. Whatever is wrong is told by when it opens, so it holds for every page.
+Times are epoch seconds. A fault is given by its bar's open time, so it shows on every page.
 """
 
 from bisect import bisect_right
@@ -30,7 +30,7 @@ class Split:
 
 @dataclass
 class Faults:
-    """Bars by their opening: seconds they are late, other values from a time on, and sets."""
+    """Faulty bars by open time: late by seconds, revised at a time, missing, repeated, shuffled."""
 
     late: dict[int, int] = field(default_factory=dict)
     revised: dict[int, tuple[int, RawBar]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Faults:
 
 
 class Market:
-    """One symbol's whole history and future; what is served of it depends on the time."""
+    """One symbol's whole history and future; the time decides which part is served."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Market:
         self._faults = Faults()
 
     def all_bars(self) -> list[RawBar]:
-        """Return every bar as it closes, whatever is wrong with it."""
+        """Return every bar as it closes, without any fault."""
         return [self._bar(place) for place in range(len(self.table))]
 
     def delay(self, open_time: int, by_s: int) -> None:
@@ -71,7 +71,7 @@ class Market:
         self._faults.gaps.append((first, first if last is None else last))
 
     def revise(self, bar: RawBar, at: int) -> None:
-        """Show a bar in place of the one that opens then, from a time on."""
+        """Replace the bar with the same open time from a time on."""
         self._faults.revised[bar.open_time] = at, bar
 
     def repeat(self, open_time: int) -> None:
@@ -98,8 +98,8 @@ class Market:
     ) -> list[RawBar]:
         """Return the bars that open in [first, last], oldest first, the forming one included.
 
-        Of more than `limit` the oldest are returned, or the newest. `is_adjusted`: a split has
-        rescaled what came before it.
+        If there are more than `limit`, only the oldest or the newest are returned. If
+        `is_adjusted`, a split has rescaled the bars before it.
         """
         begin = int(np.searchsorted(self._opens, first, side="left"))
         end = int(np.searchsorted(self._opens, min(last, now), side="right"))
@@ -140,6 +140,6 @@ class Market:
 
 
 def _make_forming_bar(bar: RawBar, share: float) -> RawBar:
-    """Return a forming bar, on its way to its low, of which a share has passed."""
+    """Return a forming bar after a share of its time, on its way to the low."""
     close = bar.open + (bar.low - bar.open) * share
     return RawBar(bar.open_time, bar.open, bar.open, close, close, bar.volume * share)

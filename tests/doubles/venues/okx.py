@@ -1,4 +1,4 @@
-"""OKX's public market data, API v5, as its documentation says: newest first, times exclusive."""
+"""OKX's public market data, API v5, as documented: newest first, bounds exclusive."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from tests.doubles.venues.venue import (
 )
 
 RECENT, RECENT_PAGE = 1440, 300
-# It was 100 for years and is 300 in newer documentation: who relies on 300 loses bars here.
+# It was 100 for years and is 300 in newer documentation; a client that relies on 300 loses bars.
 HISTORY_PAGE = 100
 
 
@@ -26,7 +26,7 @@ def _wrap(data: Any, code: str = "0", message: str = "") -> dict[str, Any]:
 
 
 class Okx:
-    """Whatever the window, of more bars than the limit the newest are returned."""
+    """If a window has more bars than the limit, only the newest are returned."""
 
     hosts = ("www.okx.com",)
     failures: Mapping[FailureKind, Answer] = {
@@ -38,24 +38,24 @@ class Okx:
         pair = f"{symbol.base}-{symbol.quote}"
         return f"{pair}-SWAP" if symbol.settle else pair
 
-    def fill_in_key(self, asked: VenueRequest) -> None:
-        asked.key = asked.query.get("instId")
+    def fill_in_key(self, request: VenueRequest) -> None:
+        request.key = request.query.get("instId")
 
-    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
-        match asked.path:
+    def answer(self, venue: VenueDouble, request: VenueRequest) -> Any:
+        match request.path:
             case "api/v5/public/time":
                 data: Any = [{"ts": str(venue.now_ms)}]
             case "api/v5/public/instruments":
-                kind = asked.query.get("instType")
+                kind = request.query.get("instType")
                 data = [_format_instrument(key, one.symbol) for key, one in venue.list_tradable()]
                 data = [row for row in data if row["instType"] == kind]
             case "api/v5/market/candles":
-                data = _answer_candles(venue, asked, venue.now - RECENT * HOUR_S, RECENT_PAGE)
+                data = _answer_candles(venue, request, venue.now - RECENT * HOUR_S, RECENT_PAGE)
             case "api/v5/market/history-candles":
-                rows = _answer_candles(venue, asked, 0, HISTORY_PAGE)
+                rows = _answer_candles(venue, request, 0, HISTORY_PAGE)
                 data = [row for row in rows if row[-1] == "1"]
             case "api/v5/public/funding-rate-history":
-                data = _answer_funding(venue, asked)
+                data = _answer_funding(venue, request)
             case _:
                 raise RefusedError(404, _wrap([], "50404", "Not Found"))
         return _wrap(data)
@@ -88,21 +88,21 @@ def _format_instrument(key: str, symbol: Symbol) -> dict[str, Any]:
 
 
 def _answer_candles(
-    venue: VenueDouble, asked: VenueRequest, oldest: int, most: int
+    venue: VenueDouble, request: VenueRequest, oldest: int, most: int
 ) -> list[list[str]]:
-    listing = _find_listing(venue, asked)
-    if asked.query.get("bar") != "1H":
+    listing = _find_listing(venue, request)
+    if request.query.get("bar") != "1H":
         raise RefusedError(200, _wrap([], "51000", "Parameter bar error"))
-    first, last = _parse_window(asked)
-    limit = min(asked.get_integer("limit", 100), most)
+    first, last = _parse_window(request)
+    limit = min(request.get_integer("limit", 100), most)
     bars = listing.market.get_page(venue.now, max(first, oldest), last, limit, is_newest=True)
     return [_format_candle(bar, venue.now) for bar in bars[::-1]]
 
 
-def _parse_window(asked: VenueRequest) -> tuple[int, int]:
+def _parse_window(request: VenueRequest) -> tuple[int, int]:
     """Return the first and the last whole second between `before` and `after`."""
-    first = asked.get_integer("before", -1) // 1000 + 1
-    return first, -(-asked.get_integer("after", EVER * 1000) // 1000) - 1
+    first = request.get_integer("before", -1) // 1000 + 1
+    return first, -(-request.get_integer("after", EVER * 1000) // 1000) - 1
 
 
 def _format_candle(bar: RawBar, now: int) -> list[str]:
@@ -111,14 +111,14 @@ def _format_candle(bar: RawBar, now: int) -> list[str]:
     return [str(bar.open_time * 1000), *values, "0", "0", str(int(is_closed))]
 
 
-def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> Any:
-    listing = _find_listing(venue, asked)
-    limit = min(asked.get_integer("limit", 400), 400)
-    rows = listing.market.list_settlements(venue.now, *_parse_window(asked))[-limit:]
+def _answer_funding(venue: VenueDouble, request: VenueRequest) -> Any:
+    listing = _find_listing(venue, request)
+    limit = min(request.get_integer("limit", 400), 400)
+    rows = listing.market.list_settlements(venue.now, *_parse_window(request))[-limit:]
     return [
         {
             "instType": "SWAP",
-            "instId": asked.key,
+            "instId": request.key,
             "formulaType": "noRate",
             "fundingRate": format_decimal(rate),
             "realizedRate": format_decimal(rate),
@@ -129,8 +129,8 @@ def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> Any:
     ]
 
 
-def _find_listing(venue: VenueDouble, asked: VenueRequest) -> Listing:
-    listing = venue.find_listed(asked)
+def _find_listing(venue: VenueDouble, request: VenueRequest) -> Listing:
+    listing = venue.find_listed(request)
     if listing is None:
         message = "Instrument ID, Instrument ID code, or Spread ID doesn't exist."
         raise RefusedError(200, _wrap([], "51001", message))

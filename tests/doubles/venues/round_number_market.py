@@ -15,6 +15,6 @@ def make_bar(hours: int) -> RawBar:
 
 
 def make_market(before: int = 50, after: int = 5) -> Market:
-    """Return bars from some hours before HOUR until some after it, and rates to match."""
+    """Return bars from some hours before HOUR until some after it, and matching rates."""
     rates = [(HOUR - n * FUNDED_EVERY_S, n * 0.0001) for n in range(before, -1, -1)]
     return Market([make_bar(hours) for hours in range(-before, after)], rates)

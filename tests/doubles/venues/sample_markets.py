@@ -35,7 +35,7 @@ async def make_simulated_markets(
 ) -> dict[str, Market]:
     """Return markets of the simulated source: bars that close, and rates, in (first, until].
 
-    Every bar that comes at all is there; the few that never come are gaps.
+    Late bars are included; the few bars that never come are gaps.
     """
     later = until + WEEK_S
     source = SimulatedSource(universe, compute_origin(first), lambda: later * 1000)

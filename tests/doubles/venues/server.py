@@ -1,4 +1,4 @@
-"""Every venue on one loopback port, in the test's own event loop, that tests trouble.
+"""Every venue on one loopback port, in the test's event loop, with failures on demand.
 
     async with venues(clock) as double:
         double.venue("binance").lists("BTC/USDT", market)
@@ -58,7 +58,7 @@ _DEFAULT_FAILURES: dict[FailureKind, Answer] = {
 
 
 class VenuesDouble:
-    """All venues; `clock` tells epoch ms, `base_url` what their hosts are put behind."""
+    """All venues; `clock` returns epoch ms, `base_url` is the prefix of their hosts."""
 
     def __init__(self, clock: Clock) -> None:
         self.base_url = ""
@@ -75,12 +75,12 @@ class VenuesDouble:
             venue.set_failure_share(share, seed)
 
     def clear_failures(self) -> None:
-        """End every trouble of every venue."""
+        """End all failures of all venues."""
         for venue in self._venues.values():
             venue.clear_failures()
 
     def build_app(self, address: str) -> Starlette:
-        """Return the ASGI app, which is reached at an address."""
+        """Return the ASGI app, which is served at the given address."""
         self.base_url = address
         return Starlette(
             routes=[Route("/{host}/{path:path}", self._answer, methods=["GET", "POST"])]
@@ -90,12 +90,12 @@ class VenuesDouble:
         venue = self._hosts.get(request.path_params["host"])
         if venue is None:
             return Response("no such host", 404)
-        asked = await _read_request(request, venue)
-        venue.requests.append(asked)
-        trouble = venue.take_failure(asked)
+        venue_request = await _read_request(request, venue)
+        venue.requests.append(venue_request)
+        trouble = venue.take_failure(venue_request)
         if trouble is None:
-            return _answer_correctly(venue, asked)
-        return await _answer_failure(venue, asked, trouble)
+            return _answer_correctly(venue, venue_request)
+        return await _answer_failure(venue, venue_request, trouble)
 
 
 async def _read_request(request: Request, venue: VenueDouble) -> VenueRequest:
@@ -104,33 +104,35 @@ async def _read_request(request: Request, venue: VenueDouble) -> VenueRequest:
         body = await request.json()
         query = {name: str(value) for name, value in (body | body.get("req", {})).items()}
     path, host = request.path_params["path"], request.path_params["host"]
-    asked = VenueRequest(host, path, query, request.headers, venue.now_ms)
-    venue.dialect.fill_in_key(asked)
-    return asked
+    venue_request = VenueRequest(host, path, query, request.headers, venue.now_ms)
+    venue.dialect.fill_in_key(venue_request)
+    return venue_request
 
 
-def _answer_correctly(venue: VenueDouble, asked: VenueRequest) -> Response:
+def _answer_correctly(venue: VenueDouble, venue_request: VenueRequest) -> Response:
     try:
-        return _build_response(200, venue.dialect.answer(venue, asked))
+        return _build_response(200, venue.dialect.answer(venue, venue_request))
     except RefusedError as refused:
         return _build_response(refused.status, refused.body)
 
 
-async def _answer_failure(venue: VenueDouble, asked: VenueRequest, trouble: Failure) -> Response:
+async def _answer_failure(
+    venue: VenueDouble, venue_request: VenueRequest, trouble: Failure
+) -> Response:
     if trouble.kind == "hanging":
         await trouble.released.wait()
-        return _answer_correctly(venue, asked)
+        return _answer_correctly(venue, venue_request)
     if trouble.kind == "dropped":
         return DroppedResponse()
     if trouble.kind == "truncated":
-        whole = _answer_correctly(venue, asked)
+        whole = _answer_correctly(venue, venue_request)
         return Response(whole.body[: len(whole.body) // 2], media_type="application/json")
     status, body = (_DEFAULT_FAILURES | dict(venue.dialect.failures))[trouble.kind]
     return _build_response(trouble.status or status, body, trouble.headers)
 
 
 def _build_response(status: int, body: Any, headers: Any = None) -> Response:
-    """Return an answer as JSON; text is a page of whatever stands before the venue."""
+    """Return a JSON response; text stands for the page of a proxy before the venue."""
     if isinstance(body, str):
         return Response(body, status, headers, media_type="text/html")
     printed = json.dumps(body, separators=(",", ":"))
@@ -138,7 +140,7 @@ def _build_response(status: int, body: Any, headers: Any = None) -> Response:
 
 
 def redirect_exchange(exchange: Any, base_url: str) -> Any:
-    """Put an exchange's API behind an address: scheme://host/path becomes BASE/host/path."""
+    """Redirect an exchange's API to a base address: scheme://host/path becomes BASE/host/path."""
 
     def rewrite_urls(urls: Any) -> Any:
         if isinstance(urls, dict):
@@ -151,7 +153,7 @@ def redirect_exchange(exchange: Any, base_url: str) -> Any:
 
 @asynccontextmanager
 async def run_venues_double(clock: Clock) -> AsyncIterator[VenuesDouble]:
-    """Serve every venue until the block ends; `clock` tells epoch ms."""
+    """Serve every venue until the block ends; `clock` returns epoch ms."""
     double = VenuesDouble(clock)
     with open_loopback_socket() as bound:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"

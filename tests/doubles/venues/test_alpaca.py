@@ -49,7 +49,7 @@ async def bars(client: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
     return page
 
 
-async def test_a_page_is_filled_symbol_by_symbol_and_the_token_goes_on(
+async def test_a_page_is_filled_symbol_by_symbol_and_the_token_continues_it(
     evening_double: VenuesDouble, client: httpx.AsyncClient
 ) -> None:
     both = {"symbols": "NVDA,AAPL,GONE"}
@@ -89,7 +89,7 @@ async def test_the_newest_quarter_of_an_hour_is_refused_and_left_out_by_default(
     ("headers", "status"),
     [({}, 401), ({"APCA-API-KEY-ID": API_KEY_ID}, 401), (KEYS | {"APCA-API-KEY-ID": "PK"}, 403)],
 )
-async def test_keys_are_asked_for(
+async def test_requests_without_keys_are_refused(
     double: VenuesDouble, headers: dict[str, str], status: int
 ) -> None:
     async with httpx.AsyncClient(base_url=double.base_url, verify=False) as stranger:
@@ -97,7 +97,7 @@ async def test_keys_are_asked_for(
             assert (await stranger.get(f"/{path}", headers=headers)).status_code == status
 
 
-async def test_a_split_rescales_what_is_asked_for_adjusted(
+async def test_a_split_rescales_bars_that_are_requested_adjusted(
     evening_double: VenuesDouble, client: httpx.AsyncClient
 ) -> None:
     at = OPENED + 3 * HOUR_S
@@ -108,7 +108,7 @@ async def test_a_split_rescales_what_is_asked_for_adjusted(
     assert (raw[0]["o"], raw[6]["o"]) == (100.0, 10.3)
 
 
-async def test_a_renamed_stock_has_bars_under_its_new_symbol_alone(
+async def test_a_renamed_stock_has_bars_only_under_its_new_symbol(
     evening_double: VenuesDouble, client: httpx.AsyncClient
 ) -> None:
     venue = evening_double.get_venue("alpaca")
@@ -119,7 +119,7 @@ async def test_a_renamed_stock_has_bars_under_its_new_symbol_alone(
     assert [asset["symbol"] for asset in assets] == ["NVDA", "PEAR"]
 
 
-async def test_the_clock_tells_the_time_and_whether_the_exchange_is_open(
+async def test_the_clock_has_the_time_and_whether_the_exchange_is_open(
     evening_double: VenuesDouble, client: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     closed = (await client.get("/api.alpaca.markets/v2/clock")).json()
@@ -130,7 +130,7 @@ async def test_the_clock_tells_the_time_and_whether_the_exchange_is_open(
     assert (opened["is_open"], opened["next_close"]) == (True, "2026-09-30T20:00:00Z")
 
 
-async def test_troubles_come_in_alpacas_words(
+async def test_failures_are_worded_as_alpacas(
     evening_double: VenuesDouble, client: httpx.AsyncClient
 ) -> None:
     evening_double.get_venue("alpaca").add_failure("rate_limited", retry_after_s=3)

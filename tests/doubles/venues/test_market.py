@@ -1,4 +1,4 @@
-"""What a venue of the double shows of a market, by the clock and by what is wrong with it."""
+"""The bars of a market that a venue of the double shows, by the clock and by their faults."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def shown(of: Market, now: int = NOW, limit: int = 4) -> list[RawBar]:
     return of.get_page(now, 0, EVER, limit, is_newest=True)
 
 
-def test_the_forming_bar_is_shown_last_and_is_not_yet_what_it_will_be() -> None:
+def test_the_forming_bar_is_shown_last_and_is_not_final() -> None:
     forming = shown(make_market())[-1]
     assert forming.open_time == HOUR
     assert forming != make_bar(0)
@@ -63,7 +63,7 @@ def test_bars_can_repeat_and_come_in_any_order() -> None:
     assert shown(odd) != sorted(shown(odd))
 
 
-def test_a_split_rescales_history_where_it_is_adjusted() -> None:
+def test_a_split_rescales_adjusted_history() -> None:
     split = make_market()
     split.split(4, HOUR - HOUR_S)
     before = make_bar(-2)
@@ -103,7 +103,7 @@ def test_generated_bars_move_by_whole_weeks() -> None:
     assert there.settlements
 
 
-async def test_markets_can_be_made_up_for_any_of_the_universe() -> None:
+async def test_a_market_can_be_simulated_for_any_asset_of_the_universe() -> None:
     made = await make_simulated_markets(load_universe(), ("BTC", "NVDA"), HOUR - 7 * 86_400, HOUR)
     assert len(made["BTC"].all_bars()) > 160
     assert len(made["NVDA"].all_bars()) > 30

@@ -1,4 +1,4 @@
-"""The real exchange library reads every venue of the double as it reads the real ones."""
+"""The real exchange library reads every venue of the double like a real one."""
 
 import pytest
 
@@ -28,7 +28,7 @@ LOADING = {
     "kucoin": 4,
     "coinbase": 6,
 }
-# How many bars a page has, and which is its first, of those since 5300 hours ago.
+# The number of bars on a page, and the index of its first among those since 5300 hours ago.
 PAGES = {
     "binance": (1000, -5300),
     "bybit": (1000, -5300),
@@ -40,7 +40,7 @@ PAGES = {
     "coinbase": (300, -5300),
 }
 
-# The same of settlements, of those since 600 ago; a venue that returns the newest loses the first.
+# The same for settlements since the 600th last; a venue that returns the newest drops the first.
 RATES = {
     "binance": (100, 600),
     "bybit": (200, 599),
@@ -93,7 +93,9 @@ async def test_bars_since_a_time_are_read_and_the_forming_one_comes_last(
 
 
 @every
-async def test_a_page_holds_what_the_venue_allows(double: VenuesDouble, name: str) -> None:
+async def test_a_page_holds_as_many_bars_as_the_venue_allows(
+    double: VenuesDouble, name: str
+) -> None:
     symbol = listed(double, name, before=5400)
     most, first = PAGES[name]
     async with open_exchange(double, name) as exchange:
@@ -124,7 +126,7 @@ async def test_settlements_of_a_perpetual_are_read(
 
 
 @pytest.mark.parametrize(("name", "symbol"), PERPETUALS.items())
-async def test_a_page_of_settlements_holds_what_the_venue_allows(
+async def test_a_page_holds_as_many_settlements_as_the_venue_allows(
     double: VenuesDouble, name: str, symbol: str
 ) -> None:
     listed(double, name, before=700)
@@ -148,7 +150,7 @@ async def test_server_time_is_the_clock_and_its_skew(
 
 
 @every
-async def test_a_delisted_symbol_is_listed_no_more(double: VenuesDouble, name: str) -> None:
+async def test_a_delisted_symbol_is_no_longer_listed(double: VenuesDouble, name: str) -> None:
     symbol = listed(double, name)
     async with open_exchange(double, name) as exchange:
         assert (await exchange.load_markets())[symbol]["active"] is not False
@@ -158,7 +160,7 @@ async def test_a_delisted_symbol_is_listed_no_more(double: VenuesDouble, name: s
     assert (gone is None) == (name != "hyperliquid")
 
 
-async def test_an_asset_of_another_world_is_a_perpetual_of_its_own_kind(
+async def test_an_asset_outside_crypto_is_a_perpetual_of_its_own_kind(
     double: VenuesDouble,
 ) -> None:
     double.get_venue("binance").add_listing("XAU/USDT:USDT", make_market())

@@ -1,4 +1,4 @@
-"""Answers that the exchange library hides: types, orders, windows and refusals as documented."""
+"""Responses that the exchange library hides: types, orders, windows and refusals as documented."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -29,14 +29,14 @@ async def read(client: httpx.AsyncClient, path: str, **query: Any) -> Any:
     return (await client.get(path, params=query)).json()
 
 
-async def test_binance_gives_prices_as_text_and_the_last_millisecond_of_a_bar(
+async def test_binance_returns_prices_as_text_and_the_last_millisecond_of_a_bar(
     client: httpx.AsyncClient,
 ) -> None:
     path = "/api.binance.com/api/v3/klines"
-    asked = {"symbol": "BTCUSDT", "interval": "1h", "endTime": HOUR_MS - 1, "limit": 1}
+    arguments = {"symbol": "BTCUSDT", "interval": "1h", "endTime": HOUR_MS - 1, "limit": 1}
     opened = HOUR_MS - HOUR_S * 1000
     values = ["19999", "20008", "19990", "19999.5", "10.25"]
-    rows = await read(client, path, **asked)
+    rows = await read(client, path, **arguments)
     assert rows == [[opened, *values, HOUR_MS - 1, "0", 1, "0", "0", "0"]]
 
 
@@ -62,27 +62,29 @@ async def test_okx_leaves_both_ends_out_and_returns_the_newest_of_a_window(
     client: httpx.AsyncClient,
 ) -> None:
     path, hour_ms = "/www.okx.com/api/v5/market/candles", HOUR_S * 1000
-    asked = {"instId": "BTC-USDT", "bar": "1H", "limit": 2, "before": HOUR_MS - 9 * hour_ms}
-    newest = (await read(client, path, **asked))["data"]
+    arguments = {"instId": "BTC-USDT", "bar": "1H", "limit": 2, "before": HOUR_MS - 9 * hour_ms}
+    newest = (await read(client, path, **arguments))["data"]
     assert [(int(row[0]) - HOUR_MS, row[-1]) for row in newest] == [(0, "0"), (-hour_ms, "1")]
-    window = (await read(client, path, **asked, after=HOUR_MS - 6 * hour_ms))["data"]
+    window = (await read(client, path, **arguments, after=HOUR_MS - 6 * hour_ms))["data"]
     assert [(int(row[0]) - HOUR_MS) // hour_ms for row in window] == [-7, -8]
-    both = asked | {"limit": 9, "after": HOUR_MS - 6 * hour_ms}
+    both = arguments | {"limit": 9, "after": HOUR_MS - 6 * hour_ms}
     assert len((await read(client, path, **both))["data"]) == 2
-    closed = (await read(client, path.replace("candles", "history-candles"), **asked))["data"]
+    closed = (await read(client, path.replace("candles", "history-candles"), **arguments))["data"]
     assert [int(row[0]) - HOUR_MS for row in closed] == [-hour_ms]
 
 
-async def test_kraken_always_ends_with_the_forming_bar_and_tells_the_last_committed(
+async def test_kraken_always_ends_with_the_forming_bar_and_names_the_last_committed_one(
     client: httpx.AsyncClient,
 ) -> None:
-    asked = {"pair": "XXBTZUSD", "interval": 60, "since": NOW}
-    answer = await read(client, "/api.kraken.com/0/public/OHLC", **asked)
+    arguments = {"pair": "XXBTZUSD", "interval": 60, "since": NOW}
+    answer = await read(client, "/api.kraken.com/0/public/OHLC", **arguments)
     (forming,) = answer["result"]["XXBTZUSD"]
     assert forming[0] == HOUR
     assert [type(value) for value in forming] == [int, *[str] * 6, int]
     assert answer["result"]["last"] == HOUR - HOUR_S
-    later = await read(client, "/api.kraken.com/0/public/OHLC", **asked | {"since": HOUR - HOUR_S})
+    later = await read(
+        client, "/api.kraken.com/0/public/OHLC", **arguments | {"since": HOUR - HOUR_S}
+    )
     assert len(later["result"]["XXBTZUSD"]) == 1
 
 

@@ -1,4 +1,4 @@
-"""What the real exchange library makes of a venue that misbehaves."""
+"""The errors of the real exchange library at a failing venue."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ async def failure(exchange: Any, name: str) -> Exception:
 
 
 @every
-async def test_each_failing_answer_is_an_exception_of_its_class_and_the_next_is_good(
+async def test_each_failing_response_is_an_exception_of_its_class_and_the_next_is_good(
     double: VenuesDouble, name: str
 ) -> None:
     venue = double.get_venue(name)
@@ -66,14 +66,14 @@ async def test_each_failing_answer_is_an_exception_of_its_class_and_the_next_is_
             assert len(await bars(exchange, name)) == 4
 
 
-async def test_a_restricted_country_is_told_by_status_and_words(double: VenuesDouble) -> None:
+async def test_a_restricted_country_is_refused_by_status_and_text(double: VenuesDouble) -> None:
     venue = double.get_venue("binance")
     venue.add_listing("BTC/USDT", make_market())
     async with open_exchange(double, "binance") as exchange:
         venue.add_failure("restricted", times=None)
-        told = str(await failure(exchange, "binance"))
-        assert " 451 " in told
-        assert "restricted location" in told
+        refusal = str(await failure(exchange, "binance"))
+        assert " 451 " in refusal
+        assert "restricted location" in refusal
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
@@ -104,9 +104,7 @@ async def test_retry_after_is_in_the_headers_and_not_in_the_exception(
 
 
 @every
-async def test_a_truncated_answer_is_taken_for_no_bars_at_all(
-    double: VenuesDouble, name: str
-) -> None:
+async def test_a_truncated_response_reads_as_no_bars(double: VenuesDouble, name: str) -> None:
     venue = double.get_venue(name)
     venue.add_listing(SYMBOLS[name][0], make_market())
     async with open_exchange(double, name) as exchange:
@@ -131,7 +129,7 @@ async def test_a_hanging_socket_is_a_timeout(double: VenuesDouble, name: str) ->
 
 
 @every
-async def test_a_symbol_that_went_away_between_lists_is_refused(
+async def test_a_symbol_delisted_between_two_lists_is_refused(
     double: VenuesDouble, name: str
 ) -> None:
     venue, symbol = double.get_venue(name), SYMBOLS[name][0]
@@ -148,9 +146,7 @@ async def test_a_symbol_that_went_away_between_lists_is_refused(
 
 
 @every
-async def test_what_is_wrong_with_bars_reaches_the_reader_sorted(
-    double: VenuesDouble, name: str
-) -> None:
+async def test_faulty_bars_reach_the_reader_sorted(double: VenuesDouble, name: str) -> None:
     wrong = double.get_venue(name).add_listing(SYMBOLS[name][0], make_market())
     wrong.shuffle()
     wrong.repeat(HOUR - 3 * HOUR_S)
@@ -164,7 +160,7 @@ async def test_what_is_wrong_with_bars_reaches_the_reader_sorted(
     assert read[2][5] == 99.0
 
 
-async def test_trouble_can_be_of_one_path_or_symbol_and_ends_when_told(
+async def test_failures_can_concern_one_path_or_symbol_and_end_when_cleared(
     double: VenuesDouble,
 ) -> None:
     venue = double.get_venue("binance")
@@ -196,14 +192,14 @@ _SYMBOLS = tuple(f"S{number}USDT" for number in range(1000))
 
 
 def _chosen(double: VenuesDouble, symbol: str) -> FailureKind | None:
-    asked = VenueRequest("api.binance.com", "api/v3/klines", {"symbol": symbol}, {}, 0)
+    request = VenueRequest("api.binance.com", "api/v3/klines", {"symbol": symbol}, {}, 0)
     venue = double.get_venue("binance")
-    venue.dialect.fill_in_key(asked)
-    trouble = venue.take_failure(asked)
+    venue.dialect.fill_in_key(request)
+    trouble = venue.take_failure(request)
     return trouble.kind if trouble else None
 
 
-async def test_a_dropped_connection_is_known_by_its_cause_alone(double: VenuesDouble) -> None:
+async def test_a_dropped_connection_is_known_only_by_its_cause(double: VenuesDouble) -> None:
     venue = double.get_venue("binance")
     venue.add_listing("BTC/USDT", make_market())
     async with open_exchange(double, "binance") as exchange:

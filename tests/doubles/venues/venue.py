@@ -1,6 +1,6 @@
-"""One venue of the double: what it lists, what it was asked, how it misbehaves.
+"""One venue of the double: its listings, its requests and its failures.
 
-How it talks is its dialect's, one file a venue.
+Its formats are in a `Dialect`, one file per venue.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Listing:
 
 @dataclass
 class VenueRequest:
-    """A request: `key` is the venue's own name of what it asks for, or several after commas."""
+    """A request; `key` is the venue's own name of the symbol, or several separated by commas."""
 
     host: str
     path: str
@@ -88,7 +88,7 @@ class VenueRequest:
 
 @dataclass
 class Failure:
-    """What goes wrong with the next `times` requests (None: all) of a symbol or a path."""
+    """A failure of the next `times` requests (None: all) for a symbol or a path."""
 
     kind: FailureKind
     symbol: str | None
@@ -100,30 +100,30 @@ class Failure:
 
 
 class Dialect(Protocol):
-    """How a venue talks."""
+    """The request and response formats of a venue."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names it is reached under."""
+        """The host names of the venue."""
 
     @property
     def failures(self) -> Mapping[FailureKind, Answer]:
-        """Its answers when it misbehaves: HTTP status and body."""
+        """The failing responses of the venue: HTTP status and body."""
 
     def to_key(self, symbol: Symbol) -> str:
         """Return the venue's own name of a symbol."""
 
-    def fill_in_key(self, asked: VenueRequest) -> None:
-        """Set what a request names, and its path where the body says more."""
+    def fill_in_key(self, request: VenueRequest) -> None:
+        """Set a request's key, and its path if the body decides it."""
 
-    def answer(self, venue: "VenueDouble", asked: VenueRequest) -> Any:
-        """Return the body of an answer and set the request's weight; RefusedError otherwise."""
+    def answer(self, venue: "VenueDouble", request: VenueRequest) -> Any:
+        """Return the response body and set the request's weight; raise RefusedError to refuse."""
 
 
 class VenueDouble:
-    """Markets under one name. `skew_ms` is what its clock is ahead of the double's.
+    """The markets of one venue, whose clock is `skew_ms` ahead of the double's.
 
-    `failed` counts the calls that `fails` has chosen.
+    `failed` counts the calls that a share of failures has chosen.
     """
 
     def __init__(self, dialect: Dialect, clock: Clock) -> None:
@@ -153,7 +153,7 @@ class VenueDouble:
         return market
 
     def remove_listing(self, symbol: str, *, at_ms: int | None = None) -> None:
-        """Take a symbol off the list, at once or from a time on."""
+        """Delist a symbol, now or from a time on."""
         self.get_listing(symbol).until_ms = self.now_ms if at_ms is None else at_ms
 
     def get_listing(self, symbol: str) -> Listing:
@@ -163,22 +163,22 @@ class VenueDouble:
         return self.get_listing(symbol).market
 
     def list_ever_listed(self) -> list[tuple[str, Listing]]:
-        """Return the venue's own names and listings that there are or were, in a fixed order."""
+        """Return the venue's own names with all present and past listings, in a fixed order."""
         found = self._listings.items()
         return [(key, one) for key, one in found if one.since_ms <= self.now_ms]
 
     def list_tradable(self) -> list[tuple[str, Listing]]:
-        """Return what can be traded now."""
+        """Return the listings that can be traded now."""
         return [(key, one) for key, one in self.list_ever_listed() if one.is_listed(self.now_ms)]
 
-    def find_ever_listed(self, asked: VenueRequest) -> Listing | None:
-        """Return what a request names, None where it was never listed."""
-        listing = self._listings.get(asked.key or "")
+    def find_ever_listed(self, request: VenueRequest) -> Listing | None:
+        """Return the listing that a request names, None if it was never listed."""
+        listing = self._listings.get(request.key or "")
         return listing if listing and listing.since_ms <= self.now_ms else None
 
-    def find_listed(self, asked: VenueRequest) -> Listing | None:
-        """Return what a request names, None where it is not listed now."""
-        listing = self.find_ever_listed(asked)
+    def find_listed(self, request: VenueRequest) -> Listing | None:
+        """Return the listing that a request names, None if it is not listed now."""
+        listing = self.find_ever_listed(request)
         return listing if listing and listing.is_listed(self.now_ms) else None
 
     def add_failure(
@@ -191,10 +191,10 @@ class VenueDouble:
         status: int | None = None,
         retry_after_s: int | None = None,
     ) -> Failure:
-        """Trouble the next requests of a symbol, or whose path contains a text.
+        """Fail the next requests for a symbol, or with a path that contains a text.
 
-        `times` None is until `behaves`. `status` replaces the dialect's HTTP status. A hanging
-        request is answered once `released` is set.
+        If `times` is None, they fail until `clear_failures`. `status` replaces the dialect's HTTP
+        status. A hanging request is answered once `released` is set.
         """
         headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
         trouble = Failure(kind, symbol, path, times, status, headers)
@@ -202,38 +202,38 @@ class VenueDouble:
         return trouble
 
     def set_failure_share(self, share: float, seed: int) -> None:
-        """Fail a share of all calls, each chosen by what it asks and how often that was asked."""
+        """Fail a share of all calls, chosen by the request and the number of earlier equal ones."""
         self._failure_share = share, seed
         self._counts.clear()
 
     def clear_failures(self) -> None:
-        """End every trouble; what hangs is answered."""
+        """End all failures; hanging requests are answered."""
         self._failure_share = 0.0, 0
         for trouble in self._failures:
             trouble.released.set()
         self._failures.clear()
 
     def count_requests(self, path: str = "", *, symbol: str | None = None) -> int:
-        """Return how many requests came whose path contains a text."""
+        """Return the number of requests with a path that contains a text."""
         return len(self._find_requests(path, symbol))
 
     def sum_weights(self, path: str = "") -> int:
-        """Return what they weigh in the venue's own accounting of limits."""
-        return sum(asked.weight for asked in self._find_requests(path, None))
+        """Return the weight of these requests by the venue's own limits."""
+        return sum(request.weight for request in self._find_requests(path, None))
 
-    def take_failure(self, asked: VenueRequest) -> Failure | None:
-        """Return what goes wrong with a request, and use it up."""
+    def take_failure(self, request: VenueRequest) -> Failure | None:
+        """Return the failure of a request, if any, and count it as used."""
         for trouble in self._failures:
-            if trouble.times != 0 and self._matches(asked, trouble.path or "", trouble.symbol):
+            if trouble.times != 0 and self._matches(request, trouble.path or "", trouble.symbol):
                 trouble.times = None if trouble.times is None else trouble.times - 1
                 return trouble
-        return self._draw_failure(asked)
+        return self._draw_failure(request)
 
-    def _draw_failure(self, asked: VenueRequest) -> Failure | None:
+    def _draw_failure(self, request: VenueRequest) -> Failure | None:
         share, seed = self._failure_share
         if not share:
             return None
-        what = f"{seed} {asked.host}/{asked.path} {asked.key}"
+        what = f"{seed} {request.host}/{request.path} {request.key}"
         self._counts[what] += 1
         digest = hashlib.sha256(f"{what} {self._counts[what]}".encode()).digest()
         if int.from_bytes(digest[:4], "big") >= share * 2**32:
@@ -242,9 +242,9 @@ class VenueDouble:
         return Failure(RANDOM_FAILURES[digest[4] % len(RANDOM_FAILURES)], None, None, 1, None, {})
 
     def _find_requests(self, path: str, symbol: str | None) -> list[VenueRequest]:
-        return [asked for asked in self.requests if self._matches(asked, path, symbol)]
+        return [request for request in self.requests if self._matches(request, path, symbol)]
 
-    def _matches(self, asked: VenueRequest, path: str, symbol: str | None) -> bool:
-        if path not in asked.path or symbol is None:
-            return path in asked.path
-        return self.dialect.to_key(Symbol.parse(symbol)) in (asked.key or "").split(",")
+    def _matches(self, request: VenueRequest, path: str, symbol: str | None) -> bool:
+        if path not in request.path or symbol is None:
+            return path in request.path
+        return self.dialect.to_key(Symbol.parse(symbol)) in (request.key or "").split(",")

@@ -31,12 +31,12 @@ async def member_of(served: RunningService) -> list[dict[str, str]]:
 
 
 async def shown(walk: BrowserWindow) -> list[str]:
-    """Return the tickers of the rows that are to be seen."""
+    """Return the tickers of the visible rows."""
     tickers: list[str] = await walk.page.locator(
         ".heat tbody th[scope=row] a:visible"
     ).all_inner_texts()
-    told = await walk.page.inner_text("#shown")
-    assert told == str(len(tickers))
+    messages = await walk.page.inner_text("#shown")
+    assert messages == str(len(tickers))
     return tickers
 
 
@@ -54,7 +54,7 @@ async def test_everything_can_be_read_and_reached(
             await member.page.goto(full.base_url + path)
             await member.check_fits()
             await member.check_accessible()
-        # A browser tells of a page that is not found, as it should be.
+        # A browser logs a page that is not found, which this one should be.
         assert [said for said in member.complaints if "404" not in said] == []
         assert member.hosts == {urlsplit(full.base_url).netloc}
 
@@ -92,7 +92,7 @@ async def test_a_member_filters_as_they_type_and_opens_an_asset_by_keyboard(
         assert walk.complaints == []
 
 
-async def test_each_filter_leaves_with_a_script_what_it_leaves_without(
+async def test_each_filter_leaves_the_same_rows_with_and_without_a_script(
     full: RunningService,
 ) -> None:
     async with open_window(WIDTHS[1], cookies=await member_of(full)) as walk:

@@ -1,6 +1,6 @@
-"""A person's whole way, from a stranger to a member whose key is revoked: `make prove`.
+"""A person's whole walk, from a visitor to a member with a revoked key: `make prove`.
 
-They use a real browser by keyboard alone; what their agent does goes over REST and MCP.
+They use a real browser by keyboard only; their agent uses REST and MCP.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ SAMPLE, SIMULATED = "Sample, not live data", "Simulated market"
 
 
 class Window(NamedTuple):
-    """How a person looks at the pages."""
+    """The browser window of a person: its size and whether scripts run."""
 
     width: int
     scheme: str
@@ -41,14 +41,14 @@ WINDOWS = (
 
 
 async def sent(served: RunningService, path: str, **body: str) -> dict[str, Any]:
-    """Return what an agent is answered that posts to an endpoint of the purchase."""
+    """Return the response to an agent's POST to an endpoint of the purchase."""
     response = await served.client.post(f"/api/v1/access/{path}", json=body)
     answer: dict[str, Any] = response.json()
     return answer
 
 
 async def statuses(served: RunningService, api_key: str) -> tuple[int, int]:
-    """Return how a call with a key is answered over MCP, by the SDK's own client, and over REST."""
+    """Return the statuses of a call with a key over MCP, by the SDK's client, and over REST."""
     headers = {"Authorization": f"Bearer {api_key}"}
     async with httpx2.AsyncClient(headers=headers) as http:
         transport = streamable_http_client(f"{served.base_url}/api/v1/mcp", http_client=http)
@@ -59,7 +59,7 @@ async def statuses(served: RunningService, api_key: str) -> tuple[int, int]:
 
 
 async def looks_around(served: RunningService, walk: BrowserWindow) -> None:
-    """See the sample, and read how access is bought."""
+    """Open the sample and the page about buying access."""
     await walk.page.goto(served.base_url)
     await walk.wait_for_title(TITLE)
     assert await walk.page.inner_text(".badge") == SAMPLE
@@ -68,7 +68,7 @@ async def looks_around(served: RunningService, walk: BrowserWindow) -> None:
 
 
 async def pays(served: RunningService, walk: BrowserWindow) -> None:
-    """Pay for what the agent began to buy, which then has its key."""
+    """Pay for the checkout that the agent began; the agent then has its key."""
     checkout = await sent(served, "checkout", contact_email=EMAIL)
     token = checkout["claim_token"]
     await walk.page.goto(checkout["checkout_url"])
@@ -81,7 +81,7 @@ async def pays(served: RunningService, walk: BrowserWindow) -> None:
 
 
 async def signs_in(served: RunningService, walk: BrowserWindow) -> None:
-    """Come to the page of the keys by way of the mailbox."""
+    """Open the page of the keys by a link from the mailbox."""
     await walk.press("API access")
     await walk.wait_for_title("Sign in")
     await walk.fill_in("contact_email", EMAIL)
@@ -94,7 +94,7 @@ async def signs_in(served: RunningService, walk: BrowserWindow) -> None:
 
 
 async def sees_what_is_so_now(served: RunningService, walk: BrowserWindow) -> None:
-    """Find on the board what agents are answered, and open an asset of it."""
+    """Compare the board with the agent's answers, and open an asset."""
     await walk.press("Board")
     await walk.wait_for_title(TITLE)
     assert await walk.page.inner_text(".badge") == SIMULATED
@@ -105,7 +105,7 @@ async def sees_what_is_so_now(served: RunningService, walk: BrowserWindow) -> No
 
 
 async def makes_a_key(walk: BrowserWindow) -> str:
-    """Return a new key, copied by its button, or from the text where no script makes one."""
+    """Return a new key, copied by its button, or from the text if scripts are off."""
     await walk.press("API access")
     await walk.fill_in("label", LABEL)
     await walk.wait_for_title("Your new key")
@@ -125,7 +125,7 @@ async def copied(walk: BrowserWindow) -> str:
 
 
 async def renames_it(walk: BrowserWindow) -> None:
-    """Give the key another label, which takes no script either."""
+    """Rename the key, which needs no script either."""
     await walk.tab_to(f"Rename {LABEL}")
     await walk.page.keyboard.press("Enter")
     await walk.fill_in("label", "server")
@@ -142,7 +142,7 @@ async def revokes_it(walk: BrowserWindow) -> None:
 
 @pytest.mark.clause("5.13")
 @pytest.mark.parametrize("window", WINDOWS)
-async def test_a_stranger_buys_looks_makes_a_key_and_revokes_it_by_keyboard_alone(
+async def test_a_stranger_buys_looks_makes_a_key_and_revokes_it_by_keyboard_only(
     served: RunningService, window: Window
 ) -> None:
     async with open_window(window.width, window.scheme, is_scripted=window.is_scripted) as walk:

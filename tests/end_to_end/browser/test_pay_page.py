@@ -1,4 +1,4 @@
-"""A real browser turns back on the pay page, with the pointer: `make prove`."""
+"""A real browser cancels on the pay page, with the pointer: `make prove`."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ READ = {
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
-async def test_the_pages_fit_and_axe_has_nothing_serious_to_say(
+async def test_the_pages_fit_and_axe_finds_nothing_serious(
     served: RunningService, width: int, scheme: str
 ) -> None:
     async with open_window(width, scheme) as walk:
@@ -34,7 +34,7 @@ async def test_the_pages_fit_and_axe_has_nothing_serious_to_say(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-async def test_lines_are_copied_by_the_keyboard_and_that_is_said(
+async def test_lines_are_copied_by_keyboard_and_the_page_confirms_it(
     served: RunningService, width: int
 ) -> None:
     async with open_window(width) as walk:
