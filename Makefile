@@ -59,7 +59,9 @@ format: $(DEV)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# setuptools would add modules that an earlier build left in build/.
 wheel: $(RUNTIME)
+	rm -rf build
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
 
 # Each lock starts from the one before, and keeps the versions it already names.

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.clause("operation")
 
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "*.db*")
 FIRST_S, SECOND_S = 20, 3
+INSTALLED_MB = 260
 
 
 def serve_until_ready(checkout: Path, port: str) -> tuple[float, list[str]]:
@@ -51,6 +52,8 @@ def test_make_serve_is_ready_within_its_times_twice_in_a_row(tmp_path):
         check=False,
     )
     assert installing.returncode == 0, installing.stderr
+    installed = subprocess.check_output(["du", "-sm", checkout / ".venv"], text=True)
+    assert int(installed.split()[0]) < INSTALLED_MB, installed
     port = find_free_port()
     first, printed = serve_until_ready(checkout, port)
     assert [line for line in printed if line.startswith("building history: ")]

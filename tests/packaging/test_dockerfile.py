@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.clause("operation"), pytest.mark.prove]
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 MIRROR = "http://deb.debian.org/debian"
+APT_CLEAN = 'DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb"; };\n'
 PROGRAMS = ("debootstrap", "unshare", "ip")
 STEP_S = 900
 # Mounts made in a namespace end with it, so nothing stays mounted after a failure.
@@ -120,6 +121,16 @@ def make_base(folder: Path, release: str) -> Path:
     if made.returncode != 0 and "Failed getting release file" in made.stdout:
         pytest.skip(f"{MIRROR} cannot be reached")
     assert made.returncode == 0, made.stdout[-2000:]
+    # Debian's images leave out documentation, and delete packages once they are installed.
+    for left_out in (
+        "usr/share/doc",
+        "usr/share/man",
+        "usr/share/locale",
+        "var/cache/apt/archives",
+    ):
+        shutil.rmtree(base / left_out)
+    (base / "var/cache/apt/archives/partial").mkdir(parents=True)
+    (base / "etc/apt/apt.conf.d/clean").write_text(APT_CLEAN)
     for name in ("resolv.conf", "hosts"):
         shutil.copy(f"/etc/{name}", base / "etc" / name)
     certificates = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE")
