@@ -34,7 +34,7 @@ test: $(DEV)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not prove"
 
 prove: $(DEV)
-	$(BIN)/python -m pytest -rP --junitxml=.interop/results.xml; status=$$?; \
+	$(BIN)/python -m pytest -n 3 --dist worksteal -rP --junitxml=.interop/results.xml; status=$$?; \
 	$(BIN)/python -m tools.interop_table .interop/results.xml && $(BIN)/python -m tools.mutants && exit $$status
 
 mutants: $(DEV)

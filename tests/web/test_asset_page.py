@@ -112,7 +112,7 @@ async def test_more_rows_than_a_page_of_the_feed_holds_shorten_the_timeline(
 async def test_a_removed_asset_says_so_and_its_timeline_ends_at_the_removal(served):
     for is_member in (True, False):
         text = (await asset_page(served, "MATIC", is_member=is_member)).text
-        assert "MATIC was removed on 2026-09-27, its coin continues as POL" in text
+        assert "MATIC was removed on 2026-09-27 and continues as POL" in text
     # The feed of this store begins after that day.
     assert "There is no timeline of MATIC on 4h." in text or is_member is False
     assert (await asset_page(served, "MATIC")).find_all("svg") == []
