@@ -91,10 +91,10 @@ def test_served_from_an_empty_folder_it_answers_every_tool(wheel: Path, tmp_path
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Install the wheel alone; return its command.
+    """Install only the wheel; return its command.
 
     The dependencies come from this interpreter's folder. A line of a .pth file adds it without
-    reading the .pth files within it, one of which leads to the checkout.
+    reading the .pth files in it. Those would add the checkout, which must not be found.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install"]
