@@ -67,6 +67,7 @@ async def state_once_served(client: httpx.AsyncClient) -> dict[str, Any]:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.prove
 @pytest.mark.clause("fresh")
 async def test_a_first_start_reports_its_progress_and_continues_from_there_if_killed(
     double, tmp_path

@@ -504,11 +504,11 @@ def stepped(
     return changes, readings, given
 
 
-@pytest.mark.parametrize("days", [70, pytest.param(130, marks=prove)])
-async def test_indicators_read_all_ways_and_change_about_as_often_as_on_recorded_bars(days: int):
+@prove
+async def test_indicators_read_all_ways_and_change_about_as_often_as_on_recorded_bars():
     """On recorded bars, an indicator changes on 2% to 9% of its bars; here 1% to 16% may."""
     source = market()
-    recent = {ticker: await history(ticker, days, source) for ticker in MIXED}
+    recent = {ticker: await history(ticker, 130, source) for ticker in MIXED}
     hourly = {ticker: (fetched.bars, fetched.funding) for ticker, fetched in recent.items()}
     long = {ticker: await history(ticker, 800, source) for ticker in MIXED}
     daily = {ticker: (resample_bars(f.bars, DAY_S), f.funding) for ticker, f in long.items()}

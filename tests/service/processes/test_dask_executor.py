@@ -93,6 +93,7 @@ async def kill_one(address: str) -> int:
     return pid
 
 
+@pytest.mark.prove
 @pytest.mark.usefixtures("use_small_blocks")
 async def test_a_rebuild_is_the_same_although_a_worker_is_killed(
     address: str, stopped: Stopped, tmp_path: Path
