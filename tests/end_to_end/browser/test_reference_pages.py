@@ -15,7 +15,11 @@ READ = {
     "/buy": "Buy access",
     "/tools": "MCP tools",
     "/rest": "REST endpoints",
-    "/indicators": "The indicators",
+    "/indicators": "Indicators",
+    "/contract": "Contract",
+    "/getting-started": "Getting started",
+    "/faq": "Questions and answers",
+    "/settings": "Settings",
     "/performance": "Performance",
 }
 
