@@ -72,6 +72,6 @@ def test_make_serve_builds_history_at_the_first_start_only(tmp_path):
             check=False,
         )
     assert refused.returncode != 0
-    lines = [line for line in refused.stderr.splitlines() if not line.startswith("make: ")]
+    lines = [line for line in refused.stderr.splitlines() if not line.startswith("make")]
     assert len(lines) == 1
     assert f"port {port}" in lines[0]

@@ -132,7 +132,7 @@ def test_the_result_of_each_change_of_a_section_is_reported(tree):
         "1.5": "broken",
         "1.6": "survived",
     }
-    assert words["1.3"] == "fares.py has 0 times: fare(km) * 5"
+    assert words["1.3"] == "fares.py has this text 0 times, not once: fare(km) * 5"
     assert "tests/test_day.py" in words["1.4"]
     assert words["1.5"] == "fares.py is no Python with: ceil(km"
     assert words["1.6"] == "no test names it"

@@ -211,7 +211,7 @@ TAMPERED: dict[str, tuple[str, str]] = {
     ),
     "a block's timeframe": (
         f"UPDATE bars SET timeframe = 9 WHERE {BAR}",
-        "bars of BTC of an unknown timeframe",
+        "bars of BTC with an unknown timeframe",
     ),
     "an extra bar": (EXTRA.format(at=START - HOUR_S, number=1), "bars: commit 1 does not hold"),
     "an extra bar of no commit": (

@@ -32,7 +32,8 @@ def rolling_sd(values: Array, period: int) -> Array:
 
 
 def expected_score(closes: Array) -> Array:
-    x = pd.Series(np.log(closes))
+    # Only differences of logs count, so the first may be 0, which keeps more digits of the rest.
+    x = pd.Series(np.log(closes / closes[0]))
     total = np.zeros(len(x))
     for fast, slow in ((8, 24), (16, 48), (32, 96)):
         gap = x.ewm(span=fast, adjust=False).mean() - x.ewm(span=slow, adjust=False).mean()
