@@ -134,7 +134,7 @@ def test_the_result_of_each_change_of_a_section_is_reported(tree):
     }
     assert words["1.3"] == "fares.py has this text 0 times, not once: fare(km) * 5"
     assert "tests/test_day.py" in words["1.4"]
-    assert words["1.5"] == "fares.py is no Python with: ceil(km"
+    assert words["1.5"] == "fares.py is not valid Python with: ceil(km"
     assert words["1.6"] == "no test names it"
     assert (section.returncode, total) == (1, "broken 3, caught 1, survived 2")
 
