@@ -33,7 +33,7 @@ MAJORS = [
     for place, major in enumerate(find_installations())
 ]
 
-# With SIGNALS_TEST_NO_SKIPS=1, as in CI, any other skip fails, because a missing tool would turn
+# With FAIL_ON_SKIP=1, as in CI, any other skip fails, because a missing tool would turn
 # tests off unnoticed. The listed ones depend on data that a checkout lacks, or on the user.
 EXPECTED_SKIPS = re.compile(r"no recorded bars in|nothing is forbidden to root$|chroot needs root$")
 
@@ -186,10 +186,10 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn an unexpected skip into a failure when SIGNALS_TEST_NO_SKIPS is 1."""
+    """Turn an unexpected skip into a failure when FAIL_ON_SKIP is 1."""
     report = yield
     is_skip = report.skipped and not hasattr(report, "wasxfail")
-    if is_skip and os.environ.get("SIGNALS_TEST_NO_SKIPS") == "1":
+    if is_skip and os.environ.get("FAIL_ON_SKIP") == "1":
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
         if not EXPECTED_SKIPS.search(reason):
             report.outcome = "failed"

@@ -53,7 +53,7 @@ def test_an_unexpected_skip_fails_only_on_request(
     ]
     ran = subprocess.run(
         [*command, f"--rootdir={tmp_path}", tmp_path],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}", "SIGNALS_TEST_NO_SKIPS": variable},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}", "FAIL_ON_SKIP": variable},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -43,7 +43,7 @@ class BarSet(NamedTuple):
 def get_recorded_folder() -> Path:
     """Return where recorded bars are if there are any: they may not be redistributed."""
     default = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "bars"
-    return Path(os.environ.get("SIGNALS_TEST_BARS", default))
+    return Path(os.environ.get("RECORDED_BARS", default))
 
 
 def has_recorded_bars() -> bool:
@@ -54,7 +54,7 @@ def has_recorded_bars() -> bool:
 def require_recorded() -> None:
     """Skip a test of what real venues recorded if no recorded bars are present."""
     if not has_recorded_bars():
-        pytest.skip(f"no recorded bars in {get_recorded_folder()} (set SIGNALS_TEST_BARS)")
+        pytest.skip(f"no recorded bars in {get_recorded_folder()} (set RECORDED_BARS)")
 
 
 @cache
