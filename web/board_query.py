@@ -21,7 +21,7 @@ class AssetPageQuery(Query):
 class BoardQuery(AssetPageQuery):
     """The filters of the heat map; an asset must match all of them."""
 
-    asset_class: AssetClass | None = Field(default=None, description="Only this kind of asset.")
+    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
     indicator: IndicatorId | None = Field(default=None, description="Only this indicator.")
     direction: Reading | None = Field(
         default=None, description="Only assets with a shown reading in this state."

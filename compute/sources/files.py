@@ -1,4 +1,4 @@
-"""A folder of recorded bars as a source; README.md describes the format of its files."""
+"""A folder of recorded bars as a source; docs/sources.md describes the format."""
 
 import csv
 import re

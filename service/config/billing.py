@@ -67,7 +67,7 @@ def _open_stripe(settings: Settings, clock: Clock) -> Provider:
     if api_key is None or webhook_secret is None or monthly is None or yearly is None:
         raise BillingSetupError(
             f"SIGNALS_BILLING=stripe needs {', '.join(_list_missing_settings(settings))} too; "
-            "see Selling access in the README"
+            "see docs/selling.md"
         )
     # Imported here because Stripe's library is slow to load.
     from access.billing.stripe import StripeBilling

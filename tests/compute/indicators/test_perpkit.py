@@ -18,6 +18,7 @@ from tests.support.bar_sets import (
     Series,
     assert_readings_agree,
     assert_values_agree,
+    get_recorded_folder,
     near_thresholds,
     step_bar_set,
 )
@@ -154,7 +155,9 @@ def test_line_and_direction_agree_with_talipp_but_for_its_start_and_its_rule_for
         total += len(line) - 9
     print(f"perpkit: talipp agrees on {agreeing} of {total} bars")
     assert total > bar_set.min_bars
-    assert agreeing > (0.99 if bar_set.is_full else 0.96) * total
+    # Generated bars turn more often.
+    full_share = 0.994 if bar_set.folder == get_recorded_folder() else 0.99
+    assert agreeing > (full_share if bar_set.is_full else 0.96) * total
 
 
 def test_the_gate_closes_only_above_60_percent_a_year():
