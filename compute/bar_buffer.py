@@ -1,12 +1,22 @@
 """Buffers bars until all timeframes have stepped them, and selects those due at a run. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
-from compute.bars import DAY_S, NO_BARS, NO_FUNDING, Funding, Prices, Series, Times, resample_bars
+from compute.bars import (
+    DAY_S,
+    NO_BARS,
+    NO_FUNDING,
+    Funding,
+    Prices,
+    Series,
+    Times,
+    find_longer_close,
+    resample_bars,
+)
 from compute.coverage import list_served_timeframes
 from compute.indicators.contract import Bar
 from compute.stepper import DueBars, SeriesKey
@@ -16,10 +26,19 @@ from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe
 class BarBuffer:
     """Holds the bars that some timeframe has not stepped yet."""
 
-    def __init__(self, native_timeframes: Mapping[str, Timeframe], ends: Mapping[str, int]) -> None:
-        """Take the native timeframes, and when (epoch seconds) removed assets stop stepping."""
+    def __init__(
+        self,
+        native_timeframes: Mapping[str, Timeframe],
+        ends: Mapping[str, int],
+        sunday_joining: Collection[str],
+    ) -> None:
+        """Take the native timeframes, and when (epoch seconds) removed assets stop stepping.
+
+        Sunday's hours of the assets in `sunday_joining` belong to Monday's daily bar.
+        """
         self._native_timeframes: Final = dict(native_timeframes)
         self._ends: Final = dict(ends)
+        self._sunday_joining: Final = frozenset(sunday_joining)
         self._pending: dict[SeriesKey, Series] = {}
         self._funding: dict[str, Funding] = {}
 
@@ -70,21 +89,44 @@ class BarBuffer:
             )
         return _concatenate_due(parts)
 
+    def joins_sundays(self, series_key: SeriesKey) -> bool:
+        """Return whether the bars of a sequence are daily ones with Sunday's hours in Monday's."""
+        ticker, timeframe = series_key
+        is_built = self._native_timeframes.get(ticker) != timeframe
+        return timeframe == "1d" and is_built and ticker in self._sunday_joining
+
+    def build_bars(self, series_key: SeriesKey, bars: Series) -> Series:
+        """Return the bars of a sequence's timeframe, built from those of the native one."""
+        ticker, timeframe = series_key
+        if self._native_timeframes[ticker] == timeframe:
+            return bars
+        return resample_bars(
+            bars, TIMEFRAME_DURATIONS_S[timeframe], joins_sundays=self.joins_sundays(series_key)
+        )
+
     def restore_series(
-        self, ticker: str, timeframe: Timeframe, bars: Series, funding: Funding
+        self, series_key: SeriesKey, stepped_to: int, bars: Series, funding: Funding
     ) -> None:
-        """Put back the stored bars that a timeframe has not stepped, and stored settlements."""
-        self._pending[ticker, timeframe] = bars
-        self._funding[ticker] = funding
+        """Put back the stored bars that a sequence has not stepped, and stored settlements."""
+        is_pending = self._find_closes(series_key, bars.close_time) > stepped_to
+        self._pending[series_key] = bars.select(is_pending)
+        self._funding[series_key[0]] = funding
 
     def list_pending_closes(self) -> list[int]:
         """Return the next close of each sequence that has buffered bars."""
         return [
-            -(-int(bars.close_time[0]) // TIMEFRAME_DURATIONS_S[timeframe])
-            * TIMEFRAME_DURATIONS_S[timeframe]
-            for (_, timeframe), bars in self._pending.items()
+            int(self._find_closes(series_key, bars.close_time[:1])[0])
+            for series_key, bars in self._pending.items()
             if len(bars)
         ]
+
+    def _find_closes(self, series_key: SeriesKey, close_time: Times) -> Times:
+        """Return when the bars of a sequence close to which native bars belong, by their closes."""
+        return find_longer_close(
+            close_time,
+            TIMEFRAME_DURATIONS_S[series_key[1]],
+            joins_sundays=self.joins_sundays(series_key),
+        )
 
     def _find_earliest_pending(self, ticker: str, until: int) -> int:
         """Return the earliest close of an asset's buffered bars, `until` at most."""
@@ -102,11 +144,7 @@ class BarBuffer:
         # close, and packing carries by indicator, halved the processor time of an hourly run.
         if first_run > until:
             return NO_BARS.close_time, NO_BARS
-        bars = (
-            pending
-            if self._native_timeframes[ticker] == timeframe
-            else resample_bars(pending, period_s)
-        )
+        bars = self.build_bars(series_key, pending)
         # A bar that came late steps at the next run of its timeframe. A longer bar waits until
         # the watermark has passed its close: an hour that is still missing belongs to it.
         due = np.maximum(bars.close_time, first_run)

@@ -16,6 +16,9 @@ Prices = NDArray[np.float64]
 HOUR_S = 3600
 DAY_S = 86_400
 FUNDING_DAYS = 365
+# Daily bars once had Sunday's hours in a bar of their own. This is added to the versions of what
+# steps the present ones, so that carries of the old ones are rebuilt and their rows not recomputed.
+SUNDAYS_JOINED_VERSION = 100
 
 
 class RawBar(NamedTuple):
@@ -123,11 +126,23 @@ def _mark_changes(values: Times) -> NDArray[np.bool_]:
     return differs
 
 
-def resample_bars(hourly: Series, period_s: int) -> Series:
-    """Build longer bars on UTC boundaries; an hourly bar belongs to the one it closes in."""
+def find_longer_close(close_time: Times, period_s: int, *, joins_sundays: bool = False) -> Times:
+    """Return when the longer bar closes to which each hourly bar belongs: the one it closes in.
+
+    If `joins_sundays`, Sunday's hours belong to Monday's daily bar.
+    """
+    bucket = compute_close_time(close_time - period_s, period_s)
+    if joins_sundays and period_s == DAY_S:
+        # The epoch began on a Thursday, so it is Monday 00:00 on days 4, 11, 18 and so on.
+        bucket = np.where(bucket // DAY_S % 7 == 4, bucket + DAY_S, bucket)
+    return bucket
+
+
+def resample_bars(hourly: Series, period_s: int, *, joins_sundays: bool = False) -> Series:
+    """Build longer bars on UTC boundaries, as `find_longer_close` assigns the hourly ones."""
     if not len(hourly):
         return NO_BARS
-    bucket = compute_close_time(hourly.close_time - period_s, period_s)
+    bucket = find_longer_close(hourly.close_time, period_s, joins_sundays=joins_sundays)
     first = np.flatnonzero(_mark_changes(bucket))
     last = np.append(first[1:], len(hourly)) - 1
     return Series(

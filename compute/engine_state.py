@@ -5,11 +5,11 @@ from typing import Final
 
 from compute.alerts.alert_pipeline import LAYOUT, Alert, AlertPipeline
 from compute.bar_buffer import BarBuffer
-from compute.bars import Funding, Series, Times, resample_bars
+from compute.bars import SUNDAYS_JOINED_VERSION, Funding, Series, Times
 from compute.engine import hash_layout
 from compute.rebuild import HistoryBlock, SeriesHistory, rebuild_carries
 from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell, DueBars, SeriesKey, Stepper
-from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Action, Timeframe
+from schemas.vocabulary import Action, Timeframe
 from store.market_rows import CarryRow, EpochRow
 
 PublishedHours = Mapping[Cell, Mapping[Action, int]]
@@ -66,8 +66,9 @@ class EngineState:
     def list_cells(self, series_key: SeriesKey) -> list[tuple[Cell, int]]:
         """Return the cells of a sequence that have carries, each with its version in this code."""
         is_followed = self.alerts.is_followed(series_key)
+        added = SUNDAYS_JOINED_VERSION * self.buffer.joins_sundays(series_key)
         return [
-            (Cell(*series_key, key), version)
+            (Cell(*series_key, key), version + added)
             for key, version in self._versions.items()
             if is_followed or key in self._layouts
         ]
@@ -111,12 +112,8 @@ class EngineState:
         self, series_key: SeriesKey, stepped_to: int, bars: Series, funding: Funding
     ) -> Series:
         """Buffer the bars that a sequence has not stepped; return the stepped ones."""
-        ticker, timeframe = series_key
-        self.buffer.restore_series(
-            ticker, timeframe, bars.select(bars.close_time > stepped_to), funding
-        )
-        is_native = self.buffer.native_timeframes[ticker] == timeframe
-        series = bars if is_native else resample_bars(bars, TIMEFRAME_DURATIONS_S[timeframe])
+        self.buffer.restore_series(series_key, stepped_to, bars, funding)
+        series = self.buffer.build_bars(series_key, bars)
         return series.select(series.close_time <= stepped_to)
 
     def begin_revision(self, ticker: str) -> None:

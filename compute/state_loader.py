@@ -50,7 +50,11 @@ class StateLoader:
         state = EngineState(
             stepper,
             alerts,
-            BarBuffer(native_timeframes, self._universe.end_time_by_ticker),
+            BarBuffer(
+                native_timeframes,
+                self._universe.end_time_by_ticker,
+                self._universe.sunday_joining_tickers,
+            ),
             [row for row in await self._store.carries() if row.ticker in native_timeframes],
             await self._store.revisions(),
         )
@@ -139,9 +143,9 @@ class StateLoader:
 
         Some earlier ones may come too; if `since` is -1, everything comes.
         """
-        # A bar that opens off its boundary closes up to two hours after it opens, and annualised
-        # funding sums the last 24 hours.
-        blocks = await self._store.bars(ticker, since - 2 * HOUR_S)
+        # A bar that opens off its boundary closes up to two hours after it opens, the hours of a
+        # Sunday may still wait for Monday's daily bar, and annualised funding sums 24 hours.
+        blocks = await self._store.bars(ticker, since - DAY_S - 2 * HOUR_S)
         funding_rows = await self._store.funding(ticker, since - DAY_S)
         return build_series(blocks, state.buffer.native_timeframes[ticker]), build_funding(
             funding_rows

@@ -103,6 +103,11 @@ class Universe(_FrozenModel):
         ends = {asset.ticker: asset.removed_on for asset in self.assets}
         return MappingProxyType({t: compute_midnight_s(day) for t, day in ends.items() if day})
 
+    @cached_property
+    def sunday_joining_tickers(self) -> frozenset[str]:
+        """The assets that open on Sunday evening; those hours belong to Monday's daily bar."""
+        return frozenset(asset.ticker for asset in self.assets if asset.session == "24x5")
+
 
 class _RenameTable(_FrozenModel):
     renamed_on: date

@@ -85,7 +85,15 @@ class Audit:
         native_timeframes = {
             asset.ticker: asset.timeframes[0] for asset in covered if asset.timeframes
         }
-        epochs = Epochs(await store.epochs(), list_versions(indicators))
+        epochs = Epochs(
+            await store.epochs(),
+            list_versions(indicators),
+            [
+                (ticker, "1d")
+                for ticker in universe.sunday_joining_tickers
+                if native_timeframes.get(ticker) != "1d"
+            ],
+        )
         progress = await store.progress()
         publish_from = await store.publish_from()
         parallelism = executors.choose_parallelism(len(publish_from))

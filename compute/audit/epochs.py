@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell
+from compute.bars import SUNDAYS_JOINED_VERSION
+from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell, SeriesKey
 from schemas.vocabulary import ENGINE_KEYS
 from store.market_rows import AlertRow, EpochRow, FeedRow
 
@@ -11,16 +12,22 @@ from store.market_rows import AlertRow, EpochRow, FeedRow
 class Epochs:
     """The stored epochs of all cells, searched by cell and bar."""
 
-    def __init__(self, rows: Iterable[EpochRow], versions: Mapping[str, int]) -> None:
-        """`versions` has this code's version of every key."""
+    def __init__(
+        self,
+        rows: Iterable[EpochRow],
+        versions: Mapping[str, int],
+        sunday_joining: Collection[SeriesKey],
+    ) -> None:
+        """Take this code's version of every key, and the sequences that join Sunday's hours."""
         self._versions: Final = versions
+        self._sunday_joining: Final = frozenset(sunday_joining)
         self._rows: Final[dict[Cell, list[EpochRow]]] = {}
         for row in rows:
             self._rows.setdefault(Cell(row.ticker, row.timeframe, row.indicator), []).append(row)
         self._mixed: Final = {
             cell
             for cell, epoch_rows in self._rows.items()
-            if any(row.version != versions.get(cell.key) for row in epoch_rows)
+            if any(row.version != self._find_code_version(cell) for row in epoch_rows)
         }
         self._rebuilt: Final = {
             cell for cell, epoch_rows in self._rows.items() if any(row.epoch for row in epoch_rows)
@@ -31,7 +38,7 @@ class Epochs:
         rows = (
             row for epoch_rows in self._rows.values() for row in epoch_rows if row.ticker in tickers
         )
-        return Epochs(rows, self._versions)
+        return Epochs(rows, self._versions, self._sunday_joining)
 
     @property
     def has_foreign(self) -> bool:
@@ -76,11 +83,23 @@ class Epochs:
         if not self.is_mixed(cell):
             return None
         version = self.find_version(cell, close_time)
-        return None if version == self._versions.get(_to_computed_cell(cell).key) else version
+        return None if version == self._find_code_version(_to_computed_cell(cell)) else version
 
     def list_starts(self) -> dict[Cell, list[int]]:
         """Return the close of the first bar of each cell's epochs, oldest first."""
         return {cell: [row.from_close_time for row in rows] for cell, rows in self._rows.items()}
+
+    def find_last_start(self, cell: Cell) -> int:
+        """Return the close of the first bar of a cell's newest epoch, -1 if it has no epoch."""
+        rows = self._rows.get(cell)
+        return rows[-1].from_close_time if rows else -1
+
+    def _find_code_version(self, cell: Cell) -> int | None:
+        """Return the version by which this code steps a cell, None if it does not know the key."""
+        version = self._versions.get(cell.key)
+        if version is None or cell[:2] not in self._sunday_joining:
+            return version
+        return version + SUNDAYS_JOINED_VERSION
 
     def _find_row(self, cell: Cell, close_time: int) -> EpochRow | None:
         rows = self._rows.get(_to_computed_cell(cell), ())

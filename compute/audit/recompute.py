@@ -86,7 +86,9 @@ class BlockStepper:
             if ticker in universe.end_time_by_ticker
         }
         alerts = AlertPipeline(stepper.row_by_series, universe, indicators)
-        self._state: Final = EngineState(stepper, alerts, BarBuffer(block_timeframes, ends))
+        sunday_joining = universe.sunday_joining_tickers.intersection(tickers)
+        buffer = BarBuffer(block_timeframes, ends, sunday_joining)
+        self._state: Final = EngineState(stepper, alerts, buffer)
         self._epochs: Final = epochs
         starts = epochs.list_starts()
         self._starts = {
@@ -139,7 +141,9 @@ class BlockStepper:
             cell: ComputedCarry(
                 version,
                 layouts.get(cell.key, LAYOUT),
-                self._stepped_to[series_key],
+                # An epoch begins after the last bar that its service had stepped, which may have
+                # been one of Sunday's own that today's daily bars lack.
+                max(self._stepped_to[series_key], self._epochs.find_last_start(cell) - 1),
                 self._state.dump_carry(cell),
             )
             for series_key in sorted(

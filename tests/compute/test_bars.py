@@ -1,6 +1,7 @@
 """Validation of bars, closing times, longer bars and funding sums, all by hand."""
 
 import math
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -173,6 +174,27 @@ def test_daily_bars_are_built_from_the_hours_of_a_utc_day():
 def test_the_hour_that_closes_at_midnight_belongs_to_the_day_that_ends():
     last = Series.from_rows([RawBar(23 * H, 1.0, 1.0, 1.0, 1.0, 0.0)], H)
     assert resample_bars(last, DAY_S).close_time.tolist() == [DAY_S]
+
+
+SUNDAY = int(datetime(2026, 11, 22, tzinfo=UTC).timestamp())
+
+
+@pytest.mark.parametrize("opens_at", [22, 23])  # in summer and in winter
+def test_sundays_hours_belong_to_mondays_daily_bar(opens_at: int):
+    friday = RawBar(SUNDAY - DAY_S - 3 * H, 7.0, 7.0, 7.0, 7.0, 1.0)
+    evening = [
+        RawBar(SUNDAY + hour * H, 10.0, 12.0, 9.0, 11.0, 2.0) for hour in range(opens_at, 24)
+    ]
+    monday = RawBar(SUNDAY + DAY_S, 11.0, 11.5, 8.0, 8.5, 4.0)
+    tuesday = RawBar(SUNDAY + 2 * DAY_S, 8.5, 8.5, 8.5, 8.5, 8.0)
+    hourly = Series.from_rows([friday, *evening, monday, tuesday], H)
+    assert rows_of(resample_bars(hourly, DAY_S, joins_sundays=True)) == [
+        (SUNDAY - 2 * DAY_S, SUNDAY - DAY_S, 7.0, 7.0, 7.0, 7.0, 1.0),
+        (SUNDAY + DAY_S, SUNDAY + 2 * DAY_S, 10.0, 12.0, 8.0, 8.5, 4.0 + 2.0 * len(evening)),
+        (SUNDAY + 2 * DAY_S, SUNDAY + 3 * DAY_S, 8.5, 8.5, 8.5, 8.5, 8.0),
+    ]
+    four_hours = resample_bars(hourly, 4 * H, joins_sundays=True)
+    assert four_hours.close_time.tolist()[1] == SUNDAY + DAY_S
 
 
 def test_nothing_is_built_from_nothing():

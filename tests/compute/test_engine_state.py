@@ -47,7 +47,7 @@ def make_state(
     universe = Universe(assets=(followed, eth), renamed_on=plain.renamed_on)
     stepper = Stepper(["BTC", "ETH"], universe, indicators)
     alerts = AlertPipeline(stepper.row_by_series, universe, indicators)
-    return EngineState(stepper, alerts, BarBuffer({"BTC": "1h", "ETH": "1h"}, {}), carries)
+    return EngineState(stepper, alerts, BarBuffer({"BTC": "1h", "ETH": "1h"}, {}, ()), carries)
 
 
 def make_bars(hours: list[int]) -> Series:

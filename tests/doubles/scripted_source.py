@@ -27,10 +27,11 @@ from compute.sessions import (
 from compute.sources.source import FetchResult, NotReadyError, Source
 from compute.universe import Asset, Session, Universe
 from schemas.clock import Clock
-from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe
+from schemas.vocabulary import TIMEFRAMES, SourceKind, Timeframe
 from store.market_rows import ChangeRow, CommitRow
 from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
+from tests.support.small_market import find_longer_close
 from tests.support.store_homes import open_market_as
 
 NEVER = None
@@ -320,8 +321,8 @@ async def check_store(store: MarketStore, source: ScriptedSource, until: int) ->
             for close in source.closes(ticker, -1, until)
             if source.delays.get((ticker, close), 0) is not NEVER
         ]
-        for timeframe, period in TIMEFRAME_DURATIONS_S.items():
-            ends = sorted({-(-close // period) * period for close in closes})
+        for timeframe in TIMEFRAMES:
+            ends = sorted({find_longer_close(ticker, close, timeframe) for close in closes})
             expected = [end for end in ends if end <= until]
             assert list_stepped_closes(rows, ticker, timeframe) == expected, (ticker, timeframe)
     return rows

@@ -21,6 +21,7 @@ from tests.support.generated_bars import write_generated_bars
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
 PERIODS_S = {"1h": HOUR_S, "4h": 4 * HOUR_S, "1d": DAY_S}
+METALS = ("XAU", "XAG", "XPT", "XPD")
 PRICES = ["open", "high", "low", "close"]
 FIELDS = [*PRICES, "volume"]
 
@@ -101,7 +102,8 @@ def load_series(folder: Path, rows: int = 10**9) -> list[tuple[str, Series]]:
         built = {timeframe: bars}
         if timeframe == "1h":
             built |= {
-                longer: _build_longer_bars(bars, PERIODS_S[longer]) for longer in ("4h", "1d")
+                "4h": _build_longer_bars(bars, PERIODS_S["4h"]),
+                "1d": _build_longer_bars(bars, DAY_S, joins_sundays=ticker in METALS),
             }
         rates = _load_funding_rates(folder / f"{ticker}_funding.csv")
         series += [(f"{ticker} {name}", _to_arrays(frame, rates)) for name, frame in built.items()]
@@ -120,8 +122,13 @@ def _accept_bars(raw: pd.DataFrame, spacing_s: int) -> pd.DataFrame:
     return raw.loc[kept].reset_index(drop=True)
 
 
-def _build_longer_bars(bars: pd.DataFrame, period_s: int) -> pd.DataFrame:
+def _build_longer_bars(
+    bars: pd.DataFrame, period_s: int, *, joins_sundays: bool = False
+) -> pd.DataFrame:
     ends = -(-bars["close_time"] // period_s) * period_s
+    if joins_sundays:
+        days = pd.to_datetime(ends - DAY_S, unit="s").dt.day_name()
+        ends = ends + DAY_S * (days == "Sunday")
     return (
         bars.groupby(ends.rename("end"))
         .agg({"open": "first", "high": "max", "low": "min", "close": "last", "volume": "sum"})

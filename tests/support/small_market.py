@@ -20,7 +20,7 @@ from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Universe, load_universe
-from schemas.vocabulary import compute_midnight_s
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, compute_midnight_s
 from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
 
@@ -96,6 +96,24 @@ def list_session_opens(first: int, last: int) -> list[int]:
     return [day + 13 * HOUR_S + 1800 + hour * HOUR_S for day in days for hour in range(7)]
 
 
+def list_metal_opens(first: int, last: int) -> list[int]:
+    """Return the opening times of a bar per day: at 22:00 on Sundays, at 05:00 on other days."""
+    hours = {"Sunday": 22, "Saturday": None}
+    days = (
+        (day, hours.get(f"{datetime.fromtimestamp(day, UTC):%A}", 5))
+        for day in range(first, last, DAY_S)
+    )
+    return [day + hour * HOUR_S for day, hour in days if hour is not None]
+
+
+def find_longer_close(ticker: str, ended: int, timeframe: Timeframe) -> int:
+    """Return when the bar of a timeframe closes that a bar which ended at `ended` belongs to."""
+    period_s = TIMEFRAME_DURATIONS_S[timeframe]
+    close = -(-ended // period_s) * period_s
+    is_sunday = f"{datetime.fromtimestamp(close - DAY_S, UTC):%A}" == "Sunday"
+    return close + DAY_S if (ticker, timeframe) == ("XAU", "1d") and is_sunday else close
+
+
 def write_bars(folder: Path, ticker: str, rows: Sequence[Row], timeframe: str = "1h") -> Path:
     """Write one file of bars, with floats in full precision so that they are read back exactly."""
     return write_table(folder / f"{ticker}_{timeframe}.csv", "ts,open,high,low,close,volume", rows)
@@ -119,7 +137,8 @@ def write_small_market(parent: Path) -> Path:
     """Write the small market: each timeframe of some asset passes bar 200.
 
     BTC and ETH are dense but short; MATIC has a bar every four hours and is removed; XAU has one
-    bar per day; NVDA has hourly bars in exchange hours; HYPE starts late; IBM is daily.
+    bar per trading day and another on Sundays; NVDA has hourly bars in exchange hours; HYPE starts
+    late; IBM is daily.
     """
     folder = parent / "bars"
     folder.mkdir()
@@ -133,7 +152,7 @@ def write_small_market(parent: Path) -> Path:
         folder, "MATIC", make_bars("MATIC", list_opens(removal - 35 * DAY_S, removal + DAY_S, 4))
     )
     write_bars(folder, "NVDA", make_bars("NVDA", list_session_opens(END - 42 * DAY_S, END)))
-    write_bars(folder, "XAU", make_bars("XAU", list_opens(START + 5 * HOUR_S, END, 24)))
+    write_bars(folder, "XAU", make_bars("XAU", list_metal_opens(END - 315 * DAY_S, END)))
     write_funding(folder, "BTC", DENSE - DAY_S, END)
     write_funding(folder, "MATIC", removal - 30 * DAY_S, removal + DAY_S)
     return folder

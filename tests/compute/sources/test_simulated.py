@@ -485,7 +485,7 @@ def stepped(
 ) -> tuple[Counter[tuple[str, str]], dict[tuple[str, str], set[int]], Counter[str]]:
     """Step assets; return the counts of changes and readings by (timeframe, indicator)."""
     stepper = Stepper(list(series), packaged(), INDICATORS)
-    intake = BarBuffer(dict.fromkeys(series, native), {})
+    intake = BarBuffer(dict.fromkeys(series, native), {}, ())
     for ticker, (bars, funding) in series.items():
         intake.add(ticker, bars, funding)
     changes, readings = Counter[tuple[str, str]](), dict[tuple[str, str], set[int]]()
