@@ -153,7 +153,7 @@ async def test_rest_and_mcp_share_one_count(served: RunningService) -> None:
     assert count_usage(served) == len(faces)
 
 
-@pytest.mark.clause("8.4", "8.11")
+@pytest.mark.clause("4.0.4", "4.10.2", "8.4", "8.11")
 async def test_every_key_protected_call_counts(
     served: RunningService, transport: Transport
 ) -> None:
@@ -353,7 +353,7 @@ async def test_a_revoked_key_is_refused_at_once_keeps_its_quota_and_counts_no_mo
     assert count_usage(served) == 1
 
 
-@pytest.mark.clause("2.11.6", "5.22", "7.2")
+@pytest.mark.clause("2.11.6", "4.0.4", "5.22", "7.2")
 async def test_a_key_bought_in_test_mode_is_not_provisioned_on_a_live_server(
     tmp_path: Path, transport: Transport
 ) -> None:

@@ -33,11 +33,14 @@ async def test_a_response_that_the_client_has_is_not_sent_again(served: RunningS
         assert again.headers[name] == first.headers[name]
 
 
+@pytest.mark.clause("4.0.4")
 async def test_a_304_response_counts_as_a_call(served: RunningService):
     first = await get(served)
     again = await get(served, If_None_Match=first.headers["etag"])
     left = [int(answer.headers["x-ratelimit-remaining"]) for answer in (first, again)]
     assert left[0] - left[1] == 1
+    for name in ("x-ratelimit-limit", "x-ratelimit-reset"):
+        assert again.headers[name] == first.headers[name]
 
 
 @pytest.mark.parametrize(

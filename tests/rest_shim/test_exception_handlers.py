@@ -255,6 +255,7 @@ async def test_an_exhausted_quota_is_refused_on_every_keyed_route_except_usage(s
             continue
         assert is_canonical(response, 429, "rate_limited", served.base_url, has_quota=True)
         assert response.headers["x-ratelimit-remaining"] == "0"
+        assert response.headers["retry-after"] == "42820"  # 12:06:20 to midnight
 
 
 @pytest.mark.clause("7.30", "7.31", "7.33")
@@ -313,7 +314,7 @@ async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_re
         await market.close()
 
 
-@pytest.mark.clause("7.33")
+@pytest.mark.clause("4.0.4", "7.33")
 async def test_an_unexpected_failure_is_one_500_on_every_route(served, capsys, monkeypatch):
     document = await fetch_document(served)
     monkeypatch.setattr(served.market, "version", lambda: {}["version"])

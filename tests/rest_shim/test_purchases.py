@@ -151,7 +151,7 @@ async def test_a_request_for_terms_is_201_and_its_update_200(
         document.check_response("POST", REQUEST, response)
 
 
-@pytest.mark.clause("7.13")
+@pytest.mark.clause("4.0.1", "7.13")
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize(
     "content",

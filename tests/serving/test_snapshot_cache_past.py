@@ -109,6 +109,7 @@ async def test_a_midnight_run_of_a_thousand_rows_is_never_half_visible(served, t
         assert cells["BTC", "enzo", "1d"] == reading, after
 
 
+@pytest.mark.clause("4.6.6")
 async def test_a_batch_written_late_counts_from_the_time_of_writing(served, transport):
     run, written_at = NOON + HOUR_MS, NOON + HOUR_MS + 47 * MINUTE_MS
     rows = [

@@ -90,9 +90,10 @@ def to_model_form(rows: Rows) -> Rows:
     ]
 
 
-@pytest.mark.clause("1.24", "1.25", "2.1.15", "2.1.17", "3.3.1", "8.41", "8.42")
+@pytest.mark.clause("1.24", "1.25", "2.1.15", "2.1.17", "3.3.1", "4.7.25", "8.41", "8.42")
 def test_the_small_market_publishes_what_the_model_does(whole: Content, bars_folder: Path):
     assert {row[ACTION] for row in whole["alerts"]} == {"LONG", "SHORT", "CLOSE"}
+    assert {row[INDICATOR] for row in whole["alerts"]} == {indicator.id for indicator in INDICATORS}
     assert len(whole["alerts"]) > 50
     expected = modelled(bars_folder, END, {"BTC", "IBM", "XAU"})
     assert to_model_form([row for row in whole["alerts"] if row[TICKER] != "MATIC"]) == expected
@@ -115,6 +116,7 @@ async def test_hard_bars_publish_what_the_model_does(name: str, tmp_path: Path):
     assert (await audit_store(tmp_path / "m.db", universe)).findings == []
 
 
+@pytest.mark.clause("4.7.21")
 def test_changes_and_alerts_share_one_sequence_and_changes_come_first_in_an_hour(whole: Content):
     rows = sorted(
         [(row[0], "change") for row in whole["changes"]]

@@ -126,6 +126,7 @@ async def test_the_description_has_the_size_for_the_whole_universe(whole):
     assert len(text) < 50_000
 
 
+@pytest.mark.clause("4.2.1")
 async def test_without_coverage_a_call_is_refused_with_a_retry_time(served_empty, transport):
     status, error = await served_empty.fetch_refusal(transport, CATALOG)
     assert (status, error["error"]) == (503, "unavailable")
@@ -205,10 +206,18 @@ async def test_the_list_is_the_same_on_any_clock(served_alone, transport, remove
 @pytest.mark.clause("4.2.2")
 async def test_a_newly_published_coverage_is_seen_by_the_next_call(served_alone, transport):
     await served_alone.fetch_answer(transport, CATALOG)
-    fewer = make_coverage().model_copy(update={"assets": ASSETS[:2]})
+    known = make_coverage()
+    fewer = known.model_copy(update={"assets": ASSETS[:2], "indicators": known.indicators[:2]})
     await served_alone.market.publish_coverage(fewer)
     answer = await served_alone.fetch_answer(transport, CATALOG)
     assert (answer["assets"]["total"], answer["meta"]["removed_assets"]) == (2, [])
+    ids = [*INDICATOR_IDS[:2]]
+    universe = answer["tiers"]["universe"]
+    assert [indicator["id"] for indicator in answer["indicators"]] == ids
+    assert universe["indicators"] == universe["state_indicators"] == ids
+    assert universe["logged_combinations"] == universe["state_readings"] == 2 * 3 * 2
+    assert answer["tiers"]["alerts"]["indicators"] == ids
+    assert answer["coverage"]["indicators_by_tier"] == {"universe": ids, "alerts": ids}
 
 
 @pytest.mark.clause("2.7.6", "2.7.7", "2.7.8", "2.7.10", "9.16")

@@ -118,7 +118,7 @@ async def test_bearish_agreement_is_counted_and_ranked_alike(served, transport):
     assert agreeing == [("XAU", 6, 7), ("NVDA", 5, 7)]
 
 
-@pytest.mark.clause("1.15", "4.8.9")
+@pytest.mark.clause("1.15", "4.8.9", "4.8.14")
 async def test_results_rank_by_score_then_agree_then_ticker(served, transport):
     held = {
         "A5": of(5, 2),
@@ -171,6 +171,8 @@ async def test_asset_class_narrows_the_results(served, transport):
     assert await tickers(served, transport, **requested, asset_class="stock") == ["NVDA"]
     assert await tickers(served, transport, **requested, asset_class="metal") == ["XAU"]
     assert await tickers(served, transport, **requested, asset_class="crypto") == []
+    bullish = await tickers(served, transport, timeframe="1d", asset_class="crypto")
+    assert set(bullish) == {"BTC", "ETH"}
 
 
 async def test_an_asset_is_included_until_the_day_of_its_removal(served, transport):
@@ -197,7 +199,10 @@ async def test_an_asset_is_included_until_the_day_of_its_removal(served, transpo
     ],
 )
 async def test_the_query_is_echoed_with_its_defaults(served, transport, arguments, echoed):
-    assert (await served.fetch_answer(transport, CONFLUENCE, **arguments))["query"] == echoed
+    answer = await served.fetch_answer(transport, CONFLUENCE, **arguments)
+    assert answer["query"] == echoed
+    applied = {name: value for name, value in echoed.items() if value is not None}
+    assert await served.fetch_answer(transport, CONFLUENCE, **applied) == answer
 
 
 @pytest.mark.clause("2.5.1")

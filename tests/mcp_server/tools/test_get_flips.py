@@ -154,7 +154,7 @@ async def test_a_window_excludes_its_start_and_includes_its_end(
     assert answer["query"]["hours"] == most
 
 
-@pytest.mark.clause("4.9.7", "4.9.9", "4.9.11", "8.30", "8.31", "8.32")
+@pytest.mark.clause("4.9.7", "4.9.9", "4.9.11", "4.9.23", "8.30", "8.31", "8.32")
 @pytest.mark.parametrize(("timeframe", "default", "most"), WINDOWS)
 async def test_more_hours_than_the_timeframe_has_are_refused_naming_its_maximum(
     served, transport, timeframe, default, most
@@ -194,6 +194,8 @@ async def test_one_hour_is_the_smallest_window_and_72_the_largest_of_all(
 async def test_the_query_is_echoed_with_its_defaults(served, transport):
     answer = await served.fetch_answer(transport, FLIPS)
     assert answer["query"] == {"timeframe": "1d", "hours": 48, "direction": "all"}
+    assert await served.fetch_answer(transport, FLIPS, **answer["query"]) == answer
+    assert answer["counts"]["flips"] > 0
     requested = {"timeframe": "4h", "hours": 1, "direction": "bearish"}
     assert (await served.fetch_answer(transport, FLIPS, **requested))["query"] == requested
 
@@ -325,6 +327,7 @@ async def test_a_window_never_ends_before_the_newest_row(served, transport):
     assert (answer["as_of"], cells(answer)) == (format_instant(END), {"XAU": ["enzo", "llnr"]})
 
 
+@pytest.mark.clause("4.9.3")
 async def test_on_a_recording_the_window_ends_with_it(tmp_path, transport):
     async with run_service(tmp_path, make_coverage("recorded", END)) as served:
         await commit(served, [row(END - 48 * HOUR_MS + 1, "XAU", "llnr", 1, -1)])
@@ -376,6 +379,7 @@ async def test_a_first_reading_is_not_a_flip(served, transport):
     assert cells(await served.fetch_answer(transport, FLIPS)) == {"XAU": ["llnr"]}
 
 
+@pytest.mark.clause("4.9.14")
 async def test_a_removed_asset_is_excluded(served, transport):
     await commit(served, turns(("MATIC", "enzo", 1, -1), ("ETH", "llnr", 1, -1)))
     answer = await served.fetch_answer(transport, FLIPS)
@@ -386,7 +390,7 @@ async def test_a_removed_asset_is_excluded(served, transport):
     assert feed["pagination"]["returned"] == 1
 
 
-@pytest.mark.clause("2.6.25", "8.53")
+@pytest.mark.clause("2.6.25", "4.9.14", "8.53")
 async def test_one_row_beyond_the_limit_caps_the_answer(served, transport):
     first = END - ROW_LIMIT + 1
     rows = [row(first, "XAU", "enzo", 1, -1)]

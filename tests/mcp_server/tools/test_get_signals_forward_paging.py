@@ -175,6 +175,7 @@ async def written_and_served(
         await store.close()
 
 
+@pytest.mark.clause("4.7.19")
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize(
     ("seed", "runs"),
@@ -267,6 +268,7 @@ async def test_the_cursor_of_a_page_is_its_newest_row_in_both_orders(served, tra
     assert not set(ids["newest"]) & set(ids["oldest"])
 
 
+@pytest.mark.clause("4.7.17")
 async def test_filters_and_offset_work_in_both_orders(served, transport):
     forward = await served.fetch_answer(
         transport, SIGNALS, order="oldest", ticker="BTC", offset=1, limit=2

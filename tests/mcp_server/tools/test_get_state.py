@@ -44,7 +44,7 @@ async def test_every_reading_is_one_of_three_words(served, transport):
     assert set(readings) == {"bullish", "bearish", "neutral"}
 
 
-@pytest.mark.clause("2.4.3", "2.4.4")
+@pytest.mark.clause("2.4.3", "2.4.4", "4.6.12")
 async def test_an_asset_has_exactly_the_fields_of_its_table(served, transport):
     answer = await served.fetch_answer(transport, STATE, ticker="XAU")
     assert set(answer) == {"as_of", "assets", "counts", "meta"}
@@ -91,8 +91,8 @@ def keys(answer: dict) -> dict[str, dict[str, list[str]]]:
 
 
 @pytest.mark.clause("4.6.1")
-async def test_tickers_are_matched_in_any_case_and_once(served):
-    answer = await state(served, ticker="eth, Btc,ETH")
+async def test_tickers_are_matched_in_any_case_and_once(served, transport):
+    answer = await served.fetch_answer(transport, STATE, ticker="eth, Btc,ETH")
     assert [asset["ticker"] for asset in answer["assets"]] == ["BTC", "ETH"]
 
 
@@ -182,6 +182,10 @@ async def test_a_committed_batch_is_seen_by_the_next_call(served_alone):
     assert before["assets"][0]["signals"] == {"enzo": {"1d": "bearish"}}
     assert after["assets"][0]["signals"] == {"enzo": {"1d": "bullish"}}
     assert after["as_of"] == "2026-09-30T13:03:00.000Z"
+    served_alone.clock.now += 48 * 3_600_000
+    requested_later = await state(served_alone, ticker="XAU", indicator="enzo")
+    for part in ("as_of", "assets"):
+        assert requested_later[part] == after[part]
 
 
 @pytest.mark.clause("4.6.11", "7.28")

@@ -18,11 +18,16 @@ from service.http.app import AppConfig, create_app
 from service.http.resources import Resources
 from serving.tool import to_mcp_tool
 from store.errors import StoreError
-from store.market_rows import Statistics
+from store.market_rows import Batch, Statistics
 from store.sql.market_store import MarketStore
 from tests.doubles.mailbox import Mailbox
 from tests.mcp_server.tools.test_get_catalog import OPEN_HEADERS
-from tests.mcp_server.tools.test_get_signals_alerts import ALERTS, followed_coverage, publish_alerts
+from tests.mcp_server.tools.test_get_signals_alerts import (
+    ALERTS,
+    alert,
+    followed_coverage,
+    publish_alerts,
+)
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS
 from tests.support.promised_sizes import parse_size
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
@@ -89,6 +94,13 @@ async def published_at(served: RunningService, *times: int) -> None:
     )
 
 
+async def alerted_at(served: RunningService, *times: int) -> None:
+    """Publish one alert at each time and a run at NOON, in an empty store."""
+    await served.market.publish_coverage(followed_coverage())
+    rows = [alert(at, "LONG", "BTC", id_) for at, id_ in zip(times, INDICATOR_IDS, strict=False)]
+    await served.market.commit(Batch(NOON, alerts=rows))
+
+
 def tally(rows: list[dict[str, Any]], name: str) -> dict[str, int]:
     return {row[name]: row["signals"] for row in rows}
 
@@ -148,14 +160,17 @@ async def test_the_window_is_the_30_days_up_to_the_snapshot(served, transport):
 
 
 @pytest.mark.clause("2.8.2", "4.4.1")
-async def test_a_row_at_since_is_out_and_one_at_until_is_in(served_empty, transport):
-    await published_at(served_empty, EDGE - 1, EDGE, EDGE + 1, NOON)
+@pytest.mark.parametrize(
+    ("publish", "tier"), [(published_at, "universe_tier"), (alerted_at, "alerts_tier")]
+)
+async def test_a_row_at_since_is_out_and_one_at_until_is_in(served_empty, transport, publish, tier):
+    await publish(served_empty, EDGE - 1, EDGE, EDGE + 1, NOON)
     answer = await served_empty.fetch_answer(transport, STATS)
     assert (answer["window"]["since"], answer["window"]["until"]) == (
         format_instant(EDGE),
         format_instant(NOON),
     )
-    assert answer["universe_tier"]["total_signals"] == 2
+    assert answer[tier]["total_signals"] == 2
 
 
 @pytest.mark.clause("2.8.9", "2.8.10")

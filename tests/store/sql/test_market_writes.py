@@ -151,6 +151,7 @@ async def test_an_unknown_commit_is_refused(market: MarketStore) -> None:
         await market.commit_content(1)
 
 
+@pytest.mark.clause("4.7.21")
 @pytest.mark.parametrize(
     "bad",
     [
