@@ -94,6 +94,7 @@ async def test_a_member_creates_working_keys_without_a_second_purchase(
     assert [held.used for held in (await counter.get_plan()).keys] == [0, 0]
 
 
+@pytest.mark.clause("5.28")
 async def test_no_key_can_be_read_out_of_the_store(counter: Counter) -> None:
     await counter.buy()
     api_key = await counter.members.create(MINE, (await counter.get_plan()).membership.id, "own")
@@ -102,6 +103,7 @@ async def test_no_key_can_be_read_out_of_the_store(counter: Counter) -> None:
     assert api_key.removeprefix("ek_").encode() not in stored
 
 
+@pytest.mark.clause("5.13", "5.27")
 async def test_a_membership_has_three_live_keys_and_one_more_for_each_that_is_revoked(
     counter: Counter,
 ) -> None:

@@ -77,12 +77,14 @@ UNREAD = {
 }
 
 
+@pytest.mark.clause("7.1")
 @pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
 async def test_ambiguous_framing_is_refused_and_the_connection_closed(
     served: RunningService, sent: bytes
 ):
     received = await exchange_bytes(served.base_url, sent + LAST)
     assert parse_statuses(received) == [400]
+    assert b"content-type: text/plain" in received
     assert b"hidden" not in received
 
 
