@@ -149,6 +149,7 @@ def test_an_asset_with_alerts_is_counted_in_their_tier():
     }
 
 
+@pytest.mark.clause("4.1.9")
 async def test_before_coverage_is_published_only_the_numbers_are_missing(served_empty):
     shown = await served_manifest(served_empty)
     assert list(shown) == list(Manifest.model_fields)

@@ -118,7 +118,7 @@ async def test_bearish_agreement_is_counted_and_ranked_alike(served, transport):
     assert agreeing == [("XAU", 6, 7), ("NVDA", 5, 7)]
 
 
-@pytest.mark.clause("1.15", "4.8.9")
+@pytest.mark.clause("1.15", "4.8.9", "4.8.14")
 async def test_results_rank_by_score_then_agree_then_ticker(served, transport):
     held = {
         "A5": of(5, 2),

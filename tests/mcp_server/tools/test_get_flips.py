@@ -154,7 +154,7 @@ async def test_a_window_excludes_its_start_and_includes_its_end(
     assert answer["query"]["hours"] == most
 
 
-@pytest.mark.clause("4.9.7", "4.9.9", "4.9.11", "8.30", "8.31", "8.32")
+@pytest.mark.clause("4.9.7", "4.9.9", "4.9.11", "4.9.23", "8.30", "8.31", "8.32")
 @pytest.mark.parametrize(("timeframe", "default", "most"), WINDOWS)
 async def test_more_hours_than_the_timeframe_has_are_refused_naming_its_maximum(
     served, transport, timeframe, default, most

@@ -248,9 +248,7 @@ async def test_polling_faster_than_the_runs_returns_identical_data(served_alone,
     assert answers[0]["pagination"]["returned"] == 5
     assert answers[0] == answers[1] == answers[2]
     served_alone.clock.now = NOON + 90 * 60_000  # The next run is overdue.
-    overdue = await served_alone.fetch_answer(
-        transport, SIGNALS, since="2026-09-30T12:03:00.000Z"
-    )
+    overdue = await served_alone.fetch_answer(transport, SIGNALS, since="2026-09-30T12:03:00.000Z")
     assert overdue["meta"]["stale"] is True
     changed = {"nothing_new_before", "stale", "note"}
     for answer in (overdue, answers[0]):
