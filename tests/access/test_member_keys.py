@@ -118,6 +118,11 @@ async def test_a_membership_has_three_live_keys_and_one_more_for_each_that_is_re
     assert await counter.get_verdict(first) == "revoked"
     await counter.members.create(MINE, membership, "instead of the first")
     await assert_refused(counter.members.create(MINE, membership, "more"), 409, "Revoke a key")
+    await counter.buy()
+    (other,) = {plan.membership.id for plan in await counter.members.list_plans(MINE)} - {
+        membership
+    }
+    assert await counter.members.create(MINE, other, "of the other plan")
 
 
 @pytest.mark.parametrize("label", ["", "  ", "x" * 121, "two\nlines", "\x1b[2J", "\u202eabc"])

@@ -76,7 +76,7 @@ async def test_a_key_sent_as_described_is_accepted(served):
         assert (response.status_code, response.json()["key"]) == (200, {"label": "tests"})
 
 
-@pytest.mark.clause("4.1.6", "4.7.19", "4.7.22")
+@pytest.mark.clause("4.1.6", "4.7.19", "4.7.22", "6.9")
 async def test_polling_as_described_returns_only_new_rows(served):
     polling = (await served_manifest(served))["polling"]
     cursor = (await served.get_api("/signals")).json()["pagination"]["next_cursor"]
@@ -84,7 +84,13 @@ async def test_polling_as_described_returns_only_new_rows(served):
     response = await served.client.request(method, address, headers=served.key_headers)
     assert (response.status_code, response.json()["signals"]) == (200, [])
     reported = " ".join(polling["how"])
-    for said in ("since", "next_cursor", "has_more", "raise offset by limit", "every page"):
+    for said in (
+        "keep the old since",
+        "next_cursor",
+        "has_more",
+        "raise offset by limit",
+        "every page",
+    ):
         assert said in reported
     for said in ("shift pages", "overlapping windows", "tier and id", "with /api/v1/state"):
         assert said in reported

@@ -223,7 +223,7 @@ async def test_has_more_is_false_when_the_page_ends_with_the_last_row(served):
     assert (await signals(served, limit=8))["pagination"]["has_more"] is False
 
 
-@pytest.mark.clause("2.1.1", "2.2.5", "4.7.19")
+@pytest.mark.clause("2.1.1", "2.2.5", "4.7.19", "6.9")
 async def test_polling_with_the_cursor_neither_loses_nor_repeats_a_row(served_alone):
     seen = [row["id"] for row in (await signals(served_alone))["signals"]]
     cursor = (await signals(served_alone))["pagination"]["next_cursor"]
