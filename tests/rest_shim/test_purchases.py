@@ -324,11 +324,13 @@ def test_control_characters_and_lone_surrogates_are_refused_in_every_text(
     assert message.startswith(f"{name}: has characters that are not accepted; accepted: ")
 
 
+@pytest.mark.clause("4.11.6", "4.13.3", "4.13.4", "4.13.5", "4.13.6")
 @pytest.mark.parametrize("text", ["one\ntwo", "one\rtwo", "one\ttwo", "one\u2028two"])
 def test_a_name_is_one_line_and_a_use_case_may_be_several(text: str) -> None:
-    for path in (CHECKOUT, REQUEST):
-        content = json.dumps({**EMAIL, "agent_name": text}).encode()
-        assert refused(path, content).startswith("agent_name: has characters")
+    names = [(REQUEST, name) for name in ("agent_name", "operator", "expected_volume")]
+    for path, name in [(CHECKOUT, "agent_name"), *names]:
+        content = json.dumps({**EMAIL, name: text}).encode()
+        assert refused(path, content).startswith(f"{name}: has characters")
     body = parse_body(json.dumps({**EMAIL, "use_case": text}).encode(), AccessRequestBody)
     assert body.use_case == text
 
