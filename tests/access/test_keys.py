@@ -49,7 +49,7 @@ def test_a_key_is_stored_as_its_sha256() -> None:
     )
 
 
-@pytest.mark.clause("3.5.3", "3.5.5")
+@pytest.mark.clause("3.5.3", "3.5.5", "5.27")
 async def test_a_key_is_revoked_once_and_for_good(keys: OperatorKeys, clock: ManualClock) -> None:
     await keys.create("agent")
     (made,) = await keys.list()

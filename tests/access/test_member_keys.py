@@ -94,6 +94,7 @@ async def test_a_member_creates_working_keys_without_a_second_purchase(
     assert [held.used for held in (await counter.get_plan()).keys] == [0, 0]
 
 
+@pytest.mark.clause("5.28")
 async def test_no_key_can_be_read_out_of_the_store(counter: Counter) -> None:
     await counter.buy()
     api_key = await counter.members.create(MINE, (await counter.get_plan()).membership.id, "own")
@@ -102,6 +103,7 @@ async def test_no_key_can_be_read_out_of_the_store(counter: Counter) -> None:
     assert api_key.removeprefix("ek_").encode() not in stored
 
 
+@pytest.mark.clause("5.13", "5.27")
 async def test_a_membership_has_three_live_keys_and_one_more_for_each_that_is_revoked(
     counter: Counter,
 ) -> None:
@@ -116,6 +118,11 @@ async def test_a_membership_has_three_live_keys_and_one_more_for_each_that_is_re
     assert await counter.get_verdict(first) == "revoked"
     await counter.members.create(MINE, membership, "instead of the first")
     await assert_refused(counter.members.create(MINE, membership, "more"), 409, "Revoke a key")
+    await counter.buy()
+    (other,) = {plan.membership.id for plan in await counter.members.list_plans(MINE)} - {
+        membership
+    }
+    assert await counter.members.create(MINE, other, "of the other plan")
 
 
 @pytest.mark.parametrize("label", ["", "  ", "x" * 121, "two\nlines", "\x1b[2J", "\u202eabc"])

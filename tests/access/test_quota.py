@@ -259,6 +259,7 @@ async def test_an_unexpanded_variable_is_named(
 
 
 @OVER_ONE_STORE
+@pytest.mark.clause("5.29")
 async def test_two_different_keys_are_refused_even_if_both_are_live(
     quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
 ) -> None:

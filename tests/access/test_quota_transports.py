@@ -206,6 +206,7 @@ async def test_a_call_with_refused_arguments_counts(
     assert count_usage(served) == 3
 
 
+@pytest.mark.clause("8.52")
 async def test_a_call_before_the_first_compute_counts(
     served_empty: RunningService, transport: Transport
 ) -> None:
@@ -223,7 +224,7 @@ async def test_a_call_without_a_known_key_is_not_counted_and_has_no_quota(
     assert count_usage(served) == 0
 
 
-@pytest.mark.clause("4.14.13")
+@pytest.mark.clause("4.14.13", "8.12", "8.52")
 async def test_mcp_methods_without_a_key_are_not_counted(served: RunningService) -> None:
     for method, params in (
         ("initialize", {"protocolVersion": "2025-06-18"}),
@@ -246,6 +247,7 @@ async def test_mcp_methods_without_a_key_are_not_counted(served: RunningService)
     assert count_usage(served) == 0
 
 
+@pytest.mark.clause("8.52")
 async def test_a_notification_is_not_counted(served: RunningService) -> None:
     body = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": STATE}}
     response = await served.post_mcp(body, **served.key_headers)
@@ -258,11 +260,28 @@ async def test_open_endpoints_are_not_counted(served: RunningService) -> None:
     for path in ("", "/catalog", "/stats", "/signals/sample", "/openapi.json", "/nowhere"):
         response = await served.get_api(path)
         assert parse_quota(response.headers) is None
+    for path in ("/access/checkout", "/access/claim", "/access-request"):
+        for body in ({}, {"contact_email": "agent@example.com"}):
+            response = await served.client.post(
+                f"/api/v1{path}", json=body, headers=served.key_headers
+            )
+            assert parse_quota(response.headers) is None
     assert count_usage(served) == 0
 
 
 @pytest.mark.clause(
-    "4.6.10", "4.14.15", "5.26", "7.23", "7.24", "8.1", "8.8", "8.9", "8.10", "8.14", "8.15"
+    "4.6.10",
+    "4.14.15",
+    "5.26",
+    "7.23",
+    "7.24",
+    "8.1",
+    "8.8",
+    "8.9",
+    "8.10",
+    "8.14",
+    "8.15",
+    "8.52",
 )
 async def test_the_limit_is_exact_and_the_error_says_when_to_retry(
     scarce: RunningService, transport: Transport
@@ -313,7 +332,7 @@ async def test_the_count_restarts_at_midnight(scarce: RunningService, transport:
     assert again[0].quota == (LIMIT, 2, "2026-10-02T00:00:00.000Z")
 
 
-@pytest.mark.clause("4.10.1", "4.10.2", "8.4")
+@pytest.mark.clause("4.10.1", "4.10.2", "5.26", "7.23", "8.4", "8.52")
 async def test_usage_is_counted_and_answers_with_an_exhausted_quota(
     scarce: RunningService, transport: Transport
 ) -> None:
@@ -339,7 +358,7 @@ async def test_bad_arguments_of_usage_are_refused_with_an_exhausted_quota(
     assert (await call(scarce, transport, USAGE, colour="red")).status == 400
 
 
-@pytest.mark.clause("3.5.3", "3.5.4", "7.19")
+@pytest.mark.clause("3.5.3", "3.5.4", "5.25", "7.19", "8.11", "8.52")
 async def test_a_revoked_key_is_refused_at_once_keeps_its_quota_and_counts_no_more(
     served: RunningService, transport: Transport
 ) -> None:
@@ -353,7 +372,7 @@ async def test_a_revoked_key_is_refused_at_once_keeps_its_quota_and_counts_no_mo
     assert count_usage(served) == 1
 
 
-@pytest.mark.clause("2.11.6", "4.0.4", "5.22", "7.2")
+@pytest.mark.clause("2.11.6", "4.0.4", "5.18", "5.22", "7.2", "8.52")
 async def test_a_key_bought_in_test_mode_is_not_provisioned_on_a_live_server(
     tmp_path: Path, transport: Transport
 ) -> None:
@@ -367,6 +386,7 @@ async def test_a_key_bought_in_test_mode_is_not_provisioned_on_a_live_server(
         assert (await call(served, transport, USAGE, headers=test)).status == 403
         assert count_usage(served) == 0
         assert (await call(served, transport, headers=live)).status == 200
+        assert (await served.fetch_answer(transport, USAGE))["mode"] == "live"
 
 
 @pytest.mark.clause("2.11.6", "7.2")

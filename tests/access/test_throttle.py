@@ -121,6 +121,7 @@ async def test_a_smaller_limit_holds_for_attempts_made_before(
     assert await attempt(Throttle(store, clock, "checkout", Limit(1, 10))) == 9
 
 
+@pytest.mark.clause("7.27")
 @pytest.mark.parametrize(
     ("address", "counted_as"),
     [
@@ -142,6 +143,7 @@ def test_one_client_is_an_ipv4_address_or_the_network_of_an_ipv6_one(
     assert to_network(address) == counted_as
 
 
+@pytest.mark.clause("4.11.9", "7.27", "8.50")
 async def test_all_addresses_of_an_ipv6_network_count_together(
     store: AccessStore, clock: ManualClock
 ) -> None:

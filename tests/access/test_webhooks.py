@@ -69,7 +69,7 @@ def resolved(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.dispute(bought.charge, "prevented", "resolution")
 
 
-@pytest.mark.clause("3.5.5")
+@pytest.mark.clause("3.5.5", "5.27")
 @pytest.mark.parametrize(
     ("happen", "why"),
     [

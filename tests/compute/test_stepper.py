@@ -17,7 +17,7 @@ from compute.indicators.enzo import Enzo
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
 from compute.universe import Universe
-from schemas.vocabulary import TIMEFRAME_DURATIONS_S, TIMEFRAMES, compute_midnight_s
+from schemas.vocabulary import LOGGED_IDS, TIMEFRAME_DURATIONS_S, TIMEFRAMES, compute_midnight_s
 from tests.support.small_market import (
     ASSETS,
     DAY_S,
@@ -190,6 +190,14 @@ def test_a_change_starts_from_the_reading_of_the_last_one_and_always_differs(who
         readings_by_cell[cell] = row[AFTER]
     held = {(ticker, timeframe, key): at for ticker, timeframe, key, at in whole["readings"]}
     assert readings_by_cell == held
+    in_feed: dict[tuple[str, str, str], int] = {}
+    for row in whole["changes"]:
+        if row[PUBLISHED]:
+            cell = (row[TICKER], row[TIMEFRAME], row[KEY])
+            assert row[BEFORE] == in_feed.get(cell, row[BEFORE])
+            in_feed[cell] = row[AFTER]
+    assert {key for _, _, key in in_feed} == set(LOGGED_IDS)
+    assert in_feed.items() <= held.items()
 
 
 @pytest.mark.clause("2.1.17")

@@ -36,7 +36,7 @@ def error_of(result):
     return json.loads(result["content"][0]["text"])
 
 
-@pytest.mark.clause("4.14.3", "6.1")
+@pytest.mark.clause("4.14.3", "6.1", "6.12")
 async def test_initialize_always_offers_the_same_protocol_version(served):
     for requested in ("2024-11-05", "2025-06-18", "2026-07-28"):
         result = (await served.rpc("initialize", {"protocolVersion": requested}))["result"]
@@ -102,7 +102,7 @@ async def test_tools_list_is_small_and_the_same_bytes_every_time(served):
     assert len(json.dumps(tools)) < 12_000
 
 
-@pytest.mark.clause("4.0.2")
+@pytest.mark.clause("4.0.2", "4.14.21")
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_an_input_schema_is_flat_and_closed(tool):
     schema = to_mcp_tool(tool, None).input_schema
@@ -211,7 +211,7 @@ async def test_a_protocol_error_is_an_error_object(served, method, params, code)
     assert (answer["error"]["code"], answer["id"]) == (code, 1)
 
 
-@pytest.mark.clause("4.6.8", "4.14.14", "5.24", "7.5", "7.7", "7.17", "7.18")
+@pytest.mark.clause("4.6.8", "4.14.14", "4.14.21", "5.24", "7.5", "7.7", "7.17", "7.18")
 @pytest.mark.parametrize(
     ("headers", "code", "status"),
     [
@@ -251,6 +251,7 @@ async def test_an_unknown_tool_comes_before_the_key(served):
     assert answer["error"]["code"] == -32602
 
 
+@pytest.mark.clause("4.14.14", "5.2", "5.29")
 async def test_the_key_may_come_as_x_api_key_and_arguments_may_be_absent(served):
     answer = await served.rpc("tools/call", {"name": STATE}, x_api_key=served.api_key)
     assert answer["result"]["isError"] is False

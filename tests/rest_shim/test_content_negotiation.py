@@ -33,7 +33,7 @@ async def test_a_response_that_the_client_has_is_not_sent_again(served: RunningS
         assert again.headers[name] == first.headers[name]
 
 
-@pytest.mark.clause("4.0.4")
+@pytest.mark.clause("4.0.4", "8.4", "8.11")
 async def test_a_304_response_counts_as_a_call(served: RunningService):
     first = await get(served)
     again = await get(served, If_None_Match=first.headers["etag"])

@@ -96,7 +96,7 @@ async def test_a_key_sent_as_described_is_accepted(served):
         assert (response.status_code, response.json()["key"]) == (200, {"label": "tests"})
 
 
-@pytest.mark.clause("4.1.6", "4.7.19", "4.7.22")
+@pytest.mark.clause("4.1.6", "4.7.19", "4.7.22", "6.9")
 async def test_polling_as_described_returns_only_new_rows(served):
     polling = (await served_manifest(served))["polling"]
     cursor = (await served.get_api("/signals")).json()["pagination"]["next_cursor"]
@@ -104,7 +104,13 @@ async def test_polling_as_described_returns_only_new_rows(served):
     response = await served.client.request(method, address, headers=served.key_headers)
     assert (response.status_code, response.json()["signals"]) == (200, [])
     reported = " ".join(polling["how"])
-    for said in ("since", "next_cursor", "has_more", "raise offset by limit", "every page"):
+    for said in (
+        "keep the old since",
+        "next_cursor",
+        "has_more",
+        "raise offset by limit",
+        "every page",
+    ):
         assert said in reported
     for said in ("shift pages", "overlapping windows", "tier and id", "with /api/v1/state"):
         assert said in reported
@@ -220,6 +226,7 @@ def test_the_limits_equal_those_of_the_contract():
     assert build_manifest("http://h", None).polling.recommended_interval_s == 900
 
 
+@pytest.mark.clause("8.1")
 async def test_the_limit_of_this_deployment_is_stated_with_the_calls_that_count(tmp_path):
     async with run_service(tmp_path, daily_limit=1234) as served_alone:
         limits = (await served_manifest(served_alone))["limits"]
@@ -294,16 +301,17 @@ def test_the_changelog_has_the_entries_of_the_contract(day, reported):
     assert reported in " ".join(entry.changes)
 
 
-@pytest.mark.clause("9.5")
+@pytest.mark.clause("9.5", "9.20")
 def test_the_entry_that_removed_something_is_not_additive():
     entries = build_manifest("http://h", None).changelog
     assert [entry.date for entry in entries if not entry.additive] == [date(2026, 9, 27)]
 
 
-@pytest.mark.clause("9.1")
+@pytest.mark.clause("9.1", "9.20")
 async def test_every_path_begins_with_the_version(served):
     shown = await served_manifest(served)
     assert shown["api_version"] == shown["versioning"]["api_version"] == "v1"
+    assert "Fields and endpoints may be added to v1" in shown["versioning"]["policy"]
     paths = [endpoint["path"] for endpoint in shown["endpoints"]]
     assert [path for path in paths if not f"{path}/".startswith("/api/v1/")] == ["/legal"]
 

@@ -88,9 +88,12 @@ async def claimed(served: RunningService, checkout: dict[str, Any]) -> httpx.Res
     "3.4.8",
     "3.4.9",
     "4.11.7",
+    "4.11.11",
     "4.12.1",
     "4.12.2",
     "4.12.5",
+    "4.13.1",
+    "5.3",
     "5.9",
     "5.10",
     "5.16",
@@ -115,6 +118,8 @@ async def test_a_key_is_bought_and_every_answer_is_as_documented(
         assert response.headers["cache-control"] == "no-store"
         document.check_response("POST", CLAIM, response)
     assert (pending.json()["status"], active.json()["status"]) == ("pending", "active")
+    for response in (paid, pending, active, redeemed):
+        assert checkout["claim_token"] not in response.text + str(response.headers)
     key = {"Authorization": f"Bearer {active.json()['api_key']}"}
     usage = (await served.client.get("/api/v1/usage", headers=key)).json()
     assert usage["key"] == {"label": "Trader \U0001f916"}
@@ -141,14 +146,19 @@ async def test_the_instructions_returned_with_a_new_key_work(served: RunningServ
     assert (await served.client.get(start, headers=key)).status_code == 200
 
 
-@pytest.mark.clause("4.13.7", "4.13.8")
+@pytest.mark.clause("4.13.7", "4.13.8", "4.13.11")
 async def test_a_request_for_terms_is_201_and_its_update_200(
     served: RunningService, document: OpenApiDocument
 ) -> None:
+    names = ("agent_name", "operator", "use_case", "expected_volume")
+    sent = {**EMAIL, **{name: f"repeat this {name}" for name in names}}
     for status, said in ((201, "received"), (200, "updated")):
-        response = await served.client.post(REQUEST, json={**EMAIL, "use_case": "Resale"})
+        response = await served.client.post(REQUEST, json=sent)
         assert (response.status_code, response.json()["status"]) == (status, said)
         document.check_response("POST", REQUEST, response)
+        assert set(response.json()) == {"status", "message"}
+        assert "replies by e-mail" in response.json()["message"]
+        assert not [text for text in sent.values() if text in response.text]
 
 
 @pytest.mark.clause("4.0.1", "7.13")
@@ -314,11 +324,13 @@ def test_control_characters_and_lone_surrogates_are_refused_in_every_text(
     assert message.startswith(f"{name}: has characters that are not accepted; accepted: ")
 
 
+@pytest.mark.clause("4.11.6", "4.13.3", "4.13.4", "4.13.5", "4.13.6")
 @pytest.mark.parametrize("text", ["one\ntwo", "one\rtwo", "one\ttwo", "one\u2028two"])
 def test_a_name_is_one_line_and_a_use_case_may_be_several(text: str) -> None:
-    for path in (CHECKOUT, REQUEST):
-        content = json.dumps({**EMAIL, "agent_name": text}).encode()
-        assert refused(path, content).startswith("agent_name: has characters")
+    names = [(REQUEST, name) for name in ("agent_name", "operator", "expected_volume")]
+    for path, name in [(CHECKOUT, "agent_name"), *names]:
+        content = json.dumps({**EMAIL, name: text}).encode()
+        assert refused(path, content).startswith(f"{name}: has characters")
     body = parse_body(json.dumps({**EMAIL, "use_case": text}).encode(), AccessRequestBody)
     assert body.use_case == text
 
@@ -337,6 +349,7 @@ def test_a_blank_text_counts_as_omitted(name: str, text: str, kept: str | None) 
     assert getattr(body, name) == kept
 
 
+@pytest.mark.clause("4.11.1", "4.13.2")
 @pytest.mark.parametrize("email", ["a" * 250 + "@x.org", 5, ["a@example.com"], "\ud800@x.org"])
 def test_an_e_mail_address_is_text_of_at_most_254_characters(email: Any) -> None:
     for path in (CHECKOUT, REQUEST):
@@ -346,6 +359,7 @@ def test_an_e_mail_address_is_text_of_at_most_254_characters(email: Any) -> None
 
 @pytest.mark.clause(
     "4.11.1",
+    "4.11.2",
     "4.11.8",
     "4.12.1",
     "4.12.3",
@@ -367,6 +381,7 @@ async def test_a_refused_body_is_documented_and_counts_as_no_attempt(
                 response = await served.client.post(path, content=content)
                 assert response.status_code == 400
                 document.check_response("POST", path, response)
+                assert set(response.json()) == {"error", "message", "docs"}
         response = await served.client.post(path, json=GOOD[path])
         assert response.status_code == (404 if path == CLAIM else 201)
 

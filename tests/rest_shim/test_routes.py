@@ -18,7 +18,7 @@ DAY_PATHS = ["/api/v1/signals/sample", "/legal"]
 OPEN_PATHS = [*MINUTE_PATHS, *DAY_PATHS]
 
 
-@pytest.mark.clause("1.39", "4.14.16")
+@pytest.mark.clause("1.39", "4.14.16", "4.14.21")
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     [
@@ -172,6 +172,7 @@ async def test_open_endpoints_ignore_every_key(served, path, headers):
         assert not [name for name in response.headers if name.startswith("x-ratelimit")]
 
 
+@pytest.mark.clause("8.4", "8.11")
 @pytest.mark.parametrize(
     "path", [*OPEN_PATHS, *(f"/api/v1{path}" for path in KEYED_PATHS.values())]
 )

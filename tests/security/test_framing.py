@@ -77,12 +77,15 @@ UNREAD = {
 }
 
 
+@pytest.mark.clause("7.1")
 @pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
 async def test_ambiguous_framing_is_refused_and_the_connection_closed(
     served: RunningService, sent: bytes
 ):
     received = await exchange_bytes(served.base_url, sent + LAST)
     assert parse_statuses(received) == [400]
+    is_parsed = sent in (REFUSED["two codings"], REFUSED["no version"])
+    assert (b"application/json" if is_parsed else b"text/plain") in received
     assert b"hidden" not in received
 
 

@@ -18,15 +18,20 @@ async def test_known_protocol_versions_are_served(served, version):
     assert (await served.post_mcp(PING, mcp_protocol_version=version)).status_code == 200
 
 
+@pytest.mark.clause("4.14.11", "7.34")
 async def test_an_unknown_protocol_version_is_refused_with_those_supported(served):
-    response = await served.post_mcp(PING, mcp_protocol_version="2026-07-28")
-    assert response.status_code == 400
-    error = response.json()["error"]
-    assert error["code"] == -32602
-    assert error["data"] == {
-        "supported": ["2025-03-26", "2025-06-18", "2025-11-25"],
-        "requested": "2026-07-28",
-    }
+    notification = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    for message in (PING, notification):
+        response = await served.post_mcp(message, mcp_protocol_version="2026-07-28")
+        assert response.status_code == 400
+        assert response.headers["content-type"] == "application/json"
+        answer = response.json()
+        assert set(answer) == {"jsonrpc", "id", "error"}
+        assert (answer["id"], answer["error"]["code"]) == (None, -32602)
+        assert answer["error"]["data"] == {
+            "supported": ["2025-03-26", "2025-06-18", "2025-11-25"],
+            "requested": "2026-07-28",
+        }
 
 
 async def test_both_spellings_of_the_path_are_served_without_a_redirect(served):
@@ -34,7 +39,7 @@ async def test_both_spellings_of_the_path_are_served_without_a_redirect(served):
         assert (await served.client.post(path, json=PING)).status_code == 200
 
 
-@pytest.mark.clause("4.14.1", "4.14.2", "6.1")
+@pytest.mark.clause("4.14.1", "4.14.2", "6.1", "6.12")
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
 async def test_every_method_except_post_is_refused(served, method):
     response = await served.client.request(method, "/api/v1/mcp")

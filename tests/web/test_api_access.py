@@ -55,6 +55,7 @@ async def test_a_member_creates_a_second_key_without_a_purchase_and_it_works_at_
     assert "2 of 3 keys in use" in (await member.get_home()).text
 
 
+@pytest.mark.clause("5.28")
 async def test_a_new_key_is_shown_once_with_the_lines_that_use_it(
     served: RunningService, member: MemberBrowser
 ) -> None:
@@ -88,6 +89,7 @@ async def test_the_page_shows_each_key_with_its_calls_today(
     assert "2 of 10,000" not in (await member.get_home()).text
 
 
+@pytest.mark.clause("5.27")
 async def test_a_revoked_key_is_refused_at_once_and_stays_listed(
     served: RunningService, member: MemberBrowser
 ) -> None:
@@ -122,6 +124,7 @@ async def test_a_relabelled_key_keeps_working(
     assert usage["key"] == {"label": "server"}
 
 
+@pytest.mark.clause("5.13", "5.28")
 async def test_a_fourth_key_is_refused_and_the_page_says_so_before(
     served: RunningService, member: MemberBrowser
 ) -> None:

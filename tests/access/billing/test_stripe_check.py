@@ -49,6 +49,15 @@ async def test_the_mode_is_the_keys(stripe: StripeDouble, api_key: str, mode: st
     await billing.close()
 
 
+@pytest.mark.clause("5.19")
+async def test_a_live_key_sells_at_no_price_of_test_mode() -> None:
+    async with run_stripe_double(ManualClock(), livemode=True) as live:
+        live.books.objects["price_monthly"]["livemode"] = False
+        text = await get_price_error(live)
+    assert "price_monthly (monthly): livemode is False, expected True" in text
+    assert "price_yearly" not in text
+
+
 @pytest.mark.parametrize("api_key", ["pk_test_51a", "sk_51a", "", "sk_test_", " sk_test_51a\n"])
 def test_a_malformed_key_is_refused_without_being_quoted(
     stripe: StripeDouble, api_key: str

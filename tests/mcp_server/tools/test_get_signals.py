@@ -250,7 +250,7 @@ async def test_has_more_is_false_when_the_page_ends_with_the_last_row(served):
     assert (await signals(served, limit=8))["pagination"]["has_more"] is False
 
 
-@pytest.mark.clause("2.1.1", "2.2.5", "4.7.19")
+@pytest.mark.clause("2.1.1", "2.2.5", "4.7.19", "6.9")
 async def test_polling_with_the_cursor_neither_loses_nor_repeats_a_row(served_alone):
     seen = [row["id"] for row in (await signals(served_alone))["signals"]]
     cursor = (await signals(served_alone))["pagination"]["next_cursor"]
@@ -274,6 +274,13 @@ async def test_polling_faster_than_the_runs_returns_identical_data(served_alone,
         answers.append(answer)
     assert answers[0]["pagination"]["returned"] == 5
     assert answers[0] == answers[1] == answers[2]
+    served_alone.clock.now = NOON + 90 * 60_000  # The next run is overdue.
+    overdue = await served_alone.fetch_answer(transport, SIGNALS, since="2026-09-30T12:03:00.000Z")
+    assert overdue["meta"]["stale"] is True
+    changed = {"nothing_new_before", "stale", "note"}
+    for answer in (overdue, answers[0]):
+        answer["meta"] = {key: answer["meta"][key] for key in answer["meta"].keys() - changed}
+    assert overdue == answers[0]
 
 
 @pytest.mark.clause("4.7.11")

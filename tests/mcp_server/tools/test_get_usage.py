@@ -40,7 +40,7 @@ async def test_mode_and_quota_are_returned_and_the_call_itself_counts(served, tr
     assert answer["meta"]["note"] is None
 
 
-@pytest.mark.clause("2.11.2", "2.11.5")
+@pytest.mark.clause("2.11.2", "2.11.5", "5.18", "8.1")
 async def test_without_billing_the_mode_is_null_and_calls_are_counted_all_the_same(
     tmp_path, transport
 ):

@@ -148,6 +148,7 @@ def test_the_access_file_is_next_to_the_market_file():
     assert settings.access_path == Path("/var/lib/signals.db-access")
 
 
+@pytest.mark.clause("8.50")
 def test_limits_and_proxies_are_parsed():
     settings = Settings.read(
         {
