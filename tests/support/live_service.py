@@ -13,6 +13,7 @@ from compute.hourly_loop import OpenPipeline
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
+from compute.sessions import opens_off_hour
 from compute.sources.alpaca import AlpacaVenue
 from compute.sources.ccxt_venue import CcxtVenue, rebase_url
 from compute.sources.live import LiveSource
@@ -119,10 +120,10 @@ async def list_universe(
 
 
 def list_markets(double: VenuesDouble, universe: Universe, made: Mapping[str, Market]) -> None:
-    """List hourly markets for all listings of the universe; at Alpaca, half-hourly ones."""
+    """List hourly markets for all listings of the universe; half-hourly ones for stocks."""
     for ticker, market in made.items():
+        is_stock = opens_off_hour(universe.by_ticker[ticker].session)
         for listing in universe.by_ticker[ticker].listings:
-            is_stock = listing.venue == "alpaca"
             venue = double.get_venue(listing.venue)
             venue.add_listing(listing.symbol, halve_bars(market) if is_stock else market)
             if listing.perpetual is not None:

@@ -411,7 +411,7 @@ async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
-    first = START + 3 * HOUR_S
+    first = START + 2 * HOUR_S
     async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.runs.run_until(START)
         await one.run_hour(first)
