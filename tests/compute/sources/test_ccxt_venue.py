@@ -10,6 +10,7 @@ import pytest
 from compute.bars import DAY_S, HOUR_S
 from compute.sources.ccxt_venue import CcxtVenue
 from compute.sources.venue import UnknownSymbolError, VenueError
+from tests.doubles.venues.market import Market
 from tests.doubles.venues.round_number_market import HOUR, make_bar, make_market
 from tests.doubles.venues.server import VenuesDouble
 from tests.support.ccxt_exchanges import EXCHANGES, PERPETUALS, SYMBOLS
@@ -268,3 +269,16 @@ async def test_a_request_that_hangs_times_out(
         assert not error.is_permanent
     finally:
         await client.close()
+
+
+@pytest.mark.parametrize(("name", "halves"), [("binance", 3300), ("hyperliquid", 5500)])
+async def test_half_hours_are_read_in_pages_as_far_back_as_the_venue_has_them(
+    double: VenuesDouble, opened: Open, name: str, halves: int
+) -> None:
+    symbol, period_s = SYMBOLS[name][0], HOUR_S // 2
+    opens = range(HOUR - halves * period_s, HOUR, period_s)
+    rows = [make_bar(0)._replace(open_time=at, volume=float(at % 977)) for at in opens]
+    double.get_venue(name).add_listing(symbol, Market(rows, period_s=period_s))
+    bars = await opened(name).fetch_bars(symbol, opens[0] - DAY_S, HOUR, period_s)
+    read = sorted(bar for bar in bars if bar.open_time < HOUR)
+    assert read == (rows[-4999:] if name == "hyperliquid" else rows)
