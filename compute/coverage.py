@@ -39,6 +39,7 @@ def build_coverage(
                 alerts=_list_alert_timeframes(asset, source),
                 listing=source.get_listing(asset.ticker),
                 delay_s=source.get_delay_s(asset.ticker),
+                has_off_hour_bars=source.has_off_hour_bars(asset.ticker),
                 removed_on=asset.removed_on,
                 continues_as=asset.continues_as,
             )

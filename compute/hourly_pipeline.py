@@ -63,6 +63,7 @@ class HourlyPipeline:
         self._served_from: Final = served_from
         self._on_commit: Final = on_commit
         self._commit_task: asyncio.Future[None] | None = None
+        self._has_restated = False
 
     @classmethod
     async def open(
@@ -219,23 +220,34 @@ class HourlyPipeline:
 
     async def _fetch_and_step(self, start: int, until: int, tickers: Sequence[str]) -> Batch:
         """Fetch some assets and step everything due at the runs `start` to `until`."""
+        # Sources compare new bars with the stored ones. A history that was restated must be stored
+        # before the next fetch, or it would be restated twice.
+        if self._has_restated:
+            await self._wait_for_commit()
         fetched = await self._tracker.fetch(tickers, until)
         restated = {ticker: new for ticker, new in fetched.items() if new.is_restated}
+        self._has_restated = bool(restated)
         if restated:
+            await self._wait_for_commit()
             await self._rebuild_restated(restated)
         batch = await asyncio.to_thread(self._assembler.assemble, start, until, fetched)
         self._done_hour = until
         return batch
 
     async def _rebuild_restated(self, fetched: Mapping[str, FetchResult]) -> None:
-        """Rebuild the state of assets whose history was restated, as part of the next batch."""
-        # The rebuild reads the store, so the commit in progress must end first. `wait` does not
-        # raise its error; `_commit_while_stepping` does.
-        if self._commit_task is not None:
-            await asyncio.wait([self._commit_task])
+        """Rebuild the state of assets whose history was restated, as part of the next batch.
+
+        The rebuild reads the store, so no commit may be in progress.
+        """
         for ticker, new in fetched.items():
             series, _ = self._tracker.cut_at_removal(ticker, new)
             await self._loader.rebuild_asset(self._state, ticker, series, new.reason)
+
+    async def _wait_for_commit(self) -> None:
+        """Wait until the commit in progress has ended."""
+        # `wait` does not raise its error; `_commit_while_stepping` does.
+        if self._commit_task is not None:
+            await asyncio.wait([self._commit_task])
 
 
 def find_history_bounds(source: Source, started_at: int) -> HistoryBounds:

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from compute.bars import DAY_S, HOUR_S, Times, compute_close_time
+from compute.bars import DAY_S, HOUR_S, Times
 from compute.universe import Session
 
 Calendar = Session | Literal["XSIM"]
@@ -37,22 +37,30 @@ XSIM_IRREGULAR_SINCE = date(2027, 1, 1)
 class ExpectedBars:
     """Hourly bars that a session should have, oldest first; every column has shape (bars,).
 
-    `end_time` is when a bar's trading ends, `close_time` the full hour at which it counts as
-    closed. `day` is the local trading day in days since 1970, `slot` the bar's index in it from 0.
+    A bar is a clock hour with trading. `begin_time` is when its trading begins, later than its
+    `open_time` if the session opens off the hour. `day` is the local trading day in days since
+    1970, `slot` the bar's index in it from 0.
     """
 
-    open_time: Times
-    end_time: Times
+    begin_time: Times
     close_time: Times
     day: Times
     slot: Times
 
+    @property
+    def open_time(self) -> Times:
+        """When the clock hours begin; bars are stored with these times."""
+        return self.close_time - HOUR_S
+
     def __len__(self) -> int:
-        return len(self.open_time)
+        return len(self.close_time)
 
 
 class _SessionRules(NamedTuple):
-    """A session's trading day: offset of its opening from local midnight, length, days off."""
+    """A session's trading day: offset of its opening from local midnight, length, days off.
+
+    Trading ends at a full hour.
+    """
 
     zone: tzinfo
     opening_offset_s: int
@@ -62,7 +70,7 @@ class _SessionRules(NamedTuple):
     irregular_since: date = date.min
 
 
-# 09:30 to 16:00 in New York: the day's last hourly bar trades for half an hour.
+# 09:30 to 16:00 in New York: the day's first hourly bar trades for half an hour.
 _EXCHANGE_RULES = _SessionRules(_NEW_YORK, 19 * HOUR_S // 2, 13 * HOUR_S // 2, False, True)
 _EARLY_LENGTH_S = 7 * HOUR_S // 2
 _RULES: dict[Calendar, _SessionRules] = {
@@ -86,11 +94,10 @@ def list_expected_bars(session: Calendar, after: int, until: int) -> ExpectedBar
     ]
     day, opening, ending = np.array(trading_days, dtype=np.int64).reshape(-1, 3).T[:, :, np.newaxis]
     slot = np.arange(count_bars_per_day(session))
-    open_time = opening + slot * HOUR_S
-    end_time = np.minimum(open_time + HOUR_S, ending)
-    close_time = compute_close_time(open_time, HOUR_S)
-    inside = (open_time < ending) & (close_time > after) & (close_time <= until)
-    grid = (open_time, end_time, close_time, day, slot)
+    open_time = opening // HOUR_S * HOUR_S + slot * HOUR_S
+    close_time = open_time + HOUR_S
+    inside = (close_time <= ending) & (close_time > after) & (close_time <= until)
+    grid = (np.maximum(open_time, opening), close_time, day, slot)
     columns = [np.broadcast_to(column, inside.shape)[inside] for column in grid]
     # All callers share the cached arrays.
     for column in columns:
@@ -101,6 +108,11 @@ def list_expected_bars(session: Calendar, after: int, until: int) -> ExpectedBar
 def count_bars_per_day(session: Calendar) -> int:
     """Return the number of hourly bars of a full trading day."""
     return -(-_RULES[session].length_s // HOUR_S)
+
+
+def opens_off_hour(session: Calendar) -> bool:
+    """Return whether a day's first bar trades for less than its hour."""
+    return _RULES[session].opening_offset_s % HOUR_S != 0
 
 
 def find_last_close(session: Calendar, at: int) -> int:
@@ -114,7 +126,7 @@ def find_next_close(session: Calendar, after: int) -> int:
 
 
 def is_closed(session: Calendar, at: int) -> bool:
-    """Return whether no bar is in progress: none opened at or before `at` closes after it."""
+    """Return whether no bar is in progress: none began at or before `at` and closes after it."""
     return _find_next_bar(session, at)[0] > at
 
 
@@ -129,9 +141,9 @@ def find_session_watermark(session: Calendar, at: int) -> int:
 
 
 def _find_next_bar(session: Calendar, after: int) -> tuple[int, int]:
-    """Return when the first bar that closes after an instant opens and closes."""
+    """Return when the first bar that closes after an instant begins and closes."""
     upcoming = list_expected_bars(session, after, after + _MAX_CLOSED_S)
-    return int(upcoming.open_time[0]), int(upcoming.close_time[0])
+    return int(upcoming.begin_time[0]), int(upcoming.close_time[0])
 
 
 @lru_cache(maxsize=4096)

@@ -25,7 +25,8 @@ class CoveredAsset(_Frozen):
     """One asset of the universe; `timeframes` is empty if the source has no bars of it.
 
     `alerts` are the timeframes on which alert engines follow it. `listing` is the venue and symbol
-    of its bars if the source has several venues. Bars may arrive `delay_s` after their close.
+    of its bars if the source has several venues. Bars may arrive `delay_s` after their close. If
+    `has_off_hour_bars`, some recorded bars open off the hour and close at the next full hour.
     """
 
     ticker: str
@@ -37,6 +38,7 @@ class CoveredAsset(_Frozen):
     continues_as: str | None = None
     listing: str | None = None
     delay_s: int = 0
+    has_off_hour_bars: bool = False
 
 
 def merge_timeframes(timeframe_lists: Iterable[Sequence[Timeframe]]) -> list[Timeframe]:
@@ -93,6 +95,13 @@ class Coverage(_Frozen):
     def delays(self) -> tuple[int, ...]:
         """The distinct delays (seconds) of the covered assets' bars, sorted."""
         return tuple(sorted({asset.delay_s for asset in self.tracked if asset.timeframes}))
+
+    @property
+    def off_hour_tickers(self) -> tuple[str, ...]:
+        """The covered assets with recorded bars that open off the hour."""
+        return tuple(
+            asset.ticker for asset in self.tracked if asset.timeframes and asset.has_off_hour_bars
+        )
 
     @property
     def logged(self) -> tuple[CoveredIndicator, ...]:

@@ -1,9 +1,9 @@
 """Builds the `meta` fields on source and age of the data, and on when to call again."""
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any
 
-from schemas.coverage import CoveredAsset
+from schemas.coverage import Coverage, CoveredAsset
 from schemas.result import LegacyKeys, NextUpdate
 from schemas.vocabulary import (
     LEGACY_KEYS,
@@ -21,6 +21,7 @@ from serving.snapshot_cache import Snapshot
 GRACE_MS = 600_000
 # Late assets are fetched again 30, 60 and 120 s after the run; the last batch has a minute to end.
 LATE_BATCHES_MS = 180_000
+MAX_NAMED_TICKERS = 5
 
 SIMULATED_NOTE = "Simulated market data: prices and readings are not those of a real market."
 STALE_NOTE = "Stale: a scheduled compute is overdue, so readings may be outdated."
@@ -87,6 +88,29 @@ def _list_late_windows(snapshot: Snapshot, *, has_late: bool) -> list[tuple[int,
 def format_recorded_note(until: int) -> str:
     """Return a note on the end of a recording (epoch ms)."""
     return f"Recorded market data, up to {format_instant(until)}."
+
+
+def list_timing_exceptions(coverage: Coverage) -> Iterable[str]:
+    """Yield a sentence for each reason why rows come later than 3 to 5 minutes after the close."""
+    delayed = [asset.ticker for asset in coverage.tracked if asset.timeframes and asset.delay_s]
+    if delayed:
+        minutes = -(-max(coverage.delays) // 60)
+        yield (
+            f"Bars of {_format_tickers(delayed)} arrive up to {minutes} minutes after their close, "
+            "so their rows come that much later (meta.most_delay_seconds)."
+        )
+    if coverage.off_hour_tickers:
+        yield (
+            f"Some recorded bars of {_format_tickers(coverage.off_hour_tickers)} open off the "
+            "hour: such a bar counts as closed at the next full hour after it ends."
+        )
+
+
+def _format_tickers(tickers: Sequence[str]) -> str:
+    """Return a few tickers by name, and the number of the others."""
+    more = len(tickers) - MAX_NAMED_TICKERS
+    names = ", ".join(tickers[:MAX_NAMED_TICKERS])
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def build_freshness(

@@ -1,23 +1,20 @@
 """US equities from Alpaca's market data API, version 2, with the operator's own key.
 
-Its hourly bars open on full hours and include extended hours, so half-hour bars are fetched, and
-those of regular hours are joined in pairs. Calls for the same hours share one request.
+Its bars include extended hours. Calls for the same time share one request.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import httpx
 
-from compute.bars import RawBar
-from compute.sessions import ExpectedBars, list_expected_bars
+from compute.bars import HOUR_S, RawBar
 from compute.sources.venue import UnknownSymbolError, VenueError
 from schemas.vocabulary import format_instant
 
@@ -27,22 +24,29 @@ SETTING_NAMES = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
 TIMEOUT_S = 30.0
 SPACING_S = 60 / 200  # the free plan allows 200 requests per minute
 MAX_SYMBOLS, MAX_BARS = 100, 10_000
-HALF_HOUR_S = 1800
+WITHHELD_S = 900  # the free plan withholds the newest 15 minutes
+_TIMEFRAMES: Final = {HOUR_S // 2: "30Min", HOUR_S: "1Hour"}
+_PROBED_SYMBOL = "SPY"
 _INVALID_SYMBOL = "invalid symbol: "
 _WITHHELD = "subscription does not permit"
 
-# Half-hour bars by their open time; and by the same, the open time of the hourly bar they join.
-HalfHourBars = dict[int, RawBar]
-HourByHalfHour = dict[int, int]
 Parsed = TypeVar("Parsed")
+
+
+class _Span(NamedTuple):
+    """The opens (epoch seconds) of the first and the last wanted bar, and their period."""
+
+    first: int
+    last: int
+    period_s: int
 
 
 @dataclass(eq=False, slots=True)
 class _BarsRequest:
-    """A call for one symbol's bars of some hours, and its result or error once there is one."""
+    """A call for one symbol's bars of a span, and its result or error once there is one."""
 
     symbol: str
-    slots: HourByHalfHour
+    span: _Span
     outcome: list[RawBar] | VenueError | None = None
 
 
@@ -54,14 +58,19 @@ class _StatusError(VenueError):
         self.status = status
         self.message = message
 
+    @property
+    def is_withheld(self) -> bool:
+        """Whether the key's plan does not permit bars this new."""
+        return self.status == httpx.codes.FORBIDDEN and self.message.startswith(_WITHHELD)
+
 
 class AlpacaVenue:
-    """A Venue; the key may be that of a free paper account or of a paid plan."""
+    """A Venue; the key may be that of a free paper account or of a paid plan.
+
+    `fetch_symbols` finds out which: `delay_s` is that of the free plan until then.
+    """
 
     name = "alpaca"
-    # The free plan withholds the newest 15 minutes. Requests do not reach into them anyway: an
-    # equity's bar counts as closed at a full hour, half an hour after its trading has ended.
-    delay_s = 900
 
     def __init__(
         self,
@@ -82,19 +91,23 @@ class AlpacaVenue:
         self._next_at = 0.0
         self._lock: Final = asyncio.Lock()
         self._requests: Final = set[_BarsRequest]()
+        self.delay_s = WITHHELD_S
 
     async def fetch_symbols(self) -> frozenset[str]:
-        """Return the symbols of all active US equities."""
+        """Return the symbols of all active US equities, and set `delay_s` by the key's plan."""
+        await self._detect_delay()
         params = {"status": "active", "asset_class": "us_equity"}
         return await self._get_json(f"{self._trading}/v2/assets", params, _parse_symbols)
 
-    async def fetch_bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
-        """Return the bars of regular hours; raise UnknownSymbolError if the symbol is delisted."""
-        due = list_expected_bars("XNYS", after, until)
-        if not len(due):
+    async def fetch_bars(
+        self, symbol: str, after: int, until: int, period_s: int
+    ) -> Sequence[RawBar]:
+        """Return the bars of all hours; raise UnknownSymbolError if the symbol is delisted."""
+        first, end = (at // period_s * period_s for at in (after, until))
+        if end <= first:
             return []
         # Alpaca returns no bars for a delisted symbol, and no error.
-        bars = await self._coalesce(_BarsRequest(symbol, _build_slots(due)))
+        bars = await self._coalesce(_BarsRequest(symbol, _Span(first, end - period_s, period_s)))
         if not bars and await self._is_delisted(symbol):
             raise UnknownSymbolError(f"alpaca does not list {symbol}, or no longer does")
         return bars
@@ -113,8 +126,20 @@ class AlpacaVenue:
         """Close all connections; idempotent."""
         await self._http.aclose()
 
+    async def _detect_delay(self) -> None:
+        """Request a bar of this minute, which only a paid plan may have."""
+        now = await self.fetch_time_ms() // 1000
+        try:
+            await self._fetch_batch([_PROBED_SYMBOL], _Span(now - HOUR_S, now, HOUR_S // 2))
+        except _StatusError as error:
+            if not error.is_withheld:
+                raise
+            self.delay_s = WITHHELD_S
+        else:
+            self.delay_s = 0
+
     async def _coalesce(self, request: _BarsRequest) -> list[RawBar]:
-        """Return the request's bars; the holder of the lock fetches for all with equal hours."""
+        """Return the request's bars; the holder of the lock fetches for all with an equal span."""
         self._requests.add(request)
         try:
             async with self._lock:
@@ -122,7 +147,7 @@ class AlpacaVenue:
                     # Calls of the same turn of the event loop join before the batch goes out.
                     await asyncio.sleep(0)
                     await self._fetch_batches(
-                        [one for one in self._requests if one.slots == request.slots]
+                        [one for one in self._requests if one.span == request.span]
                     )
         finally:
             self._requests.discard(request)
@@ -132,40 +157,37 @@ class AlpacaVenue:
         return request.outcome
 
     async def _fetch_batches(self, requests: list[_BarsRequest]) -> None:
-        slots = requests[0].slots
         while requests:
             batch = requests[:MAX_SYMBOLS]
             try:
-                half_hours = await self._fetch_half_hours(
-                    sorted({one.symbol for one in batch}), slots
-                )
+                bars = await self._fetch_batch(sorted({one.symbol for one in batch}), batch[0].span)
             except VenueError as error:
+                # The plan no longer permits what it did at the start: the next try is later.
+                if isinstance(error, _StatusError) and error.is_withheld:
+                    self.delay_s = WITHHELD_S
                 _assign_error(batch, error)
             else:
                 for one in batch:
-                    one.outcome = list(_join_half_hours(half_hours.get(one.symbol, {}), slots))
+                    one.outcome = bars.get(one.symbol, [])
             requests = [one for one in requests if one.outcome is None]
 
-    async def _fetch_half_hours(
-        self, symbols: Sequence[str], slots: HourByHalfHour
-    ) -> Mapping[str, HalfHourBars]:
-        """Return the half-hour bars of regular hours, from all pages."""
+    async def _fetch_batch(self, symbols: Sequence[str], span: _Span) -> Mapping[str, list[RawBar]]:
+        """Return the bars of each symbol in a span, from all pages."""
         params = {
             "symbols": ",".join(symbols),
-            "timeframe": "30Min",
-            "start": format_instant(min(slots) * 1000),
-            "end": format_instant(max(slots) * 1000),  # inclusive: the bar that opens then is in
+            "timeframe": _TIMEFRAMES[span.period_s],
+            "start": format_instant(span.first * 1000),
+            "end": format_instant(span.last * 1000),  # inclusive: the bar that opens then is in
             "adjustment": "split",
             "limit": str(MAX_BARS),
             "sort": "asc",
         }
-        found: dict[str, HalfHourBars] = defaultdict(dict)
+        found: dict[str, list[RawBar]] = defaultdict(list)
         tokens = set[str]()
         while True:
             bars, token = await self._get_json(f"{self._data}/v2/stocks/bars", params, _parse_page)
             for symbol, bar in bars:
-                if bar.open_time in slots:
-                    found[symbol][bar.open_time] = bar
+                found[symbol].append(bar)
             if not token:
                 return found
             if token in tokens:
@@ -206,20 +228,6 @@ class AlpacaVenue:
             raise VenueError("alpaca's answer does not match its documentation") from None
 
 
-def _build_slots(due: ExpectedBars) -> HourByHalfHour:
-    spans = zip(due.open_time.tolist(), due.end_time.tolist(), strict=True)
-    return {half: opened for opened, ends in spans for half in range(opened, ends, HALF_HOUR_S)}
-
-
-def _join_half_hours(half_hours: HalfHourBars, slots: HourByHalfHour) -> Iterator[RawBar]:
-    """Yield hourly bars, oldest first; if one half never traded, the other is the bar."""
-    for opened, group in groupby(sorted(half_hours.values()), key=lambda bar: slots[bar.open_time]):
-        pair = list(group)
-        high, low = max(bar.high for bar in pair), min(bar.low for bar in pair)
-        volume = sum(bar.volume for bar in pair)
-        yield RawBar(opened, pair[0].open, high, low, pair[-1].close, volume)
-
-
 def _assign_error(batch: Sequence[_BarsRequest], error: VenueError) -> None:
     """Make an error the outcome of the request whose symbol it names, else of all requests."""
     # One invalid symbol fails a whole batch; the others are then fetched again without it.
@@ -255,9 +263,10 @@ def _parse_bar(row: Any) -> RawBar:
 
 def _build_error(response: httpx.Response) -> _StatusError:
     status, message = response.status_code, _parse_message(response)
-    if status == httpx.codes.FORBIDDEN and message.startswith(_WITHHELD):
-        reason = "alpaca withholds bars this new: check that this machine's clock is not ahead"
-        return _StatusError(status, message, reason)
+    reason = "alpaca withholds bars this new: check that this machine's clock is not ahead"
+    withheld = _StatusError(status, message, reason)
+    if withheld.is_withheld:
+        return withheld
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         reason = f"alpaca refuses the key: check {SETTING_NAMES}"
         return _StatusError(status, message, reason, is_permanent=True)

@@ -45,6 +45,7 @@ _MAX_SETTLEMENTS: Final = {
     "okx": 400,
 }
 _DEFAULT_PAGE_ROWS: Final = 100
+_TIMEFRAMES: Final = {HOUR_S // 2: "30m", HOUR_S: "1h"}
 FORBIDDEN, LEGAL_REASONS = 403, 451
 
 
@@ -112,21 +113,23 @@ class CcxtVenue:
         # `active` is None at venues that do not report it.
         return frozenset(symbol for symbol in markets if markets[symbol]["active"] is not False)
 
-    async def fetch_bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
-        """Return the hourly bars that close in (after, until], page by page."""
+    async def fetch_bars(
+        self, symbol: str, after: int, until: int, period_s: int
+    ) -> Sequence[RawBar]:
+        """Return the bars of a period that close in (after, until], page by page."""
         # An unlisted symbol may have been halted or renamed, so an hour-old list is fetched again:
         # waiting for the daily list would leave the asset without bars for a day.
         await self._check_listed(symbol, DAY_MS, RELIST_MS)
         limit = self._exchange.feature_value(symbol, "fetchOHLCV", "limit")
         page_rows = _MAX_BARS.get(self.name, limit or _DEFAULT_PAGE_ROWS)
         found: list[RawBar] = []
-        begin = after // HOUR_S * HOUR_S
+        begin = after // period_s * period_s
         while begin < until:
-            count = min(page_rows, -(-(until - begin) // HOUR_S))
-            end = begin + count * HOUR_S
+            count = min(page_rows, -(-(until - begin) // period_s))
+            end = begin + count * period_s
             rows = await self._await_response(
                 self._exchange.fetch_ohlcv(
-                    symbol, "1h", 1000 * begin, count, _build_until_param(end)
+                    symbol, _TIMEFRAMES[period_s], 1000 * begin, count, _build_until_param(end)
                 ),
                 symbol,
             )
@@ -134,7 +137,7 @@ class CcxtVenue:
             found += page
             # A page without newer bars is a gap of the venue's: the next one begins after it.
             newest = max((bar.open_time for bar in page), default=-1)
-            begin = newest + HOUR_S if newest >= begin else end
+            begin = newest + period_s if newest >= begin else end
         return found
 
     async def fetch_funding(

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import structlog
 
-from compute.bars import NO_FUNDING, Funding, RawBar, Series, validate_bars
+from compute.bars import HOUR_S, NO_FUNDING, Funding, RawBar, Series, validate_bars
 from compute.sources.source import FetchResult, SourceError
 from compute.universe import Universe
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe
@@ -59,6 +59,11 @@ class FilesSource:
     def get_listing(self, ticker: str) -> str | None:
         """Return None: all bars come from the folder."""
         return None
+
+    def has_off_hour_bars(self, ticker: str) -> bool:
+        """Return whether any recorded hourly bar of the asset opens off the hour."""
+        is_hourly = self._native_timeframes.get(ticker) == "1h"
+        return is_hourly and bool((self._bars[ticker].open_time % HOUR_S != 0).any())
 
     def get_delay_s(self, ticker: str) -> int:
         """Return 0: a recording is complete."""

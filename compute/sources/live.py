@@ -5,7 +5,7 @@ If a venue fails, its assets become late, with a reason; no bar is ever made up 
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
 from statistics import median
@@ -14,25 +14,42 @@ from typing import Final
 import numpy as np
 import structlog
 
-from compute.bars import DAY_S, HOUR_S, NO_BARS, NO_FUNDING, Funding, RawBar, Series, validate_bars
+from compute.bars import (
+    DAY_S,
+    HOUR_S,
+    NO_BARS,
+    NO_FUNDING,
+    Funding,
+    RawBar,
+    Series,
+    resample_bars,
+    validate_bars,
+)
 from compute.sessions import (
     find_last_close,
     find_next_close,
     find_session_watermark,
     list_expected_bars,
+    opens_off_hour,
 )
-from compute.sources.history_diff import MAX_COMPARED_BARS, HistoryDiff, diff_history
+from compute.sources.history_diff import (
+    CUT_REASON,
+    MAX_COMPARED_BARS,
+    CutCheck,
+    HistoryDiff,
+    StoredBarsLoader,
+    diff_history,
+)
 from compute.sources.source import FetchResult, NotReadyError
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
-from compute.universe import Listing, Universe
+from compute.universe import Listing, Session, Universe
 from schemas.clock import Clock
 from schemas.vocabulary import SourceKind, Timeframe, format_instant
 
 HISTORY_S: Final = 330 * DAY_S
 # A clock that is ahead lets bars in that are still forming, so computing stops beyond this skew.
 MAX_SKEW_MS: Final = 30_000
-
-StoredBarsLoader = Callable[[str, int], Awaitable[Series]]
+_NO_NEWER_BAR: Final = "the venue has no newer bar yet"
 
 log = structlog.get_logger("source")
 
@@ -62,6 +79,7 @@ class LiveSource:
         self._clock: Final = clock
         self._begins_at: Final = (clock() // 1000 - history_s) // DAY_S * DAY_S
         self._load_stored_bars: Final = load_stored_bars
+        self._cut_check: Final = CutCheck(load_stored_bars)
         self._listings: Final[dict[str, Listing]] = {}
         self._previous_listings: Final[dict[str, Listing]] = {}
         self._funding_cache: Final[dict[str, tuple[int, int, Funding]]] = {}
@@ -103,6 +121,10 @@ class LiveSource:
         """Return venue and symbol of an asset's stored bars, None if it is not covered."""
         listing = self._previous_listings.get(ticker) or self._listings.get(ticker)
         return None if listing is None else str(listing)
+
+    def has_off_hour_bars(self, ticker: str) -> bool:
+        """Return False: bars are cut at full hours."""
+        return False
 
     def get_delay_s(self, ticker: str) -> int:
         """Return the delay of an asset's venue."""
@@ -146,14 +168,19 @@ class LiveSource:
         venue, session = self._get_venue(ticker), self._assets[ticker].session
         begin = max(after, self._begins_at)
         end = min(until, self._clock() // 1000 - venue.delay_s)
-        if find_last_close(session, end) <= begin:
+        is_recut = await self._cut_check.is_outdated(ticker, session)
+        if find_last_close(session, end) <= begin and not is_recut:
             return FetchResult(
                 NO_BARS, NO_FUNDING, max(after, find_session_watermark(session, end))
             )
-        # The newest stored bars are fetched again. If they are on another scale, or were another
-        # venue's, the whole history is fetched and restated.
+        # The newest stored bars are fetched again. If they are on another scale, were another
+        # venue's, or are cut otherwise, the whole history is fetched and restated.
         try:
-            fetched, reason = await self._fetch_series(ticker, begin, end)
+            fetched, reason = (
+                (await self._fetch_recut(ticker, begin, end), CUT_REASON)
+                if is_recut
+                else await self._fetch_series(ticker, begin, end)
+            )
             funding = await self._fetch_funding(ticker, max(after, self._begins_at - DAY_S), end)
         except VenueError as error:
             self._record_late_reason(ticker, error.reason)
@@ -179,6 +206,15 @@ class LiveSource:
         fetched = await self._fetch_bars(ticker, min(begin, first), end)
         reason = self._find_restatement_reason(ticker, stored, fetched)
         return (await self._fetch_bars(ticker, self._begins_at, end) if reason else fetched), reason
+
+    async def _fetch_recut(self, ticker: str, begin: int, end: int) -> Series:
+        """Return all bars up to `end`; VenueError if the last one due by `begin` is missing."""
+        # The watermark has passed that bar, so it could not be added later.
+        bars = await self._fetch_bars(ticker, self._begins_at, end)
+        due = find_last_close(self._assets[ticker].session, begin)
+        if not len(bars) or bars.close_time[-1] < due:
+            raise VenueError(_NO_NEWER_BAR)
+        return bars
 
     async def _check_if_replaced(self, ticker: str) -> None:
         """Forget the previous listing if the stored bars are already those of the new one."""
@@ -222,24 +258,23 @@ class LiveSource:
 
     async def _fetch_bars(self, ticker: str, begin: int, end: int) -> Series:
         """Return the asset's usable bars that close in (begin, end]."""
-        rows = await self._get_venue(ticker).fetch_bars(self._listings[ticker].symbol, begin, end)
-        return self._clean_bars(ticker, rows, begin, end)
+        symbol, session = self._listings[ticker].symbol, self._assets[ticker].session
+        period_s = choose_period_s(session)
+        rows = await self._get_venue(ticker).fetch_bars(symbol, begin, end, period_s)
+        bars = self._clean_bars(ticker, rows, period_s)
+        return join_session_bars(bars, session, begin, end)
 
     def _get_venue(self, ticker: str) -> Venue:
         return self._venues[self._listings[ticker].venue]
 
-    def _clean_bars(self, ticker: str, rows: Sequence[RawBar], begin: int, end: int) -> Series:
-        """Return the valid bars that the session expects in (begin, end], in order."""
-        # This drops the bar that is still forming, and the hours at which a proxy instrument
-        # trades while the asset's own session is closed.
-        accepted_rows, rejected_rows = validate_bars(rows, HOUR_S)
+    def _clean_bars(self, ticker: str, rows: Sequence[RawBar], period_s: int) -> Series:
+        """Return the valid bars in order."""
+        accepted_rows, rejected_rows = validate_bars(rows, period_s)
         if rejected_rows:
             log.warning(
                 "bars_rejected", ticker=ticker, bars=len(rejected_rows), reason=rejected_rows[0][1]
             )
-        bars = Series.from_rows(accepted_rows, HOUR_S)
-        expected_closes = list_expected_bars(self._assets[ticker].session, begin, end).close_time
-        return bars.select(np.isin(bars.close_time, expected_closes))
+        return Series.from_rows(accepted_rows, period_s)
 
     async def _fetch_funding(self, ticker: str, after: int, until: int) -> Funding:
         """Return the settlements of the asset's perpetual in (after, until], if it has one."""
@@ -272,7 +307,7 @@ class LiveSource:
         session = self._assets[ticker].session
         newest = int(bars.close_time[-1]) if len(bars) else after
         if newest < find_last_close(session, until):
-            self._record_late_reason(ticker, "the venue has no newer bar yet")
+            self._record_late_reason(ticker, _NO_NEWER_BAR)
             return newest
         self.late_reasons.pop(ticker, None)
         return max(newest, find_session_watermark(session, until))
@@ -307,6 +342,27 @@ class LiveSource:
         except VenueError:
             return None
         return (before + self._clock()) / 2 - venue_time_ms
+
+
+def choose_period_s(session: Session) -> int:
+    """Return the period of the bars to fetch: half an hour if the session opens off the hour."""
+    return HOUR_S // 2 if opens_off_hour(session) else HOUR_S
+
+
+def join_session_bars(bars: Series, session: Session, begin: int, end: int) -> Series:
+    """Return the hourly bars that the session expects in (begin, end], from bars of any period."""
+    # This drops the bar that is still forming, and the hours at which an instrument trades while
+    # the session is closed: extended hours of stocks, and all others of proxy instruments.
+    expected = list_expected_bars(session, begin, end)
+    index = np.searchsorted(expected.close_time, bars.close_time)
+    begin_time = np.append(expected.begin_time, np.iinfo(np.int64).max)[index]
+    inside = bars.select(bars.open_time >= begin_time)
+    if not len(inside):
+        return NO_BARS
+    # If the newest hour lacks its second half, that half may still come. In an older hour it was
+    # never traded, and the first half is the bar.
+    hours = resample_bars(inside, HOUR_S)
+    return hours.select(hours.close_time <= inside.close_time[-1])
 
 
 class _AllSymbols(Container[str]):

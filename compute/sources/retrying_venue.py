@@ -47,7 +47,6 @@ class RetryingVenue:
         # Waits are measured by `elapsed_ms`, a monotonic clock, so that setting the wall clock
         # cannot lengthen them.
         self.name = venue.name
-        self.delay_s = venue.delay_s
         self._venue: Final = venue
         self._elapsed_ms: Final = elapsed_ms
         self._sleep: Final = sleep
@@ -58,13 +57,22 @@ class RetryingVenue:
         self._wait_until = self._circuit_open_until = 0
         self._last_error = VenueError("")
 
+    @property
+    def delay_s(self) -> int:
+        """The delay (seconds) of the venue's bars."""
+        return self._venue.delay_s
+
     async def fetch_symbols(self) -> frozenset[str]:
         """Return the symbols that the venue lists."""
         return await self._call_with_retries(self._venue.fetch_symbols)
 
-    async def fetch_bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
-        """Return the hourly bars that close in (after, until]."""
-        return await self._call_with_retries(lambda: self._venue.fetch_bars(symbol, after, until))
+    async def fetch_bars(
+        self, symbol: str, after: int, until: int, period_s: int
+    ) -> Sequence[RawBar]:
+        """Return the bars of a period that close in (after, until]."""
+        return await self._call_with_retries(
+            lambda: self._venue.fetch_bars(symbol, after, until, period_s)
+        )
 
     async def fetch_funding(
         self, symbol: str, after: int, until: int

@@ -64,6 +64,9 @@ class Source(Protocol):
     def get_listing(self, ticker: str) -> str | None:
         """Return venue and symbol of an asset's bars, None if the source has only one venue."""
 
+    def has_off_hour_bars(self, ticker: str) -> bool:
+        """Return whether any of an asset's hourly bars opens off the hour, as recorded ones may."""
+
     def get_delay_s(self, ticker: str) -> int:
         """Return how long (seconds) after its close an asset's bar may come without being late."""
 

@@ -27,19 +27,27 @@ class UnknownSymbolError(VenueError):
 
 
 class Venue(Protocol):
-    """Hourly bars and settlements by symbol; all methods but `close` may raise VenueError.
+    """Bars and settlements by symbol; all methods but `close` may raise VenueError.
 
-    A bar may come up to `delay_s` after its close without being late.
+    A bar may come up to `delay_s` after its close without being late; a venue that has to find out
+    knows it after `fetch_symbols`.
     """
 
     name: str
-    delay_s: int
+
+    @property
+    def delay_s(self) -> int:
+        """The delay in seconds."""
 
     async def fetch_symbols(self) -> frozenset[str]:
         """Return the symbols that the venue lists."""
 
-    async def fetch_bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
-        """Return the hourly bars that close in (after, until], epoch seconds, as published.
+    async def fetch_bars(
+        self, symbol: str, after: int, until: int, period_s: int
+    ) -> Sequence[RawBar]:
+        """Return the bars of a period that close in (after, until], epoch seconds, as published.
+
+        The period is an hour or half an hour.
 
         The bars may repeat, have gaps, come in any order, and exceed the interval.
         """

@@ -40,6 +40,7 @@ from serving.freshness import (
     find_nothing_new_before,
     format_recorded_note,
     format_removed_note,
+    list_timing_exceptions,
 )
 from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
@@ -71,16 +72,18 @@ DEXTER_NOTE = (
     "has not been updated since renamed_on, so its readings are out of date. Use enzo."
 )
 FIELDS = {name: str(field.description) for name, field in CatalogIndicator.model_fields.items()}
-CADENCE = Cadence.model_validate(
-    {
-        "schedule": f"A run every hour at minute {RUN_MINUTE} UTC.",
-        "1h": "Every run.",
-        "4h": f"The runs at 00{RUN_MINUTE}, 04{RUN_MINUTE} and so on every 4 hours, UTC.",
-        "1d": f"The run at 00{RUN_MINUTE} UTC.",
-        "publication": "A change appears in the feed 3 to 5 minutes after its candle closes.",
-        "recommended_poll_interval_s": POLL_INTERVAL_S,
-    }
-)
+CADENCE = {
+    "schedule": f"A run every hour at minute {RUN_MINUTE} UTC.",
+    "1h": "Every run. The first candle of a stock's trading day has half an hour.",
+    "4h": (
+        f"The runs at 00{RUN_MINUTE}, 04{RUN_MINUTE} and so on every 4 hours, UTC. Stocks have the "
+        "same boundaries, so a day has two or three candles (2.5 and 4 hours in summer; 1.5, 4 and "
+        "1 in winter)."
+    ),
+    "1d": f"The run at 00{RUN_MINUTE} UTC. A stock's candle is its trading day.",
+    "publication": "A change appears in the feed 3 to 5 minutes after its candle closes.",
+    "recommended_poll_interval_s": POLL_INTERVAL_S,
+}
 
 DESCRIPTION = (
     "Returns the coverage of this service: every tracked asset, each indicator and the endpoints "
@@ -118,7 +121,7 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
         legacy_indicator_keys=[_build_dexter_key(coverage)],
         tiers=Tiers(universe=_build_universe_tier(coverage), alerts=_build_alerts_tier(coverage)),
         coverage=_build_coverage(coverage, selected),
-        cadence=CADENCE,
+        cadence=_build_cadence(coverage),
         meta=_build_meta(coverage, snapshot, context.clock()),
     )
 
@@ -226,6 +229,11 @@ def _build_coverage(coverage: Coverage, selected: Container[str]) -> CatalogCove
             if asset.ticker in selected
         ],
     )
+
+
+def _build_cadence(coverage: Coverage) -> Cadence:
+    publication = [str(CADENCE["publication"]), *list_timing_exceptions(coverage)]
+    return Cadence.model_validate(CADENCE | {"publication": " ".join(publication)})
 
 
 def _build_meta(coverage: Coverage, snapshot: Snapshot | None, now: int) -> CatalogMeta:

@@ -19,7 +19,7 @@ from schemas.vocabulary import (
 )
 from serving.argument_values import find_asset, find_indicator, parse_instant_ms
 from serving.context import Context
-from serving.freshness import build_freshness
+from serving.freshness import build_freshness, list_timing_exceptions
 from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 from store.market_rows import MAX_OFFSET, FeedQuery, FeedRow
@@ -88,7 +88,7 @@ async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
         meta=SignalsMeta(
             **build_freshness(snapshot, context.clock(), *notes, timeframe=timeframe),
             retention_days=RETENTION_DAYS,
-            timing=TIMING_NOTE,
+            timing=" ".join([TIMING_NOTE, *list_timing_exceptions(snapshot.coverage)]),
             cooldown=COOLDOWN_NOTE,
             close=CLOSE_NOTE,
         ),

@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from compute.bars import DAY_S, HOUR_S
+from compute.bars import DAY_S
 from compute.sessions import list_expected_bars
-from compute.sources.live import HISTORY_S, MAX_SKEW_MS, LiveSource
+from compute.sources.live import HISTORY_S, MAX_SKEW_MS, LiveSource, choose_period_s
 from compute.sources.venue import Venue, VenueError
 from compute.universe import Asset, Listing, Universe
 from schemas.clock import Clock
@@ -247,16 +247,16 @@ class _BarChecks:
 
     async def _has_history(self, ticker: str) -> bool:
         """Return whether a venue has bars of the first day of the needed history."""
-        listing = self._listings[ticker]
-        start = _find_history_start(self._covered[ticker], self._now)
+        listing, asset = self._listings[ticker], self._covered[ticker]
+        start, period_s = _find_history_start(asset, self._now), choose_period_s(asset.session)
         try:
             bars = await self._venues[listing.venue].fetch_bars(
-                listing.symbol, start, start + DAY_S
+                listing.symbol, start, start + DAY_S, period_s
             )
         except VenueError:
             # The check of fresh bars reports this venue, so do not report its assets twice.
             return True
-        return any(start < bar.open_time + HOUR_S <= start + DAY_S for bar in bars)
+        return any(start < bar.open_time + period_s <= start + DAY_S for bar in bars)
 
     async def _is_fresh(self, ticker: str) -> bool:
         if self._listings[ticker].venue in self._failure_reasons:
@@ -272,4 +272,4 @@ def _find_history_start(asset: Asset, now: int) -> int:
     """Return when the first trading day needed for 1d readings opens (epoch seconds)."""
     due_bars = list_expected_bars(asset.session, now - HISTORY_S, now)
     days, first = np.unique(due_bars.day, return_index=True)
-    return int(due_bars.open_time[first[-min(MIN_HISTORY_DAYS, len(days))]])
+    return int(due_bars.begin_time[first[-min(MIN_HISTORY_DAYS, len(days))]])

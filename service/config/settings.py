@@ -69,7 +69,7 @@ class Settings(BaseModel):
     )
     alpaca_key_id: EmptyAsNone[str] = Field(
         default=None,
-        description="Key id for Alpaca's market data; the live source needs it for equities.",
+        description="Key id for Alpaca's market data of equities (free plan: 15 minutes later).",
     )
     alpaca_secret_key: EmptyAsNone[SecretStr] = Field(
         default=None, description="Secret key that belongs to SIGNALS_ALPACA_KEY_ID."

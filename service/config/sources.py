@@ -3,12 +3,13 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from compute.bars import NO_BARS, Series
 from compute.sources.files import FilesSource
+from compute.sources.history_diff import StoredBarsLoader
 from compute.sources.live import LiveSource
 from compute.sources.simulated import SimulatedSource, compute_origin, parse_origin
 from compute.sources.source import Source
@@ -42,7 +43,12 @@ async def open_source(
             source = FilesSource(settings.bars_folder, universe)
         else:
             origin = None if stored_source is None else parse_origin(stored_source)
-            source = SimulatedSource(universe, origin or compute_origin(clock() // 1000), clock)
+            source = SimulatedSource(
+                universe,
+                origin or compute_origin(clock() // 1000),
+                clock,
+                load_stored_bars=create_bar_loader(store),
+            )
         check_same_source(settings, stored_source, source.name)
         yield source
 
@@ -74,7 +80,7 @@ def read_monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def create_bar_loader(store: MarketStore | None) -> Callable[[str, int], Awaitable[Series]]:
+def create_bar_loader(store: MarketStore | None) -> StoredBarsLoader:
     """Return a loader of stored hourly bars opened after a given time; no store, no bars."""
 
     async def load_bars(ticker: str, after: int) -> Series:

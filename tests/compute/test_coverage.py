@@ -165,3 +165,22 @@ async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, f
         await store.commit(make_batch(later, []))
         assert await started_with(*some) == dropped
         assert await started_with(*all_) == {"BTC": None, "IBM": None, "DOGE": None}
+
+
+def test_recorded_assets_with_bars_off_the_hour_are_marked(tmp_path: Path):
+    write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + 9 * 3600)))
+    off_hour = [START, START + 3600, START + 2 * 3600 + 1800]
+    write_bars(tmp_path, "NVDA", make_bars("NVDA", off_hour))
+    write_bars(tmp_path, "IBM", make_bars("IBM", list_opens(START + 1800, END, 24)), "1d")
+    universe = universe_of(asset("BTC"), asset("IBM"), asset("NVDA"), asset("TSLA"))
+    source = FilesSource(tmp_path, universe)
+    made = build_coverage(universe, source, INDICATORS, 0, to_market_ms(END))
+    assert made.off_hour_tickers == ("NVDA",)
+    assert Coverage.model_validate_json(made.model_dump_json()) == made
+
+
+def test_a_coverage_of_an_earlier_version_has_no_asset_off_the_hour():
+    document = covered("BTC").model_dump(mode="json")
+    for one in document["assets"]:
+        del one["has_off_hour_bars"]
+    assert Coverage.model_validate(document).off_hour_tickers == ()

@@ -140,7 +140,7 @@ async def test_missed_hours_are_caught_up_in_order_and_dated_when_they_were_writ
     assert all(row.created_at // 1000 == row.close_time + 180 for row in backfill)
 
 
-@pytest.mark.clause("1.30", "3.2.8")
+@pytest.mark.clause("1.47", "3.2.8")
 async def test_late_assets_step_in_the_retries_of_their_hour_or_in_the_next_run(
     tmp_path: Path,
 ):

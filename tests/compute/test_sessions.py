@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from pandas.tseries import holiday
 
-from compute.bars import DAY_S, HOUR_S, compute_close_time
+from compute.bars import DAY_S, HOUR_S
 from compute.sessions import (
     MOURNING_DAYS,
     Calendar,
@@ -24,6 +24,7 @@ from compute.sessions import (
     is_early_close,
     list_expected_bars,
     list_holidays,
+    opens_off_hour,
 )
 from compute.universe import Session
 from tests.support.bar_sets import get_recorded_folder, require_recorded
@@ -39,9 +40,9 @@ def utc(text: str) -> int:
 
 
 def local_openings(session: Session, day: str) -> list[str]:
-    """Return the New York opening times of the bars that close within a UTC day."""
+    """Return when, in New York, the bars that close within a UTC day begin to trade."""
     start = utc(day)
-    opens = list_expected_bars(session, start, start + DAY_S).open_time.tolist()
+    opens = list_expected_bars(session, start, start + DAY_S).begin_time.tolist()
     return [datetime.fromtimestamp(at, NEW_YORK).strftime("%H:%M") for at in opens]
 
 
@@ -68,16 +69,39 @@ def test_the_range_leaves_out_its_start_and_takes_in_its_end():
 
 @pytest.mark.parametrize("session", ["XNYS", "XNAS"])
 def test_an_exchange_has_seven_bars_from_half_past_nine(session: Session):
-    openings = ["09:30", "10:30", "11:30", "12:30", "13:30", "14:30", "15:30"]
+    openings = ["09:30", "10:00", "11:00", "12:00", "13:00", "14:00", "15:00"]
     assert local_openings(session, "2026-03-06") == openings
     assert count_bars_per_day(session) == 7
 
 
-def test_an_exchange_bar_counts_as_closing_at_the_next_full_hour():
-    bars = list_expected_bars("XNYS", utc("2026-03-06"), utc("2026-03-07"))
-    assert bars.close_time.tolist() == compute_close_time(bars.open_time, HOUR_S).tolist()
-    assert bars.close_time[0] == utc("2026-03-06T16:00")
-    assert bars.close_time[-1] == utc("2026-03-06T22:00")
+@pytest.mark.parametrize("session", ["XNYS", "XNAS", "XSIM"])
+@pytest.mark.parametrize(
+    ("day", "closes"),
+    [
+        ("2026-03-06", range(10, 17)),  # winter
+        ("2026-07-06", range(10, 17)),  # summer, the day after a holiday and a weekend
+        ("2027-11-26", range(10, 14)),  # an early close
+    ],
+)
+def test_an_exchange_bar_closes_at_the_full_hour_at_which_its_trading_ends(
+    session: Calendar, day: str, closes: range
+):
+    local = [datetime.fromisoformat(f"{day}T{hour}:00").replace(tzinfo=NEW_YORK) for hour in closes]
+    bars = list_expected_bars(session, utc(day), utc(day) + DAY_S)
+    assert bars.close_time.tolist() == [int(at.timestamp()) for at in local]
+    assert bars.open_time.tolist() == [int(at.timestamp()) - HOUR_S for at in local]
+    assert bars.begin_time.tolist() == [
+        bars.open_time[0] + HOUR_S // 2,
+        *bars.open_time[1:].tolist(),
+    ]
+    assert opens_off_hour(session)
+
+
+@pytest.mark.parametrize("session", ["24x7", "24x5"])
+def test_a_session_that_opens_on_the_hour_has_whole_hours_only(session: Session):
+    bars = list_expected_bars(session, utc("2026-03-01"), utc("2026-04-01"))
+    assert bars.begin_time.tolist() == bars.open_time.tolist()
+    assert not opens_off_hour(session)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +115,7 @@ def test_an_exchange_bar_counts_as_closing_at_the_next_full_hour():
 )
 def test_an_exchange_opens_at_the_same_new_york_time_all_year(day: str, first: str):
     start = utc(day)
-    assert list_expected_bars("XNYS", start, start + DAY_S).open_time[0] == utc(first)
+    assert list_expected_bars("XNYS", start, start + DAY_S).begin_time[0] == utc(first)
 
 
 def test_spot_metals_trade_from_sunday_evening_to_friday_with_an_hour_off_a_day():
@@ -164,28 +188,15 @@ def test_holidays_on_a_weekend_are_observed_as_the_exchanges_do(day: str, is_ope
 @pytest.mark.parametrize(
     ("day", "openings"),
     [
-        ("2025-07-03", ["09:30", "10:30", "11:30", "12:30"]),
-        ("2025-11-28", ["09:30", "10:30", "11:30", "12:30"]),
-        ("2026-12-24", ["09:30", "10:30", "11:30", "12:30"]),
-        ("2026-07-02", ["09:30", "10:30", "11:30", "12:30", "13:30", "14:30", "15:30"]),
-        ("2021-12-23", ["09:30", "10:30", "11:30", "12:30", "13:30", "14:30", "15:30"]),
+        ("2025-07-03", ["09:30", "10:00", "11:00", "12:00"]),
+        ("2025-11-28", ["09:30", "10:00", "11:00", "12:00"]),
+        ("2026-12-24", ["09:30", "10:00", "11:00", "12:00"]),
+        ("2026-07-02", ["09:30", "10:00", "11:00", "12:00", "13:00", "14:00", "15:00"]),
+        ("2021-12-23", ["09:30", "10:00", "11:00", "12:00", "13:00", "14:00", "15:00"]),
     ],
 )
 def test_no_bar_opens_after_an_early_close(day: str, openings: list[str]):
     assert local_openings("XNYS", day) == openings
-
-
-@pytest.mark.parametrize(
-    ("day", "ends", "closes"),
-    [("2025-11-26", "21:00", "22:00"), ("2025-11-28", "18:00", "19:00")],
-)
-def test_trading_of_a_days_last_bar_ends_half_an_hour_after_it_opens(
-    day: str, ends: str, closes: str
-):
-    bars = list_expected_bars("XNYS", utc(day), utc(day) + DAY_S)
-    assert (bars.end_time - bars.open_time).tolist() == [HOUR_S] * (len(bars) - 1) + [HOUR_S // 2]
-    assert bars.end_time[-1] == utc(f"{day}T{ends}")
-    assert bars.close_time[-1] == utc(f"{day}T{closes}")
 
 
 @pytest.mark.filterwarnings("ignore:Series.values returning")
@@ -196,8 +207,8 @@ def test_days_and_their_ends_are_those_of_the_exchanges_since_2016():
     lasts = np.flatnonzero(np.append(np.diff(bars.day), 1))
     firsts = np.append(0, lasts[:-1] + 1)
     assert (DAY_S * bars.day[lasts]).tolist() == [int(day.timestamp()) for day in theirs.sessions]
-    assert bars.open_time[firsts].tolist() == [int(at.timestamp()) for at in theirs.opens]
-    assert bars.end_time[lasts].tolist() == [int(at.timestamp()) for at in theirs.closes]
+    assert bars.begin_time[firsts].tolist() == [int(at.timestamp()) for at in theirs.opens]
+    assert bars.close_time[lasts].tolist() == [int(at.timestamp()) for at in theirs.closes]
     early = [day.date() for day in theirs.sessions if is_early_close(day.date())]
     assert early == [day.date() for day in theirs.early_closes]
     assert {day.date() for day in theirs.adhoc_holidays if day.year >= 2016} == MOURNING_DAYS
@@ -233,7 +244,7 @@ def test_a_long_range_is_the_sum_of_its_parts(session: Session):
     whole = list_expected_bars(session, start, end)
     cuts = range(start, end, 7 * HOUR_S)
     parts = [list_expected_bars(session, a, min(a + 7 * HOUR_S, end)) for a in cuts]
-    for name in ("open_time", "close_time", "day", "slot"):
+    for name in ("begin_time", "close_time", "day", "slot"):
         joined = np.concatenate([getattr(part, name) for part in parts])
         assert getattr(whole, name).tolist() == joined.tolist()
     assert (np.diff(whole.close_time) >= HOUR_S).all()
@@ -250,8 +261,8 @@ def test_last_and_next_close_are_neighbours_in_the_calendar(session: Session):
 
 
 def test_the_next_close_over_a_long_weekend_is_on_the_day_after_the_holiday():
-    assert find_last_close("XNYS", utc("2026-07-05")) == utc("2026-07-02T21:00")
-    assert find_next_close("XNYS", utc("2026-07-02T21:00")) == utc("2026-07-06T15:00")
+    assert find_last_close("XNYS", utc("2026-07-05")) == utc("2026-07-02T20:00")
+    assert find_next_close("XNYS", utc("2026-07-02T20:00")) == utc("2026-07-06T14:00")
 
 
 def test_a_session_is_open_from_its_first_opening_to_its_last_close():
@@ -260,8 +271,8 @@ def test_a_session_is_open_from_its_first_opening_to_its_last_close():
         ("14:29:59", True),
         ("14:30:00", False),
         ("16:00:00", False),
-        ("21:59:59", False),
-        ("22:00:00", True),
+        ("20:59:59", False),
+        ("21:00:00", True),
     ):
         assert is_closed("XNAS", utc(day + at)) == closed, at
     assert is_closed("XNAS", utc("2026-01-19T16:00"))  # Martin Luther King
@@ -276,10 +287,11 @@ def test_bars_are_complete_up_to_the_clock_if_closed_else_to_the_newest_close():
         ("24x7", "12:34:56", "12:00:00"),
         ("24x7", "12:00:00", "12:00:00"),
         ("XNYS", "12:34:56", "12:34:56"),
+        ("XNYS", "14:29:59", "14:29:59"),
         ("XNYS", "14:59:59", "14:30:00"),
-        ("XNYS", "16:00:00", "16:00:00"),
-        ("XNYS", "16:59:59", "16:00:00"),
-        ("XNYS", "23:00:01", "23:00:01"),
+        ("XNYS", "15:00:00", "15:00:00"),
+        ("XNYS", "20:59:59", "20:00:00"),
+        ("XNYS", "21:00:01", "21:00:01"),
     ):
         assert find_session_watermark(session, utc(f"2026-01-20T{at}")) == utc(
             f"2026-01-20T{until}"
@@ -303,7 +315,7 @@ def test_recorded_bars_lie_in_the_calendar_and_no_full_day_is_missing(ticker: st
     ours = list_expected_bars("XNAS", recorded[0], recorded[-1] + HOUR_S)
     strays = [
         datetime.fromtimestamp(at, NEW_YORK).strftime("%Y-%m-%d %H:%M")
-        for at in sorted(set(recorded) - set(ours.open_time.tolist()))
+        for at in sorted(set(recorded) - set((ours.open_time + HOUR_S // 2).tolist()))
     ]
     assert strays == [
         "2025-07-03 13:00",  # the closing prints of the three early closes,

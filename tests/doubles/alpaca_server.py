@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -31,7 +30,6 @@ from tests.support.running_service import open_loopback_socket, run_app
 
 KEY_ID, SECRET_KEY = "PKDOUBLE0KEY", "double/secret+key"
 HALF_S, WITHHELD_S = 1800, 900
-NEW_YORK = ZoneInfo("America/New_York")
 SYMBOL = re.compile(r"[A-Z]{1,5}(\.[A-Z])?")
 BARS_PARAMETERS = {
     "symbols",
@@ -67,7 +65,8 @@ class DroppedResponse(Response):
 class AlpacaDouble:
     """What a venue holds and how it behaves; `clock` tells epoch ms.
 
-    Where it `is_disorderly`, bars come newest first and each of them twice.
+    Where it `is_disorderly`, bars come newest first and each of them twice. `withheld_s` is 0 with
+    a paid plan.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -76,6 +75,7 @@ class AlpacaDouble:
         self.assets: dict[str, str] = {}
         self.page_size = 10_000
         self.is_disorderly = False
+        self.withheld_s = WITHHELD_S
         self.requests: list[tuple[str, dict[str, str]]] = []
         self._clock = clock
         self._troubles: deque[Failure] = deque()
@@ -152,7 +152,7 @@ class AlpacaDouble:
         invalid = [symbol for symbol in symbols if not SYMBOL.fullmatch(symbol)]
         if invalid:
             return _build_error(400, f"invalid symbol: {invalid[0]}")
-        if end > self._clock() / 1000 - WITHHELD_S:
+        if end > self._clock() / 1000 - self.withheld_s:
             return _build_error(403, "subscription does not permit querying recent SIP data")
         openings = range(-(-start // HALF_S) * HALF_S, end + 1, HALF_S)
         held = [(symbol, self.bars.get(symbol, {})) for symbol in sorted(symbols)]
@@ -170,18 +170,6 @@ class AlpacaDouble:
         is_last = begin + size >= len(found)
         token = None if is_last else base64.b64encode(str(begin + size).encode()).decode()
         return JSONResponse({"bars": page, "next_page_token": token})
-
-
-def split_bar(bar: RawBar) -> list[RawBar]:
-    """Return half hours that join to an hourly bar, in whole shares; a day's last is one itself."""
-    if datetime.fromtimestamp(bar.open_time, NEW_YORK).hour == 15:
-        return [bar]
-    middle, early = (bar.high + bar.low) / 2, bar.volume // 3
-    low, high = min(bar.open, middle), max(bar.close, middle)
-    return [
-        RawBar(bar.open_time, bar.open, bar.high, low, middle, early),
-        RawBar(bar.open_time + HALF_S, middle, high, bar.low, bar.close, bar.volume - early),
-    ]
 
 
 def _format_bar(bar: RawBar) -> dict[str, Any]:

@@ -144,6 +144,9 @@ class ScriptedSource:
     def get_listing(self, ticker: str) -> None:
         return None
 
+    def has_off_hour_bars(self, ticker: str) -> bool:
+        return False
+
     def get_delay_s(self, ticker: str) -> int:
         return self.venue_delays.get(ticker, 0)
 

@@ -56,7 +56,9 @@ class ScriptedVenue:
     async def fetch_symbols(self) -> frozenset[str]:
         return await self._answer("listed", frozenset({"X"}))
 
-    async def fetch_bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
+    async def fetch_bars(
+        self, symbol: str, after: int, until: int, period_s: int
+    ) -> Sequence[RawBar]:
         return await self._answer(symbol, BARS)
 
     async def fetch_funding(

@@ -58,7 +58,8 @@ def write_generated_bars(folder: Path, rows: int) -> None:
         _write_funding(folder / f"{ticker}_funding.csv", opened + HOUR_S, random)
     for ticker, price in HOURLY_STOCKS.items():
         sessions = list_expected_bars("XNAS", END - rows * HOUR_S * 6, END)
-        opened = sessions.open_time[-min(rows, 1740) :]
+        # Recorded bars are cut from the opening on, at half past.
+        opened = sessions.open_time[-min(rows, 1740) :] + HOUR_S // 2
         _write_bars(folder / f"{ticker}_1h.csv", opened, price, _open_random(ticker))
     for ticker, price in DAILY_STOCKS.items():
         days = END // DAY_S - np.arange(rows * 7 // 5, 0, -1)

@@ -1,7 +1,7 @@
 """A small live service on the venue double, with five assets of three venues."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -11,8 +11,10 @@ from pathlib import Path
 from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import OpenPipeline
 from compute.hourly_pipeline import HourlyPipeline
+from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
+from compute.sessions import opens_off_hour
 from compute.sources.alpaca import AlpacaVenue
 from compute.sources.ccxt_venue import CcxtVenue, rebase_url
 from compute.sources.live import LiveSource
@@ -36,7 +38,8 @@ HISTORY_S = 20 * DAY_S
 RETRY_POLICY = DEFAULT_RETRY_POLICY._replace(first_wait_s=0.0)
 
 
-def _make_asset(ticker: str, venue: str, symbol: str, **more: object) -> Asset:
+def make_asset(ticker: str, venue: str, symbol: str, **more: object) -> Asset:
+    """Return an asset, by default a coin; `more` are its other fields."""
     plain = {
         "ticker": ticker,
         "name": ticker,
@@ -52,11 +55,11 @@ def _make_asset(ticker: str, venue: str, symbol: str, **more: object) -> Asset:
 OKX_BTC = Listing(venue="okx", symbol="BTC/USDT", perpetual="BTC/USDT:USDT")
 UNIVERSE = Universe(
     assets=(
-        _make_asset("BTC", "binance", "BTC/USDT", perpetual="BTC/USDT:USDT", fallbacks=(OKX_BTC,)),
-        _make_asset("ETH", "binance", "ETH/USDT"),
-        _make_asset("OKB", "okx", "OKB/USDT"),
-        _make_asset("NVDA", "alpaca", "NVDA", asset_class="stock", session="XNAS"),
-        _make_asset("XAU", "binance", "XAU/USDT:USDT", asset_class="metal", session="24x5"),
+        make_asset("BTC", "binance", "BTC/USDT", perpetual="BTC/USDT:USDT", fallbacks=(OKX_BTC,)),
+        make_asset("ETH", "binance", "ETH/USDT"),
+        make_asset("OKB", "okx", "OKB/USDT"),
+        make_asset("NVDA", "alpaca", "NVDA", asset_class="stock", session="XNAS"),
+        make_asset("XAU", "binance", "XAU/USDT:USDT", asset_class="metal", session="24x5"),
     ),
     renamed_on=date(2026, 8, 17),
 )
@@ -119,10 +122,10 @@ async def list_universe(
 
 
 def list_markets(double: VenuesDouble, universe: Universe, made: Mapping[str, Market]) -> None:
-    """List hourly markets for all listings of the universe; at Alpaca, half-hourly ones."""
+    """List hourly markets for all listings of the universe; half-hourly ones for stocks."""
     for ticker, market in made.items():
+        is_stock = opens_off_hour(universe.by_ticker[ticker].session)
         for listing in universe.by_ticker[ticker].listings:
-            is_stock = listing.venue == "alpaca"
             venue = double.get_venue(listing.venue)
             venue.add_listing(listing.symbol, halve_bars(market) if is_stock else market)
             if listing.perpetual is not None:
@@ -138,6 +141,7 @@ async def open_live_service(
     patience: RetryPolicy = RETRY_POLICY,
     history_s: int = HISTORY_S,
     timeout_s: float = 5.0,
+    indicators: Sequence[Indicator] = INDICATORS,
 ) -> AsyncIterator[LiveService]:
     """Open a live service without pauses, before its first run."""
     waits: list[float] = []
@@ -160,7 +164,7 @@ async def open_live_service(
         opened.push_async_callback(store.close)
         source = LiveSource(universe, venues, clock, create_bar_loader(store), history_s)
         await source.open(await load_listings(store))
-        open_pipeline = partial(HourlyPipeline.open, store, source, universe, INDICATORS, clock)
+        open_pipeline = partial(HourlyPipeline.open, store, source, universe, indicators, clock)
         runs = await open_pipeline()
         yield LiveService(source, runs, open_pipeline, store, clock, waits, clients)
 

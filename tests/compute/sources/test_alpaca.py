@@ -1,14 +1,12 @@
-"""Alpaca's bars over a real socket: joined in pairs, with few requests, and every failure."""
+"""Alpaca's bars over a real socket: as published, with few requests, and every failure."""
 
 import asyncio
-import csv
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
 
-from compute.bars import DAY_S, HOUR_S, RawBar, validate_bars
-from compute.sessions import list_expected_bars
+from compute.bars import DAY_S, HOUR_S, RawBar
 from compute.sources.alpaca import SETTING_NAMES, AlpacaVenue
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from tests.doubles.alpaca_server import (
@@ -17,9 +15,7 @@ from tests.doubles.alpaca_server import (
     AlpacaDouble,
     Failure,
     run_alpaca_double,
-    split_bar,
 )
-from tests.support.bar_sets import generate_folder
 
 pytestmark = pytest.mark.clause("live")
 
@@ -58,90 +54,65 @@ def around_the_clock(day: int) -> list[RawBar]:
     return [half(opened, 100.0 + place) for place, opened in enumerate(openings)]
 
 
-def test_bars_may_come_a_quarter_of_an_hour_after_their_close():
-    venue: Venue = AlpacaVenue("key", "secret")
-    assert (venue.name, venue.delay_s) == ("alpaca", 900)
-
-
-async def test_half_hours_are_joined_in_pairs_from_half_past_nine(
-    alpaca: AlpacaDouble, venue: AlpacaVenue
-):
-    first = RawBar(OPENING, 10.0, 12.0, 9.0, 11.0, 300.0)
-    second = RawBar(OPENING + HALF_S, 11.0, 11.5, 8.0, 8.5, 40.0)
-    alpaca.add_bars("NVDA", [first, second])
-    bars = await venue.fetch_bars("NVDA", DAY, DAY + DAY_S)
-    assert bars == [RawBar(OPENING, 10.0, 12.0, 8.0, 8.5, 340.0)]
-
-
-@pytest.mark.parametrize("missing", [0, 1])
-async def test_a_pair_with_one_half_that_never_traded_is_still_a_bar(
-    alpaca: AlpacaDouble, venue: AlpacaVenue, missing: int
-):
-    pair = [half(OPENING, 10.0), half(OPENING + HALF_S, 20.0)]
-    left = pair[1 - missing]
-    alpaca.add_bars("NVDA", [left])
-    assert await venue.fetch_bars("NVDA", DAY, DAY + DAY_S) == [left._replace(open_time=OPENING)]
-
-
-async def test_bars_outside_regular_hours_are_left_out(alpaca: AlpacaDouble, venue: AlpacaVenue):
-    """An early close, a holiday and a whole day, with trading around the clock."""
-    traded = {
-        bar.open_time: bar
-        for day in (EVE, EVE + DAY_S, EVE + 2 * DAY_S)
-        for bar in around_the_clock(day)
-    }
-    alpaca.add_bars("NVDA", traded.values())
-    short, whole = (EVE + after + 14 * HOUR_S + HALF_S for after in (0, 2 * DAY_S))
-    bars = await venue.fetch_bars("NVDA", EVE, EVE + 3 * DAY_S)
-    assert [bar.open_time for bar in bars] == [
-        *range(short, short + 4 * HOUR_S, HOUR_S),
-        *range(whole, whole + 7 * HOUR_S, HOUR_S),
-    ]
-    for place, bar in enumerate(bars):
-        is_days_last = place in (3, 10)
-        assert bar.volume == (10.0 if is_days_last else 20.0)
-        assert bar.close == traded[bar.open_time + (0 if is_days_last else HALF_S)].close
-
-
-async def test_only_bars_that_close_in_the_window_are_requested_and_the_newest_end_long_ago(
+async def test_bars_of_all_hours_are_returned_as_published(
     alpaca: AlpacaDouble, venue: AlpacaVenue
 ):
     alpaca.add_bars("NVDA", around_the_clock(DAY))
-    bars = await venue.fetch_bars("NVDA", DAY + 17 * HOUR_S, DAY + 19 * HOUR_S)
-    assert [bar.open_time for bar in bars] == [OPENING + 2 * HOUR_S, OPENING + 3 * HOUR_S]
+    whole = await venue.fetch_bars("NVDA", DAY, DAY + DAY_S, HALF_S)
+    assert whole == [bar for bar in around_the_clock(DAY) if bar.open_time < DAY + DAY_S]
+
+
+async def test_only_bars_that_close_in_the_window_are_requested(
+    alpaca: AlpacaDouble, venue: AlpacaVenue
+):
+    alpaca.add_bars("NVDA", around_the_clock(DAY))
+    bars = await venue.fetch_bars("NVDA", DAY + 17 * HOUR_S, DAY + 19 * HOUR_S, HALF_S)
+    first = DAY + 17 * HOUR_S
+    assert [bar.open_time for bar in bars] == [first + n * HALF_S for n in range(4)]
     [(path, given)] = alpaca.requests
     assert path == "stocks/bars"
     assert given == {
         "symbols": "NVDA",
         "timeframe": "30Min",
-        "start": "2026-01-20T16:30:00.000Z",
-        "end": "2026-01-20T18:00:00.000Z",
+        "start": "2026-01-20T17:00:00.000Z",
+        "end": "2026-01-20T18:30:00.000Z",
         "adjustment": "split",
         "limit": "10000",
         "sort": "asc",
     }
+    assert await venue.fetch_bars("NVDA", first, first, HALF_S) == []
+    assert len(alpaca.requests) == 1
 
 
-async def test_the_free_plan_returns_every_bar_at_the_full_hour_at_which_it_closes():
-    now_s = 0
-    async with run_alpaca_double(lambda: now_s * 1000) as alpaca:
-        venue = alpaca.create_venue()
-        for day in (EVE, DAY):
-            alpaca.add_bars("NVDA", around_the_clock(day))
-            for now_s in list_expected_bars("XNYS", day, day + DAY_S).close_time.tolist():
-                assert len(await venue.fetch_bars("NVDA", now_s - HOUR_S, now_s)) == 1
-        assert len(alpaca.requests) == 4 + 7
-        await venue.close()
+@pytest.mark.parametrize(("withheld_s", "delay_s"), [(900, 900), (0, 0)], ids=["free", "paid"])
+async def test_the_plan_decides_how_long_after_its_close_a_bar_may_come(
+    alpaca: AlpacaDouble, venue: AlpacaVenue, withheld_s: int, delay_s: int
+):
+    steady: Venue = venue
+    assert (steady.name, steady.delay_s) == ("alpaca", 900)
+    alpaca.withheld_s = withheld_s
+    await venue.fetch_symbols()
+    assert venue.delay_s == delay_s
 
 
-async def test_no_request_is_sent_while_the_exchange_is_closed(
+async def test_a_paid_plan_that_has_ended_delays_bars_from_the_next_try_on(
     alpaca: AlpacaDouble, venue: AlpacaVenue
 ):
-    alpaca.add_bars("NVDA", around_the_clock(DAY))
-    saturday = DAY + 4 * DAY_S
-    assert await venue.fetch_bars("NVDA", saturday, saturday + DAY_S) == []
-    assert await venue.fetch_bars("NVDA", DAY, DAY + 14 * HOUR_S) == []
-    assert alpaca.requests == []
+    alpaca.withheld_s = 0
+    await venue.fetch_symbols()
+    alpaca.withheld_s = 900
+    with pytest.raises(VenueError, match="withholds bars this new"):
+        await venue.fetch_bars("NVDA", NOW - HOUR_S, NOW + HALF_S, HALF_S)
+    assert venue.delay_s == 900
+
+
+async def test_a_plan_that_cannot_be_detected_is_no_paid_plan(
+    alpaca: AlpacaDouble, venue: AlpacaVenue
+):
+    alpaca.add_failures(Failure(), Failure(status=500))
+    with pytest.raises(VenueError, match="500"):
+        await venue.fetch_symbols()
+    assert venue.delay_s == 900
 
 
 async def test_all_calls_for_the_same_hours_in_one_turn_share_one_request(
@@ -150,8 +121,10 @@ async def test_all_calls_for_the_same_hours_in_one_turn_share_one_request(
     symbols = [f"A{chr(65 + place // 26)}{chr(65 + place % 26)}" for place in range(71)]
     for place, symbol in enumerate(symbols):
         alpaca.add_bars(symbol, [half(OPENING, 100.0 + place)])
-    close = DAY + 16 * HOUR_S
-    found = await asyncio.gather(*(venue.fetch_bars(s, close - HOUR_S, close) for s in symbols))
+    close = DAY + 15 * HOUR_S
+    found = await asyncio.gather(
+        *(venue.fetch_bars(s, close - HOUR_S, close, HALF_S) for s in symbols)
+    )
     assert [bars[0].open for bars in found] == [100.0 + place for place in range(71)]
     assert alpaca.requested_symbols == [symbols]
 
@@ -162,7 +135,7 @@ async def test_more_than_a_hundred_symbols_are_requested_by_the_hundred(
     symbols = [f"A{chr(65 + place // 26)}{chr(65 + place % 26)}" for place in range(230)]
     for symbol in symbols:
         alpaca.add_bars(symbol, [half(OPENING)])
-    found = await asyncio.gather(*(venue.fetch_bars(s, DAY, DAY + DAY_S) for s in symbols))
+    found = await asyncio.gather(*(venue.fetch_bars(s, DAY, DAY + DAY_S, HALF_S) for s in symbols))
     assert all(len(bars) == 1 for bars in found)
     assert [len(calls) for calls in alpaca.requested_symbols] == [100, 100, 30]
 
@@ -171,11 +144,11 @@ async def test_a_call_for_other_hours_is_another_request(alpaca: AlpacaDouble, v
     for symbol in ("IBM", "NVDA", "TSLA"):
         alpaca.add_bars(symbol, around_the_clock(DAY))
     found = await asyncio.gather(
-        venue.fetch_bars("NVDA", DAY, DAY + 16 * HOUR_S),
-        venue.fetch_bars("TSLA", DAY, DAY + 17 * HOUR_S),
-        venue.fetch_bars("IBM", DAY + HOUR_S, DAY + 16 * HOUR_S),
+        venue.fetch_bars("NVDA", DAY, DAY + 16 * HOUR_S, HALF_S),
+        venue.fetch_bars("TSLA", DAY, DAY + 17 * HOUR_S, HALF_S),
+        venue.fetch_bars("IBM", DAY + 1, DAY + 16 * HOUR_S + 1, HALF_S),
     )
-    assert [len(bars) for bars in found] == [1, 2, 1]
+    assert [len(bars) for bars in found] == [14, 16, 14]
     assert alpaca.requested_symbols == [["IBM", "NVDA"], ["TSLA"]]
 
 
@@ -183,13 +156,13 @@ async def test_a_cancelled_call_cancels_no_other(alpaca: AlpacaDouble, venue: Al
     for symbol in ("NVDA", "TSLA"):
         alpaca.add_bars(symbol, around_the_clock(DAY))
     alpaca.hold()
-    first = asyncio.ensure_future(venue.fetch_bars("NVDA", DAY, DAY + DAY_S))
-    other = asyncio.ensure_future(venue.fetch_bars("TSLA", DAY, DAY + DAY_S))
+    first = asyncio.ensure_future(venue.fetch_bars("NVDA", DAY, DAY + DAY_S, HALF_S))
+    other = asyncio.ensure_future(venue.fetch_bars("TSLA", DAY, DAY + DAY_S, HALF_S))
     while not alpaca.requests:  # noqa: ASYNC110 (the double offers no event)
         await asyncio.sleep(0)
     first.cancel()
     alpaca.release()
-    assert len(await other) == 7
+    assert len(await other) == 30
     assert first.cancelled()
 
 
@@ -198,16 +171,11 @@ async def test_pages_are_followed_to_the_last(alpaca: AlpacaDouble, venue: Alpac
     alpaca.page_size = size
     for symbol in ("NVDA", "TSLA"):
         alpaca.add_bars(symbol, around_the_clock(DAY)[11:24])
-    found = await asyncio.gather(*(venue.fetch_bars(s, DAY, DAY + DAY_S) for s in ("NVDA", "TSLA")))
-    assert [len(bars) for bars in found] == [7, 7]
+    found = await asyncio.gather(
+        *(venue.fetch_bars(s, DAY, DAY + DAY_S, HALF_S) for s in ("NVDA", "TSLA"))
+    )
+    assert [len(bars) for bars in found] == [13, 13]
     assert len(alpaca.requests) == -(-26 // size)
-
-
-async def test_bars_out_of_order_and_repeated_count_once(alpaca: AlpacaDouble, venue: AlpacaVenue):
-    alpaca.add_bars("NVDA", around_the_clock(DAY))
-    orderly = await venue.fetch_bars("NVDA", DAY, DAY + DAY_S)
-    alpaca.is_disorderly, alpaca.page_size = True, 7
-    assert await venue.fetch_bars("NVDA", DAY, DAY + DAY_S) == orderly
 
 
 @pytest.mark.parametrize(("spacing_s", "sent"), [(0.0, 2), (3600.0, 1)])
@@ -231,27 +199,8 @@ async def test_a_page_that_repeats_without_end_is_an_error(alpaca: AlpacaDouble)
     alpaca.page_size = 0
     alpaca.add_bars("NVDA", around_the_clock(DAY))
     with pytest.raises(VenueError, match="the same page twice"):
-        await venue.fetch_bars("NVDA", DAY, DAY + DAY_S)
+        await venue.fetch_bars("NVDA", DAY, DAY + DAY_S, HALF_S)
     await venue.close()
-
-
-@pytest.mark.parametrize("ticker", ["NVDA", "TSLA"])
-async def test_generated_hours_cut_into_halves_come_back_as_they_were(
-    alpaca: AlpacaDouble, venue: AlpacaVenue, ticker: str
-):
-    with (generate_folder() / f"{ticker}_1h.csv").open(newline="") as lines:
-        rows = [[float(cell) for cell in row.values()] for row in csv.DictReader(lines)]
-    hours = [RawBar(int(row[0]), *row[1:]) for row in rows]
-    recorded, _ = validate_bars(hours, HOUR_S)
-    after, until = recorded[0].open_time, recorded[-1].open_time + 2 * HOUR_S
-    expected = list_expected_bars("XNYS", after, until)
-    # An early close cuts the last hour of its day.
-    openings = set(expected.open_time[expected.end_time % HOUR_S == HOUR_S // 2].tolist())
-    openings |= set(expected.open_time[expected.slot == 6].tolist())
-    regular = [bar for bar in recorded if bar.open_time in openings]
-    for bar in regular:
-        alpaca.add_bars(ticker, split_bar(bar))
-    assert await venue.fetch_bars(ticker, after, until) == regular
 
 
 async def test_an_equity_settles_no_funding(venue: AlpacaVenue):
@@ -277,10 +226,10 @@ async def test_a_delisted_symbol_is_distinguished_from_one_that_did_not_trade(
     alpaca.add_bars("HALT")
     if status:
         alpaca.add_bars("GONE", status=status)
-    calls = (venue.fetch_bars(s, DAY, DAY + DAY_S) for s in ("NVDA", "HALT", "GONE"))
+    calls = (venue.fetch_bars(s, DAY, DAY + DAY_S, HALF_S) for s in ("NVDA", "HALT", "GONE"))
     traded, halted, gone = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(traded, list)
-    assert len(traded) == 7
+    assert len(traded) == 30
     assert halted == []
     assert isinstance(gone, UnknownSymbolError)
     assert "GONE" in gone.reason
@@ -290,10 +239,12 @@ async def test_an_invalid_symbol_fails_without_the_rest_of_its_batch(
     alpaca: AlpacaDouble, venue: AlpacaVenue
 ):
     alpaca.add_bars("NVDA", around_the_clock(DAY))
-    calls = (venue.fetch_bars(s, DAY, DAY + DAY_S) for s in ("BTC/USDT", "NVDA", "xyz:GOLD"))
+    calls = (
+        venue.fetch_bars(s, DAY, DAY + DAY_S, HALF_S) for s in ("BTC/USDT", "NVDA", "xyz:GOLD")
+    )
     pair, traded, perpetual = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(traded, list)
-    assert len(traded) == 7
+    assert len(traded) == 30
     for error, symbol in ((pair, "BTC/USDT"), (perpetual, "xyz:GOLD")):
         assert isinstance(error, UnknownSymbolError)
         assert symbol in error.reason
@@ -303,7 +254,7 @@ async def test_if_the_list_cannot_be_read_a_symbol_without_bars_is_not_called_un
     alpaca: AlpacaDouble, venue: AlpacaVenue
 ):
     alpaca.add_failures(Failure(), Failure(status=500))
-    assert await venue.fetch_bars("NVDA", DAY, DAY + DAY_S) == []
+    assert await venue.fetch_bars("NVDA", DAY, DAY + DAY_S, HALF_S) == []
     assert len(alpaca.requests) == 2
 
 
@@ -313,7 +264,7 @@ async def failure(alpaca: AlpacaDouble, *troubles: Failure, **options: object) -
     alpaca.add_bars("TSLA", around_the_clock(DAY))
     alpaca.add_failures(*troubles)
     venue = alpaca.create_venue(**options)
-    calls = (venue.fetch_bars(symbol, DAY, DAY + DAY_S) for symbol in ("NVDA", "TSLA"))
+    calls = (venue.fetch_bars(symbol, DAY, DAY + DAY_S, HALF_S) for symbol in ("NVDA", "TSLA"))
     errors = await asyncio.gather(*calls, return_exceptions=True)
     await venue.close()
     assert len(alpaca.requests) <= 1, "a failed request is not sent again for each who waits"
@@ -406,6 +357,6 @@ async def test_a_socket_that_hangs_times_out(alpaca: AlpacaDouble):
 async def test_an_address_without_a_listener_is_a_venue_error():
     venue = AlpacaVenue("key", "secret", data_address="http://127.0.0.1:1", spacing_s=0.0)
     with pytest.raises(VenueError, match="alpaca cannot be read: ConnectError"):
-        await venue.fetch_bars("NVDA", DAY, DAY + DAY_S)
+        await venue.fetch_bars("NVDA", DAY, DAY + DAY_S, HALF_S)
     await venue.close()
     await venue.close()

@@ -10,6 +10,7 @@ import pytest
 from compute.bars import DAY_S, HOUR_S
 from compute.sources.ccxt_venue import CcxtVenue
 from compute.sources.venue import UnknownSymbolError, VenueError
+from tests.doubles.venues.market import Market
 from tests.doubles.venues.round_number_market import HOUR, make_bar, make_market
 from tests.doubles.venues.server import VenuesDouble
 from tests.support.ccxt_exchanges import EXCHANGES, PERPETUALS, SYMBOLS
@@ -55,7 +56,7 @@ async def test_bars_are_those_that_close_in_the_requested_hours(
 ) -> None:
     symbol = SYMBOLS[name][0]
     double.get_venue(name).add_listing(symbol, make_market())
-    bars = await opened(name).fetch_bars(symbol, HOUR - 3 * HOUR_S, HOUR)
+    bars = await opened(name).fetch_bars(symbol, HOUR - 3 * HOUR_S, HOUR, HOUR_S)
     requested = [one for one in bars if HOUR - 3 * HOUR_S <= one.open_time < HOUR]
     assert sorted(requested) == [make_bar(-3), make_bar(-2), make_bar(-1)]
     if name != "kraken":
@@ -71,7 +72,7 @@ async def test_a_long_history_is_read_in_pages_across_its_gaps(
     venue.add_listing(symbol, make_market(before=hours)).withhold(
         HOUR - 900 * HOUR_S, HOUR - 500 * HOUR_S
     )
-    bars = await opened(name).fetch_bars(symbol, HOUR - (hours + 50) * HOUR_S, HOUR)
+    bars = await opened(name).fetch_bars(symbol, HOUR - (hours + 50) * HOUR_S, HOUR, HOUR_S)
     read = [(one.open_time - HOUR) // HOUR_S for one in bars if one.open_time < HOUR]
     first = -4999 if name == "hyperliquid" else -hours
     there = [n for n in range(first, 0) if not -900 <= n <= -500]
@@ -158,7 +159,7 @@ async def test_a_list_that_cannot_be_saved_stops_nothing(
     (tmp_path / "file").touch()
     client = opened("binance", folder=tmp_path / folder)
     assert await client.fetch_symbols() == {"BTC/USDT"}
-    assert await client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR)
+    assert await client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR, HOUR_S)
     assert double.get_venue("binance").count_requests("api/v3/exchangeInfo") == 1
 
 
@@ -188,9 +189,11 @@ async def test_bars_of_a_relisted_symbol_come_within_an_hour(
     client, span = opened("binance"), (HOUR - HOUR_S, HOUR)
     await client.fetch_symbols()
     double.get_venue("binance").add_listing("BTC/USDT", make_market())
-    assert isinstance(await refusal(client.fetch_bars("BTC/USDT", *span)), UnknownSymbolError)
+    assert isinstance(
+        await refusal(client.fetch_bars("BTC/USDT", *span, HOUR_S)), UnknownSymbolError
+    )
     clock.now += HOUR_S * 1000
-    assert await client.fetch_bars("BTC/USDT", *span)
+    assert await client.fetch_bars("BTC/USDT", *span, HOUR_S)
 
 
 async def test_a_symbol_delisted_between_two_lists_is_reported_as_unknown(
@@ -200,7 +203,7 @@ async def test_a_symbol_delisted_between_two_lists_is_reported_as_unknown(
     client = opened("binance")
     await client.fetch_symbols()
     double.get_venue("binance").remove_listing("BTC/USDT")
-    error = await refusal(client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR))
+    error = await refusal(client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR, HOUR_S))
     assert isinstance(error, UnknownSymbolError)
     assert error.reason == "binance does not list BTC/USDT, or no longer does"
 
@@ -210,7 +213,7 @@ async def test_a_symbol_that_is_not_listed_is_reported_as_unknown(
     double: VenuesDouble, opened: Open, name: str
 ) -> None:
     double.get_venue(name).add_listing(SYMBOLS[name][0].replace("BTC", "DOGE"), make_market())
-    error = await refusal(opened(name).fetch_bars(SYMBOLS[name][0], HOUR - HOUR_S, HOUR))
+    error = await refusal(opened(name).fetch_bars(SYMBOLS[name][0], HOUR - HOUR_S, HOUR, HOUR_S))
     assert isinstance(error, UnknownSymbolError)
 
 
@@ -224,13 +227,13 @@ async def test_every_trouble_ends_as_one_line_and_the_next_answer_is_good(
     await client.fetch_symbols()
     for kind in ("rate_limited", "unavailable", "truncated", "dropped", "banned"):
         venue.add_failure(kind)
-        error = await refusal(client.fetch_bars(symbol, HOUR - HOUR_S, HOUR))
+        error = await refusal(client.fetch_bars(symbol, HOUR - HOUR_S, HOUR, HOUR_S))
         assert not isinstance(error, UnknownSymbolError), kind
         assert not error.is_permanent, kind
         assert error.reason.startswith(name), kind
         assert "\n" not in error.reason, kind
         assert len(error.reason) < 120, kind
-        assert await client.fetch_bars(symbol, HOUR - HOUR_S, HOUR), kind
+        assert await client.fetch_bars(symbol, HOUR - HOUR_S, HOUR, HOUR_S), kind
 
 
 async def test_the_requested_wait_is_reported(double: VenuesDouble, opened: Open) -> None:
@@ -240,7 +243,7 @@ async def test_the_requested_wait_is_reported(double: VenuesDouble, opened: Open
     await client.fetch_symbols()
     for wait_s in (17, None):
         venue.add_failure("rate_limited", retry_after_s=wait_s)
-        error = await refusal(client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR))
+        error = await refusal(client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR, HOUR_S))
         assert error.retry_after_s == wait_s
 
 
@@ -266,3 +269,16 @@ async def test_a_request_that_hangs_times_out(
         assert not error.is_permanent
     finally:
         await client.close()
+
+
+@pytest.mark.parametrize(("name", "halves"), [("binance", 3300), ("hyperliquid", 5500)])
+async def test_half_hours_are_read_in_pages_as_far_back_as_the_venue_has_them(
+    double: VenuesDouble, opened: Open, name: str, halves: int
+) -> None:
+    symbol, period_s = SYMBOLS[name][0], HOUR_S // 2
+    opens = range(HOUR - halves * period_s, HOUR, period_s)
+    rows = [make_bar(0)._replace(open_time=at, volume=float(at % 977)) for at in opens]
+    double.get_venue(name).add_listing(symbol, Market(rows, period_s=period_s))
+    bars = await opened(name).fetch_bars(symbol, opens[0] - DAY_S, HOUR, period_s)
+    read = sorted(bar for bar in bars if bar.open_time < HOUR)
+    assert read == (rows[-4999:] if name == "hyperliquid" else rows)

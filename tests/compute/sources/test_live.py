@@ -10,10 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from compute.audit.audit import Audit
-from compute.bars import DAY_S, HOUR_S, RawBar
+from compute.bars import DAY_S, HOUR_S, RawBar, Series
 from compute.hourly_loop import LATE_RETRY_DELAYS_S
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
+from compute.sources.live import join_session_bars
 from compute.sources.source import NotReadyError
 from compute.sources.venue import VenueError
 from compute.universe import Universe
@@ -49,6 +50,59 @@ def clock() -> ManualClock:
 def without_times(rows: list[ChangeRow]) -> list[tuple[object, ...]]:
     """Return the stored changes without `created_at` and `published`."""
     return [(r.ticker, r.indicator, r.timeframe, r.close_time, r.before, r.after) for r in rows]
+
+
+DAY = int(compute_midnight_s(date(2026, 9, 30)))
+HALF_S = HOUR_S // 2
+OPENING, CLOSING = DAY + 13 * HOUR_S + HALF_S, DAY + 20 * HOUR_S
+
+
+def half(opened: int, price: float = 100.0, volume: float = 10.0) -> RawBar:
+    return RawBar(opened, price, price + 1, price - 1, price + 0.5, volume)
+
+
+def join(*halves: RawBar, end: int = DAY + DAY_S) -> list[RawBar]:
+    joined = join_session_bars(Series.from_rows(halves, HALF_S), "XNAS", DAY, end)
+    columns = (joined.open, joined.high, joined.low, joined.close, joined.volume)
+    assert (joined.close_time == joined.open_time + HOUR_S).all()
+    return [RawBar(at, *row) for at, *row in zip(joined.open_time.tolist(), *columns, strict=True)]
+
+
+def test_half_hours_are_joined_by_clock_hour_and_the_first_one_is_a_bar_itself() -> None:
+    first = RawBar(OPENING, 10.0, 12.0, 9.0, 11.0, 300.0)
+    second = RawBar(OPENING + HALF_S, 11.0, 11.5, 8.0, 8.5, 40.0)
+    third = RawBar(OPENING + HOUR_S, 8.5, 8.75, 8.25, 8.5, 2.0)
+    assert join(first, second, third) == [
+        first._replace(open_time=DAY + 13 * HOUR_S),
+        RawBar(DAY + 14 * HOUR_S, 11.0, 11.5, 8.0, 8.5, 42.0),
+    ]
+
+
+def test_half_hours_outside_trading_hours_are_left_out() -> None:
+    around_the_clock = [half(at, 100.0 + n) for n, at in enumerate(range(DAY, DAY + DAY_S, HALF_S))]
+    joined = join(*around_the_clock)
+    assert [bar.open_time for bar in joined] == [*range(DAY + 13 * HOUR_S, CLOSING, HOUR_S)]
+    assert [bar.volume for bar in joined] == [10.0] + [20.0] * 6
+    opens = {bar.open_time: bar.open for bar in around_the_clock}
+    assert (joined[0].open, joined[1].open) == (opens[OPENING], opens[OPENING + HALF_S])
+    assert joined[-1].close == opens[CLOSING - HALF_S] + 0.5
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_an_hour_with_one_half_that_never_traded_is_still_a_bar(missing: int) -> None:
+    hour = DAY + 15 * HOUR_S
+    pair = [half(hour, 10.0), half(hour + HALF_S, 20.0)]
+    there = pair[1 - missing]
+    later = [half(hour + HOUR_S), half(hour + HOUR_S + HALF_S)]
+    assert join(there, *later)[0] == there._replace(open_time=hour)
+
+
+def test_the_newest_hour_waits_for_its_second_half() -> None:
+    hour = DAY + 15 * HOUR_S
+    pair = [half(hour, 10.0), half(hour + HALF_S, 20.0)]
+    assert join(*pair, end=hour + HOUR_S) != []
+    assert join(*pair[:1], end=hour + HOUR_S) == []
+    assert join(*pair, end=hour + HOUR_S - 1) == []
 
 
 async def test_a_first_start_builds_history_in_silence_and_publishes_later_changes(
@@ -411,7 +465,7 @@ async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
-    first = START + 3 * HOUR_S
+    first = START + 2 * HOUR_S
     async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.runs.run_until(START)
         await one.run_hour(first)

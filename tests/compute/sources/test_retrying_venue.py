@@ -47,7 +47,7 @@ def busy(wait_s: float | None = None) -> VenueError:
 
 
 async def fetch(steady: RetryingVenue, symbol: str = "X") -> Sequence[RawBar]:
-    return await steady.fetch_bars(symbol, 0, 3600)
+    return await steady.fetch_bars(symbol, 0, 3600, 3600)
 
 
 async def outcomes(steady: RetryingVenue, *symbols: str) -> list[Sequence[RawBar] | BaseException]:
@@ -73,7 +73,7 @@ async def test_results_of_a_venue_are_returned_unchanged(
 ) -> None:
     assert (steady.name, steady.delay_s) == ("scripted", 900)
     assert await steady.fetch_symbols() == {"X"}
-    assert await steady.fetch_bars("X", 0, 3600) == BARS
+    assert await steady.fetch_bars("X", 0, 3600, 3600) == BARS
     assert await steady.fetch_funding("X", 0, 3600) == [(3600, 0.0001)]
     assert await steady.fetch_time_ms() == clock.now
     assert not venue.is_closed

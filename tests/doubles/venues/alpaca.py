@@ -1,14 +1,14 @@
 """Alpaca's stock bars, and its trading API's clock and assets, as documented.
 
 Bars lie on the clock: hourly ones begin at full hours, so the first of a day has half an hour
-of regular trading. A market here has half-hour bars, or longer ones that begin at full hours.
+of regular trading. A market here has half-hour bars.
 """
 
 import base64
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import groupby, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compute.bars import DAY_S, HOUR_S, RawBar
 from compute.sessions import list_expected_bars
@@ -22,6 +22,9 @@ from tests.doubles.venues.venue import (
     VenueRequest,
 )
 
+if TYPE_CHECKING:
+    from tests.doubles.venues.server import VenuesDouble
+
 DATA, TRADING, PAPER = "data.alpaca.markets", "api.alpaca.markets", "paper-api.alpaca.markets"
 API_KEY_ID, API_SECRET_KEY = "PKDOUBLE", "double-secret"
 DELAY_S = 900
@@ -30,13 +33,16 @@ _PERIODS = {"30Min": 1800, "1Hour": HOUR_S}
 
 
 class Alpaca:
-    """An account without a subscription: the consolidated tape, older than 15 minutes."""
+    """An account for the consolidated tape; `withheld_s` is 0 with a paid subscription."""
 
     hosts = (DATA, TRADING, PAPER)
     failures: Mapping[FailureKind, Answer] = {
         "rate_limited": (429, {"message": "too many requests."}),
         "banned": (429, {"message": "too many requests."}),
     }
+
+    def __init__(self) -> None:
+        self.withheld_s = DELAY_S
 
     def to_key(self, symbol: Symbol) -> str:
         return symbol.base
@@ -48,12 +54,19 @@ class Alpaca:
         _authenticate(request)
         match request.host, request.path:
             case "data.alpaca.markets", "v2/stocks/bars":
-                return _answer_bars(venue, request)
+                return _answer_bars(venue, request, venue.now - self.withheld_s)
             case (_, "v2/clock"):
                 return _format_clock(venue.now_ms)
             case (_, "v2/assets"):
                 return [_format_asset(key) for key, _ in venue.list_tradable()]
         raise RefusedError(404, {"message": "endpoint not found."})
+
+
+def set_withheld_s(double: "VenuesDouble", seconds: int) -> None:
+    """Set how many of the newest seconds the account's plan withholds."""
+    dialect = double.get_venue("alpaca").dialect
+    assert isinstance(dialect, Alpaca)
+    dialect.withheld_s = seconds
 
 
 def _authenticate(request: VenueRequest) -> None:
@@ -65,13 +78,15 @@ def _authenticate(request: VenueRequest) -> None:
         raise RefusedError(403, {"message": "forbidden."})
 
 
-def _answer_bars(venue: VenueDouble, request: VenueRequest) -> Any:
-    """Return a page: symbol by symbol, each oldest first, at most `limit` bars in total."""
+def _answer_bars(venue: VenueDouble, request: VenueRequest, known: int) -> Any:
+    """Return a page: symbol by symbol, each oldest first, at most `limit` bars in total.
+
+    What happened after `known` is withheld.
+    """
     symbols = sorted(set(request.query.get("symbols", "").split(",")) - {""})
     limit = request.get_integer("limit", 1000)
     if not symbols or not 1 <= limit <= 10_000 or request.query.get("timeframe") not in _PERIODS:
         raise RefusedError(400, {"message": "invalid request parameters"})
-    known = venue.now - DELAY_S
     last = _parse_time(request.query.get("end"), known)
     if last > known and request.query.get("feed", "sip") == "sip":
         message = "subscription does not permit querying recent SIP data"
@@ -175,7 +190,7 @@ def _format_asset(symbol: str) -> dict[str, Any]:
 def _format_clock(now_ms: int) -> dict[str, Any]:
     now = now_ms // 1000
     around = list_expected_bars("XNYS", now - 10 * DAY_S, now + 10 * DAY_S)
-    openings = around.open_time[around.slot == 0].tolist()
+    openings = around.begin_time[around.slot == 0].tolist()
     next_open = next(at for at in openings if at > now)
     next_close = next(at + REGULAR_S for at in openings if at + REGULAR_S > now)
     stamp = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")

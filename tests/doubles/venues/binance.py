@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from compute.bars import HOUR_S, RawBar
-from tests.doubles.venues.market import EVER
+from compute.bars import RawBar
+from tests.doubles.venues.market import EVER, PERIODS
 from tests.doubles.venues.venue import (
     Answer,
     FailureKind,
@@ -116,7 +116,7 @@ def _format_contract(symbol: Symbol) -> dict[str, Any]:
 
 def _answer_klines(venue: VenueDouble, request: VenueRequest) -> Any:
     listing = _find_listing(venue, request)
-    if request.query.get("interval") != "1h":
+    if PERIODS.get(request.query.get("interval", "")) != listing.market.period_s:
         raise RefusedError(400, {"code": -1120, "msg": "Invalid interval."})
     most = 1000 if request.host == SPOT else 1500
     limit = min(request.get_integer("limit", 500), most)
@@ -127,7 +127,7 @@ def _answer_klines(venue: VenueDouble, request: VenueRequest) -> Any:
     )
     is_newest = "startTime" not in request.query
     bars = listing.market.get_page(venue.now, first, last, limit, is_newest=is_newest)
-    return [_format_kline(bar) for bar in bars]
+    return [_format_kline(bar, listing.market.period_s) for bar in bars]
 
 
 def _compute_futures_weight(limit: int) -> int:
@@ -135,9 +135,9 @@ def _compute_futures_weight(limit: int) -> int:
     return next((weight for most, weight in steps if limit <= most), 10)
 
 
-def _format_kline(bar: RawBar) -> list[Any]:
+def _format_kline(bar: RawBar, period_s: int) -> list[Any]:
     values = [format_decimal(value) for value in bar[1:]]
-    closed_ms = (bar.open_time + HOUR_S) * 1000 - 1
+    closed_ms = (bar.open_time + period_s) * 1000 - 1
     return [bar.open_time * 1000, *values, closed_ms, "0", 1, "0", "0", "0"]
 
 

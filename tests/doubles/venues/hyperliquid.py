@@ -7,8 +7,8 @@ A delisted perpetual stays in the list, marked, and keeps its bars.
 from collections.abc import Mapping
 from typing import Any
 
-from compute.bars import HOUR_S, RawBar
-from tests.doubles.venues.market import EVER
+from compute.bars import RawBar
+from tests.doubles.venues.market import EVER, PERIODS
 from tests.doubles.venues.venue import (
     Answer,
     FailureKind,
@@ -97,20 +97,21 @@ def _format_perpetual(name: str, is_listed: bool) -> dict[str, Any]:
 
 def _answer_candles(venue: VenueDouble, request: VenueRequest) -> Any:
     listing = _find_listing(venue, request)
-    if request.query.get("interval") != "1h":
+    interval, period_s = request.query.get("interval", ""), listing.market.period_s
+    if PERIODS.get(interval) != period_s:
         raise RefusedError(422, "Failed to deserialize the JSON body into the target type")
-    first = max(request.get_seconds("startTime", 0), venue.now - MAX_HISTORY * HOUR_S)
+    first = max(request.get_seconds("startTime", 0), venue.now - MAX_HISTORY * period_s)
     last = request.get_integer("endTime", EVER * 1000) // 1000
     traded_until = min(venue.now, listing.until_ms // 1000)
     bars = listing.market.get_page(traded_until, first, last, MAX_HISTORY)
     request.weight += len(bars) // 60
-    return [_format_candle(str(request.key), bar) for bar in bars]
+    return [_format_candle(str(request.key), interval, period_s, bar) for bar in bars]
 
 
-def _format_candle(coin: str, bar: RawBar) -> dict[str, Any]:
+def _format_candle(coin: str, interval: str, period_s: int, bar: RawBar) -> dict[str, Any]:
     opened, high, low, closed, volume = (format_decimal(value) for value in bar[1:])
     opened_ms = bar.open_time * 1000
-    times = {"t": opened_ms, "T": opened_ms + HOUR_S * 1000 - 1, "s": coin, "i": "1h"}
+    times = {"t": opened_ms, "T": opened_ms + period_s * 1000 - 1, "s": coin, "i": interval}
     return times | {"o": opened, "c": closed, "h": high, "l": low, "v": volume, "n": 1}
 
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from compute.bars import HOUR_S, RawBar
 
 EVER = 2**40
+PERIODS = {"30m": HOUR_S // 2, "1h": HOUR_S}
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def _to_rows(bars: Series) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]
 def halve_bars(market: Market) -> Market:
     """Return a stock's market in half-hour bars, as Alpaca has them.
 
-    Two halves make the hourly bar exactly; a day's last bar, of 15:30, is one half.
+    Two halves make the hourly bar exactly; a day's first bar, from 09:30 on, is one half.
     """
     halves = [half for bar in market.all_bars() for half in _halve_bar(bar)]
     return Market(halves, period_s=HALF_S)
@@ -64,8 +64,8 @@ def halve_bars(market: Market) -> Market:
 
 def _halve_bar(bar: RawBar) -> Iterator[RawBar]:
     local = datetime.fromtimestamp(bar.open_time, _NEW_YORK)
-    if (local.hour, local.minute) == (15, 30):
-        yield bar
+    if local.hour == 9:
+        yield bar._replace(open_time=bar.open_time + HALF_S)
         return
     opened, low, high, closed = bar.open, bar.low, bar.high, bar.close
     middle, half = (opened + closed) / 2, bar.volume / 2

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from compute.bars import HOUR_S, RawBar
-from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
+from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY, set_withheld_s
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.sample_markets import halve_bars
 from tests.doubles.venues.server import VenuesDouble
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.clause("live")
 
 OPENED = 1_790_775_000  # Wednesday 2026-09-30T13:30:00Z, 9:30 in New York
 HOURS = [
-    RawBar(OPENED + n * HOUR_S, 100.0 + n, 102.0 + n, 99.0 + n, 101.0 + n, 6000) for n in range(7)
+    RawBar(OPENED - 1800 + n * HOUR_S, 100.0 + n, 102.0 + n, 99.0 + n, 101.0 + n, 6000)
+    for n in range(7)
 ]
 KEYS = {"APCA-API-KEY-ID": API_KEY_ID, "APCA-API-SECRET-KEY": API_SECRET_KEY}
 DAY = {"timeframe": "30Min", "start": "2026-09-30", "end": "2026-09-30T20:00:00Z"}
@@ -68,8 +69,10 @@ async def test_hours_lie_on_the_clock_so_a_day_begins_with_half_of_one(
 ) -> None:
     rows = (await bars(client, symbols="NVDA", timeframe="1Hour"))["bars"]["NVDA"]
     assert [row["t"][11:16] for row in rows] == [f"{hour}:00" for hour in range(13, 20)]
-    assert rows[0]["v"] == HOURS[0].volume / 2
-    assert rows[1]["o"] == (HOURS[0].open + HOURS[0].close) / 2
+    assert [row["o"] for row in rows] == [hour.open for hour in HOURS]
+    assert (rows[0]["v"], rows[6]["c"]) == (HOURS[0].volume, HOURS[6].close)
+    halves = (await bars(client, symbols="NVDA", timeframe="30Min"))["bars"]["NVDA"]
+    assert [row["t"][11:16] for row in halves[:3]] == ["13:30", "14:00", "14:30"]
 
 
 async def test_the_newest_quarter_of_an_hour_is_refused_and_left_out_by_default(
@@ -82,7 +85,17 @@ async def test_the_newest_quarter_of_an_hour_is_refused_and_left_out_by_default(
     assert "recent SIP data" in refused.json()["message"]
     rows = (await bars(client, symbols="NVDA", end=""))["bars"]["NVDA"]
     assert rows[-1]["t"] == "2026-09-30T15:00:00Z"
-    assert rows[-1]["v"] < HOURS[1].volume / 2
+    assert rows[-1]["v"] < HOURS[2].volume / 2
+
+
+async def test_a_paid_plan_has_the_bar_of_this_minute(
+    evening_double: VenuesDouble, client: httpx.AsyncClient, clock: ManualClock
+) -> None:
+    clock.now = (OPENED + 2 * HOUR_S) * 1000
+    set_withheld_s(evening_double, 0)
+    rows = (await bars(client, symbols="NVDA", end="2026-09-30T15:30:00Z"))["bars"]["NVDA"]
+    assert rows[-1]["t"] == "2026-09-30T15:30:00Z"
+    assert rows[-2]["v"] == HOURS[2].volume / 2
 
 
 @pytest.mark.parametrize(
@@ -104,8 +117,8 @@ async def test_a_split_rescales_bars_that_are_requested_adjusted(
     evening_double.get_venue("alpaca").get_market("NVDA").split(10, at)
     adjusted = (await bars(client, symbols="NVDA", adjustment="split"))["bars"]["NVDA"]
     raw = (await bars(client, symbols="NVDA"))["bars"]["NVDA"]
-    assert (adjusted[0]["o"], adjusted[6]["o"]) == (10.0, 10.3)
-    assert (raw[0]["o"], raw[6]["o"]) == (100.0, 10.3)
+    assert (adjusted[0]["o"], adjusted[6]["o"]) == (10.0, 10.35)
+    assert (raw[0]["o"], raw[6]["o"]) == (100.0, 10.35)
 
 
 async def test_a_renamed_stock_has_bars_only_under_its_new_symbol(

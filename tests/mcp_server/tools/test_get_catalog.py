@@ -11,7 +11,8 @@ from mcp_server.tools.get_catalog import DESCRIPTION
 from schemas.catalog import CatalogIndicator
 from schemas.coverage import Coverage
 from schemas.vocabulary import INDICATOR_IDS
-from tests.support.bad_inputs import CATALOG, STATE, STATS
+from serving.freshness import list_timing_exceptions
+from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS
 from tests.support.promised_sizes import parse_size
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
@@ -307,6 +308,54 @@ async def test_the_cadence_is_a_run_at_minute_three_and_a_poll_every_900_seconds
     assert "00:03" in cadence["1d"]
     assert "3 to 5 minutes" in cadence["publication"]
     assert cadence["recommended_poll_interval_s"] == 900
+
+
+@pytest.mark.clause("1.30", "2.7.26", "2.13.9")
+@pytest.mark.parametrize(
+    ("traits", "expected"),
+    [
+        ({}, ""),
+        (
+            {"BTC": {"delay_s": 900}, "XAU": {"delay_s": 60}},
+            "Bars of BTC, XAU arrive up to 15 minutes after their close, so their rows come that "
+            "much later (meta.most_delay_seconds).",
+        ),
+        (
+            {"BTC": {"has_off_hour_bars": True}},
+            "Some recorded bars of BTC open off the hour: such a bar counts as closed at the next "
+            "full hour after it ends.",
+        ),
+    ],
+    ids=["punctual", "delayed", "off the hour"],
+)
+async def test_the_feed_and_the_catalog_name_the_assets_whose_rows_come_later(
+    served_alone, transport, traits, expected
+):
+    await served_alone.market.publish_coverage(changed(make_coverage("live"), **traits))
+    catalog = await served_alone.fetch_answer(transport, CATALOG)
+    feed = await served_alone.fetch_answer(transport, SIGNALS)
+    for text in (catalog["cadence"]["publication"], feed["meta"]["timing"]):
+        assert "3 to 5 minutes" in text
+        assert text.endswith(expected)
+        assert "Bars of" in text or "recorded" in text or not traits
+
+
+@pytest.mark.clause("1.30", "2.7.26")
+def test_of_many_assets_whose_rows_come_later_five_are_named():
+    tickers = [f"S{n}" for n in range(7)]
+    coverage = make_coverage("live")
+    first = coverage.assets[0]
+    many = [first.model_copy(update={"ticker": t, "delay_s": 900}) for t in tickers]
+    [sentence] = list_timing_exceptions(coverage.model_copy(update={"assets": tuple(many)}))
+    assert sentence.startswith("Bars of S0, S1, S2, S3, S4 and 2 more arrive")
+
+
+@pytest.mark.clause("2.7.26", "2.13.6")
+async def test_the_cadence_says_how_the_candles_of_stocks_are_cut(served, transport):
+    cadence = (await served.fetch_answer(transport, CATALOG))["cadence"]
+    assert "half an hour" in cadence["1h"]
+    assert "two or three candles" in cadence["4h"]
+    assert "trading day" in cadence["1d"]
 
 
 PARTLY = "data for 4 of the 5 assets"
