@@ -6,6 +6,7 @@ from pathlib import Path
 
 from service.commands.console import Finding
 from service.config.settings import Settings
+from service.config.stores import RESTORE_HINT
 from store.errors import StoreError
 from store.sqlite.copies import check_integrity
 from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, list_applied_migrations
@@ -22,15 +23,18 @@ async def check_market(settings: Settings) -> list[Finding]:
 async def check_access(settings: Settings) -> list[Finding]:
     """Check the file of keys."""
     found = _check_file(
-        settings.access_path, ACCESS_MIGRATIONS, "`signals keys create` creates one"
+        settings.access_path,
+        ACCESS_MIGRATIONS,
+        f"{RESTORE_HINT}; `signals serve` creates an empty one",
     )
-    # The first start creates it, so a missing file is only a warning.
-    return [found._replace(grade="warn" if not settings.access_path.exists() else found.grade)]
+    # The first start creates both files. If only this one is missing, the keys are lost.
+    is_first_start = not (settings.market_path.exists() or settings.access_path.exists())
+    return [found._replace(grade="warn") if is_first_start else found]
 
 
 def _check_file(path: Path, migrations: tuple[str, ...], creation_hint: str) -> Finding:
     if not path.exists():
-        return Finding("fix", "store", f"there is no store at {path}: {creation_hint}")
+        return Finding("fix", "store", f"there is no store at {path.absolute()}: {creation_hint}")
     try:
         pending_count = len(migrations) - len(list_applied_migrations(path, migrations))
         check_integrity(path, "quick_check")

@@ -84,6 +84,15 @@ def test_a_missing_store_is_reported_and_not_created(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_lost_keys_must_be_fixed(well, source):
+    (well / "signals.db-access").unlink()
+    status, checks = examined(well, source=source)
+    (_, (grade, text)) = checks["store"]
+    assert (status, grade) == (1, "fix")
+    assert text.startswith(f"there is no store at {well}/signals.db-access: restore a backup ")
+    assert not (well / "signals.db-access").exists()
+
+
 def test_a_missing_folder_is_named(tmp_path):
     status, checks = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/missing/signals.db")
     assert (status, checks["disk"]) == (1, [("fix", f"there is no folder {tmp_path}/missing")])

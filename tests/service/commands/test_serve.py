@@ -28,6 +28,7 @@ from tests.support.forked_command import ForkedCommand
 from tests.support.signals_command import (
     RunningCommand,
     build_environment,
+    create_store,
     find_free_port,
     run_signals,
     start_signals,
@@ -100,6 +101,7 @@ def test_serve_computes_the_hours_after_the_replay(tmp_path):
 
 def test_a_key_revoked_by_another_process_is_refused_at_once(tmp_path):
     bars = write_bars(tmp_path / "bars", count=30)
+    create_store(tmp_path)
     api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(tmp_path, source=f"files:{bars}") as (address, _):
         headers = {"Authorization": f"Bearer {api_key}"}
