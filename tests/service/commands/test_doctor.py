@@ -157,6 +157,18 @@ def test_an_untrusted_proxy_is_a_warning_for_a_day(well, source):
     assert seen(2 * DAY_MS)[0][0] == "ok"
 
 
+def test_a_service_on_all_addresses_needs_its_public_address(well, source):
+    status, checks = examined(well, source=source, host="0.0.0.0", billing="off")
+    ((first, address), (second, hint)) = checks["settings"]
+    assert (status, first, second) == (0, "ok", "warn")
+    assert address.endswith("; served at http://127.0.0.1:8000")
+    assert "SIGNALS_BASE_URL=http://signals.example:8000" in hint
+    _, checks = examined(
+        well, source=source, host="0.0.0.0", billing="off", base_url="https://us.example"
+    )
+    assert len(checks["settings"]) == 1
+
+
 def test_a_public_sandbox_must_be_fixed_or_is_a_warning_if_allowed(well, source):
     status, checks = examined(well, source=source, host="0.0.0.0")
     assert (status, checks["billing"][0][0]) == (1, "fix")
