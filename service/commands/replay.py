@@ -32,6 +32,9 @@ async def replay_bars(
         )
         with open_progress_bar("replaying") as on_progress:
             await pipeline.run_until(find_last_run(now), rebase_progress(on_progress))
+        # Otherwise the rows of a long recording would outlive their retention: nothing else prunes
+        # a store that is only read.
+        await store.prune()
         progress = await store.progress()
         reached_time = (
             "the beginning"

@@ -2,14 +2,24 @@ import fcntl
 import re
 import socket
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.support.signals_command import create_store, run_signals
+from tests.support.bar_sets import copy_newest_rows, generate_folder
+from tests.support.signals_command import create_store, find_free_port, run_signals, start_signals
 
 pytestmark = pytest.mark.clause("operation")
 
+# The newest expired row of an action stays, because it continues the engine's cooldown.
+EXPIRED_ALERTS = """
+SELECT count(*) FROM alerts, clock WHERE created_at < market_time - 90 * 86400000 AND
+  created_at NOT IN (
+    SELECT max(created_at) FROM alerts, clock WHERE created_at < market_time - 90 * 86400000
+    GROUP BY asset_id, indicator, timeframe, action, epoch
+  )
+"""
 HEADER = "ts,open,high,low,close,volume\n"
 
 
@@ -233,3 +243,26 @@ def test_prune_prints_how_many_rows_it_deleted(tmp_path):
     with sqlite3.connect(tmp_path / "signals.db") as db:
         assert db.execute("SELECT count(*) FROM facts WHERE key='pruned_before'").fetchone() == (1,)
     db.close()
+
+
+@pytest.mark.clause("1.34", "1.35")
+@pytest.mark.parametrize(
+    "command", ["replay", "serve", pytest.param("compute", marks=pytest.mark.prove)]
+)
+def test_a_recording_is_pruned_at_its_end_like_any_other_store(tmp_path, command):
+    bars, source = tmp_path / "bars", f"files:{tmp_path / 'bars'}"
+    copy_newest_rows(generate_folder(5000), bars, ("BTC_1h.csv", "BTC_funding.csv"), 5000)
+    if command == "replay":
+        assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
+    else:
+        with start_signals(tmp_path, command, source=source, port=find_free_port()) as process:
+            said = process.wait_for_line("event=pruned")
+            assert (process.wait_for_exit() if command == "compute" else process.stop()) == 0
+        assert "rows=0" not in said
+    with closing(sqlite3.connect(tmp_path / "signals.db")) as db:
+        (expired,) = db.execute(EXPIRED_ALERTS).fetchone()
+        (stored,) = db.execute("SELECT count(*) FROM alerts").fetchone()
+    assert (expired, stored > 0) == (0, True)
+    assert run_signals(tmp_path, "prune").stdout == "pruned 0 rows\n"
+    audited = run_signals(tmp_path, "audit")
+    assert (audited.returncode, audited.stdout.splitlines()[-1]) == (0, "clean")
