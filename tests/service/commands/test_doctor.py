@@ -93,6 +93,17 @@ def test_lost_keys_must_be_fixed(well, source):
     assert not (well / "signals.db-access").exists()
 
 
+def test_empty_files_are_not_a_store_and_an_impossible_path_is_named(tmp_path):
+    for name in ("signals.db", "signals.db-access"):
+        (tmp_path / name).touch()
+    _, checks = examined(tmp_path)
+    assert [grade for grade, _ in checks["store"]] == ["fix", "warn"]
+    assert all("there is no store at " in text for _, text in checks["store"])
+    status, checks = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/{'x' * 300}.db")
+    assert (status, checks["store"][0][0]) == (1, "fix")
+    assert "cannot open" in checks["store"][0][1]
+
+
 def test_a_missing_folder_is_named(tmp_path):
     status, checks = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/missing/signals.db")
     assert (status, checks["disk"]) == (1, [("fix", f"there is no folder {tmp_path}/missing")])
