@@ -13,7 +13,7 @@ from compute.schedule import to_market_ms
 from compute.sources.source import NotReadyError
 from schemas.clock import Clock
 from schemas.vocabulary import format_instant
-from store.errors import LockTakenError
+from store.errors import LockTakenError, StoreError
 from store.sql.market_store import MarketStore
 
 LATE_RETRY_DELAYS_S = (30, 60, 120)
@@ -74,9 +74,20 @@ class HourlyLoop:
                 self._pipeline, self._has_resumed = None, False
                 log_failure(error)
                 await self._sleep(RETRY_S)
+        await self._prune_recording()
         # A recording that has ended needs no compute. Without the lock, another process can
         # replay the bars that its folder gains later.
         await self._store.unlock()
+
+    async def _prune_recording(self) -> None:
+        """Prune at the end of a recording; its market clock rests, so no row expires later."""
+        while True:
+            try:
+                log.info("pruned", rows=await self._store.prune())
+                return
+            except StoreError as error:
+                log_failure(error)
+                await self._sleep(RETRY_S)
 
     async def _reopen_pipeline(self) -> HourlyPipeline:
         self._pipeline = await self._open_pipeline()

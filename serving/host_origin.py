@@ -76,15 +76,18 @@ class HostOriginMiddleware:
         if not self._is_allowed_host(host):
             quoted = quote_value(host.decode("latin-1"))
             return http_error(
-                421, f"Host {quoted} is not allowed; the operator can add it to the allowed hosts."
+                421,
+                f"Host {quoted} is not allowed; the operator can set SIGNALS_BASE_URL to the "
+                "address that clients use, for example http://signals.example:8000, or add a name "
+                "to SIGNALS_ALLOWED_HOSTS, for example signals.example.",
             )
         for origin in list_header_values(scope, b"origin") if b"origin" in headers else ():
             if not self._is_allowed_origin(origin.decode("latin-1")):
                 quoted = quote_value(origin.decode("latin-1"))
                 return http_error(
                     403,
-                    f"Origin {quoted} is not allowed; the operator can add it to the allowed "
-                    "origins.",
+                    f"Origin {quoted} is not allowed; the operator can add it to "
+                    "SIGNALS_ALLOWED_ORIGINS, for example https://app.example.",
                 )
         return None
 

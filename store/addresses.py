@@ -1,6 +1,7 @@
-"""Database URLs without credentials, and loopback hosts; loads no database driver."""
+"""Database URLs without credentials, and kinds of hosts; loads no database driver."""
 
 import ipaddress
+import socket
 from urllib.parse import urlsplit
 
 
@@ -16,4 +17,16 @@ def is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
+        return False
+
+
+def is_wildcard(host: str) -> bool:
+    """Return whether listening on a host means listening on all addresses of the machine."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        pass
+    try:
+        return socket.inet_aton(host) == bytes(4)  # such as "0"
+    except OSError:
         return False

@@ -9,7 +9,7 @@ from access.keys import OperatorKeys
 from schemas.clock import Clock
 from schemas.vocabulary import format_instant
 from service.config.settings import Settings
-from service.config.stores import open_access
+from service.config.stores import open_access, refuse_missing_store
 from store.access_rows import AccessRequestRow, KeyRow
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
@@ -17,7 +17,8 @@ from store.sql.access_store import AccessStore
 
 @asynccontextmanager
 async def open_access_store(settings: Settings) -> AsyncIterator[AccessStore]:
-    """Open the access store for the block; create it if it is missing."""
+    """Open the access store for the block; StoreError if there is no complete store."""
+    await refuse_missing_store(settings)
     store = await open_access(settings)
     try:
         yield store

@@ -7,7 +7,7 @@ from compute.indicators.contract import Indicator
 from compute.universe import load_universe
 from service.commands.console import open_progress_bar, print_findings
 from service.config.settings import Settings
-from service.config.stores import open_existing_market
+from service.config.stores import open_market, refuse_missing_market
 from service.processes.executors import find_executors
 
 
@@ -15,7 +15,9 @@ async def audit_store(settings: Settings, indicators: Sequence[Indicator]) -> in
     """Audit the store; print what was checked and each finding. Return 1 if there are any."""
     universe = load_universe(settings.universe)
     executors = await find_executors(settings)
-    store = await open_existing_market(settings)
+    # Only the market data: they can be audited as a copy that contains no keys.
+    await refuse_missing_market(settings)
+    store = await open_market(settings)
     try:
         audit = await Audit.open(store, universe, indicators, executors)
         with open_progress_bar("auditing") as on_progress:

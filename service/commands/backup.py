@@ -11,13 +11,13 @@ from pathlib import Path
 from schemas.clock import Clock
 from service.commands.console import echo, open_progress_bar
 from service.config.settings import Settings
+from service.config.stores import refuse_missing_store
 from store.errors import StoreError
 from store.sqlite.copies import check_integrity, copy_database
 from store.sqlite.schema import (
     ACCESS_MIGRATIONS,
     MARKET_MIGRATIONS,
     list_applied_migrations,
-    migrate,
 )
 
 # Files in a backup are named as in a store, so SIGNALS_DATABASE_URL can point to the backup.
@@ -29,10 +29,7 @@ SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 async def backup(settings: Settings, folder: Path | None, clock: Clock) -> int:
     """Copy the store into a new folder and print its path; StoreError if that fails."""
     _refuse_postgres(settings)
-    if not settings.market_path.exists():
-        raise StoreError(f"there is no store at {settings.store_name}: set SIGNALS_DATABASE_URL")
-    if not settings.access_path.exists():
-        migrate(settings.access_path, ACCESS_MIGRATIONS)
+    await refuse_missing_store(settings)
     target = folder or _build_default_folder(settings, clock())
     print(await asyncio.to_thread(_write_backup, _map_store_paths(settings), target))
     return 0

@@ -108,7 +108,9 @@ def _add_compute_commands(commands: Commands) -> None:
 
 
 def _add_maintenance_commands(commands: Commands) -> None:
-    _add_command(commands, "prune", _prune, "delete rows older than their retention")
+    _add_command(
+        commands, "prune", _prune, "delete rows older than their retention, and old copies"
+    )
     command = _add_command(
         commands, "backup", _back_up, "copy the whole store, also while it is in use"
     )

@@ -25,7 +25,7 @@ from service.commands.console import (
 )
 from service.config.settings import Settings
 from service.config.sources import open_source
-from service.config.stores import open_market
+from service.config.stores import create_access, open_market
 from service.http.health import Readiness
 from service.http.metrics import Metrics
 from service.http.metrics_server import MetricsServer, open_metrics_listener
@@ -53,6 +53,7 @@ async def compute(settings: Settings, indicators: Sequence[Indicator], clock: Cl
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
         metrics_server = MetricsServer(stack.enter_context(open_metrics_listener(settings)))
+        await create_access(settings)
         market = await open_market(settings)
         stack.push_async_callback(market.close)
         metrics = Metrics(())

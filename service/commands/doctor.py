@@ -47,6 +47,8 @@ async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding
     yield Finding(
         "ok", "settings", f"{set_variables or 'all by default'}; served at {settings.address}"
     )
+    if settings.address_hint is not None:
+        yield Finding("warn", "settings", settings.address_hint)
     market_findings = await _check_store(settings, "market")
     for finding in market_findings:
         yield finding

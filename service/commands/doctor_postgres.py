@@ -4,7 +4,7 @@ from typing import Final
 
 from service.commands.console import Finding
 from service.config.settings import Settings
-from service.config.stores import StoreKind
+from service.config.stores import RESTORE_HINT, StoreKind, has_store
 from store.errors import StoreError
 from store.postgres.database_info import count_missing_migrations, load_database_info
 from store.postgres.schema import SCHEMAS
@@ -32,7 +32,8 @@ async def check_market(settings: Settings) -> list[Finding]:
 
 async def check_access(settings: Settings) -> list[Finding]:
     """Check the schema of keys."""
-    return [await _check_schema(settings, "access", "`signals keys create` creates one")]
+    creation_hint = f"{RESTORE_HINT}; `signals serve` creates an empty one"
+    return [await _check_schema(settings, "access", creation_hint)]
 
 
 async def _check_schema(settings: Settings, kind: StoreKind, creation_hint: str) -> Finding:
@@ -46,7 +47,9 @@ async def _check_schema(settings: Settings, kind: StoreKind, creation_hint: str)
         return Finding("fix", "store", f"{error} ({CONNECTION_HINT})")
     if pending_count == len(migrations):
         text = f"there is no store at {name}: {creation_hint}"
-        return Finding("fix" if kind == "market" else "warn", "store", text)
+        # The first start creates both schemas. If only the keys' is missing, they are lost.
+        is_first_start = kind == "access" and not await has_store(settings, "market")
+        return Finding("warn" if is_first_start else "fix", "store", text)
     if pending_count:
         return Finding("warn", "store", f"{name} has an older schema: the next start migrates it")
     return Finding("ok", "store", f"{name} is up to date")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from service.commands.console import Finding
 from service.config.settings import Settings
+from service.config.stores import RESTORE_HINT, StoreKind, get_path, has_store
 from store.errors import StoreError
 from store.sqlite.copies import check_integrity
 from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, list_applied_migrations
@@ -15,23 +16,26 @@ WARN_FREE_BYTES, MIN_FREE_BYTES = 2 * 2**30, 2**28
 
 async def check_market(settings: Settings) -> list[Finding]:
     """Check the file of market data and its disk."""
-    found = _check_file(settings.market_path, MARKET_MIGRATIONS, "`signals serve` creates one")
+    found = await _check_file(settings, "market", MARKET_MIGRATIONS, "`signals serve` creates one")
     return [found, _check_disk(settings.market_path)]
 
 
 async def check_access(settings: Settings) -> list[Finding]:
     """Check the file of keys."""
-    found = _check_file(
-        settings.access_path, ACCESS_MIGRATIONS, "`signals keys create` creates one"
-    )
-    # The first start creates it, so a missing file is only a warning.
-    return [found._replace(grade="warn" if not settings.access_path.exists() else found.grade)]
+    creation_hint = f"{RESTORE_HINT}; `signals serve` creates an empty one"
+    return [await _check_file(settings, "access", ACCESS_MIGRATIONS, creation_hint)]
 
 
-def _check_file(path: Path, migrations: tuple[str, ...], creation_hint: str) -> Finding:
-    if not path.exists():
-        return Finding("fix", "store", f"there is no store at {path}: {creation_hint}")
+async def _check_file(
+    settings: Settings, kind: StoreKind, migrations: tuple[str, ...], creation_hint: str
+) -> Finding:
+    path = get_path(settings, kind)
     try:
+        if not await has_store(settings, kind):
+            text = f"there is no store at {path.absolute()}: {creation_hint}"
+            # The first start creates both files. If only the keys' is missing, they are lost.
+            is_first_start = kind == "access" and not await has_store(settings, "market")
+            return Finding("warn" if is_first_start else "fix", "store", text)
         pending_count = len(migrations) - len(list_applied_migrations(path, migrations))
         check_integrity(path, "quick_check")
     except StoreError as error:

@@ -9,7 +9,7 @@ from compute.universe import load_universe
 from schemas.clock import Clock
 from service.commands.console import ProgressLog, echo, open_progress_bar, print_findings
 from service.config.settings import Settings, SettingsError
-from service.config.stores import open_access, open_existing_market, open_market
+from service.config.stores import open_access, open_market, refuse_missing_store
 from service.processes.executors import find_executors
 
 
@@ -26,8 +26,9 @@ async def migrate_database(
     if source.store_name == target.store_name:
         raise SettingsError(f"both databases are {source.store_name}: name two different ones")
     executors = await find_executors(target)
+    await refuse_missing_store(source)
     async with AsyncExitStack() as stack:
-        source_market = await open_existing_market(source)
+        source_market = await open_market(source)
         stack.push_async_callback(source_market.close)
         target_market = await open_market(target)
         stack.push_async_callback(target_market.close)

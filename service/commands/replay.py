@@ -11,7 +11,7 @@ from compute.universe import load_universe
 from schemas.vocabulary import format_instant
 from service.commands.console import echo, open_progress_bar, rebase_progress
 from service.config.settings import Settings
-from service.config.stores import open_market
+from service.config.stores import create_access, open_market
 from service.processes.executors import find_executors
 from service.processes.memory import limit_malloc_arenas
 
@@ -24,6 +24,7 @@ async def replay_bars(
     executors = await find_executors(settings)
     universe = load_universe(settings.universe)
     source = FilesSource(folder, universe)
+    await create_access(settings)
     store = await open_market(settings)
     try:
         pipeline = await HourlyPipeline.open(
@@ -31,6 +32,9 @@ async def replay_bars(
         )
         with open_progress_bar("replaying") as on_progress:
             await pipeline.run_until(find_last_run(now), rebase_progress(on_progress))
+        # Otherwise the rows of a long recording would outlive their retention: nothing else prunes
+        # a store that is only read.
+        await store.prune()
         progress = await store.progress()
         reached_time = (
             "the beginning"

@@ -103,6 +103,7 @@ async def build_welcome(settings: Settings, resources: Resources, clock: Clock) 
         key = f"Your API key, shown only once:\n  export SIGNALS_API_KEY={api_key}"
     paragraphs = (
         f"Listening on {settings.address}",
+        _describe_all_addresses(settings),
         describe_billing(resources.provider),
         describe_mail(settings),
         f"MCP endpoint:\n  {mcp.url}",
@@ -110,3 +111,8 @@ async def build_welcome(settings: Settings, resources: Resources, clock: Clock) 
         f"Register with a client:\n  {mcp.registration}",
     )
     return "\n".join(part for part in paragraphs if part)
+
+
+def _describe_all_addresses(settings: Settings) -> str | None:
+    hint = settings.address_hint
+    return None if hint is None else f"Listening on all addresses of this machine: {hint}."

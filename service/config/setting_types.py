@@ -72,6 +72,28 @@ def _validate_proxies(value: str) -> str:
     return value
 
 
+def _validate_hosts(value: str) -> str:
+    from serving.host_origin import parse_host
+
+    for host in split_commas(value):
+        if parse_host(host) is None or "*" in host:
+            raise ValueError(
+                f"{host!r} is not a Host name; expected names such as signals.example, without "
+                "http://, path and wildcards, and IPv6 addresses in brackets"
+            )
+    return value
+
+
+def _validate_origins(value: str) -> str:
+    for origin in split_commas(value):
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s*]+/?", origin):
+            raise ValueError(
+                f"{origin!r} is not an origin; expected scheme and host, such as "
+                "https://app.example, without path and wildcards"
+            )
+    return value
+
+
 def _parse_address(value: str) -> str:
     if not _is_address(value):
         raise ValueError(
@@ -114,7 +136,9 @@ def _parse_optional(value: object) -> object:
 EmptyAsNone = Annotated[ValueT | None, BeforeValidator(_parse_optional)]
 Address = Annotated[str, AfterValidator(_parse_address)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_parse_database_url)]
+Hosts = Annotated[str, AfterValidator(_validate_hosts)]
 Mailbox = Annotated[str, AfterValidator(_parse_mailbox)]
+Origins = Annotated[str, AfterValidator(_validate_origins)]
 Proxies = Annotated[str, AfterValidator(_validate_proxies)]
 Scheduler = Annotated[str, AfterValidator(_validate_scheduler)]
 SmtpUrl = Annotated[SecretStr, AfterValidator(_validate_smtp_url)]

@@ -17,7 +17,9 @@ from service.config.setting_types import (
     Address,
     DatabaseUrl,
     EmptyAsNone,
+    Hosts,
     Mailbox,
+    Origins,
     Proxies,
     Scheduler,
     SmtpUrl,
@@ -25,7 +27,7 @@ from service.config.setting_types import (
     ThrottleLimit,
     WebhookSecret,
 )
-from store.addresses import is_loopback, redact_database_url
+from store.addresses import is_loopback, is_wildcard, redact_database_url
 
 PREFIX: Final = "SIGNALS_"
 API_KEY_VARIABLE: Final = "SIGNALS_API_KEY"
@@ -86,7 +88,7 @@ class Settings(BaseModel):
     base_url: Address | None = Field(
         default=None,
         description="Public address of the service, used in all absolute links; the default is "
-        "http://HOST:PORT.",
+        "http://HOST:PORT, with a loopback address if HOST stands for all addresses (0.0.0.0, ::).",
     )
     billing: Literal["sandbox", "stripe", "off"] = Field(
         default="sandbox",
@@ -139,13 +141,15 @@ class Settings(BaseModel):
         description="Comma-separated proxies (addresses or networks) whose X-Forwarded-For is "
         "trusted.",
     )
-    allowed_hosts: str = Field(
+    allowed_hosts: Hosts = Field(
         default="",
-        description="Comma-separated Host names to accept besides local ones and BASE_URL's.",
+        description="Comma-separated Host names (signals.example) to accept besides local ones and "
+        "BASE_URL's.",
     )
-    allowed_origins: str = Field(
+    allowed_origins: Origins = Field(
         default="",
-        description="Comma-separated Origin hosts to accept besides the accepted Host names.",
+        description="Comma-separated origins (https://app.example) to accept besides those of the "
+        "accepted Host names.",
     )
 
     @classmethod
@@ -243,9 +247,22 @@ class Settings(BaseModel):
 
     @property
     def address(self) -> str:
-        """The address where users reach the service."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return self.base_url or f"http://{host}:{self.port}"
+        """The address where users reach the service, this machine's own if it is not known."""
+        host = self.host
+        if is_wildcard(host):
+            host = "::1" if ":" in host else "127.0.0.1"
+        return self.base_url or f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def address_hint(self) -> str | None:
+        """What to set so that other machines can use the service; None if nothing is missing."""
+        if self.base_url is not None or not is_wildcard(self.host):
+            return None
+        return (
+            "set SIGNALS_BASE_URL to the address that other machines use, for example "
+            f"SIGNALS_BASE_URL=http://signals.example:{self.port}; until then links lead to this "
+            "machine, and other Host names get status 421 unless SIGNALS_ALLOWED_HOSTS has them"
+        )
 
 
 def _format_validation_error(error: ValidationError, values: Mapping[str, str]) -> str:

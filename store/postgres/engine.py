@@ -11,7 +11,7 @@ import asyncpg
 
 from store.addresses import redact_database_url
 from store.errors import StoreError
-from store.postgres.schema import migrate
+from store.postgres.schema import DATABASE_ERRORS, migrate
 from store.postgres.transaction import PostgresDatabase
 
 POOL_SIZE = 5
@@ -19,14 +19,6 @@ CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
 # Room for the 192 statements of the feed and all others: preparing one costs a round trip.
 STATEMENT_CACHE_SIZE = 512
-# asyncpg raises InternalClientError if the connection is cut in the middle of a response.
-DATABASE_ERRORS = (
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,
-    TimeoutError,
-)
 # Every read fetches few rows by index, in the order of that index. On a small table the planner
 # prefers a sequential scan or a sort, and a generic plan keeps that choice when the table is large.
 # These settings leave it index scans and merges wherever they are possible.
@@ -77,6 +69,9 @@ class PostgresEngine:
     async def close(self) -> None:
         """Close every session; idempotent."""
         await self._pool.close()
+
+    async def delete_old_copies(self) -> None:
+        """Do nothing: migrations make no copies here."""
 
     @asynccontextmanager
     async def begin_write(self) -> AsyncIterator[PostgresDatabase]:

@@ -15,7 +15,8 @@ from typing import Final
 import asyncpg
 
 from store.errors import LockTakenError, StoreError
-from store.postgres.engine import DATABASE_ERRORS, PostgresEngine, connect, raise_store_errors
+from store.postgres.engine import PostgresEngine, connect, raise_store_errors
+from store.postgres.schema import DATABASE_ERRORS
 from store.postgres.transaction import PostgresDatabase
 
 # Advisory locks are numbered per database; schema.py uses the number before this one.

@@ -3,12 +3,15 @@
 No copy is made before migrating: backups are the operator's, by PostgreSQL's own tools.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
+import asyncpg
+import structlog
 from asyncpg import Connection
 
-from store.errors import StoreError
+from store.errors import StoreError, describe_failed_migration, describe_statement
 
 MARKET_MIGRATIONS = ("postgres_market_0001",)
 ACCESS_MIGRATIONS = ("postgres_access_0001", "postgres_access_0002")
@@ -19,28 +22,73 @@ SCHEMAS = {
 }
 # An advisory lock: CREATE SCHEMA IF NOT EXISTS fails if two processes run it at the same time.
 MIGRATION_LOCK_ID = 5_189_271
+REMEDY = "No copy was made: fix the cause and start again; a backup is restored with pg_restore"
+# asyncpg raises InternalClientError if the connection is cut in the middle of a response.
+DATABASE_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+
+log = structlog.get_logger("store")
 
 
 async def migrate(connection: Connection, name: str, schema: str, names: Sequence[str]) -> None:
     """Apply pending migrations to a schema, creating it if it does not exist.
 
-    `name` is the database's name for messages. Raise StoreError if a newer version wrote it.
+    `name` is the database's name for messages. Raise StoreError if a newer version wrote it, or if
+    a migration fails; then none of the pending ones has changed anything.
     """
-    async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK_ID)
-        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-        await connection.execute(
-            'CREATE TABLE IF NOT EXISTS migrations (name TEXT COLLATE "C" PRIMARY KEY)'
-        )
-        done = await list_applied_migrations(connection, name, names)
-        for missing in names[len(done) :]:
-            script = (
-                files("store.postgres")
-                .joinpath("migrations", f"{missing}.sql")
-                .read_text(encoding="utf-8")
+    durations_s: dict[str, float] = {}
+    step: tuple[str, str] | None = None
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK_ID)
+            await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            await connection.execute(
+                'CREATE TABLE IF NOT EXISTS migrations (name TEXT COLLATE "C" PRIMARY KEY)'
             )
-            await connection.execute(script)
-            await connection.execute("INSERT INTO migrations (name) VALUES ($1)", missing)
+            done = await list_applied_migrations(connection, name, names)
+            for missing in names[len(done) :]:
+                began, step = time.perf_counter(), (missing, "its beginning")
+                for number, statement in enumerate(_load_statements(missing), 1):
+                    step = missing, describe_statement(number, statement)
+                    await connection.execute(statement)
+                await connection.execute("INSERT INTO migrations (name) VALUES ($1)", missing)
+                durations_s[missing] = round(time.perf_counter() - began, 3)
+            # If the connection is lost while it commits, the outcome is unknown.
+            step = None
+    except DATABASE_ERRORS as error:
+        if step is None:
+            raise
+        raise StoreError(describe_failed_migration(name, *step, error, REMEDY)) from error
+    # A new schema is created, not migrated.
+    for migration, seconds in durations_s.items() if done else ():
+        log.info("migrated", database=name, migration=migration, seconds=seconds)
+
+
+def _load_statements(migration: str) -> Iterator[str]:
+    folder = files("store.postgres").joinpath("migrations")
+    return split_statements(folder.joinpath(f"{migration}.sql").read_text(encoding="utf-8"))
+
+
+def split_statements(script: str) -> Iterator[str]:
+    """Yield the statements of a script; each ends with a semicolon at the end of a line.
+
+    Text between $$ is part of one statement, and lines that begin with -- are left out.
+    """
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        if line.startswith("--"):
+            continue
+        statement += line
+        if line.rstrip().endswith(";") and statement.count("$$") % 2 == 0:
+            yield statement
+            statement = ""
+    if statement.strip():
+        yield statement
 
 
 async def list_applied_migrations(

@@ -281,9 +281,13 @@ class AccessStore:
         return [Notice(**row) for row in rows]
 
     async def prune(self, cutoffs: RetentionCutoffs) -> int:
-        """Delete rows older than the cutoffs; return how many. Each key keeps its newest day."""
+        """Delete rows older than the cutoffs; return how many. Each key keeps its newest day.
+
+        Old copies of the database go too.
+        """
         # One transaction per table: a counted call waits for the writer that holds the file.
         pruned = 0
+        await self._engine.delete_old_copies()
         for sql, cutoff in (
             (statements.PRUNE_USAGE, cutoffs.usage),
             (statements.PRUNE_CLAIMS, cutoffs.unredeemed_claims),

@@ -63,6 +63,9 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Close every connection; idempotent."""
 
+    async def delete_old_copies(self) -> None:
+        """Delete the copies that migrations made long ago, if the engine makes any."""
+
     def begin_write(self) -> Transaction:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
 

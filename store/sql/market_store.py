@@ -95,7 +95,11 @@ class MarketStore:
             await writes.write_batch(db, batch)
 
     async def prune(self) -> int:
-        """Delete rows older than their retention unless they are still needed; return how many."""
+        """Delete rows older than their retention unless they are still needed; return how many.
+
+        Old copies of the database go too.
+        """
+        await self._engine.delete_old_copies()
         # The cutoff is committed before the first row goes, so that an audit never requires a row
         # that may be gone. Then many short transactions, so that no other writer waits for long.
         async with self._engine.begin_write() as db:

@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 import aiosqlite
 
 from store.errors import LockTakenError, StoreError
-from store.sqlite.schema import migrate
+from store.sqlite.schema import delete_old_copies, migrate
 from store.sqlite.transaction import SqliteDatabase
 
 # In milliseconds.
@@ -64,8 +64,10 @@ class SqliteEngine:
         writer: aiosqlite.Connection,
         reader: aiosqlite.Connection,
         direct: sqlite3.Connection,
+        migrations: Sequence[str],
     ) -> None:
         self.path = path
+        self._migrations = migrations
         self._writer = SqliteDatabase(writer)
         self._reader = SqliteDatabase(reader)
         self._direct = direct
@@ -90,7 +92,7 @@ class SqliteEngine:
             stack.push_async_callback(writer.close)
             reader = await _connect(path, *READER_PRAGMAS)
             stack.push_async_callback(reader.close)
-            engine = cls(path, writer, reader, _connect_directly(path))
+            engine = cls(path, writer, reader, _connect_directly(path), migrations)
             stack.pop_all()
         return engine
 
@@ -102,6 +104,10 @@ class SqliteEngine:
         await self._reader.connection.close()
         await self._writer.connection.close()
         await self.unlock()
+
+    async def delete_old_copies(self) -> None:
+        """Delete the copies that migrations of this file made long ago."""
+        await asyncio.to_thread(delete_old_copies, self.path, self._migrations)
 
     async def lock(self) -> None:
         """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""

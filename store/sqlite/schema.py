@@ -1,17 +1,21 @@
 """Named forward-only migrations of a SQLite file, each in its own transaction.
 
-Before a migration changes a file that is not new, the file is copied to FILE.before-MIGRATION.
+Before a migration changes a file that is not new, the file is copied to FILE.before-MIGRATION. The
+copies are deleted by the daily prune once they are COPY_RETENTION_DAYS old.
 """
 
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.resources import files
 from pathlib import Path
 
-from store.errors import StoreError
+import structlog
+
+from store.errors import StoreError, describe_failed_migration, describe_statement
 from store.sqlite.copies import copy_database, open_read_only
 
 MARKET_MIGRATIONS = (
@@ -23,12 +27,18 @@ MARKET_MIGRATIONS = (
 )
 ACCESS_MIGRATIONS = ("access_0001", "access_0002", "access_0003")
 LOCK_TIMEOUT_S, RETRY_PAUSE_S = 5.0, 0.005
+# A copy of the access file has the hashes of keys and the addresses of buyers, so it must not stay.
+COPY_RETENTION_DAYS = 30
+UNFINISHED = ".unfinished"
+
+log = structlog.get_logger("store")
 
 
 def migrate(path: Path, names: Sequence[str]) -> None:
     """Apply pending migrations to a database file, creating it if it does not exist.
 
-    Raise StoreError if the file is another database or was written by a newer version.
+    Raise StoreError if the file is another database or was written by a newer version, or if a
+    migration fails, which then has changed nothing.
     """
     try:
         with closing(
@@ -63,6 +73,24 @@ def split_statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+    # Text without a final semicolon is executed too, so that none is left out silently.
+    if statement.strip():
+        yield statement
+
+
+def delete_old_copies(path: Path, names: Sequence[str]) -> None:
+    """Delete the copies that the named migrations made long ago; log each."""
+    for copy in (_name_copy(path, name + end) for name in names for end in ("", UNFINISHED)):
+        try:
+            status = copy.lstat()
+            days = int((time.time() - status.st_mtime) // 86_400)
+            if stat.S_ISREG(status.st_mode) and days >= COPY_RETENTION_DAYS:
+                copy.unlink()
+                log.info("copy_deleted", copy=str(copy), age_days=days)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning("copy_not_deleted", copy=str(copy), reason=error.strerror)
 
 
 def _list_applied(connection: sqlite3.Connection, path: Path, names: Sequence[str]) -> list[str]:
@@ -84,19 +112,25 @@ def _apply_next(
     connection: sqlite3.Connection, path: Path, names: Sequence[str], is_new: bool
 ) -> None:
     """Apply the first pending migration; do nothing if another process has applied it meanwhile."""
+    began = time.perf_counter()
     connection.execute("BEGIN IMMEDIATE")
     try:
         # List again under the write lock, because two processes may start at the same time.
         done = _list_applied(connection, path, names)
-        if len(done) < len(names):
-            name = names[len(done)]
-            if not is_new:
-                _back_up(path, name)
-            _apply(connection, name)
-        connection.execute("COMMIT")
+        if len(done) == len(names):
+            connection.rollback()
+            return
+        name = names[len(done)]
+        copy = None if is_new else _back_up(path, name)
+        _apply(connection, path, name, copy)
     except BaseException:
-        connection.rollback()
+        # Closing the connection rolls back too, if this fails.
+        with suppress(sqlite3.Error):
+            connection.rollback()
         raise
+    if copy is not None:
+        seconds = round(time.perf_counter() - began, 3)
+        log.info("migrated", database=str(path), migration=name, seconds=seconds, copy=str(copy))
 
 
 def _enable_wal(connection: sqlite3.Connection) -> None:
@@ -115,19 +149,46 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
         time.sleep(RETRY_PAUSE_S)
 
 
-def _apply(connection: sqlite3.Connection, name: str) -> None:
-    connection.execute(
-        "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
-    )
-    script = files("store.sqlite").joinpath("migrations", f"{name}.sql").read_text(encoding="utf-8")
-    for statement in split_statements(script):
-        connection.execute(statement)
-    connection.execute("INSERT INTO migrations (name) VALUES (?)", (name,))
+def _apply(connection: sqlite3.Connection, path: Path, name: str, copy: Path | None) -> None:
+    """Run and commit a migration in the open transaction; StoreError names the step that fails."""
+    step = "its beginning"
+    try:
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
+        )
+        folder = files("store.sqlite").joinpath("migrations")
+        script = folder.joinpath(f"{name}.sql").read_text(encoding="utf-8")
+        for number, statement in enumerate(split_statements(script), 1):
+            step = describe_statement(number, statement)
+            connection.execute(statement)
+        step = "its end"
+        connection.execute("INSERT INTO migrations (name) VALUES (?)", (name,))
+        connection.execute("COMMIT")
+    except (sqlite3.Error, OSError) as error:
+        found = "The database is new, so there is no copy" if copy is None else f"A copy is {copy}"
+        remedy = f"{found}: fix the cause and start again"
+        raise StoreError(describe_failed_migration(str(path), name, step, error, remedy)) from error
 
 
-def _back_up(path: Path, name: str) -> None:
+def _back_up(path: Path, name: str) -> Path:
     """Copy the file before a migration; a copy under its final name is complete."""
-    unfinished = path.with_name(f"{path.name}.before-{name}.unfinished")
-    unfinished.unlink(missing_ok=True)
-    copy_database(path, unfinished)
-    os.replace(unfinished, path.with_name(f"{path.name}.before-{name}"))
+    copy, unfinished = _name_copy(path, name), _name_copy(path, name + UNFINISHED)
+    try:
+        # A killed process can have left these.
+        for left in (unfinished, unfinished.with_name(f"{unfinished.name}-journal")):
+            left.unlink(missing_ok=True)
+        try:
+            copy_database(path, unfinished)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        os.replace(unfinished, copy)
+    except (sqlite3.Error, OSError) as error:
+        remedy = "No copy was made: free disk space, or fix the cause, and start again"
+        step = f"its copy {copy}"
+        raise StoreError(describe_failed_migration(str(path), name, step, error, remedy)) from error
+    return copy
+
+
+def _name_copy(path: Path, name: str) -> Path:
+    return path.with_name(f"{path.name}.before-{name}")

@@ -670,6 +670,29 @@ async def test_a_recording_ends_the_loop_which_releases_the_lock(tmp_path: Path)
     assert (only.market_time, only.written_at) == (march_s("09:03") * 1000, None)
 
 
+@pytest.mark.clause("1.35")
+async def test_a_recording_is_pruned_at_its_end_even_if_that_fails_at_first(
+    tmp_path: Path, logs: Logs
+):
+    tried: list[int] = []
+    clock = AcceleratedClock(march_s("10:20"))
+
+    class Full(MarketStore):
+        async def prune(self) -> int:
+            tried.append(clock.now_s)
+            if len(tried) == 2:
+                raise StoreError("disk full")
+            return await super().prune()
+
+    source = script(clock, ends_at=march_s("09:00"))
+    async with open_loop(tmp_path / "m.db", source, source.universe, clock, Full) as (loop, store):
+        await loop.run()
+        _, failed_at, repeated_at = tried
+        assert repeated_at >= failed_at + 10
+        assert (await store.progress()).pruned_before == (march_s("09:03") - 365 * 86_400) * 1000
+    assert failures(logs) == ["StoreError: disk full"]
+
+
 async def test_a_recording_that_ends_in_the_future_is_played_hour_by_hour(tmp_path: Path):
     clock = AcceleratedClock(march_s("10:20"))
     source = script(clock, ends_at=march_s("14:00"))

@@ -12,7 +12,7 @@ from mcp_server.client_registration import CLIENTS
 from rest_shim.endpoints import ENDPOINTS
 from schemas.vocabulary import INDICATOR_IDS
 from tests.service.commands.test_serve import served_process
-from tests.support.signals_command import ROOT, run_signals, write_cut_universe
+from tests.support.signals_command import ROOT, create_store, run_signals, write_cut_universe
 from tools.generate_docs import FIRST_CLIENTS
 
 pytestmark = pytest.mark.clause("documents")
@@ -31,6 +31,7 @@ CALLS = dict.fromkeys(re.findall(r"^curl .*?[^\\]\n(?=curl|```)", README + TOUR,
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The address and a key of a service on a simulated market, as `make serve` starts it."""
     folder = tmp_path_factory.mktemp("readme")
+    create_store(folder)
     api_key = run_signals(folder, "keys", "create", "--label", "me").stdout.strip()
     universe = write_cut_universe(folder, TICKERS)
     with served_process(folder, universe=universe) as (address, _):

@@ -20,7 +20,7 @@ from tests.doubles.venues.venue import VenueRequest
 from tests.service.commands.test_serve import stored
 from tests.support.live_service import UNIVERSE, list_universe
 from tests.support.live_settings import KEY, build_live_settings
-from tests.support.signals_command import run_signals, start_signals
+from tests.support.signals_command import create_store, run_signals, start_signals
 
 pytestmark = pytest.mark.clause("live")
 
@@ -73,6 +73,7 @@ async def test_a_first_start_reports_its_progress_and_continues_from_there_if_ki
     double, tmp_path
 ):
     given = build_live_settings(tmp_path, only("ETH"), double)
+    create_store(tmp_path)
     made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "tests")
     headers = {"X-Api-Key": made.stdout.strip()}
     address = f"http://127.0.0.1:{given['port']}"
@@ -114,6 +115,7 @@ async def test_a_first_start_reports_its_progress_and_continues_from_there_if_ki
 @pytest.mark.prove
 async def test_only_one_of_several_processes_sends_requests_to_the_venues(double, tmp_path):
     given = build_live_settings(tmp_path, only("ETH"), double)
+    create_store(tmp_path)
     made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "tests")
     headers = {"X-Api-Key": made.stdout.strip()}
     address = f"http://127.0.0.1:{given['port']}"

@@ -18,6 +18,7 @@ from schemas.vocabulary import format_instant
 from tests.service.commands.test_cli import write_bars
 from tests.support.signals_command import (
     build_faketime_variables,
+    create_store,
     find_free_port,
     run_signals,
     start_signals,
@@ -141,6 +142,7 @@ def test_a_quota_exhausted_before_midnight_is_full_again_after_retry_after(tmp_p
     if not driven:
         pytest.skip("faketime is not installed (Debian: apt-get install faketime)")
     source, port = f"files:{write_bars(tmp_path / 'bars')}", find_free_port()
+    create_store(tmp_path)
     api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
     settings = {"port": port, "source": source, "daily_limit": "2"}
     with start_signals(tmp_path, "serve", clock_variables=driven, **settings) as process:

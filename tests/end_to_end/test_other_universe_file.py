@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.service.commands.test_serve import served_process
-from tests.support.signals_command import ROOT, run_signals
+from tests.support.signals_command import ROOT, create_store, run_signals
 from tests.support.small_market import DENSE, list_opens, make_bars, write_bars
 
 pytestmark = pytest.mark.clause("sources")
@@ -62,6 +62,7 @@ def before_and_after(tmp_path_factory) -> tuple[Answers, Answers]:
     bars = folder / "bars"
     bars.mkdir()
     write_market(bars, FIRST_COUNT)
+    create_store(folder)
     api_key = run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(folder, source=f"files:{bars}") as (address, _):
         before = fetch_answers(address, api_key)

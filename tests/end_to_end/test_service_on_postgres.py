@@ -17,6 +17,7 @@ from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import format_instant
 from service.commands.compute_command import PLAYED_OUT_NOTE, compute
 from service.config.settings import Settings
+from store.postgres.engine import connect
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.support.bad_inputs import STATE
 from tests.support.postgres.databases import cut_sessions
@@ -42,6 +43,15 @@ def url(database: str) -> str:
     return database.replace("@", f":{HIDDEN}@")
 
 
+def drop_keys(url: str) -> None:
+    async def drop() -> None:
+        session = await connect(url, "signals_access")
+        await session.execute("DROP SCHEMA signals_access CASCADE")
+        await session.close()
+
+    asyncio.run(drop())
+
+
 def test_each_command_works_on_postgresql_as_on_files(tmp_path: Path, url: str):
     said = []
 
@@ -53,8 +63,8 @@ def test_each_command_works_on_postgresql_as_on_files(tmp_path: Path, url: str):
 
     bars = write_bars(tmp_path / "bars", count=210)
     source = f"files:{bars}"
-    for command in ("audit", "prune"):
-        run(command, status=1)
+    for command in ("audit", "prune", "keys list", "keys create --label me", "access-requests"):
+        run(*command.split(), status=1)
         assert only_line(said[-1]).startswith("signals: there is no store at postgresql://")
     assert "fix  store: there is no store at postgresql://" in run("doctor", status=1)
     run("replay", "--bars", str(bars))
@@ -84,6 +94,15 @@ def test_each_command_works_on_postgresql_as_on_files(tmp_path: Path, url: str):
         assert process.stop() == 0
         said.append("".join(process.printed))
     assert "computing" not in said[-1]
+    drop_keys(url)
+    for command in (
+        ("keys", "list"),
+        ("prune",),
+        ("migrate", "--from", url, "--to", "sqlite:///x"),
+    ):
+        run(*command, status=1)
+        assert "(signals_access); restore a backup" in only_line(said[-1])
+    assert "fix  store: there is no store at postgresql://" in run("doctor", status=1)
     assert HIDDEN not in "".join(said)
     assert {path.name for path in tmp_path.iterdir()} == {"bars"}
 

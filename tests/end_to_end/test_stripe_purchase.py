@@ -14,7 +14,13 @@ from service.commands.cli import wall_clock
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double
 from tests.service.commands.test_cli import write_bars
 from tests.service.config.test_billing import selling
-from tests.support.signals_command import RunningCommand, find_free_port, run_signals, start_signals
+from tests.support.signals_command import (
+    RunningCommand,
+    create_store,
+    find_free_port,
+    run_signals,
+    start_signals,
+)
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -94,6 +100,7 @@ def assert_nowhere(secrets: Iterable[str], places: Iterable[bytes]) -> None:
 async def test_a_purchase_ends_in_a_key_that_dies_with_its_subscription_and_no_secret_is_left(
     tmp_path,
 ):
+    create_store(tmp_path)
     made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "me")
     own_key = made.stdout.strip()
     async with service(tmp_path) as shop:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import asyncpg
 
-from store.postgres.engine import DATABASE_ERRORS
 from store.postgres.market_engine import COMPUTE_LOCK_ID
+from store.postgres.schema import DATABASE_ERRORS
 
 LOOKS_EVERY_S = 0.02
 HOLDERS = """

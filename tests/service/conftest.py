@@ -15,6 +15,7 @@ from service.public_audit.audit import read_consistent_responses
 from service.public_audit.reader import Reader
 from tests.service.commands.test_serve import served_process
 from tests.support.bar_sets import copy_newest_rows, generate_folder
+from tests.support.row_builders import run_sql
 from tests.support.signals_command import (
     find_free_port,
     run_signals,
@@ -79,8 +80,7 @@ def first_start(tmp_path_factory) -> tuple[Path, list[str], dict[str, object], s
 @pytest.fixture
 def market(first_start, tmp_path) -> Path:
     """A copy of that folder, without its keys."""
-    return Path(shutil.copytree(first_start[0], tmp_path / "market", ignore=_access_files))
-
-
-def _access_files(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if "-access" in name]
+    folder = Path(shutil.copytree(first_start[0], tmp_path / "market"))
+    for table in ("usage", "keys"):
+        run_sql(folder / "signals.db-access", f"DELETE FROM {table}")
+    return folder

@@ -110,6 +110,32 @@ async def test_only_our_hosts_are_served(served, host, status):
     )
 
 
+async def test_a_refused_host_and_origin_are_named_with_the_settings_that_allow_them(served):
+    for header, name, value in (
+        ("host", "SIGNALS_ALLOWED_HOSTS", "192.0.2.7:8000"),
+        ("host", "SIGNALS_BASE_URL", "192.0.2.7:8000"),
+        ("origin", "SIGNALS_ALLOWED_ORIGINS", "https://evil.example"),
+    ):
+        for answer in (
+            await served.post_mcp(PING, **{header: value}),
+            await served.get_api("/state", **{header: value}),
+        ):
+            message = answer.json()["message"]
+            assert repr(value) in message
+            assert name in message
+            assert "for example" in message
+
+
+async def test_a_long_or_strange_host_is_quoted_in_one_short_line(served):
+    for host in ("x" * 3000, '<script>"', "caf\xe9\x85"):
+        headers = [(b"Host", host.encode("latin-1"))]
+        answer = await served.client.get("/api/v1", headers=headers)
+        message = answer.json()["message"]
+        assert answer.status_code == 421
+        assert message.isprintable()
+        assert len(message) < 400
+
+
 @pytest.mark.parametrize(
     ("origin", "status"),
     [

@@ -18,6 +18,7 @@ from typing import Self
 import structlog
 
 from service.commands.cli import main
+from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, migrate
 from tests.support.forked_command import ForkedCommand
 
 COMMAND = [
@@ -58,6 +59,12 @@ def run_signals(folder: Path, *arguments: str, **settings: str) -> subprocess.Co
             _set_environment(outer)
             structlog.reset_defaults()
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
+
+
+def create_store(folder: Path) -> None:
+    """Create the store of a service that has computed nothing yet, for commands that need one."""
+    migrate(folder / "signals.db-access", ACCESS_MIGRATIONS)
+    migrate(folder / "signals.db", MARKET_MIGRATIONS)
 
 
 def _set_environment(variables: Mapping[str, str]) -> None:

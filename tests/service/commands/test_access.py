@@ -14,7 +14,7 @@ from store.sqlite.access_store import open_sqlite_access
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.store.sql.test_access_store_purchases import CLAIM, KEY_HASH, MEMBER, NOW
 from tests.support.row_builders import make_call_group
-from tests.support.signals_command import run_signals
+from tests.support.signals_command import create_store, run_signals
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -22,7 +22,8 @@ NASTY = "\x1b[2Jtwo\nlines\ttabs\x7f\x9b\u202e\\ ünïcode 漢"
 
 
 def with_store(folder: Path, work: Callable[[AccessStore], Awaitable[object]]) -> None:
-    """Call a function with the access store of a folder."""
+    """Call a function with the access store of a folder, which then has a complete store."""
+    create_store(folder)
 
     async def run() -> None:
         store = await open_sqlite_access(folder / "signals.db-access")
@@ -80,6 +81,7 @@ def test_access_requests_are_listed_as_one_line_of_ascii_json_each(tmp_path):
         for row in rows:
             await store.put_access_request(row)
 
+    create_store(tmp_path)
     assert run_signals(tmp_path, "access-requests").stdout == ""
     with_store(tmp_path, ask)
     printed = run_signals(tmp_path, "access-requests").stdout
@@ -105,13 +107,13 @@ def test_prune_deletes_expired_rows_of_the_access_store(tmp_path):
 
     run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
     assert run_signals(tmp_path, "prune").stdout == "pruned 0 rows\n"
-    assert not (tmp_path / "signals.db-access").exists()
     with_store(tmp_path, attempt)
     assert run_signals(tmp_path, "prune").stdout == "pruned 2 rows\n"
 
 
 @pytest.mark.parametrize("command", [["keys", "list"], ["access-requests"]])
 def test_a_listing_of_a_damaged_file_is_one_line(tmp_path, command):
+    create_store(tmp_path)
     (tmp_path / "signals.db-access").write_bytes(b"not a database" * 100)
     done = run_signals(tmp_path, *command)
     assert (done.returncode, done.stdout) == (1, "")

@@ -2,14 +2,24 @@ import fcntl
 import re
 import socket
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.support.signals_command import run_signals
+from tests.support.bar_sets import copy_newest_rows, generate_folder
+from tests.support.signals_command import create_store, find_free_port, run_signals, start_signals
 
 pytestmark = pytest.mark.clause("operation")
 
+# The newest expired row of an action stays, because it continues the engine's cooldown.
+EXPIRED_ALERTS = """
+SELECT count(*) FROM alerts, clock WHERE created_at < market_time - 90 * 86400000 AND
+  created_at NOT IN (
+    SELECT max(created_at) FROM alerts, clock WHERE created_at < market_time - 90 * 86400000
+    GROUP BY asset_id, indicator, timeframe, action, epoch
+  )
+"""
 HEADER = "ts,open,high,low,close,volume\n"
 
 
@@ -27,6 +37,7 @@ def only_line(text: str) -> str:
 
 
 def test_a_new_key_is_the_only_output_and_stored_as_a_hash(tmp_path):
+    create_store(tmp_path)
     made = run_signals(tmp_path, "keys", "create", "--label", "me")
     assert made.returncode == 0
     assert re.fullmatch(r"ek_[A-Za-z0-9_-]{43}\n", made.stdout)
@@ -35,6 +46,7 @@ def test_a_new_key_is_the_only_output_and_stored_as_a_hash(tmp_path):
 
 
 def test_keys_are_listed_without_the_key_and_revoked_for_good(tmp_path):
+    create_store(tmp_path)
     api_key = run_signals(tmp_path, "keys", "create", "--label", "one").stdout.strip()
     listed = run_signals(tmp_path, "keys", "list").stdout
     key_id, _, *columns = only_line(listed).split("\t")
@@ -45,6 +57,7 @@ def test_keys_are_listed_without_the_key_and_revoked_for_good(tmp_path):
 
 
 def test_revoking_an_unknown_key_fails_in_one_line(tmp_path):
+    create_store(tmp_path)
     done = run_signals(tmp_path, "keys", "revoke", "7")
     assert done.returncode == 1
     assert (
@@ -53,6 +66,7 @@ def test_revoking_an_unknown_key_fails_in_one_line(tmp_path):
 
 
 def test_a_bad_label_fails_in_one_line(tmp_path):
+    create_store(tmp_path)
     done = run_signals(tmp_path, "keys", "create", "--label", "")
     assert (done.returncode, done.stdout) == (1, "")
     assert "label" in only_line(done.stderr)
@@ -90,12 +104,89 @@ def test_an_audit_of_a_replayed_store_is_clean(tmp_path):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
 
 
-@pytest.mark.parametrize("command", ["audit", "prune"])
+KEY_COMMANDS = [
+    ["keys", "create", "--label", "me"],
+    *(["keys", "list"], ["keys", "revoke", "1"], ["access-requests"]),
+]
+MIGRATE = ["migrate", "--from", "sqlite:///signals.db", "--to", "sqlite:///other.db"]
+
+
+@pytest.mark.parametrize("command", [*KEY_COMMANDS, MIGRATE, ["audit"], ["prune"], ["backup"]])
 def test_a_command_on_a_missing_store_fails_in_one_line_and_creates_none(tmp_path, command):
-    done = run_signals(tmp_path, command)
-    assert done.returncode == 1
-    assert only_line(done.stderr).startswith("signals: there is no store at ")
+    done = run_signals(tmp_path, *command, database_url="sqlite:///signals.db")
+    assert (done.returncode, done.stdout) == (1, "")
+    line = only_line(done.stderr)
+    assert line.startswith(f"signals: there is no store at {tmp_path}/signals.db: ")
+    assert "SIGNALS_DATABASE_URL" in line
+    assert "`signals serve`" in line
     assert list(tmp_path.iterdir()) == []
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("command", [*KEY_COMMANDS, MIGRATE, ["prune"], ["backup"]])
+def test_lost_keys_are_reported_and_never_replaced_by_a_command(tmp_path, command):
+    create_store(tmp_path)
+    (tmp_path / "signals.db-access").unlink()
+    before = files(tmp_path)
+    done = run_signals(tmp_path, *command, database_url="sqlite:///signals.db")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"there is no {tmp_path}/signals.db-access; restore a backup" in only_line(done.stderr)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", [*KEY_COMMANDS, MIGRATE, ["audit"], ["prune"], ["backup"]])
+def test_keys_without_market_data_are_not_the_store_of_a_service(tmp_path, command):
+    create_store(tmp_path)
+    (tmp_path / "signals.db").unlink()
+    before = files(tmp_path)
+    done = run_signals(tmp_path, *command, database_url="sqlite:///signals.db")
+    assert (done.returncode, done.stdout) == (1, "")
+    line = only_line(done.stderr)
+    assert f"no store at {tmp_path}/signals.db (only its keys, {tmp_path}/signals.db-acc" in line
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".db", "file/signals.db"])
+def test_a_path_that_cannot_be_a_store_is_refused_in_one_line(tmp_path, name):
+    (tmp_path / "file").touch()
+    done = run_signals(tmp_path, "keys", "list", database_url=f"sqlite:///{name}")
+    assert done.returncode == 1
+    assert name in only_line(done.stderr)
+
+
+def test_an_empty_file_is_not_a_store(tmp_path):
+    for name in ("signals.db", "signals.db-access"):
+        (tmp_path / name).touch()
+    done = run_signals(tmp_path, "keys", "create", "--label", "me")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert only_line(done.stderr).startswith("signals: there is no store at ")
+    assert set(files(tmp_path).values()) == {b""}
+
+
+@pytest.mark.parametrize("is_replay", [True, False])
+def test_a_replay_and_a_compute_create_a_complete_store(tmp_path, is_replay):
+    bars = write_bars(tmp_path / "bars")
+    if is_replay:
+        done = run_signals(tmp_path, "replay", "--bars", str(bars))
+    else:
+        done = run_signals(tmp_path, "compute", source=f"files:{bars}")
+    assert done.returncode == 0, done.stderr
+    assert "keys_missing" not in done.stderr
+    assert run_signals(tmp_path, "keys", "create", "--label", "me").returncode == 0
+
+
+def test_a_start_that_finds_no_keys_logs_a_warning(tmp_path):
+    bars = write_bars(tmp_path / "bars")
+    run_signals(tmp_path, "replay", "--bars", str(bars))
+    (tmp_path / "signals.db-access").unlink()
+    done = run_signals(tmp_path, "compute", source=f"files:{bars}")
+    assert done.returncode == 0
+    (line,) = [line for line in done.stderr.splitlines() if "event=keys_missing" in line]
+    assert f"created={tmp_path}/signals.db-access" in line
+    assert run_signals(tmp_path, "keys", "list").returncode == 0
 
 
 def test_a_missing_folder_fails_in_one_line(tmp_path):
@@ -152,3 +243,26 @@ def test_prune_prints_how_many_rows_it_deleted(tmp_path):
     with sqlite3.connect(tmp_path / "signals.db") as db:
         assert db.execute("SELECT count(*) FROM facts WHERE key='pruned_before'").fetchone() == (1,)
     db.close()
+
+
+@pytest.mark.clause("1.34", "1.35")
+@pytest.mark.parametrize(
+    "command", ["replay", "serve", pytest.param("compute", marks=pytest.mark.prove)]
+)
+def test_a_recording_is_pruned_at_its_end_like_any_other_store(tmp_path, command):
+    bars, source = tmp_path / "bars", f"files:{tmp_path / 'bars'}"
+    copy_newest_rows(generate_folder(5000), bars, ("BTC_1h.csv", "BTC_funding.csv"), 5000)
+    if command == "replay":
+        assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
+    else:
+        with start_signals(tmp_path, command, source=source, port=find_free_port()) as process:
+            said = process.wait_for_line("event=pruned")
+            assert (process.wait_for_exit() if command == "compute" else process.stop()) == 0
+        assert "rows=0" not in said
+    with closing(sqlite3.connect(tmp_path / "signals.db")) as db:
+        (expired,) = db.execute(EXPIRED_ALERTS).fetchone()
+        (stored,) = db.execute("SELECT count(*) FROM alerts").fetchone()
+    assert (expired, stored > 0) == (0, True)
+    assert run_signals(tmp_path, "prune").stdout == "pruned 0 rows\n"
+    audited = run_signals(tmp_path, "audit")
+    assert (audited.returncode, audited.stdout.splitlines()[-1]) == (0, "clean")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.signals_command import build_environment
+from tests.support.signals_command import build_environment, create_store
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -27,7 +27,8 @@ ALL = SERVING | COMPUTING | CALLING | NEVER | SQLITE | POSTGRES
 
 
 def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
-    """Return the modules that are loaded when a command ends."""
+    """Return the modules that are loaded when a command ends in the folder of a store."""
+    create_store(folder)
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *arguments],
         env=build_environment(folder, port="1", api_key="ek_none", **settings),
@@ -48,9 +49,9 @@ def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
         pytest.param(["keys", "list"], SQLITE, marks=pytest.mark.prove),
         pytest.param(["access-requests"], SQLITE, marks=pytest.mark.prove),
         pytest.param(["backup"], set(), marks=pytest.mark.prove),
-        pytest.param(["prune"], {"numpy"}, marks=pytest.mark.prove),
+        pytest.param(["prune"], {"numpy"} | SQLITE, marks=pytest.mark.prove),
         (["audit", "--public", "http://127.0.0.1:1"], {"httpx2"}),
-        pytest.param(["audit"], COMPUTING, marks=pytest.mark.prove),
+        pytest.param(["audit"], COMPUTING | SQLITE, marks=pytest.mark.prove),
         (["stdio"], CALLING - {"httpx"} | SERVING - {"rest_shim.endpoints"}),
         pytest.param(
             ["doctor"], COMPUTING | SQLITE | {"mcp_types", "starlette"}, marks=pytest.mark.prove

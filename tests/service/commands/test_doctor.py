@@ -84,6 +84,26 @@ def test_a_missing_store_is_reported_and_not_created(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_lost_keys_must_be_fixed(well, source):
+    (well / "signals.db-access").unlink()
+    status, checks = examined(well, source=source)
+    (_, (grade, text)) = checks["store"]
+    assert (status, grade) == (1, "fix")
+    assert text.startswith(f"there is no store at {well}/signals.db-access: restore a backup ")
+    assert not (well / "signals.db-access").exists()
+
+
+def test_empty_files_are_not_a_store_and_an_impossible_path_is_named(tmp_path):
+    for name in ("signals.db", "signals.db-access"):
+        (tmp_path / name).touch()
+    _, checks = examined(tmp_path)
+    assert [grade for grade, _ in checks["store"]] == ["fix", "warn"]
+    assert all("there is no store at " in text for _, text in checks["store"])
+    status, checks = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/{'x' * 300}.db")
+    assert (status, checks["store"][0][0]) == (1, "fix")
+    assert "cannot open" in checks["store"][0][1]
+
+
 def test_a_missing_folder_is_named(tmp_path):
     status, checks = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/missing/signals.db")
     assert (status, checks["disk"]) == (1, [("fix", f"there is no folder {tmp_path}/missing")])
@@ -146,6 +166,18 @@ def test_an_untrusted_proxy_is_a_warning_for_a_day(well, source):
     assert "192.0.2.9" in text
     assert "SIGNALS_TRUSTED_PROXIES" in text
     assert seen(2 * DAY_MS)[0][0] == "ok"
+
+
+def test_a_service_on_all_addresses_needs_its_public_address(well, source):
+    status, checks = examined(well, source=source, host="0.0.0.0", billing="off")
+    ((first, address), (second, hint)) = checks["settings"]
+    assert (status, first, second) == (0, "ok", "warn")
+    assert address.endswith("; served at http://127.0.0.1:8000")
+    assert "SIGNALS_BASE_URL=http://signals.example:8000" in hint
+    _, checks = examined(
+        well, source=source, host="0.0.0.0", billing="off", base_url="https://us.example"
+    )
+    assert len(checks["settings"]) == 1
 
 
 def test_a_public_sandbox_must_be_fixed_or_is_a_warning_if_allowed(well, source):

@@ -28,6 +28,7 @@ from tests.support.forked_command import ForkedCommand
 from tests.support.signals_command import (
     RunningCommand,
     build_environment,
+    create_store,
     find_free_port,
     run_signals,
     start_signals,
@@ -100,6 +101,7 @@ def test_serve_computes_the_hours_after_the_replay(tmp_path):
 
 def test_a_key_revoked_by_another_process_is_refused_at_once(tmp_path):
     bars = write_bars(tmp_path / "bars", count=30)
+    create_store(tmp_path)
     api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(tmp_path, source=f"files:{bars}") as (address, _):
         headers = {"Authorization": f"Bearer {api_key}"}
@@ -196,6 +198,29 @@ def test_an_ipv6_host_is_served_at_its_bracketed_address(market):
         assert process.wait_for_line("Listening on ") == f"Listening on http://[::1]:{port}\n"
         assert httpx.get(f"http://[::1]:{port}/api/v1").status_code == 200
         assert process.stop() == 0
+
+
+@pytest.mark.parametrize(("host", "own"), [("0.0.0.0", "127.0.0.1"), ("::", "[::1]")])
+def test_a_service_on_all_addresses_advertises_one_that_works(market, host, own):
+    port, universe = find_free_port(), str(market / "universe.toml")
+    with start_signals(
+        market, "serve", port=port, host=host, universe=universe, billing="off"
+    ) as process:
+        process.wait_for_line("--header")
+        manifest = httpx.get(f"http://{own}:{port}/api/v1").json()
+        refused = httpx.get(f"http://{own}:{port}/api/v1", headers={"Host": f"192.0.2.7:{port}"})
+        assert process.stop() == 0
+    printed = "".join(process.printed)
+    assert f"Listening on http://{own}:{port}\n" in printed
+    (line,) = [line for line in process.printed if "all addresses" in line]
+    assert f"for example SIGNALS_BASE_URL=http://signals.example:{port}" in line
+    assert "SIGNALS_ALLOWED_HOSTS" in line
+    assert manifest["mcp"]["url"] == f"http://{own}:{port}/api/v1/mcp"
+    for text in (printed, str(manifest)):
+        assert "0.0.0.0" not in text
+        assert "[::]" not in text
+    assert refused.status_code == 421
+    assert f"192.0.2.7:{port}" in refused.json()["message"]
 
 
 def test_an_unknown_host_fails_in_one_line_naming_the_setting(tmp_path):

@@ -14,7 +14,12 @@ from store.sqlite.access_store import open_sqlite_access
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.support.running_service import ManualClock
-from tests.support.signals_command import build_environment, find_free_port, run_signals
+from tests.support.signals_command import (
+    build_environment,
+    create_store,
+    find_free_port,
+    run_signals,
+)
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -120,6 +125,7 @@ def test_a_secret_of_another_kind_is_refused_and_not_printed(tmp_path, name, wro
 
 @pytest.mark.parametrize("command", [["keys", "list"], ["access-requests"]])
 def test_commands_without_billing_ignore_its_settings(tmp_path, command):
+    create_store(tmp_path)
     done = run_signals(tmp_path, *command, billing="stripe", host="0.0.0.0")
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -216,3 +216,50 @@ def test_a_secret_in_the_wrong_stripe_setting_is_not_printed():
 def test_a_service_is_local_if_host_and_base_url_are_loopback(given, is_local):
     given = {PREFIX + name: value for name, value in given.items()}
     assert Settings.read(given).is_local is is_local
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "is_hinted"),
+    [
+        ({}, "http://127.0.0.1:8000", False),
+        ({"HOST": "0.0.0.0", "PORT": "8001"}, "http://127.0.0.1:8001", True),
+        ({"HOST": "0"}, "http://127.0.0.1:8000", True),
+        ({"HOST": "::"}, "http://[::1]:8000", True),
+        ({"HOST": "0:0:0:0:0:0:0:0"}, "http://[::1]:8000", True),
+        ({"HOST": "0.0.0.0", "BASE_URL": "https://us.example/"}, "https://us.example", False),
+        ({"HOST": "192.0.2.1"}, "http://192.0.2.1:8000", False),
+        ({"HOST": "2001:db8::1"}, "http://[2001:db8::1]:8000", False),
+        ({"HOST": "box.example"}, "http://box.example:8000", False),
+    ],
+)
+def test_a_host_that_stands_for_all_addresses_is_never_advertised(given, address, is_hinted):
+    settings = Settings.read({PREFIX + name: value for name, value in given.items()})
+    assert settings.address == address
+    assert (settings.address_hint is not None) is is_hinted
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALLOWED_HOSTS", "http://signals.example"),
+        ("ALLOWED_HOSTS", "signals.example/path"),
+        ("ALLOWED_HOSTS", "inner.example, *"),
+        ("ALLOWED_HOSTS", "*.example"),
+        ("ALLOWED_HOSTS", "2001:db8::1"),
+        ("ALLOWED_ORIGINS", "app.example"),
+        ("ALLOWED_ORIGINS", "https://app.example/path"),
+        ("ALLOWED_ORIGINS", "https://*.example"),
+    ],
+)
+def test_a_name_that_no_request_can_have_is_refused(name, value):
+    with pytest.raises(SettingsError, match=f"^{PREFIX}{name}=") as caught:
+        Settings.read({PREFIX + name: value})
+    assert "such as" in str(caught.value)
+
+
+def test_host_names_addresses_ports_and_origins_are_accepted():
+    hosts = "signals.example, inner.example:9000, 192.0.2.1, [2001:db8::1]:8000"
+    origins = "https://app.example, http://localhost:3000/, chrome-extension://abcdef"
+    given = {PREFIX + "ALLOWED_HOSTS": hosts, PREFIX + "ALLOWED_ORIGINS": origins}
+    assert Settings.read(given).allowed_hosts == hosts
+    assert Settings.read(given).allowed_origins == origins

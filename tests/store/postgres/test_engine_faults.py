@@ -2,12 +2,16 @@
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from store.errors import StoreError
+from store.postgres import schema as postgres_schema
 from store.postgres.access_store import open_postgres_access
+from store.postgres.engine import connect
 from store.postgres.market_store import open_postgres_market
 from store.postgres.schema import SCHEMAS
 from store.sql.market_store import MarketStore
@@ -34,6 +38,83 @@ async def test_a_database_is_migrated_whole_or_not_at_all(
             await open_postgres_market(database)
     async with open_and_close(open_postgres_market(database)) as store:
         await store.commit(make_full_batch())
+
+
+async def read_schema(url: str) -> list[tuple[str, ...]]:
+    """Return the migrations and the tables of the market schema."""
+    session = await connect(url, SCHEMAS["market"][0])
+    try:
+        names = await session.fetch("SELECT name FROM migrations ORDER BY name")
+        tables = await session.fetch(
+            "SELECT tablename FROM pg_tables WHERE schemaname = $1 ORDER BY 1", SCHEMAS["market"][0]
+        )
+    finally:
+        await session.close()
+    return [tuple(row[0] for row in rows) for rows in (names, tables)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "named", "reason"),
+    [
+        ("INSERT INTO missing\nVALUES ('secret');", "(INSERT INTO missing)", "does not exist"),
+        (
+            "DO $$\nBEGIN\n  PERFORM 1;\n  RAISE 'no;\n';\nEND $$;",
+            "(DO $$ BEGIN)",
+            "no;",
+        ),
+        (
+            "SELECT pg_terminate_backend(pg_backend_pid());",
+            "(SELECT pg_terminate_backend(pg_backend_pid());)",
+            "",
+        ),
+    ],
+)
+async def test_a_migration_that_fails_names_its_statement_and_changes_nothing(
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    statement: str,
+    named: str,
+    reason: str,
+) -> None:
+    schema, migrations = SCHEMAS["market"]
+    async with open_and_close(open_postgres_market(database)) as store:
+        await store.commit(make_full_batch())
+    before = await read_schema(database)
+    folder = tmp_path / "migrations"
+    folder.mkdir()
+    (folder / "postgres_market_9998.sql").write_text("CREATE TABLE first (id INTEGER);\n")
+    second = "CREATE TABLE added (id INTEGER);\n-- A comment;\n"
+    (folder / "postgres_market_9999.sql").write_text(second + statement)
+    with monkeypatch.context() as next_version:
+        next_version.setattr(postgres_schema, "files", lambda _: tmp_path)
+        names = (*migrations, "postgres_market_9998", "postgres_market_9999")
+        next_version.setitem(SCHEMAS, "market", (schema, names))
+        with pytest.raises(StoreError) as failure, capture_logs() as logs:
+            await open_postgres_market(database)
+        message = str(failure.value)
+        assert f"migration postgres_market_9999 failed at statement 2 {named}: " in message
+        assert reason in message
+        assert "unchanged" in message
+        assert "No copy was made" in message
+        assert "secret" not in message
+        assert "\n" not in message
+        assert logs == []
+        assert await read_schema(database) == before
+        (folder / "postgres_market_9999.sql").write_text(second)
+        with capture_logs() as logs:
+            for _ in range(2):
+                await (await open_postgres_market(database)).close()
+    assert [(entry["event"], entry["migration"]) for entry in logs] == [
+        ("migrated", "postgres_market_9998"),
+        ("migrated", "postgres_market_9999"),
+    ]
+
+
+async def test_a_new_schema_is_created_without_a_log_line(database: str) -> None:
+    with capture_logs() as logs:
+        await (await open_postgres_market(database)).close()
+    assert logs == []
 
 
 async def test_a_lost_server_is_reported_and_used_again_when_it_returns(

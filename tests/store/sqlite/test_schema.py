@@ -2,16 +2,22 @@
 
 import asyncio
 import os
+import resource
 import shutil
+import signal
 import sqlite3
+import stat
 import sys
 import threading
+import time
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from access.maintenance import compute_cutoffs
 from store.bar_blocks import pack_block
 from store.digest import digest_commit
 from store.errors import StoreError
@@ -19,6 +25,7 @@ from store.sql.database import fetch_value
 from store.sql.market_store import MarketStore
 from store.sqlite import schema as sqlite_migrations
 from store.sqlite.access_store import open_sqlite_access
+from store.sqlite.copies import check_integrity
 from store.sqlite.market_store import open_sqlite_market
 from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
@@ -33,7 +40,7 @@ from tests.support.row_builders import (
     read_tables,
     run_sql,
 )
-from tests.support.store_homes import SqliteHome, StoreHome
+from tests.support.store_homes import SqliteHome, StoreHome, open_and_close
 
 pytestmark = pytest.mark.clause("store")
 
@@ -206,16 +213,213 @@ def test_a_new_database_takes_all_migrations_without_a_copy(
     assert not list(path.parent.glob("*.before-*"))
 
 
-def test_a_migration_that_fails_midway_leaves_the_file_as_it_was(
-    path: Path, added_migration: tuple[str, ...], tmp_path: Path
+def write_migration(folder: Path, script: str) -> None:
+    """Replace the script of the added migration."""
+    (folder / "package" / "migrations" / "market_9999.sql").write_text(script)
+
+
+@pytest.mark.parametrize(
+    ("script", "named", "reason"),
+    [
+        (
+            "CREATE TABLE added (id INTEGER);\n-- Why.\nINSERT INTO missing VALUES ('secret');\n",
+            "statement 2 (INSERT INTO missing)",
+            "no such table: missing",
+        ),
+        (
+            "CREATE TABLE added (id INTEGER);\nUPDATE assets\nSET ticker = NULL;\n",
+            "statement 2 (UPDATE assets SET)",
+            "append-only",
+        ),
+        (
+            "CREATE TABLE added (id INTEGER);\nPRAGMA max_page_count = 1;\n"
+            "CREATE TABLE big AS SELECT hex(zeroblob(99999)) AS data;\n",
+            "statement 3 (CREATE TABLE big)",
+            "database or disk is full",
+        ),
+        ("CREATE TABLE added (id INTEGER);\nDROP TABLE", "statement 2 (DROP TABLE)", "incomplete"),
+        (
+            "CREATE TABLE added (id INTEGER);\nDROP TABLE migrations;\n",
+            "its end",
+            "no such table: migrations",
+        ),
+    ],
+)
+async def test_a_migration_that_fails_midway_names_its_step_and_leaves_the_file_as_it_was(
+    market: MarketStore,
+    path: Path,
+    added_migration: tuple[str, ...],
+    tmp_path: Path,
+    script: str,
+    named: str,
+    reason: str,
 ) -> None:
-    sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS)
-    broken = "CREATE TABLE added (id INTEGER);\nINSERT INTO missing VALUES (1);\n"
-    (tmp_path / "package" / "migrations" / "market_9999.sql").write_text(broken)
-    with pytest.raises(StoreError, match="no such table"):
+    await market.commit(make_full_batch())
+    before = read_tables(path)
+    write_migration(tmp_path, script)
+    with pytest.raises(StoreError) as failure:
         sqlite_migrations.migrate(path, added_migration)
+    copy = path.with_name("market.db.before-market_9999")
+    message = str(failure.value)
+    for part in (f"{path}: ", "migration market_9999", f"failed at {named}: ", reason, str(copy)):
+        assert part in message
+    assert "unchanged" in message
+    assert "secret" not in message
+    assert "\n" not in message
     assert run_sql(path, "SELECT name FROM migrations") == APPLIED
     assert not run_sql(path, "SELECT name FROM sqlite_schema WHERE name = 'added'")
+    assert read_tables(path) == read_tables(copy) == before
+    write_migration(tmp_path, "CREATE TABLE added (id INTEGER);")
+    sqlite_migrations.migrate(path, added_migration)
+    assert run_sql(path, "SELECT name FROM migrations") == [*APPLIED, ("market_9999",)]
+
+
+async def test_a_copy_that_does_not_fit_on_the_disk_stops_the_migration(
+    market: MarketStore, path: Path, added_migration: tuple[str, ...]
+) -> None:
+    await market.commit(make_full_batch())
+    before, (soft, hard) = read_tables(path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(StoreError) as failure:
+            sqlite_migrations.migrate(path, added_migration)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    copy = f"{path}.before-market_9999"
+    assert f"migration market_9999 failed at its copy {copy}: " in str(failure.value)
+    assert "unchanged" in str(failure.value)
+    assert "No copy was made: free disk space" in str(failure.value)
+    assert not list(path.parent.glob("*.before-*"))
+    assert read_tables(path) == before
+    assert run_sql(path, "SELECT name FROM migrations") == APPLIED
+
+
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+KILLED = f"""
+import os, signal, sys
+from pathlib import Path
+from store.sqlite import schema as m
+def split(script):
+    yield "CREATE TABLE half (id INTEGER)"
+    yield "INSERT INTO assets SELECT max(id) + 1, 'HALF', 0 FROM assets"
+    {KILL}
+def replace(*names):
+    {KILL}
+if sys.argv[2] == "copy":
+    m.os.replace = replace
+else:
+    m.split_statements = split
+m.files = lambda _: Path(sys.argv[3])
+m.migrate(Path(sys.argv[1]), (*m.MARKET_MIGRATIONS, "market_9999"))
+"""
+
+
+@pytest.mark.parametrize("moment", ["copy", "statement"])
+async def test_a_migration_that_is_killed_leaves_nothing_half_done(
+    market: MarketStore,
+    path: Path,
+    added_migration: tuple[str, ...],
+    tmp_path: Path,
+    moment: str,
+) -> None:
+    await market.commit(make_full_batch())
+    await market.close()
+    before, package = read_tables(path), str(tmp_path / "package")
+    command = (sys.executable, "-c", KILLED, str(path), moment, package)
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+    assert await process.wait() == -signal.SIGKILL
+    copy = path.with_name("market.db.before-market_9999")
+    assert copy.exists() is (moment == "statement")
+    assert read_tables(path) == before
+    assert run_sql(path, "SELECT name FROM migrations") == APPLIED
+    sqlite_migrations.migrate(path, added_migration)
+    assert read_tables(path) == read_tables(copy) == before
+    assert run_sql(path, "SELECT name FROM migrations") == [*APPLIED, ("market_9999",)]
+    assert not list(path.parent.glob("*.unfinished*"))
+
+
+def test_an_unfinished_copy_that_was_left_behind_is_replaced(
+    path: Path, added_migration: tuple[str, ...]
+) -> None:
+    sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS)
+    for end in ("", "-journal"):
+        left = path.with_name(f"market.db.before-market_9999.unfinished{end}")
+        left.write_bytes(b"half" * 5000)
+    sqlite_migrations.migrate(path, added_migration)
+    copy = path.with_name("market.db.before-market_9999")
+    check_integrity(copy)
+    assert run_sql(copy, "SELECT name FROM migrations") == APPLIED
+    assert not list(path.parent.glob("*.unfinished*"))
+
+
+def test_each_migration_of_an_existing_file_is_logged_with_its_copy(
+    path: Path, added_migration: tuple[str, ...]
+) -> None:
+    with capture_logs() as logs:
+        sqlite_migrations.migrate(path, added_migration[:-2])
+        assert logs == []
+        sqlite_migrations.migrate(path, added_migration)
+        sqlite_migrations.migrate(path, added_migration)
+    assert [(entry["event"], entry["migration"], entry["copy"]) for entry in logs] == [
+        ("migrated", name, f"{path}.before-{name}") for name in added_migration[-2:]
+    ]
+    assert all(entry["database"] == str(path) and entry["seconds"] >= 0 for entry in logs)
+
+
+DAY_S = 86_400
+
+
+def list_modes(folder: Path) -> dict[str, str]:
+    """Return the type and permissions of each file in a folder."""
+    return {file.name: stat.filemode(file.stat().st_mode) for file in folder.iterdir()}
+
+
+def age(file: Path, days: float) -> None:
+    """Set the time of a file's last change to some days ago."""
+    at = time.time() - days * DAY_S
+    os.utime(file, (at, at))
+
+
+async def test_prune_deletes_the_old_copies_of_migrations_and_no_other_file(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "market.db"
+    names = [f"market.db.before-{name}" for name in sqlite_migrations.MARKET_MIGRATIONS]
+    old = [*names[:2], f"{names[2]}.unfinished"]
+    young = [names[2], f"{names[3]}.unfinished"]
+    foreign = [
+        *("market.db.before-market_9999", "market.db.before-access_0001", f"{names[0]}.mine"),
+        *("other.db.before-market_0001", "market.db.before-", "market.db.backup-20200101T000000Z"),
+    ]
+    async with open_and_close(open_sqlite_market(path)) as store:
+        for name in (*old, *young, *foreign):
+            (tmp_path / name).touch()
+            age(tmp_path / name, 29.9 if name in young else 31)
+        (tmp_path / names[4]).mkdir()
+        age(tmp_path / names[4], 31)
+        with capture_logs() as logs:
+            await store.prune()
+            await store.prune()
+    left = {name for name in list_modes(tmp_path) if ".b" in name}
+    assert left == {*young, *foreign, names[4]}
+    assert [(entry["event"], entry["copy"], entry["age_days"]) for entry in logs] == [
+        ("copy_deleted", str(tmp_path / name), 31) for name in old
+    ]
+
+
+async def test_a_copy_of_the_keys_is_private_and_deleted_by_the_daily_maintenance(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "market.db-access"
+    sqlite_migrations.migrate(path, sqlite_migrations.ACCESS_MIGRATIONS[:-1])
+    path.chmod(0o644)
+    async with open_and_close(open_sqlite_access(path)) as store:
+        copy = path.with_name(f"{path.name}.before-{sqlite_migrations.ACCESS_MIGRATIONS[-1]}")
+        await store.prune(compute_cutoffs(NOW))
+        assert list_modes(tmp_path)[copy.name] == "-rw-------"
+        age(copy, 30.1)
+        await store.prune(compute_cutoffs(NOW))
+        assert copy.name not in list_modes(tmp_path)
 
 
 async def test_processes_that_start_together_all_find_a_migrated_file(path: Path) -> None:
