@@ -80,7 +80,10 @@ CADENCE = {
         "same boundaries, so a day has two or three candles (2.5 and 4 hours in summer; 1.5, 4 and "
         "1 in winter)."
     ),
-    "1d": f"The run at 00{RUN_MINUTE} UTC. A stock's candle is its trading day.",
+    "1d": (
+        f"The run at 00{RUN_MINUTE} UTC. A stock's candle is its trading day; a metal's Monday "
+        "includes Sunday evening."
+    ),
     "publication": "A change appears in the feed 3 to 5 minutes after its candle closes.",
     "recommended_poll_interval_s": POLL_INTERVAL_S,
 }
