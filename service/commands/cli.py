@@ -30,7 +30,6 @@ def wall_clock() -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; an OperatorError is printed in one line, with exit status 1."""
     args = _build_parser().parse_args(arguments)
-    log_to_standard_error()
     try:
         return asyncio.run(_run_command(args.command, args))
     except OperatorError as error:
@@ -41,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run_command(command: Command, args: argparse.Namespace) -> int:
-    return await command(args, Settings.read())
+    settings = Settings.read()
+    log_to_standard_error(settings.log_level, settings.log_format)
+    return await command(args, settings)
 
 
 @cache

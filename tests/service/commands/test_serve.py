@@ -269,13 +269,13 @@ def test_a_second_serve_stands_by_and_takes_over_when_the_first_ends(market):
             state = f"http://127.0.0.1:{port}/api/v1/state"
             assert httpx.get(state, headers={"X-Api-Key": api_key}).status_code == 200
             first.process.kill()
-            second.wait_for_line("event=computing")
+            second.wait_for_event("computing")
             port = find_free_port()
             with start_signals(market, "serve", port=port, universe=universe) as third:
                 assert str(second.process.pid) in third.wait_for_line("Standing by")
                 third.wait_for_line("--header")
                 assert second.stop(signal.SIGTERM) == 0
-                third.wait_for_line("event=computing")
+                third.wait_for_event("computing")
                 assert third.stop(signal.SIGTERM) == 0
 
 
