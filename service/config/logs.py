@@ -69,12 +69,15 @@ def clean_values(logger: object, method: str, event: MutableMapping[str, Any]) -
 
 def _clean_value(value: object) -> object:
     """Return a value that JSON has, with its texts cleaned."""
-    if value is None or isinstance(value, int | float):
+    if value is None or isinstance(value, (int, float)):
         return value
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [_clean_value(item) for item in value]
-    # A safety net: no code logs a secret on purpose.
-    masked = SECRET_PATTERN.sub(r"\1***", str(value))
+    text = str(value)
+    # A safety net: no code logs a secret on purpose. Each prefix has an underscore.
+    masked = SECRET_PATTERN.sub(r"\1***", text) if "_" in text else text
+    if masked.isprintable():
+        return masked
     # Clients choose some of the text, and it could steer the operator's terminal, also when a JSON
     # line is decoded there. The renderers escape newlines themselves.
     return "".join(

@@ -27,9 +27,11 @@ def log_response(scope: Scope, status: int, seconds: float) -> None:
     # A tool's error over MCP comes with HTTP status 200.
     status = max(status, 0 if error is None else error.status)
     fields = _describe_request(scope, status, seconds)
-    log.debug("request", **fields)
+    # Bound once, because each use of `log` binds it again.
+    bound_log = log.bind()
+    bound_log.debug("request", **fields)
     if error is not None or status >= 400:
-        log.log(logging.INFO if status < 500 else logging.WARNING, "refused", **fields)
+        bound_log.log(logging.INFO if status < 500 else logging.WARNING, "refused", **fields)
 
 
 def log_abandoned(scope: Scope, seconds: float) -> None:
