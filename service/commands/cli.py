@@ -98,7 +98,7 @@ def _add_compute_commands(commands: Commands) -> None:
         "--public",
         metavar="URL",
         help=f"audit a running service instead: read its REST API with the key in "
-        f"{API_KEY_VARIABLE} and check that the views agree",
+        f"{API_KEY_VARIABLE} and check that the views agree and match its OpenAPI document",
     )
     command.add_argument(
         "--days",
