@@ -21,6 +21,7 @@ pytestmark = pytest.mark.clause("sales")
 
 UNKNOWN_KEY = "ek_" + "A" * 43
 LIMITS = {"daily_limit": "3", "checkout_limit": "3/600", "trusted_proxies": "127.0.0.1"}
+LOG = {"log_level": "debug"}
 UNKNOWN_TOKEN = "ct_" + "B" * 43
 
 
@@ -71,7 +72,7 @@ async def service(folder: Path) -> AsyncIterator[Selling]:
     bars, port = write_bars(folder / "bars"), find_free_port()
     async with run_stripe_double(wall_clock) as stripe, httpx.AsyncClient(timeout=30) as client:
         stripe.fail(503)
-        given = selling(stripe) | LIMITS | {"source": f"files:{bars}"}
+        given = selling(stripe) | LIMITS | LOG | {"source": f"files:{bars}"}
         with start_signals(folder, "serve", port=port, **given) as process:
             await asyncio.to_thread(process.wait_for_line, "Register with a client")
             address = f"http://127.0.0.1:{port}"
@@ -141,5 +142,6 @@ async def test_a_purchase_ends_in_a_key_that_dies_with_its_subscription_and_no_s
         assert_nowhere(secrets, [stored(tmp_path)])
     said = "".join(shop.process.printed).encode()
     assert select_events(shop.process.printed, "maintenance_done")
+    assert_nowhere(["agent@example.com"], [said])
     assert_nowhere(secrets, [said, *(text.encode() for text in shop.refusals)])
     assert len(shop.refusals) == 12

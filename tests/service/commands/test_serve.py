@@ -215,9 +215,10 @@ def test_a_signal_while_building_history_keeps_committed_batches(tmp_path, numbe
     last = process.printed[-1]
     assert last.startswith("Stopped while building history. The next start continues from ")
     assert format_instant(kept) in last
-    with served_process(tmp_path, source=source) as (_, printed):
-        pass
-    assert not [line for line in printed if "Traceback" in line]
+    with start_signals(tmp_path, "serve", port=find_free_port(), source=source) as process:
+        process.wait_for_event("caught_up")
+        assert process.stop(number) == 0
+    assert not [line for line in process.printed if "Traceback" in line]
     assert stored(tmp_path)[0] > kept
     done = run_signals(tmp_path, "audit")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
