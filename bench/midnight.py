@@ -7,6 +7,7 @@ code first saw each time, and every lag of the event loop with its end.
 
 import asyncio
 import json
+import logging
 import sqlite3
 import subprocess
 import sys
@@ -141,7 +142,9 @@ def serve_movable(store: Path) -> Iterator[MovableService]:
 
 
 def main() -> None:
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    # The level of `signals serve`; without one, each call would also log a debug line.
+    level = structlog.make_filtering_bound_logger(logging.INFO)
+    structlog.configure(wrapper_class=level, logger_factory=structlog.ReturnLoggerFactory())
     print(json.dumps(asyncio.run(serve_and_sample(int(sys.argv[1])))))
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from compute.bars import DAY_S
-from compute.hourly_pipeline import HourlyPipeline
+from compute.hourly_pipeline import HourlyPipeline, RowCounts
 from compute.schedule import to_market_ms
 from compute.sources.source import NotReadyError
 from schemas.clock import Clock
@@ -21,6 +21,7 @@ LATE_RETRY_DELAYS_S = (30, 60, 120)
 # after the machine was suspended or its clock was set.
 SLEEP_STEP_S = 1.0
 RETRY_S = 10.0
+MAX_LOGGED_NAMES = 10
 OpenPipeline = Callable[[], Awaitable[HourlyPipeline]]
 
 log = structlog.get_logger("compute")
@@ -104,12 +105,14 @@ class HourlyLoop:
 
     async def _run_hour(self, pipeline: HourlyPipeline, due: int) -> None:
         fetched_at, began = self._clock(), perf_counter()
-        await pipeline.run_until(due)
+        written = await pipeline.run_until(due)
         self._on_run(perf_counter() - began)
+        log_run("run", pipeline, written, began)
         await self._retry_late_assets(pipeline, due, fetched_at)
-        log.info("run", hour=format_instant(due * 1000), late=list(pipeline.late_tickers))
         if due // DAY_S != self._pruned_day:
-            log.info("pruned", rows=await self._store.prune())
+            began = perf_counter()
+            rows = await self._store.prune()
+            log.info("pruned", rows=rows, duration_s=round(perf_counter() - began, 3))
             self._pruned_day = due // DAY_S
 
     async def _retry_late_assets(
@@ -122,8 +125,8 @@ class HourlyLoop:
                 continue
             if not pipeline.pending_tickers or not await self._wait_until(pipeline, hour, at):
                 break
-            fetched_at = self._clock()
-            await pipeline.run_late()
+            fetched_at, began = self._clock(), perf_counter()
+            log_run("run_late", pipeline, await pipeline.run_late(), began)
 
     async def _wait_until(self, pipeline: HourlyPipeline, hour: int, at: int) -> bool:
         """Wait until `at` (epoch ms); False if the next run is due or the clock went back."""
@@ -139,6 +142,19 @@ def list_retry_delays_s(delays: Iterable[int]) -> list[int]:
     """
     return sorted(
         {*LATE_RETRY_DELAYS_S, *(d + late for d in delays for late in (0, *LATE_RETRY_DELAYS_S))}
+    )
+
+
+def log_run(event: str, pipeline: HourlyPipeline, written: RowCounts, began: float) -> None:
+    """Log what a run that began at a time of `perf_counter` wrote, and which assets are late."""
+    late = pipeline.late_tickers
+    log.info(
+        event,
+        hour=format_instant(pipeline.done_hour * 1000),
+        **written._asdict(),
+        duration_s=round(perf_counter() - began, 3),
+        late=len(late),
+        late_assets=list(late[:MAX_LOGGED_NAMES]),
     )
 
 

@@ -6,7 +6,7 @@ Replay, catch-up and live runs share this code; they differ in how many hours a 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from compute.bars import DAY_S, HOUR_S
 from compute.batch_assembler import BatchAssembler
@@ -29,6 +29,14 @@ from store.sql.market_store import MarketStore
 BATCH_S = 40 * DAY_S
 OnCommit = Callable[[Batch], None]
 OnProgress = Callable[[int, int], None]
+
+
+class RowCounts(NamedTuple):
+    """How many rows of the market store a run wrote."""
+
+    bars: int = 0
+    changes: int = 0
+    alerts: int = 0
 
 
 class HourlyPipeline:
@@ -64,6 +72,7 @@ class HourlyPipeline:
         self._on_commit: Final = on_commit
         self._commit_task: asyncio.Future[None] | None = None
         self._has_restated = False
+        self._written = RowCounts()
 
     @classmethod
     async def open(
@@ -156,11 +165,15 @@ class HourlyPipeline:
         """The delays (seconds) that the source declares, sorted, without duplicates and 0."""
         return self._tracker.delays
 
-    async def run_until(self, until: int, on_progress: OnProgress = lambda done, end: None) -> None:
+    async def run_until(
+        self, until: int, on_progress: OnProgress = lambda done, end: None
+    ) -> RowCounts:
         """Run every hour up to `until` at which something is due, in batches of forty days.
 
-        If the source ends earlier, so does the run. Raise NotReadyError if the source is not ready.
+        If the source ends earlier, so does the run. Return what was written. Raise NotReadyError
+        if the source is not ready.
         """
+        self._written = RowCounts()
         await self._source.check_ready()
         end = until if self._source.ends_at is None else min(until, self._source.ends_at)
         batch: Batch | None = None
@@ -179,22 +192,26 @@ class HourlyPipeline:
         if self._done_hour < end:
             await self._commit(self._assembler.build_empty_batch(end))
             self._done_hour = end
+        return self._written
 
     def _find_start_hour(self) -> int:
         """Return the hour at which the progress of a catch-up begins."""
         first = self._find_next_hour()
         return self._done_hour if first is None else max(self._done_hour, first - HOUR_S)
 
-    async def run_late(self) -> None:
+    async def run_late(self) -> RowCounts:
         """Run the last hour again for the lagging assets; commit if anything has arrived.
 
-        The rows are dated by the market clock, even after the last hour of a backfill.
+        The rows are dated by the market clock, even after the last hour of a backfill. Return what
+        was written.
         """
+        self._written = RowCounts()
         self._assembler.end_backfill()
         tickers = [row.ticker for row in self._tracker.lagging]
         batch = await self._fetch_and_step(self._done_hour, self._done_hour, tickers)
         if batch.bars or batch.funding or batch.carries:
             await self._commit(batch)
+        return self._written
 
     def _find_next_hour(self) -> int | None:
         """Return the next hour at which a bar, new or buffered, or a held alert is due."""
@@ -204,6 +221,12 @@ class HourlyPipeline:
 
     async def _commit(self, batch: Batch) -> None:
         await self._store.commit(batch)
+        bars, changes, alerts = self._written
+        self._written = RowCounts(
+            bars + sum(map(len, batch.bars)),
+            changes + len(batch.changes),
+            alerts + len(batch.alerts),
+        )
         self._on_commit(batch)
 
     async def _commit_while_stepping(

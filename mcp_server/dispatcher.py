@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import mcp_types
 import structlog
+from starlette.types import Scope
 
 from mcp_server.jsonrpc import Message, Params, RpcError
 from schemas.coverage import Coverage
@@ -14,7 +15,7 @@ from schemas.usage import QuotaUsage
 from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT
 from serving.arguments import format_suggestion, quote_value
-from serving.http import HeaderMap
+from serving.http import ERROR_KEY, REQUEST_ID_KEY, TOOL_KEY, HeaderMap
 from serving.json_text import to_json
 from serving.tool import to_mcp_tool
 from serving.tool_runner import AnyTool, CallResult, ToolRunner
@@ -63,12 +64,11 @@ class Dispatcher:
         # Two entries: the coverage in use, and the one that replaces it.
         self._get_tools_list = lru_cache(maxsize=2)(self._render_tools_list)
 
-    async def dispatch(
-        self, message: Message, headers: HeaderMap, request_id: bytes | None
-    ) -> DispatchResult:
+    async def dispatch(self, message: Message, headers: HeaderMap, scope: Scope) -> DispatchResult:
         """Return the result of a request; raise RpcError for a protocol error.
 
-        `request_id` is the id of the HTTP request, which the result of a tool call repeats.
+        The result of a tool call repeats the id that `scope` gives the HTTP request. The name of
+        the tool and its error are added to `scope`.
         """
         try:
             if message.method != "tools/call":
@@ -77,7 +77,11 @@ class Dispatcher:
             tool, arguments = self._find_tool(params), _get_arguments(params)
             # repr() is a cheap cache key that differs whenever the arguments differ. The same
             # arguments in another order get an entry of their own, which does no harm.
+            scope[TOOL_KEY] = tool.name
             result = await self._runner.run(tool, headers, repr(arguments), lambda: arguments)
+            if result.error is not None:
+                scope[ERROR_KEY] = result.error
+            request_id = scope.get(REQUEST_ID_KEY)
             return DispatchResult(_build_tool_result(result, request_id), result.quota)
         except RpcError as error:
             error.request_id = message.request_id

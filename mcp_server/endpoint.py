@@ -15,8 +15,8 @@ from mcp_server.jsonrpc import RpcError, build_result_parts, format_error_respon
 from schemas.errors import ApiError
 from serving.arguments import quote_value
 from serving.http import (
+    ERROR_KEY,
     JSON_TYPE,
-    REQUEST_ID_KEY,
     HeaderMap,
     build_quota_headers,
     check_media_types,
@@ -54,6 +54,7 @@ class McpEndpoint:
         except ClientDisconnect:
             return
         except ApiError as error:
+            scope[ERROR_KEY] = error
             headers = [JSON_TYPE, (b"allow", b"POST")] if error.status == 405 else [JSON_TYPE]
             await respond(scope, send, error.status, headers, self._runner.format_error(error))
             return
@@ -67,11 +68,11 @@ class McpEndpoint:
             if message.is_notification:
                 status, headers = 202, []
             else:
-                request_id = scope.get(REQUEST_ID_KEY)
-                result = await self._dispatcher.dispatch(message, request_headers, request_id)
+                result = await self._dispatcher.dispatch(message, request_headers, scope)
                 headers += build_quota_headers(result.quota)
                 parts = build_result_parts(message.request_id, result.result)
         except RpcError as error:
+            scope[ERROR_KEY] = error
             status, parts = error.status, (format_error_response(error),)
         await respond(scope, send, status, headers, *parts)
 

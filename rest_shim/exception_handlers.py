@@ -11,6 +11,7 @@ from rest_shim.endpoints import ENDPOINTS
 from schemas.errors import ApiError
 from serving.arguments import format_suggestion, quote_value
 from serving.error_responses import build_error_response
+from serving.http import ERROR_KEY
 from serving.tool_runner import ToolRunner, internal_error
 
 ExceptionHandler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
@@ -22,26 +23,26 @@ def build_exception_handlers(runner: ToolRunner) -> dict[Any, ExceptionHandler]:
     async def on_http_exception(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            return _build_wrong_method_response(request, error, runner)
-        return build_error_response(_no_such_path_error(request), runner)
+            refusal, headers = _wrong_method_error(request, error)
+        else:
+            refusal, headers = _no_such_path_error(request), {}
+        request.scope[ERROR_KEY] = refusal
+        return build_error_response(refusal, runner, headers=headers)
 
     # Starlette sends this response and raises the error again, so that the server logs it.
     async def on_unexpected_error(request: Request, error: Exception) -> Response:
-        return build_error_response(internal_error(), runner)
+        request.scope[ERROR_KEY] = failure = internal_error()
+        return build_error_response(failure, runner)
 
     return {HTTPException: on_http_exception, Exception: on_unexpected_error}
 
 
-def _build_wrong_method_response(
-    request: Request, error: HTTPException, runner: ToolRunner
-) -> Response:
-    """Return the 405 response, with the allowed methods in Allow and in the message."""
+def _wrong_method_error(request: Request, error: HTTPException) -> tuple[ApiError, dict[str, str]]:
+    """Return the 405 error and its headers, with the allowed methods in both."""
     # Starlette joins a set, so the order differs between processes unless it is sorted.
     allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
     message = f"Method {quote_value(request.method)} is not allowed here; accepted: {allowed}."
-    return build_error_response(
-        ApiError("invalid_parameter", message, 405), runner, headers={"Allow": allowed}
-    )
+    return ApiError("invalid_parameter", message, 405), {"Allow": allowed}
 
 
 def _no_such_path_error(request: Request) -> ApiError:

@@ -30,7 +30,14 @@ from rest_shim.purchases import BodyT, PurchaseHandler, PurchaseHandlers, handle
 from rest_shim.sample import render_sample
 from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
 from serving.error_responses import Responder, build_error_response, guard_route
-from serving.http import HeaderList, build_quota_headers, read_headers, respond
+from serving.http import (
+    ERROR_KEY,
+    TOOL_KEY,
+    HeaderList,
+    build_quota_headers,
+    read_headers,
+    respond,
+)
 from serving.query_string import parse_query_string
 from serving.response_cache import ResponseBody
 from serving.tool_runner import AnyTool, ToolRunner
@@ -53,6 +60,7 @@ class ToolRoute:
         """Handle one request."""
         # The query string itself is the runner's cache key: equal bytes parse to equal arguments.
         request_headers, tool, query_string = read_headers(scope), self._tool, scope["query_string"]
+        scope[TOOL_KEY] = tool.name
 
         def parse_arguments() -> dict[str, Any]:
             return parse_query_string(
@@ -66,6 +74,7 @@ class ToolRoute:
             status, headers, body = negotiate_response(response, self._endpoint, request_headers)
             await respond(scope, send, status, [*headers, *build_quota_headers(quota)], body)
         else:
+            scope[ERROR_KEY] = error
             # Errors are rare, so they take Starlette's slower response.
             await build_error_response(error, self._runner, quota)(scope, receive, send)
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from schemas.errors import ApiError, describe_failure
 from schemas.usage import QuotaUsage
-from serving.http import JSON, build_quota_headers
+from serving.http import ERROR_KEY, JSON, build_quota_headers
 from serving.tool_runner import ToolRunner, internal_error, log_store_failure
 from store.errors import StoreError
 
@@ -47,6 +47,7 @@ def guard_route(
     """
 
     def build_refusal(request: Request, error: ApiError) -> Response:
+        request.scope[ERROR_KEY] = error
         return build_error_response(error, runner) if on_error is None else on_error(request, error)
 
     async def respond_guarded(request: Request) -> Response:

@@ -69,8 +69,9 @@ class ForwardedForMiddleware:
     async def _forward(self, forwarded: str, scope: Scope, receive: Receive, send: Send) -> None:
         peer = (scope.get("client") or ("unknown", 0))[0]
         if self._is_trusted(_parse_hop(peer)):
-            # The header has no usable port; 0 stands for unknown.
-            scope = {**scope, "client": (self._find_client(peer, forwarded.split(",")), 0)}
+            # The header has no usable port; 0 stands for unknown. No copy of the scope, because the
+            # server logs what the app adds to it.
+            scope["client"] = (self._find_client(peer, forwarded.split(",")), 0)
         else:
             await self._record_notice(peer)
         await self._app(scope, receive, send)

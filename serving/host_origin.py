@@ -15,6 +15,7 @@ from schemas.errors import ApiError
 from serving.arguments import quote_value
 from serving.http import (
     CLOSE_CONNECTION,
+    ERROR_KEY,
     JSON_TYPE,
     MAX_CACHED_VALUES,
     HeaderMap,
@@ -64,6 +65,7 @@ class HostOriginMiddleware:
         error = self._find_error(scope) if scope["type"] == "http" else None
         if error is None:
             return self._app(scope, receive, send)
+        scope[ERROR_KEY] = error
         # After ambiguous framing, the next bytes on the connection may not be a new request.
         headers = [JSON_TYPE, CLOSE_CONNECTION] if error.status == 400 else [JSON_TYPE]
         return respond(scope, send, error.status, headers, format_error_body(error, self._docs))

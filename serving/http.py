@@ -32,6 +32,10 @@ CLOSE_CONNECTION = (b"connection", b"close")
 EXCHANGE_KEY = "signals.exchange"
 # The request id in plain ASCII, which every response repeats in a header.
 REQUEST_ID_KEY = "signals.request_id"
+# The name of the tool that a request called, and the exception that its response reports; the log
+# has both.
+TOOL_KEY = "signals.tool"
+ERROR_KEY = "signals.error"
 # The merged headers, cached for the next reader of the same request.
 _HEADERS_KEY = "signals.fields"
 

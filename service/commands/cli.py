@@ -30,7 +30,6 @@ def wall_clock() -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; an OperatorError is printed in one line, with exit status 1."""
     args = _build_parser().parse_args(arguments)
-    log_to_standard_error()
     try:
         return asyncio.run(_run_command(args.command, args))
     except OperatorError as error:
@@ -41,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run_command(command: Command, args: argparse.Namespace) -> int:
-    return await command(args, Settings.read())
+    settings = Settings.read()
+    log_to_standard_error(settings.log_level, settings.log_format)
+    return await command(args, settings)
 
 
 @cache
@@ -97,7 +98,7 @@ def _add_compute_commands(commands: Commands) -> None:
         "--public",
         metavar="URL",
         help=f"audit a running service instead: read its REST API with the key in "
-        f"{API_KEY_VARIABLE} and check that the views agree",
+        f"{API_KEY_VARIABLE} and check that the views agree and match its OpenAPI document",
     )
     command.add_argument(
         "--days",

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
+from time import perf_counter
 from typing import Final
 
 import structlog
 
-from compute.hourly_loop import HourlyLoop, OpenPipeline, log_failure
+from compute.hourly_loop import HourlyLoop, OpenPipeline, log_failure, log_run
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.sources.live import LiveSource
@@ -198,15 +199,17 @@ class CatchUp:
         self._activity: Final = "catching up" if self._has_snapshot else "building history"
         self._on_progress: OnProgress = ProgressLog(self._activity, clock)
         self._finished: Final = asyncio.Event()
-        self._has_waiter = True
+        # Set once the command no longer waits, and has closed its progress bar.
+        self._is_serving: Final = asyncio.Event()
 
     async def run(self) -> HourlyPipeline | None:
         """Run every hour that is due; return the pipeline, None if a new one must be opened."""
         # While the command still waits, an error ends it. Once it serves, an error is logged and
         # the hourly loop retries.
         on_progress = rebase_progress(lambda done, total: self._on_progress(done, total))
+        began = perf_counter()
         try:
-            await self._pipeline.run_until(self._pipeline.due_hour, on_progress)
+            written = await self._pipeline.run_until(self._pipeline.due_hour, on_progress)
         except asyncio.CancelledError:
             await self._report_stopped()
             raise
@@ -215,11 +218,14 @@ class CatchUp:
             self._finished.set()
             return None
         except Exception as error:
-            if self._has_waiter:
+            if not self._is_serving.is_set():
                 raise
             log_failure(error)
             return None
         self._finished.set()
+        # A line would break the progress bar.
+        await self._is_serving.wait()
+        log_run("caught_up", self._pipeline, written, began)
         return self._pipeline
 
     async def wait_before_serving(self) -> None:
@@ -233,7 +239,8 @@ class CatchUp:
                 MAX_CATCH_UP_WAIT_S if self._has_snapshot or self._is_long else None
             ):
                 await self._finished.wait()
-        self._on_progress, self._has_waiter = progress_log, False
+        self._on_progress = progress_log
+        self._is_serving.set()
         if not self._finished.is_set():
             consequence = "are marked stale" if self._has_snapshot else "are 503"
             echo(f"Still {self._activity}: responses {consequence} until it is done.")

@@ -45,7 +45,10 @@ async def run_doctor(settings: Settings, clock: Clock) -> int:
 async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding]:
     set_variables = ", ".join(sorted(PREFIX + name.upper() for name in settings.model_fields_set))
     yield Finding(
-        "ok", "settings", f"{set_variables or 'all by default'}; served at {settings.address}"
+        "ok",
+        "settings",
+        f"{set_variables or 'all by default'}; served at {settings.address}; "
+        f"logs from level {settings.log_level}",
     )
     if settings.address_hint is not None:
         yield Finding("warn", "settings", settings.address_hint)

@@ -1,36 +1,52 @@
-"""Logs to standard error, one line per event, with keys and tokens masked."""
+"""Logs to standard error: one line per event, the time first, with keys and tokens masked."""
 
 import logging
 import re
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, Literal
 
 import structlog
+from structlog.typing import Processor
 
 from schemas.errors import describe_failure
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "json", "text"]
+
 # API keys and all tokens begin with a prefix of their own so that this pattern finds them.
 SECRET_PATTERN = re.compile(r"\b(ek_|ct_|sl_|ss_|[sr]k_(?:test|live)_|whsec_)[A-Za-z0-9_-]+")
-LIBRARIES = ("uvicorn", "asyncio", "asyncpg")
+FIRST_FIELDS = ("timestamp", "level", "event")
 
 
-def log_to_standard_error() -> None:
-    """Log every event as one logfmt line with its level and time."""
+def log_to_standard_error(level: LogLevel, log_format: LogFormat) -> None:
+    """Log the events of a level and above; `auto` is text on a terminal, else JSON lines."""
+    min_level = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
-            mask_secrets,
-            escape_control_characters,
-            structlog.processors.LogfmtRenderer(),
+            clean_values,
+            put_time_first,
+            _choose_renderer(log_format),
         ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(min_level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
     )
-    for name in LIBRARIES:
-        library = logging.getLogger(name)
-        library.handlers, library.propagate = [_EventHandler(logging.WARNING)], False
+    root = logging.getLogger()
+    for handler in [known for known in root.handlers if isinstance(known, _EventHandler)]:
+        root.removeHandler(handler)
+    # Never below warnings: the payment library's debug lines quote e-mail addresses.
+    root.addHandler(_EventHandler(max(min_level, logging.WARNING)))
+
+
+def _choose_renderer(log_format: LogFormat) -> Processor:
+    is_terminal = sys.stderr.isatty()
+    if log_format == "text" or (log_format == "auto" and is_terminal):
+        # It quotes every text that could pass for another field.
+        return structlog.dev.ConsoleRenderer(colors=is_terminal, sort_keys=False)
+    return structlog.processors.JSONRenderer()
 
 
 class _EventHandler(logging.Handler):
@@ -41,35 +57,35 @@ class _EventHandler(logging.Handler):
         facts = describe_failure(failure) if failure else {}
         # Later lines of a message can quote values such as e-mail addresses.
         first_line = record.getMessage().partition("\n")[0]
-        structlog.get_logger("libraries").log(record.levelno, record.name, said=first_line, **facts)
+        # structlog knows no levels between the named ones.
+        level = min(record.levelno // 10 * 10, logging.CRITICAL)
+        structlog.get_logger("libraries").log(level, record.name, said=first_line, **facts)
 
 
-def mask_secrets(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-    """Mask API keys, tokens and Stripe's secrets in all values of an event."""
-    # A safety net: no code logs a secret on purpose.
-    return {name: _mask_value(value) for name, value in event.items()}
+def clean_values(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+    """Mask API keys and tokens in all values of an event, and escape control characters."""
+    return {name: _clean_value(value) for name, value in event.items()}
 
 
-def _mask_value(value: object) -> object:
-    """Return the value itself, or its text with secrets masked if it has any."""
-    text = value if isinstance(value, str) else repr(value)
-    masked = SECRET_PATTERN.sub(r"\1***", text)
-    return value if masked == text else masked
-
-
-def escape_control_characters(
-    logger: object, method: str, event: MutableMapping[str, Any]
-) -> dict[str, Any]:
-    """Escape control characters in all values of an event."""
-    # Clients choose some of the text, and it could steer the operator's terminal. The renderer
-    # escapes newlines itself.
-    return {name: _escape_value(value) for name, value in event.items()}
-
-
-def _escape_value(value: object) -> object:
-    """Return the value itself, or its text with control characters escaped if it has any."""
+def _clean_value(value: object) -> object:
+    """Return a value that JSON has, with its texts cleaned."""
+    if value is None or isinstance(value, (int, float)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_clean_value(item) for item in value]
     text = str(value)
-    escaped = "".join(
-        letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text
+    # A safety net: no code logs a secret on purpose. Each prefix has an underscore.
+    masked = SECRET_PATTERN.sub(r"\1***", text) if "_" in text else text
+    if masked.isprintable():
+        return masked
+    # Clients choose some of the text, and it could steer the operator's terminal, also when a JSON
+    # line is decoded there. The renderers escape newlines themselves.
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1]
+        for letter in masked
     )
-    return value if escaped == text else escaped
+
+
+def put_time_first(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+    """Order the fields of an event: time, level and name first."""
+    return {**{name: event[name] for name in FIRST_FIELDS}, **event}

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from access.throttle import DEFAULT_LIMIT
 from schemas.operator_error import OperatorError
 from schemas.vocabulary import DAILY_LIMIT
+from service.config.logs import LogFormat, LogLevel
 from service.config.setting_types import (
     SQLITE,
     Address,
@@ -55,6 +56,14 @@ class Settings(BaseModel):
         ge=0,
         le=65535,
         description="Operations port, with /metrics, /healthz and /readyz; 0 disables it.",
+    )
+    log_level: LogLevel = Field(
+        default="info", description="Least level of the log: debug, info, warning or error."
+    )
+    log_format: LogFormat = Field(
+        default="auto",
+        description="Format of the log: json, text, or auto, which is text on a terminal and JSON "
+        "lines elsewhere.",
     )
     database_url: DatabaseUrl = Field(
         default=SecretStr("sqlite:///signals.db"),

@@ -139,8 +139,8 @@ class FastPathRouter:
 
     def __init__(self, fallback: ASGIApp, routes: Iterable[BaseRoute]) -> None:
         self._fallback = fallback
-        self._apps_by_route: dict[tuple[str | None, str | None], ASGIApp] = {
-            (method, route.path): route.app
+        self._routes: dict[tuple[str | None, str | None], Route] = {
+            (method, route.path): route
             for route in routes
             if isinstance(route, Route) and isinstance(route.endpoint, McpEndpoint | ToolRoute)
             for method in route.methods or ("POST",)
@@ -148,8 +148,12 @@ class FastPathRouter:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass a request to the app of its method and path, else to Starlette."""
-        app = self._apps_by_route.get((scope.get("method"), scope.get("path")), self._fallback)
-        return app(scope, receive, send)
+        route = self._routes.get((scope.get("method"), scope.get("path")))
+        if route is None:
+            return self._fallback(scope, receive, send)
+        # Starlette adds it too; the log reads it.
+        scope["route"] = route
+        return route.app(scope, receive, send)
 
 
 def _build_purchase_handlers(

@@ -14,9 +14,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import copy_context
 from operator import attrgetter
+from time import perf_counter
 from typing import Any
 
 import uvicorn
+from starlette.types import Message
 from structlog.contextvars import bind_contextvars
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -25,8 +27,15 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from service.http.listener import Listener
+from service.http.request_log import (
+    is_every_request_logged,
+    log_abandoned,
+    log_malformed,
+    log_response,
+)
 from serving.http import (
     CLOSE_CONNECTION,
+    ERROR_KEY,
     EXCHANGE_KEY,
     REQUEST_ID_KEY,
     HeaderList,
@@ -79,13 +88,39 @@ async def serve_in_background(
 
 
 class DirectExchange:
-    """An `InlineExchange` over a connection."""
+    """An `InlineExchange` over a connection, which logs the end of each exchange."""
 
-    __slots__ = ("_connection", "_cycle")
+    __slots__ = ("_connection", "_cycle", "_started_at", "_status")
 
     def __init__(self, connection: "BoundedProtocol", cycle: RequestResponseCycle) -> None:
         self._connection = connection
         self._cycle = cycle
+        self._started_at = perf_counter()
+        self._status = 0
+        # Every response passes here: those of `try_send`, those sent as ASGI events, and uvicorn's
+        # own 500.
+        cycle.send = self.send_event  # type: ignore[assignment,method-assign]
+        cycle.on_response = self.complete
+
+    async def send_event(self, event: Message) -> None:
+        """Send an ASGI event, and remember the status of the response."""
+        if event["type"] == "http.response.start":
+            self._status = event["status"]
+        await RequestResponseCycle.send(self._cycle, event)  # type: ignore[arg-type]
+
+    def complete(self) -> None:
+        """Log the request after its response, and begin the connection's next exchange."""
+        scope: Any = self._cycle.scope
+        status = self._status
+        if status >= 400 or ERROR_KEY in scope or self._connection.logs_every_request:
+            log_response(scope, status, perf_counter() - self._started_at)
+        self._connection.on_response_complete()
+
+    def abandon(self) -> None:
+        """Log a request whose connection has ended before its response."""
+        if self._connection.logs_every_request:
+            scope: Any = self._cycle.scope
+            log_abandoned(scope, perf_counter() - self._started_at)
 
     def take_body(self) -> bytes | None:
         """Return the whole body, once; None if it has not arrived or the client has left."""
@@ -103,6 +138,7 @@ class DirectExchange:
         if connection.flow.write_paused or cycle.disconnected:
             return False
         cycle.response_started = cycle.response_complete = True
+        self._status = status
         head = [STATUS_LINE[status]]
         for name, value in (*cycle.default_headers, *headers):
             head += (name, b": ", value, b"\r\n")
@@ -142,6 +178,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     exchange_s = EXCHANGE_TIMEOUT_S
     max_connections = staticmethod(calculate_max_connections)
+    logs_every_request = False
     _awaits_head = True
     _head_count = _head_bytes = _request_count = 0
 
@@ -149,6 +186,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Accept a connection; if there are too many, close the one that has waited longest."""
         super().connection_made(transport)
         self._id_prefix = os.urandom(8).hex().encode()
+        # Not asked for each request, which would cost more than all else that the log adds.
+        self.logs_every_request = is_every_request_logged()
         self.exchange_began_at = self.loop.time()
         self._deadline = self.loop.call_later(self.exchange_s, self._expire)
         open_connections = [
@@ -158,8 +197,14 @@ class BoundedProtocol(HttpToolsProtocol):
             min(open_connections, key=attrgetter("exchange_began_at")).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the deadline."""
+        """Cancel the deadline, and log a request that is in progress."""
         self._deadline.cancel()
+        if self.cycle is not None and not self.cycle.response_complete:
+            scope: Any = self.cycle.scope
+            exchange: DirectExchange | None = scope.get(EXCHANGE_KEY)
+            # A request that waits for the response of another one has not begun.
+            if exchange is not None:
+                exchange.abandon()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
@@ -180,6 +225,21 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = self._head_bytes + len(data) if is_head else 0
         if self._head_bytes > MAX_HEAD_BYTES:
             self.send_400_response("The head of the request is too long.")
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are not a request, log the refusal and close the connection."""
+        if self.transport.is_closing():
+            return
+        request_id = self._create_request_id()
+        log_malformed(request_id.decode(), msg)
+        head = (
+            STATUS_LINE[400],
+            b"content-type: text/plain; charset=utf-8\r\n",
+            b"content-length: %d\r\n" % len(msg),
+            b"x-request-id: %b\r\nconnection: close\r\n\r\n" % request_id,
+        )
+        self.transport.write(b"".join(head) + msg.encode("ascii"))
+        self.transport.close()
 
     def on_headers_complete(self) -> None:
         """Start a request; one in absolute form, meant for a proxy, gets a path that is unknown."""
@@ -214,6 +274,9 @@ class BoundedProtocol(HttpToolsProtocol):
         sent = read_headers(scope).get(b"x-request-id")
         if sent is not None and REQUEST_ID_PATTERN.fullmatch(sent):
             return sent
+        return self._create_request_id()
+
+    def _create_request_id(self) -> bytes:
         self._request_count += 1
         return b"%b-%04x" % (self._id_prefix, self._request_count)
 
@@ -234,9 +297,8 @@ def build_server_config(
     app: Any, protocol: type[BoundedProtocol] = BoundedProtocol
 ) -> uvicorn.Config:
     """Return uvicorn's config: no other parser, no WebSocket, no banner, no access log."""
-    # Malformed requests get a response but no log line: anyone could fill a disk with them. The
-    # loop is asyncio's because `DirectExchange` writes past its transport, and uvloop gained
-    # nothing for tool calls.
+    # uvicorn's own log would quote paths and queries. The loop is asyncio's because
+    # `DirectExchange` writes past its transport, and uvloop gained nothing for tool calls.
     return uvicorn.Config(
         app,
         http=protocol,

@@ -118,7 +118,7 @@ def _run_process(
     metrics_server: MetricsServer,
     parent: Connection,
 ) -> None:
-    log_to_standard_error()
+    log_to_standard_error(settings.log_level, settings.log_format)
     try:
         asyncio.run(
             _run_until_stopped(settings, indicators, clock, computes, metrics_server, parent)

@@ -40,7 +40,7 @@ class Worker:
             await self._app(scope, receive, send)
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
-        log_to_standard_error()
+        log_to_standard_error(self._settings.log_level, self._settings.log_format)
         terminate_with_parent()
         await receive()
         metrics = Metrics(TOOLS_BY_NAME)

@@ -56,13 +56,15 @@ class Responses:
     """Everything that one audit has read, all of one snapshot.
 
     `pages` (tier=universe) and `alert_pages` (tier=alerts) are newest first and end with an empty
-    page; `merged_pages` are the first pages of tier=all. `since` is the exclusive start of the
-    feed in epoch ms, None if all of it was read.
+    page; `merged_pages` are the first pages of tier=all. `openapi` is the document with the schemas
+    of all of them. `since` is the exclusive start of the feed in epoch ms, None if all of it was
+    read.
     """
 
     state: Json
     catalog: Json
     stats: Json
+    openapi: Json
     pages: list[Json]
     alert_pages: list[Json]
     merged_pages: list[Json]
@@ -112,14 +114,16 @@ class Responses:
             for asset in listed
         }
 
-    def iterate_named(self) -> Iterator[tuple[str, Json]]:
-        """Yield every response with its name in findings."""
-        yield "state", self.state
-        yield "catalog", self.catalog
-        yield "stats", self.stats
+    def iterate_named(self) -> Iterator[tuple[str, str, Json]]:
+        """Yield every response with its name in findings and its view."""
+        yield "state", "state", self.state
+        yield "catalog", "catalog", self.catalog
+        yield "stats", "stats", self.stats
         for name, pages in self.collect_pages_by_feed().items():
-            yield from ((f"{name} page {at}", page) for at, page in enumerate(pages, 1))
-        yield from ((response.name, response.body) for response in [*self.confluence, *self.flips])
+            for position, page in enumerate(pages, 1):
+                yield f"{name} page {position}", "signals", page
+        for response in [*self.confluence, *self.flips]:
+            yield response.name, response.view, response.body
 
     def has_rows_since(self, start: int) -> bool:
         """Return whether the rows read include all after a time (epoch ms)."""

@@ -1,6 +1,6 @@
 """Reads every view of one snapshot of a service, and runs all checks on them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import product
 
 from schemas.vocabulary import DAY_MS, TIMEFRAMES
@@ -28,6 +28,7 @@ from service.public_audit.feed import (
     check_state_against_feed,
 )
 from service.public_audit.reader import Reader
+from service.public_audit.schemas import check_schemas
 from service.public_audit.windows import SIDES, WINDOW_HOURS, check_flips, check_stats
 
 ATTEMPTS = 3
@@ -44,9 +45,12 @@ FLIPS_QUERIES: list[Json] = [
     for hours in ({}, {"hours": WINDOW_HOURS[timeframe][1]})
 ]
 NON_FEED_CALLS = (
-    len(CONFLUENCE_QUERIES) + len(FLIPS_QUERIES) + len(("state", "catalog", "stats", "state"))
+    len(CONFLUENCE_QUERIES)
+    + len(FLIPS_QUERIES)
+    + len(("state", "catalog", "stats", "openapi.json", "state"))
 )
-CHECKS: dict[str, Callable[[Responses, Report], None]] = {
+Check = Callable[[Responses, Report], None]
+CHECKS: dict[str, Check] = {
     "one version": check_one_version,
     "state": check_state,
     "catalog": check_catalog,
@@ -60,6 +64,7 @@ CHECKS: dict[str, Callable[[Responses, Report], None]] = {
     "state against the feed": check_state_against_feed,
     "flips": check_flips,
     "stats": check_stats,
+    "schemas": check_schemas,
 }
 # The errors that the checks raise on a response with another structure than the contract's.
 SHAPE_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
@@ -78,10 +83,10 @@ async def run_public_audit(reader: Reader, days: int) -> Report:
     return report
 
 
-def check_responses(responses: Responses) -> Report:
+def check_responses(responses: Responses, checks: Mapping[str, Check] = CHECKS) -> Report:
     """Run every check; a response that does not match the contract is a finding too."""
     report = Report()
-    for name, check in CHECKS.items():
+    for name, check in checks.items():
         try:
             check(responses, report)
         except SHAPE_ERRORS as error:
@@ -120,6 +125,7 @@ async def _read_responses(reader: Reader, days: int) -> Responses:
         flips=[await _query_view(reader, "flips", arguments) for arguments in FLIPS_QUERIES],
         stats=await reader.read_view("stats"),
         catalog=await reader.read_view("catalog"),
+        openapi=await reader.read_view("openapi.json"),
         since=since,
     )
 

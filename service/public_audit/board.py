@@ -15,7 +15,7 @@ READINGS = get_args(Reading)
 def check_one_version(responses: Responses, report: Report) -> None:
     """Check that all responses have the same run, source and coverage."""
     meta = responses.state["meta"]
-    for name, body in responses.iterate_named():
+    for name, _, body in responses.iterate_named():
         keys = ("as_of", "source", "simulated", *["removed_assets"] * (name != "catalog"))
         for key in keys:
             report.check_equal(f"{name}: meta.{key}", body["meta"][key], meta[key])

@@ -13,7 +13,7 @@ from schemas.operator_error import OperatorError
 from service.commands.service_address import API_PATH, TIMEOUT, format_one_line, parse_base_address
 from service.public_audit.answers import Json
 
-KEYLESS_VIEWS = frozenset({"catalog", "stats"})
+KEYLESS_VIEWS = frozenset({"catalog", "stats", "openapi.json"})
 DAILY_QUOTA = 10_000
 
 OnProgress = Callable[[int, int], None]

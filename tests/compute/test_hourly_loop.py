@@ -704,6 +704,33 @@ async def test_a_recording_that_ends_in_the_future_is_played_hour_by_hour(tmp_pa
     assert nominal == list_hours("10:00", "14:00")
 
 
+@pytest.mark.clause("monitoring")
+async def test_the_line_of_a_run_has_its_rows_and_its_late_assets(tmp_path: Path, logs: Logs):
+    tickers = [f"C{number:02}" for number in range(30)]
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock, *tickers)
+    for ticker in tickers[:12]:
+        source.delays[ticker, march_s("11:00")] = 230
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("11:30"))
+    first, run, *runs_late = [line for line in logs if line["event"] in ("run", "run_late")]
+    assert (first["hour"], run["hour"]) == (
+        "2026-03-04T10:00:00.000Z",
+        "2026-03-04T11:00:00.000Z",
+    )
+    assert first["bars"] == sum(
+        len(source.closes(ticker, -1, march_s("10:00"))) for ticker in tickers
+    )
+    assert [run["event"], *(line["event"] for line in runs_late)] == ["run"] + 2 * ["run_late"]
+    assert (run["bars"], run["late"], run["late_assets"]) == (18, 12, tickers[:10])
+    assert [(line["bars"], line["late"]) for line in runs_late] == [(0, 12), (12, 0)]
+    lines = [first, run, *runs_late]
+    changes = await load_changes(tmp_path / "m.db")
+    assert sum(line["changes"] for line in lines) == len(changes) > 0
+    assert all(line["duration_s"] >= 0 and line["alerts"] == 0 for line in lines)
+    (pruned,) = [line for line in logs if line["event"] == "pruned"]
+    assert (pruned["rows"], logs.index(pruned) - logs.index(first)) == (0, 1)
+
+
 @pytest.mark.clause("1.35")
 async def test_rows_are_pruned_once_a_day(tmp_path: Path):
     pruned: list[tuple[int, int]] = []

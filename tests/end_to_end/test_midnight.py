@@ -16,6 +16,7 @@ import pytest
 
 from schemas.vocabulary import format_instant
 from tests.service.commands.test_cli import write_bars
+from tests.support.log_lines import parse_events
 from tests.support.signals_command import (
     build_faketime_variables,
     create_store,
@@ -104,8 +105,7 @@ def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs, t
         process.wait_for_line("Listening on ")
         for number in range(runs):
             hour = format_instant(MIDNIGHT_MS + number * HOUR_MS)
-            while "event=run" not in process.wait_for_line(f"hour={hour}", 60 + 3600 / rate):
-                pass
+            process.wait_for_event("run", 60 + 3600 / rate, hour=hour)
         address = f"http://127.0.0.1:{port}/api/v1/state"
         meta = httpx.get(address, headers={"X-Api-Key": api_key}).json()["meta"]
         assert process.stop() == 0
@@ -127,11 +127,11 @@ def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs, t
         assert (LATE in row.late) == (waits and row.written_at < arrives), row
     assert meta["as_of"] >= format_instant(MIDNIGHT_MS + (runs - 1) * HOUR_MS + 3 * MINUTE_MS)
     assert (meta["simulated"], meta["stale"]) == (True, False)
-    logged = [line for line in process.printed if "event=" in line]
-    assert not [line for line in logged if "failed" in line]
-    pruned = [place for place, line in enumerate(logged) if "event=pruned" in line]
+    logged = parse_events(process.printed)
+    assert not [event for event in logged if "failed" in event["event"]]
+    pruned = [place for place, event in enumerate(logged) if event["event"] == "pruned"]
     assert len(pruned) == 1 + (runs - 1) // 24
-    assert "T00:00:00.000Z" in logged[pruned[0] - 1]
+    assert logged[pruned[0] - 1]["hour"].endswith("T00:00:00.000Z")
     done = run_signals(tmp_path, "audit", universe=universe)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean"), done.stdout
 

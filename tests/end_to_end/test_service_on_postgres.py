@@ -209,7 +209,7 @@ def test_another_process_takes_over_when_the_computing_one_is_gone(
             assert f"pid {first.process.pid} on " in second.wait_for_line("Standing by")
             gone_at = time.monotonic()
             first.process.send_signal(number)
-            second.wait_for_line("event=computing")
+            second.wait_for_event("computing")
             print(f"{number.name}: another computed {time.monotonic() - gone_at:.1f} s after")
             assert second.stop() == 0
     assert run_signals(tmp_path, "audit", database_url=url).stdout.splitlines()[-1] == "clean"

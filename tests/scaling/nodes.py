@@ -114,7 +114,7 @@ def _run(work: Work, settings: Settings, clock: ManualClock, log: Path) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 2)
-    log_to_standard_error()
+    log_to_standard_error(settings.log_level, settings.log_format)
     raise SystemExit(asyncio.run(_run_work(work, settings, clock)))
 
 

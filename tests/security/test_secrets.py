@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
 
+from service.config.logs import LogFormat
 from tests.end_to_end.test_stripe_purchase import assert_nowhere, stored
 from tests.security.wire import HOST, LAST, exchange_bytes
 from tests.service.commands.test_cli import write_bars
@@ -27,17 +29,17 @@ FORGED = f"\n\r\x1b[31m{MARK}\x00\u2028level=info event=forged {MARK}@example.co
 UNKNOWN_KEY = "ek_" + "B" * 43
 FORM_TOKEN = r'name="form_token" value="([0-9a-f]{64})"'
 KEYS_FORM = r'action="\.\.(/settings/api-access/[0-9]+/keys)"'
+TEXT_LINE = re.compile(r"[0-9-]{10}T[0-9:.]+Z \[[a-z]+ *\] ([a-z_]+) ")
 WRONG_TOKEN = "ct_" + "C" * 43
 
 
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[tuple[RunningCommand, str]]:
-    """`signals serve` on a recording in a separate process, and its URL."""
-    port = find_free_port()
-    with start_signals(
-        tmp_path, "serve", port=port, source=f"files:{write_bars(tmp_path / 'bars')}"
-    ) as process:
-        process.wait_for_line("Register with")
+@pytest.fixture(params=get_args(LogFormat)[1:])
+def process(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[RunningCommand, str]]:
+    """`signals serve` in a separate process, which logs all that it can, and its URL."""
+    port, source = find_free_port(), f"files:{write_bars(tmp_path / 'bars')}"
+    log = {"log_level": "debug", "log_format": request.param}
+    with start_signals(tmp_path, "serve", port=port, source=source, **log) as process:
+        process.wait_for_line("--header")
         yield process, f"http://127.0.0.1:{port}"
 
 
@@ -118,12 +120,18 @@ def test_the_log_has_one_line_per_event_and_no_text_of_clients(
         send_everywhere(client, own_key)
     assert service.stop() == 0
     lines = service.printed
-    events = [line for line in lines if line.startswith(("at=", "level=", "tool="))]
-    assert [line for line in events if "event=store_failed" in line]
     said = "".join(lines)
     assert_nowhere([*secrets, MARK, "forged"], [said.encode()])
-    after = lines[lines.index(events[0]) :]
-    assert all("event=" in line and line[:-1].isprintable() for line in after)
+    (started,) = (place for place, line in enumerate(lines) if "--header" in line)
+    after = lines[started + 1 :]
+    assert all(line[:-1].isprintable() for line in after)
+    if lines[-1].startswith("{"):
+        names = [event["event"] for event in map(json.loads, after)]
+    else:
+        names = [TEXT_LINE.match(line)[1] for line in after]
+    assert names.count("request") > 500
+    assert names.count("refused") > 400
+    assert "store_failed" in names
 
 
 def upgrade(secret: str) -> bytes:

@@ -20,6 +20,7 @@ import structlog
 from service.commands.cli import main
 from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, migrate
 from tests.support.forked_command import ForkedCommand
+from tests.support.log_lines import Event, select_events
 
 COMMAND = [
     sys.executable,
@@ -121,6 +122,13 @@ class RunningCommand:
             self.printed.append(line)
             if text in line:
                 return line
+
+    def wait_for_event(self, name: str, within_s: float = SAYS_WITHIN_S, **fields: object) -> Event:
+        """Wait for a line of the log with these fields; each line has `within_s` seconds."""
+        while True:
+            for event in select_events([self.wait_for_line(f'"{name}"', within_s)], name):
+                if event.items() >= fields.items():
+                    return event
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
         """Send a signal, wait for the end and return the exit status."""

@@ -66,6 +66,7 @@ def test_a_healthy_store_has_only_ok_findings(well, source):
         *("settings", "store", "disk", "runs", "source", "billing", "proxies", "mail"),
     ]
     assert "SIGNALS_SOURCE" in checks["settings"][0][1]
+    assert checks["settings"][0][1].endswith("; logs from level info")
     assert "the recording is complete" in checks["runs"][0][1]
     assert checks["source"] == [("ok", source)]
     assert checks["billing"] == [("ok", "sandbox, test mode")]

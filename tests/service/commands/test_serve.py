@@ -240,9 +240,10 @@ def test_a_signal_while_building_history_keeps_committed_batches(tmp_path, numbe
     last = process.printed[-1]
     assert last.startswith("Stopped while building history. The next start continues from ")
     assert format_instant(kept) in last
-    with served_process(tmp_path, source=source) as (_, printed):
-        pass
-    assert not [line for line in printed if "Traceback" in line]
+    with start_signals(tmp_path, "serve", port=find_free_port(), source=source) as process:
+        process.wait_for_event("caught_up")
+        assert process.stop(number) == 0
+    assert not [line for line in process.printed if "Traceback" in line]
     assert stored(tmp_path)[0] > kept
     done = run_signals(tmp_path, "audit")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
@@ -294,13 +295,13 @@ def test_a_second_serve_stands_by_and_takes_over_when_the_first_ends(market):
             state = f"http://127.0.0.1:{port}/api/v1/state"
             assert httpx.get(state, headers={"X-Api-Key": api_key}).status_code == 200
             first.process.kill()
-            second.wait_for_line("event=computing")
+            second.wait_for_event("computing")
             port = find_free_port()
             with start_signals(market, "serve", port=port, universe=universe) as third:
                 assert str(second.process.pid) in third.wait_for_line("Standing by")
                 third.wait_for_line("--header")
                 assert second.stop(signal.SIGTERM) == 0
-                third.wait_for_line("event=computing")
+                third.wait_for_event("computing")
                 assert third.stop(signal.SIGTERM) == 0
 
 

@@ -1,90 +1,114 @@
-"""Secrets that are logged by mistake are masked in all values of all lines."""
+"""Each event is one line, in JSON or as text, and secrets that are logged by mistake are masked."""
 
-import io
+import json
 import logging
-from collections.abc import Iterator
-from contextlib import redirect_stderr
+import os
+import pty
+import re
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 import structlog
 
-from service.config.logs import LIBRARIES, log_to_standard_error
+from service.config.logs import LogFormat
+from service.config.settings import Settings, SettingsError
+from tests.service.commands.test_cli import write_bars
+from tests.support.forked_command import ForkedCommand
+from tests.support.log_lines import capture_log, parse_events
+from tests.support.signals_command import RunningCommand, build_environment, find_free_port
 
 pytestmark = pytest.mark.clause("operation")
 
+FORMATS: tuple[LogFormat, ...] = ("json", "text")
 TOKENS = [f"{kind}_" + "A-_z" * 10 for kind in ("ct", "sl", "ss")]
 OTHERS = ["sk_live_51Abc", "rk_test_51Abc", "whsec_abc"]
+LIBRARIES = ("uvicorn.error", "asyncio", "asyncpg", "aiohttp", "ccxt", "stripe", "httpx")
 
 
-def logged(**facts: object) -> str:
+def logged(log_format: LogFormat, **facts: object) -> str:
     """Return the log line of an event."""
-    err = io.StringIO()
-    try:
-        with redirect_stderr(err):
-            log_to_standard_error()
-            structlog.get_logger("tests").info("happened", **facts)
-    finally:
-        structlog.reset_defaults()
+    with capture_log(log_format=log_format) as err:
+        structlog.get_logger("tests").info("happened", **facts)
     return err.getvalue()
 
 
+@pytest.mark.parametrize("log_format", FORMATS)
 @pytest.mark.parametrize("secret", ["ek_" + "A-z_9" * 8 + "aZ0", *TOKENS, *OTHERS])
-def test_a_secret_is_masked_in_any_value(secret):
+def test_a_secret_is_masked_in_any_value(secret, log_format):
     line = logged(
+        log_format,
         alone=secret,
         within=f"Authorization: Bearer {secret}, twice {secret}",
         listed=[secret, "x"],
         failure=ValueError(secret),
         quoted=f'{{"claim_token":"{secret}"}}',
+        named={"key": (secret,)},
     )
     hidden = secret.rpartition("_")[2] if secret in OTHERS else secret[3:]
     assert hidden not in line
-    assert line.count("***") == 6
+    assert line.count("***") == 7
 
 
-def test_other_values_stay_unchanged():
-    line = logged(rows=3, late=["BTC", "WEEK_X"], why="direct_ask is no token", none=None)
-    for part in ("rows=3", "late=\"['BTC', 'WEEK_X']\"", 'why="direct_ask is no token"'):
+def test_a_line_is_a_json_object_with_the_time_first():
+    line = logged("json", rows=3, late=["BTC", "WEEK_X"], why="direct_ask is no token", none=None)
+    event = json.loads(line)
+    assert line.count("\n") == 1
+    assert list(event)[:3] == ["timestamp", "level", "event"]
+    at = datetime.fromisoformat(event.pop("timestamp"))
+    assert at.utcoffset().total_seconds() == 0
+    assert event == {
+        "level": "info",
+        "event": "happened",
+        "rows": 3,
+        "late": ["BTC", "WEEK_X"],
+        "why": "direct_ask is no token",
+        "none": None,
+    }
+
+
+def test_a_line_of_text_begins_with_the_time():
+    line = logged("text", rows=3, late=["BTC", "WEEK_X"], why="direct_ask is no token")
+    assert re.match(r"[0-9-]{10}T[0-9:.]+Z \[info +\] happened  ", line)
+    for part in ("rows=3", "late=['BTC', 'WEEK_X']", "why='direct_ask is no token'"):
         assert part in line
-    assert "***" not in line
-    assert "level=info" in line
 
 
-@pytest.mark.parametrize("letter", ["\n", "\r", "\x00", "\x1b", "\x7f", "\x85", "\u2028", "\u202e"])
-def test_control_characters_are_escaped(letter):
+@pytest.mark.parametrize("log_format", FORMATS)
+@pytest.mark.parametrize(
+    "letter",
+    ["\n", "\r", "\x00", "\x1b", "\x7f", "\x85", "\u2028", "\u202e", "\xa0", " ", '"', "'", '",'],
+)
+def test_a_text_that_clients_choose_forges_no_line_and_no_field(letter, log_format):
     text = f"{letter}level=error event=forged{letter}"
-    line = logged(text=text, listed=[text], failure=ValueError(text), alone=letter)
+    line = logged(log_format, text=text, listed=[text], failure=ValueError(text), alone=letter)
     assert line.endswith("\n")
     assert line.rstrip("\n").isprintable()
     assert len(line.splitlines()) == 1
+    if log_format == "json":
+        event = json.loads(line)
+        assert (event["level"], event["event"]) == ("info", "happened")
+        assert set(event) == {"timestamp", "level", "event", "text", "listed", "failure", "alone"}
+    else:
+        # All that is outside of quotes.
+        fields = re.sub(r"'(?:[^'\\]|\\.)*'" + r'|"(?:[^"\\]|\\.)*"', "", line)
+        assert "forged" not in fields
 
 
-@pytest.fixture
-def libraries() -> Iterator[list[logging.Logger]]:
-    """Restore the loggers of libraries after the test."""
-    loggers = [logging.getLogger(name) for name in LIBRARIES]
-    before = [(logger.handlers, logger.propagate) for logger in loggers]
-    yield loggers
-    for logger, (handlers, propagate) in zip(loggers, before, strict=True):
-        logger.handlers, logger.propagate = handlers, propagate
+def test_a_decoded_line_has_no_control_character():
+    event = json.loads(logged("json", text="\x1b[31m\r", listed=["\x1b"]))
+    assert (event["text"], event["listed"]) == (r"\x1b[31m\r", [r"\x1b"])
 
 
-def test_a_librarys_traceback_becomes_one_line_without_values(libraries):
-    err = io.StringIO()
-    try:
-        with redirect_stderr(err):
-            log_to_standard_error()
-            for logger in libraries:
-                fail(logger.getChild("error"), "a@example.org")
-    finally:
-        structlog.reset_defaults()
-    lines = err.getvalue().splitlines()
-    assert len(lines) == len(libraries) == 3
-    for line in lines:
-        assert 'said="It failed"' in line
-        assert "failure=ValueError" in line
-        assert "in fail" in line
-        assert "example.org" not in line
+@pytest.mark.parametrize("log_format", FORMATS)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_librarys_traceback_becomes_one_line_without_values(library, log_format):
+    with capture_log(log_format=log_format) as err:
+        fail(logging.getLogger(library), "a@example.org")
+    (line,) = err.getvalue().splitlines()
+    for part in (library, "It failed", "ValueError", "in fail"):
+        assert part in line
+    assert "example.org" not in line
 
 
 def fail(logger: logging.Logger, value: str) -> None:
@@ -93,3 +117,69 @@ def fail(logger: logging.Logger, value: str) -> None:
         raise ValueError(value)
     except ValueError:
         logger.exception("It failed\nfuture: %s", value)
+
+
+@pytest.mark.parametrize(
+    ("level", "own", "others"),
+    [
+        ("debug", ["debug", "info", "warning", "error"], ["warning", "error", "critical"]),
+        ("info", ["info", "warning", "error"], ["warning", "error", "critical"]),
+        ("warning", ["warning", "error"], ["warning", "error", "critical"]),
+        ("error", ["error"], ["error", "critical"]),
+    ],
+)
+def test_the_level_bounds_the_lines_and_libraries_log_warnings_at_the_least(level, own, others):
+    """Debug lines of libraries hold values: Stripe's library logs what it posts."""
+    logger, library = structlog.get_logger("tests"), logging.getLogger("stripe")
+    with capture_log(level) as err:
+        for name in ("debug", "info", "warning", "error"):
+            logger.log(getattr(logging, name.upper()), "ours")
+        for number in (5, 10, 20, 35, 40, 60):
+            library.log(number, "theirs")
+    events = parse_events(err.getvalue().splitlines())
+    assert [event["level"] for event in events if event["event"] == "ours"] == own
+    assert [event["level"] for event in events if event["event"] == "stripe"] == others
+
+
+@pytest.mark.parametrize("variable", ["SIGNALS_LOG_LEVEL", "SIGNALS_LOG_FORMAT"])
+def test_a_wrong_value_is_refused_with_the_accepted_ones(variable):
+    with pytest.raises(SettingsError) as refused:
+        Settings.read({variable: "loud"})
+    accepted = "'error'" if variable.endswith("LEVEL") else "'auto'"
+    assert str(refused.value).startswith(f"{variable}='loud': ")
+    assert accepted in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("on_terminal", "log_format", "is_json"),
+    [
+        (False, "auto", True),
+        (False, "text", False),
+        (True, "auto", False),
+        (True, "json", True),
+    ],
+)
+def test_serve_logs_json_unless_on_a_terminal_or_set_otherwise(
+    tmp_path: Path, on_terminal: bool, log_format: LogFormat, is_json: bool
+):
+    env = build_environment(
+        tmp_path,
+        port=find_free_port(),
+        source=f"files:{write_bars(tmp_path / 'bars')}",
+        log_format=log_format,
+    )
+    ours, theirs = pty.openpty() if on_terminal else os.pipe()
+    process = RunningCommand(ForkedCommand(tmp_path, ["serve"], env, theirs), ours)
+    os.close(theirs)
+    try:
+        line = process.wait_for_line("caught_up")
+        assert process.stop() == 0
+    finally:
+        process.kill()
+    # On a terminal, the line follows what ends the progress bar.
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line)
+    if is_json:
+        assert json.loads(plain)["event"] == "caught_up"
+    else:
+        assert re.match(r"[0-9-]{10}T[0-9:.]+Z \[info +\] caught_up ", plain)

@@ -1,8 +1,6 @@
 """Every response and every log line of a request has the request's id."""
 
-import io
 import re
-from contextlib import redirect_stderr
 from email.message import EmailMessage
 from urllib.parse import quote
 
@@ -11,10 +9,10 @@ import structlog
 from structlog.testing import capture_logs
 
 from mcp_server.endpoint import PATHS
-from service.config.logs import log_to_standard_error
 from tests.doubles.mailbox import Mailbox
 from tests.security.wire import exchange_bytes
 from tests.support.bad_inputs import STATE
+from tests.support.log_lines import capture_log, parse_events
 from tests.support.running_service import RunningService, break_usage_counting
 from tests.support.shared_service import served as served
 from tests.support.web_member import EMAIL, buy_plan, run_second_service
@@ -99,21 +97,17 @@ async def test_the_list_of_tools_is_the_same_bytes_whatever_the_id(served: Runni
 
 
 async def test_log_lines_of_a_request_have_its_id(served_alone: RunningService):
-    err = io.StringIO()
-    try:
-        with redirect_stderr(err):
-            log_to_standard_error()
-            with break_usage_counting(served_alone.access):
-                for sent in ("first", "second"):
-                    headers = {**served_alone.key_headers, "X-Request-Id": sent}
-                    answer = await served_alone.client.get("/api/v1/usage", headers=headers)
-                    assert answer.status_code == 503
-            structlog.get_logger("tests").info("elsewhere")
-    finally:
-        structlog.reset_defaults()
-    lines = [line for line in err.getvalue().splitlines() if "store_failed" in line]
-    assert [re.findall(r"request_id=(\S+)", line) for line in lines] == [["first"], ["second"]]
-    assert "request_id" not in err.getvalue().splitlines()[-1]
+    with capture_log() as err:
+        with break_usage_counting(served_alone.access):
+            for sent in ("first", "second"):
+                headers = {**served_alone.key_headers, "X-Request-Id": sent}
+                answer = await served_alone.client.get("/api/v1/usage", headers=headers)
+                assert answer.status_code == 503
+        structlog.get_logger("tests").info("elsewhere")
+    *events, last = parse_events(err.getvalue().splitlines())
+    ids = [event["request_id"] for event in events if event["event"] == "store_failed"]
+    assert ids == ["first", "second"]
+    assert (last["event"], "request_id" in last) == ("elsewhere", False)
 
 
 class Speaking(Mailbox):

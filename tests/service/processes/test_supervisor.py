@@ -134,7 +134,7 @@ def service(tmp_path_factory) -> Iterator[Service]:
     """A first start, which builds its history before it serves; SIGTERM ends it."""
     folder = tmp_path_factory.mktemp("workers")
     write_bars(folder / "bars", count=300)
-    with serving(folder, daily_limit=str(LIMIT)) as service:
+    with serving(folder, daily_limit=str(LIMIT), log_level="debug") as service:
         yield service
         assert service.running.stop(signal.SIGTERM) == 0, service.running.printed
 
@@ -272,17 +272,26 @@ def test_killed_processes_are_restarted_while_others_serve(service: Service) -> 
     killed = service.workers[0]
     os.kill(killed, signal.SIGKILL)
     assert httpx.get(service.api, timeout=WITHIN_S).status_code == 200
-    assert f"died={killed} status=-9 event=worker_restarted" in service.running.wait_for_line(
-        "worker_restarted"
-    )
+    service.running.wait_for_event("worker_restarted", died=killed, status=-9)
     until(lambda: len(service.workers) == 2)
     before = service.children
     os.kill(service.computing, signal.SIGKILL)
-    said = service.running.wait_for_line("compute_restarted")
-    assert f"died={service.computing} status=-9" in said
+    service.running.wait_for_event("compute_restarted", died=service.computing, status=-9)
     (service.computing,) = service.children - before
     answers = service.of_each_worker("/usage", service.new_key())
     assert [answer.status_code for answer in answers] == [200, 200]
+
+
+@pytest.mark.clause("monitoring")
+def test_all_processes_log_requests_at_the_level_that_is_set(service: Service) -> None:
+    answers = service.of_each_worker("/usage", "ek_" + "B" * 43)
+    for answer in answers:
+        request_id = answer.headers["x-request-id"]
+        service.running.wait_for_event("request", request_id=request_id, status=401)
+        service.running.wait_for_event("refused", request_id=request_id, error="invalid_key")
+    probe = httpx.get(f"{service.operations}/healthz", timeout=WITHIN_S)
+    request_id = probe.headers["x-request-id"]
+    service.running.wait_for_event("request", request_id=request_id, route="/healthz", status=200)
 
 
 @pytest.mark.clause("monitoring")

@@ -84,7 +84,7 @@ def rename_an_asset(answers: Responses) -> None:
 
 def remove_an_asset(answers: Responses) -> None:
     """Mark BTC as removed everywhere, while it is still ranked and in the catalog."""
-    for _, answer in answers.iterate_named():
+    for _, _, answer in answers.iterate_named():
         answer["meta"]["removed_assets"] = ["BTC"]
 
 
@@ -395,3 +395,40 @@ def test_a_view_that_breaks_the_contract_is_found_by_every_check(bars_answers, v
     findings = audit_tampered(bars_answers, tamper)
     assert {finding.split(":")[0] for finding in findings} <= CHECKS.keys()
     assert findings[0].startswith("one version: a response does not match the API contract")
+
+
+def add_a_member(answers: Responses) -> None:
+    answers.state["assets"][0]["surprise"] = 1
+
+
+def drop_the_note(answers: Responses) -> None:
+    del answers.alert_pages[0]["meta"]["note"]
+
+
+def forget_a_path(answers: Responses) -> None:
+    del answers.openapi["paths"]["/api/v1/stats"]
+
+
+def refer_to_another_host(answers: Responses) -> None:
+    schemas = answers.openapi["components"]["schemas"]
+    schemas["StatsResponse"] = {"$ref": "http://127.0.0.1:9/schema"}
+
+
+BREACHES: list[tuple[Callable[[Responses], None], str]] = [
+    (add_a_member, "state: $.assets[0] does not match the OpenAPI document: additionalProperties"),
+    (drop_the_note, "alerts page 1: $.meta does not match the OpenAPI document: required"),
+]
+
+
+@pytest.mark.parametrize(("tamper", "expected"), BREACHES, ids=[b[0].__name__ for b in BREACHES])
+def test_a_breach_of_the_published_schema_is_found_that_no_other_check_sees(
+    bars_answers, tamper, expected
+):
+    (finding,) = audit_tampered(bars_answers, tamper, CHECKS)
+    assert finding.startswith(expected)
+
+
+@pytest.mark.parametrize("tamper", [forget_a_path, refer_to_another_host])
+def test_a_document_without_a_usable_schema_is_found(bars_answers, tamper):
+    (finding,) = audit_tampered(bars_answers, tamper, CHECKS)
+    assert finding.startswith("stats: the OpenAPI document has no usable schema (")
