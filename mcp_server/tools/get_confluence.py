@@ -1,6 +1,7 @@
 """signals_get_confluence: counts the readings of one timeframe as votes and ranks the assets."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
 
 from schemas.confluence import (
     ConfluenceEcho,
@@ -9,11 +10,15 @@ from schemas.confluence import (
     ConfluenceResponse,
     ConfluenceResult,
 )
+from schemas.coverage import CoveredAsset
+from schemas.state import AssetState
 from schemas.vocabulary import (
     INDICATOR_COUNT_TEXT,
+    LEGACY_KEYS,
     READING_NAMES,
     STORED_KEYS,
     Reading,
+    Side,
     StoredKey,
     Timeframe,
     format_instant,
@@ -35,14 +40,18 @@ DESCRIPTION = (
 )
 RULES = {
     "votes": (
-        "Every stored indicator key with a reading on the timeframe votes, including the outdated "
-        "dexter if present; a key without a reading is excluded. Removed assets are excluded."
+        "votes and total_reporting have every stored key with a reading on the timeframe, the "
+        "outdated dexter too if present; a key without a reading is excluded. agree counts only "
+        "the votes of current indicators, never dexter. Removed assets are excluded."
     ),
     "score": (
-        "agree / total_reporting, unrounded: votes in the requested direction divided by all "
-        "votes. An asset is listed if agree >= min_agree."
+        "agree / total_reporting, unrounded; below 1 if dexter is in the total. An asset is listed "
+        "if agree >= min_agree."
     ),
-    "ranking": "By score, highest first; then by agree, highest first; then by ticker, A to Z.",
+    "ranking": (
+        "By agree divided by the votes of current indicators (all but dexter), highest first; then "
+        "by agree, then by score, highest first; then by ticker, A to Z."
+    ),
 }
 
 Votes = dict[StoredKey, Reading]
@@ -52,7 +61,7 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
     """Return the assets that reach `min_agree`, best first, all from one snapshot."""
     snapshot, at = await context.snapshot_at(query.as_of)
     polled = list(_count_votes(snapshot, query))
-    results = _rank_results(result for result in polled if result.agree >= query.min_agree)
+    results = rank_results(result for result in polled if result.agree >= query.min_agree)
     notes = [] if results else [_explain_empty(query, polled)]
     return ConfluenceResponse(
         as_of=format_instant(snapshot.market_time),
@@ -71,22 +80,12 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
 def _count_votes(snapshot: Snapshot, query: ConfluenceQuery) -> Iterator[ConfluenceResult]:
     """Yield a result for every asset with a vote, whether or not it reaches `min_agree`."""
     # Unselected assets are counted too, so that an empty result can name the highest agreement.
-    # model_construct() skips validation: all values are from the store's own vocabularies.
     removed = set(snapshot.removed_tickers)
     for ticker in snapshot.assets.keys() & snapshot.stored.readings.keys() - removed:
         asset = snapshot.assets[ticker]
         votes = _select_votes(snapshot.stored.readings[ticker], query.timeframe)
         if votes and query.asset_class in (None, asset.asset_class):
-            agree = list(votes.values()).count(query.direction)
-            yield ConfluenceResult.model_construct(
-                ticker=ticker,
-                name=asset.name,
-                asset_class=asset.asset_class,
-                agree=agree,
-                total_reporting=len(votes),
-                score=agree / len(votes),
-                votes=votes,
-            )
+            yield build_result(asset, votes, query.direction)
 
 
 def _select_votes(stored: Mapping[str, Mapping[Timeframe, int]], timeframe: Timeframe) -> Votes:
@@ -97,8 +96,37 @@ def _select_votes(stored: Mapping[str, Mapping[Timeframe, int]], timeframe: Time
     }
 
 
-def _rank_results(results: Iterable[ConfluenceResult]) -> list[ConfluenceResult]:
-    return sorted(results, key=lambda result: (-result.score, -result.agree, result.ticker))
+def build_result(
+    asset: CoveredAsset | AssetState, votes: Votes, direction: Side
+) -> ConfluenceResult:
+    """Return the votes of an asset, of which there is at least one, as a result."""
+    agree = [votes[key] for key in _list_current(votes)].count(direction)
+    # model_construct() skips validation: all values are from the store's own vocabularies.
+    return ConfluenceResult.model_construct(
+        ticker=asset.ticker,
+        name=asset.name,
+        asset_class=asset.asset_class,
+        agree=agree,
+        total_reporting=len(votes),
+        score=agree / len(votes),
+        votes=votes,
+    )
+
+
+def rank_results(results: Iterable[ConfluenceResult]) -> list[ConfluenceResult]:
+    """Return results of at least one agreeing indicator, best first."""
+    return sorted(results, key=_build_rank)
+
+
+def _build_rank(result: ConfluenceResult) -> tuple[Fraction, int, float, str]:
+    # The share leaves dexter out: with it, an asset would rank lower only because it is old. The
+    # score breaks the ties, so that the list descends by score too if all indicators report.
+    share = Fraction(result.agree, len(_list_current(result.votes)))
+    return -share, -result.agree, -result.score, result.ticker
+
+
+def _list_current(votes: Votes) -> list[StoredKey]:
+    return [key for key in votes if key not in LEGACY_KEYS]
 
 
 def _explain_empty(query: ConfluenceQuery, polled: list[ConfluenceResult]) -> str:
