@@ -64,11 +64,25 @@ class Matrix(Result):
     )
 
 
+class LastBars(Result):
+    """The assets in this result whose newest bar closed at the same time."""
+
+    closed_at: Instant = Field(description="When the newest bar of these assets closed.")
+    tickers: list[str]
+
+
 class StateMeta(Freshness):
     """`meta` of state."""
 
+    last_bars: list[LastBars] = Field(
+        description="The assets in this result by the close of their newest bar, newest first."
+    )
     not_covered: list[str] = Field(description="Requested tickers without data in this deployment.")
     legacy_keys: LegacyKeys = Field(description="Outdated key in this result to its replacement.")
+
+    def get_last_bar(self, ticker: str) -> Instant | None:
+        """Return when the newest bar of an asset in this result closed."""
+        return next((bars.closed_at for bars in self.last_bars if ticker in bars.tickers), None)
 
 
 class StateResponse(Result):

@@ -54,7 +54,7 @@ def build_sample_model(timeframe: Timeframe) -> BoardModel:
             as_of=feed.meta.as_of,
             assets=states,
             counts=StateCounts(assets=len(states), readings=len(states) * len(_COLUMNS)),
-            meta=StateMeta(**meta, not_covered=[], legacy_keys={}),
+            meta=StateMeta(**meta, last_bars=[], not_covered=[], legacy_keys={}),
         ),
         changes=feed.signals,
         flips=[_build_flip_group(row) for row in feed.signals if row.tier == "universe"],

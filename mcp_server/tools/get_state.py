@@ -5,7 +5,7 @@ from typing import Any
 
 from mcp_server.tools.state_matrix import build_matrix
 from schemas.coverage import CoveredAsset
-from schemas.state import AssetState, StateCounts, StateMeta, StateQuery, StateResponse
+from schemas.state import AssetState, LastBars, StateCounts, StateMeta, StateQuery, StateResponse
 from schemas.vocabulary import (
     INDICATOR_COUNT_TEXT,
     READING_NAMES,
@@ -51,6 +51,7 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
             *_list_notes(query, snapshot, selected or {}, states),
             timeframe=query.timeframe,
         ),
+        last_bars=_group_last_bars(snapshot, states),
         not_covered=_find_not_covered(snapshot, selected or {}),
         legacy_keys=find_legacy_keys(state.signals for state in states),
     )
@@ -100,6 +101,19 @@ def _select_readings(
 
 def _count_readings(state: AssetState) -> int:
     return sum(map(len, state.signals.values()))
+
+
+def _group_last_bars(snapshot: Snapshot, states: list[AssetState]) -> list[LastBars]:
+    """Return the assets grouped by the close of their newest bar, newest first."""
+    # Most assets close together, so groups need a fraction of the characters of a time per asset.
+    by_close: dict[int, list[str]] = {}
+    for state in states:
+        if (close := snapshot.stored.last_closes.get(state.ticker)) is not None:
+            by_close.setdefault(close, []).append(state.ticker)
+    return [
+        LastBars(closed_at=format_instant(1000 * close), tickers=tickers)
+        for close, tickers in sorted(by_close.items(), reverse=True)
+    ]
 
 
 def _find_not_covered(snapshot: Snapshot, selected: Mapping[str, CoveredAsset]) -> list[str]:

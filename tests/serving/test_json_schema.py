@@ -55,6 +55,7 @@ FREE_TEXT = (
     "meta.removed_assets",
     "meta.stand_ins.*",
     "meta.late_assets",
+    "meta.ended_assets",
     "meta.not_covered",
     "meta.timing",
     "meta.cooldown",
