@@ -20,8 +20,8 @@ LIST_BARS_OF_COMMIT = f"""
 ORDER BY a.ticker, b.generation, b.timeframe, b.last_open
 """
 # The newest bar of each asset and native timeframe that closed by a run (?2, epoch s), or by the
-# watermark of an asset that lagged in a commit (?1). It is the end of a block, except inside a block
-# of a backfill, whose data are returned. MATERIALIZED keeps each part from being evaluated again:
+# watermark of an asset that lagged in a commit (?1). It ends a block, except inside a block of a
+# backfill, whose data are returned. MATERIALIZED keeps each part from being evaluated again:
 # 90 ms for the whole universe become 40, about twice the time of its readings.
 LIST_LAST_BARS = f"""
 WITH cell AS MATERIALIZED (
