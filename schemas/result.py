@@ -30,7 +30,9 @@ class Origin(Result):
 
 NextChangeTime = Annotated[
     Instant | None,
-    Field(description="Call again then. Null: new data may come at any moment, or never."),
+    Field(
+        description="Call again then. Null: new data may come any time, or never if note says so."
+    ),
 ]
 
 

@@ -91,11 +91,16 @@ def format_recorded_note(until: int) -> str:
 
 
 def build_freshness(
-    snapshot: Snapshot, now: int, *notes: str, timeframe: Timeframe | None = None
+    snapshot: Snapshot,
+    now: int,
+    *notes: str,
+    timeframe: Timeframe | None = None,
+    may_change: bool = True,
 ) -> dict[str, Any]:
     """Return the fields of `Freshness` for a result of one timeframe, by default of all.
 
-    `notes` are appended to the general notes; `note` is None if there are none at all.
+    `notes` are appended to the general notes; `note` is None if there are none at all. If a note
+    says that nothing more can come, `may_change` is false.
     """
     final, stale = is_final(snapshot), is_stale(snapshot, now)
     return {
@@ -110,7 +115,9 @@ def build_freshness(
                 for timeframe in TIMEFRAMES
             }
         ),
-        "nothing_new_before": find_nothing_new_before(snapshot, now, timeframe or "1h"),
+        "nothing_new_before": (
+            find_nothing_new_before(snapshot, now, timeframe or "1h") if may_change else None
+        ),
         "stale": stale,
         "late_assets": list(snapshot.stored.late_tickers),
         "ended_assets": snapshot.ended_tickers,

@@ -3,6 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 
+from mcp_server.tools.empty_results import (
+    NO_CALL,
+    describe_assets,
+    explain_coverage,
+    explain_missing_reading,
+)
 from schemas.confluence import (
     ConfluenceEcho,
     ConfluenceMeta,
@@ -35,8 +41,8 @@ DESCRIPTION = (
     "signals_get_state for the readings of given tickers and signals_get_flips for recent changes. "
     "The default result is 10,000 to 50,000 characters, depending on the market, and the largest "
     "about 70,000, so raise min_agree or filter by asset_class. "
-    "An empty list means that no asset reaches min_agree, and meta.note then names the highest "
-    "agreement. It counts readings and forecasts nothing."
+    "If no asset reaches min_agree, the list is empty and meta.note names the highest agreement or "
+    "why there are no readings. It counts readings and forecasts nothing."
 )
 RULES = {
     "votes": (
@@ -62,7 +68,7 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
     snapshot, at = await context.snapshot_at(query.as_of)
     polled = list(_count_votes(snapshot, query))
     results = rank_results(result for result in polled if result.agree >= query.min_agree)
-    notes = [] if results else [_explain_empty(query, polled)]
+    notes = [] if results else [_explain_empty(query, snapshot, polled)]
     return ConfluenceResponse(
         as_of=format_instant(snapshot.market_time),
         query=ConfluenceEcho(
@@ -70,7 +76,13 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
         ),
         results=results,
         meta=ConfluenceMeta(
-            **build_freshness(snapshot, at, *notes, timeframe=query.timeframe),
+            **build_freshness(
+                snapshot,
+                at,
+                *notes,
+                timeframe=query.timeframe,
+                may_change=not any(NO_CALL in note for note in notes),
+            ),
             legacy_keys=find_legacy_keys(result.votes for result in results),
             rules=RULES,
         ),
@@ -129,11 +141,13 @@ def _list_current(votes: Votes) -> list[StoredKey]:
     return [key for key in votes if key not in LEGACY_KEYS]
 
 
-def _explain_empty(query: ConfluenceQuery, polled: list[ConfluenceResult]) -> str:
+def _explain_empty(
+    query: ConfluenceQuery, snapshot: Snapshot, polled: list[ConfluenceResult]
+) -> str:
     kind = f"{query.asset_class} asset" if query.asset_class else "asset"
     when = "now" if query.as_of is None else "then"
     if not polled:
-        return f"No {kind} has a reading on {query.timeframe}."
+        return f"{_explain_no_votes(query, snapshot)} No {kind} has a reading on {query.timeframe}."
     highest = max(result.agree for result in polled)
     if highest == 0:
         return f"No indicator of any {kind} is {query.direction} on {query.timeframe} {when}."
@@ -141,6 +155,17 @@ def _explain_empty(query: ConfluenceQuery, polled: list[ConfluenceResult]) -> st
         f"No {kind} has {query.min_agree} {query.direction} indicators on {query.timeframe} "
         f"{when}; the highest agreement is {highest}, so lower min_agree to {highest}."
     )
+
+
+def _explain_no_votes(query: ConfluenceQuery, snapshot: Snapshot) -> str:
+    assets = [
+        asset
+        for asset in snapshot.assets.values()
+        if query.asset_class in (None, asset.asset_class) and not snapshot.is_removed(asset)
+    ]
+    named = describe_assets(None, query.asset_class)
+    reason = explain_coverage(snapshot, assets, named, query.timeframe)
+    return reason or explain_missing_reading(snapshot, assets)
 
 
 GET_CONFLUENCE = Tool(
