@@ -48,7 +48,7 @@ class StateCounts(Result):
 
 
 # The rows are one string, because the brackets, quotes and commas of an array would push the whole
-# universe over the 9,000 characters that the tool's description promises.
+# universe over the 11,000 characters that the tool's description promises.
 class Matrix(Result):
     """Readings as letters: one row per asset, one word per timeframe, one letter per indicator."""
 
