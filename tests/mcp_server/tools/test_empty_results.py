@@ -1,6 +1,7 @@
 """An empty result gives its true reason, and invites another call only if something can come."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from schemas.coverage import Coverage
 from schemas.vocabulary import DAY_MS, format_instant
 from tests.support.bad_inputs import CONFLUENCE, FLIPS, SIGNALS, STATE
+from tests.support.row_builders import make_bar, make_blocks
 from tests.support.running_service import RunningService, run_service
 from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_coverage
 
@@ -107,7 +109,7 @@ async def with_new(served_alone: RunningService) -> RunningService:
     return served_alone
 
 
-@pytest.mark.clause("2.2.5")
+@pytest.mark.clause("2.2.5", "4.7.33")
 @pytest.mark.parametrize(
     ("tool", "arguments", "reason", "nothing_new_before"),
     SIMULATED,
@@ -223,8 +225,31 @@ async def test_many_ended_recordings_are_counted_in_the_note(tmp_path, transport
     ) in meta["note"]
 
 
+@pytest.mark.clause("2.4.15")
 async def test_an_asset_has_not_ended_before_its_next_bar_was_due(tmp_path, transport):
     async with run_service(tmp_path, cover("recorded", NOON, XAU=NOON - 5 * DAY_MS)) as served:
         for run, ended in ((NOON - HOUR_MS - 1, []), (NOON - HOUR_MS, ["XAU"])):
             past = await served.fetch_answer(transport, STATE, as_of=format_instant(run))
             assert past["meta"]["ended_assets"] == ended
+
+
+@pytest.mark.clause("2.4.14")
+async def test_state_groups_its_assets_by_the_close_of_their_last_bar(recorded, transport):
+    hour = (NOON - 180_000) // 1000
+    bars = [make_bar(ticker, hour - 3600) for ticker in ("BTC", "ETH")]
+    bars.append(make_bar("XAU", hour - 4900 * 86_400, "1d"))
+    await recorded.market.commit(replace(make_batch(NOON, []), bars=make_blocks(*bars)))
+    state = await recorded.fetch_answer(transport, STATE)
+    assert state["meta"]["last_bars"] == [
+        {"closed_at": "2026-09-30T12:00:00.000Z", "tickers": ["BTC", "ETH"]},
+        {"closed_at": "2013-05-03T00:00:00.000Z", "tickers": ["XAU"]},
+    ]
+    gold = await recorded.fetch_answer(transport, STATE, ticker="XAU", view="board")
+    assert gold["meta"]["last_bars"] == state["meta"]["last_bars"][1:]
+    page = await recorded.get_page("/assets/XAU?timeframe=1d", is_member=True)
+    for text in ("2013-05-03 00:00 UTC", "The recorded bars of XAU have ended", "Last readings"):
+        assert text in page.text
+    assert "There is no timeline of XAU on 1d." in page.text
+    board = await recorded.get_page("/?timeframe=1d", is_member=True)
+    assert 'XAU</a> <span>Gold</span> <em>ended <time datetime="2013-05-03' in board.text
+    assert board.text.count("<em>ended") == 1
