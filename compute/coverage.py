@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from datetime import date
 
 from compute.indicators.contract import Indicator
+from compute.sessions import find_close_of_next_trade
 from compute.sources.source import Source
 from compute.universe import Asset, Universe
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
-from schemas.vocabulary import LOGGED_IDS, TIMEFRAMES, Timeframe
+from schemas.vocabulary import LOGGED_IDS, TIMEFRAME_DURATIONS_S, TIMEFRAMES, Timeframe
 
 ALERT_TIMEFRAMES: tuple[Timeframe, ...] = ("4h", "1d")
 
@@ -42,6 +43,7 @@ def build_coverage(
                 has_off_hour_bars=source.has_off_hour_bars(asset.ticker),
                 removed_on=asset.removed_on,
                 continues_as=asset.continues_as,
+                **_find_end(asset, source),
             )
             for asset in universe.assets
         ),
@@ -82,6 +84,17 @@ def list_served_timeframes(native: Timeframe | None) -> tuple[Timeframe, ...]:
 
 def _mark_removed(asset: CoveredAsset, removed_on: date) -> CoveredAsset:
     return asset.model_copy(update={"timeframes": (), "alerts": (), "removed_on": removed_on})
+
+
+def _find_end(asset: Asset, source: Source) -> dict[str, int]:
+    """Return when a recorded asset's bars end and its readings become outdated, in epoch ms."""
+    native, last = source.get_native_timeframe(asset.ticker), source.get_end(asset.ticker)
+    if native is None or last is None:
+        return {}
+    # Longer bars close at the first boundary at or after the close of an hourly bar.
+    period_s = TIMEFRAME_DURATIONS_S[native]
+    following = -(-find_close_of_next_trade(asset.session, last) // period_s) * period_s
+    return {"last_close": 1000 * last, "outdated_from": 1000 * following}
 
 
 def _list_alert_timeframes(asset: Asset, source: Source) -> tuple[Timeframe, ...]:

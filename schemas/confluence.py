@@ -40,10 +40,16 @@ class ConfluenceResult(Result):
     ticker: str
     name: str
     asset_class: AssetClass
-    agree: Count = Field(description="Indicators currently in the requested direction.")
-    total_reporting: Count = Field(description="Indicators with a reading.")
+    agree: Count = Field(
+        description="Current indicators in the requested direction; never counts dexter."
+    )
+    total_reporting: Count = Field(
+        description="Indicators with a reading, one more if the asset has the legacy key dexter."
+    )
     score: float = Field(ge=0, le=1, description="agree / total_reporting, unrounded.")
-    votes: dict[StoredKey, Reading] = Field(description="Indicator to reading: every vote counted.")
+    votes: dict[StoredKey, Reading] = Field(
+        description="Indicator to reading: every vote, dexter too."
+    )
 
 
 class ConfluenceMeta(Freshness):

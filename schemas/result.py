@@ -30,7 +30,9 @@ class Origin(Result):
 
 NextChangeTime = Annotated[
     Instant | None,
-    Field(description="Call again then. Null: new data may come at any moment, or never."),
+    Field(
+        description="Call again then. Null: new data may come any time, or never if note says so."
+    ),
 ]
 
 
@@ -50,6 +52,9 @@ class Freshness(Origin):
     nothing_new_before: NextChangeTime
     stale: bool = Field(description="True: a scheduled compute is overdue.")
     late_assets: list[str] = Field(description="Tickers whose bars were missing at the last run.")
+    ended_assets: list[str] = Field(
+        description="Tickers whose recorded bars ended earlier; their readings are outdated."
+    )
     most_delay_seconds: int = Field(
         ge=0, description="Longest regular delay of an asset's bars; it does not count as late."
     )

@@ -48,7 +48,7 @@ class StateCounts(Result):
 
 
 # The rows are one string, because the brackets, quotes and commas of an array would push the whole
-# universe over the 9,000 characters that the tool's description promises.
+# universe over the 11,000 characters that the tool's description promises.
 class Matrix(Result):
     """Readings as letters: one row per asset, one word per timeframe, one letter per indicator."""
 
@@ -64,11 +64,25 @@ class Matrix(Result):
     )
 
 
+class LastBars(Result):
+    """The assets in this result whose newest bar closed at the same time."""
+
+    closed_at: Instant = Field(description="When the newest bar of these assets closed.")
+    tickers: list[str]
+
+
 class StateMeta(Freshness):
     """`meta` of state."""
 
+    last_bars: list[LastBars] = Field(
+        description="The assets in this result by the close of their newest bar, newest first."
+    )
     not_covered: list[str] = Field(description="Requested tickers without data in this deployment.")
     legacy_keys: LegacyKeys = Field(description="Outdated key in this result to its replacement.")
+
+    def get_last_bar(self, ticker: str) -> Instant | None:
+        """Return when the newest bar of an asset in this result closed."""
+        return next((bars.closed_at for bars in self.last_bars if ticker in bars.tickers), None)
 
 
 class StateResponse(Result):

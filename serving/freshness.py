@@ -22,6 +22,7 @@ GRACE_MS = 600_000
 # Late assets are fetched again 30, 60 and 120 s after the run; the last batch has a minute to end.
 LATE_BATCHES_MS = 180_000
 MAX_NAMED_TICKERS = 5
+MAX_NAMED_ENDINGS = 3
 
 SIMULATED_NOTE = "Simulated market data: prices and readings are not those of a real market."
 STALE_NOTE = "Stale: a scheduled compute is overdue, so readings may be outdated."
@@ -114,11 +115,16 @@ def _format_tickers(tickers: Sequence[str]) -> str:
 
 
 def build_freshness(
-    snapshot: Snapshot, now: int, *notes: str, timeframe: Timeframe | None = None
+    snapshot: Snapshot,
+    now: int,
+    *notes: str,
+    timeframe: Timeframe | None = None,
+    may_change: bool = True,
 ) -> dict[str, Any]:
     """Return the fields of `Freshness` for a result of one timeframe, by default of all.
 
-    `notes` are appended to the general notes; `note` is None if there are none at all.
+    `notes` are appended to the general notes; `note` is None if there are none at all. If a note
+    says that nothing more can come, `may_change` is false.
     """
     final, stale = is_final(snapshot), is_stale(snapshot, now)
     return {
@@ -133,9 +139,12 @@ def build_freshness(
                 for timeframe in TIMEFRAMES
             }
         ),
-        "nothing_new_before": find_nothing_new_before(snapshot, now, timeframe or "1h"),
+        "nothing_new_before": (
+            find_nothing_new_before(snapshot, now, timeframe or "1h") if may_change else None
+        ),
         "stale": stale,
         "late_assets": list(snapshot.stored.late_tickers),
+        "ended_assets": snapshot.ended_tickers,
         "most_delay_seconds": max(snapshot.coverage.delays, default=0),
         "removed_assets": snapshot.removed_tickers,
         "note": " ".join([*_list_notes(snapshot, now), *notes]) or None,
@@ -157,6 +166,22 @@ def format_removed_note(asset: CoveredAsset) -> str:
     return f"{since}{successor}; its readings no longer change."
 
 
+def format_ended_note(snapshot: Snapshot, tickers: Sequence[str]) -> str:
+    """Return a note on assets whose recorded bars have ended, at least one."""
+    closes = {ticker: snapshot.assets[ticker].last_close or 0 for ticker in tickers}
+    if len(tickers) > MAX_NAMED_ENDINGS:
+        first, last = format_instant(min(closes.values())), format_instant(max(closes.values()))
+        return (
+            f"The recorded bars of {len(tickers)} assets ended between {first} and {last}, so "
+            "their readings are outdated; meta.ended_assets lists them."
+        )
+    return " ".join(
+        f"The recorded bars of {ticker} ended at {format_instant(at)}, so its readings are "
+        "outdated."
+        for ticker, at in closes.items()
+    )
+
+
 def find_legacy_keys(key_sets: Iterable[Container[StoredKey]]) -> LegacyKeys:
     """Return the outdated keys in a result, each with its replacement."""
     key_sets = list(key_sets)
@@ -171,6 +196,8 @@ def _list_notes(snapshot: Snapshot, now: int) -> list[str]:
         notes.append(format_proxy_note(proxies))
     if is_recording_over(snapshot) and snapshot.coverage.recorded_until is not None:
         notes.append(format_recorded_note(snapshot.coverage.recorded_until))
+    if snapshot.ended_tickers:
+        notes.append(format_ended_note(snapshot, snapshot.ended_tickers))
     if is_stale(snapshot, now):
         notes.append(STALE_NOTE)
     if snapshot.is_past:

@@ -57,9 +57,27 @@ class Snapshot:
         return sorted(
             ticker
             for ticker in self.stored.readings.keys() & self.assets.keys()
-            if (removed_on := self.assets[ticker].removed_on) is not None
-            and compute_midnight_s(removed_on) * 1000 <= self.market_time
+            if self.is_removed(self.assets[ticker])
         )
+
+    @cached_property
+    def ended_tickers(self) -> list[str]:
+        """The tickers whose recorded bars ended so early that the next one is due, sorted.
+
+        Removed assets are not among them.
+        """
+        return sorted(
+            ticker
+            for ticker, asset in self.assets.items()
+            if asset.outdated_from is not None
+            and asset.outdated_from <= self.market_time
+            and not self.is_removed(asset)
+        )
+
+    def is_removed(self, asset: CoveredAsset) -> bool:
+        """Return true if an asset was removed by the market time."""
+        removed_on = asset.removed_on
+        return removed_on is not None and compute_midnight_s(removed_on) * 1000 <= self.market_time
 
     def get_indicator_name(self, indicator: str) -> str:
         """Return the display name of an indicator, its id if it is no longer covered."""

@@ -43,6 +43,13 @@ def build_blocks(rows: Iterable[Row], after: int | None = None) -> list[BarBlock
     return sorted(found, key=lambda block: (block.ticker, block.timeframe))
 
 
+def find_last_open(data: bytes, until: int) -> int:
+    """Return the open time of the last bar of a packed block that opens by a time."""
+    # The caller has checked that the block's first bar does.
+    open_times = np.frombuffer(data, dtype=_STORED_BAR_DTYPE)["open_time"]
+    return int(open_times[np.searchsorted(open_times, until, side="right") - 1])
+
+
 def _build_block(
     ticker: str, revision: int, code: int, rows: list[Row], after: int | None
 ) -> BarBlock:

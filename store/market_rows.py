@@ -239,7 +239,8 @@ class StoredSnapshot:
     `readings` maps ticker to stored key (indicator id or `dexter`) to timeframe to +1, 0 or -1.
     `late_tickers` are the assets whose bars were due at the last commit and were missing, or that
     never had any. `history_starts_at` is the earliest time (epoch ms) for which the store can
-    rebuild a snapshot, None before the first commit.
+    rebuild a snapshot, None before the first commit. `last_closes` maps ticker to the close
+    (epoch s) of its newest bar.
     """
 
     coverage: Coverage | None
@@ -248,6 +249,7 @@ class StoredSnapshot:
     readings: dict[str, dict[str, dict[Timeframe, int]]]
     late_tickers: tuple[str, ...] = ()
     history_starts_at: int | None = None
+    last_closes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

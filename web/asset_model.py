@@ -101,12 +101,9 @@ def _find_start(
 
 
 def _find_end(as_of: int, asset: CoveredAsset) -> int:
-    """Return the time (epoch ms) of the last readings: now, or the day of removal."""
-    return (
-        as_of
-        if asset.removed_on is None
-        else min(as_of, compute_midnight_s(asset.removed_on) * 1000)
-    )
+    """Return until when (epoch ms) the readings hold: now, the removal or the end of the bars."""
+    removed_at = as_of if asset.removed_on is None else compute_midnight_s(asset.removed_on) * 1000
+    return min(as_of, removed_at, asset.outdated_from or as_of)
 
 
 def _build_names(catalog: CatalogResponse) -> dict[StoredKey, str]:

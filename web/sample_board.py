@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from mcp_server.tools.get_confluence import build_result, rank_results
 from mcp_server.tools.get_flips import WINDOW_HOURS
 from mcp_server.tools.state_matrix import LETTERS
 from rest_shim.sample import SAMPLE_NAMES, build_sample
@@ -53,7 +54,7 @@ def build_sample_model(timeframe: Timeframe) -> BoardModel:
             as_of=feed.meta.as_of,
             assets=states,
             counts=StateCounts(assets=len(states), readings=len(states) * len(_COLUMNS)),
-            meta=StateMeta(**meta, not_covered=[], legacy_keys={}),
+            meta=StateMeta(**meta, last_bars=[], not_covered=[], legacy_keys={}),
         ),
         changes=feed.signals,
         flips=[_build_flip_group(row) for row in feed.signals if row.tier == "universe"],
@@ -109,20 +110,8 @@ def _build_flip_group(row: Signal) -> FlipGroup:
 def _rank_agreeing(
     states: list[AssetState], side: Side, timeframe: Timeframe
 ) -> list[ConfluenceResult]:
-    polled = [_count_votes(state, side, timeframe) for state in states]
-    enough = [result for result in polled if result.agree >= MIN_AGREEING]
-    return sorted(enough, key=lambda result: -result.agree)
-
-
-def _count_votes(state: AssetState, side: Side, timeframe: Timeframe) -> ConfluenceResult:
-    votes = {key: readings[timeframe] for key, readings in state.signals.items()}
-    agree = list(votes.values()).count(side)
-    return ConfluenceResult(
-        ticker=state.ticker,
-        name=state.name,
-        asset_class=state.asset_class,
-        agree=agree,
-        total_reporting=len(votes),
-        score=agree / len(votes),
-        votes=votes,
-    )
+    polled = [
+        build_result(state, {key: cells[timeframe] for key, cells in state.signals.items()}, side)
+        for state in states
+    ]
+    return rank_results(result for result in polled if result.agree >= MIN_AGREEING)

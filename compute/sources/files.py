@@ -69,6 +69,11 @@ class FilesSource:
         """Return 0: a recording is complete."""
         return 0
 
+    def get_end(self, ticker: str) -> int | None:
+        """Return the close of the asset's last bar, None if the folder has no bar of it."""
+        bars = self._bars.get(ticker)
+        return int(bars.close_time[-1]) if bars else None
+
     def find_next_close(self, ticker: str, after: int) -> int | None:
         """Return the close of the next recorded bar."""
         times = self._bars[ticker].close_time

@@ -131,6 +131,10 @@ class LiveSource:
         listing = self._listings.get(ticker)
         return 0 if listing is None else self._venues[listing.venue].delay_s
 
+    def get_end(self, ticker: str) -> int | None:
+        """Return None: the source keeps growing."""
+        return None
+
     def find_next_close(self, ticker: str, after: int) -> int | None:
         """Return the next close of the asset's session, which may turn out to be a gap."""
         return find_next_close(self._assets[ticker].session, max(after, self._begins_at))

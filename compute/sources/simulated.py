@@ -154,6 +154,10 @@ class SimulatedSource:
         """Return 0: every bar that comes after its close is late."""
         return 0
 
+    def get_end(self, ticker: str) -> int | None:
+        """Return None: the source keeps growing."""
+        return None
+
     def find_next_close(self, ticker: str, after: int) -> int | None:
         """Return the next close of the asset's session, which may turn out to be a gap."""
         return find_next_close(_get_calendar(self._assets[ticker]), max(after, self._origin))

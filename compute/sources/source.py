@@ -70,6 +70,9 @@ class Source(Protocol):
     def get_delay_s(self, ticker: str) -> int:
         """Return how long (seconds) after its close an asset's bar may come without being late."""
 
+    def get_end(self, ticker: str) -> int | None:
+        """Return the close of an asset's last recorded bar, None if the source keeps growing."""
+
     def find_next_close(self, ticker: str, after: int) -> int | None:
         """Return the close of an asset's first bar that closes after a time, None if unknown."""
 

@@ -1,7 +1,14 @@
 """signals_get_confluence: counts the readings of one timeframe as votes and ranks the assets."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
 
+from mcp_server.tools.empty_results import (
+    NO_CALL,
+    describe_assets,
+    explain_coverage,
+    explain_missing_reading,
+)
 from schemas.confluence import (
     ConfluenceEcho,
     ConfluenceMeta,
@@ -9,11 +16,15 @@ from schemas.confluence import (
     ConfluenceResponse,
     ConfluenceResult,
 )
+from schemas.coverage import CoveredAsset
+from schemas.state import AssetState
 from schemas.vocabulary import (
     INDICATOR_COUNT_TEXT,
+    LEGACY_KEYS,
     READING_NAMES,
     STORED_KEYS,
     Reading,
+    Side,
     StoredKey,
     Timeframe,
     format_instant,
@@ -30,19 +41,23 @@ DESCRIPTION = (
     "signals_get_state for the readings of given tickers and signals_get_flips for recent changes. "
     "The default result is 10,000 to 50,000 characters, depending on the market, and the largest "
     "about 70,000, so raise min_agree or filter by asset_class. "
-    "An empty list means that no asset reaches min_agree, and meta.note then names the highest "
-    "agreement. It counts readings and forecasts nothing."
+    "If no asset reaches min_agree, the list is empty and meta.note names the highest agreement or "
+    "why there are no readings. It counts readings and forecasts nothing."
 )
 RULES = {
     "votes": (
-        "Every stored indicator key with a reading on the timeframe votes, including the outdated "
-        "dexter if present; a key without a reading is excluded. Removed assets are excluded."
+        "votes and total_reporting have every stored key with a reading on the timeframe, the "
+        "outdated dexter too if present; a key without a reading is excluded. agree counts only "
+        "the votes of current indicators, never dexter. Removed assets are excluded."
     ),
     "score": (
-        "agree / total_reporting, unrounded: votes in the requested direction divided by all "
-        "votes. An asset is listed if agree >= min_agree."
+        "agree / total_reporting, unrounded; below 1 if dexter is in the total. An asset is listed "
+        "if agree >= min_agree."
     ),
-    "ranking": "By score, highest first; then by agree, highest first; then by ticker, A to Z.",
+    "ranking": (
+        "By agree divided by the votes of current indicators (all but dexter), highest first; then "
+        "by agree, then by score, highest first; then by ticker, A to Z."
+    ),
 }
 
 Votes = dict[StoredKey, Reading]
@@ -52,8 +67,8 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
     """Return the assets that reach `min_agree`, best first, all from one snapshot."""
     snapshot, at = await context.snapshot_at(query.as_of)
     polled = list(_count_votes(snapshot, query))
-    results = _rank_results(result for result in polled if result.agree >= query.min_agree)
-    notes = [] if results else [_explain_empty(query, polled)]
+    results = rank_results(result for result in polled if result.agree >= query.min_agree)
+    notes = [] if results else [_explain_empty(query, snapshot, polled)]
     return ConfluenceResponse(
         as_of=format_instant(snapshot.market_time),
         query=ConfluenceEcho(
@@ -61,7 +76,13 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
         ),
         results=results,
         meta=ConfluenceMeta(
-            **build_freshness(snapshot, at, *notes, timeframe=query.timeframe),
+            **build_freshness(
+                snapshot,
+                at,
+                *notes,
+                timeframe=query.timeframe,
+                may_change=not any(NO_CALL in note for note in notes),
+            ),
             legacy_keys=find_legacy_keys(result.votes for result in results),
             rules=RULES,
         ),
@@ -71,22 +92,12 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
 def _count_votes(snapshot: Snapshot, query: ConfluenceQuery) -> Iterator[ConfluenceResult]:
     """Yield a result for every asset with a vote, whether or not it reaches `min_agree`."""
     # Unselected assets are counted too, so that an empty result can name the highest agreement.
-    # model_construct() skips validation: all values are from the store's own vocabularies.
     removed = set(snapshot.removed_tickers)
     for ticker in snapshot.assets.keys() & snapshot.stored.readings.keys() - removed:
         asset = snapshot.assets[ticker]
         votes = _select_votes(snapshot.stored.readings[ticker], query.timeframe)
         if votes and query.asset_class in (None, asset.asset_class):
-            agree = list(votes.values()).count(query.direction)
-            yield ConfluenceResult.model_construct(
-                ticker=ticker,
-                name=asset.name,
-                asset_class=asset.asset_class,
-                agree=agree,
-                total_reporting=len(votes),
-                score=agree / len(votes),
-                votes=votes,
-            )
+            yield build_result(asset, votes, query.direction)
 
 
 def _select_votes(stored: Mapping[str, Mapping[Timeframe, int]], timeframe: Timeframe) -> Votes:
@@ -97,15 +108,46 @@ def _select_votes(stored: Mapping[str, Mapping[Timeframe, int]], timeframe: Time
     }
 
 
-def _rank_results(results: Iterable[ConfluenceResult]) -> list[ConfluenceResult]:
-    return sorted(results, key=lambda result: (-result.score, -result.agree, result.ticker))
+def build_result(
+    asset: CoveredAsset | AssetState, votes: Votes, direction: Side
+) -> ConfluenceResult:
+    """Return the votes of an asset, of which there is at least one, as a result."""
+    agree = [votes[key] for key in _list_current(votes)].count(direction)
+    # model_construct() skips validation: all values are from the store's own vocabularies.
+    return ConfluenceResult.model_construct(
+        ticker=asset.ticker,
+        name=asset.name,
+        asset_class=asset.asset_class,
+        agree=agree,
+        total_reporting=len(votes),
+        score=agree / len(votes),
+        votes=votes,
+    )
 
 
-def _explain_empty(query: ConfluenceQuery, polled: list[ConfluenceResult]) -> str:
+def rank_results(results: Iterable[ConfluenceResult]) -> list[ConfluenceResult]:
+    """Return results of at least one agreeing indicator, best first."""
+    return sorted(results, key=_build_rank)
+
+
+def _build_rank(result: ConfluenceResult) -> tuple[Fraction, int, float, str]:
+    # The share leaves dexter out: with it, an asset would rank lower only because it is old. The
+    # score breaks the ties, so that the list descends by score too if all indicators report.
+    share = Fraction(result.agree, len(_list_current(result.votes)))
+    return -share, -result.agree, -result.score, result.ticker
+
+
+def _list_current(votes: Votes) -> list[StoredKey]:
+    return [key for key in votes if key not in LEGACY_KEYS]
+
+
+def _explain_empty(
+    query: ConfluenceQuery, snapshot: Snapshot, polled: list[ConfluenceResult]
+) -> str:
     kind = f"{query.asset_class} asset" if query.asset_class else "asset"
     when = "now" if query.as_of is None else "then"
     if not polled:
-        return f"No {kind} has a reading on {query.timeframe}."
+        return f"{_explain_no_votes(query, snapshot)} No {kind} has a reading on {query.timeframe}."
     highest = max(result.agree for result in polled)
     if highest == 0:
         return f"No indicator of any {kind} is {query.direction} on {query.timeframe} {when}."
@@ -113,6 +155,17 @@ def _explain_empty(query: ConfluenceQuery, polled: list[ConfluenceResult]) -> st
         f"No {kind} has {query.min_agree} {query.direction} indicators on {query.timeframe} "
         f"{when}; the highest agreement is {highest}, so lower min_agree to {highest}."
     )
+
+
+def _explain_no_votes(query: ConfluenceQuery, snapshot: Snapshot) -> str:
+    assets = [
+        asset
+        for asset in snapshot.assets.values()
+        if query.asset_class in (None, asset.asset_class) and not snapshot.is_removed(asset)
+    ]
+    named = describe_assets(None, query.asset_class)
+    reason = explain_coverage(snapshot, assets, named, query.timeframe)
+    return reason or explain_missing_reading(snapshot, assets)
 
 
 GET_CONFLUENCE = Tool(

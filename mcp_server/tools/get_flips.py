@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Literal
 
+from mcp_server.tools.empty_results import NO_CALL, explain_coverage, explain_next_call
 from schemas.errors import invalid_parameter_error
 from schemas.flips import (
     Flip,
@@ -39,8 +40,8 @@ DESCRIPTION = (
     "hours defaults to 3, 12 or 48 and is at most 6, 24 or 72 for 1h, 4h or 1d. The default result "
     "is about 40,000 characters and, if everything changed, the largest about 294,000, so set "
     "direction or fewer hours. "
-    "An empty list means that nothing turned that way in the window, and meta.note says when to "
-    "call again. If capped is true, the window had more than 2000 changes and older ones are "
+    "If the list is empty, meta.note says why, and when to call again if anything can come. "
+    "If capped is true, the window had more than 2000 changes and older ones are "
     "missing."
 )
 RULES = FlipsRules(
@@ -79,7 +80,7 @@ async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
     groups = group_flips(newest, query.direction, snapshot)
     notes = [CAPPED_NOTE] if capped else []
     if not groups:
-        notes.append(_explain_empty(query, hours, len(newest)))
+        notes.append(_explain_empty(query, hours, len(newest), snapshot))
     return FlipsResponse(
         as_of=format_instant(end),
         query=FlipsEcho(timeframe=query.timeframe, hours=hours, direction=query.direction),
@@ -87,7 +88,14 @@ async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
         counts=FlipsCounts(groups=len(groups), flips=sum(len(group.flips) for group in groups)),
         capped=capped,
         meta=FlipsMeta(
-            **build_freshness(snapshot, now, *notes, timeframe=query.timeframe), rules=RULES
+            **build_freshness(
+                snapshot,
+                now,
+                *notes,
+                timeframe=query.timeframe,
+                may_change=not any(NO_CALL in note for note in notes),
+            ),
+            rules=RULES,
         ),
     )
 
@@ -191,17 +199,20 @@ def _resolve_hours(query: FlipsQuery) -> int:
     return hours
 
 
-def _explain_empty(query: FlipsQuery, hours: int, change_count: int) -> str:
+def _explain_empty(query: FlipsQuery, hours: int, change_count: int, snapshot: Snapshot) -> str:
     window = f"on {query.timeframe} in the {hours} h up to as_of"
-    again = "Call again at meta.next_update (null: no more data will come)."
+    tracked = [a for a in snapshot.assets.values() if not snapshot.is_removed(a)]
+    if reason := explain_coverage(snapshot, tracked, "any asset", query.timeframe):
+        return reason
+    again = explain_next_call(snapshot)
     if change_count:
         return (
             f"No newest change {window} turned {query.direction}; direction all shows the "
             f"{change_count} that turned another way. {again}"
         )
-    return (
-        f"Nothing changed {window}; hours can be up to {WINDOW_HOURS[query.timeframe].max}. {again}"
-    )
+    longest = WINDOW_HOURS[query.timeframe].max
+    longer = f"; hours can be up to {longest}" * (hours < longest)
+    return f"Nothing changed {window}{longer}. {again}"
 
 
 GET_FLIPS = Tool(

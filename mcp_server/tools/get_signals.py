@@ -4,13 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mcp_server.tools.empty_results import (
+    NO_CALL,
+    describe_assets,
+    explain_coverage,
+    explain_end,
+    explain_missing_reading,
+    explain_next_call,
+)
 from mcp_server.tools.signal_rows import to_signal
-from schemas.coverage import merge_timeframes
+from schemas.coverage import CoveredAsset, merge_timeframes
 from schemas.signals import Pagination, RetentionDays, SignalsMeta, SignalsQuery, SignalsResponse
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
     COOLDOWN_CANDLES,
     DAY_MS,
+    RETENTION_MS,
     UNIVERSE_RETENTION_MS,
     Direction,
     IndicatorId,
@@ -19,7 +28,7 @@ from schemas.vocabulary import (
 )
 from serving.argument_values import find_asset, find_indicator, parse_instant_ms
 from serving.context import Context
-from serving.freshness import build_freshness, list_timing_exceptions
+from serving.freshness import build_freshness, is_recording_over, list_timing_exceptions
 from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 from store.market_rows import MAX_OFFSET, FeedQuery, FeedRow
@@ -79,14 +88,21 @@ async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
     feed_filter = _build_filter(query, snapshot)
     rows = await _read_rows(query, feed_filter, snapshot, context)
     page = rows[: query.limit]
-    notes = [] if page else [_explain_empty(query, feed_filter, snapshot)]
+    end = _explain_end(query, feed_filter, snapshot)
+    note = end if page else _explain_empty(query, feed_filter, snapshot, end)
     # A held alert is published in the hour in which its window ends, so every hour may bring one.
     timeframe = query.timeframe if query.tier == "universe" else None
     return SignalsResponse(
         signals=[to_signal(row, snapshot) for row in page],
         pagination=_build_pagination(query, rows),
         meta=SignalsMeta(
-            **build_freshness(snapshot, context.clock(), *notes, timeframe=timeframe),
+            **build_freshness(
+                snapshot,
+                context.clock(),
+                *[note] * bool(note),
+                timeframe=timeframe,
+                may_change=note is None or NO_CALL not in note,
+            ),
             retention_days=RETENTION_DAYS,
             timing=" ".join([TIMING_NOTE, *list_timing_exceptions(snapshot.coverage)]),
             cooldown=COOLDOWN_NOTE,
@@ -161,23 +177,73 @@ def _find_newest(page: Sequence[FeedRow]) -> int:
     return max(page[0].created_at, page[-1].created_at)
 
 
-def _explain_empty(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> str:
+def _explain_end(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> str:
+    """Return why no more rows of the requested ticker will come, empty if they may."""
+    asset = snapshot.assets.get(feed_filter.ticker or "")
+    # A held alert is published when its window ends, even if no bar has come since.
+    may_hold = query.tier != "universe" and asset and asset.alerts
+    if asset is None or (may_hold and not is_recording_over(snapshot)):
+        return ""
+    return explain_end(snapshot, asset) or ""
+
+
+def _explain_empty(
+    query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot, end: str
+) -> str:
+    assets = _list_assets(feed_filter, snapshot)
+    named = describe_assets(None if feed_filter.ticker is None else [feed_filter.ticker], None)
+    uncovered = explain_coverage(snapshot, assets, named, None)
+    if impossible := uncovered or _explain_impossible(query, feed_filter, snapshot):
+        return impossible
+    if reason := end or explain_coverage(snapshot, assets, named, query.timeframe):
+        offset = f"No row matched at offset {query.offset}; lower offset. " * bool(query.offset)
+        return f"{offset}{reason}"
+    if feed_filter.since is not None and feed_filter.since > snapshot.newest_at:
+        reason = "since is after the last compute (as_of), so no row can match yet."
+        return f"{reason} {explain_next_call(snapshot)}"
+    if query.offset:
+        return f"No row matched at offset {query.offset}; lower offset."
+    if not any(_has_reading(snapshot, asset, query.timeframe) for asset in assets):
+        return f"No row matched. {explain_missing_reading(snapshot, assets)}"
+    since = feed_filter.since or 0
+    kept_ms = RETENTION_MS["alerts" if query.tier == "alerts" else "universe"]
+    if since > snapshot.market_time - kept_ms:
+        return f"No row matched: no such row has come since then. {explain_next_call(snapshot)}"
+    return (
+        f"No row matched in the {kept_ms // DAY_MS} days that are kept. "
+        f"{explain_next_call(snapshot)}"
+    )
+
+
+def _explain_impossible(
+    query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot
+) -> str | None:
+    """Return why no row can ever match the filters; None if one can."""
     if _find_matching_tiers(query) is None and query.direction == "exit":
-        return "exit is a direction of the alerts tier only; no universe row can match."
-    if _find_matching_tiers(query) is None:
-        return "neutral is a direction of the universe tier only; no alert can match."
-    if query.tier == "universe" and feed_filter.indicator in _find_unlogged(snapshot):
-        return (
+        reason = "exit is a direction of the alerts tier only; no universe row can match."
+    elif _find_matching_tiers(query) is None:
+        reason = "neutral is a direction of the universe tier only; no alert can match."
+    elif query.tier == "universe" and feed_filter.indicator in _find_unlogged(snapshot):
+        reason = (
             f"Changes of {feed_filter.indicator} are not logged on the universe tier; "
             "read its current readings from state and its actions from tier=alerts."
         )
-    if query.tier == "alerts" and not _is_followed(snapshot, feed_filter.ticker, query.timeframe):
-        return f"No alert engine follows this ticker and timeframe; {_describe_followed(snapshot)}"
-    if feed_filter.since is not None and feed_filter.since > snapshot.newest_at:
-        return "since is after the last compute (as_of); nothing can have changed yet."
-    if query.offset:
-        return "No row matches at this offset; lower offset."
-    return "No row matched; call again at nothing_new_before (null: see next_update)."
+    elif query.tier == "alerts" and not _is_followed(snapshot, feed_filter.ticker, query.timeframe):
+        reason = (
+            f"No alert engine follows this ticker and timeframe; {_describe_followed(snapshot)}"
+        )
+    else:
+        return None
+    return f"{reason} {NO_CALL}"
+
+
+def _has_reading(snapshot: Snapshot, asset: CoveredAsset, timeframe: Timeframe | None) -> bool:
+    cells = snapshot.stored.readings.get(asset.ticker, {}).values()
+    return any(timeframe is None or timeframe in each for each in cells)
+
+
+def _list_assets(feed_filter: _FeedFilter, snapshot: Snapshot) -> list[CoveredAsset]:
+    return [a for a in snapshot.assets.values() if feed_filter.ticker in (None, a.ticker)]
 
 
 def _find_unlogged(snapshot: Snapshot) -> set[str]:

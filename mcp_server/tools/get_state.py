@@ -3,9 +3,17 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mcp_server.tools.empty_results import (
+    NO_CALL,
+    describe_assets,
+    explain_coverage,
+    explain_end,
+    explain_missing_reading,
+    explain_next_call,
+)
 from mcp_server.tools.state_matrix import build_matrix
 from schemas.coverage import CoveredAsset
-from schemas.state import AssetState, StateCounts, StateMeta, StateQuery, StateResponse
+from schemas.state import AssetState, LastBars, StateCounts, StateMeta, StateQuery, StateResponse
 from schemas.vocabulary import (
     INDICATOR_COUNT_TEXT,
     READING_NAMES,
@@ -28,11 +36,11 @@ DESCRIPTION = (
     "every asset and timeframe, as of the last hourly compute; with as_of, as served at that time. "
     "Use it for the current or past readings of assets; use signals_get_signals to find out what "
     "changed and when. "
-    "Filter, or set view to board: an unfiltered result is about 133,000 characters, as a board "
-    "under 9,000, for one ticker about 1,000. "
-    "Assets without a matching reading are omitted, so an empty list means that no reading "
-    "matches the filters. meta says how fresh the data are, whether they are simulated, and "
-    "when to call again."
+    "Filter, or set view to board: an unfiltered result is about 135,000 characters, as a board "
+    "under 11,000, for one ticker about 1,200. "
+    "Assets without a matching reading are omitted; if the list is empty, meta.note says why. "
+    "meta says how fresh the data are, when the last bar of each asset closed, whether the data "
+    "are simulated, and when to call again."
 )
 
 Cells = dict[StoredKey, dict[Timeframe, Reading]]
@@ -44,13 +52,16 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
     selected = None if query.ticker is None else find_assets(query.ticker, snapshot.assets)
     states = list(_list_states(snapshot, query, snapshot.assets if selected is None else selected))
     counts = StateCounts(assets=len(states), readings=sum(map(_count_readings, states)))
+    notes = list(_list_notes(query, snapshot, selected or {}, states))
     meta = StateMeta(
         **build_freshness(
             snapshot,
             at,
-            *_list_notes(query, snapshot, selected or {}, states),
+            *notes,
             timeframe=query.timeframe,
+            may_change=not any(NO_CALL in note for note in notes),
         ),
+        last_bars=_group_last_bars(snapshot, states),
         not_covered=_find_not_covered(snapshot, selected or {}),
         legacy_keys=find_legacy_keys(state.signals for state in states),
     )
@@ -102,6 +113,19 @@ def _count_readings(state: AssetState) -> int:
     return sum(map(len, state.signals.values()))
 
 
+def _group_last_bars(snapshot: Snapshot, states: list[AssetState]) -> list[LastBars]:
+    """Return the assets grouped by the close of their newest bar, newest first."""
+    # Most assets close together, so groups need a fraction of the characters of a time per asset.
+    by_close: dict[int, list[str]] = {}
+    for state in states:
+        if (close := snapshot.stored.last_closes.get(state.ticker)) is not None:
+            by_close.setdefault(close, []).append(state.ticker)
+    return [
+        LastBars(closed_at=format_instant(1000 * close), tickers=tickers)
+        for close, tickers in sorted(by_close.items(), reverse=True)
+    ]
+
+
 def _find_not_covered(snapshot: Snapshot, selected: Mapping[str, CoveredAsset]) -> list[str]:
     """Return the requested tickers with neither bars in the source nor stored readings."""
     return sorted(
@@ -122,7 +146,37 @@ def _list_notes(
         if ticker in removed:
             yield format_removed_note(asset)
     if not states:
-        yield f"No reading matches these filters {'now' if query.as_of is None else 'then'}."
+        when = "now" if query.as_of is None else "then"
+        reason = _explain_empty(query, snapshot, selected)
+        yield f"No reading matches these filters {when}: {reason}"
+    elif selected and all(explain_end(snapshot, asset) for asset in selected.values()):
+        yield NO_CALL
+
+
+def _explain_empty(
+    query: StateQuery, snapshot: Snapshot, selected: Mapping[str, CoveredAsset]
+) -> str:
+    requested = selected if query.ticker is not None else snapshot.assets
+    assets = [a for a in requested.values() if query.asset_class in (None, a.asset_class)]
+    if not assets:
+        return (
+            f"none of the requested tickers is a {query.asset_class} asset; omit asset_class. "
+            f"{NO_CALL}"
+        )
+    named = describe_assets(
+        None if query.ticker is None else [asset.ticker for asset in assets], query.asset_class
+    )
+    if reason := explain_coverage(snapshot, assets, named, query.timeframe):
+        return reason
+    unfiltered = query.model_copy(update={"direction": None})
+    readings = snapshot.stored.readings
+    if not any(_select_cells(readings.get(asset.ticker, {}), unfiltered) for asset in assets):
+        return explain_missing_reading(snapshot, assets)
+    is_over = all(explain_end(snapshot, asset) for asset in assets)
+    return (
+        f"none of these readings is {query.direction}; omit direction to see them. "
+        f"{NO_CALL if is_over else explain_next_call(snapshot)}"
+    )
 
 
 _META: dict[str, Any] = {"anthropic/maxResultSizeChars": 500_000}

@@ -4,9 +4,10 @@ Implements the rules of docs/contract.md and of `meta.rules` independently of th
 """
 
 from collections import Counter
+from fractions import Fraction
 from typing import get_args
 
-from schemas.vocabulary import STORED_KEYS, TIMEFRAMES, Reading
+from schemas.vocabulary import LEGACY_KEYS, STORED_KEYS, TIMEFRAMES, Reading
 from service.public_audit.answers import Json, Report, Responses, format_value
 
 READINGS = get_args(Reading)
@@ -146,16 +147,19 @@ def _rank_confluence(
     responses: Responses, timeframe: str, direction: str, min_agree: int
 ) -> list[Json]:
     """Return the results of a query, recomputed from state, best first."""
-    results = []
+    ranked = []
     for asset in responses.state["assets"]:
         signals = asset["signals"].items()
         votes = {key: cells[timeframe] for key, cells in signals if timeframe in cells}
-        agree = sum(vote == direction for vote in votes.values())
+        current = [vote for key, vote in votes.items() if key not in LEGACY_KEYS]
+        agree = current.count(direction)
         if agree >= min_agree and asset["ticker"] not in responses.removed_tickers:
             vote_counts = {
                 "agree": agree,
                 "total_reporting": len(votes),
                 "score": agree / len(votes),
             }
-            results.append({**responses.assets[asset["ticker"]], **vote_counts, "votes": votes})
-    return sorted(results, key=lambda r: (-r["score"], -r["agree"], r["ticker"]))
+            result = {**responses.assets[asset["ticker"]], **vote_counts, "votes": votes}
+            rank = (-Fraction(agree, len(current)), -agree, -result["score"], asset["ticker"])
+            ranked.append((rank, result))
+    return [result for _, result in sorted(ranked, key=lambda pair: pair[0])]

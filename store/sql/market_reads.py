@@ -4,10 +4,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from schemas.coverage import Coverage
-from schemas.vocabulary import Timeframe
+from schemas.vocabulary import (
+    RUN_DELAY_MS,
+    TIMEFRAME_DURATIONS_S,
+    Timeframe,
+    find_latest_run,
+)
+from store.bar_blocks import find_last_open
 from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.market_rows import ReadingRow, WatermarkRow
 from store.sql.database import Database, Row, fetch_value
+from store.sql.market_statements import LIST_LAST_BARS
 
 Readings = dict[str, dict[str, dict[Timeframe, int]]]
 
@@ -60,7 +67,13 @@ async def load_publish_from(db: Database) -> dict[str, int]:
 
 async def load_last_watermarks(db: Database) -> list[WatermarkRow]:
     """Return the assets whose bars were incomplete at the last commit, sorted by ticker."""
-    return await load_watermarks(db, await fetch_value(db, "SELECT max(number) FROM passes"))
+    return await load_watermarks(db, await load_last_number(db))
+
+
+async def load_last_number(db: Database) -> int | None:
+    """Return the number of the last commit, or None if there is none."""
+    number: int | None = await fetch_value(db, "SELECT max(number) FROM passes")
+    return number
 
 
 async def load_watermarks(db: Database, number: int | None) -> list[WatermarkRow]:
@@ -90,6 +103,24 @@ async def load_history_start(db: Database) -> int | None:
     """
     first = await db.execute(sql)
     return max(first[0]) if first else None
+
+
+async def load_last_closes(db: Database, number: int | None, market_time: int) -> dict[str, int]:
+    """Return the close (epoch s) of the newest bar of each ticker that has one.
+
+    These are the bars that the readings of a commit rest on, as of its run at `market_time` (ms).
+    """
+    run_s = (find_latest_run(market_time) - RUN_DELAY_MS) // 1000
+    closes: dict[str, int] = {}
+    for row in await db.execute(LIST_LAST_BARS, number, run_s):
+        data, opened = row["data"], row["last_open"]
+        if data is not None:
+            opened = find_last_open(data, row["opened_by"])
+        if opened is not None:
+            period_s = TIMEFRAME_DURATIONS_S[TIMEFRAMES_BY_CODE[row["timeframe"]]]
+            close = -(-(opened + period_s) // period_s) * period_s
+            closes[row["ticker"]] = max(close, closes.get(row["ticker"], 0))
+    return closes
 
 
 def group_readings(rows: Iterable[ReadingRow]) -> Readings:

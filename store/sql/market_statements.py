@@ -19,6 +19,30 @@ LIST_BARS_OF_COMMIT = f"""
 {_SELECT_BARS} FROM bars b JOIN assets a ON a.id = b.asset_id WHERE b.pass = ?
 ORDER BY a.ticker, b.generation, b.timeframe, b.last_open
 """
+# The newest bar of each asset and native timeframe that closed by a run (?2, epoch s), or by the
+# watermark of an asset that lagged in a commit (?1). It ends a block, except inside a block of a
+# backfill, whose data are returned. MATERIALIZED keeps each part from being evaluated again:
+# 90 ms for the whole universe become 40, about twice the time of its readings.
+LIST_LAST_BARS = f"""
+WITH cell AS MATERIALIZED (
+  SELECT a.id, a.ticker, p.column1 AS timeframe, {_LATEST_REVISION} AS generation,
+    coalesce(w.watermark, ?2) / p.column2 * p.column2 - p.column2 AS opened_by
+  FROM assets a CROSS JOIN (VALUES (0, 3600), (2, 86400)) p
+  LEFT JOIN watermarks w ON w.pass = ?1 AND w.asset_id = a.id
+), ends AS MATERIALIZED (
+  SELECT c.id, c.ticker, c.timeframe, c.generation, c.opened_by, (
+    SELECT max(b.last_open) FROM bars b WHERE b.asset_id = c.id AND b.generation = c.generation
+      AND b.timeframe = c.timeframe AND b.last_open <= c.opened_by
+  ) AS last_open, (
+    SELECT min(b.last_open) FROM bars b WHERE b.asset_id = c.id AND b.generation = c.generation
+      AND b.timeframe = c.timeframe AND b.last_open > c.opened_by
+  ) AS next_open
+  FROM cell c
+)
+SELECT e.ticker, e.timeframe, e.opened_by, e.last_open, b.data FROM ends e
+  LEFT JOIN bars b ON b.asset_id = e.id AND b.generation = e.generation
+    AND b.timeframe = e.timeframe AND b.last_open = e.next_open AND b.first_open <= e.opened_by
+"""
 LIST_REVISIONS = f"SELECT a.ticker, {_LATEST_REVISION} AS revision FROM assets a ORDER BY a.ticker"
 _SELECT_FUNDING = "SELECT a.ticker, f.settled_at, f.funding_rate"
 LIST_FUNDING = f"""

@@ -239,14 +239,17 @@ class MarketStore:
         """Return the latest state, read in one transaction."""
         async with self._engine.begin_read() as db:
             coverage = await reads.load_coverage(db)
-            watermarks = await reads.load_last_watermarks(db)
+            number = await reads.load_last_number(db)
+            watermarks = await reads.load_watermarks(db, number)
+            market_time = await reads.load_market_time(db)
             return StoredSnapshot(
                 coverage=coverage,
-                market_time=await reads.load_market_time(db),
+                market_time=market_time,
                 last_created_at=await reads.load_last_created_at(db),
                 readings=reads.group_readings(await reads.load_readings(db)),
                 late_tickers=await reads.find_late_tickers(db, watermarks, coverage),
                 history_starts_at=await reads.load_history_start(db),
+                last_closes=await reads.load_last_closes(db, number, market_time or 0),
             )
 
     async def snapshot_at(self, at: int) -> StoredSnapshot:

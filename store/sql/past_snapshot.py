@@ -5,13 +5,14 @@ Readings come from the recorded changes; pruning keeps each cell's newest change
 
 from schemas.vocabulary import HOUR_MS, find_latest_run
 from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
-from store.market_rows import ReadingRow, StoredSnapshot, WatermarkRow
+from store.market_rows import ReadingRow, StoredSnapshot
 from store.sql.database import Database, fetch_value
 from store.sql.market_reads import (
     find_late_tickers,
     group_readings,
     load_coverage,
     load_history_start,
+    load_last_closes,
     load_watermarks,
 )
 
@@ -42,9 +43,9 @@ async def load_snapshot_at(db: Database, at: int) -> StoredSnapshot:
     # the next commit is one, `at` may lie inside it: the snapshot is that of the last run by then.
     run = find_latest_run(at)
     if await fetch_value(db, IS_NOMINAL, number + 1) and run > market_time:
-        return await _build_snapshot(db, run, run + HOUR_MS - 1, [])
+        return await _build_snapshot(db, None, run, run + HOUR_MS - 1)
     last = await fetch_value(db, LAST_CREATED_AT, number) or 0
-    return await _build_snapshot(db, market_time, last, await load_watermarks(db, number))
+    return await _build_snapshot(db, number, market_time, last)
 
 
 async def _find_commit_at(db: Database, at: int) -> tuple[int, int]:
@@ -54,8 +55,9 @@ async def _find_commit_at(db: Database, at: int) -> tuple[int, int]:
 
 
 async def _build_snapshot(
-    db: Database, market_time: int, last_created_at: int, watermark_rows: list[WatermarkRow]
+    db: Database, number: int | None, market_time: int, last_created_at: int
 ) -> StoredSnapshot:
+    """Return the state of a commit, or of an hourly run inside one if `number` is None."""
     rows = await db.execute(READINGS_AT, last_created_at)
     published_coverage = await load_coverage(db)
     return StoredSnapshot(
@@ -72,6 +74,9 @@ async def _build_snapshot(
             for row in rows
             if row["reading"] is not None
         ),
-        late_tickers=await find_late_tickers(db, watermark_rows, published_coverage),
+        late_tickers=await find_late_tickers(
+            db, await load_watermarks(db, number), published_coverage
+        ),
         history_starts_at=await load_history_start(db),
+        last_closes=await load_last_closes(db, number, market_time),
     )

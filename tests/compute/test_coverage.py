@@ -1,7 +1,8 @@
 """The published coverage, and the assets of the last one that another universe file drops."""
 
+import json
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from compute.schedule import to_market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Asset, Universe
 from schemas.coverage import Coverage, CoveredAsset
-from schemas.vocabulary import TIMEFRAMES
+from schemas.vocabulary import TIMEFRAMES, format_instant
 from tests.support.small_market import END, START, list_opens, make_bars, open_store, write_bars
 from tools.example_market import make_batch, make_change
 from tools.example_market import make_coverage as published
@@ -68,6 +69,39 @@ def covered(*tickers: str, removed: Mapping[str, date] = {}) -> Coverage:
 
 def by_ticker(held: Coverage) -> dict[str, CoveredAsset]:
     return {one.ticker: one for one in held.assets}
+
+
+@pytest.mark.parametrize(
+    ("session", "timeframe", "last_close", "outdated_from"),
+    [
+        ("24x7", "1h", "2013-05-03T10:00", "2013-05-03T11:00"),
+        ("24x7", "1d", "2013-05-03T00:00", "2013-05-04T00:00"),
+        # A Friday: New York trades until 20:00 UTC, and from 13:30 on Monday.
+        ("XNYS", "1h", "2013-05-03T19:00", "2013-05-03T20:00"),
+        ("XNYS", "1h", "2013-05-03T20:00", "2013-05-06T15:00"),
+        ("XNYS", "1h", "2013-05-03T21:00", "2013-05-06T15:00"),
+        ("XNYS", "1d", "2013-05-04T00:00", "2013-05-07T00:00"),
+    ],
+)
+def test_a_recorded_asset_is_outdated_from_the_next_close_of_its_session(
+    tmp_path, session, timeframe, last_close, outdated_from
+):
+    hours = {"1h": 1, "1d": 24}[timeframe]
+    last = int(datetime.fromisoformat(f"{last_close}+00:00").timestamp())
+    opens = list_opens(last - 3 * hours * 3600, last, hours)
+    write_bars(tmp_path, "BTC", make_bars("BTC", opens), timeframe)
+    known = universe_of(asset("BTC").model_copy(update={"session": session}), asset("ETH"))
+    held = by_ticker(build_coverage(known, FilesSource(tmp_path, known), INDICATORS, 5, 7))
+    assert held["BTC"].last_close == last * 1000
+    assert format_instant(held["BTC"].outdated_from) == f"{outdated_from}:00.000Z"
+    assert (held["ETH"].last_close, held["ETH"].outdated_from) == (None, None)
+
+
+def test_coverage_published_before_recordings_had_ends_still_loads():
+    document = json.loads(covered("BTC").model_dump_json())
+    for one in document["assets"]:
+        del one["last_close"], one["outdated_from"]
+    assert Coverage.model_validate_json(json.dumps(document)) == covered("BTC")
 
 
 @pytest.mark.clause("1.2", "1.17")

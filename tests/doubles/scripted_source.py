@@ -154,6 +154,9 @@ class ScriptedSource:
         if self.refusal is not None:
             raise NotReadyError(self.refusal)
 
+    def get_end(self, ticker: str) -> int | None:
+        return None
+
     def find_next_close(self, ticker: str, after: int) -> int | None:
         close = find_next_close(self._sessions[ticker], max(after, self.begins_at))
         return None if self.ends_at is not None and close > self.ends_at else close

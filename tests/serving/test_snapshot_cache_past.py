@@ -361,7 +361,7 @@ def polled(answer: Answer, timeframe: str, direction: str) -> Iterator[Answer]:
             key: cells[timeframe] for key, cells in asset["signals"].items() if timeframe in cells
         }
         if cells and asset["ticker"] not in answer["meta"]["removed_assets"]:
-            agree = sum(reading == direction for reading in cells.values())
+            agree = sum(cells.get(key) == direction for key in INDICATOR_IDS)
             yield {
                 **{name: asset[name] for name in ("ticker", "name", "asset_class")},
                 "agree": agree,

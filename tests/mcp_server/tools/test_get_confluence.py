@@ -63,14 +63,44 @@ async def test_a_result_has_exactly_the_fields_of_its_table(served, transport):
     }
 
 
-@pytest.mark.clause("1.15", "2.5.8", "2.5.11")
-async def test_the_legacy_key_votes_and_makes_the_total_one_higher(served, transport):
+@pytest.mark.clause("1.15", "2.5.7", "2.5.8", "2.5.11")
+async def test_the_legacy_key_makes_the_total_one_higher_and_never_agrees(served, transport):
     later = NOON + HOUR_MS
     await served.market.commit(make_batch(later, [make_change(later, "BTC", "enzo", "4h", -1, 1)]))
-    first, second = (await served.fetch_answer(transport, CONFLUENCE))["results"]
-    assert (first["ticker"], first["agree"], first["total_reporting"]) == ("BTC", 7, 8)
-    assert (first["votes"]["enzo"], first["votes"]["dexter"]) == ("bearish", "bullish")
-    assert (second["ticker"], second["agree"], second["total_reporting"]) == ("ETH", 6, 7)
+    eth, btc = (await served.fetch_answer(transport, CONFLUENCE))["results"]
+    assert (eth["ticker"], eth["agree"], eth["total_reporting"]) == ("ETH", 6, 7)
+    assert (btc["ticker"], btc["agree"], btc["total_reporting"]) == ("BTC", 6, 8)
+    assert (btc["score"], btc["votes"]["enzo"], btc["votes"]["dexter"]) == (
+        6 / 8,
+        "bearish",
+        "bullish",
+    )
+
+
+@pytest.mark.clause("2.5.7", "4.8.7")
+async def test_the_legacy_key_does_not_help_an_asset_to_min_agree(served, transport):
+    five = dict.fromkeys(INDICATOR_IDS[:5], 1) | dict.fromkeys(INDICATOR_IDS[5:], 0)
+    await hold_metals(served, {"OLD": five | {"dexter": 1}, "NEW": five})
+    asked = {"asset_class": "metal", "min_agree": 6}
+    empty = await served.fetch_answer(transport, CONFLUENCE, **asked)
+    assert empty["results"] == []
+    assert "the highest agreement is 5, so lower min_agree to 5." in empty["meta"]["note"]
+    assert await tickers(served, transport, asset_class="metal", min_agree=5) == ["NEW", "OLD"]
+
+
+@pytest.mark.clause("4.8.14")
+async def test_the_legacy_key_does_not_lower_the_rank_of_an_asset(served, transport):
+    held = {
+        "A": of(4, 2) | {"dexter": 0},
+        "B": of(4, 3) | {"dexter": 1},
+        "C": of(4, 3),
+        "D": of(5, 2) | {"dexter": -1},
+    }
+    await hold_metals(served, held)
+    answer = await served.fetch_answer(transport, CONFLUENCE, asset_class="metal")
+    ranked = [(r["ticker"], r["agree"], r["total_reporting"]) for r in answer["results"]]
+    # Of the current indicators, 5/7, 4/6 and twice 4/7 agree. A's score is equal to C's.
+    assert ranked == [("D", 5, 8), ("A", 4, 7), ("C", 4, 7), ("B", 4, 8)]
 
 
 @pytest.mark.clause("2.4.10")
@@ -105,9 +135,9 @@ async def test_only_the_requested_timeframe_votes(served, transport):
         answer = await served.fetch_answer(transport, CONFLUENCE, timeframe=timeframe)
         agreeing[timeframe] = {result["ticker"]: result["agree"] for result in answer["results"]}
     assert agreeing == {
-        "1h": {"BTC": 5, "ETH": 5},
-        "4h": {"BTC": 8, "ETH": 6},
-        "1d": {"BTC": 7, "ETH": 6},
+        "1h": {"BTC": 4, "ETH": 5},
+        "4h": {"BTC": 7, "ETH": 6},
+        "1d": {"BTC": 6, "ETH": 6},
     }
 
 
@@ -180,9 +210,9 @@ async def test_an_asset_is_included_until_the_day_of_its_removal(served, transpo
     matic = ASSETS[-1].model_copy(update={"removed_on": date(2026, 10, 1)})
     await publish_assets(served, *ASSETS[:-1], matic)
     await served.market.commit(make_batch(midnight - 1, []))
-    assert await tickers(served, transport, timeframe="1d") == ["BTC", "MATIC", "ETH"]
+    assert await tickers(served, transport, timeframe="1d") == ["ETH", "BTC", "MATIC"]
     await served.market.commit(make_batch(midnight, []))
-    assert await tickers(served, transport, timeframe="1d") == ["BTC", "ETH"]
+    assert await tickers(served, transport, timeframe="1d") == ["ETH", "BTC"]
     state = await served.fetch_answer(transport, STATE, ticker="MATIC")
     assert state["counts"]["assets"] == 1
 
@@ -252,25 +282,30 @@ async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(
 
 def modelled(state: dict, timeframe: str, direction: str, min_agree: int) -> list[dict]:
     """Count the votes in a result of state, as an independent implementation."""
-    found = []
+    found, share = [], {}
     for asset in state["assets"]:
         votes = {
             key: readings[timeframe]
             for key, readings in asset["signals"].items()
             if timeframe in readings
         }
-        agree = sum(vote == direction for vote in votes.values())
+        current = [vote for key, vote in votes.items() if key != "dexter"]
+        agree = current.count(direction)
         if agree >= min_agree and asset["ticker"] not in state["meta"]["removed_assets"]:
             named = {key: asset[key] for key in ("ticker", "name", "asset_class")}
             counted = {"agree": agree, "total_reporting": len(votes)}
             found.append({**named, **counted, "score": agree / len(votes), "votes": votes})
+            share[asset["ticker"]] = Fraction(agree, len(current))
     found.sort(key=lambda result: result["ticker"])
-    found.sort(key=lambda result: result["agree"], reverse=True)
     found.sort(key=lambda r: Fraction(r["agree"], r["total_reporting"]), reverse=True)
+    found.sort(key=lambda result: result["agree"], reverse=True)
+    found.sort(key=lambda result: share[result["ticker"]], reverse=True)
     return found
 
 
-@pytest.mark.clause("2.5.6", "2.5.7", "2.5.8", "2.5.9", "2.5.10", "4.8.1", "4.8.4", "4.8.10")
+@pytest.mark.clause(
+    "2.5.6", "2.5.7", "2.5.8", "2.5.9", "2.5.10", "4.8.1", "4.8.4", "4.8.10", "4.8.14"
+)
 @pytest.mark.parametrize("seed", range(2))
 async def test_confluence_follows_from_state(served, transport, seed):
     draw = random.Random(seed)

@@ -419,7 +419,7 @@ async def test_the_rules_repeat_windows_and_row_limit(served, transport):
     ("arguments", "reason"),
     [
         ({"timeframe": "4h"}, "Nothing changed on 4h in the 12 h up to as_of"),
-        ({"timeframe": "4h"}, "hours can be up to 24"),
+        ({"timeframe": "4h"}, "hours can be up to 24. Call again"),
         ({"hours": 1, "direction": "bullish"}, "No newest change on 1d in the 1 h up to as_of"),
         ({"direction": "bullish"}, "direction all shows the 2 that turned another way"),
     ],

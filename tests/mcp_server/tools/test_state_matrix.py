@@ -21,7 +21,7 @@ from tools.full_universe import fill_full_universe
 
 pytestmark = pytest.mark.clause("answers")
 
-PROMISED = 9_000  # Characters, as the tool's description promises.
+PROMISED = 11_000  # Characters, as the tool's description promises.
 SAID = {"U": "bullish", "D": "bearish", "N": "neutral"}
 Cells = dict[tuple[str, str, str], str]
 
@@ -129,11 +129,16 @@ async def test_the_whole_universe_reads_the_same_in_both_views(whole, filters):
     check_same(full, board)
 
 
-async def test_the_whole_universe_is_under_nine_thousand_characters(whole):
+async def test_the_whole_universe_is_as_short_as_promised(whole):
     context = context_of(whole)
     for as_of in (None, format_instant(NOON), format_instant(NOON - 20 * 24 * HOUR_MS)):
         full, board = await both_views(context, as_of=as_of)
         assert full["counts"]["assets"] == 252
+        # The filler commits no bars, so the times of the last bars are added here.
+        tickers = [row.split(" ")[0] for row in board["board"]["rows"].split(";")]
+        board["meta"]["last_bars"] = [
+            {"closed_at": board["as_of"], "tickers": tickers[start::3]} for start in range(3)
+        ]
         assert len(json.dumps(board, separators=(",", ":"))) < PROMISED
 
 
@@ -159,7 +164,8 @@ async def test_a_board_without_matches_has_no_row_and_says_why(served, transport
     )
     assert (answer["board"]["rows"], answer["assets"]) == ("", [])
     assert answer["counts"] == {"assets": 0, "readings": 0}
-    assert "No reading matches these filters now." in answer["meta"]["note"]
+    reason = "This deployment has no 1h readings of any metal asset, only 1d."
+    assert f"No reading matches these filters now: {reason}" in answer["meta"]["note"]
 
 
 async def test_each_view_leaves_the_field_of_the_other_empty(served, transport):

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from schemas.vocabulary import HOUR_MS, find_latest_run
 from store.market_rows import Batch, ChangeRow, StoredSnapshot, WatermarkRow
 from store.sql.market_store import MarketStore
-from tests.support.row_builders import DAY_MS, NOW, make_alert, make_batch, make_change
+from tests.support.row_builders import (
+    DAY_MS,
+    NOW,
+    make_alert,
+    make_bar,
+    make_batch,
+    make_blocks,
+    make_change,
+)
 from tests.support.store_homes import HomeFactory, open_and_close
 
 pytestmark = pytest.mark.clause("store")
@@ -54,6 +62,43 @@ async def test_history_starts_with_the_later_of_feed_and_first_commit(market: Ma
     await market.commit(make_batch(LAST + HOUR_MS, changes=silent, publish_from=feeds))
     assert (await market.snapshot()).history_starts_at == LAST + 7
     assert (await market.snapshot_at(LAST + 7)).history_starts_at == LAST + 7
+
+
+async def test_the_last_bars_are_those_that_had_closed_by_then(market: MarketStore) -> None:
+    """XAU has daily bars; ETH ends early; BTC opens off the hour, and its last bar is late."""
+    hour = LAST // 1000 - 180
+    day = hour // 86_400 * 86_400
+    btc = [make_bar("BTC", hour - back * 3600 - 1800) for back in range(5, 0, -1)]
+    eth = [make_bar("ETH", hour - back * 3600) for back in range(6, 2, -1)]
+    xau = [make_bar("XAU", day - back * 86_400, "1d") for back in (3, 2, 1)]
+    nominal = make_batch(LAST, bars=make_blocks(*btc, *eth, *xau))
+    await market.commit(nominal)
+    expected = {"BTC": hour, "ETH": hour - 2 * 3600, "XAU": day}
+    assert (await market.snapshot()).last_closes == expected
+    # Inside the first commit, which holds several runs.
+    assert (await market.snapshot_at(LAST - 3 * HOUR_MS)).last_closes == {
+        "BTC": hour - 3 * 3600,
+        "ETH": hour - 3 * 3600,
+        "XAU": max(d for d in (day, day - 86_400) if d <= hour - 3 * 3600),
+    }
+    assert (await market.snapshot_at(LAST - 60 * DAY_MS)).last_closes == {}
+    then, later = LAST + HOUR_MS, LAST + HOUR_MS + 60_000
+    late = [WatermarkRow("BTC", hour, is_late=True)]
+    await market.commit(make_batch(then, watermarks=late, written_at=then))
+    bars = make_blocks(make_bar("BTC", hour - 1800))
+    await market.commit(make_batch(then, bars=bars, written_at=later))
+    assert (await market.snapshot_at(LAST)).last_closes == expected
+    assert (await market.snapshot_at(then)).last_closes == expected
+    assert (await market.snapshot_at(later)).last_closes == expected | {"BTC": hour + 3600}
+    assert (await market.snapshot()).last_closes == expected | {"BTC": hour + 3600}
+
+
+async def test_the_last_bars_are_of_the_newest_revision(market: MarketStore) -> None:
+    hour = LAST // 1000 - 180
+    await market.commit(make_batch(LAST, bars=make_blocks(make_bar("BTC", hour - 3600))))
+    again = make_blocks(make_bar("BTC", hour - 7200), revision=1)
+    await market.commit(make_batch(LAST + HOUR_MS, bars=again, written_at=LAST + HOUR_MS))
+    assert (await market.snapshot()).last_closes == {"BTC": hour - 3600}
 
 
 @st.composite
