@@ -21,14 +21,14 @@ from store.errors import StoreError
 from store.market_rows import Statistics
 from store.sql.market_store import MarketStore
 from tests.doubles.mailbox import Mailbox
-from tests.mcp_server.tools.test_get_catalog import OPEN_HEADERS
+from tests.mcp_server.tools.test_get_catalog import OPEN_HEADERS, changed
 from tests.mcp_server.tools.test_get_signals_alerts import ALERTS, followed_coverage, publish_alerts
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS
 from tests.support.promised_sizes import parse_size
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
 from tests.support.shared_service import served as served
 from tests.support.store_homes import open_market_as
-from tools.example_market import HOUR_MS, NOON, make_batch, make_change, make_coverage
+from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change, make_coverage
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -165,7 +165,7 @@ async def test_history_starts_with_the_oldest_row_that_the_feed_shows(served_emp
     feed = await served_empty.fetch_answer(transport, SIGNALS)
     assert answer["universe_tier"]["history_starts_at"] == feed["signals"][-1]["created_at"]
     assert answer["universe_tier"]["history_starts_at"] == format_instant(OLDEST_SHOWN)
-    assert "less than 30 days" not in answer["meta"]["note"]
+    assert "The changes begin inside the window" not in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.8.4", "2.8.10")
@@ -174,7 +174,7 @@ async def test_a_history_younger_than_the_window_is_noted(served_empty, transpor
     answer = await served_empty.fetch_answer(transport, STATS)
     assert answer["universe_tier"]["history_starts_at"] == format_instant(NOON - DAY_MS)
     assert answer["universe_tier"]["signals_per_day"] == 1 / 30
-    assert "less than 30 days" in answer["meta"]["note"]
+    assert "The changes begin inside the window" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.8.3")
@@ -188,21 +188,43 @@ async def test_a_feed_without_rows_counts_zero_and_has_no_start(served_empty, tr
     assert "No change has been published yet" in answer["meta"]["note"]
 
 
-@pytest.mark.clause("2.13.4")
-async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, transport):
-    answer = await served.fetch_answer(transport, STATS)
-    assert answer["alerts_tier"] == {
-        "total_signals": None,
-        "signals_per_day": None,
-        "by_indicator": [],
-        "by_timeframe": [],
-        "by_direction": [],
-        "history_starts_at": None,
-    }
-    assert "The alert engines follow no asset" in answer["meta"]["note"]
+NOT_COVERED = {
+    "total_signals": None,
+    "signals_per_day": None,
+    "by_indicator": [],
+    "by_timeframe": [],
+    "by_direction": [],
+    "history_starts_at": None,
+}
 
 
-@pytest.mark.clause("2.8.8", "2.8.9", "2.13.3", "2.13.4")
+@pytest.mark.clause("2.8.3", "2.13.4")
+async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served_empty, transport):
+    nothing = {asset.ticker: {"timeframes": ()} for asset in ASSETS}
+    for coverage, universe in ((make_coverage(), 0), (changed(make_coverage(), **nothing), None)):
+        await served_empty.market.publish_coverage(coverage)
+        await served_empty.market.commit(make_batch(NOON, []))
+        answer = await served_empty.fetch_answer(transport, STATS)
+        assert answer["alerts_tier"] == NOT_COVERED
+        assert "The alert engines follow no asset" in answer["meta"]["note"]
+        assert answer["universe_tier"]["total_signals"] == universe
+        is_dark = answer["universe_tier"] == NOT_COVERED
+        assert is_dark is ("no data for any tracked asset" in answer["meta"]["note"])
+        assert is_dark is (universe is None)
+
+
+@pytest.mark.clause("2.8.3")
+async def test_rows_are_counted_although_their_assets_are_no_longer_covered(
+    served_alone, transport
+):
+    dark = changed(make_coverage(), **{asset.ticker: {"timeframes": ()} for asset in ASSETS})
+    before = await served_alone.fetch_answer(transport, STATS)
+    await served_alone.market.publish_coverage(dark)
+    after = await served_alone.fetch_answer(transport, STATS)
+    assert after["universe_tier"] == before["universe_tier"]
+
+
+@pytest.mark.clause("2.8.8", "2.8.9", "2.8.10", "2.13.3", "2.13.4")
 async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_alone, transport):
     await publish_alerts(served_alone)
     tier = (await served_alone.fetch_answer(transport, STATS))["alerts_tier"]
@@ -214,6 +236,8 @@ async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_al
     directions = {"bullish": 2, "bearish": 2, "exit": 1}
     assert tally(tier["by_direction"], "direction") == directions
     assert tier["history_starts_at"] == format_instant(ALERTS[0].created_at)
+    note = (await served_alone.fetch_answer(transport, STATS))["meta"]["note"]
+    assert "The alerts begin inside the window" in note
 
 
 @pytest.mark.clause("2.13.2")
@@ -222,6 +246,8 @@ async def test_followed_assets_without_alerts_count_zero(served_alone, transport
     tier = (await served_alone.fetch_answer(transport, STATS))["alerts_tier"]
     assert (tier["total_signals"], tier["history_starts_at"]) == (0, None)
     assert set(tally(tier["by_timeframe"], "timeframe")) == {"4h", "1d"}
+    note = (await served_alone.fetch_answer(transport, STATS))["meta"]["note"]
+    assert "No alert has been published yet" in note
 
 
 async def test_meta_names_the_source_of_the_counts(served, transport):
