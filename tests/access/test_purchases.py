@@ -359,6 +359,7 @@ async def test_a_cancelled_sandbox_checkout_gives_no_key(sandbox: SandboxShop) -
     assert "this checkout was cancelled" in refusal.message
 
 
+@pytest.mark.clause("3.4.3")
 async def test_an_unpaid_sandbox_checkout_ends_with_its_session(sandbox: SandboxShop) -> None:
     checkout = await sandbox.open_checkout()
     sandbox.clock.now += SESSION_LIFETIME_MS - 1

@@ -257,7 +257,7 @@ async def test_an_exhausted_quota_is_refused_on_every_keyed_route_except_usage(s
         assert response.headers["x-ratelimit-remaining"] == "0"
 
 
-@pytest.mark.clause("7.30", "7.31", "7.33")
+@pytest.mark.clause("1.37", "7.30", "7.31", "7.33")
 async def test_with_billing_off_nothing_is_sold_and_open_claims_wait(served):
     document = await fetch_document(served)
     buyer = {"contact_email": "a@example.org"}

@@ -13,6 +13,7 @@ import pytest
 from access.billing.disabled import NoBilling
 from mcp_server.tools.get_stats import DESCRIPTION
 from mcp_server.tools.registry import TOOLS
+from schemas.coverage import Coverage
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, Tier, format_instant
 from service.http.app import AppConfig, create_app
 from service.http.resources import Resources
@@ -198,28 +199,30 @@ NOT_COVERED = {
 }
 
 
+def make_dark_coverage() -> Coverage:
+    return changed(make_coverage(), **{asset.ticker: {"timeframes": ()} for asset in ASSETS})
+
+
 @pytest.mark.clause("2.8.3", "2.13.4")
 async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served_empty, transport):
-    nothing = {asset.ticker: {"timeframes": ()} for asset in ASSETS}
-    for coverage, universe in ((make_coverage(), 0), (changed(make_coverage(), **nothing), None)):
-        await served_empty.market.publish_coverage(coverage)
-        await served_empty.market.commit(make_batch(NOON, []))
-        answer = await served_empty.fetch_answer(transport, STATS)
-        assert answer["alerts_tier"] == NOT_COVERED
-        assert "The alert engines follow no asset" in answer["meta"]["note"]
-        assert answer["universe_tier"]["total_signals"] == universe
-        is_dark = answer["universe_tier"] == NOT_COVERED
-        assert is_dark is ("no data for any tracked asset" in answer["meta"]["note"])
-        assert is_dark is (universe is None)
+    await published_at(served_empty)
+    answer = await served_empty.fetch_answer(transport, STATS)
+    assert answer["alerts_tier"] == NOT_COVERED
+    assert answer["universe_tier"]["total_signals"] == 0
+    assert "The alert engines follow no asset" in answer["meta"]["note"]
+    assert "no data for any tracked asset" not in answer["meta"]["note"]
+    await served_empty.market.publish_coverage(make_dark_coverage())
+    answer = await served_empty.fetch_answer(transport, STATS)
+    assert answer["universe_tier"] == NOT_COVERED
+    assert "The source has no data for any tracked asset" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.8.3")
 async def test_rows_are_counted_although_their_assets_are_no_longer_covered(
     served_alone, transport
 ):
-    dark = changed(make_coverage(), **{asset.ticker: {"timeframes": ()} for asset in ASSETS})
     before = await served_alone.fetch_answer(transport, STATS)
-    await served_alone.market.publish_coverage(dark)
+    await served_alone.market.publish_coverage(make_dark_coverage())
     after = await served_alone.fetch_answer(transport, STATS)
     assert after["universe_tier"] == before["universe_tier"]
 
@@ -350,6 +353,13 @@ async def test_no_result_has_a_field_on_performance(served, tool):
     assert fields >= set(answer)
     assert [field for field in fields if is_performance(field)] == []
     assert [text for text in descriptions_of(shown) if PROMISED.search(text)] == []
+
+
+@pytest.mark.clause("1.43")
+@pytest.mark.parametrize("path", ["", "/openapi.json", "/signals/sample"])
+async def test_no_open_document_has_a_field_on_performance(served, path):
+    document = (await served.client.get(f"/api/v1{path}")).json()
+    assert [field for field in fields_of(document) if is_performance(field)] == []
 
 
 @pytest.mark.clause("1.42")
