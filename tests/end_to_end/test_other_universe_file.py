@@ -140,6 +140,7 @@ def test_dropped_assets_are_named_as_removed_everywhere(before_and_after):
         assert after[name]["meta"]["removed_assets"] == [DROPPED]
 
 
+@pytest.mark.clause("2.4.11", "2.4.12")
 def test_readings_and_rows_of_a_dropped_asset_stay(before_and_after):
     before, after = (
         {asset["ticker"]: asset for asset in answers["state"]["assets"]}

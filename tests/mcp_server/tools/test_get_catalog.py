@@ -152,6 +152,17 @@ async def test_without_coverage_a_call_is_refused_with_a_retry_time(served_empty
     assert (await served_empty.get_api("/catalog")).headers["retry-after"] == "900"
 
 
+@pytest.mark.clause("2.7.1")
+async def test_a_recording_is_not_described_later_than_its_end(
+    served_empty, packaged, full_files_source, transport
+):
+    await HourlyPipeline.open(
+        served_empty.market, full_files_source, packaged, INDICATORS, lambda: NOON + 9 * HOUR_MS
+    )
+    answer = await served_empty.fetch_answer(transport, CATALOG)
+    assert answer["generated_at"] == "2026-09-30T12:03:00.000Z"
+
+
 @pytest.mark.clause("1.5", "2.7.4", "2.7.24")
 async def test_tracked_assets_are_listed_in_the_order_published(served, transport):
     answer = await served.fetch_answer(transport, CATALOG)
