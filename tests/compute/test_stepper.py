@@ -221,7 +221,7 @@ def test_rows_follow_one_order_and_one_sequence_of_times(whole: Content):
     assert len(shared) > 50  # several rows in one run
 
 
-@pytest.mark.clause("1.12", "1.18", "3.2.1", "4.7.24")
+@pytest.mark.clause("1.12", "1.18", "1.20", "3.2.1", "4.7.24")
 def test_neither_first_readings_nor_perpkit_nor_dexter_are_published(whole: Content):
     for row in whole["changes"]:
         hidden = row[BEFORE] is None or row[KEY] in {"perpkit", "dexter"}

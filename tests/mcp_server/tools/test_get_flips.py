@@ -291,7 +291,14 @@ def test_groups_with_equal_score_and_latest_change_rank_by_ticker():
 @pytest.mark.clause("2.6.4", "2.6.5", "2.6.6", "3.2.3", "3.2.5", "3.2.6", "3.2.7")
 @pytest.mark.parametrize(
     ("before", "after", "kind"),
-    [(1, -1, "reversal"), (-1, 1, "reversal"), (0, -1, "activation"), (1, 0, "deactivation")],
+    [
+        (1, -1, "reversal"),
+        (-1, 1, "reversal"),
+        (0, 1, "activation"),
+        (0, -1, "activation"),
+        (1, 0, "deactivation"),
+        (-1, 0, "deactivation"),
+    ],
 )
 async def test_a_flip_has_both_readings_and_the_price(served, transport, before, after, kind):
     await commit(served, [row(END, "XAU", "enzo", before, after)._replace(price=0.1 + 0.2)])
