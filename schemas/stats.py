@@ -48,7 +48,7 @@ class TierStats(Result):
     by_timeframe: list[TimeframeCount]
     by_direction: list[DirectionCount]
     history_starts_at: Instant | None = Field(
-        description="created_at of the oldest stored row; null if there is none."
+        description="created_at of the oldest row in the feed; null if there is none."
     )
 
 

@@ -78,6 +78,8 @@ async def get_stats(query: NoArguments, context: Context) -> StatsResponse:
 
 
 def _build_universe_tier(statistics: Statistics, coverage: Coverage) -> TierStats:
+    if statistics.oldest is None and not any(asset.timeframes for asset in coverage.tracked):
+        return NOT_COVERED
     counts: Counts = Counter()
     for (indicator, timeframe, reading), count in statistics.counts.items():
         counts[indicator, timeframe, READING_NAMES[int(reading)]] += count
@@ -146,13 +148,19 @@ def _sum_by_column(counts: Mapping[Row, int], column: int) -> Counter[str]:
 def _list_notes(
     statistics: Mapping[Tier, Statistics], coverage: Coverage, since: int
 ) -> Iterator[str]:
-    oldest = statistics["universe"].oldest
-    if oldest is None:
+    if not any(asset.timeframes for asset in coverage.tracked):
+        yield "The source has no data for any tracked asset."
+    elif statistics["universe"].oldest is None:
         yield "No change has been published yet."
-    elif oldest > since:
-        yield "History starts inside the window, which therefore has less than 30 days of changes."
     if not any(asset.alerts for asset in coverage.tracked):
         yield "The alert engines follow no asset of this source."
+    elif statistics["alerts"].oldest is None:
+        yield "No alert has been published yet."
+    rows: dict[Tier, str] = {"universe": "changes", "alerts": "alerts"}
+    for tier, name in rows.items():
+        oldest = statistics[tier].oldest
+        if oldest is not None and oldest > since:
+            yield f"The {name} begin inside the window, which has less than 30 days of them."
 
 
 GET_STATS = Tool(

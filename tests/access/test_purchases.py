@@ -18,7 +18,7 @@ from access.quota import QuotaGuard
 from access.throttle import Limit
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, PendingClaim
-from schemas.vocabulary import DAY_MS, format_instant
+from schemas.vocabulary import DAY_MS, Mode, format_instant
 from store.access_rows import SandboxSession
 from tests.support.running_service import ManualClock
 from tests.support.sandbox_shop import (
@@ -160,6 +160,22 @@ async def test_a_pending_claim_says_when_to_come_back(sandbox: SandboxShop) -> N
     assert isinstance(pending, PendingClaim)
     assert (pending.status, pending.mode, pending.retry_after_seconds) == ("pending", "test", 10)
     assert "claim again: every 10 seconds, for up to 5 minutes" in pending.message
+
+
+@pytest.mark.clause("2.9.2", "2.10.1", "2.10.8", "5.18")
+@pytest.mark.parametrize("mode", ["test", "live"])
+async def test_checkout_and_both_claims_name_the_mode_of_billing(
+    held: tuple[SandboxShop, HeldProvider], mode: Mode
+) -> None:
+    shop, billing = held
+    billing.mode = mode
+    checkout = await shop.open_checkout()
+    pending = await shop.claim(checkout.claim_token)
+    billing.set_paid("cs_1")
+    shop.clock.now += 2000  # A pending status is cached for that long.
+    active = await shop.claim(checkout.claim_token)
+    assert (pending.status, active.status) == ("pending", "active")
+    assert [answer.mode for answer in (checkout, pending, active)] == [mode] * 3
 
 
 @pytest.mark.clause("3.4.10", "4.11.11")
@@ -359,6 +375,7 @@ async def test_a_cancelled_sandbox_checkout_gives_no_key(sandbox: SandboxShop) -
     assert "this checkout was cancelled" in refusal.message
 
 
+@pytest.mark.clause("3.4.3")
 async def test_an_unpaid_sandbox_checkout_ends_with_its_session(sandbox: SandboxShop) -> None:
     checkout = await sandbox.open_checkout()
     sandbox.clock.now += SESSION_LIFETIME_MS - 1

@@ -332,7 +332,7 @@ async def test_the_count_restarts_at_midnight(scarce: RunningService, transport:
     assert again[0].quota == (LIMIT, 2, "2026-10-02T00:00:00.000Z")
 
 
-@pytest.mark.clause("4.10.1", "4.10.2", "5.26", "7.23", "8.4", "8.52")
+@pytest.mark.clause("2.13.11", "4.10.1", "4.10.2", "5.26", "7.23", "8.4", "8.52")
 async def test_usage_is_counted_and_answers_with_an_exhausted_quota(
     scarce: RunningService, transport: Transport
 ) -> None:
@@ -372,7 +372,7 @@ async def test_a_revoked_key_is_refused_at_once_keeps_its_quota_and_counts_no_mo
     assert count_usage(served) == 1
 
 
-@pytest.mark.clause("2.11.6", "4.0.4", "5.18", "5.22", "7.2", "8.52")
+@pytest.mark.clause("2.11.2", "2.11.5", "2.11.6", "4.0.4", "5.18", "5.22", "7.2", "8.52")
 async def test_a_key_bought_in_test_mode_is_not_provisioned_on_a_live_server(
     tmp_path: Path, transport: Transport
 ) -> None:

@@ -134,6 +134,7 @@ async def test_events_out_of_order_end_the_same(shop: StripeShop) -> None:
     assert await shop.status(bought.api_key) == 403
 
 
+@pytest.mark.clause("3.5.5")
 async def test_a_revoked_key_stays_revoked_if_stripe_reverts_the_end(shop: StripeShop) -> None:
     bought = await shop.buy()
     await shop.send_event(shop.stripe.set_status(bought.subscription, "unpaid"))

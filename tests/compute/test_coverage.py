@@ -116,7 +116,7 @@ def test_the_timeframes_of_an_asset_follow_from_its_bars(folder: Path):
     assert (held.source, held.published_at, held.recorded_until) == ("recorded", 5, 7)
 
 
-@pytest.mark.clause("1.24")
+@pytest.mark.clause("1.23", "1.24")
 def test_alert_engines_follow_chosen_assets_on_four_hours_and_a_day(folder: Path):
     chosen = [asset("IBM", alerts=True), asset("ETH", alerts=True)]
     known = universe_of(asset("BTC", alerts=True), *chosen)
@@ -176,6 +176,7 @@ def test_the_first_coverage_has_nothing_dropped():
     assert add_dropped_assets(covered("BTC"), None, DAY) == covered("BTC")
 
 
+@pytest.mark.clause("1.2")
 async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, folder: Path):
     """An asset is dropped on the day of the market clock, not of the wall clock."""
     some, all_ = [asset("BTC"), asset("IBM")], [asset("BTC"), asset("IBM"), asset("DOGE")]

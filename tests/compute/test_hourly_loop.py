@@ -12,12 +12,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from compute import hourly_pipeline as runs_module
-from compute.bars import HOUR_S
+from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import HourlyLoop
 from compute.sources.source import SourceError
 from compute.universe import Session
 from schemas.coverage import Coverage
-from schemas.vocabulary import TIMEFRAMES, Timeframe
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, TIMEFRAMES, Timeframe
 from store.errors import LockTakenError, StoreError
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
@@ -176,6 +176,7 @@ async def test_late_assets_step_in_the_retries_of_their_hour_or_in_the_next_run(
     assert seen.late[-1][0] == run + HOUR_S + 5
 
 
+@pytest.mark.clause("2.1.18")
 async def test_late_bars_of_a_first_start_are_dated_when_they_come(tmp_path: Path):
     path, due = tmp_path / "m.db", march_s("11:00")
     clock = AcceleratedClock(due + 190)
@@ -221,6 +222,7 @@ async def test_a_late_longer_bar_waits_for_its_own_next_run(
     assert row.created_at // 1000 == following + 180
 
 
+@pytest.mark.clause("3.2.8")
 async def test_a_longer_bar_that_comes_within_the_retries_is_stepped_by_them(tmp_path: Path):
     path, midnight = tmp_path / "m.db", march_s("00:00", 5)
     clock = AcceleratedClock(midnight - 90 * 60)
@@ -233,7 +235,7 @@ async def test_a_longer_bar_that_comes_within_the_retries_is_stepped_by_them(tmp
     assert {row.created_at // 1000 for row in late} == {midnight + 210}
 
 
-@pytest.mark.clause("1.29")
+@pytest.mark.clause("1.27", "1.28", "1.29")
 @pytest.mark.parametrize("step_s", [180, pytest.param(60, marks=prove)])
 async def test_a_stocks_day_is_read_at_midnight_and_nothing_is_late_while_it_rests(
     tmp_path: Path, step_s: int
@@ -251,6 +253,9 @@ async def test_a_stocks_day_is_read_at_midnight_and_nothing_is_late_while_it_res
     assert not any(
         march_s("00:00", 7) < close < march_s("00:00", 10) - 12 * HOUR_S for close in days
     )
+    for timeframe, period in TIMEFRAME_DURATIONS_S.items():
+        runs = [row.created_at // 1000 - 180 for row in rows if row.timeframe == timeframe]
+        assert {run % DAY_S for run in runs} == set(range(0, DAY_S, period))
 
 
 async def test_a_bar_that_never_comes_makes_its_asset_late_for_an_hour(tmp_path: Path):
@@ -656,6 +661,7 @@ async def test_pruning_that_fails_is_tried_again_at_the_next_run(tmp_path: Path,
     await check_store_file(tmp_path / "m.db", source, march_s("13:00"))
 
 
+@pytest.mark.clause("1.26")
 async def test_a_recording_ends_the_loop_which_releases_the_lock(tmp_path: Path):
     path = tmp_path / "m.db"
     clock = AcceleratedClock(march_s("10:20"))
@@ -693,6 +699,7 @@ async def test_a_recording_is_pruned_at_its_end_even_if_that_fails_at_first(
     assert failures(logs) == ["StoreError: disk full"]
 
 
+@pytest.mark.clause("1.26", "2.1.18")
 async def test_a_recording_that_ends_in_the_future_is_played_hour_by_hour(tmp_path: Path):
     clock = AcceleratedClock(march_s("10:20"))
     source = script(clock, ends_at=march_s("14:00"))

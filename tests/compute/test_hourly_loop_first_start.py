@@ -50,7 +50,7 @@ def dexter_cells(snapshot: StoredSnapshot) -> set[tuple[str, str]]:
     }
 
 
-@pytest.mark.clause("2.4.8")
+@pytest.mark.clause("2.1.18", "2.4.8", "3.2.1")
 @pytest.mark.parametrize(
     ("start", "tickers"),
     [

@@ -154,6 +154,7 @@ async def test_an_asset_reads_the_same_among_any_others_in_any_order(
     assert select_tickers(held, chosen) == select_tickers(whole, chosen)
 
 
+@pytest.mark.clause("1.10", "1.12", "1.21")
 def test_every_cell_has_its_first_reading_on_bar_200(whole: Content):
     closes = closes_of(whole)
     firsts: dict[tuple[str, str, str], tuple[Any, ...]] = {}
@@ -227,7 +228,7 @@ def test_rows_follow_one_order_and_one_sequence_of_times(whole: Content):
     assert len(shared) > 50  # several rows in one run
 
 
-@pytest.mark.clause("1.12", "1.18", "3.2.1", "4.7.24")
+@pytest.mark.clause("1.12", "1.18", "1.20", "3.2.1", "4.7.24")
 def test_neither_first_readings_nor_perpkit_nor_dexter_are_published(whole: Content):
     for row in whole["changes"]:
         hidden = row[BEFORE] is None or row[KEY] in {"perpkit", "dexter"}
@@ -286,6 +287,7 @@ def test_a_removed_asset_keeps_its_readings_and_no_longer_steps(whole: Content, 
     assert {row[1] for row in whole["readings"] if row[0] == "MATIC"} == {"1h", "4h"}
 
 
+@pytest.mark.clause("3.2.1")
 async def test_an_asset_warms_up_in_silence_if_its_file_appears_later(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):

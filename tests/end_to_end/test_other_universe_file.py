@@ -84,6 +84,7 @@ def coverage_rows(answers: Answers) -> dict[str, tuple[list[str], list[str]]]:
     return {row["ticker"]: (row["universe"], row["alerts"]) for row in rows}
 
 
+@pytest.mark.clause("1.2", "1.5", "1.6")
 def test_the_running_catalog_counts_the_assets_of_the_new_file(before_and_after):
     counts = [
         [answers["catalog"]["assets"][n] for n in ("total", "crypto", "equities_and_metals")]
@@ -95,6 +96,7 @@ def test_the_running_catalog_counts_the_assets_of_the_new_file(before_and_after)
     assert after == [ticker for ticker in before if ticker in after]
 
 
+@pytest.mark.clause("1.23")
 def test_the_tiers_follow_the_files_of_the_folder_and_the_alerts_of_the_universe(before_and_after):
     before, after = (answers["catalog"]["tiers"] for answers in before_and_after)
     assert (before["universe"]["assets"], after["universe"]["assets"]) == (4, 3)
@@ -139,6 +141,7 @@ def test_dropped_assets_are_named_as_removed_everywhere(before_and_after):
         assert after[name]["meta"]["removed_assets"] == [DROPPED]
 
 
+@pytest.mark.clause("2.4.11", "2.4.12")
 def test_readings_and_rows_of_a_dropped_asset_stay(before_and_after):
     before, after = (
         {asset["ticker"]: asset for asset in answers["state"]["assets"]}

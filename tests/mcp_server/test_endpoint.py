@@ -70,7 +70,7 @@ async def test_every_method_but_tools_call_needs_no_key(served, method):
     assert "result" in await served.rpc(method)
 
 
-@pytest.mark.clause("4.14.14", "4.14.18", "4.14.19")
+@pytest.mark.clause("1.38", "1.40", "4.14.14", "4.14.18", "4.14.19")
 @pytest.mark.parametrize("tool", PATHS)
 async def test_exactly_the_keyed_tools_require_a_key(served, tool):
     unknown = {"Authorization": "Bearer ek_" + "a" * 43}
@@ -232,11 +232,13 @@ async def test_a_bad_key_is_a_result_that_says_how_to_get_one(served, headers, c
         assert error["docs"].startswith(served.base_url)
 
 
-@pytest.mark.clause("4.6.9", "5.25", "7.19")
+@pytest.mark.clause("3.5.4", "4.6.9", "5.25", "7.19")
 async def test_a_revoked_key_is_refused_over_both_transports(served):
     *_, key = await served.keys.list()
     await served.keys.revoke(key.id)
-    assert error_of(await served.call(STATE))["error"] == "revoked_key"
+    refused = await served.call(STATE)
+    assert error_of(refused)["error"] == "revoked_key"
+    assert refused["_meta"]["signals/status"] == 403
     assert (await served.get_api("/state")).status_code == 403
 
 

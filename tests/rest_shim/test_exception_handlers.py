@@ -260,7 +260,7 @@ async def test_an_exhausted_quota_is_refused_on_every_keyed_route_except_usage(s
         assert response.headers["retry-after"] == "42820"  # 12:06:20 to midnight
 
 
-@pytest.mark.clause("4.11.10", "7.30", "7.31", "7.33")
+@pytest.mark.clause("1.37", "4.11.10", "7.30", "7.31", "7.33")
 async def test_with_billing_off_nothing_is_sold_and_open_claims_wait(served):
     document = await fetch_document(served)
     buyer = {"contact_email": "a@example.org"}

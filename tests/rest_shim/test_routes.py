@@ -152,7 +152,7 @@ async def test_open_endpoints_ignore_every_parameter_but_their_own(served, path,
     assert (await served.client.get(f"{path}?{query}")).content == plain.content
 
 
-@pytest.mark.clause("1.40", "1.41", "5.6", "8.12")
+@pytest.mark.clause("1.40", "1.41", "3.5.4", "5.6", "8.12")
 @pytest.mark.parametrize("path", OPEN_PATHS)
 @pytest.mark.parametrize(
     "headers",

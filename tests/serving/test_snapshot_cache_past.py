@@ -51,6 +51,7 @@ async def commit(
     served.clock.now = max(served.clock.now, (written_at or run) + DAY_MS)
 
 
+@pytest.mark.clause("1.11", "2.4.1")
 async def test_a_run_is_seen_whole_from_its_nominal_minute_although_its_rows_spill_over(
     served, transport
 ):
@@ -371,6 +372,7 @@ def polled(answer: Answer, timeframe: str, direction: str) -> Iterator[Answer]:
             }
 
 
+@pytest.mark.clause("2.5.1", "2.13.12")
 async def test_past_confluence_follows_from_the_past_state(served, transport):
     run = NOON + HOUR_MS
     late = make_change(run + 40, "ETH", "llnr", "4h", 0, 1)

@@ -89,7 +89,7 @@ async def test_the_page_shows_each_key_with_its_calls_today(
     assert "2 of 10,000" not in (await member.get_home()).text
 
 
-@pytest.mark.clause("5.27")
+@pytest.mark.clause("3.5.5", "5.27")
 async def test_a_revoked_key_is_refused_at_once_and_stays_listed(
     served: RunningService, member: MemberBrowser
 ) -> None:

@@ -30,6 +30,7 @@ async def test_visitors_see_the_sample_marked_as_such_and_how_to_get_access(serv
         assert f"{row['indicator_name']} {row['timeframe']}:" in page.text
 
 
+@pytest.mark.clause("1.38")
 async def test_a_viewer_without_a_plan_sees_the_visitors_page(served):
     cookie = await create_session_cookie(served.access, served.clock, is_member=False)
     lapsed = check_page(await served.get_page("/", cookie=cookie), 200, TITLE)
@@ -46,6 +47,7 @@ async def test_visitors_see_the_public_counts(served):
     assert f"Changes in 30 days{stats['universe_tier']['total_signals']} " in text
 
 
+@pytest.mark.clause("1.38")
 async def test_no_reading_ever_reaches_a_visitor(
     served_alone: RunningService,
 ):

@@ -122,6 +122,7 @@ def saved_and_loaded(carry: Carry) -> Carry:
     return loaded
 
 
+@pytest.mark.clause("1.10", "1.21")
 @every_indicator
 def test_the_first_reading_comes_on_bar_200(indicator):
     _, readings = readings_over(indicator, made_up_bars(5, 210))
@@ -280,8 +281,7 @@ def test_the_results_of_an_indicator_change_only_with_its_version(indicator):
 @pytest.mark.clause("1.4")
 def test_the_registry_lists_all_in_the_order_of_the_specification():
     ids = tuple(indicator.id for indicator in INDICATORS)
-    assert ids == INDICATOR_IDS
-    assert tuple(id_ for id_ in ids if id_ in SPECIFIED_IDS) == SPECIFIED_IDS
+    assert ids == INDICATOR_IDS == SPECIFIED_IDS
 
 
 @pytest.mark.clause("1.18")

@@ -90,6 +90,15 @@ async def test_a_full_source_gives_the_counts_of_the_specification(whole, transp
     assert (universe["logged_combinations"], universe["state_readings"]) == (4518, 5271)
     assert (universe["indicators"], universe["state_indicators"]) == (LOGGED, [*INDICATOR_IDS])
     assert universe["timeframes"] == answer["timeframes"] == ["1h", "4h", "1d"]
+    assert set(universe) == {
+        "assets",
+        "timeframes",
+        "indicators",
+        "logged_combinations",
+        "state_indicators",
+        "state_readings",
+        "retention_days",
+    }
 
 
 @pytest.mark.clause("1.23", "1.24", "1.25", "2.7.18", "2.7.24", "2.7.25", "2.13.5", "4.7.25")
@@ -100,6 +109,16 @@ async def test_the_alert_engines_follow_six_assets_on_two_timeframes(whole, tran
     assert (alerts["timeframes"], alerts["engines"]) == (["4h", "1d"], 6 * 2 * 7)
     assert alerts["indicators"] == [*INDICATOR_IDS]
     assert (alerts["cooldown_candles"], alerts["retention_days"]) == (20, 90)
+    assert set(alerts) == {
+        "tickers",
+        "timeframes",
+        "indicators",
+        "engines",
+        "actions",
+        "cooldown_candles",
+        "retention_days",
+        "note",
+    }
     rows = {row["ticker"]: row for row in answer["coverage"]["assets"]}
     assert {ticker for ticker, row in rows.items() if row["alerts"]} == FOLLOWED
     assert rows["BTC"] == {
@@ -135,6 +154,17 @@ async def test_without_coverage_a_call_is_refused_with_a_retry_time(served_empty
     assert (await served_empty.get_api("/catalog")).headers["retry-after"] == "900"
 
 
+@pytest.mark.clause("2.7.1")
+async def test_a_recording_is_not_described_later_than_its_end(
+    served_empty, packaged, full_files_source, transport
+):
+    await HourlyPipeline.open(
+        served_empty.market, full_files_source, packaged, INDICATORS, lambda: NOON + 9 * HOUR_MS
+    )
+    answer = await served_empty.fetch_answer(transport, CATALOG)
+    assert answer["generated_at"] == "2026-09-30T12:03:00.000Z"
+
+
 @pytest.mark.clause("1.5", "2.7.4", "2.7.24")
 async def test_tracked_assets_are_listed_in_the_order_published(served, transport):
     answer = await served.fetch_answer(transport, CATALOG)
@@ -164,9 +194,10 @@ async def test_every_count_follows_from_the_coverage_of_the_source(served, trans
     assert answer["tiers"]["alerts"]["tickers"] == answer["tiers"]["alerts"]["timeframes"] == []
 
 
-@pytest.mark.clause("4.2.3")
+@pytest.mark.clause("1.10", "1.17", "1.21", "2.7.20", "4.2.3")
 async def test_state_has_readings_of_exactly_the_covered_assets(served, transport):
-    rows = (await served.fetch_answer(transport, CATALOG))["coverage"]["assets"]
+    catalog = await served.fetch_answer(transport, CATALOG)
+    rows = catalog["coverage"]["assets"]
     state = await served.fetch_answer(transport, STATE)
     held = {
         asset["ticker"]: [*asset["signals"]["enzo"]]
@@ -174,6 +205,25 @@ async def test_state_has_readings_of_exactly_the_covered_assets(served, transpor
         if asset["ticker"] not in state["meta"]["removed_assets"]
     }
     assert held == {row["ticker"]: row["universe"] for row in rows if row["universe"]}
+    readings = [
+        (asset["ticker"], key, timeframe)
+        for asset in state["assets"]
+        for key, cells in asset["signals"].items()
+        for timeframe in cells
+        if asset["ticker"] in held and key != "dexter"
+    ]
+    assert len(readings) == catalog["tiers"]["universe"]["state_readings"]
+    assert len(readings) < state["counts"]["readings"]  # with dexter and MATIC
+
+
+@pytest.mark.clause("2.7.20")
+async def test_the_count_of_readings_includes_cells_that_have_none_yet(served_alone, transport):
+    soon = changed(make_coverage(), DARK={"timeframes": ("1h", "4h", "1d")})
+    await served_alone.market.publish_coverage(soon)
+    tiers = (await served_alone.fetch_answer(transport, CATALOG))["tiers"]
+    assert tiers["universe"]["state_readings"] == (10 + 3) * 7
+    state = await served_alone.fetch_answer(transport, STATE)
+    assert "DARK" not in {asset["ticker"] for asset in state["assets"]}
 
 
 @pytest.mark.clause("2.7.18")
@@ -273,9 +323,17 @@ async def test_every_field_and_status_of_an_indicator_is_explained(served, trans
     answer = await served.fetch_answer(transport, CATALOG)
     assert set(answer["indicator_fields"]) == set(CatalogIndicator.model_fields)
     assert set(answer["indicator_fields"]) == set(answer["indicators"][0])
-    assert set(answer["indicator_statuses"]) == {"stable", "experimental", "legacy"}
-    texts = [*answer["indicator_fields"].values(), *answer["indicator_statuses"].values()]
-    assert [text for text in texts if len(text) < 20] == []
+    for name, field in CatalogIndicator.model_fields.items():
+        assert answer["indicator_fields"][name] == field.description
+        assert len(field.description) >= 20
+    promises = {
+        "stable": "only with a changelog entry",
+        "experimental": "may change at any time",
+        "legacy": "no longer updated",
+    }
+    assert answer["indicator_statuses"].keys() == promises.keys()
+    for status, promise in promises.items():
+        assert promise in answer["indicator_statuses"][status]
 
 
 @pytest.mark.clause("2.4.7", "2.4.10", "2.7.14", "2.7.15", "2.7.16", "2.7.17", "9.19")
@@ -305,6 +363,8 @@ async def test_the_cadence_is_a_run_at_minute_three_and_a_poll_every_900_seconds
         "recommended_poll_interval_s",
     }
     assert "minute :03 UTC" in cadence["schedule"]
+    assert cadence["1h"] == "Every run."
+    assert "00:03, 04:03 and so on every 4 hours" in cadence["4h"]
     assert "00:03" in cadence["1d"]
     assert "3 to 5 minutes" in cadence["publication"]
     assert cadence["recommended_poll_interval_s"] == 900
@@ -407,6 +467,7 @@ async def test_a_tool_without_arguments_refuses_any(served):
     assert "this call takes no arguments" in error["message"]
 
 
+@pytest.mark.clause("2.7.4", "2.7.24")
 async def test_only_given_tickers_are_listed_but_counts_cover_all(served, transport):
     whole = await served.fetch_answer(transport, CATALOG)
     requested = await served.fetch_answer(transport, CATALOG, ticker="xau, BTC")
@@ -418,6 +479,7 @@ async def test_only_given_tickers_are_listed_but_counts_cover_all(served, transp
     assert requested == whole
 
 
+@pytest.mark.clause("2.7.4", "2.7.24")
 async def test_a_removed_ticker_is_not_listed_but_noted_with_its_successor(served, transport):
     requested = await served.fetch_answer(transport, CATALOG, ticker="MATIC")
     assert requested["assets"]["list"] == requested["coverage"]["assets"] == []

@@ -293,7 +293,14 @@ def test_groups_with_equal_score_and_latest_change_rank_by_ticker():
 @pytest.mark.clause("2.6.4", "2.6.5", "2.6.6", "3.2.3", "3.2.5", "3.2.6", "3.2.7")
 @pytest.mark.parametrize(
     ("before", "after", "kind"),
-    [(1, -1, "reversal"), (-1, 1, "reversal"), (0, -1, "activation"), (1, 0, "deactivation")],
+    [
+        (1, -1, "reversal"),
+        (-1, 1, "reversal"),
+        (0, 1, "activation"),
+        (0, -1, "activation"),
+        (1, 0, "deactivation"),
+        (-1, 0, "deactivation"),
+    ],
 )
 async def test_a_flip_has_both_readings_and_the_price(served, transport, before, after, kind):
     await commit(served, [row(END, "XAU", "enzo", before, after)._replace(price=0.1 + 0.2)])
@@ -412,7 +419,8 @@ async def test_the_rules_repeat_windows_and_row_limit(served, transport):
         timeframe: {"default": default, "max": most} for timeframe, default, most in WINDOWS
     }
     assert rules["row_limit"] == 2000
-    assert set(rules) > {"window", "newest", "grouping", "direction", "ranking"}
+    texts = {"window", "newest", "grouping", "direction", "ranking"}
+    assert set(rules) == {"hours", "row_limit", *texts}
 
 
 @pytest.mark.parametrize(
@@ -534,7 +542,7 @@ async def fed(served: RunningService, transport: str, since: str, timeframe: str
     return [{**{key: one[key] for key in shared}, **one["transition"]} for one in rows]
 
 
-@pytest.mark.clause("4.7.18", "4.9.1", "4.9.13", "4.9.14", "4.9.15")
+@pytest.mark.clause("2.6.7", "4.7.18", "4.9.1", "4.9.13", "4.9.14", "4.9.15")
 @pytest.mark.parametrize("seed", range(2))
 async def test_flips_follow_from_the_feed(served, transport, seed):
     draw = random.Random(seed)

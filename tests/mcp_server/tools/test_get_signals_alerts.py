@@ -108,7 +108,7 @@ async def test_each_tier_shows_its_own_rows_and_all_merges_them_in_one_order(ser
     ]
 
 
-@pytest.mark.clause("1.22", "2.1.9", "2.1.15", "3.1.2", "3.3.2", "9.18")
+@pytest.mark.clause("1.22", "2.1.9", "2.1.11", "2.1.13", "2.1.15", "3.1.2", "3.3.2", "9.18")
 async def test_every_action_has_its_direction_the_legacy_ones_too(served, transport):
     await publish_alerts(served)
     rows = await feed(served, transport, tier="alerts")
@@ -119,6 +119,7 @@ async def test_every_action_has_its_direction_the_legacy_ones_too(served, transp
         "SELL": "bearish",
         "CLOSE": "exit",
     }
+    assert {(row["transition"], row["change_type"]) for row in rows} == {(None, None)}
 
 
 FILTERS: list[dict[str, Any]] = [

@@ -254,6 +254,7 @@ async def test_an_empty_page_forward_says_why_and_names_no_cursor(served, transp
     assert "No row matched" in answer["meta"]["note"]
 
 
+@pytest.mark.clause("1.13", "2.2.5", "2.2.6")
 async def test_the_cursor_of_a_page_is_its_newest_row_in_both_orders(served, transport):
     pages = {
         order: await served.fetch_answer(transport, SIGNALS, order=order, limit=3)

@@ -13,6 +13,7 @@ import pytest
 from access.billing.disabled import NoBilling
 from mcp_server.tools.get_stats import DESCRIPTION
 from mcp_server.tools.registry import TOOLS
+from schemas.coverage import Coverage
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, Tier, format_instant
 from service.http.app import AppConfig, create_app
 from service.http.resources import Resources
@@ -21,7 +22,7 @@ from store.errors import StoreError
 from store.market_rows import Batch, Statistics
 from store.sql.market_store import MarketStore
 from tests.doubles.mailbox import Mailbox
-from tests.mcp_server.tools.test_get_catalog import OPEN_HEADERS
+from tests.mcp_server.tools.test_get_catalog import OPEN_HEADERS, changed
 from tests.mcp_server.tools.test_get_signals_alerts import (
     ALERTS,
     alert,
@@ -33,7 +34,7 @@ from tests.support.promised_sizes import parse_size
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
 from tests.support.shared_service import served as served
 from tests.support.store_homes import open_market_as
-from tools.example_market import HOUR_MS, NOON, make_batch, make_change, make_coverage
+from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change, make_coverage
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -180,7 +181,7 @@ async def test_history_starts_with_the_oldest_row_that_the_feed_shows(served_emp
     feed = await served_empty.fetch_answer(transport, SIGNALS)
     assert answer["universe_tier"]["history_starts_at"] == feed["signals"][-1]["created_at"]
     assert answer["universe_tier"]["history_starts_at"] == format_instant(OLDEST_SHOWN)
-    assert "less than 30 days" not in answer["meta"]["note"]
+    assert "The changes begin inside the window" not in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.8.4", "2.8.10")
@@ -189,7 +190,7 @@ async def test_a_history_younger_than_the_window_is_noted(served_empty, transpor
     answer = await served_empty.fetch_answer(transport, STATS)
     assert answer["universe_tier"]["history_starts_at"] == format_instant(NOON - DAY_MS)
     assert answer["universe_tier"]["signals_per_day"] == 1 / 30
-    assert "less than 30 days" in answer["meta"]["note"]
+    assert "The changes begin inside the window" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.8.3")
@@ -203,21 +204,45 @@ async def test_a_feed_without_rows_counts_zero_and_has_no_start(served_empty, tr
     assert "No change has been published yet" in answer["meta"]["note"]
 
 
-@pytest.mark.clause("2.13.4")
-async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, transport):
-    answer = await served.fetch_answer(transport, STATS)
-    assert answer["alerts_tier"] == {
-        "total_signals": None,
-        "signals_per_day": None,
-        "by_indicator": [],
-        "by_timeframe": [],
-        "by_direction": [],
-        "history_starts_at": None,
-    }
+NOT_COVERED = {
+    "total_signals": None,
+    "signals_per_day": None,
+    "by_indicator": [],
+    "by_timeframe": [],
+    "by_direction": [],
+    "history_starts_at": None,
+}
+
+
+def make_dark_coverage() -> Coverage:
+    return changed(make_coverage(), **{asset.ticker: {"timeframes": ()} for asset in ASSETS})
+
+
+@pytest.mark.clause("2.8.3", "2.13.4")
+async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served_empty, transport):
+    await published_at(served_empty)
+    answer = await served_empty.fetch_answer(transport, STATS)
+    assert answer["alerts_tier"] == NOT_COVERED
+    assert answer["universe_tier"]["total_signals"] == 0
     assert "The alert engines follow no asset" in answer["meta"]["note"]
+    assert "no data for any tracked asset" not in answer["meta"]["note"]
+    await served_empty.market.publish_coverage(make_dark_coverage())
+    answer = await served_empty.fetch_answer(transport, STATS)
+    assert answer["universe_tier"] == NOT_COVERED
+    assert "The source has no data for any tracked asset" in answer["meta"]["note"]
 
 
-@pytest.mark.clause("2.8.8", "2.8.9", "2.13.3", "2.13.4")
+@pytest.mark.clause("2.8.3")
+async def test_rows_are_counted_although_their_assets_are_no_longer_covered(
+    served_alone, transport
+):
+    before = await served_alone.fetch_answer(transport, STATS)
+    await served_alone.market.publish_coverage(make_dark_coverage())
+    after = await served_alone.fetch_answer(transport, STATS)
+    assert after["universe_tier"] == before["universe_tier"]
+
+
+@pytest.mark.clause("2.8.8", "2.8.9", "2.8.10", "2.13.3", "2.13.4")
 async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_alone, transport):
     await publish_alerts(served_alone)
     tier = (await served_alone.fetch_answer(transport, STATS))["alerts_tier"]
@@ -229,6 +254,8 @@ async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_al
     directions = {"bullish": 2, "bearish": 2, "exit": 1}
     assert tally(tier["by_direction"], "direction") == directions
     assert tier["history_starts_at"] == format_instant(ALERTS[0].created_at)
+    note = (await served_alone.fetch_answer(transport, STATS))["meta"]["note"]
+    assert "The alerts begin inside the window" in note
 
 
 @pytest.mark.clause("2.13.2")
@@ -237,6 +264,8 @@ async def test_followed_assets_without_alerts_count_zero(served_alone, transport
     tier = (await served_alone.fetch_answer(transport, STATS))["alerts_tier"]
     assert (tier["total_signals"], tier["history_starts_at"]) == (0, None)
     assert set(tally(tier["by_timeframe"], "timeframe")) == {"4h", "1d"}
+    note = (await served_alone.fetch_answer(transport, STATS))["meta"]["note"]
+    assert "No alert has been published yet" in note
 
 
 async def test_meta_names_the_source_of_the_counts(served, transport):
@@ -339,6 +368,13 @@ async def test_no_result_has_a_field_on_performance(served, tool):
     assert fields >= set(answer)
     assert [field for field in fields if is_performance(field)] == []
     assert [text for text in descriptions_of(shown) if PROMISED.search(text)] == []
+
+
+@pytest.mark.clause("1.43")
+@pytest.mark.parametrize("path", ["", "/openapi.json", "/signals/sample"])
+async def test_no_open_document_has_a_field_on_performance(served, path):
+    document = (await served.client.get(f"/api/v1{path}")).json()
+    assert [field for field in fields_of(document) if is_performance(field)] == []
 
 
 @pytest.mark.clause("1.42")

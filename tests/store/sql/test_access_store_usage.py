@@ -63,7 +63,7 @@ async def test_an_exhausted_key_keeps_its_count_after_the_limit_was_lowered(
     assert (await count_one(access, "one", limit=4)).used == 4
 
 
-@pytest.mark.clause("2.11.6", "5.22")
+@pytest.mark.clause("1.36", "2.11.6", "5.22")
 @pytest.mark.parametrize("server", [None, "test", "live"])
 @pytest.mark.parametrize("bought_in", ["test", "live"])
 async def test_a_bought_key_works_in_its_mode_and_with_billing_off(

@@ -97,6 +97,7 @@ def build_insert(home: StoreHome, table: str, created_at: object, close_time: ob
     )
 
 
+@pytest.mark.clause("1.31", "2.1.1")
 @pytest.mark.parametrize("table", ["changes", "alerts"])
 async def test_a_newer_row_cannot_replace_a_stored_one_of_the_same_id(
     market: MarketStore, home: StoreHome, table: str

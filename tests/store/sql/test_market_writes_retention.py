@@ -28,7 +28,7 @@ async def load_created_at(store: MarketStore) -> list[int]:
     return [row.created_at async for row in store.changes()]
 
 
-@pytest.mark.clause("8.38")
+@pytest.mark.clause("1.33", "1.35", "8.38")
 async def test_prune_keeps_the_newest_old_row_of_each_cell(market: MarketStore) -> None:
     old = [
         make_change(EDGE - 9),
@@ -104,7 +104,7 @@ async def test_rows_of_no_commit_are_counted(
     assert await market.count_unreferenced() == 3
 
 
-@pytest.mark.clause("8.39")
+@pytest.mark.clause("1.34", "1.35", "8.39")
 async def test_prune_keeps_the_newest_old_alert_of_each_engine_action_and_epoch(
     market: MarketStore,
 ) -> None:
