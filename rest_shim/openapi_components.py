@@ -4,8 +4,7 @@ from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
-from pydantic_core import core_schema
+from pydantic.json_schema import models_json_schema
 
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.error_catalog import NO_LIVE_KEY, QUOTA_HEADERS, Refusal
@@ -14,6 +13,7 @@ from schemas.errors import ErrorBody
 from schemas.jsonrpc import RpcFailure
 from schemas.vocabulary import INSTANT_SCHEMA
 from serving.http import JSON
+from serving.json_schema import ClientSchemas
 
 JsonObject = dict[str, Any]
 
@@ -47,22 +47,6 @@ SECURITY_SCHEMES = {
     },
 }
 SAMPLE_NAME = "SignalsSample"
-
-
-class _ComponentSchemas(GenerateJsonSchema):
-    """pydantic's schemas without generated titles and without null defaults.
-
-    A default of null would contradict a schema that does not accept null.
-    """
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        json_schema = super().default_schema(schema)
-        if json_schema.get("default", 0) is None:
-            del json_schema["default"]
-        return json_schema
 
 
 def build_components() -> JsonObject:
@@ -107,7 +91,7 @@ def _build_schemas() -> JsonObject:
         + [(endpoint.body, "validation") for endpoint in ENDPOINTS if endpoint.body],
         by_alias=True,
         ref_template="#/components/schemas/{model}",
-        schema_generator=_ComponentSchemas,
+        schema_generator=ClientSchemas,
     )
     schemas: JsonObject = generated["$defs"]
     return schemas

@@ -176,5 +176,6 @@ class OpenApiDocument(BaseModel):
     openapi: Literal["3.1.0"]
     info: dict[str, Any]
     servers: list[dict[str, str]]
+    tags: list[dict[str, str]]
     paths: dict[str, Any]
     components: dict[str, Any]
