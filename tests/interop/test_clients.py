@@ -131,7 +131,7 @@ async def test_it_accepts_results_to_which_fields_were_added(client, served, rec
     calls = [
         (STATE, {"ticker": "BTC", "view": "board"}),
         (SIGNALS, {"limit": 2}),
-        (CONFLUENCE, {"as_of": "2026-09-30T12:10:00Z"}),
+        (CONFLUENCE, {"as_of": "2026-09-30T12:06:20Z"}),
         *[(tool, {}) for tool in TOOLS_BY_NAME if tool not in (STATE, SIGNALS, CONFLUENCE)],
     ]
     async with serve_later_version(served) as base_url:
