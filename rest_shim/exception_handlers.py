@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rest_shim.endpoints import ENDPOINTS
+from rest_shim.endpoints import list_endpoints
 from schemas.errors import ApiError
 from serving.arguments import format_suggestion, quote_value
 from serving.error_responses import build_error_response
@@ -23,7 +23,7 @@ def build_exception_handlers(runner: ToolRunner) -> dict[Any, ExceptionHandler]:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
             return _build_wrong_method_response(request, error, runner)
-        return build_error_response(_no_such_path_error(request), runner)
+        return build_error_response(_no_such_path_error(request, runner), runner)
 
     # Starlette sends this response and raises the error again, so that the server logs it.
     async def on_unexpected_error(request: Request, error: Exception) -> Response:
@@ -44,10 +44,10 @@ def _build_wrong_method_response(
     )
 
 
-def _no_such_path_error(request: Request) -> ApiError:
-    path = request.url.path
-    hint = format_suggestion(path, (endpoint.path for endpoint in ENDPOINTS))
-    served = ", ".join(f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS)
+def _no_such_path_error(request: Request, runner: ToolRunner) -> ApiError:
+    path, endpoints = request.url.path, list_endpoints(sells_keys=runner.context.sells_keys)
+    hint = format_suggestion(path, (endpoint.path for endpoint in endpoints))
+    served = ", ".join(f"{endpoint.method} {endpoint.path}" for endpoint in endpoints)
     return ApiError(
         "invalid_parameter",
         f"Path {quote_value(path)} does not exist{hint}; available: {served}.",

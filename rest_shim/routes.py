@@ -165,7 +165,9 @@ async def _render_manifest(runner: ToolRunner) -> str:
 
 
 async def _render_openapi(runner: ToolRunner) -> str:
-    return render_openapi(runner.context.base_url, await runner.context.snapshots.coverage())
+    context = runner.context
+    coverage = await context.snapshots.coverage()
+    return render_openapi(context.base_url, coverage, sells_keys=context.sells_keys)
 
 
 async def _render_sample(runner: ToolRunner) -> str:

@@ -32,6 +32,11 @@ class Context:
     daily_limit: int
     caller: Caller | None = None
 
+    @property
+    def sells_keys(self) -> bool:
+        """Whether keys can be bought; with billing off, the operator creates them."""
+        return self.mode is not None
+
     def with_caller(self, caller: Caller | None) -> "Context":
         """Return a copy with a caller."""
         return Context(

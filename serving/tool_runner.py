@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import structlog
 from pydantic import BaseModel
 
-from access.plan import describe_purchase
+from access.plan import ASK_OPERATOR_HINT, BUY_KEY_HINT, describe_purchase
 from access.quota import Caller, QuotaGuard
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, describe_failure, unavailable_error
 from schemas.usage import QuotaUsage
@@ -120,9 +120,16 @@ class ToolRunner:
         )
 
     def format_error(self, error: ApiError) -> bytes:
-        """Return the Error object of an error as minified JSON."""
-        access = describe_purchase(self.context.base_url) if error.code in ACCESS_CODES else None
-        return format_error_body(error, self.context.docs_url, access)
+        """Return the Error object of an error as minified JSON.
+
+        If a key is missing or refused, it says how to get one.
+        """
+        context = self.context
+        if error.code not in ACCESS_CODES:
+            return format_error_body(error, context.docs_url)
+        access = describe_purchase(context.base_url) if context.sells_keys else None
+        hint = BUY_KEY_HINT if context.sells_keys else ASK_OPERATOR_HINT
+        return format_error_body(error, context.docs_url, access, hint)
 
     async def _parse_query(
         self, tool: AnyTool, raw_key: str | bytes, read_arguments: ArgumentsReader
@@ -218,7 +225,10 @@ def log_store_failure(error: StoreError, location: str) -> ApiError:
     )
 
 
-def format_error_body(error: ApiError, docs: str, access: HowToGetAccess | None = None) -> bytes:
-    """Return the error body of both transports as minified JSON."""
-    body = ErrorBody(error=error.code, message=error.message, how_to_get_access=access, docs=docs)
+def format_error_body(
+    error: ApiError, docs: str, access: HowToGetAccess | None = None, hint: str = ""
+) -> bytes:
+    """Return the error body of both transports as minified JSON; `hint` ends the message."""
+    message = f"{error.message} {hint}".rstrip()
+    body = ErrorBody(error=error.code, message=message, how_to_get_access=access, docs=docs)
     return body.model_dump_json(exclude_none=True).encode()

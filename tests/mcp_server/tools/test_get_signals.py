@@ -1,6 +1,7 @@
 import pytest
 
 from schemas.vocabulary import INDICATOR_IDS, READING_NAMES
+from serving.argument_values import parse_instant_ms
 from tests.support.bad_inputs import SIGNALS, STATE
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
@@ -247,6 +248,20 @@ async def test_polling_faster_than_the_runs_returns_identical_data(served_alone,
         answers.append(answer)
     assert answers[0]["pagination"]["returned"] == 5
     assert answers[0] == answers[1] == answers[2]
+
+
+@pytest.mark.clause("4.7.33")
+async def test_a_date_is_its_midnight_in_utc(served, transport):
+    day, eve = "2026-09-30", "2026-10-01"
+    found = [
+        (await served.fetch_answer(transport, SIGNALS, since=since))["pagination"]["returned"]
+        for since in (day, f"{day}T00:00Z", eve, f"{eve}T00:00Z")
+    ]
+    assert found == [8, 8, 0, 0]
+    assert parse_instant_ms("since", f" {day} ") == NOON - 12 * 3_600_000
+    status, error = await served.fetch_refusal(transport, STATE, as_of=day)
+    assert status == 400
+    assert f'as_of: "{day}" is outside the stored history' in error["message"]
 
 
 @pytest.mark.clause("4.7.11")
