@@ -1,6 +1,6 @@
 import pytest
 
-from schemas.vocabulary import INDICATOR_IDS, READING_NAMES
+from schemas.vocabulary import DAY_MS, INDICATOR_IDS, READING_NAMES
 from serving.argument_values import parse_instant_ms
 from tests.support.bad_inputs import SIGNALS, STATE
 from tests.support.running_service import RunningService
@@ -258,7 +258,7 @@ async def test_a_date_is_its_midnight_in_utc(served, transport):
         for since in (day, f"{day}T00:00Z", eve, f"{eve}T00:00Z")
     ]
     assert found == [8, 8, 0, 0]
-    assert parse_instant_ms("since", f" {day} ") == NOON - 12 * 3_600_000
+    assert parse_instant_ms("since", f" {day} ") == NOON // DAY_MS * DAY_MS
     status, error = await served.fetch_refusal(transport, STATE, as_of=day)
     assert status == 400
     assert f'as_of: "{day}" is outside the stored history' in error["message"]
