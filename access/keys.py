@@ -14,7 +14,6 @@ MAX_LABEL_CHARS = 120
 _API_KEY_PATTERN = re.compile(r"ek_[A-Za-z0-9_-]{43}", re.ASCII)
 _BEARER_PATTERN = re.compile(f"Bearer ({_API_KEY_PATTERN.pattern})", re.ASCII)
 SEND_KEY_HINT = "Send it as `Authorization: Bearer <API_KEY>`."
-BUY_KEY_HINT = "To get a key: POST /api/v1/access/checkout, pay, then POST /api/v1/access/claim."
 
 
 def hash_key(api_key: str) -> bytes:
@@ -65,9 +64,7 @@ def read_key_headers(authorization: str | None, x_api_key: str | None) -> str:
     if x_api_key is not None:
         keys.append(_check_key_format(x_api_key.strip()))
     if not keys:
-        raise ApiError(
-            "missing_key", f"This call needs an API key. {SEND_KEY_HINT} {BUY_KEY_HINT}", 401
-        )
+        raise ApiError("missing_key", f"This call needs an API key. {SEND_KEY_HINT}", 401)
     if keys[0] != keys[-1]:
         raise invalid_key_error(
             "Authorization and X-Api-Key carry different keys: send one of them."
@@ -83,8 +80,7 @@ def _parse_bearer(authorization: str) -> str:
     _reject_unexpanded(authorization)
     if scheme.lower() != "bearer":
         raise invalid_key_error(
-            "The Authorization header does not use the Bearer scheme. "
-            f"{SEND_KEY_HINT} {BUY_KEY_HINT}"
+            f"The Authorization header does not use the Bearer scheme. {SEND_KEY_HINT}"
         )
     return _check_key_format(value.strip())
 
@@ -92,13 +88,11 @@ def _parse_bearer(authorization: str) -> str:
 def _check_key_format(value: str) -> str:
     _reject_unexpanded(value)
     if not value:
-        raise invalid_key_error(
-            f"The header for the API key is empty. {SEND_KEY_HINT} {BUY_KEY_HINT}"
-        )
+        raise invalid_key_error(f"The header for the API key is empty. {SEND_KEY_HINT}")
     if not _API_KEY_PATTERN.fullmatch(value):
         raise invalid_key_error(
             "The API key is malformed: a key is ek_ and 43 letters, digits, - or _. "
-            f"Check that it was copied whole. {BUY_KEY_HINT}"
+            "Check that it was copied whole."
         )
     return value
 
@@ -108,8 +102,7 @@ def _reject_unexpanded(value: str) -> None:
     if "${" in value:
         raise invalid_key_error(
             "The client sent the text ${SIGNALS_API_KEY} unexpanded instead of a key: set the "
-            "environment variable SIGNALS_API_KEY where the client starts, then restart it. "
-            f"{BUY_KEY_HINT}"
+            "environment variable SIGNALS_API_KEY where the client starts, then restart it."
         )
 
 

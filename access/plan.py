@@ -1,10 +1,16 @@
-"""The only plan: its prices, and the steps by which an agent buys it."""
+"""How a caller gets a key: the only plan, its prices and the steps of a purchase."""
 
 from schemas.errors import HowToGetAccess
 from schemas.purchase import CLAIM_POLL_DURATION_S, CLAIM_POLL_INTERVAL_S
 from schemas.vocabulary import Billing
 
 PRICES_USD: dict[Billing, int] = {"monthly": 129, "yearly": 1199}
+BUY_KEY_HINT = "To get a key: POST /api/v1/access/checkout, pay, then POST /api/v1/access/claim."
+# With billing off, the operator creates every key, and nothing may offer a sale.
+ASK_OPERATOR_HINT = (
+    "This server sells no keys: request one from its operator, for example with "
+    "POST /api/v1/access-request."
+)
 
 
 def describe_purchase(base_url: str) -> HowToGetAccess:

@@ -150,7 +150,10 @@ class Purchases:
         )
 
     def _no_key_error(self, reason: str) -> ApiError:
-        message = f"claim_token: {reason} start again with POST {self._api_url}/access/checkout."
+        # With billing off, no checkout can be started.
+        sells_keys = self._provider.mode is not None
+        checkout = f"start again with POST {self._api_url}/access/checkout."
+        message = f"claim_token: {reason} {checkout if sells_keys else 'contact the operator.'}"
         return ApiError("invalid_parameter", message, 404)
 
     def _already_redeemed_error(self) -> ApiError:

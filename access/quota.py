@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from access.keys import BUY_KEY_HINT, hash_key, invalid_key_error, read_key_headers
+from access.keys import hash_key, invalid_key_error, read_key_headers
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.usage import QuotaUsage
@@ -63,9 +63,7 @@ class QuotaGuard:
         key_hash, now = hash_key(read_key_headers(authorization, x_api_key)), self._clock()
         decision = await self._enqueue(key_hash, now)
         if decision.verdict == "unknown":
-            raise invalid_key_error(
-                f"The API key is unknown: check that it was copied whole. {BUY_KEY_HINT}"
-            )
+            raise invalid_key_error("The API key is unknown: check that it was copied whole.")
         limit, used = self._daily_limit, decision.used
         quota = QuotaUsage(limit, used, max(limit - used, 0), _format_reset(now // DAY_MS))
         if decision.verdict == "counted" or (decision.verdict == "exhausted" and allow_over_quota):
@@ -74,12 +72,12 @@ class QuotaGuard:
 
     def _build_refusal(self, now: int, decision: CountedGroup, quota: QuotaUsage) -> ApiError:
         if decision.verdict == "revoked":
-            message = f"This API key was revoked for good: use another key. {BUY_KEY_HINT}"
+            message = "This API key was revoked for good: use another key."
             return ApiError("revoked_key", message, 403, quota=quota)
         if decision.verdict == "wrong_mode":
             message = (
                 f"This API key was bought in {decision.mode} mode and works only in that mode; "
-                f"this server bills in {self._mode} mode. {BUY_KEY_HINT}"
+                f"this server bills in {self._mode} mode."
             )
             return ApiError("not_provisioned", message, 403, quota=quota)
         retry_after_s = -(-(DAY_MS - now % DAY_MS) // 1000)

@@ -64,8 +64,8 @@ class McpEndpoint:
             _check_version(request_headers)
             message = parse_message(body)
             # The body of a 202 is empty. A malformed notification is accepted too: JSON-RPC never
-            # answers one, and none is executed.
-            if message.is_notification:
+            # answers one, and none is executed. A response answers no request of this server.
+            if message is None or message.is_notification:
                 status, headers = 202, []
             else:
                 result = await self._dispatcher.dispatch(message, request_headers, scope)

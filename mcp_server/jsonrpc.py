@@ -1,4 +1,4 @@
-"""Parses JSON-RPC 2.0 requests and notifications, and formats results and errors as bytes."""
+"""Parses JSON-RPC 2.0 messages, and formats results and errors as bytes."""
 
 import json
 from collections.abc import Iterable
@@ -41,13 +41,19 @@ class Message(NamedTuple):
     is_notification: bool
 
 
-def parse_message(body: bytes) -> Message:
-    """Parse a body; raise RpcError -32700 if it is not JSON, -32600 if the message is malformed."""
+def parse_message(body: bytes) -> Message | None:
+    """Parse a body; None if it is a response, which the server accepts and ignores.
+
+    Raise RpcError -32700 if it is not JSON, -32600 if the message is malformed.
+    """
     value = _parse_json(body)
     if isinstance(value, list):
         raise _invalid_request_error("batches are not supported; send one object per request")
     if not isinstance(value, dict):
         raise _invalid_request_error("the body must be one JSON object")
+    if "method" not in value and ("result" in value or "error" in value):
+        _check_response(value)
+        return None
     return _build_message(value)
 
 
@@ -98,6 +104,18 @@ _DECODER = json.JSONDecoder(
 
 def _invalid_request_error(reason: str, request_id: RequestId = None) -> RpcError:
     return RpcError(mcp_types.INVALID_REQUEST, f"Invalid request: {reason}.", request_id)
+
+
+def _check_response(value: dict[str, Any]) -> None:
+    """Raise RpcError -32600 if a client's response is malformed."""
+    # The error has no id: with one, the client would take it for the answer to a request of its
+    # own that has the same id.
+    is_whole = value.get("jsonrpc") == "2.0" and type(value.get("id", ...)) in _ID_TYPES
+    has_one_outcome = ("result" in value) != isinstance(value.get("error"), dict)
+    if not is_whole or not has_one_outcome or ("result" in value and "error" in value):
+        raise _invalid_request_error(
+            'a response must have jsonrpc "2.0", an id, and either a result or an error object'
+        )
 
 
 def _build_message(value: dict[str, Any]) -> Message:

@@ -6,6 +6,20 @@ from schemas.manifest import ChangelogEntry
 
 CHANGELOG = (
     ChangelogEntry(
+        date=date(2026, 11, 23),
+        additive=True,
+        changes=[
+            "Published response schemas accept added fields.",
+            "since and as_of accept a date, which means 00:00Z of that day.",
+            "One error names every bad argument, with values quoted as JSON.",
+            "A JSON-RPC response that is posted to the MCP endpoint gets 202.",
+            "A claim_token of another form than checkout returns gets 400, and an e-mail address "
+            "whose domain has no dot gets 400.",
+            "With billing off, how_to_buy of the manifest is null, and errors have no "
+            "how_to_get_access.",
+        ],
+    ),
+    ChangelogEntry(
         date=date(2026, 11, 21),
         additive=True,
         changes=[
@@ -16,8 +30,8 @@ CHANGELOG = (
             "Added GET /legal; /api/v1/ is served like /api/v1.",
             "created_at is unique and grows in the order of writing, so polling with since neither "
             "loses nor repeats a row.",
-            "Keys are bought through the purchase endpoints, and calls are counted per key and UTC "
-            "day.",
+            "Keys are sold through the purchase endpoints unless billing is off. Calls are counted "
+            "per key and UTC day.",
             "_meta of MCP results repeats the HTTP status and headers: signals/error, "
             "signals/status, signals/retry_after_seconds, signals/quota.",
             "tier=alerts and tier=all return the actions of the alert engines.",

@@ -99,7 +99,7 @@ GET_MANIFEST = Endpoint(
     paths=("/api/v1", "/api/v1/"),
     tag="open",
     summary="Manifest",
-    description="Every endpoint, and how to authenticate, buy access, poll and register MCP.",
+    description="Every endpoint, and how to authenticate, get access, poll and register MCP.",
     successes=(SuccessResponse(200, "The manifest", Manifest),),
     refusals=(refusals.UNAVAILABLE, *refusals.OPEN_REFUSALS),
     cache_control=CACHE_ONE_MINUTE,
@@ -211,7 +211,7 @@ CALL_MCP = Endpoint(
     body=RpcRequest,
     successes=(
         SuccessResponse(200, "A JSON-RPC result or error", RpcAnswer),
-        SuccessResponse(202, "A notification was accepted", media_type=None),
+        SuccessResponse(202, "A notification or a response was accepted", media_type=None),
     ),
     refusals=(
         refusals.RPC_VERSION,
@@ -241,3 +241,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     REQUEST_ACCESS,
     CALL_MCP,
 )
+
+
+def list_endpoints(*, sells_keys: bool) -> tuple[Endpoint, ...]:
+    """Return the endpoints that a deployment documents: without sales, none of a purchase.
+
+    Their routes exist in any case, because a checkout may be older than the setting.
+    """
+    sales = () if sells_keys else (CREATE_CHECKOUT, CLAIM_KEY)
+    return tuple(endpoint for endpoint in ENDPOINTS if endpoint not in sales)

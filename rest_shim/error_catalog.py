@@ -1,24 +1,77 @@
 """Every error response of the REST routes, as the OpenAPI document and the manifest describe it."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
 from schemas.errors import ErrorBody
 from schemas.jsonrpc import RpcFailure
+from schemas.vocabulary import ErrorCode
 
 QUOTA_HEADERS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One error response; `name` is its key among the components of the OpenAPI document."""
+    """One error response; `name` is its key among the components of the OpenAPI document.
+
+    `errors` are the values of `error` that it can have.
+    """
 
     name: str
     status: int
     description: str
     headers: tuple[str, ...] = ()
     body: type[BaseModel] = ErrorBody
+    errors: tuple[ErrorCode, ...] = ("invalid_parameter",)
+
+
+class ErrorMeaning(NamedTuple):
+    """What a status and a value of `error` mean together, and what a client does next."""
+
+    status: int
+    error: ErrorCode
+    cause: str
+    action: str
+
+
+# The contract's list of `error` values is closed, so several statuses share invalid_parameter. The
+# pair identifies the cause.
+ERROR_MEANINGS = (
+    ErrorMeaning(
+        400, "invalid_parameter", "An argument, body or header is bad.", "Correct what it names."
+    ),
+    ErrorMeaning(400, "unknown_ticker", "A ticker does not exist.", "Use the nearest one."),
+    ErrorMeaning(400, "unknown_indicator", "An indicator does not exist.", "Use the nearest one."),
+    ErrorMeaning(401, "missing_key", "The call needs an API key.", "Send a key, or get one."),
+    ErrorMeaning(401, "invalid_key", "The key is malformed or unknown.", "Check how it is sent."),
+    ErrorMeaning(
+        403, "invalid_parameter", "The Origin is foreign.", "Ask the operator to allow it."
+    ),
+    ErrorMeaning(403, "revoked_key", "The key was revoked for good.", "Use another key."),
+    ErrorMeaning(
+        403, "not_provisioned", "The key belongs to another billing mode.", "Use another key."
+    ),
+    ErrorMeaning(
+        404, "invalid_parameter", "The path or claim token does not exist.", "Correct it."
+    ),
+    ErrorMeaning(405, "invalid_parameter", "The path has no such method.", "See Allow."),
+    ErrorMeaning(406, "invalid_parameter", "Accept excludes JSON.", "Accept application/json."),
+    ErrorMeaning(
+        409, "invalid_parameter", "The claim token was redeemed.", "Use the key that it gave."
+    ),
+    ErrorMeaning(413, "invalid_parameter", "The body exceeds 1 MiB.", "Send a smaller one."),
+    ErrorMeaning(415, "invalid_parameter", "The body is not JSON.", "Send application/json."),
+    ErrorMeaning(421, "invalid_parameter", "The Host is foreign.", "Use the service's address."),
+    ErrorMeaning(
+        429, "rate_limited", "The quota or attempts are used up.", "Wait as Retry-After says."
+    ),
+    ErrorMeaning(500, "unavailable", "Unexpected failure.", "Retry as Retry-After says."),
+    ErrorMeaning(
+        503, "unavailable", "Data, store or billing are not available.", "Retry as it says."
+    ),
+)
 
 
 INVALID_PARAMETER = Refusal(
@@ -27,30 +80,34 @@ INVALID_PARAMETER = Refusal(
     "Invalid, unknown, empty or repeated parameter, or unknown ticker or indicator. The message "
     "names the accepted values.",
     QUOTA_HEADERS,
+    errors=("invalid_parameter", "unknown_ticker", "unknown_indicator"),
 )
 INVALID_ARGUMENT = Refusal(
     "InvalidArgument",
     400,
     "Invalid, empty or repeated parameter, or unknown ticker. Unknown parameters are ignored.",
+    errors=("invalid_parameter", "unknown_ticker"),
 )
 NO_LIVE_KEY = Refusal(
     "NoLiveKey",
     401,
-    "Missing or invalid API key. how_to_get_access says how to buy one.",
+    "Missing or invalid API key. The message says how to get one.",
     ("WWW-Authenticate",),
+    errors=("missing_key", "invalid_key"),
 )
 KEY_REFUSED = Refusal(
     "KeyRefused",
     403,
-    "Revoked key, or a key bought in test mode on a live server (how_to_get_access says how to buy "
-    "another); or a foreign Origin.",
+    "Revoked key; or a key of another billing mode than the server's; or a foreign Origin.",
     QUOTA_HEADERS,
+    errors=("revoked_key", "not_provisioned", "invalid_parameter"),
 )
 QUOTA_REACHED = Refusal(
     "QuotaReached",
     429,
     "Daily quota reached. Retry-After is the number of seconds until 00:00 UTC.",
     ("Retry-After", *QUOTA_HEADERS),
+    errors=("rate_limited",),
 )
 READ_UNAVAILABLE = Refusal(
     "ReadUnavailable",
@@ -58,21 +115,31 @@ READ_UNAVAILABLE = Refusal(
     "Nothing has been computed yet, or the store is unavailable: a call that cannot be counted is "
     "refused. The message says when to retry.",
     ("Retry-After", *QUOTA_HEADERS),
+    errors=("unavailable",),
 )
 READ_FAILED = Refusal(
     "ReadFailed",
     500,
     "Unexpected failure; details are in the operator's log.",
     ("Retry-After", *QUOTA_HEADERS),
+    errors=("unavailable",),
 )
 UNAVAILABLE = Refusal(
-    "Unavailable", 503, "Not available yet, or temporarily unavailable. Retry.", ("Retry-After",)
+    "Unavailable",
+    503,
+    "Not available yet, or temporarily unavailable. Retry.",
+    ("Retry-After",),
+    errors=("unavailable",),
 )
 
 BODY_TOO_LARGE = Refusal("BodyTooLarge", 413, "The body exceeds 1 MiB.")
 INVALID_BODY = Refusal("InvalidBody", 400, "Invalid body or field. The message names it.")
 TOO_MANY_ATTEMPTS = Refusal(
-    "TooManyAttempts", 429, "Too many submissions from this address.", ("Retry-After",)
+    "TooManyAttempts",
+    429,
+    "Too many submissions from this address.",
+    ("Retry-After",),
+    errors=("rate_limited",),
 )
 UNKNOWN_CLAIM_TOKEN = Refusal(
     "UnknownClaimToken",
@@ -93,7 +160,11 @@ FOREIGN_ORIGIN = Refusal("ForeignOrigin", 403, "The Origin is not allowed.")
 WRONG_METHOD = Refusal("WrongMethod", 405, "The path does not accept this method.", ("Allow",))
 FOREIGN_HOST = Refusal("ForeignHost", 421, "The Host is not allowed.")
 INTERNAL_ERROR = Refusal(
-    "InternalError", 500, "Unexpected failure; details are in the operator's log.", ("Retry-After",)
+    "InternalError",
+    500,
+    "Unexpected failure; details are in the operator's log.",
+    ("Retry-After",),
+    errors=("unavailable",),
 )
 
 # Middleware and routing can refuse any request, so every endpoint lists these. Keyed reads have a

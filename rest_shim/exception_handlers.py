@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rest_shim.endpoints import ENDPOINTS
+from rest_shim.endpoints import list_endpoints
 from schemas.errors import ApiError
 from serving.arguments import format_suggestion, quote_value
 from serving.error_responses import build_error_response
@@ -25,7 +25,7 @@ def build_exception_handlers(runner: ToolRunner) -> dict[Any, ExceptionHandler]:
         if error.status_code == 405:
             refusal, headers = _wrong_method_error(request, error)
         else:
-            refusal, headers = _no_such_path_error(request), {}
+            refusal, headers = _no_such_path_error(request, runner), {}
         request.scope[ERROR_KEY] = refusal
         return build_error_response(refusal, runner, headers=headers)
 
@@ -45,10 +45,10 @@ def _wrong_method_error(request: Request, error: HTTPException) -> tuple[ApiErro
     return ApiError("invalid_parameter", message, 405), {"Allow": allowed}
 
 
-def _no_such_path_error(request: Request) -> ApiError:
-    path = request.url.path
-    hint = format_suggestion(path, (endpoint.path for endpoint in ENDPOINTS))
-    served = ", ".join(f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS)
+def _no_such_path_error(request: Request, runner: ToolRunner) -> ApiError:
+    path, endpoints = request.url.path, list_endpoints(sells_keys=runner.context.sells_keys)
+    hint = format_suggestion(path, (endpoint.path for endpoint in endpoints))
+    served = ", ".join(f"{endpoint.method} {endpoint.path}" for endpoint in endpoints)
     return ApiError(
         "invalid_parameter",
         f"Path {quote_value(path)} does not exist{hint}; available: {served}.",

@@ -11,11 +11,11 @@ from mcp_server.tools.registry import TOOLS
 from rest_shim.changelog import CHANGELOG
 from rest_shim.endpoints import (
     CALL_MCP,
-    ENDPOINTS,
     GET_LEGAL,
     GET_OPENAPI,
     REQUEST_ACCESS,
     Endpoint,
+    list_endpoints,
 )
 from rest_shim.error_catalog import KEY_REFUSALS
 from schemas.coverage import Coverage, CoveredIndicator, merge_timeframes
@@ -59,8 +59,7 @@ VERSIONING_POLICY = (
 
 # By billing mode; None is a deployment without billing.
 PURCHASE_NOTES: dict[Mode | None, str] = {
-    None: "Purchases are not open on this deployment: its operator creates keys with "
-    "`signals keys create`.",
+    None: "This deployment sells no keys: its operator creates them with `signals keys create`.",
     "test": "Keys are bought self-serve in test mode: nothing is charged, and the key stops "
     "working once the server bills in live mode.",
     "live": "Keys are bought self-serve, without approval.",
@@ -84,6 +83,7 @@ def build_manifest(
     daily_limit: int = DAILY_LIMIT,
 ) -> Manifest:
     """Build the manifest; `base_url` has no trailing slash and starts every URL."""
+    endpoints = list_endpoints(sells_keys=mode is not None)
     return Manifest(
         name="signals",
         api_version="v1",
@@ -91,10 +91,10 @@ def build_manifest(
         disclaimer=DISCLAIMER,
         source=None if coverage is None else coverage.source,
         simulated=coverage is not None and coverage.source == "simulated",
-        endpoints=[_build_endpoint(endpoint, base_url) for endpoint in ENDPOINTS],
+        endpoints=[_build_endpoint(endpoint, base_url) for endpoint in endpoints],
         auth=_build_auth(mode),
         mcp=_build_mcp(base_url),
-        how_to_buy=describe_purchase(base_url),
+        how_to_buy=describe_purchase(base_url) if mode else None,
         coverage=_build_coverage(coverage, f"{base_url}/api/v1/catalog"),
         polling=_build_polling(base_url),
         limits=_build_limits(daily_limit),

@@ -7,10 +7,10 @@ from mcp_server.endpoint import SUPPORTED_VERSIONS
 from rest_shim.endpoints import (
     CALL_MCP,
     CLAIM_KEY,
-    ENDPOINTS,
     GET_LEGAL,
     Endpoint,
     SuccessResponse,
+    list_endpoints,
 )
 from rest_shim.error_catalog import QUOTA_HEADERS
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
@@ -27,7 +27,7 @@ JsonObject = dict[str, Any]
 TAGS = {
     "reads": "Reads that need an API key. Each counts against its quota, even with bad arguments.",
     "open": "Reads that need no key, ignore unknown parameters and are never counted.",
-    "access": "Purchase of access: check out, pay, claim the key.",
+    "access": "Access to the service: how to get a key, and custom terms.",
     "mcp": "The same reads as MCP tools.",
 }
 KEY_SECURITY: list[JsonObject] = [{"bearer": []}, {"apiKey": []}]
@@ -49,12 +49,14 @@ CLAIM_LINK = {
 
 
 @lru_cache(maxsize=2)
-def render_openapi(base_url: str, coverage: Coverage | None) -> str:
+def render_openapi(base_url: str, coverage: Coverage | None, *, sells_keys: bool) -> str:
     """Return the document as minified JSON, cached until another coverage is published."""
-    return to_json(build_openapi(base_url, coverage))
+    return to_json(build_openapi(base_url, coverage, sells_keys=sells_keys))
 
 
-def build_openapi(base_url: str, coverage: Coverage | None) -> JsonObject:
+def build_openapi(
+    base_url: str, coverage: Coverage | None, *, sells_keys: bool = True
+) -> JsonObject:
     """Build the document; if `coverage` is given, enums of parameters list only covered values."""
     return {
         "openapi": "3.1.0",
@@ -70,9 +72,9 @@ def build_openapi(base_url: str, coverage: Coverage | None) -> JsonObject:
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": {
             endpoint.path: {endpoint.method.lower(): _build_operation(endpoint, coverage)}
-            for endpoint in ENDPOINTS
+            for endpoint in list_endpoints(sells_keys=sells_keys)
         },
-        "components": build_components(),
+        "components": build_components(sells_keys=sells_keys),
     }
 
 

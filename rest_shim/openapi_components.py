@@ -4,16 +4,16 @@ from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
-from pydantic_core import core_schema
+from pydantic.json_schema import models_json_schema
 
-from rest_shim.endpoints import ENDPOINTS
+from rest_shim.endpoints import Endpoint, list_endpoints
 from rest_shim.error_catalog import NO_LIVE_KEY, QUOTA_HEADERS, Refusal
 from rest_shim.sample import build_sample
 from schemas.errors import ErrorBody
 from schemas.jsonrpc import RpcFailure
 from schemas.vocabulary import INSTANT_SCHEMA
 from serving.http import JSON
+from serving.json_schema import ClientSchemas
 
 JsonObject = dict[str, Any]
 
@@ -49,29 +49,13 @@ SECURITY_SCHEMES = {
 SAMPLE_NAME = "SignalsSample"
 
 
-class _ComponentSchemas(GenerateJsonSchema):
-    """pydantic's schemas without generated titles and without null defaults.
-
-    A default of null would contradict a schema that does not accept null.
-    """
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        json_schema = super().default_schema(schema)
-        if json_schema.get("default", 0) is None:
-            del json_schema["default"]
-        return json_schema
-
-
-def build_components() -> JsonObject:
+def build_components(*, sells_keys: bool) -> JsonObject:
     """Return every component of the document."""
     return {
-        "schemas": _build_schemas(),
+        "schemas": _build_schemas(sells_keys=sells_keys),
         "responses": {
-            refusal.name: _build_response(refusal)
-            for endpoint in ENDPOINTS
+            refusal.name: _build_response(refusal, sells_keys=sells_keys)
+            for endpoint in list_endpoints(sells_keys=sells_keys)
             for refusal in endpoint.refusals
         },
         "headers": {
@@ -99,32 +83,39 @@ def build_header_refs(names: tuple[str, ...]) -> JsonObject:
 
 
 @cache
-def _build_schemas() -> JsonObject:
+def _build_schemas(*, sells_keys: bool) -> JsonObject:
     # One call for all models, so that equal names become one shared component. Responses and
     # request bodies differ in mode: a default is optional in a request, always there in a response.
+    endpoints = list_endpoints(sells_keys=sells_keys)
     _, generated = models_json_schema(
-        [(model, "serialization") for model in _list_response_models()]
-        + [(endpoint.body, "validation") for endpoint in ENDPOINTS if endpoint.body],
+        [(model, "serialization") for model in _list_response_models(endpoints)]
+        + [(endpoint.body, "validation") for endpoint in endpoints if endpoint.body],
         by_alias=True,
         ref_template="#/components/schemas/{model}",
-        schema_generator=_ComponentSchemas,
+        schema_generator=ClientSchemas,
     )
     schemas: JsonObject = generated["$defs"]
     return schemas
 
 
-def _list_response_models() -> list[type[BaseModel]]:
-    successes = [success.model for e in ENDPOINTS for success in e.successes if success.model]
+def _list_response_models(endpoints: tuple[Endpoint, ...]) -> list[type[BaseModel]]:
+    successes = [success.model for e in endpoints for success in e.successes if success.model]
     return list(dict.fromkeys([*successes, ErrorBody, RpcFailure]))
 
 
-def _build_response(refusal: Refusal) -> JsonObject:
+def _build_response(refusal: Refusal, *, sells_keys: bool) -> JsonObject:
     schema = build_ref("schemas", refusal.body.__name__)
-    # how_to_get_access is optional in the shared Error model, but a 401 always has it.
-    if refusal is NO_LIVE_KEY:
+    # how_to_get_access is optional in the shared Error model, but a 401 has it if keys are sold.
+    if refusal is NO_LIVE_KEY and sells_keys:
         schema = {"allOf": [schema, {"required": ["how_to_get_access"]}]}
     response = {
-        "description": refusal.description,
+        "description": _describe_refusal(refusal),
         "content": {JSON: {"schema": schema}},
     }
     return response | ({"headers": build_header_refs(refusal.headers)} if refusal.headers else {})
+
+
+def _describe_refusal(refusal: Refusal) -> str:
+    if refusal.body is not ErrorBody:
+        return refusal.description
+    return f"{refusal.description} error: {', '.join(refusal.errors)}."

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,16 +24,21 @@ from schemas.purchase import (
     PendingClaim,
 )
 from serving.arguments import (
+    ArgumentError,
+    Problem,
     describe_accepted_values,
     describe_rejected_value,
     describe_unknown_names,
     get_argument_schemas,
+    list_names,
 )
 from serving.http import JSON, read_body
 from serving.json_schema import Schema
 
 BodyT = TypeVar("BodyT", bound=Body)
 ResultT = TypeVar("ResultT")
+# Returns the normalized address; ValueError if it is not valid.
+EmailCheck: TypeAlias = Callable[[str], str]
 # Called with the parsed body and the client's address.
 PurchaseHandler: TypeAlias = Callable[[BodyT, str], Awaitable[ResultT]]
 # Keys and claim tokens are longer, so a secret pasted into the wrong field is never quoted.
@@ -41,8 +47,9 @@ MAX_QUOTED_CHARS = 40
 
 @dataclass(frozen=True, slots=True)
 class PurchaseHandlers:
-    """The handlers of the purchase routes."""
+    """The handlers of the purchase routes, and the check of the addresses in their bodies."""
 
+    check_email: EmailCheck
     checkout: PurchaseHandler[CheckoutBody, CheckoutResponse]
     claim: PurchaseHandler[ClaimBody, ActiveClaim | PendingClaim]
     request_access: PurchaseHandler[AccessRequestBody, AccessRequestResponse]
@@ -53,13 +60,14 @@ async def handle_purchase(
     endpoint: Endpoint,
     body_type: type[BodyT],
     handler: PurchaseHandler[BodyT, BaseModel],
+    check_email: EmailCheck,
 ) -> Response:
     """Parse the body of a purchase request, run the handler and return its response.
 
     ApiError if the body is invalid or the handler refuses it.
     """
     # Content-Type is not checked, because `curl -d` sends that of a form.
-    body = parse_body(await read_body(request.scope, request.receive), body_type)
+    body = parse_body(await read_body(request.scope, request.receive), body_type, check_email)
     address = request.client.host if request.client else "unknown"
     result = await run_while_connected(request, handler(body, address))
     is_update = isinstance(result, AccessRequestResponse) and result.status == "updated"
@@ -93,8 +101,8 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-def parse_body(content: bytes, model: type[BodyT]) -> BodyT:
-    """Parse a JSON body; raise one ApiError that names each bad field."""
+def parse_body(content: bytes, model: type[BodyT], check_email: EmailCheck) -> BodyT:
+    """Parse a JSON body; raise one ArgumentError that names each bad field."""
     raw = _parse_object(content, model)
     recognized = {name: value for name, value in raw.items() if name in model.model_fields}
     # Optional fields accept None in the model, because None is their default, but not in JSON.
@@ -104,8 +112,9 @@ def parse_body(content: bytes, model: type[BodyT]) -> BodyT:
         parsed = model.model_validate(recognized)
     except ValidationError as error:
         bad_names |= {str(one["loc"][0]) for one in error.errors(include_url=False)}
-    if parsed is None or bad_names or len(recognized) < len(raw):
-        raise invalid_parameter_error(". ".join(_describe_problems(bad_names, raw, model)) + ".")
+    problems = list(_list_problems(bad_names, raw, model, check_email))
+    if parsed is None or problems:
+        raise ArgumentError(*problems)
     return parsed
 
 
@@ -127,41 +136,46 @@ def _parse_object(content: bytes, model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(fields := dict(pairs)) < len(pairs):
+    counts = Counter(_shorten(name) for name, _ in pairs)
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        names = list_names(repeated, lambda name: "")
         raise invalid_parameter_error(
-            "The body has the same field more than once; send each field once."
+            f"The body has the same field more than once: {names}; send each field once."
         )
-    return fields
+    return dict(pairs)
 
 
-def _describe_problems(
-    bad_names: set[str], raw: Mapping[str, Any], model: type[BaseModel]
-) -> list[str]:
-    """Return a message for each bad field, in the model's order, without quoting likely secrets."""
+def _list_problems(
+    bad_names: set[str], raw: Mapping[str, Any], model: type[BaseModel], check_email: EmailCheck
+) -> Iterator[Problem]:
+    """Yield the problem of each bad field, in the model's order, without quoting likely secrets."""
     fields = get_argument_schemas(model)
-    required = {name for name, field in model.model_fields.items() if field.is_required()}
-    invalid = [
-        _describe_problem(name, schema, raw, is_required=name in required)
-        for name, schema in fields.items()
-        if name in bad_names
-    ]
+    for name, schema in fields.items():
+        if name in bad_names:
+            yield Problem(name, f"{name}: {_describe_problem(name, schema, raw, model)}")
+        elif schema.get("format") == "email" and name in raw:
+            try:
+                check_email(raw[name])
+            except ValueError as error:
+                yield Problem(name, f"{name}: {str(error).rstrip('.')}")
     unknown = [_shorten(name) for name in raw if name not in fields]
-    return invalid + describe_unknown_names(unknown, fields, "field")
+    yield from describe_unknown_names(unknown, fields, "field")
 
 
 def _describe_problem(
-    name: str, schema: Schema, raw: Mapping[str, Any], *, is_required: bool
+    name: str, schema: Schema, raw: Mapping[str, Any], model: type[BaseModel]
 ) -> str:
     if name not in raw:
-        return f"{name}: missing; accepted: {_describe_accepted(schema)}"
+        return f"missing; accepted: {_describe_accepted(schema)}"
     value = raw[name]
     if value is None:
+        is_required = model.model_fields[name].is_required()
         advice = "give a value" if is_required else "omit it or give a value"
-        return f"{name}: null is not accepted, {advice}; accepted: {_describe_accepted(schema)}"
-    # The only value that is quoted, shortened so that a key pasted here does not show.
-    if "enum" in schema and isinstance(value, str):
-        return describe_rejected_value(name, schema, _shorten(value))
-    return f"{name}: {_describe_fault(schema, value)}; accepted: {_describe_accepted(schema)}"
+        return f"null is not accepted, {advice}; accepted: {_describe_accepted(schema)}"
+    # The only value that is quoted.
+    if "enum" in schema:
+        return describe_rejected_value(schema, _shorten(value) if isinstance(value, str) else value)
+    return f"{_describe_fault(schema, value)}; accepted: {_describe_accepted(schema)}"
 
 
 def _describe_fault(schema: Schema, value: Any) -> str:
@@ -171,7 +185,7 @@ def _describe_fault(schema: Schema, value: Any) -> str:
         return "empty"
     if len(value) > schema.get("maxLength", len(value)):
         return f"too long ({len(value)} characters)"
-    return "has characters that are not accepted"
+    return "not of the accepted form"
 
 
 def _shorten(text: str) -> str:

@@ -26,7 +26,13 @@ from rest_shim.endpoints import (
 from rest_shim.legal import load_legal_text
 from rest_shim.manifest import render_manifest
 from rest_shim.openapi import render_openapi
-from rest_shim.purchases import BodyT, PurchaseHandler, PurchaseHandlers, handle_purchase
+from rest_shim.purchases import (
+    BodyT,
+    EmailCheck,
+    PurchaseHandler,
+    PurchaseHandlers,
+    handle_purchase,
+)
 from rest_shim.sample import render_sample
 from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
 from serving.error_responses import Responder, build_error_response, guard_route
@@ -125,13 +131,13 @@ def _build_purchase_responders(
     """Return the responders of the purchase routes, by operation id."""
     return {
         CREATE_CHECKOUT.operation_id: _build_purchase_responder(
-            CREATE_CHECKOUT, CheckoutBody, handlers.checkout, runner
+            CREATE_CHECKOUT, CheckoutBody, handlers.checkout, handlers.check_email, runner
         ),
         CLAIM_KEY.operation_id: _build_purchase_responder(
-            CLAIM_KEY, ClaimBody, handlers.claim, runner
+            CLAIM_KEY, ClaimBody, handlers.claim, handlers.check_email, runner
         ),
         REQUEST_ACCESS.operation_id: _build_purchase_responder(
-            REQUEST_ACCESS, AccessRequestBody, handlers.request_access, runner
+            REQUEST_ACCESS, AccessRequestBody, handlers.request_access, handlers.check_email, runner
         ),
     }
 
@@ -140,10 +146,11 @@ def _build_purchase_responder(
     endpoint: Endpoint,
     body_type: type[BodyT],
     handler: PurchaseHandler[BodyT, BaseModel],
+    check_email: EmailCheck,
     runner: ToolRunner,
 ) -> Responder:
     async def respond(request: Request) -> Response:
-        return await handle_purchase(request, endpoint, body_type, handler)
+        return await handle_purchase(request, endpoint, body_type, handler, check_email)
 
     return guard_route(endpoint.path, runner, respond)
 
@@ -167,7 +174,9 @@ async def _render_manifest(runner: ToolRunner) -> str:
 
 
 async def _render_openapi(runner: ToolRunner) -> str:
-    return render_openapi(runner.context.base_url, await runner.context.snapshots.coverage())
+    context = runner.context
+    coverage = await context.snapshots.coverage()
+    return render_openapi(context.base_url, coverage, sells_keys=context.sells_keys)
 
 
 async def _render_sample(runner: ToolRunner) -> str:

@@ -30,7 +30,8 @@ class ErrorBody(_Closed):
     error: ErrorCode = Field(description="Stable error code.")
     message: str = Field(description="What went wrong, what is accepted, what to do next.")
     how_to_get_access: HowToGetAccess | SkipJsonSchema[None] = Field(
-        default=None, description="On authentication failures: the purchase flow and its price."
+        default=None,
+        description="If authentication failed and keys are sold: how to buy one, and the price.",
     )
     docs: Uri = Field(description="URL of the manifest, which describes the whole API.")
 

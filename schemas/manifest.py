@@ -156,7 +156,9 @@ class Manifest(Result):
     endpoints: list[ManifestEndpoint]
     auth: ManifestAuth
     mcp: ManifestMcp
-    how_to_buy: HowToGetAccess
+    how_to_buy: HowToGetAccess | None = Field(
+        description="How to buy a key; null if this deployment sells none."
+    )
     coverage: ManifestCoverage
     polling: Polling
     limits: Limits
@@ -176,5 +178,6 @@ class OpenApiDocument(BaseModel):
     openapi: Literal["3.1.0"]
     info: dict[str, Any]
     servers: list[dict[str, str]]
+    tags: list[dict[str, str]]
     paths: dict[str, Any]
     components: dict[str, Any]

@@ -36,8 +36,8 @@ Text = Annotated[
 # Also sent to clients, in `next_step` of checkout and in how_to_get_access of errors.
 CLAIM_POLL_INTERVAL_S = 10
 CLAIM_POLL_DURATION_S = 300
-ClaimToken = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
 # 43 characters are 32 random bytes in base64url without padding.
+ClaimToken = Annotated[str, Field(pattern=r"^ct_[A-Za-z0-9_-]{43}$")]
 ApiKey = Annotated[str, Field(pattern=r"^ek_[A-Za-z0-9_-]{43}$")]
 
 
@@ -63,7 +63,7 @@ class ClaimBody(Body):
     """Request body of claim."""
 
     claim_token: ClaimToken = Field(
-        description="The token that checkout returned: 1 to 200 letters, digits, - or _."
+        description="The token that checkout returned: ct_ and 43 letters, digits, - or _."
     )
 
 

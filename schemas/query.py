@@ -16,7 +16,8 @@ class Query(BaseModel):
 AsOf = Annotated[
     str | None,
     Field(
-        description="Readings as served at this past ISO 8601 time, zone required. Default: now.",
+        description="Readings as served at this past ISO 8601 time with zone, or date (00:00Z). "
+        "Default: now.",
         json_schema_extra={"format": "date-time"},
     ),
 ]

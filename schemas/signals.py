@@ -33,7 +33,7 @@ class SignalsQuery(Query):
     direction: Direction | None = Field(default=None, description="Only changes to this direction.")
     since: str | None = Field(
         default=None,
-        description="Only rows strictly after this ISO 8601 time, zone required.",
+        description="Only rows strictly after this ISO 8601 time with zone, or date (00:00Z).",
         json_schema_extra={"format": "date-time"},
     )
     limit: int = Field(default=50, ge=1, le=200, description="Rows per page. Default 50.")

@@ -5,55 +5,65 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 
 from schemas.coverage import Coverage, CoveredAsset
-from schemas.errors import ApiError, invalid_parameter_error
 from schemas.vocabulary import IndicatorId, fold_name
 from serving.arguments import (
-    MAX_LISTED_ITEMS,
     MAX_QUOTED_CHARS,
+    ArgumentError,
+    Problem,
     find_nearest,
+    list_names,
     quote_value,
-    unknown_indicator_error,
+    unknown_indicator_problem,
 )
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# More lenient than created_at: a space for T, no seconds, a decimal comma, +0200. datetime's own
-# parser is not used, because it also accepts week dates and times without a zone. The sign may be
-# a space, which is how an unescaped + of a URL arrives.
+# More lenient than created_at: a date alone, a space for T, no seconds, a decimal comma, +0200.
+# datetime's own parser is not used, because it also accepts week dates and times without a zone.
+# The sign may be a space, which is how an unescaped + of a URL arrives.
 INSTANT_PATTERN = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})"
-    r"(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?"
-    r"(?:([Zz])|([+\- ])([0-9]{2}):?([0-5][0-9]))"
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?"
+    r"(?:[Zz]|([+\- ])([0-9]{2}):?([0-5][0-9])))?"
 )
 INSTANT_HELP = (
-    "accepted: an ISO 8601 instant with its zone, as created_at gives it, "
-    "for example 2026-10-01T13:05:00.000Z or 2026-10-01T15:05:00+02:00"
+    "accepted: an ISO 8601 instant with its zone, as created_at gives it, for example "
+    "2026-10-01T13:05:00.000Z or 2026-10-01T15:05:00+02:00, or a date, which means 00:00Z"
 )
 
 
 def find_asset(text: str, assets: Mapping[str, CoveredAsset]) -> CoveredAsset:
-    """Return the asset with a ticker, in any case; ApiError `unknown_ticker` if there is none."""
+    """Return the asset with a ticker, in any case.
+
+    ArgumentError `unknown_ticker` if there is none.
+    """
     asset = _index_by_upper_ticker(assets).get(text.strip().upper())
     if asset is None:
-        hint = " Only one ticker per call is accepted here." if "," in text else ""
-        raise _unknown_tickers_error([text], assets, hint)
+        hint = ". Only one ticker per call is accepted here" if "," in text else ""
+        raise ArgumentError(_unknown_tickers_problem([text], assets, hint))
     return asset
 
 
 def find_assets(text: str, assets: Mapping[str, CoveredAsset]) -> dict[str, CoveredAsset]:
     """Return the assets of comma-separated tickers, without duplicates.
 
-    ApiError `unknown_ticker` lists the tickers that do not exist.
+    ArgumentError lists the tickers that do not exist, and says if an item is empty.
     """
     items = [item.strip() for item in text.split(",")]
+    problems = []
     if not all(items):
-        raise invalid_parameter_error(
-            f"ticker: {quote_value(text)} has an empty item; accepted: tickers separated by single "
-            "commas, for example BTC,ETH."
+        problems.append(
+            Problem(
+                "ticker",
+                f"ticker: {quote_value(text)} has an empty item; accepted: tickers separated by "
+                "single commas, for example BTC,ETH",
+            )
         )
     assets_by_ticker = _index_by_upper_ticker(assets)
-    unknown = list(dict.fromkeys(item for item in items if item.upper() not in assets_by_ticker))
+    unknown = [item for item in items if item and item.upper() not in assets_by_ticker]
     if unknown:
-        raise _unknown_tickers_error(unknown, assets)
+        problems.append(_unknown_tickers_problem(list(dict.fromkeys(unknown)), assets))
+    if problems:
+        raise ArgumentError(*problems)
     found = (assets_by_ticker[item.upper()] for item in items)
     return {asset.ticker: asset for asset in found}
 
@@ -62,50 +72,51 @@ def _index_by_upper_ticker(assets: Mapping[str, CoveredAsset]) -> dict[str, Cove
     return {ticker.upper(): asset for ticker, asset in assets.items()}
 
 
-def _unknown_tickers_error(
+def _unknown_tickers_problem(
     tickers: list[str], assets: Mapping[str, CoveredAsset], hint: str = ""
-) -> ApiError:
+) -> Problem:
     names = {fold_name(asset.name): ticker for ticker, asset in assets.items()}
     names |= {fold_name(ticker): ticker for ticker in assets}
-    parts = []
-    for text in tickers[:MAX_LISTED_ITEMS]:
+
+    def suggest(text: str) -> str:
         match = find_nearest(text, names)
-        parts.append(f"{quote_value(text)}" + (f" (did you mean {match}?)" if match else ""))
-    more = f" and {len(tickers) - MAX_LISTED_ITEMS} more" if len(tickers) > MAX_LISTED_ITEMS else ""
-    return ApiError(
+        return f" (did you mean {match}?)" if match else ""
+
+    return Problem(
+        "ticker",
+        f"ticker: unknown {list_names(tickers, suggest)}; accepted: one of the {len(assets)} known "
+        f"tickers in any case, for example {', '.join(list(assets)[:3])}{hint}",
         "unknown_ticker",
-        f"ticker: unknown {', '.join(parts)}{more}; accepted: one of the {len(assets)} known "
-        f"tickers in any case, for example {', '.join(list(assets)[:3])}.{hint}",
-        400,
     )
 
 
 def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
     """Return the indicator with this id, screener id or display name, in any case.
 
-    ApiError `unknown_indicator` if there is none.
+    ArgumentError `unknown_indicator` if there is none.
     """
     by_name = {fold_name(indicator.id): indicator.id for indicator in coverage.indicators}
     by_name |= {fold_name(indicator.name): indicator.id for indicator in coverage.indicators}
     # Cut before folding: no name is that long, and folding a huge argument would cost time.
     found = by_name.get(fold_name(text[: MAX_QUOTED_CHARS + 1]))
     if found is None:
-        raise unknown_indicator_error(text, [indicator.id for indicator in coverage.indicators])
+        ids = [indicator.id for indicator in coverage.indicators]
+        raise ArgumentError(unknown_indicator_problem(text, ids))
     return found
 
 
 def parse_instant_ms(argument: str, text: str) -> int:
-    """Return an instant as epoch milliseconds, rounded down; ApiError if it is malformed.
+    """Return an instant as epoch milliseconds, rounded down; ArgumentError if it is malformed.
 
-    Rounding down is exact for filters: rows have whole milliseconds, so a row is after the rounded
-    instant if and only if it is after the given one.
+    A date alone is its midnight in UTC. Rounding down is exact for filters: rows have whole
+    milliseconds, so a row is after the rounded instant if and only if it is after the given one.
     """
     match = INSTANT_PATTERN.fullmatch(text.strip())
     if match is None:
         raise _invalid_instant_error(argument, text)
-    *clock, fraction, zulu, sign, hours, minutes = match.groups()
+    *clock, fraction, sign, hours, minutes = match.groups()
     try:
-        zone = UTC if zulu else _build_zone(sign, int(hours), int(minutes))
+        zone = _build_zone(sign, int(hours), int(minutes)) if sign else UTC
         year, month, day, hour, minute, second = (int(part or 0) for part in clock)
         at = datetime(year, month, day, hour, minute, second, tzinfo=zone)
     except ValueError:
@@ -119,7 +130,9 @@ def _build_zone(sign: str, hours: int, minutes: int) -> timezone:
     return timezone(-east if sign == "-" else east)
 
 
-def _invalid_instant_error(argument: str, text: str) -> ApiError:
-    return invalid_parameter_error(
-        f"{argument}: {quote_value(text)} is not accepted; {INSTANT_HELP}."
+def _invalid_instant_error(argument: str, text: str) -> ArgumentError:
+    lacks_zone = INSTANT_PATTERN.fullmatch(f"{text.strip()}Z") is not None
+    fault = "has no time zone (for UTC, append Z)" if lacks_zone else "is not accepted"
+    return ArgumentError(
+        Problem(argument, f"{argument}: {quote_value(text)} {fault}; {INSTANT_HELP}")
     )

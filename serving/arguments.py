@@ -1,33 +1,102 @@
 """Validates arguments, alike for both transports; one error names every bad argument."""
 
 import difflib
-import reprlib
-from collections.abc import Iterable, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import takewhile
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from schemas.errors import ApiError, invalid_parameter_error
-from schemas.vocabulary import fold_name
+from schemas.errors import ApiError
+from schemas.vocabulary import ErrorCode, fold_name
 from serving.json_schema import Schema, build_input_schema
 
 MAX_QUOTED_CHARS = 60
-MAX_LISTED_ITEMS = 5
+MAX_LISTED_ITEMS = 20
 DEXTER_HINT = "dexter is the former name of enzo and is no longer updated; use enzo"
+# Keys, claim tokens and the processor's secrets are longer than any name or instant.
+SECRET_PATTERN = re.compile(r"([A-Za-z0-9_-]{6})[A-Za-z0-9_-]{26,}")
 
 QueryT = TypeVar("QueryT", bound=BaseModel)
+ValueT = TypeVar("ValueT")
 
-_short_repr = reprlib.Repr()
-_short_repr.maxstring = _short_repr.maxother = _short_repr.maxlong = MAX_QUOTED_CHARS
-_short_repr.maxlevel = 2
+# Python's own encoder yields chunks, so a huge value is not encoded whole.
+_iterate_json = json.JSONEncoder(ensure_ascii=False).iterencode
+
+
+class Problem(NamedTuple):
+    """One bad argument: its name, a sentence without the final period, and the error code."""
+
+    argument: str
+    text: str
+    code: ErrorCode = "invalid_parameter"
+
+
+class ArgumentError(ApiError):
+    """A 400 error that names every bad argument.
+
+    Its code is the specific one, such as `unknown_ticker`, if all problems have it. `rest` is the
+    query without the bad arguments, if other checks of it are still to come.
+    """
+
+    def __init__(self, *problems: Problem, rest: BaseModel | None = None) -> None:
+        codes = {problem.code for problem in problems}
+        code: ErrorCode = codes.pop() if len(codes) == 1 else "invalid_parameter"
+        super().__init__(code, ". ".join(problem.text for problem in problems) + ".", 400)
+        self.problems = problems
+        self.rest = rest
+
+
+class ProblemCollector:
+    """Collects the problems of several arguments and, at the end of its block, raises them all."""
+
+    def __init__(self) -> None:
+        self._problems: list[Problem] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def attempt(self, parse: Callable[[str], ValueT], text: str | None) -> ValueT | None:
+        """Return the parsed value of an argument, None if it is absent or has a problem."""
+        try:
+            return None if text is None else parse(text)
+        except ArgumentError as error:
+            self._problems += error.problems
+            return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if error is None and self._problems:
+            raise ArgumentError(*self._problems)
+
+
+class Rejected(NamedTuple):
+    """In place of the value of an argument that a transport could not read: the problem."""
+
+    problem: str
 
 
 def quote_value(value: Any) -> str:
-    """Return a value's repr on one line, shortened to 60 characters."""
-    text = " ".join(_short_repr.repr(value).split())
+    """Return a value as JSON on one line, shortened to 60 characters, without secrets."""
+    text = ""
+    for chunk in _iterate_json(value):
+        text += SECRET_PATTERN.sub(r"\1...", chunk)
+        if len(text) > MAX_QUOTED_CHARS:
+            break
+    text = "".join(map(_escape, text[: MAX_QUOTED_CHARS + 1]))
     return text if len(text) <= MAX_QUOTED_CHARS else text[: MAX_QUOTED_CHARS - 3] + "..."
+
+
+def _escape(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
 def find_nearest(text: str, candidates: Mapping[str, str]) -> str | None:
@@ -62,54 +131,63 @@ def get_argument_schemas(query: type[BaseModel]) -> dict[str, Schema]:
 
 
 def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
-    """Build the query from raw arguments; raise one ApiError that names each bad argument."""
+    """Build the query from raw arguments; raise one ArgumentError that names each bad argument."""
     schemas = get_argument_schemas(query)
     problems = {
         name: problem
         for name in schemas
-        if (problem := _find_blank_problem(name, schemas[name], raw))
+        if name in raw and (problem := _find_plain_problem(name, schemas[name], raw[name]))
     }
     cleaned = {
         name: _to_integer(raw[name]) for name in schemas if name in raw and name not in problems
     }
-    parsed: QueryT | None = None
+    unknown = [name for name in raw if name not in schemas]
     try:
         parsed = query.model_validate(cleaned)
     except ValidationError as error:
         # Only the location is used: pydantic's messages are written for programmers.
         for detail in error.errors(include_url=False, include_context=False, include_input=False):
             name = str(detail["loc"][0])
-            problems[name] = describe_rejected_value(name, schemas[name], raw[name])
-    unknown = [name for name in raw if name not in schemas]
-    if parsed is None or problems or unknown:
-        raise _argument_error(problems, unknown, raw, schemas)
+            problems[name] = _build_value_problem(name, schemas[name], cleaned.pop(name))
+        parsed = query.model_validate(cleaned)
+    if problems or unknown:
+        raise ArgumentError(
+            *(problems[name] for name in schemas if name in problems),
+            *describe_unknown_names(unknown, schemas, "argument"),
+            rest=parsed,
+        )
     return parsed
 
 
-def unknown_indicator_error(text: str, names: Iterable[str]) -> ApiError:
-    """Return the error for an indicator that does not exist; for `dexter` it points to enzo."""
+def unknown_indicator_problem(text: str, names: Iterable[str]) -> Problem:
+    """Return the problem of an indicator that does not exist; for `dexter` it points to enzo."""
     names = list(names)
     message = f"indicator: {quote_value(text)} is not an indicator; accepted: {', '.join(names)}"
-    if fold_name(text[:MAX_QUOTED_CHARS]) == "dexter":
-        return ApiError("unknown_indicator", f"{message}. {DEXTER_HINT}.", 400)
-    return ApiError("unknown_indicator", f"{message}{format_suggestion(text, names)}.", 400)
+    is_dexter = fold_name(text[:MAX_QUOTED_CHARS]) == "dexter"
+    hint = f". {DEXTER_HINT}" if is_dexter else format_suggestion(text, names)
+    return Problem("indicator", f"{message}{hint}", "unknown_indicator")
 
 
-def _find_blank_problem(name: str, schema: Schema, raw: Mapping[str, Any]) -> str | None:
-    """Return a message if an argument is null or blank, else None.
+def _build_value_problem(name: str, schema: Schema, value: Any) -> Problem:
+    if name == "indicator" and isinstance(value, str):
+        return unknown_indicator_problem(value, schema["enum"])
+    return Problem(name, f"{name}: {describe_rejected_value(schema, value)}")
+
+
+def _find_plain_problem(name: str, schema: Schema, value: Any) -> Problem | None:
+    """Return the problem of an argument that is unreadable, null or blank, else None.
 
     pydantic would accept null for an optional argument, and blank text.
     """
-    if name not in raw:
-        return None
-    value = raw[name]
+    if isinstance(value, Rejected):
+        return Problem(name, f"{name}: {value.problem}")
     if value is None:
         problem = "null is not accepted, omit it"
     elif isinstance(value, str) and not value.strip():
         problem = "is empty, omit it or give a value"
     else:
         return None
-    return f"{name}: {problem}; accepted: {describe_accepted_values(schema)}"
+    return Problem(name, f"{name}: {problem}; accepted: {describe_accepted_values(schema)}")
 
 
 def _to_integer(value: Any) -> Any:
@@ -117,11 +195,11 @@ def _to_integer(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def describe_rejected_value(name: str, schema: Schema, value: Any) -> str:
+def describe_rejected_value(schema: Schema, value: Any) -> str:
     """Return a message that quotes a rejected value and lists the accepted ones."""
     hint = format_suggestion(value, schema.get("enum", ())) if isinstance(value, str) else ""
     accepted = describe_accepted_values(schema)
-    return f"{name}: {quote_value(value)} is not accepted{hint}; accepted: {accepted}"
+    return f"{quote_value(value)} is not accepted{hint}; accepted: {accepted}"
 
 
 def describe_accepted_values(schema: Schema) -> str:
@@ -134,30 +212,19 @@ def describe_accepted_values(schema: Schema) -> str:
     return f"text ({schema['description']})"
 
 
-def _argument_error(
-    problems: Mapping[str, str],
-    unknown: list[str],
-    raw: Mapping[str, Any],
-    schemas: Mapping[str, Schema],
-) -> ApiError:
-    indicator = raw.get("indicator")
-    # A response has one error code, so the specific one is used only if it is the sole problem.
-    only_indicator = list(problems) == ["indicator"] and not unknown
-    if only_indicator and isinstance(indicator, str) and indicator.strip():
-        return unknown_indicator_error(indicator, schemas["indicator"]["enum"])
-    return invalid_parameter_error(
-        ". ".join([*problems.values(), *describe_unknown_names(unknown, schemas, "argument")]) + "."
-    )
-
-
-def describe_unknown_names(names: list[str], schemas: Mapping[str, Schema], kind: str) -> list[str]:
-    """Return a message on unknown names with suggestions, or an empty list if `names` is empty."""
+def describe_unknown_names(
+    names: Sequence[str], schemas: Mapping[str, Schema], kind: str
+) -> list[Problem]:
+    """Return one problem that lists unknown names with suggestions; none if `names` is empty."""
     if not names:
         return []
-    parts = [
-        f"{quote_value(name)}{format_suggestion(name, schemas)}"
-        for name in names[:MAX_LISTED_ITEMS]
-    ]
-    more = f" and {len(names) - MAX_LISTED_ITEMS} more" if len(names) > MAX_LISTED_ITEMS else ""
-    accepted_text = f"accepted: {', '.join(schemas)}" if schemas else "this call takes no arguments"
-    return [f"unknown {kind} {', '.join(parts)}{more}; {accepted_text}"]
+    accepted = f"accepted: {', '.join(schemas)}" if schemas else "this call takes no arguments"
+    listed = list_names(names, lambda name: format_suggestion(name, schemas))
+    return [Problem("", f"unknown {kind} {listed}; {accepted}")]
+
+
+def list_names(names: Sequence[str], suggest: Callable[[str], str]) -> str:
+    """Return the quoted names, each with its suggestion; the last ones of many are counted."""
+    listed = [f"{quote_value(name)}{suggest(name)}" for name in names[:MAX_LISTED_ITEMS]]
+    left = len(names) - len(listed)
+    return ", ".join(listed) + (f" and {left} more" if left else "")

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from access.quota import Caller
 from schemas.clock import Clock
-from schemas.errors import invalid_parameter_error, unavailable_error
+from schemas.errors import unavailable_error
 from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
     Mode,
     format_instant,
 )
 from serving.argument_values import parse_instant_ms
-from serving.arguments import quote_value
+from serving.arguments import ArgumentError, Problem, quote_value
 from serving.snapshot_cache import Snapshot, SnapshotCache
 
 FIRST_COMPUTE_RETRY_S = 900
@@ -31,6 +31,11 @@ class Context:
     mode: Mode | None
     daily_limit: int
     caller: Caller | None = None
+
+    @property
+    def sells_keys(self) -> bool:
+        """Whether keys can be bought; with billing off, the operator creates them."""
+        return self.mode is not None
 
     def with_caller(self, caller: Caller | None) -> "Context":
         """Return a copy with a caller."""
@@ -58,26 +63,38 @@ class Context:
     async def snapshot_at(self, as_of: str | None) -> tuple[Snapshot, int]:
         """Return the snapshot served at an instant, by default the latest, and its time (epoch ms).
 
-        ApiError `invalid_parameter` if the instant is malformed or outside the stored history.
+        ArgumentError if the instant is malformed or outside the stored history.
         """
-        latest, now = await self.snapshot(), self.clock()
+        latest = await self.snapshot()
         if as_of is None:
-            return latest, now
-        at = parse_instant_ms("as_of", as_of)
-        first = _find_history_start(latest)
-        # A recording's market time can be ahead of the wall clock, so "now" is the later of both.
-        snapshot = (
-            await self.snapshots.snapshot_at(at)
-            if first <= at <= max(now, latest.newest_at)
-            else None
-        )
+            return latest, self.clock()
+        at = self.parse_as_of(as_of, latest)
+        snapshot = await self.snapshots.snapshot_at(at)
         if snapshot is None:
-            raise invalid_parameter_error(
-                f"as_of: {quote_value(as_of)} is outside the stored history; accepted: "
-                f"{format_instant(first)} to now ({format_instant(max(now, latest.newest_at))}); "
-                "omit it for the current readings."
-            )
+            raise self._outside_history_error(as_of, latest)
         return snapshot, at
+
+    def parse_as_of(self, as_of: str, latest: Snapshot) -> int:
+        """Return an instant of the stored history as epoch ms; ArgumentError if it is not one."""
+        at = parse_instant_ms("as_of", as_of)
+        if not _find_history_start(latest) <= at <= self._find_history_end(latest):
+            raise self._outside_history_error(as_of, latest)
+        return at
+
+    def _find_history_end(self, latest: Snapshot) -> int:
+        # A recording's market time can be ahead of the wall clock, so "now" is the later of both.
+        return max(self.clock(), latest.newest_at)
+
+    def _outside_history_error(self, as_of: str, latest: Snapshot) -> ArgumentError:
+        first, last = _find_history_start(latest), self._find_history_end(latest)
+        return ArgumentError(
+            Problem(
+                "as_of",
+                f"as_of: {quote_value(as_of)} is outside the stored history; accepted: "
+                f"{format_instant(first)} to now ({format_instant(last)}); omit it for the current "
+                "readings",
+            )
+        )
 
 
 def _find_history_start(snapshot: Snapshot) -> int:

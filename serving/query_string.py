@@ -6,13 +6,16 @@ from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel
 
-from schemas.errors import invalid_parameter_error
-from serving.arguments import get_argument_schemas, quote_value
+from serving.arguments import Rejected, get_argument_schemas
 
 BAD_PERCENT_PATTERN = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # Bounded: int() of a huge text is slow, and no argument has such a range. ASCII digits only, since
 # int() also accepts those of other scripts.
 INTEGER_PATTERN = re.compile(r"-?[0-9]{1,40}")
+REPEATED = Rejected("is repeated; send it once")
+BADLY_ESCAPED = Rejected(
+    "is not percent-encoded UTF-8; encode special characters, a percent sign as %25"
+)
 
 
 def parse_query_string(
@@ -20,35 +23,35 @@ def parse_query_string(
 ) -> dict[str, Any]:
     """Return the arguments of a query string; values of integer arguments become int if possible.
 
-    ApiError if a parameter is repeated or badly escaped. `parse_arguments` validates the values,
-    with the same messages on both transports. `ignore_unknown` skips unknown names.
+    The value of a repeated or badly escaped parameter is `Rejected`. `parse_arguments` validates
+    the values, with the same messages on both transports. `ignore_unknown` skips unknown names.
     """
     schemas = get_argument_schemas(query)
     raw: dict[str, Any] = {}
     for part in query_string.split(b"&"):
         name, _, value = part.partition(b"=")
         if part and not (ignore_unknown and name.decode("latin-1") not in schemas):
-            key = _decode(name)
-            if key in raw:
-                raise invalid_parameter_error(f"{quote_value(key)} is repeated; send it once.")
+            key = _decode(name) or name.decode("utf-8", "replace")
             is_integer = schemas.get(key, {}).get("type") == "integer"
-            raw[key] = _parse_integer(_decode(value)) if is_integer else _decode(value)
+            raw[key] = REPEATED if key in raw else _parse_value(value, is_integer=is_integer)
     return raw
+
+
+def _parse_value(value: bytes, *, is_integer: bool) -> str | int | Rejected:
+    text = _decode(value)
+    if text is None:
+        return BADLY_ESCAPED
+    return _parse_integer(text) if is_integer else text
 
 
 def _parse_integer(text: str) -> int | str:
     return int(text) if INTEGER_PATTERN.fullmatch(text) else text
 
 
-def _decode(part: bytes) -> str:
+def _decode(part: bytes) -> str | None:
+    """Return a part unescaped, None if it is not percent-encoded UTF-8."""
     try:
         text = part.decode("ascii").replace("+", " ")
-        if BAD_PERCENT_PATTERN.search(text):
-            raise ValueError("a percent sign without two hexadecimal digits")
-        return unquote_to_bytes(text).decode("utf-8")
+        return None if BAD_PERCENT_PATTERN.search(text) else unquote_to_bytes(text).decode("utf-8")
     except ValueError:
-        quoted = quote_value(part.decode("utf-8", "replace"))
-        raise invalid_parameter_error(
-            f"{quoted} is not percent-encoded UTF-8; encode special characters, a percent sign "
-            "as %25."
-        ) from None
+        return None

@@ -20,10 +20,16 @@ READ_ONLY = mcp_types.ToolAnnotations(
 )
 
 
+async def accept_any(query: BaseModel, context: Context) -> None:
+    """Accept arguments that need no data to be checked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[QueryT, ResultT]):
     """A read-only tool. Its handler returns a result, or a response that it rendered itself.
 
+    `check` raises the ArgumentError that the handler would raise for these arguments, without the
+    work of the handler. The runner calls it for the rest of a query that has bad arguments.
     `requires_key`: an API key is needed. `allow_over_quota`: usable with an exhausted quota.
     `depends_on_snapshot`: the response depends only on the snapshot, so all callers share it.
     """
@@ -34,6 +40,7 @@ class Tool(Generic[QueryT, ResultT]):
     query: type[QueryT]
     result: type[ResultT]
     handler: Callable[[QueryT, Context], Awaitable[ResultT | ResponseBody]]
+    check: Callable[[QueryT, Context], Awaitable[object]] = accept_any
     requires_key: bool = True
     allow_over_quota: bool = False
     depends_on_snapshot: bool = True

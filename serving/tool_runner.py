@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import structlog
 from pydantic import BaseModel
 
-from access.plan import describe_purchase
+from access.plan import ASK_OPERATOR_HINT, BUY_KEY_HINT, describe_purchase
 from access.quota import Caller, QuotaGuard
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, describe_failure, unavailable_error
 from schemas.usage import QuotaUsage
-from serving.arguments import parse_arguments
+from serving.arguments import ArgumentError, parse_arguments
 from serving.context import Context
 from serving.freshness import find_expiry
 from serving.http import HeaderMap
@@ -99,7 +99,9 @@ class ToolRunner:
                     _decode_header(headers, b"x-api-key"),
                     allow_over_quota=tool.allow_over_quota,
                 )
-            parsed = self._parse_query(tool, raw_key, read_arguments)
+            parsed = self._parsed_queries.get((tool.name, raw_key)) or await self._parse_query(
+                tool, raw_key, read_arguments
+            )
             # The cached response is looked up without awaiting, which covers most calls.
             snapshot = self.context.snapshots.peek() if tool.depends_on_snapshot else None
             response = self._peek_response(snapshot, parsed) or await self._get_response(
@@ -118,24 +120,43 @@ class ToolRunner:
         )
 
     def format_error(self, error: ApiError) -> bytes:
-        """Return the Error object of an error as minified JSON."""
-        access = describe_purchase(self.context.base_url) if error.code in ACCESS_CODES else None
-        return format_error_body(error, self.context.docs_url, access)
+        """Return the Error object of an error as minified JSON.
 
-    def _parse_query(
+        If a key is missing or refused, it says how to get one.
+        """
+        context = self.context
+        if error.code not in ACCESS_CODES:
+            return format_error_body(error, context.docs_url)
+        access = describe_purchase(context.base_url) if context.sells_keys else None
+        hint = BUY_KEY_HINT if context.sells_keys else ASK_OPERATOR_HINT
+        return format_error_body(error, context.docs_url, access, hint)
+
+    async def _parse_query(
         self, tool: AnyTool, raw_key: str | bytes, read_arguments: ArgumentsReader
     ) -> ParsedQuery:
-        """Return the parsed query, cached by raw key because clients repeat their queries."""
-        parsed = self._parsed_queries.get((tool.name, raw_key))
-        if parsed is None:
+        """Return the parsed query and cache it by raw key, because clients repeat their queries."""
+        try:
             query = parse_arguments(tool.query, read_arguments())
-            parsed = ParsedQuery(query, f"{tool.name} {query!r}")
-            if len(raw_key) <= MAX_RAW_KEY_CHARS:
-                # A dict keeps insertion order, so the first key is the oldest entry.
-                if len(self._parsed_queries) >= MAX_RAW_KEYS:
-                    self._parsed_queries.pop(next(iter(self._parsed_queries)))
-                self._parsed_queries[tool.name, raw_key] = parsed
+        except ArgumentError as error:
+            raise await self._add_problems(tool, error) from None
+        parsed = ParsedQuery(query, f"{tool.name} {query!r}")
+        if len(raw_key) <= MAX_RAW_KEY_CHARS:
+            # A dict keeps insertion order, so the first key is the oldest entry.
+            if len(self._parsed_queries) >= MAX_RAW_KEYS:
+                self._parsed_queries.pop(next(iter(self._parsed_queries)))
+            self._parsed_queries[tool.name, raw_key] = parsed
         return parsed
+
+    async def _add_problems(self, tool: AnyTool, error: ArgumentError) -> ArgumentError:
+        """Return the error with the problems, too, that only the tool can find."""
+        try:
+            await tool.check(error.rest, self.context)
+        except ArgumentError as other:
+            return ArgumentError(*error.problems, *other.problems)
+        except ApiError:
+            # Nothing has been computed yet, so only the problems found so far are known.
+            return error
+        return error
 
     async def _get_response(
         self, tool: AnyTool, parsed: ParsedQuery, caller: Caller | None
@@ -204,7 +225,10 @@ def log_store_failure(error: StoreError, location: str) -> ApiError:
     )
 
 
-def format_error_body(error: ApiError, docs: str, access: HowToGetAccess | None = None) -> bytes:
-    """Return the error body of both transports as minified JSON."""
-    body = ErrorBody(error=error.code, message=error.message, how_to_get_access=access, docs=docs)
+def format_error_body(
+    error: ApiError, docs: str, access: HowToGetAccess | None = None, hint: str = ""
+) -> bytes:
+    """Return the error body of both transports as minified JSON; `hint` ends the message."""
+    message = f"{error.message} {hint}".rstrip()
+    body = ErrorBody(error=error.code, message=message, how_to_get_access=access, docs=docs)
     return body.model_dump_json(exclude_none=True).encode()

@@ -16,6 +16,7 @@ from access.billing.provider import SubscriptionStatus
 from access.keys import MAX_LABEL_CHARS
 from access.member_billing import MemberBilling
 from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
+from access.plan import ASK_OPERATOR_HINT
 from mcp_server.client_registration import CLIENTS, KEY_VARIABLE
 from schemas.errors import ApiError
 from serving.tool_runner import ToolRunner
@@ -62,6 +63,7 @@ class _ApiAccessPages:
         self._billing = billing
         self._base_url = runner.context.base_url
         self._daily_limit = runner.context.daily_limit
+        self._sells_keys = runner.context.sells_keys
 
     async def redirect_home(self, request: Request, viewer: Viewer) -> Response:
         """Redirect /settings to its only page."""
@@ -84,6 +86,8 @@ class _ApiAccessPages:
             is_all_known=unclaimed is not None and _is_billing_known(plans, statuses),
             manages=self._billing.is_manageable,
             daily_limit=self._daily_limit,
+            sells_keys=self._sells_keys,
+            ask_operator=ASK_OPERATOR_HINT,
             max_keys=MAX_LIVE_KEYS,
             max_new_keys=MAX_NEW_KEYS_PER_DAY,
             max_label_chars=MAX_LABEL_CHARS,

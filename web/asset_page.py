@@ -36,7 +36,8 @@ def build_asset_page_routes(runner: ToolRunner, find_viewer: FindViewer) -> list
         is_member = viewer is not None and viewer.is_member
         model = await load_model(asset, timeframe) if is_member else None
         values = _build_values(asset, timeframe, model)
-        return render_page(request, "asset.html", viewer=viewer, **values)
+        sells_keys = context.sells_keys
+        return render_page(request, "asset.html", viewer=viewer, sells_keys=sells_keys, **values)
 
     async def load_model(asset: CoveredAsset, timeframe: Timeframe) -> AssetModel:
         return await read_one_version(context, lambda: load_asset_model(asset, timeframe, context))

@@ -103,6 +103,7 @@ class BoardPage:
             "board_main.html",
             ROOT,
             base_url=context.base_url,
+            sells_keys=context.sells_keys,
             public_facts=public_facts,
             model=model,
             meta=model.state.meta,

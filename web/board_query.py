@@ -49,5 +49,5 @@ def parse_page_query(request: Request, query: type[QueryT]) -> QueryT:
     # Links from other sites carry tracking parameters, so unknown fields are ignored. A form also
     # sends its empty fields, which count as absent.
     raw = parse_query_string(request.scope["query_string"], query, ignore_unknown=True)
-    values = {name: value.strip() for name, value in raw.items() if value.strip()}
-    return parse_arguments(query, values)
+    texts = {n: value.strip() if isinstance(value, str) else value for n, value in raw.items()}
+    return parse_arguments(query, {n: value for n, value in texts.items() if value})

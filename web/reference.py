@@ -14,20 +14,23 @@ from web.reference_pages import ReferenceFacts, build_page_values, list_page_lin
 
 INDEX_TITLE = "Documentation"
 INDEX_SUMMARY = (
-    "How to connect an agent, buy a key and use the tools, and how readings are computed."
+    "How to get a key, connect an agent and use the tools, and how readings are computed."
 )
 
 
 def build_reference_routes(runner: ToolRunner) -> list[Route]:
     """Return the routes of the index and of the pages."""
 
+    sells_keys = runner.context.sells_keys
+
     async def show_index(request: Request) -> Response:
-        return _render_index(request, INDEX_TITLE, INDEX_SUMMARY)
+        return _render_index(request, INDEX_TITLE, INDEX_SUMMARY, sells_keys=sells_keys)
 
     async def show_page(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in (link.name for link in list_page_links()):
-            return _render_index(request, "Page not found", "These pages are available:", 404)
+        if name not in (link.name for link in list_page_links(sells_keys=sells_keys)):
+            about = "These pages are available:"
+            return _render_index(request, "Page not found", about, 404, sells_keys=sells_keys)
         return make_page_response(
             _render_reference_page(name, get_relative_root(request), await _collect_facts(runner)),
             cache_control=CACHE_ONE_MINUTE,
@@ -39,10 +42,14 @@ def build_reference_routes(runner: ToolRunner) -> list[Route]:
     ]
 
 
-def _render_index(request: Request, title: str, about: str, status: int = 200) -> Response:
+def _render_index(
+    request: Request, title: str, about: str, status: int = 200, *, sells_keys: bool
+) -> Response:
     is_found = status == 200
-    values = {"title": title, "about": about, "is_public": is_found, **_build_frame_values()}
-    text = render_template("docs_index.html", get_relative_root(request), **values)
+    values = {"title": title, "about": about, "is_public": is_found}
+    text = render_template(
+        "docs_index.html", get_relative_root(request), **values, **_build_frame_values(sells_keys)
+    )
     return make_page_response(text, status, CACHE_ONE_MINUTE if is_found else CACHE_NO_STORE)
 
 
@@ -51,13 +58,15 @@ def _render_reference_page(name: str, root: str, facts: ReferenceFacts) -> str:
     """Return the HTML of a page."""
     # `facts` is part of the key, so a newly published coverage renders the pages again.
     template, values = build_page_values(name, facts)
-    return render_template(
-        template, root, name=name, is_public=True, **_build_frame_values(), **values
-    )
+    frame = _build_frame_values(facts.mode is not None)
+    return render_template(template, root, name=name, is_public=True, **frame, **values)
 
 
-def _build_frame_values() -> dict[str, Any]:
-    return {"here": "docs", "is_wide": True, "links": list_page_links()}
+def _build_frame_values(sells_keys: bool) -> dict[str, Any]:
+    # Other articles link to the page for members, so without sales it is only not listed.
+    pages = list_page_links(sells_keys=sells_keys)
+    links = [link for link in pages if sells_keys or link.name != "members"]
+    return {"here": "docs", "is_wide": True, "links": links, "sells_keys": sells_keys}
 
 
 async def _collect_facts(runner: ToolRunner) -> ReferenceFacts:

@@ -10,7 +10,14 @@ from urllib.parse import urlencode
 from access.plan import PRICES_USD
 from mcp_server.client_registration import CLIENTS, KEY_VARIABLE
 from mcp_server.tools.registry import TOOLS
-from rest_shim.endpoints import CLAIM_KEY, CREATE_CHECKOUT, ENDPOINTS, Endpoint
+from rest_shim.endpoints import (
+    CLAIM_KEY,
+    CREATE_CHECKOUT,
+    ENDPOINTS,
+    Endpoint,
+    list_endpoints,
+)
+from rest_shim.error_catalog import ERROR_MEANINGS
 from rest_shim.manifest import PURCHASE_NOTES
 from rest_shim.openapi import build_openapi
 from schemas.coverage import Coverage
@@ -81,11 +88,11 @@ class EndpointSection(NamedTuple):
     call: str
 
 
-def list_page_links() -> list[PageLink]:
+def list_page_links(*, sells_keys: bool) -> list[PageLink]:
     """Return links to all pages, in `PAGE_ORDER`."""
     pages: dict[str, GeneratedPage | Article] = {
         **load_articles(tuple(GENERATED_PAGES)),
-        **GENERATED_PAGES,
+        **_list_generated_pages(sells_keys),
     }
     names = [*PAGE_ORDER, *sorted(pages.keys() - set(PAGE_ORDER))]
     return [PageLink(name, pages[name].title, pages[name].about) for name in names]
@@ -94,7 +101,7 @@ def list_page_links() -> list[PageLink]:
 def build_page_values(name: str, facts: ReferenceFacts) -> tuple[str, Values]:
     """Return the template and values of a page; KeyError if there is no such page."""
     if name in GENERATED_PAGES:
-        generated = GENERATED_PAGES[name]
+        generated = _list_generated_pages(facts.mode is not None)[name]
         values = {
             "title": generated.title,
             "about": generated.about,
@@ -132,15 +139,18 @@ def _build_tool_section(
 
 
 def _build_rest_values(facts: ReferenceFacts) -> Values:
-    paths = build_openapi(facts.base_url, facts.coverage)["paths"]
+    sells_keys = facts.mode is not None
+    endpoints = list_endpoints(sells_keys=sells_keys)
+    paths = build_openapi(facts.base_url, facts.coverage, sells_keys=sells_keys)["paths"]
     return {
         "parts": [
-            _build_endpoint_section(one, paths[one.path], facts.base_url) for one in ENDPOINTS
+            _build_endpoint_section(one, paths[one.path], facts.base_url) for one in endpoints
         ],
         "error": list_shapes(ErrorBody)[0],
+        "meanings": ERROR_MEANINGS,
         "daily_limit": facts.daily_limit,
         "headings": [
-            *(_make_heading(one.operation_id, f"{one.method} {one.path}") for one in ENDPOINTS),
+            *(_make_heading(one.operation_id, f"{one.method} {one.path}") for one in endpoints),
             _make_heading("errors", "Errors"),
         ],
     }
@@ -230,3 +240,12 @@ GENERATED_PAGES = {
         _build_rest_values,
     ),
 }
+
+# With billing off, the page of the purchase has only the note on how the operator creates keys.
+ACCESS_PAGE = GENERATED_PAGES["buy"]._replace(
+    title="API keys", about="Who creates the keys of this deployment."
+)
+
+
+def _list_generated_pages(sells_keys: bool) -> dict[str, GeneratedPage]:
+    return GENERATED_PAGES if sells_keys else GENERATED_PAGES | {"buy": ACCESS_PAGE}

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from access.plan import ASK_OPERATOR_HINT
 from access.sign_in import LINK_MINUTES, SIGN_IN_PATH, SignIn
 from serving.tool_runner import ToolRunner
 from web.forms import read_form
@@ -18,7 +19,7 @@ def build_sign_in_routes(
     sign_in: SignIn, sessions: Sessions, runner: ToolRunner, outbox: Path | None
 ) -> list[Route]:
     """Return the routes of signing in and out; pages name the `outbox` folder if there is one."""
-    pages = _SignInPages(sign_in, sessions, outbox)
+    pages = _SignInPages(sign_in, sessions, outbox, sells_keys=runner.context.sells_keys)
     return [
         build_page_route("/sign-in", runner, pages.request_link, "GET", "POST"),
         build_page_route(f"{SIGN_IN_PATH}{{link_token}}", runner, pages.use_link, "GET", "POST"),
@@ -27,10 +28,13 @@ def build_sign_in_routes(
 
 
 class _SignInPages:
-    def __init__(self, sign_in: SignIn, sessions: Sessions, outbox: Path | None) -> None:
+    def __init__(
+        self, sign_in: SignIn, sessions: Sessions, outbox: Path | None, *, sells_keys: bool
+    ) -> None:
         self._sign_in = sign_in
         self._sessions = sessions
         self._outbox = outbox
+        self._sells_keys = sells_keys
 
     async def request_link(self, request: Request) -> Response:
         """Show the form, or accept it and then e-mail a link."""
@@ -39,7 +43,13 @@ class _SignInPages:
         if await self._sessions.find_viewer(request) is not None:
             return redirect_to(request, HOME_PATH)
         return render_page(
-            request, "sign_in.html", title="Sign in", here=HOME_PATH, minutes=LINK_MINUTES
+            request,
+            "sign_in.html",
+            title="Sign in",
+            here=HOME_PATH,
+            minutes=LINK_MINUTES,
+            sells_keys=self._sells_keys,
+            ask_operator=ASK_OPERATOR_HINT,
         )
 
     async def use_link(self, request: Request) -> Response:

@@ -104,15 +104,9 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
 
     ApiError `unavailable` if none has been published.
     """
-    # A snapshot's own coverage comes first, so that counts and `meta` are of the same version.
-    # Without any coverage there is no snapshot either, so context.snapshot() raises the error.
     snapshot = await context.snapshots.snapshot()
-    published = await context.snapshots.coverage() if snapshot is None else snapshot.coverage
-    coverage = published or (await context.snapshot()).coverage
-    assets_by_ticker = {asset.ticker: asset for asset in coverage.assets}
-    selected = (
-        assets_by_ticker if query.ticker is None else find_assets(query.ticker, assets_by_ticker)
-    )
+    coverage = await _read_coverage(snapshot, context)
+    selected = _select_assets(query, coverage)
     return CatalogResponse(
         generated_at=format_instant(coverage.published_at),
         note=" ".join([NOTE, *_list_notes(coverage), *_list_ticker_notes(query, selected)]),
@@ -127,6 +121,22 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
         cadence=_build_cadence(coverage),
         meta=_build_meta(coverage, snapshot, context.clock()),
     )
+
+
+async def _read_coverage(snapshot: Snapshot | None, context: Context) -> Coverage:
+    # A snapshot's own coverage comes first, so that counts and `meta` are of the same version.
+    # Without any coverage there is no snapshot either, so context.snapshot() raises the error.
+    published = await context.snapshots.coverage() if snapshot is None else snapshot.coverage
+    return published or (await context.snapshot()).coverage
+
+
+def _select_assets(query: CatalogQuery, coverage: Coverage) -> dict[str, CoveredAsset]:
+    assets_by_ticker = {asset.ticker: asset for asset in coverage.assets}
+    return assets_by_ticker if query.ticker is None else find_assets(query.ticker, assets_by_ticker)
+
+
+async def _check_tickers(query: CatalogQuery, context: Context) -> None:
+    _select_assets(query, await _read_coverage(await context.snapshots.snapshot(), context))
 
 
 def _list_notes(coverage: Coverage) -> Iterable[str]:
@@ -263,5 +273,6 @@ GET_CATALOG = Tool(
     query=CatalogQuery,
     result=CatalogResponse,
     handler=get_catalog,
+    check=_check_tickers,
     requires_key=False,
 )

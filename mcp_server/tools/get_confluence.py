@@ -168,6 +168,11 @@ def _explain_no_votes(query: ConfluenceQuery, snapshot: Snapshot) -> str:
     return reason or explain_missing_reading(snapshot, assets)
 
 
+async def _check_as_of(query: ConfluenceQuery, context: Context) -> None:
+    if query.as_of is not None:
+        context.parse_as_of(query.as_of, await context.snapshot())
+
+
 GET_CONFLUENCE = Tool(
     name="signals_get_confluence",
     title="Assets on which indicators agree",
@@ -175,5 +180,6 @@ GET_CONFLUENCE = Tool(
     query=ConfluenceQuery,
     result=ConfluenceResponse,
     handler=get_confluence,
+    check=_check_as_of,
     meta={"anthropic/maxResultSizeChars": 500_000},
 )

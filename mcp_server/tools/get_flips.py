@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Literal
 
 from mcp_server.tools.empty_results import NO_CALL, explain_coverage, explain_next_call
-from schemas.errors import invalid_parameter_error
 from schemas.flips import (
     Flip,
     FlipGroup,
@@ -18,6 +17,7 @@ from schemas.flips import (
     WindowRules,
 )
 from schemas.vocabulary import HOUR_MS, READING_NAMES, Timeframe, classify_change, format_instant
+from serving.arguments import ArgumentError, Problem
 from serving.context import Context
 from serving.freshness import build_freshness
 from serving.snapshot_cache import Snapshot
@@ -186,17 +186,25 @@ def _build_flip(row: ChangeRow, snapshot: Snapshot) -> Flip:
 def _resolve_hours(query: FlipsQuery) -> int:
     """Return the window's hours.
 
-    ApiError `invalid_parameter` if they exceed the timeframe's maximum. A silently shortened
-    window would look like the requested one.
+    ArgumentError if they exceed the timeframe's maximum. A silently shortened window would look
+    like the requested one.
     """
     window = WINDOW_HOURS[query.timeframe]
     hours = window.default if query.hours is None else query.hours
     if hours > window.max:
-        raise invalid_parameter_error(
-            f"hours: {hours} is above the maximum of {window.max} for timeframe {query.timeframe}; "
-            f"accepted: an integer from 1 to {window.max} with timeframe {query.timeframe}."
+        raise ArgumentError(
+            Problem(
+                "hours",
+                f"hours: {hours} is above the maximum of {window.max} for timeframe "
+                f"{query.timeframe}; accepted: an integer from 1 to {window.max} with timeframe "
+                f"{query.timeframe}",
+            )
         )
     return hours
+
+
+async def _check_hours(query: FlipsQuery, context: Context) -> None:
+    _resolve_hours(query)
 
 
 def _explain_empty(query: FlipsQuery, hours: int, change_count: int, snapshot: Snapshot) -> str:
@@ -222,6 +230,7 @@ GET_FLIPS = Tool(
     query=FlipsQuery,
     result=FlipsResponse,
     handler=get_flips,
+    check=_check_hours,
     # The window ends at the current time, so the result changes between two snapshots.
     depends_on_snapshot=False,
     meta={"anthropic/maxResultSizeChars": 500_000},

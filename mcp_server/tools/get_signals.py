@@ -27,6 +27,7 @@ from schemas.vocabulary import (
     format_instant,
 )
 from serving.argument_values import find_asset, find_indicator, parse_instant_ms
+from serving.arguments import ProblemCollector
 from serving.context import Context
 from serving.freshness import build_freshness, is_recording_over, list_timing_exceptions
 from serving.snapshot_cache import Snapshot
@@ -112,16 +113,26 @@ async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
 
 
 def _build_filter(query: SignalsQuery, snapshot: Snapshot) -> _FeedFilter:
-    since = None if query.since is None else parse_instant_ms("since", query.since)
+    """Return the filter of a query; ArgumentError names every argument that has no valid value."""
+    with ProblemCollector() as problems:
+        ticker = problems.attempt(
+            lambda text: find_asset(text, snapshot.assets).ticker, query.ticker
+        )
+        indicator = problems.attempt(
+            lambda text: find_indicator(text, snapshot.coverage), query.indicator
+        )
+        since = problems.attempt(lambda text: parse_instant_ms("since", text), query.since)
     return _FeedFilter(
         since=since,
         after=max(since or 0, snapshot.market_time - UNIVERSE_RETENTION_MS),
         alerts_after=max(since or 0, snapshot.market_time - ALERTS_RETENTION_MS),
-        ticker=None if query.ticker is None else find_asset(query.ticker, snapshot.assets).ticker,
-        indicator=(
-            None if query.indicator is None else find_indicator(query.indicator, snapshot.coverage)
-        ),
+        ticker=ticker,
+        indicator=indicator,
     )
+
+
+async def _check_filter(query: SignalsQuery, context: Context) -> None:
+    _build_filter(query, await context.snapshot())
 
 
 def _find_matching_tiers(query: SignalsQuery) -> Literal["universe", "alerts", "all"] | None:
@@ -272,5 +283,6 @@ GET_SIGNALS = Tool(
     query=SignalsQuery,
     result=SignalsResponse,
     handler=get_signals,
+    check=_check_filter,
     meta={"anthropic/maxResultSizeChars": 500_000},
 )

@@ -25,6 +25,7 @@ from schemas.vocabulary import (
     format_instant,
 )
 from serving.argument_values import find_assets
+from serving.arguments import ProblemCollector
 from serving.context import Context
 from serving.freshness import build_freshness, find_legacy_keys, format_removed_note
 from serving.snapshot_cache import Snapshot
@@ -48,8 +49,8 @@ Cells = dict[StoredKey, dict[Timeframe, Reading]]
 
 async def get_state(query: StateQuery, context: Context) -> StateResponse:
     """Return the matching readings by ticker, indicator and timeframe."""
+    selected = await _find_selected(query, context)
     snapshot, at = await context.snapshot_at(query.as_of)
-    selected = None if query.ticker is None else find_assets(query.ticker, snapshot.assets)
     states = list(_list_states(snapshot, query, snapshot.assets if selected is None else selected))
     counts = StateCounts(assets=len(states), readings=sum(map(_count_readings, states)))
     notes = list(_list_notes(query, snapshot, selected or {}, states))
@@ -73,6 +74,15 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
         counts=counts,
         meta=meta,
     )
+
+
+async def _find_selected(query: StateQuery, context: Context) -> dict[str, CoveredAsset] | None:
+    """Return the requested assets, None for all; ArgumentError names a bad ticker and as_of."""
+    latest = await context.snapshot()
+    with ProblemCollector() as problems:
+        selected = problems.attempt(lambda text: find_assets(text, latest.assets), query.ticker)
+        problems.attempt(lambda text: context.parse_as_of(text, latest), query.as_of)
+    return selected
 
 
 def _list_states(
@@ -188,5 +198,6 @@ GET_STATE = Tool(
     query=StateQuery,
     result=StateResponse,
     handler=get_state,
+    check=_find_selected,
     meta=_META,
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from access.access_requests import AccessRequests
 from access.claims import Claims
+from access.email_address import normalize_email
 from access.member_keys import MemberKeys
 from access.purchases import ClaimResult, Purchases
 from access.quota import QuotaGuard
@@ -176,6 +178,9 @@ def _build_purchase_handlers(
         accepts_special_use_email=provider.accepts_special_use_email,
     )
     return PurchaseHandlers(
+        check_email=partial(
+            normalize_email, accepts_special_use=provider.accepts_special_use_email
+        ),
         checkout=_report_outcome("checkout", purchases.create_checkout, on_sale),
         claim=_report_outcome("claim", purchases.claim, on_sale),
         request_access=access_requests.submit_request,

@@ -42,6 +42,13 @@ def test_an_address_is_normalized(given: str, taken: str, takes_special_use: boo
         "agent\x00@example.com",
         "agent@exam\u202eple.com",
         "agent@[192.0.2.1]",
+        "agent@[IPv6:2001:db8::1]",
+        "agent@192.0.2.1",
+        "agent@localhost",
+        "agent@test",
+        "a@b",
+        "agent@example.c",
+        "agent@example.1",
         "x" * 65 + "@example.com",
         "a@" + "b." * 126 + "com",
         "ct_" + "A" * 43,
@@ -63,7 +70,7 @@ def test_an_invalid_address_is_refused_without_being_quoted(
 
 @pytest.mark.parametrize(
     "given",
-    ["agent@localhost", "agent@shop.test", "agent@x.invalid", "agent@Host.LOCAL", "a@b.onion"],
+    ["agent@shop.localhost", "agent@shop.test", "agent@x.invalid", "agent@Host.LOCAL", "a@b.onion"],
 )
 def test_a_special_use_address_is_accepted_without_real_money(given: str) -> None:
     local, _, domain = given.partition("@")

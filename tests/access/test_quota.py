@@ -175,7 +175,6 @@ async def test_a_live_key_is_accepted_in_either_header(
 async def test_no_header_is_a_missing_key(quota_guard: QuotaGuard) -> None:
     error = await get_refusal(quota_guard, None)
     assert (error.code, error.status, error.quota) == ("missing_key", 401, None)
-    assert "/api/v1/access/checkout" in error.message
 
 
 @OVER_ONE_STORE
@@ -204,7 +203,6 @@ async def test_a_header_without_a_known_key_is_an_invalid_key(
     await keys.create("agent")
     error = await get_refusal(quota_guard, authorization)
     assert (error.code, error.status, error.quota) == ("invalid_key", 401, None)
-    assert "/api/v1/access/checkout" in error.message
 
 
 @OVER_ONE_STORE

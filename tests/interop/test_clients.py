@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
+from tests.support.later_version import serve_later_version
+from tests.support.response_schemas import ADDED_FIELD
 from tests.support.running_service import RunningService, run_service
 from tests.support.signals_command import COMMAND
 from tools.client_environments import INTEROP_FOLDER, get_node_environment, get_python_environment
@@ -28,6 +30,7 @@ pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 ENDS_WITHIN_S = 120
 CATALOG, USAGE = "signals_get_catalog", "signals_get_usage"
 STATE, SIGNALS = "signals_get_state", "signals_get_signals"
+CONFLUENCE = "signals_get_confluence"
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,16 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 async def reported(
-    client: Client, served: RunningService, *sessions: tuple[str | None, list[tuple[str, Any]]]
+    client: Client,
+    served: RunningService,
+    *sessions: tuple[str | None, list[tuple[str, Any]]],
+    base_url: str | None = None,
 ) -> dict[str, Any]:
     """Run a client on a plan of sessions (key, tools and arguments) and return its report."""
+    base_url = base_url or served.base_url
     plan = {
-        "url": f"{served.base_url}/api/v1/mcp",
-        "bridge": [*COMMAND, "stdio", "--url", served.base_url],
+        "url": f"{base_url}/api/v1/mcp",
+        "bridge": [*COMMAND, "stdio", "--url", base_url],
         "sessions": [
             {
                 "api_key": api_key,
@@ -117,6 +124,23 @@ async def test_it_lists_the_tools_and_calls_every_one(client, served, record_pro
         assert json.loads(result["text"]) == expected, tool
         if client.is_structured:
             assert result["structured"] == expected, tool
+
+
+@pytest.mark.clause("9.21")
+async def test_it_accepts_results_to_which_fields_were_added(client, served, record_property):
+    calls = [
+        (STATE, {"ticker": "BTC", "view": "board"}),
+        (SIGNALS, {"limit": 2}),
+        (CONFLUENCE, {"as_of": "2026-09-30T12:06:20Z"}),
+        *[(tool, {}) for tool in TOOLS_BY_NAME if tool not in (STATE, SIGNALS, CONFLUENCE)],
+    ]
+    async with serve_later_version(served) as base_url:
+        report = await reported(client, served, (served.api_key, calls), base_url=base_url)
+    record_property("interop", json.dumps([report["client"], report["version"], "added fields"]))
+    (session,) = report["sessions"]
+    for (tool, _), result in zip(calls, session["results"], strict=True):
+        assert not result["is_error"], (tool, result)
+        assert ADDED_FIELD in json.loads(result["text"]), tool
 
 
 async def test_every_error_reaches_the_model(client, served, record_property):

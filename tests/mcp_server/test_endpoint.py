@@ -64,6 +64,18 @@ async def test_a_notification_is_accepted_and_not_executed(served):
         assert (response.status_code, response.content) == (202, b"")
 
 
+@pytest.mark.clause("4.14.22")
+@pytest.mark.parametrize("outcome", [{"result": {}}, {"error": {"code": -1, "message": "no"}}])
+async def test_a_posted_response_is_accepted_without_a_body_and_not_counted(served, outcome):
+    before = (await served.call(USAGE))["structuredContent"]["quota"]["used_today"]
+    for request_id in (7, "a", None):
+        body = {"jsonrpc": "2.0", "id": request_id, **outcome}
+        response = await served.post_mcp(body, **served.key_headers)
+        assert (response.status_code, response.content) == (202, b"")
+    after = (await served.call(USAGE))["structuredContent"]["quota"]["used_today"]
+    assert after == before + 1
+
+
 @pytest.mark.clause("4.14.9", "4.14.13")
 @pytest.mark.parametrize("method", ["initialize", "ping", "tools/list"])
 async def test_every_method_but_tools_call_needs_no_key(served, method):
@@ -171,7 +183,12 @@ async def test_a_body_that_is_not_json_is_a_parse_error(served, body):
         ({**PING, "jsonrpc": 2.0}, 1),
         ({"id": 7, "method": "ping"}, 7),
         ({"jsonrpc": "2.0", "id": 7}, 7),
-        ({"jsonrpc": "2.0", "id": 7, "result": {}}, 7),
+        ({"jsonrpc": "2.0", "id": 7, "result": {}, "error": {}}, None),
+        ({"jsonrpc": "2.0", "id": 7, "error": "failed"}, None),
+        ({"jsonrpc": "2.0", "id": 1.5, "result": {}}, None),
+        ({"jsonrpc": "2.0", "result": {}}, None),
+        ({"jsonrpc": "1.0", "id": 7, "result": {}}, None),
+        ([{"jsonrpc": "2.0", "id": 7, "result": {}}], None),
         ({**PING, "method": 5}, 1),
         ({**PING, "id": 1.5}, None),
         ({**PING, "id": 1.0}, None),
@@ -272,6 +289,25 @@ async def test_a_bad_argument_is_refused_with_the_accepted_values(
     assert not [part for part in named if part not in error["message"]], error["message"]
     assert "\n" not in error["message"]
     assert len(error["message"]) < 700
+
+
+@pytest.mark.clause("4.0.5", "4.0.6")
+@pytest.mark.parametrize(
+    ("tool", "arguments", "named"),
+    [
+        (SIGNALS, {"limit": True, "offset": None}, ["limit: true is", "offset: null is"]),
+        (SIGNALS, {"limit": "5", "timeframe": ["1h"]}, ['limit: "5" is', 'timeframe: ["1h"] is']),
+        (SIGNALS, {"tier": {"a": [1, "b"]}}, ['tier: {"a": [1, "b"]} is not accepted']),
+        (STATE, {"view": "a\n\u202eb"}, ['view: "a\\n\\u202eb" is not accepted']),
+        (STATE, {"view": "ek_" + "k" * 43, "x": 1}, ['view: "ek_kkk..." is not', 'argument "x"']),
+        (CATALOG, {"ticker": "BTX", "x": 1}, ['unknown "BTX" (did you mean BTC?)', 'argument "x"']),
+    ],
+)
+async def test_values_are_quoted_as_json_and_every_bad_argument_is_named(
+    served, tool, arguments, named
+):
+    message = error_of(await served.call(tool, arguments))["message"]
+    assert not [part for part in named if part not in message], message
 
 
 @pytest.mark.parametrize(

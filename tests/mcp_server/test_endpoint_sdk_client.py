@@ -4,6 +4,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
+from tests.support.later_version import serve_later_version
+from tests.support.response_schemas import ADDED_FIELD
 from tests.support.running_service import run_service
 from tools.example_market import make_coverage
 
@@ -27,6 +29,21 @@ async def test_the_sdks_client_lists_and_calls_every_tool(served):
             refused = await client.call_tool("signals_get_state", {"ticker": "BTX"})
             assert refused.is_error
             assert "BTC" in refused.content[0].text
+
+
+@pytest.mark.clause("9.21")
+async def test_the_sdks_client_accepts_results_to_which_fields_were_added(served):
+    async with (
+        serve_later_version(served) as base_url,
+        httpx2.AsyncClient(headers=served.key_headers) as http,
+    ):
+        transport = streamable_http_client(f"{base_url}/api/v1/mcp", http_client=http)
+        async with Client(transport, read_timeout_seconds=10) as client:
+            assert len((await client.list_tools()).tools) == len(TOOLS_BY_NAME)
+            for name in TOOLS_BY_NAME:
+                result = await client.call_tool(name, NEEDS.get(name, {}))
+                assert not result.is_error
+                assert result.structured_content[ADDED_FIELD] == 1
 
 
 async def test_the_sdk_client_reads_the_quota_and_when_to_retry(tmp_path):

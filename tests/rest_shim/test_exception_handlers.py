@@ -7,8 +7,10 @@ from starlette.routing import Route
 
 from access.billing.disabled import NoBilling
 from access.quota import QuotaGuard
-from rest_shim.error_catalog import QUOTA_HEADERS
+from rest_shim.endpoints import ENDPOINTS
+from rest_shim.error_catalog import ERROR_MEANINGS, QUOTA_HEADERS
 from rest_shim.exception_handlers import build_exception_handlers
+from schemas.errors import ErrorBody
 from service.http.app import AppConfig, create_app
 from service.http.resources import Resources
 from serving.context import Context
@@ -22,6 +24,7 @@ from tests.support.bad_inputs import KEYED_PATHS
 from tests.support.openapi_document import fetch_document, list_operations, to_documented_path
 from tests.support.running_service import break_usage_counting
 from tests.support.store_homes import open_market_as
+from tools.clauses import ROOT
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -43,9 +46,9 @@ SAID = {
     "revoked_key": (403, "was revoked", "use another key"),
     "not_provisioned": (403, "bought in live mode", "To get a key: POST /api/v1/access/checkout"),
     "rate_limited": (429, "quota of 1 calls is used up", "retry after 42820 seconds"),
-    "invalid_parameter": (400, "timeframe: '2h' is not accepted", "accepted: 1h, 4h, 1d"),
-    "unknown_ticker": (400, "unknown 'BTX'", "did you mean BTC?"),
-    "unknown_indicator": (400, "'macd' is not an indicator", "accepted: trend_oracle"),
+    "invalid_parameter": (400, 'timeframe: "2h" is not accepted', "accepted: 1h, 4h, 1d"),
+    "unknown_ticker": (400, 'unknown "BTX"', "did you mean BTC?"),
+    "unknown_indicator": (400, '"macd" is not an indicator', "accepted: trend_oracle"),
     "unavailable": (503, "The store is unavailable", "Retry after 60 seconds"),
 }
 
@@ -212,6 +215,60 @@ async def test_every_error_value_names_the_fault_and_the_next_step(served):
     assert set(error["enum"]) == set(SAID)
 
 
+@pytest.mark.clause("7.35")
+async def test_status_and_error_together_identify_the_cause(served, tmp_path, monkeypatch):
+    """Send every refusal once: no two have the same pair, and the table lists each pair."""
+    client, own = served.client, served.key_headers
+    scarce = create_app_without_billing(served, daily_limit=1)
+    checkout = await client.post("/api/v1/access/checkout", json={"contact_email": "a@example.org"})
+    await client.post(checkout.json()["checkout_url"], data={"action": "pay"})
+    claim, token = "/api/v1/access/claim", {"claim_token": checkout.json()["claim_token"]}
+    assert (await client.post(claim, json=token)).status_code == 200
+    market = await open_market_as(UnreadableStore, tmp_path / "market.db")
+    unreadable = create_app_without_billing(served, market=market)
+    answers = [
+        await served.get_api("/state?timeframe=2h"),
+        await served.get_api("/signals?ticker=BTX"),
+        await served.get_api("/signals?indicator=macd"),
+        await client.get("/api/v1/state"),
+        await served.get_api("/state", x_api_key="nonsense"),
+        await served.get_api("/state", origin="https://evil.example"),
+        await served.get_api("/state", **await bought(served, "live")),
+        await client.get("/no/such/path"),
+        await client.put("/api/v1/state"),
+        await client.post("/api/v1/mcp", content=b"{}", headers={"accept": "text/html"}),
+        await client.post(claim, json=token),
+        await client.post("/api/v1/mcp", content=b" " * ((1 << 20) + 1)),
+        await client.post("/api/v1/mcp", content=b"{}", headers={"content-type": "text/plain"}),
+        await client.get("/api/v1/state", headers={"host": "evil.example"}),
+        [await failing(served, scarce, "GET", "/api/v1/state") for _ in range(2)][1],
+        await failing(served, unreadable, "GET", "/api/v1/state"),
+    ]
+    await market.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(served.market, "version", lambda: {}["version"])
+        answers.append(await served.get_api("/state"))
+    await served.keys.revoke((await served.keys.list())[0].id)
+    answers.append(await client.get("/api/v1/state", headers=own))
+    pairs = [(answer.status_code, answer.json()["error"]) for answer in answers]
+    assert sorted(pairs) == sorted({(one.status, one.error) for one in ERROR_MEANINGS})
+
+
+@pytest.mark.clause("7.35")
+def test_every_documented_error_is_a_pair_of_the_table():
+    pairs = {(one.status, one.error) for one in ERROR_MEANINGS}
+    assert len(pairs) == len(ERROR_MEANINGS)
+    for endpoint in ENDPOINTS:
+        statuses = [refusal.status for refusal in endpoint.refusals]
+        assert len(statuses) == len(set(statuses)), endpoint.path
+        for refusal in endpoint.refusals:
+            if refusal.body is ErrorBody:
+                assert {(refusal.status, error) for error in refusal.errors} <= pairs
+    guide = (ROOT / "docs" / "agents.md").read_text()
+    for one in ERROR_MEANINGS:
+        assert f"| {one.status} | `{one.error}` | {one.cause} | {one.action} |" in guide
+
+
 @pytest.mark.clause("4.0.4", "4.6.11", "7.1", "7.28", "8.11")
 async def test_before_the_first_compute_readings_are_unavailable(served_empty):
     document = await fetch_document(served_empty)
@@ -267,7 +324,7 @@ async def test_with_billing_off_nothing_is_sold_and_open_claims_wait(served):
     begun = await served.client.post("/api/v1/access/checkout", json=buyer)
     assert begun.status_code == 201
     app = create_app_without_billing(served)
-    claims = [{"claim_token": begun.json()["claim_token"]}, {"claim_token": "ct_nobodys"}]
+    claims = [{"claim_token": begun.json()["claim_token"]}, {"claim_token": "ct_" + "A" * 43}]
     requested = [("checkout", buyer, 503), ("claim", claims[0], 503), ("claim", claims[1], 404)]
     for name, body, status in requested:
         path = f"/api/v1/access/{name}"

@@ -14,6 +14,7 @@ from rest_shim.sample import render_sample
 from serving.json_schema import build_output_schema
 from tests.support.bad_inputs import PATHS, build_path
 from tests.support.openapi_document import fetch_document
+from tests.support.response_schemas import ADDED_FIELD, add_fields, close_schema
 from tests.support.shared_service import served as served
 
 pytestmark = pytest.mark.clause("documents")
@@ -192,7 +193,7 @@ async def test_both_schemas_accept_the_result_and_reject_it_with_any_fault(serve
     success = document.response("GET", f"/api/v1{PATHS[tool]}", 200)
     validators = {
         "tool": jsonschema.Draft202012Validator(
-            build_output_schema(TOOLS_BY_NAME[tool].result),
+            close_schema(build_output_schema(TOOLS_BY_NAME[tool].result)),
             format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER,
         ),
         "openapi": document.build_validator(success["content"]["application/json"]["schema"]),
@@ -215,3 +216,45 @@ async def test_every_field_of_a_schema_occurs_in_the_corrupted_result(served, to
     assert set(fields(build_output_schema(TOOLS_BY_NAME[tool].result))) <= seen
     filled = {dotted(keys) for keys, value in walked(answer) if value not in (None, [], {})}
     assert seen - filled == set()
+
+
+def walked_schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object in a schema except for the maps from field names to schemas."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from walked_schemas(part)
+    if isinstance(schema, dict):
+        yield schema
+        for key, part in schema.items():
+            is_named = key == "properties"
+            yield from walked_schemas(list(part.values()) if is_named else part)
+
+
+@pytest.mark.clause("9.21")
+@pytest.mark.parametrize("tool", CALLS)
+async def test_published_schemas_accept_a_response_to_which_fields_were_added(served, tool):
+    own = build_output_schema(TOOLS_BY_NAME[tool].result)
+    added = add_fields(completed(tool, await answer_of(served, tool)), own)
+    assert json.dumps(added).count(ADDED_FIELD) >= 4
+    document = (await fetch_document(served)).content
+    success = document["paths"][f"/api/v1{PATHS[tool]}"]["get"]["responses"]["200"]
+    published = {**success["content"]["application/json"]["schema"], **document}
+    for schema in (own, published):
+        jsonschema.Draft202012Validator(schema).validate(added)
+
+
+@pytest.mark.clause("9.21")
+async def test_no_schema_of_a_response_is_closed_or_has_a_default(served):
+    tools = (await served.rpc("tools/list"))["result"]["tools"]
+    document = (await fetch_document(served)).content["components"]
+    bodies = {"CheckoutBody", "ClaimBody", "AccessRequestBody", "RpcRequest"}
+    responses = {n: part for n, part in document["schemas"].items() if n not in bodies}
+    assert len(responses) == len(document["schemas"]) - len(bodies)
+    roots = [tool["outputSchema"] for tool in tools] + [responses, document["responses"]]
+    found = list(walked_schemas(roots))
+    assert len(found) > 500
+    for schema in found:
+        assert "default" not in schema
+        assert schema.get("additionalProperties") is not False
+        assert "title" not in schema
+        assert not isinstance(schema.get("type"), list)

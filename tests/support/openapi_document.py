@@ -1,4 +1,7 @@
-"""Reads the served OpenAPI document, resolves references and checks responses against it."""
+"""Reads the served OpenAPI document, resolves references and checks responses against it.
+
+Responses are checked against the closed form of the schemas, which rejects undocumented fields.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +11,7 @@ import jsonschema
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
+from tests.support.response_schemas import close_schema
 from tests.support.running_service import RunningService
 
 Part = dict[str, Any]
@@ -29,7 +33,7 @@ class OpenApiDocument:
 
     def __init__(self, content: Part) -> None:
         self.content = content
-        resource = DRAFT202012.create_resource(content)
+        resource = DRAFT202012.create_resource(close_schema(content))
         self._registry: Registry[Any] = Registry().with_resource("urn:document", resource)
 
     def operations(self) -> Iterator[tuple[str, str, Part]]:
@@ -58,9 +62,9 @@ class OpenApiDocument:
         return part
 
     def build_validator(self, schema: Part) -> jsonschema.Draft202012Validator:
-        """Return a validator of a schema that refers to components."""
+        """Return a validator of the closed form of a schema that refers to components."""
         return jsonschema.Draft202012Validator(
-            _make_references_absolute(schema),
+            _make_references_absolute(close_schema(schema)),
             registry=self._registry,
             format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER,
         )

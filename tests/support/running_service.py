@@ -34,6 +34,7 @@ from store.sql.market_store import MarketStore
 from store.sqlite.access_store import open_sqlite_access
 from tests.doubles.mailbox import Mailbox
 from tests.support.bad_inputs import build_path
+from tests.support.response_schemas import close_schema
 from tests.support.store_homes import open_market_as
 from tools.example_market import NOON, make_coverage, seed_market
 from tools.member_sessions import create_session_cookie
@@ -44,8 +45,8 @@ StoreAddress = Path | str
 
 @cache
 def result_validator(tool: str) -> jsonschema.Draft202012Validator:
-    """Return a validator of a tool's results; check the schema itself first."""
-    schema = build_output_schema(TOOLS_BY_NAME[tool].result)
+    """Return a validator that rejects undocumented fields; check the schema itself first."""
+    schema = close_schema(build_output_schema(TOOLS_BY_NAME[tool].result))
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 

@@ -99,12 +99,12 @@ async def test_the_form_keeps_its_values_and_the_tabs_keep_the_filter(served):
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("timeframe=5h", "timeframe: '5h' is not accepted; accepted: 1h, 4h, 1d."),
+        ("timeframe=5h", 'timeframe: "5h" is not accepted; accepted: 1h, 4h, 1d.'),
         ("asset_class=bond", "accepted: crypto, stock, metal."),
         ("direction=exit", "accepted: bullish, bearish, neutral."),
-        ("indicator=cere", "'cere' is not an indicator; accepted: trend_oracle,"),
+        ("indicator=cere", '"cere" is not an indicator; accepted: trend_oracle,'),
         (f"text={'a' * 61}", "at most 60 characters"),
-        ("text=a&text=b", "'text' is repeated; send it once."),
+        ("text=a&text=b", "text: is repeated; send it once."),
     ],
 )
 async def test_a_bad_value_gets_a_page_that_says_what_is_accepted(

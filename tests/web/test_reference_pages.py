@@ -211,6 +211,6 @@ async def test_texts_of_the_coverage_are_escaped(tmp_path: Path) -> None:
 def test_a_base_url_is_escaped_and_quoted() -> None:
     facts = ReferenceFacts("http://x.example/a b'<i>", None, "test", 10)
     template, values = build_page_values("buy", facts)
-    text = render_template(template, "../", name="buy", links=[], **values)
+    text = render_template(template, "../", name="buy", links=[], sells_keys=True, **values)
     assert "<i>" not in text
     assert shlex.split(Sections(text).code["steps"][0])[1].startswith("http://x.example/a b'<i>/")

@@ -1,6 +1,7 @@
 import pytest
 
-from schemas.vocabulary import INDICATOR_IDS, READING_NAMES, format_instant
+from schemas.vocabulary import DAY_MS, INDICATOR_IDS, READING_NAMES, format_instant
+from serving.argument_values import parse_instant_ms
 from tests.support.bad_inputs import SIGNALS, STATE
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
@@ -281,6 +282,23 @@ async def test_polling_faster_than_the_runs_returns_identical_data(served_alone,
     for answer in (overdue, answers[0]):
         answer["meta"] = {key: answer["meta"][key] for key in answer["meta"].keys() - changed}
     assert overdue == answers[0]
+
+
+@pytest.mark.clause("4.7.34")
+async def test_a_date_is_its_midnight_in_utc(served, transport):
+    day, eve = "2026-09-30", "2026-10-01"
+    found = [
+        (await served.fetch_answer(transport, SIGNALS, since=since))["pagination"]["returned"]
+        for since in (day, f"{day}T00:00Z", eve, f"{eve}T00:00Z")
+    ]
+    assert found == [8, 8, 0, 0]
+    assert parse_instant_ms("since", f" {day} ") == NOON // DAY_MS * DAY_MS
+    past = [
+        await served.fetch_answer(transport, STATE, ticker="BTC", as_of=at)
+        for at in (day, f"{day}T00:00Z")
+    ]
+    assert past[0] == past[1]
+    assert past[0]["as_of"] == "2026-09-29T23:03:00.000Z"
 
 
 @pytest.mark.clause("4.7.11")
