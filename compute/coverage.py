@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import date
 
 from compute.indicators.contract import Indicator
-from compute.sessions import find_close_of_next_trade
+from compute.sessions import find_next_close
 from compute.sources.source import Source
 from compute.universe import Asset, Universe
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
@@ -93,7 +93,7 @@ def _find_end(asset: Asset, source: Source) -> dict[str, int]:
         return {}
     # Longer bars close at the first boundary at or after the close of an hourly bar.
     period_s = TIMEFRAME_DURATIONS_S[native]
-    following = -(-find_close_of_next_trade(asset.session, last) // period_s) * period_s
+    following = -(-find_next_close(asset.session, last) // period_s) * period_s
     return {"last_close": 1000 * last, "outdated_from": 1000 * following}
 
 

@@ -125,14 +125,6 @@ def find_next_close(session: Calendar, after: int) -> int:
     return _find_next_bar(session, after)[1]
 
 
-def find_close_of_next_trade(session: Calendar, after: int) -> int:
-    """Return the close of the first expected bar whose trading ends after an instant."""
-    # The last bar of an exchange's day trades for half an hour but counts as closed later. Bars
-    # recorded on full hours end with that half hour, and lack nothing until the next day.
-    upcoming = list_expected_bars(session, after, after + _MAX_CLOSED_S)
-    return int(upcoming.close_time[upcoming.end_time > after][0])
-
-
 def is_closed(session: Calendar, at: int) -> bool:
     """Return whether no bar is in progress: none began at or before `at` and closes after it."""
     return _find_next_bar(session, at)[0] > at
