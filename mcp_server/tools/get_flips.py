@@ -81,22 +81,17 @@ async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
     notes = [CAPPED_NOTE] if capped else []
     if not groups:
         notes.append(_explain_empty(query, hours, len(newest), snapshot))
+    may_come = not any(NO_CALL in note for note in notes)
+    freshness = build_freshness(
+        snapshot, now, *notes, timeframe=query.timeframe, may_change=may_come
+    )
     return FlipsResponse(
         as_of=format_instant(end),
         query=FlipsEcho(timeframe=query.timeframe, hours=hours, direction=query.direction),
         groups=groups,
         counts=FlipsCounts(groups=len(groups), flips=sum(len(group.flips) for group in groups)),
         capped=capped,
-        meta=FlipsMeta(
-            **build_freshness(
-                snapshot,
-                now,
-                *notes,
-                timeframe=query.timeframe,
-                may_change=not any(NO_CALL in note for note in notes),
-            ),
-            rules=RULES,
-        ),
+        meta=FlipsMeta(**freshness, rules=RULES),
     )
 
 
