@@ -3,6 +3,9 @@
 import math
 import random
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
 
 from compute.coverage import build_coverage as as_served
 from compute.indicators.registry import INDICATORS
@@ -20,7 +23,7 @@ from schemas.vocabulary import (
     Timeframe,
     compute_midnight_s,
 )
-from store.market_rows import ChangeRow
+from store.market_rows import BarBlock, ChangeRow
 from store.sql.market_store import MarketStore
 from tools.example_market import HOUR_MS, NOON, make_batch, make_change
 
@@ -52,9 +55,8 @@ async def fill_full_universe(market: MarketStore) -> None:
     await market.publish_coverage(make_full_coverage())
     rows = list(_generate_rows(random.Random(SEED)))
     await market.commit(make_batch(FIRST, _order_rows(row for row in rows if row.before is None)))
-    await market.commit(
-        make_batch(NOON, _order_rows(row for row in rows if row.before is not None))
-    )
+    changes = _order_rows(row for row in rows if row.before is not None)
+    await market.commit(replace(make_batch(NOON, changes), bars=list(_generate_last_bars())))
 
 
 async def turn_all_daily_readings(market: MarketStore) -> None:
@@ -95,6 +97,14 @@ def _generate_rows(draw: random.Random) -> Iterator[ChangeRow]:
                     before, reading = reading, _draw_next_reading(draw, reading, lean)
                     row = make_change(run, asset.ticker, key, timeframe, reading, before)
                     yield row._replace(price=_draw_price(draw, price))
+
+
+def _generate_last_bars() -> Iterator[BarBlock]:
+    """Yield the newest hourly bar of each asset, of stocks an earlier one."""
+    closed = NOON // HOUR_MS * 3600
+    for asset in load_universe().assets:
+        opened = closed - 3600 * (1 if asset.asset_class == "crypto" else 16)
+        yield BarBlock(asset.ticker, "1h", np.array([opened]), np.ones((1, 5)))
 
 
 def _draw_runs(draw: random.Random, asset: Asset, timeframe: Timeframe) -> Iterator[int]:
