@@ -14,6 +14,7 @@ from access.keys import hash_key
 from access.maintenance import SLEEP_STEP_S, MaintenanceJob, compute_cutoffs
 from store.access_rows import ClaimRow, MembershipRow, RetentionCutoffs
 from store.sql.access_store import AccessStore
+from tests.support.log_lines import drop_requests
 from tests.support.running_service import ManualClock, RunningService, break_usage_counting
 from tests.support.stripe_shop import Purchase, StripeShop
 from tools.example_market import HOUR_MS, NOON
@@ -47,7 +48,7 @@ async def run_maintenance(
             raise OverError
         clock.now += int(seconds * 1000)
 
-    with capture_logs() as logged, pytest.raises(OverError):
+    with capture_logs(processors=[drop_requests]) as logged, pytest.raises(OverError):
         await MaintenanceJob(store, provider, clock, sleep).run()
     return lines
 
@@ -162,7 +163,7 @@ async def test_a_bug_in_a_provider_stops_no_round_and_logs_no_address(shop: Stri
     await shop.buy()
     provider = Breaking()
     provider.mode = "test"
-    with capture_logs() as lines:
+    with capture_logs(processors=[drop_requests]) as lines:
 
         async def sleep(seconds: float) -> None:
             raise OverError
@@ -205,7 +206,7 @@ async def test_a_clock_set_back_stops_no_round(served: RunningService) -> None:
         if len(rounds) == 3:
             raise OverError
 
-    with ExitStack() as broken, capture_logs() as logged:
+    with ExitStack() as broken, capture_logs(processors=[drop_requests]) as logged:
         broken.enter_context(break_usage_counting(served.access))
         with pytest.raises(OverError):
             await MaintenanceJob(served.access, provider, served.clock, sleep).run()

@@ -8,6 +8,7 @@ from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import structlog
+from structlog.typing import EventDict
 
 from service.config.logs import LogFormat, LogLevel, log_to_standard_error
 
@@ -35,3 +36,11 @@ def capture_log(level: LogLevel = "debug", log_format: LogFormat = "json") -> It
     finally:
         structlog.reset_defaults()
         root.handlers[:] = handlers
+
+
+def drop_requests(logger: object, method: str, event: EventDict) -> EventDict:
+    """Leave out the lines of requests; a processor for structlog's `capture_logs`."""
+    # A service in this process logs all that it can, and so do the doubles that it calls.
+    if event["event"] in ("request", "refused"):
+        raise structlog.DropEvent
+    return event
