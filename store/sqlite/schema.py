@@ -191,4 +191,4 @@ def _back_up(path: Path, name: str) -> Path:
 
 
 def _name_copy(path: Path, name: str) -> Path:
-    return path.with_name(f"{path.name}.before-{name}")
+    return path.absolute().with_name(f"{path.name}.before-{name}")
