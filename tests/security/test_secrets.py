@@ -152,6 +152,7 @@ async def test_the_store_is_queried_only_by_hashes(served: RunningService):
     connections = served.access._engine
     for connection in (connections._reader, connections._writer):
         await connection.connection.set_trace_callback(statements.append)
+    connections._direct.set_trace_callback(statements.append)
     for secret in secrets:
         await served.get_api("/usage", x_api_key=secret)
         await served.call("signals_get_usage", headers={"Authorization": f"Bearer {secret}"})
