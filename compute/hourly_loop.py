@@ -80,11 +80,16 @@ class HourlyLoop:
         # replay the bars that its folder gains later.
         await self._store.unlock()
 
+    async def _prune(self) -> None:
+        began = perf_counter()
+        rows = await self._store.prune()
+        log.info("pruned", rows=rows, duration_s=round(perf_counter() - began, 3))
+
     async def _prune_recording(self) -> None:
         """Prune at the end of a recording; its market clock rests, so no row expires later."""
         while True:
             try:
-                log.info("pruned", rows=await self._store.prune())
+                await self._prune()
                 return
             except StoreError as error:
                 log_failure(error)
@@ -110,9 +115,7 @@ class HourlyLoop:
         log_run("run", pipeline, written, began)
         await self._retry_late_assets(pipeline, due, fetched_at)
         if due // DAY_S != self._pruned_day:
-            began = perf_counter()
-            rows = await self._store.prune()
-            log.info("pruned", rows=rows, duration_s=round(perf_counter() - began, 3))
+            await self._prune()
             self._pruned_day = due // DAY_S
 
     async def _retry_late_assets(

@@ -10,21 +10,21 @@ import pytest
 
 from compute.schedule import to_market_ms
 from compute.universe import Universe
-from tests.support.small_market import DAY_S, DENSE, END, HOUR_S, audit_store, replay_bars
+from tests.support.small_market import (
+    DAY_S,
+    DENSE,
+    END,
+    HOUR_S,
+    audit_store,
+    give_sundays_a_bar,
+    replay_bars,
+)
 
 pytestmark = pytest.mark.clause("audit")
 
 CREATED_AT, TICKER, TIMEFRAME, CLOSE = 0, 1, 3, 4
 # DENSE is a Monday.
 MONDAY, WEDNESDAY = DENSE + 7 * DAY_S + 10 * HOUR_S, DENSE + 9 * DAY_S + 10 * HOUR_S
-
-
-def to_earlier_version(universe: Universe) -> Universe:
-    assets = [
-        asset.model_copy(update={"session": "24x7"}) if asset.session == "24x5" else asset
-        for asset in universe.assets
-    ]
-    return Universe(assets=tuple(assets), renamed_on=universe.renamed_on)
 
 
 def is_monday(at: int) -> bool:
@@ -36,7 +36,7 @@ async def test_a_store_with_bars_of_sundays_is_rebuilt_and_keeps_its_rows(
     upgraded_at: int, tmp_path: Path, bars_folder: Path, universe: Universe
 ):
     path = tmp_path / "m.db"
-    before = await replay_bars(path, bars_folder, to_earlier_version(universe), upgraded_at)
+    before = await replay_bars(path, bars_folder, give_sundays_a_bar(universe), upgraded_at)
     metal_days = [
         row for row in before["changes"] if row[TICKER : TIMEFRAME + 1 : 2] == ("XAU", "1d")
     ]

@@ -121,7 +121,7 @@ async def test_a_refused_host_and_origin_are_named_with_the_settings_that_allow_
             await served.get_api("/state", **{header: value}),
         ):
             message = answer.json()["message"]
-            assert repr(value) in message
+            assert json.dumps(value) in message
             assert name in message
             assert "for example" in message
 

@@ -11,6 +11,7 @@ import pytest
 from compute.indicators.llnr import Llnr
 from compute.indicators.registry import INDICATORS
 from compute.universe import Universe
+from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
 from tests.compute.conftest import RunSignals
 from tests.support.case_sampling import sample_cases
 from tests.support.small_market import (
@@ -57,6 +58,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory, universe: Universe) -> D
         asyncio.run(replay_bars(fresh, folder, universe, until))
     copy(fresh, pruned)
     assert asyncio.run(prune(pruned)) > 10
+    migrate(parent / "pruned.db-access", ACCESS_MIGRATIONS)
     return Databases(fresh, pruned)
 
 

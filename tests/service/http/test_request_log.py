@@ -91,7 +91,7 @@ REFUSED = [
         "POST",
         "/api/v1/access/claim",
         refused(404, BAD, "/api/v1/access/claim"),
-        body=b'{"claim_token": "no"}',
+        body=b'{"claim_token": "ct_%b"}' % (b"B" * 43),
     ),
     Case("GET", "/assets/NONE", refused(404, "unknown_ticker", "/assets/{ticker}")),
     Case("GET", "/api/v1", refused(421, BAD), {"Host": "evil.example"}),

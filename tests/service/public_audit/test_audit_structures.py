@@ -397,8 +397,8 @@ def test_a_view_that_breaks_the_contract_is_found_by_every_check(bars_answers, v
     assert findings[0].startswith("one version: a response does not match the API contract")
 
 
-def add_a_member(answers: Responses) -> None:
-    answers.state["assets"][0]["surprise"] = 1
+def quote_a_truth(answers: Responses) -> None:
+    answers.state["meta"]["stale"] = "false"
 
 
 def drop_the_note(answers: Responses) -> None:
@@ -415,7 +415,7 @@ def refer_to_another_host(answers: Responses) -> None:
 
 
 BREACHES: list[tuple[Callable[[Responses], None], str]] = [
-    (add_a_member, "state: $.assets[0] does not match the OpenAPI document: additionalProperties"),
+    (quote_a_truth, "state: $.meta.stale does not match the OpenAPI document: type"),
     (drop_the_note, "alerts page 1: $.meta does not match the OpenAPI document: required"),
 ]
 
