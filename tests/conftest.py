@@ -15,7 +15,6 @@ from pathlib import Path
 import certifi
 import pytest
 import pytest_asyncio
-import structlog
 
 from tests.support.postgres.databases import make_empty_database
 from tests.support.postgres.installations import find_installations
@@ -41,12 +40,6 @@ EXPECTED_SKIPS = re.compile(r"no recorded bars in|nothing is forbidden to root$|
 # The HTTP client imports it at every request; if it is missing, each import searches every folder.
 if find_spec("sniffio") is None:
     sys.modules["sniffio"] = None  # type: ignore[assignment]
-
-
-@pytest.fixture(autouse=True)
-def log_to_standard_error() -> None:
-    """Keep the log of a service in this process out of what a command prints."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(file=sys.stderr))
 
 
 @pytest.fixture(params=["mcp", "rest"])

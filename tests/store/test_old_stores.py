@@ -69,13 +69,17 @@ def drop_meta(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def drop_dexter(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer without what counted the votes of dexter, which no longer agree."""
+    """Return an answer whose results do not count the votes of dexter, which no longer agree."""
     rest = drop_meta(answer)
-    for result in rest.get("results", ()):
-        direction = rest["query"]["direction"]
-        result["agree"] = [v for k, v in result["votes"].items() if k != "dexter"].count(direction)
-        del result["score"]
-    return rest
+    if "results" not in rest:
+        return rest
+    direction = rest["query"]["direction"]
+    counted = [
+        [vote for key, vote in result["votes"].items() if key != "dexter"].count(direction)
+        for result in rest["results"]
+    ]
+    results = zip(rest["results"], counted, strict=True)
+    return rest | {"results": [one | {"agree": agree, "score": 0} for one, agree in results]}
 
 
 async def assert_clean(store: MarketStore, universe: Universe) -> None:

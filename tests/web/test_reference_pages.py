@@ -170,6 +170,7 @@ async def test_the_lines_of_a_client_are_those_of_signals_connect(
     served: RunningService, client: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (lines,) = (await shown(served, "connect")).code[client.name]
+    capsys.readouterr()  # the log of the service
     assert print_registration(client, served.base_url) == 0
     assert lines == capsys.readouterr().out
     assert served.api_key not in lines

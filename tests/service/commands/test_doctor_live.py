@@ -18,6 +18,7 @@ from tests.doubles.venues.server import VenuesDouble, run_venues_double
 from tests.service.commands.test_cli import write_bars
 from tests.support.live_service import START, UNIVERSE, list_universe, open_live_service
 from tests.support.live_settings import KEY, build_live_settings
+from tests.support.log_lines import capture_log
 from tests.support.running_service import ManualClock
 from tests.support.signals_command import COMMAND, build_environment, run_signals
 
@@ -58,7 +59,9 @@ def examined(
         given = build_live_settings(tmp_path, universe, double) | KEY | changed
         env = build_environment(tmp_path, **given)
         settings = Settings.read({n: v for n, v in env.items() if n.startswith("SIGNALS_")})
-        status = await run_doctor(settings, clock)
+        capsys.readouterr()
+        with capture_log():  # The doubles log their requests.
+            status = await run_doctor(settings, clock)
         captured = capsys.readouterr()
         assert captured.err == ""
         checks: Told = {}
