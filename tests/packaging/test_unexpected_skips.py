@@ -30,7 +30,10 @@ def test_d():
 """
 
 
-@pytest.mark.parametrize(("variable", "status", "skipped"), [("", 0, 3), ("1", 1, 1)])
+@pytest.mark.parametrize(
+    ("variable", "status", "skipped"),
+    [pytest.param("", 0, 3, marks=pytest.mark.prove), ("1", 1, 1)],
+)
 def test_an_unexpected_skip_fails_only_on_request(
     tmp_path: Path, variable: str, status: int, skipped: int
 ) -> None:

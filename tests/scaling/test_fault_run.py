@@ -139,11 +139,12 @@ class Run:
 @pytest.mark.parametrize(
     ("postgres", "size"),
     [
-        *(pytest.param(*major.values, Size(2, 40, 100), marks=major.marks) for major in MAJORS),
-        pytest.param(*MAJORS[0].values, Size(240, 330, 2000), marks=pytest.mark.prove),
+        *(pytest.param(*major.values, Size(2, 40, 100)) for major in MAJORS),
+        pytest.param(*MAJORS[0].values, Size(240, 330, 2000)),
     ],
     indirect=["postgres"],
 )
+@pytest.mark.prove
 async def test_no_fault_costs_a_client_a_row_or_a_call(
     private_postgres: PostgresServer, tmp_path: Path, size: Size
 ):

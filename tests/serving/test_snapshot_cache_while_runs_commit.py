@@ -133,6 +133,7 @@ async def commit_runs(served: RunningService, readers: Iterable[asyncio.Task[Non
     return run
 
 
+@pytest.mark.prove
 async def test_every_result_read_while_runs_commit_is_of_one_version(served: RunningService):
     for run in range(1, 5):
         await served.market.commit(make_batch(NOON + run * HOUR_MS, turned(run)))

@@ -53,7 +53,8 @@ def copy_tree(parent: Path) -> Path:
     return tree
 
 
-@pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgres", marks=pytest.mark.prove)])
+@pytest.mark.prove
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_an_indicator_is_added_by_a_file_and_two_lines_in_two_files(tmp_path: Path, engine: str):
     tree = copy_tree(tmp_path)
     ours = ["tests/store/test_old_stores.py", "tests/store/test_momentum.py"]

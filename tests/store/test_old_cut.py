@@ -90,7 +90,13 @@ async def assert_restated_once(store: MarketStore, clock: ManualClock) -> None:
 
 
 # The runs before the opening, during a day's first bar, within the session, at its end, after it.
-@pytest.mark.parametrize("last", ["08:03", "14:03", "17:03", "20:03", "21:03"])
+@pytest.mark.parametrize(
+    "last",
+    [
+        "17:03",
+        *(pytest.param(f"{h}:03", marks=pytest.mark.prove) for h in ("08", "14", "20", "21")),
+    ],
+)
 async def test_a_simulated_store_of_the_old_cut_is_restated_and_keeps_its_rows(
     open_market: OpenMarket, last: str
 ):
@@ -205,7 +211,9 @@ STOCK = {"asset_class": "stock", "session": "XNAS"}
     [("alpaca", "NVDA", HOUR_S // 2), ("binance", "NVDA/USDT:USDT", HOUR_S)],
     ids=["stock", "perpetual"],
 )
-@pytest.mark.parametrize("last", ["14:03", "17:03", "21:03"])
+@pytest.mark.parametrize(
+    "last", ["21:03", *(pytest.param(f"{h}:03", marks=pytest.mark.prove) for h in ("14", "17"))]
+)
 async def test_a_live_store_of_the_old_cut_is_restated_and_keeps_its_rows(
     double: VenuesDouble,
     clock: ManualClock,

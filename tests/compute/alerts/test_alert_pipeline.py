@@ -100,6 +100,7 @@ def test_the_small_market_publishes_what_the_model_does(whole: Content, bars_fol
     assert {row[TICKER] for row in whole["alerts"]} == {"IBM", "MATIC", "XAU"}  # BTC is too young
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("name", ["generated newest", *list_full_folders()])
 async def test_hard_bars_publish_what_the_model_does(name: str, tmp_path: Path):
     universe, folder = load_universe(), open_bar_set(name).folder

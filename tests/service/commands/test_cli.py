@@ -248,7 +248,8 @@ def test_prune_prints_how_many_rows_it_deleted(tmp_path):
 
 @pytest.mark.clause("1.34", "1.35")
 @pytest.mark.parametrize(
-    "command", ["replay", "serve", pytest.param("compute", marks=pytest.mark.prove)]
+    "command",
+    ["replay", *(pytest.param(name, marks=pytest.mark.prove) for name in ("serve", "compute"))],
 )
 def test_a_recording_is_pruned_at_its_end_like_any_other_store(tmp_path, command):
     bars, source = tmp_path / "bars", f"files:{tmp_path / 'bars'}"

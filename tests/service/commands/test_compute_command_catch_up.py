@@ -44,6 +44,7 @@ def in_the_thread_that_steps() -> bool:
     return threading.current_thread() is not threading.main_thread()
 
 
+@pytest.mark.prove
 async def test_responses_are_stale_while_it_catches_up_and_live_after(market, serve_at_once):
     computed, _ = stored(market)
     clock, may_step = MovedClock(computed + BEHIND_H * HOUR_MS + 60_000), threading.Event()

@@ -369,6 +369,7 @@ async def test_responses_are_stale_once_compute_missed_an_update(market):
     assert stored(market)[0] == computed
 
 
+@pytest.mark.prove
 async def test_a_signal_during_a_run_leaves_no_partial_batch(market, capsys):
     computed, passes = stored(market)
     clock, loop = MovedClock(computed + 60_000), asyncio.get_running_loop()

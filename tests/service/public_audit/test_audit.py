@@ -89,6 +89,7 @@ def assert_clean(done, pages: int) -> None:
     assert "not checked" not in done.stdout
 
 
+@pytest.mark.prove
 def test_hard_bars_are_served_in_views_that_agree(bars_service, tmp_path):
     address, api_key = bars_service
     done = run_audit(tmp_path, address + "/api/v1/", api_key)
