@@ -116,6 +116,7 @@ async def test_a_simulated_store_of_the_old_cut_is_restated_and_keeps_its_rows(
     await assert_restated_once(store, clock)
 
 
+@pytest.mark.prove
 async def test_a_service_that_ends_before_its_commit_restates_at_the_next_start(
     open_market: OpenMarket,
 ):
@@ -136,6 +137,7 @@ async def test_a_service_that_ends_before_its_commit_restates_at_the_next_start(
     await assert_restated_once(store, clock)
 
 
+@pytest.mark.prove
 async def test_a_catch_up_over_two_batches_restates_once(open_market: OpenMarket):
     # Batches end on a grid of forty days, so this one ends within the catch-up.
     batch_end = utc("2026-06-24") // (40 * DAY_S) * 40 * DAY_S
