@@ -7,8 +7,14 @@ from schemas.manifest import ChangelogEntry
 CHANGELOG = (
     ChangelogEntry(
         date=date(2026, 11, 23),
-        additive=True,
+        additive=False,
         changes=[
+            "agree of confluence, min_agree and the ranking count current indicators only; dexter "
+            "stays in votes and total_reporting.",
+            "Candles of stocks end at full UTC hours, so their changes come 3 to 5 minutes after "
+            "each close. Sunday's hours of metals belong to Monday's daily candle.",
+            "meta has ended_assets, and that of state last_bars. meta.note gives the true reason "
+            "of an empty result, and nothing_new_before is null if nothing more can come.",
             "Published response schemas accept added fields.",
             "since and as_of accept a date, which means 00:00Z of that day.",
             "One error names every bad argument, with values quoted as JSON.",
