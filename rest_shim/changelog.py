@@ -7,7 +7,7 @@ from schemas.manifest import ChangelogEntry
 CHANGELOG = (
     ChangelogEntry(
         date=date(2026, 11, 23),
-        additive=False,
+        additive=False,  # agree and two errors changed
         changes=[
             "agree of confluence, min_agree and the ranking count current indicators only; dexter "
             "stays in votes and total_reporting.",
@@ -49,7 +49,7 @@ CHANGELOG = (
     ),
     ChangelogEntry(
         date=date(2026, 9, 27),
-        additive=False,
+        additive=False,  # an asset was removed
         changes=[
             "One asset was removed from coverage because its readings had stopped updating; its "
             "coin continues under a ticker that was already covered. /state still has the last "
