@@ -186,7 +186,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Accept a connection; if there are too many, close the one that has waited longest."""
         super().connection_made(transport)
         self._id_prefix = os.urandom(8).hex().encode()
-        # Not asked for each request, which would cost more than all else that the log adds.
+        # Read once per connection: per request it would cost more than the rest of the logging.
         self.logs_every_request = is_every_request_logged()
         self.exchange_began_at = self.loop.time()
         self._deadline = self.loop.call_later(self.exchange_s, self._expire)
