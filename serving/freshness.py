@@ -25,6 +25,7 @@ MAX_NAMED_TICKERS = 5
 MAX_NAMED_ENDINGS = 3
 
 SIMULATED_NOTE = "Simulated market data: prices and readings are not those of a real market."
+NO_CALL = "Nothing more will come, so do not call again for it."
 STALE_NOTE = "Stale: a scheduled compute is overdue, so readings may be outdated."
 
 
@@ -115,18 +116,15 @@ def _format_tickers(tickers: Sequence[str]) -> str:
 
 
 def build_freshness(
-    snapshot: Snapshot,
-    now: int,
-    *notes: str,
-    timeframe: Timeframe | None = None,
-    may_change: bool = True,
+    snapshot: Snapshot, now: int, *notes: str, timeframe: Timeframe | None = None
 ) -> dict[str, Any]:
     """Return the fields of `Freshness` for a result of one timeframe, by default of all.
 
     `notes` are appended to the general notes; `note` is None if there are none at all. If a note
-    says that nothing more can come, `may_change` is false.
+    contains NO_CALL, `nothing_new_before` is None.
     """
     final, stale = is_final(snapshot), is_stale(snapshot, now)
+    may_change = not any(NO_CALL in note for note in notes)
     return {
         "source": snapshot.coverage.source,
         "simulated": snapshot.coverage.source == "simulated",

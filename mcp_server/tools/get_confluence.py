@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 
 from mcp_server.tools.empty_results import (
-    NO_CALL,
     describe_assets,
     explain_coverage,
     explain_missing_reading,
@@ -76,13 +75,7 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
         ),
         results=results,
         meta=ConfluenceMeta(
-            **build_freshness(
-                snapshot,
-                at,
-                *notes,
-                timeframe=query.timeframe,
-                may_change=not any(NO_CALL in note for note in notes),
-            ),
+            **build_freshness(snapshot, at, *notes, timeframe=query.timeframe),
             legacy_keys=find_legacy_keys(result.votes for result in results),
             rules=RULES,
         ),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from mcp_server.tools.empty_results import NO_CALL, explain_coverage, explain_next_call
+from mcp_server.tools.empty_results import explain_coverage, explain_next_call
 from schemas.flips import (
     Flip,
     FlipGroup,
@@ -81,10 +81,7 @@ async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
     notes = [CAPPED_NOTE] if capped else []
     if not groups:
         notes.append(_explain_empty(query, hours, len(newest), snapshot))
-    may_change = not any(NO_CALL in note for note in notes)
-    freshness = build_freshness(
-        snapshot, now, *notes, timeframe=query.timeframe, may_change=may_change
-    )
+    freshness = build_freshness(snapshot, now, *notes, timeframe=query.timeframe)
     return FlipsResponse(
         as_of=format_instant(end),
         query=FlipsEcho(timeframe=query.timeframe, hours=hours, direction=query.direction),

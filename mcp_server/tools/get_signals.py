@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mcp_server.tools.empty_results import (
-    NO_CALL,
     describe_assets,
     explain_coverage,
     explain_end,
@@ -29,7 +28,12 @@ from schemas.vocabulary import (
 from serving.argument_values import find_asset, find_indicator, parse_instant_ms
 from serving.arguments import ProblemCollector
 from serving.context import Context
-from serving.freshness import build_freshness, is_recording_over, list_timing_exceptions
+from serving.freshness import (
+    NO_CALL,
+    build_freshness,
+    is_recording_over,
+    list_timing_exceptions,
+)
 from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 from store.market_rows import MAX_OFFSET, FeedQuery, FeedRow
@@ -102,7 +106,6 @@ async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
                 context.clock(),
                 *[note] * bool(note),
                 timeframe=timeframe,
-                may_change=note is None or NO_CALL not in note,
             ),
             retention_days=RETENTION_DAYS,
             timing=" ".join([TIMING_NOTE, *list_timing_exceptions(snapshot.coverage)]),

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mcp_server.tools.empty_results import (
-    NO_CALL,
     describe_assets,
     explain_coverage,
     explain_end,
@@ -27,7 +26,12 @@ from schemas.vocabulary import (
 from serving.argument_values import find_assets
 from serving.arguments import ProblemCollector
 from serving.context import Context
-from serving.freshness import build_freshness, find_legacy_keys, format_removed_note
+from serving.freshness import (
+    NO_CALL,
+    build_freshness,
+    find_legacy_keys,
+    format_removed_note,
+)
 from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 
@@ -60,7 +64,6 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
             at,
             *notes,
             timeframe=query.timeframe,
-            may_change=not any(NO_CALL in note for note in notes),
         ),
         last_bars=_group_last_bars(snapshot, states),
         not_covered=_find_not_covered(snapshot, selected or {}),
