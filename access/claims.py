@@ -1,13 +1,28 @@
-"""Unredeemed checkouts: fetches their payment status and exchanges a paid one for its key."""
+"""Checkouts: fetches their payment status and exchanges a paid one for its one key."""
 
 import asyncio
+import hmac
+import secrets
+from base64 import urlsafe_b64encode
 
-from access.billing.provider import FailedPayment, Payment, Provider, SettledPayment
+import structlog
+
+from access.billing.provider import (
+    BillingError,
+    FailedPayment,
+    Payment,
+    Provider,
+    SettledPayment,
+)
 from access.keys import generate_key, hash_key
+from access.memberships import revoke_if_ended
 from access.single_flight_cache import SingleFlightCache, call_provider
 from schemas.clock import Clock
-from store.access_rows import ClaimRow, MembershipRow, normalize_email
+from schemas.purchase import CLAIM_REPEAT_DURATION_S
+from store.access_rows import ClaimRow, MembershipRow, Redemption, normalize_email
 from store.sql.access_store import AccessStore
+
+log = structlog.get_logger("billing")
 
 # Checkouts checked per mailbox, newest first; each costs several requests to the processor.
 MAX_CLAIMS_CHECKED = 5
@@ -25,6 +40,7 @@ class Claims:
         self._provider = provider
         self._clock = clock
         self._payments = SingleFlightCache[Payment](clock, self._get_ttl_ms)
+        self._redemptions = set[asyncio.Task[bool]]()
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
         """Return the payment of a claim; raise ApiError 503 if the processor is unavailable."""
@@ -50,9 +66,39 @@ class Claims:
             and normalize_email(payment.contact_email) == normalize_email(email)
         ]
 
-    async def redeem(self, claim: ClaimRow, payment: SettledPayment) -> str | None:
-        """Create the one key of a paid claim and return it; None if it was already redeemed."""
-        api_key, now = generate_key(), self._clock()
+    async def create_key(self, claim: ClaimRow, payment: SettledPayment) -> str | None:
+        """Create the one key of a paid claim and return it; it cannot be shown again.
+
+        Return None if the claim was already redeemed, or if the payment has just been reversed.
+        """
+        api_key = generate_key()
+        return api_key if await self._redeem(claim, payment, api_key, None) else None
+
+    async def redeem(self, claim: ClaimRow, payment: SettledPayment, claim_token: str) -> None:
+        """Create the one key of a paid claim, unless it was already redeemed; see `derive_key`."""
+        key_salt = secrets.token_bytes(32)
+        await self._redeem(claim, payment, derive_key(claim_token, key_salt), key_salt)
+
+    async def _redeem(
+        self, claim: ClaimRow, payment: SettledPayment, api_key: str, key_salt: bytes | None
+    ) -> bool:
+        # A client that disconnects after the commit must not cancel the check that follows it.
+        redemption = asyncio.create_task(self._store_key(claim, payment, api_key, key_salt))
+        self._redemptions.add(redemption)
+        redemption.add_done_callback(self._on_redeemed)
+        return await asyncio.shield(redemption)
+
+    def _on_redeemed(self, redemption: asyncio.Task[bool]) -> None:
+        self._redemptions.discard(redemption)
+        if not redemption.cancelled():
+            # Retrieve it: if the caller was cancelled, asyncio would log it as never retrieved.
+            redemption.exception()
+
+    async def _store_key(
+        self, claim: ClaimRow, payment: SettledPayment, api_key: str, key_salt: bytes | None
+    ) -> bool:
+        """Store membership and key; return whether this created a key that works."""
+        now = self._clock()
         member = MembershipRow(
             provider=claim.provider,
             mode=claim.mode,
@@ -62,9 +108,16 @@ class Claims:
             billing=claim.billing,
             created_at=now,
         )
-        if not await self._store.redeem_claim(claim, member, hash_key(api_key), now):
-            return None
-        return api_key
+        if not await self._store.redeem_claim(claim, member, hash_key(api_key), now, key_salt):
+            return False
+        # A webhook that arrived between the check of the payment and the commit found no membership
+        # to end, so the status is checked again.
+        try:
+            return not await revoke_if_ended(self._store, self._provider, member, now)
+        except BillingError as error:
+            # The buyer has paid and gets the key. The daily maintenance checks it again.
+            log.warning("membership_not_checked", why=str(error))
+            return True
 
     async def _query_provider(self, claim: ClaimRow) -> Payment:
         # The operator may have changed the processor or mode since. The claim then fails instead of
@@ -78,3 +131,38 @@ class Claims:
     def _get_ttl_ms(self, payment: Payment) -> int:
         # A paid claim is redeemed at once, so a refund that comes next must be seen.
         return 0 if isinstance(payment, SettledPayment) else self._provider.pending_ttl_ms
+
+
+def derive_key(claim_token: str, key_salt: bytes) -> str:
+    """Return the key that a claim token gives: an HMAC of both, as random as other keys.
+
+    Neither the stored salt without the token nor the token without the salt gives the key, so a
+    claim can be repeated although neither key nor token is stored, and the service can refuse it.
+    """
+    return derive_secret("ek_", claim_token, key_salt)
+
+
+def derive_secret(prefix: str, secret: str, salt: bytes) -> str:
+    """Return another secret that follows from a secret and a salt: 256 bits after the prefix."""
+    digest = hmac.digest(secret.encode(), salt, "sha256")
+    return f"{prefix}{urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+def explain_lost_key(redemption: Redemption, now: int) -> str | None:
+    """Return why a redeemed claim no longer gives its key, or None if it still does.
+
+    The reason continues "was already redeemed, and ...". `now` is epoch ms.
+    """
+    # Whoever has the token gets the key, as before the claim; so this ends early, and at the latest
+    # when the buyer is sure to have the key.
+    if redemption.key_hash is None:
+        return "its payment had already given a key"
+    if redemption.revoked_at is not None:
+        return "its key was revoked"
+    if redemption.is_used:
+        return "its key has been used since"
+    if redemption.key_salt is None:
+        return "its key was shown elsewhere"
+    if now - redemption.redeemed_at >= CLAIM_REPEAT_DURATION_S * 1000:
+        return f"that was more than {CLAIM_REPEAT_DURATION_S // 60} minutes ago"
+    return None

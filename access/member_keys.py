@@ -128,15 +128,19 @@ class MemberKeys:
         """Create the one key of a paid checkout and return it; it cannot be shown again.
 
         Raise ApiError 404 if the mailbox has no such checkout, 409 if another client has just
-        redeemed it, 503 if the processor is unavailable.
+        redeemed it or its payment was just reversed, 503 if the processor is unavailable.
         """
         # For buyers whose agent lost the claim token. Redeeming is the same statement as with the
-        # token, so only the first of the two gets the key.
+        # token, so only the first of the two gets the key. This one is random and cannot be shown
+        # again, because no token was given to derive it from; the member can create another.
         for claim, payment in await self._claims.list_unredeemed(email):
             if claim.id == claim_id:
-                api_key = await self._claims.redeem(claim, payment)
+                api_key = await self._claims.create_key(claim, payment)
                 if api_key is None:
-                    raise _conflict_error("Another client has just created the key of this payment")
+                    raise _conflict_error(
+                        "Another client has just created the key of this payment, or the payment "
+                        "was reversed. Reload the page to see which"
+                    )
                 return api_key
         raise _not_found_error("payment without a key")
 

@@ -11,13 +11,14 @@ log = structlog.get_logger("billing")
 
 async def revoke_if_ended(
     store: AccessStore, provider: Provider, member: MembershipRow, now: int
-) -> None:
+) -> bool:
     """Revoke a membership's keys if the processor reports that it has ended; `now` is epoch ms.
 
-    An ended membership never becomes active again. Raise BillingError if the processor is
-    unavailable.
+    Return whether it has ended; it never becomes active again. Raise BillingError if the processor
+    is unavailable.
     """
     reason = (await provider.fetch_status(member)).ended_reason
     if reason is not None:
         keys = await store.end_membership(member, now, reason)
         log.info("membership_ended", subscription=member.subscription, why=reason, keys=keys)
+    return reason is not None

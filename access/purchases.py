@@ -1,10 +1,12 @@
-"""Sells keys: a checkout returns a one-time claim token, exchanged for one key when paid."""
+"""Sells keys: a checkout returns a claim token, which is exchanged for one key when paid."""
 
+import json
 import secrets
+from dataclasses import replace
 from hashlib import sha256
 
 from access.billing.provider import FailedPayment, Order, Provider, SettledPayment
-from access.claims import Claims
+from access.claims import Claims, derive_key, derive_secret, explain_lost_key
 from access.email_address import parse_contact_email
 from access.plan import PRICES_USD
 from access.single_flight_cache import call_provider
@@ -14,6 +16,8 @@ from schemas.errors import ApiError
 from schemas.purchase import (
     CLAIM_POLL_DURATION_S,
     CLAIM_POLL_INTERVAL_S,
+    CLAIM_REPEAT_DURATION_S,
+    IDEMPOTENCY_DURATION_S,
     ActiveClaim,
     CheckoutBody,
     CheckoutResponse,
@@ -24,7 +28,7 @@ from schemas.purchase import (
     Plan,
 )
 from schemas.vocabulary import format_instant
-from store.access_rows import ClaimRow
+from store.access_rows import ClaimRow, IdempotencyRow
 from store.sql.access_store import AccessStore
 
 ClaimResult = ActiveClaim | PendingClaim
@@ -53,80 +57,135 @@ class Purchases:
         self._dashboard_url = f"{base_url}/settings/api-access"
         self._daily_limit = daily_limit
 
-    async def create_checkout(self, body: CheckoutBody, address: str) -> CheckoutResponse:
+    async def create_checkout(
+        self, body: CheckoutBody, address: str, idempotency_key: str | None = None
+    ) -> CheckoutResponse:
         """Open a checkout and return its URL and claim token, which is stored only as a hash.
 
-        `address` is the client's IP address. Raise ApiError 400 for a bad e-mail address, 429 if
-        the client opened too many checkouts, 503 if the processor is unavailable.
+        `address` is the client's IP address. The same body with the same `idempotency_key` returns
+        the same checkout for IDEMPOTENCY_DURATION_S. Raise ApiError 400 for a bad e-mail address,
+        409 if the key came with another body, 429 if the client opened too many checkouts, 503 if
+        the processor is unavailable.
         """
         email = parse_contact_email(
             body.contact_email, accepts_special_use=self._provider.accepts_special_use_email
         )
-        await self._throttle.take_attempt(address)
         order = Order(secrets.token_hex(16), email, body.billing, body.agent_name)
+        if idempotency_key is not None:
+            return await self._repeat_checkout(order, address, idempotency_key)
+        await self._throttle.take_attempt(address)
+        claim_token = f"ct_{secrets.token_urlsafe(32)}"
+        return await self._open_checkout(order, claim_token, None)
+
+    async def _repeat_checkout(
+        self, order: Order, address: str, idempotency_key: str
+    ) -> CheckoutResponse:
+        """Return the checkout that was opened with an Idempotency-Key, opening it if necessary."""
+        now = self._clock()
+        expired_at = now - IDEMPOTENCY_DURATION_S * 1000
+        new_row = IdempotencyRow(
+            key_hash=_hash_json(self._provider.name, self._provider.mode, idempotency_key),
+            order_hash=_hash_json(order.contact_email, order.billing, order.agent_name),
+            claim_id=order.claim_id,
+            created_at=now,
+        )
+        row = await self._store.find_idempotency_key(new_row.key_hash, expired_at)
+        if row is not None and row.checkout_url and row.order_hash == new_row.order_hash:
+            # A repeated response opens nothing, so it is no attempt.
+            claim_token = _derive_claim_token(idempotency_key, row.claim_id)
+            claim = await self._store.find_claim(_hash_token(claim_token))
+            assert claim is not None, "a claim outlives its idempotency key"
+            return self._build_checkout(claim, row.checkout_url, claim_token)
+        await self._throttle.take_attempt(address)
+        row = await self._store.reserve_idempotency_key(new_row, expired_at)
+        if row.order_hash != new_row.order_hash:
+            raise _idempotency_conflict_error()
+        # Requests at the same time, and one after a crash, open the same order with the same token.
+        # The processor opens it once, so all of them return the same response.
+        order = replace(order, claim_id=row.claim_id)
+        claim_token = _derive_claim_token(idempotency_key, row.claim_id)
+        try:
+            return await self._open_checkout(order, claim_token, row)
+        except ApiError:
+            # The processor may repeat its failure for this order, so a retry begins another one.
+            await self._store.release_idempotency_key(row)
+            raise
+
+    async def _open_checkout(
+        self, order: Order, claim_token: str, row: IdempotencyRow | None
+    ) -> CheckoutResponse:
         session = await call_provider(self._provider.open_session(order))
         mode = self._provider.mode
         assert mode is not None, "a provider that opens sessions has a mode"
-        claim_token = f"ct_{secrets.token_urlsafe(32)}"
-        await self._store.create_claim(
-            ClaimRow(
-                id=order.claim_id,
-                token_hash=_hash_token(claim_token),
-                provider=self._provider.name,
-                mode=mode,
-                session=session.id,
-                contact_email=email,
-                billing=order.billing,
-                agent_name=order.agent_name,
-                created_at=self._clock(),
-                expires_at=session.expires_at,
-            )
+        claim = ClaimRow(
+            id=order.claim_id,
+            token_hash=_hash_token(claim_token),
+            provider=self._provider.name,
+            mode=mode,
+            session=session.id,
+            contact_email=order.contact_email,
+            billing=order.billing,
+            agent_name=order.agent_name,
+            created_at=self._clock(),
+            expires_at=session.expires_at,
         )
+        await self._store.create_claim(claim, row and replace(row, checkout_url=session.url))
+        return self._build_checkout(claim, session.url, claim_token)
+
+    def _build_checkout(
+        self, claim: ClaimRow, checkout_url: str, claim_token: str
+    ) -> CheckoutResponse:
         return CheckoutResponse(
             status="checkout_created",
-            mode=mode,
-            checkout_url=session.url,
+            mode=claim.mode,
+            checkout_url=checkout_url,
             claim_token=claim_token,
-            plan=Plan(tier="premium", billing=order.billing, amount_usd=PRICES_USD[order.billing]),
+            plan=Plan(tier="premium", billing=claim.billing, amount_usd=PRICES_USD[claim.billing]),
             next_step=NextStep(
                 call=f"POST {self._api_url}/access/claim",
                 body_field="claim_token",
                 every_seconds=CLAIM_POLL_INTERVAL_S,
                 for_seconds=CLAIM_POLL_DURATION_S,
-                expires_at=format_instant(session.expires_at),
+                expires_at=format_instant(claim.expires_at),
             ),
         )
 
     async def claim(self, body: ClaimBody, address: str) -> ClaimResult:
         """Redeem a claim token for its key, or return that the payment is pending.
 
-        Raise ApiError 404 if the token is unknown or its checkout failed, 409 if it was already
-        redeemed.
+        A repeated claim returns the same key again until its first use, for at most
+        CLAIM_REPEAT_DURATION_S. Raise ApiError 404 if the token is unknown or its checkout failed,
+        409 if its key can no longer be returned.
         """
         claim = await self._store.find_claim(_hash_token(body.claim_token))
         if claim is None:
             raise self._no_key_error(
                 "no checkout has this token. Check that it was copied whole, or"
             )
-        if claim.redeemed_at is not None:
-            raise self._already_redeemed_error()
-        # A client that disconnects cancels only its own claim, not the shared check. The first one
-        # that is still connected redeems, so a timeout and a retry lose no paid key.
-        payment = await self._claims.fetch_payment(claim)
-        if isinstance(payment, SettledPayment):
-            return await self._redeem(claim, payment)
-        if isinstance(payment, FailedPayment):
-            raise self._no_key_error(f"this checkout {payment.reason}, so it gives no key:")
-        return self._build_pending()
+        if claim.redeemed_at is None:
+            # A client that disconnects cancels only its own claim, not the shared check.
+            payment = await self._claims.fetch_payment(claim)
+            if isinstance(payment, FailedPayment):
+                raise self._no_key_error(f"this checkout {payment.reason}, so it gives no key:")
+            if not isinstance(payment, SettledPayment):
+                return self._build_pending()
+            await self._claims.redeem(claim, payment, body.claim_token)
+        return await self._build_active(claim, body.claim_token)
 
-    async def _redeem(self, claim: ClaimRow, payment: SettledPayment) -> ActiveClaim:
-        api_key = await self._claims.redeem(claim, payment)
-        if api_key is None:
-            raise self._already_redeemed_error()
+    async def _build_active(self, claim: ClaimRow, claim_token: str) -> ActiveClaim:
+        """Return the response to a redeemed claim, the same one to the first claim and to others.
+
+        The payment is not checked: if it is reversed, the key is revoked, which is read here.
+        """
+        redemption = await self._store.find_redemption(claim.id)
+        assert redemption is not None, "a redeemed claim stays redeemed"
+        if reason := explain_lost_key(redemption, self._clock()):
+            raise self._already_redeemed_error(reason, redemption.ended_reason)
+        assert redemption.key_salt is not None, "explain_lost_key refuses a claim without a salt"
         return ActiveClaim(
             status="active",
             mode=claim.mode,
-            api_key=api_key,
+            api_key=derive_key(claim_token, redemption.key_salt),
             usage=KeyUsage(
                 header="Authorization: Bearer <API_KEY>",
                 daily_limit=self._daily_limit,
@@ -134,8 +193,9 @@ class Purchases:
                 start_here=f"Register the MCP server {self._api_url}/mcp and call "
                 f"signals_get_state with a ticker, or GET {self._api_url}/state?ticker=BTC",
             ),
-            store_this="Store api_key now: it is shown only once and cannot be recovered. The "
-            f"buyer can create more keys at {self._dashboard_url}.",
+            store_this="Store api_key now. Repeating this claim returns it again for "
+            f"{CLAIM_REPEAT_DURATION_S // 60} minutes and until its first use; afterwards it "
+            f"cannot be recovered. The buyer can create more keys at {self._dashboard_url}.",
             docs=self._api_url,
             catalog=f"{self._api_url}/catalog",
         )
@@ -150,19 +210,47 @@ class Purchases:
         )
 
     def _no_key_error(self, reason: str) -> ApiError:
-        # With billing off, no checkout can be started.
-        sells_keys = self._provider.mode is not None
-        checkout = f"start again with POST {self._api_url}/access/checkout."
-        message = f"claim_token: {reason} {checkout if sells_keys else 'contact the operator.'}"
+        message = f"claim_token: {reason} {self._describe_new_purchase()}"
         return ApiError("invalid_parameter", message, 404)
 
-    def _already_redeemed_error(self) -> ApiError:
+    def _describe_new_purchase(self) -> str:
+        # With billing off, no checkout can be started.
+        if self._provider.mode is None:
+            return "contact the operator."
+        return f"start again with POST {self._api_url}/access/checkout."
+
+    def _already_redeemed_error(self, reason: str, ended_reason: str | None) -> ApiError:
+        action = (
+            f"The buyer can create another key at {self._dashboard_url} without paying again."
+            if ended_reason is None
+            else f"The membership has ended, because {ended_reason}: "
+            f"{self._describe_new_purchase()}"
+        )
         return ApiError(
             "invalid_parameter",
-            "claim_token: was already redeemed; its key was shown once and is not recoverable. "
-            f"The buyer can create another key at {self._dashboard_url} without paying again.",
+            f"claim_token: was already redeemed, and {reason}; the key is not recoverable. "
+            f"{action}",
             409,
         )
+
+
+def _idempotency_conflict_error() -> ApiError:
+    return ApiError(
+        "invalid_parameter",
+        "Idempotency-Key: was used with another body in the last "
+        f"{IDEMPOTENCY_DURATION_S // 3600} hours. Repeat that body, or send another key.",
+        409,
+    )
+
+
+def _derive_claim_token(idempotency_key: str, claim_id: str) -> str:
+    # The key is not stored, so the stored row does not give the token. Whoever knows key and body
+    # does get it, which is why a key must be long and the documents advise a random one.
+    return derive_secret("ct_", idempotency_key, claim_id.encode())
+
+
+def _hash_json(*parts: str | None) -> bytes:
+    return sha256(json.dumps(parts).encode()).digest()
 
 
 def _hash_token(claim_token: str) -> bytes:

@@ -59,7 +59,10 @@ ERROR_MEANINGS = (
     ErrorMeaning(405, "invalid_parameter", "The path has no such method.", "See Allow."),
     ErrorMeaning(406, "invalid_parameter", "Accept excludes JSON.", "Accept application/json."),
     ErrorMeaning(
-        409, "invalid_parameter", "The claim token was redeemed.", "Use the key that it gave."
+        409,
+        "invalid_parameter",
+        "The claim token was redeemed, or the Idempotency-Key had another body.",
+        "Use the key that it gave, or send another Idempotency-Key.",
     ),
     ErrorMeaning(413, "invalid_parameter", "The body exceeds 1 MiB.", "Send a smaller one."),
     ErrorMeaning(415, "invalid_parameter", "The body is not JSON.", "Send application/json."),
@@ -147,7 +150,15 @@ UNKNOWN_CLAIM_TOKEN = Refusal(
     "Unknown claim_token, or its checkout was cancelled or has expired.",
 )
 CLAIM_REDEEMED = Refusal(
-    "ClaimRedeemed", 409, "The claim_token was already redeemed. The key is not recoverable."
+    "ClaimRedeemed",
+    409,
+    "The claim_token was already redeemed, and its key was used, was revoked or is older than 10 "
+    "minutes. The key is not recoverable.",
+)
+IDEMPOTENCY_CONFLICT = Refusal(
+    "IdempotencyConflict",
+    409,
+    "The Idempotency-Key was sent with another body in the last 24 hours.",
 )
 
 RPC_VERSION = Refusal(

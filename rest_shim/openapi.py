@@ -7,6 +7,7 @@ from mcp_server.endpoint import SUPPORTED_VERSIONS
 from rest_shim.endpoints import (
     CALL_MCP,
     CLAIM_KEY,
+    CREATE_CHECKOUT,
     GET_LEGAL,
     Endpoint,
     SuccessResponse,
@@ -16,7 +17,7 @@ from rest_shim.error_catalog import QUOTA_HEADERS
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
 from rest_shim.openapi_components import SAMPLE_NAME, build_components, build_header_refs, build_ref
 from schemas.coverage import Coverage
-from schemas.purchase import CheckoutResponse
+from schemas.purchase import IDEMPOTENCY_KEY_PATTERN, CheckoutResponse
 from schemas.signals import SignalsResponse
 from serving.http import JSON
 from serving.json_schema import build_input_schema
@@ -41,6 +42,12 @@ MCP_CALL = {
     "params": {"name": "signals_get_state", "arguments": {"ticker": "BTC"}},
 }
 NOT_MODIFIED_TEXT = "The response still matches If-None-Match. The call counts if it needs a key."
+IDEMPOTENCY_KEY_SCHEMA = {
+    "type": "string",
+    "pattern": IDEMPOTENCY_KEY_PATTERN,
+    "description": "A secret that nobody can guess, such as a random UUID. For 24 hours the same "
+    "key with the same body returns the same checkout with its claim_token.",
+}
 CLAIM_LINK = {
     "operationId": CLAIM_KEY.operation_id,
     "description": "After payment at checkout_url, the claim_token is exchanged for the API key.",
@@ -106,6 +113,8 @@ def _build_parameters(endpoint: Endpoint, coverage: Coverage | None) -> list[Jso
     if endpoint is CALL_MCP:
         versions = {"type": "string", "enum": list(SUPPORTED_VERSIONS)}
         return [_build_parameter("MCP-Protocol-Version", versions, "header")]
+    if endpoint is CREATE_CHECKOUT:
+        return [_build_parameter("Idempotency-Key", IDEMPOTENCY_KEY_SCHEMA, "header")]
     if endpoint.tool is None:
         return []
     arguments: dict[str, JsonObject] = build_input_schema(endpoint.tool.query, coverage)[
@@ -119,9 +128,9 @@ def _build_parameter(name: str, schema: JsonObject, location: str) -> JsonObject
     description = (
         {"description": value_schema.pop("description")} if "description" in value_schema else {}
     )
-    if value_schema["type"] == "string" and not value_schema.keys() & {"enum", "format"}:
+    if value_schema["type"] == "string" and not value_schema.keys() & {"enum", "format", "pattern"}:
         value_schema["pattern"] = NAMES_PATTERN
-    # No tool has a required argument, and the protocol version header is optional too.
+    # No tool has a required argument, and the headers are optional too.
     return {"name": name, "in": location, "required": False, **description, "schema": value_schema}
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from starlette.responses import Response
 from rest_shim.endpoints import Endpoint
 from schemas.errors import invalid_parameter_error
 from schemas.purchase import (
+    IDEMPOTENCY_KEY_PATTERN,
     AccessRequestBody,
     AccessRequestResponse,
     ActiveClaim,
@@ -41,6 +43,8 @@ ResultT = TypeVar("ResultT")
 EmailCheck: TypeAlias = Callable[[str], str]
 # Called with the parsed body and the client's address.
 PurchaseHandler: TypeAlias = Callable[[BodyT, str], Awaitable[ResultT]]
+# The third argument is the Idempotency-Key.
+CheckoutHandler: TypeAlias = Callable[[CheckoutBody, str, str | None], Awaitable[CheckoutResponse]]
 # Keys and claim tokens are longer, so a secret pasted into the wrong field is never quoted.
 MAX_QUOTED_CHARS = 40
 
@@ -50,7 +54,7 @@ class PurchaseHandlers:
     """The handlers of the purchase routes, and the check of the addresses in their bodies."""
 
     check_email: EmailCheck
-    checkout: PurchaseHandler[CheckoutBody, CheckoutResponse]
+    checkout: CheckoutHandler
     claim: PurchaseHandler[ClaimBody, ActiveClaim | PendingClaim]
     request_access: PurchaseHandler[AccessRequestBody, AccessRequestResponse]
 
@@ -79,10 +83,25 @@ async def handle_purchase(
     )
 
 
+def read_idempotency_key(request: Request) -> str | None:
+    """Return the Idempotency-Key of a request, None if it has none; ApiError 400 if it is bad."""
+    values = request.headers.getlist("Idempotency-Key")
+    if not values:
+        return None
+    # The key is never quoted, because it gives the claim token.
+    if len(values) > 1 or not re.fullmatch(IDEMPOTENCY_KEY_PATTERN, values[0]):
+        raise invalid_parameter_error(
+            "Idempotency-Key: is repeated or not of the accepted form; accepted: once, 16 to 255 "
+            "visible ASCII characters that nobody can guess, such as a random UUID."
+        )
+    return values[0]
+
+
 async def run_while_connected(request: Request, work: Awaitable[ResultT]) -> ResultT:
     """Return the result of `work`; if the client disconnects, cancel it and raise ClientDisconnect.
 
-    Otherwise an abandoned claim could redeem the key that the client's retry is waiting for.
+    Otherwise clients that leave could make the service do more at a time than its bound on
+    connections allows.
     """
     work_task = asyncio.ensure_future(work)
     disconnect_task = asyncio.create_task(_wait_for_disconnect(request))

@@ -36,6 +36,12 @@ Text = Annotated[
 # Also sent to clients, in `next_step` of checkout and in how_to_get_access of errors.
 CLAIM_POLL_INTERVAL_S = 10
 CLAIM_POLL_DURATION_S = 300
+# A client that lost the response to its claim gets it again for so long, if the key is unused.
+CLAIM_REPEAT_DURATION_S = 600
+# A checkout with an Idempotency-Key returns the same response for so long. The key gives the claim
+# token to whoever repeats it with the same body, so it must not be guessable.
+IDEMPOTENCY_DURATION_S = 86_400
+IDEMPOTENCY_KEY_PATTERN = "^[!-~]{16,255}$"
 # 43 characters are 32 random bytes in base64url without padding.
 ClaimToken = Annotated[str, Field(pattern=r"^ct_[A-Za-z0-9_-]{43}$")]
 ApiKey = Annotated[str, Field(pattern=r"^ek_[A-Za-z0-9_-]{43}$")]
@@ -128,7 +134,7 @@ class KeyUsage(Result):
 
 
 class ActiveClaim(Result):
-    """The payment has settled: the API key, returned exactly once."""
+    """The payment has settled: the API key, the same in each repeated response."""
 
     status: Literal["active"]
     mode: Mode | None

@@ -1,6 +1,5 @@
 """Billing without money, for development: checkouts are stored locally, the pay page is ours."""
 
-import secrets
 from typing import Literal
 
 from access.billing.provider import (
@@ -45,8 +44,9 @@ class SandboxBilling:
 
     async def open_session(self, order: Order) -> CheckoutSession:
         """Open a checkout; any client that has its URL can pay it."""
+        # The id follows from the order, so that a repeated order opens no second checkout.
         session = SandboxSession(
-            id=f"sb_{secrets.token_urlsafe(24)}",
+            id=f"sb_{order.claim_id}",
             claim_id=order.claim_id,
             contact_email=order.contact_email,
             billing=order.billing,
@@ -55,6 +55,7 @@ class SandboxBilling:
             expires_at=self._clock() + SESSION_LIFETIME_MS,
         )
         await self._store.create_sandbox_session(session)
+        session = await self.find_session(session.id) or session
         url = f"{self._base_url}/sandbox/checkout/{session.id}"
         return CheckoutSession(session.id, url, session.expires_at)
 

@@ -1,10 +1,10 @@
 """Builds the ASGI app from open resources; it opens nothing itself."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
@@ -22,11 +22,11 @@ from access.webhooks import WebhookHandler
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.tools.registry import TOOLS
 from rest_shim.exception_handlers import build_exception_handlers
-from rest_shim.purchases import PurchaseHandler, PurchaseHandlers
+from rest_shim.purchases import PurchaseHandlers
 from rest_shim.routes import ToolRoute, build_routes
 from rest_shim.webhooks import build_webhook_route
 from schemas.errors import ApiError
-from schemas.purchase import Body, CheckoutResponse
+from schemas.purchase import CheckoutResponse
 from schemas.vocabulary import DAILY_LIMIT
 from service.config.mail import choose_visible_outbox
 from service.config.setting_types import split_commas
@@ -44,7 +44,7 @@ from store.errors import StoreError
 
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
-BodyT = TypeVar("BodyT", bound=Body)
+ParamsT = ParamSpec("ParamsT")
 SaleT = TypeVar("SaleT", bound=CheckoutResponse | ClaimResult)
 
 
@@ -188,13 +188,13 @@ def _build_purchase_handlers(
 
 
 def _report_outcome(
-    operation: str, handler: PurchaseHandler[BodyT, SaleT], on_sale: OnSale
-) -> PurchaseHandler[BodyT, SaleT]:
+    operation: str, handler: Callable[ParamsT, Awaitable[SaleT]], on_sale: OnSale
+) -> Callable[ParamsT, Coroutine[Any, Any, SaleT]]:
     """Wrap a purchase handler and report its outcome to `on_sale`."""
 
-    async def handle(body: BodyT, address: str) -> SaleT:
+    async def handle(*args: ParamsT.args, **kwargs: ParamsT.kwargs) -> SaleT:
         try:
-            response = await handler(body, address)
+            response = await handler(*args, **kwargs)
         except ApiError as refusal:
             on_sale(operation, refusal.code)
             raise

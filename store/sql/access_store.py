@@ -10,11 +10,13 @@ from store.access_rows import (
     CallGroup,
     ClaimRow,
     CountedGroup,
+    IdempotencyRow,
     KeyLimits,
     KeyRow,
     MemberKey,
     MembershipRow,
     Notice,
+    Redemption,
     RetentionCutoffs,
     SandboxSession,
     SandboxStatus,
@@ -74,10 +76,31 @@ class AccessStore:
         """Admit and count groups of calls; see UsageCounter."""
         return await self._usage_counter.count_calls(groups, mode, limit)
 
-    async def create_claim(self, claim: ClaimRow) -> None:
-        """Store a checkout."""
+    async def create_claim(self, claim: ClaimRow, key: IdempotencyRow | None = None) -> None:
+        """Store a checkout, and under which Idempotency-Key it is repeated; idempotent."""
         async with self._engine.begin_durable_write() as db:
             await db.execute(statements.INSERT_CLAIM, *astuple(claim)[:-1])
+            if key is not None:
+                await db.execute(statements.COMPLETE_IDEMPOTENCY_KEY, *astuple(key))
+
+    async def find_idempotency_key(self, key_hash: bytes, after: int) -> IdempotencyRow | None:
+        """Return the checkout of an Idempotency-Key, or None if none began after that time."""
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.FIND_IDEMPOTENCY_KEY, key_hash, after)
+        return IdempotencyRow(**rows[0]) if rows else None
+
+    async def reserve_idempotency_key(self, key: IdempotencyRow, after: int) -> IdempotencyRow:
+        """Store the beginning of a checkout; return the stored row if one began after that time."""
+        new_row = key.key_hash, key.order_hash, key.claim_id, key.created_at
+        async with self._engine.begin_durable_write() as db:
+            await db.execute(statements.RESERVE_IDEMPOTENCY_KEY, *new_row, after)
+            rows = await db.execute(statements.FIND_IDEMPOTENCY_KEY, key.key_hash, after)
+        return IdempotencyRow(**rows[0])
+
+    async def release_idempotency_key(self, key: IdempotencyRow) -> None:
+        """Delete the beginning of a checkout that failed; one that is open stays."""
+        async with self._engine.begin_durable_write() as db:
+            await db.execute(statements.RELEASE_IDEMPOTENCY_KEY, key.key_hash, key.claim_id)
 
     async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
         """Return the checkout with this claim token, or None."""
@@ -86,15 +109,21 @@ class AccessStore:
         return ClaimRow(**rows[0]) if rows else None
 
     async def redeem_claim(
-        self, claim: ClaimRow, membership: MembershipRow, key_hash: bytes, redeemed_at: int
+        self,
+        claim: ClaimRow,
+        membership: MembershipRow,
+        key_hash: bytes,
+        redeemed_at: int,
+        key_salt: bytes | None = None,
     ) -> bool:
         """Store the membership and the one key of a claim; return whether that was done.
 
-        Return False if the claim was redeemed before, or if its subscription already has a
-        membership. The claim counts as redeemed in either case.
+        `key_salt` is the salt from which the key was derived, None for a random key. Return False
+        if the claim was redeemed before, or if its subscription already has a membership. The claim
+        counts as redeemed in either case.
         """
         async with self._engine.begin_durable_write() as db:
-            if not await db.execute(statements.REDEEM_CLAIM, redeemed_at, claim.id):
+            if not await db.execute(statements.REDEEM_CLAIM, redeemed_at, key_salt, claim.id):
                 return False
             inserted = await db.execute(statements.INSERT_MEMBERSHIP, *astuple(membership))
             if not inserted:
@@ -105,6 +134,12 @@ class AccessStore:
             key_id = (await db.execute(statements.INSERT_PURCHASED_KEY, *key))[0]["id"]
             await db.execute("UPDATE claims SET key_id = ? WHERE id = ?", key_id, claim.id)
         return True
+
+    async def find_redemption(self, claim_id: str) -> Redemption | None:
+        """Return what became of a claim, or None if it was not redeemed."""
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.FIND_REDEMPTION, claim_id)
+        return _parse_redemption(**rows[0]) if rows else None
 
     async def list_unredeemed_claims(
         self, email: str, provider: str, mode: Mode, limit: int
@@ -215,8 +250,8 @@ class AccessStore:
             await db.execute(sql, event_id, handled_at)
 
     async def create_sandbox_session(self, session: SandboxSession) -> None:
-        """Store a checkout of the sandbox."""
-        sql = "INSERT INTO sandbox_sessions VALUES (?, ?, ?, ?, ?, ?, ?)"
+        """Store a checkout of the sandbox; idempotent."""
+        sql = "INSERT INTO sandbox_sessions VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
         async with self._engine.begin_durable_write() as db:
             await db.execute(sql, *astuple(session))
 
@@ -294,12 +329,17 @@ class AccessStore:
             (statements.PRUNE_SANDBOX, cutoffs.unredeemed_claims),
             (statements.PRUNE_EVENTS, cutoffs.events),
             (statements.PRUNE_ATTEMPTS, cutoffs.attempts),
+            (statements.PRUNE_IDEMPOTENCY_KEYS, cutoffs.attempts),
             (statements.PRUNE_SIGN_IN_LINKS, cutoffs.sign_ins),
             (statements.PRUNE_SESSIONS, cutoffs.sign_ins),
         ):
             async with self._engine.begin_write() as db:
                 pruned += len(await db.execute(sql, cutoff))
         return pruned
+
+
+def _parse_redemption(*, is_used: bool | int, **redemption: Any) -> Redemption:
+    return Redemption(is_used=bool(is_used), **redemption)  # SQLite has no booleans
 
 
 def _parse_membership(

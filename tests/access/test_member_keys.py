@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from access.billing.provider import BillingError, SettledPayment
+from access.billing.provider import BillingError, SettledPayment, SubscriptionStatus
 from access.keys import hash_key
 from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
 from schemas.errors import ApiError
@@ -204,9 +204,38 @@ async def test_a_buyer_without_the_token_gets_the_one_key_and_the_token_none(
     api_key = await counter.members.claim(MINE, claim.id)
     assert await counter.get_verdict(api_key) == "counted"
     assert await counter.members.list_unclaimed(MINE) == []
-    assert (await counter.shop.claim_refused(counter.tokens[session])).status == 409
+    refusal = await counter.shop.claim_refused(counter.tokens[session])
+    assert (refusal.status, "its key has been used" in refusal.message) == (409, True)
     plan = await counter.get_plan()
     assert (plan.membership.row.contact_email, len(plan.keys)) == ("A@Example.com", 1)
+
+
+async def test_the_token_does_not_repeat_a_claim_of_the_member_page(counter: Counter) -> None:
+    session = await counter.pay()
+    (claim,) = await counter.members.list_unclaimed(MINE)
+    api_key = await counter.members.claim(MINE, claim.id)
+    refusal = await counter.shop.claim_refused(counter.tokens[session])
+    assert (refusal.status, "its key was shown elsewhere" in refusal.message) == (409, True)
+    assert await counter.get_verdict(api_key) == "counted"
+    assert len(await counter.shop.store.list_keys()) == 1
+
+
+async def test_the_member_page_does_not_repeat_a_claim_with_the_token(counter: Counter) -> None:
+    session = await counter.pay()
+    (claim,) = await counter.members.list_unclaimed(MINE)
+    await counter.shop.claim(counter.tokens[session])
+    await assert_refused(counter.members.claim(MINE, claim.id), 404, "no such payment")
+    assert len(await counter.shop.store.list_keys()) == 1
+
+
+async def test_a_payment_that_is_reversed_during_a_claim_on_the_page_gives_no_working_key(
+    counter: Counter,
+) -> None:
+    session = await counter.pay()
+    (claim,) = await counter.members.list_unclaimed(MINE)
+    counter.billing.statuses[f"sub_{session}"] = SubscriptionStatus(ended_reason="refunded")
+    await assert_refused(counter.members.claim(MINE, claim.id), 409, "or the payment was reversed")
+    assert (await counter.get_plan()).live_keys == []
 
 
 async def test_only_one_of_member_and_agent_claiming_at_once_gets_the_key(counter: Counter) -> None:

@@ -46,7 +46,19 @@ class Bought:
     checkout: CheckoutResponse
     expires_at: int
     status: str = "open"
-    is_redeemed: bool = False
+    redeemed_at: int | None = None
+    held: "Held | None" = None
+
+    @property
+    def is_redeemed(self) -> bool:
+        return self.redeemed_at is not None
+
+    def is_repeatable(self, now: int) -> bool:
+        """Return whether a redeemed claim gives its key again."""
+        assert self.held is not None
+        assert self.redeemed_at is not None
+        is_fresh = now - self.redeemed_at < 600_000
+        return is_fresh and not self.held.is_revoked and self.held.day == 0
 
     def at(self, now: int) -> str:
         return "expired" if self.status == "open" and now >= self.expires_at else self.status
@@ -147,9 +159,11 @@ class PurchaseMachine(RuleBasedStateMachine):
             self.settle(bought, "paid")
         token = bought.checkout.claim_token
         status = bought.at(self.clock.now)
-        if bought.is_redeemed or status in ("cancelled", "expired"):
-            expected = 409 if bought.is_redeemed else 404
-            assert self.assert_refused(self.shop.claim(token)).status == expected
+        if bought.is_redeemed:
+            self.repeat_claim(bought)
+            return multiple()
+        if status in ("cancelled", "expired"):
+            assert self.assert_refused(self.shop.claim(token)).status == 404
             return multiple()
         answer = self.run(self.shop.claim(token))
         if status == "open":
@@ -158,9 +172,20 @@ class PurchaseMachine(RuleBasedStateMachine):
         assert isinstance(answer, ActiveClaim)
         return self.record_key(bought, answer)
 
+    def repeat_claim(self, bought: Bought) -> None:
+        """Claim a redeemed token: the same key for ten minutes and until its first call."""
+        token = bought.checkout.claim_token
+        if not bought.is_repeatable(self.clock.now):
+            assert self.assert_refused(self.shop.claim(token)).status == 409
+            return
+        answer = self.run(self.shop.claim(token))
+        assert bought.held is not None
+        assert answer.api_key == bought.held.api_key
+        SEEN["repeated"] += 1
+
     @rule(target=keys, bought=checkouts)
     def claim_at_one_instant(self, bought: Bought) -> Any:
-        """Claim five times concurrently; at most one claim returns a key."""
+        """Claim five times concurrently; all claims that return a key return the same."""
 
         async def claim() -> list[Any]:
             claiming = [self.shop.claim(bought.checkout.claim_token) for _ in range(5)]
@@ -168,15 +193,22 @@ class PurchaseMachine(RuleBasedStateMachine):
 
         answers = self.run(claim())
         active = [answer for answer in answers if isinstance(answer, ActiveClaim)]
-        is_due = bought.at(self.clock.now) == "paid" and not bought.is_redeemed
-        assert len(active) == is_due
+        is_due = bought.at(self.clock.now) == "paid" and (
+            not bought.is_redeemed or bought.is_repeatable(self.clock.now)
+        )
+        assert len(active) == (5 if is_due else 0)
+        assert len({answer.api_key for answer in active}) == is_due
+        if bought.held is not None:
+            assert {answer.api_key for answer in active} <= {bought.held.api_key}
+            return multiple()
         return self.record_key(bought, active[0]) if active else multiple()
 
     def record_key(self, bought: Bought, answer: ActiveClaim) -> Held:
-        bought.is_redeemed = True
+        bought.redeemed_at = self.clock.now
         SEEN["key"] += 1
         assert answer.api_key not in {held.api_key for held in self.held}
-        self.held.append(Held(answer.api_key, len(self.held) + 1))
+        bought.held = Held(answer.api_key, len(self.held) + 1)
+        self.held.append(bought.held)
         return self.held[-1]
 
     @rule(token=st.sampled_from(["ct_" + "A" * 43, "ct_" + "-" * 43]))
@@ -261,4 +293,4 @@ def test_every_payment_gives_one_key_whose_calls_are_counted_exactly(
             suppress_health_check=[HealthCheck.too_slow],
         ),
     )
-    assert {"key", 403, 404, 409, 429} <= set(SEEN)
+    assert {"key", "repeated", 403, 404, 409, 429} <= set(SEEN)

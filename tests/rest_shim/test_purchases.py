@@ -34,6 +34,7 @@ CHECKOUT, CLAIM, REQUEST = (
 ROUTES = (CHECKOUT, CLAIM, REQUEST)
 EMAIL = {"contact_email": "agent@example.com"}
 UNKNOWN = "ct_" + "A" * 43
+RETRY = {"Idempotency-Key": "8e03978e-40d5-43dd-bc93-6894a57f9324"}
 CHECK_EMAIL = partial(normalize_email, accepts_special_use=True)
 MODELS: dict[str, type[BaseModel]] = {
     CHECKOUT: CheckoutBody,
@@ -115,16 +116,18 @@ async def test_a_key_is_bought_and_every_answer_is_as_documented(
     paid = await served.client.post(checkout["checkout_url"], data={"action": "pay"})
     assert paid.status_code == 200
     active = await claimed(served, checkout)
+    repeated = await claimed(served, checkout)
+    key = {"Authorization": f"Bearer {active.json()['api_key']}"}
+    usage = (await served.client.get("/api/v1/usage", headers=key)).json()
     redeemed = await claimed(served, checkout)
-    for response, status in ((pending, 200), (active, 200), (redeemed, 409)):
+    for response, status in ((pending, 200), (active, 200), (repeated, 200), (redeemed, 409)):
         assert response.status_code == status
         assert response.headers["cache-control"] == "no-store"
         document.check_response("POST", CLAIM, response)
     assert (pending.json()["status"], active.json()["status"]) == ("pending", "active")
+    assert repeated.content == active.content
     for response in (paid, pending, active, redeemed):
         assert checkout["claim_token"] not in response.text + str(response.headers)
-    key = {"Authorization": f"Bearer {active.json()['api_key']}"}
-    usage = (await served.client.get("/api/v1/usage", headers=key)).json()
     assert usage["key"] == {"label": "Trader \U0001f916"}
     assert (usage["mode"], usage["quota"]["used_today"]) == ("test", 1)
 
@@ -309,12 +312,13 @@ def test_a_text_may_have_its_maximum_length_and_no_more(path: str, name: str, mo
 
 
 @pytest.mark.clause("7.21", "7.22")
-async def test_a_redeemed_token_gives_no_key_again_and_says_that_it_is_not_recoverable(
+async def test_a_token_whose_key_was_used_gives_it_no_more_and_says_that_it_is_not_recoverable(
     served: RunningService,
 ) -> None:
     checkout = await begun(served)
     await served.client.post(checkout["checkout_url"], data={"action": "pay"})
     api_key = (await claimed(served, checkout)).json()["api_key"]
+    assert (await served.get_api("/usage", x_api_key=api_key)).status_code == 200
     for _ in range(2):
         again = await claimed(served, checkout)
         assert (again.status_code, again.json()["error"]) == (409, "invalid_parameter")
@@ -498,12 +502,76 @@ async def test_the_21st_attempt_in_ten_minutes_is_429_only_on_that_route(
 
 
 @pytest.mark.clause("2.10.2", "3.4.2", "4.12.5", "5.11", "7.21")
-async def test_twenty_claims_at_one_instant_give_one_key(served: RunningService) -> None:
+async def test_forty_claims_at_one_instant_give_one_key(served: RunningService) -> None:
     checkout = await begun(served)
     await served.client.post(checkout["checkout_url"], data={"action": "pay"})
-    answers = await asyncio.gather(*(claimed(served, checkout) for _ in range(20)))
-    assert sorted(answer.status_code for answer in answers) == [200, *[409] * 19]
+    answers = await asyncio.gather(*(claimed(served, checkout) for _ in range(40)))
+    assert {answer.json()["status"] for answer in answers} == {"active"}
+    assert len({answer.content for answer in answers}) == 1
     assert len(await served.access.list_keys()) == 2  # Including the key of the test.
+
+
+@pytest.mark.clause("4.11.13")
+async def test_a_checkout_with_an_idempotency_key_is_repeated_without_counting(
+    served: RunningService, document: OpenApiDocument
+) -> None:
+    first = await served.client.post(CHECKOUT, json=EMAIL, headers=RETRY)
+    # The same body, spelled otherwise: with a default and another case of the domain.
+    same = {"billing": "monthly", "agent_name": " ", "contact_email": "agent@EXAMPLE.com"}
+    for body in [EMAIL, same] * 12:
+        again = await served.client.post(CHECKOUT, json=body, headers=RETRY)
+        assert (again.status_code, again.content) == (201, first.content)
+        document.check_response("POST", CHECKOUT, again)
+    plain = await served.client.post(CHECKOUT, json=EMAIL)
+    assert plain.json()["claim_token"] != first.json()["claim_token"]
+    await served.client.post(first.json()["checkout_url"], data={"action": "pay"})
+    assert (await claimed(served, first.json())).json()["status"] == "active"
+    again = await served.client.post(CHECKOUT, json=EMAIL, headers=RETRY)
+    assert again.content == first.content
+
+
+@pytest.mark.clause("4.11.14")
+@pytest.mark.parametrize(
+    "changed",
+    [{"contact_email": "b@example.com"}, {"billing": "yearly"}, {"agent_name": "Trader"}],
+)
+async def test_an_idempotency_key_with_another_body_is_409(
+    served: RunningService, document: OpenApiDocument, changed: dict[str, str]
+) -> None:
+    first = await served.client.post(CHECKOUT, json=EMAIL, headers=RETRY)
+    other = await served.client.post(CHECKOUT, json={**EMAIL, **changed}, headers=RETRY)
+    assert (other.status_code, other.json()["error"]) == (409, "invalid_parameter")
+    assert other.json()["message"].startswith("Idempotency-Key: was used with another body")
+    assert RETRY["Idempotency-Key"] not in other.text
+    document.check_response("POST", CHECKOUT, other)
+    again = await served.client.post(CHECKOUT, json=EMAIL, headers=RETRY)
+    assert again.content == first.content
+
+
+@pytest.mark.clause("4.11.13", "4.11.14")
+@pytest.mark.parametrize(
+    ("keys", "status"),
+    [
+        (["k" * 16], 201),
+        (["~!" * 127 + "x"], 201),
+        ([""], 400),
+        (["k" * 15], 400),
+        (["k" * 256], 400),
+        (["k" * 8 + " " + "k" * 8], 400),
+        (["é" * 16], 400),
+        (["k" * 16, "k" * 16], 400),
+    ],
+)
+async def test_an_idempotency_key_is_16_to_255_visible_ascii_characters(
+    served: RunningService, document: OpenApiDocument, keys: list[str], status: int
+) -> None:
+    headers = [("Idempotency-Key", key.encode()) for key in keys]
+    response = await served.client.post(CHECKOUT, json=EMAIL, headers=headers)
+    assert response.status_code == status
+    document.check_response("POST", CHECKOUT, response)
+    if status == 400:
+        assert response.json()["message"].startswith("Idempotency-Key: ")
+        assert "kkkk" not in response.text
 
 
 @pytest.mark.clause("4.11.10", "7.30", "7.31")

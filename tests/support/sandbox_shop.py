@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutBody, CheckoutResponse, ClaimBody, PendingClaim
 from schemas.vocabulary import DAY_MS, Mode
-from store.access_rows import ClaimRow, MembershipRow
+from store.access_rows import ClaimRow, IdempotencyRow, MembershipRow
 from store.sql.access_store import AccessStore
 from tests.support.running_service import ManualClock
 from tests.support.store_homes import open_access_as
@@ -38,7 +38,11 @@ BASE_URL = "http://127.0.0.1:8000"
 
 
 class HeldProvider:
-    """A Provider whose checks wait until `released` is set, and then return `payments`."""
+    """A Provider whose checks wait until `released` is set, and then return `payments`.
+
+    Checks of memberships wait for `status_released` and return `statuses`. The payload of a webhook
+    is the customer that it names.
+    """
 
     has_portal = True
     accepts_special_use_email = False
@@ -49,6 +53,10 @@ class HeldProvider:
         self.mode: Mode | None = mode
         self.orders: list[Order] = []
         self.payments: dict[str, Payment | Exception] = {}
+        self.statuses: dict[str, SubscriptionStatus | Exception] = {}
+        self.status_requested = asyncio.Event()
+        self.status_released = asyncio.Event()
+        self.status_released.set()
         self.open_error: Exception | None = None
         self.checks: list[str] = []
         self.running = Counter[str]()
@@ -62,8 +70,9 @@ class HeldProvider:
     async def open_session(self, order: Order) -> CheckoutSession:
         if self.open_error is not None:
             raise self.open_error
-        self.orders.append(order)
-        session = f"cs_{len(self.orders)}"
+        if order not in self.orders:
+            self.orders.append(order)
+        session = f"cs_{self.orders.index(order) + 1}"
         return CheckoutSession(session, f"https://pay.test/{session}", self._clock() + DAY_MS)
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
@@ -78,7 +87,12 @@ class HeldProvider:
         return payment
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
-        return SubscriptionStatus()
+        self.status_requested.set()
+        await self.status_released.wait()
+        status = self.statuses.get(member.subscription, SubscriptionStatus())
+        if isinstance(status, Exception):
+            raise status
+        return status
 
     async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
         return f"https://pay.test/{member.customer}"
@@ -87,7 +101,7 @@ class HeldProvider:
         pass
 
     async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
-        raise AssertionError("no event is sent here")
+        return WebhookEvent("evt_1", payload.decode())
 
     async def check_prices(self) -> None:
         pass
@@ -97,9 +111,28 @@ class HeldProvider:
 
 
 class LookupCountingStore(AccessStore):
-    """An access store that counts lookups of claims."""
+    """An access store that counts lookups of claims, and can run something before two writes."""
 
     lookups = 0
+    before_creating: Callable[[], Awaitable[None]] | None = None
+    before_redeeming: Callable[[], Awaitable[None]] | None = None
+
+    async def create_claim(self, claim: ClaimRow, key: IdempotencyRow | None = None) -> None:
+        if self.before_creating is not None:
+            await self.before_creating()
+        await super().create_claim(claim, key)
+
+    async def redeem_claim(
+        self,
+        claim: ClaimRow,
+        membership: MembershipRow,
+        key_hash: bytes,
+        redeemed_at: int,
+        key_salt: bytes | None = None,
+    ) -> bool:
+        if self.before_redeeming is not None:
+            await self.before_redeeming()
+        return await super().redeem_claim(claim, membership, key_hash, redeemed_at, key_salt)
 
     async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
         claim = await super().find_claim(token_hash)
@@ -140,10 +173,18 @@ class SandboxShop:
             daily_limit=10_000,
         )
 
-    async def open_checkout(self, address: str = ADDRESS, **body: str) -> CheckoutResponse:
-        """Open a checkout."""
-        given = {"contact_email": "agent@example.com", **body}
-        return await self.purchases.create_checkout(CheckoutBody.model_validate(given), address)
+    async def open_checkout(
+        self, address: str = ADDRESS, key: str | None = None, **body: str
+    ) -> CheckoutResponse:
+        """Open a checkout, with an Idempotency-Key if one is given."""
+        given = CheckoutBody.model_validate({"contact_email": "agent@example.com", **body})
+        return await self.purchases.create_checkout(given, address, key)
+
+    async def open_paid_checkout(self, billing: HeldProvider, key: str | None = None) -> str:
+        """Open a checkout, pay it, and return its claim token."""
+        checkout = await self.open_checkout(key=key)
+        billing.set_paid(checkout.checkout_url.rpartition("/")[2])
+        return checkout.claim_token
 
     async def claim(self, token: str) -> ActiveClaim | PendingClaim:
         """Claim a token once."""

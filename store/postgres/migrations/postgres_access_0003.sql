@@ -1,0 +1,15 @@
+-- A claim can be repeated: its key is derived from the claim token, which is not stored, and this
+-- salt. NULL if the key is random, as that of a claim on the member page.
+ALTER TABLE claims ADD COLUMN key_salt BYTEA CHECK (length(key_salt) = 32);
+
+-- Checkouts that were requested with an Idempotency-Key, of which only a hash is stored. The URL is
+-- NULL until the payment processor has opened the checkout.
+CREATE TABLE idempotency_keys (
+  key_hash BYTEA PRIMARY KEY CHECK (length(key_hash) = 32),
+  order_hash BYTEA NOT NULL CHECK (length(order_hash) = 32),
+  claim_id TEXT NOT NULL,
+  created_at BIGINT NOT NULL,
+  checkout_url TEXT
+);
+
+CREATE INDEX idempotency_keys_expiring ON idempotency_keys (created_at);
