@@ -170,7 +170,9 @@ class PurchaseMachine(RuleBasedStateMachine):
             assert isinstance(answer, PendingClaim)
             return multiple()
         assert isinstance(answer, ActiveClaim)
-        return self.record_key(bought, answer)
+        held = self.record_key(bought, answer)
+        self.repeat_claim(bought)
+        return held
 
     def repeat_claim(self, bought: Bought) -> None:
         """Claim a redeemed token: the same key for ten minutes and until its first call."""

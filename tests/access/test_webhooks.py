@@ -143,6 +143,41 @@ async def test_a_revoked_key_stays_revoked_if_stripe_reverts_the_end(shop: Strip
     assert await shop.status(bought.api_key) == 403
 
 
+@pytest.mark.clause("3.5.5", "5.27")
+async def test_a_refund_whose_event_arrives_during_the_claim_leaves_no_working_key(
+    shop: StripeShop,
+) -> None:
+    """Refund after Stripe has answered the check of the payment, before the key is committed."""
+    opened = await shop.open_and_pay()
+    statuses = []
+
+    async def refund() -> None:
+        event = shop.stripe.refund(shop.stripe.charge_of(opened.session))
+        statuses.append((await shop.send_event(event)).status_code)
+
+    shop.stripe.delay_answer("charges", refund)
+    answer = await shop.post_claim(opened.claim_token)
+    assert (statuses, answer.status_code) == ([200], 409)
+    assert "because the payment was refunded in full" in answer.json()["message"]
+    key = (await shop.served.keys.list())[-1]
+    assert (key.membership_id, key.revoked_at) == (1, shop.clock.now)
+    assert await shop.served.access.list_active_memberships("stripe") == []
+
+
+async def test_a_stripe_that_fails_right_after_the_claim_withholds_no_key(
+    shop: StripeShop,
+) -> None:
+    opened = await shop.open_and_pay()
+
+    async def fail() -> None:
+        shop.stripe.fail(500, times=9)
+
+    shop.stripe.delay_answer("charges", fail)
+    answer = await shop.post_claim(opened.claim_token)
+    assert (answer.status_code, answer.json()["status"]) == (200, "active")
+    assert await shop.status(answer.json()["api_key"]) == 200
+
+
 async def test_an_event_sent_twice_is_handled_once(shop: StripeShop) -> None:
     bought = await shop.buy()
     event = shop.stripe.set_status(bought.subscription, "past_due")

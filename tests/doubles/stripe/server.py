@@ -10,7 +10,7 @@ webhooks with its own HMAC.
 import asyncio
 import hmac
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -65,6 +65,7 @@ class StripeDouble:
         self._clock = clock
         self._api = StripeApi(self.books, self.api_key)
         self._troubles: deque[Failure] = deque()
+        self._delays: dict[str, Callable[[], Awaitable[object]]] = {}
         self._open = asyncio.Event()
         self._open.set()
 
@@ -141,6 +142,10 @@ class StripeDouble:
         """Hold requests until `release`."""
         self._open.clear()
 
+    def delay_answer(self, path: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Await `work` between execution and answer of the next request to a path, by its start."""
+        self._delays[path] = work
+
     def release(self) -> None:
         self._open.set()
 
@@ -168,7 +173,10 @@ class StripeDouble:
         trouble = self._troubles.popleft() if self._troubles else None
         await self._open.wait()
         if trouble is None:
-            return self._api.answer(call)
+            answer = self._api.answer(call)
+            for path in [path for path in self._delays if call.path.startswith(path)]:
+                await self._delays.pop(path)()
+            return answer
         if trouble.is_executed:
             self._api.answer(call)
         return DroppedResponse() if trouble.status is None else _build_failure(trouble)

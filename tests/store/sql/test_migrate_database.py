@@ -39,6 +39,7 @@ WRITTEN = (
     "count",
     "revoke_key",
     "mark_handled",
+    "reserve_idempotency_key",
     "create_sandbox_session",
     "put_access_request",
     "attempt",
@@ -72,7 +73,7 @@ async def fill(home: StoreHome) -> None:
             await market.commit(make_full_batch(NOW + step * DAY_MS, step=step))
     async with open_and_close(home.open_access()) as access:
         await access.create_claim(CLAIM)
-        await access.redeem_claim(CLAIM, MEMBER, BOUGHT, NOW)
+        await access.redeem_claim(CLAIM, MEMBER, BOUGHT, NOW, key_salt=bytes(32))
         for name in WRITTEN:
             await (DURABLE_CALLS | FAST_CALLS)[name](access)
 
