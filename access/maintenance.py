@@ -66,8 +66,7 @@ class MaintenanceJob:
 
     async def _reconcile(self) -> int:
         """End lapsed memberships; return how many the processor gave no status for."""
-        # Covers webhooks that were lost, and one that arrived between the check of a claim and its
-        # redemption, when there was no membership to end yet.
+        # Covers webhooks that were lost, and claims whose second check failed.
         unreached = 0
         for member in await self._store.list_active_memberships(self._provider.name):
             if member.mode != self._provider.mode:

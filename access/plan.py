@@ -21,7 +21,7 @@ def describe_purchase(base_url: str) -> HowToGetAccess:
             f'POST {base}/api/v1/access/checkout with {{"contact_email": "<EMAIL>"}}: returns '
             "checkout_url and a one-time claim_token.",
             "Pay at checkout_url.",
-            f"POST {base}/api/v1/access/claim with the claim_token: returns api_key once; "
+            f"POST {base}/api/v1/access/claim with the claim_token: returns api_key; "
             f"while status is pending, retry every {CLAIM_POLL_INTERVAL_S} seconds for up to "
             f"{CLAIM_POLL_DURATION_S // 60} minutes.",
         ],

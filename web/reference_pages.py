@@ -22,7 +22,11 @@ from rest_shim.manifest import PURCHASE_NOTES
 from rest_shim.openapi import build_openapi
 from schemas.coverage import Coverage
 from schemas.errors import ErrorBody
-from schemas.purchase import CLAIM_POLL_DURATION_S, CLAIM_POLL_INTERVAL_S
+from schemas.purchase import (
+    CLAIM_POLL_DURATION_S,
+    CLAIM_POLL_INTERVAL_S,
+    CLAIM_REPEAT_DURATION_S,
+)
 from schemas.vocabulary import Mode
 from serving.json_schema import build_input_schema
 from serving.tool_runner import AnyTool
@@ -206,6 +210,7 @@ def _build_buy_values(facts: ReferenceFacts) -> Values:
         "note": render_inline(PURCHASE_NOTES[facts.mode]),
         "every_s": CLAIM_POLL_INTERVAL_S,
         "for_s": CLAIM_POLL_DURATION_S,
+        "repeat_s": CLAIM_REPEAT_DURATION_S,
         "checkout": _format_curl(CREATE_CHECKOUT, facts.base_url, checkout),
         "claim": _format_curl(CLAIM_KEY, facts.base_url, '{"claim_token": "ct_..."}'),
         "headings": [_make_heading("steps", "Three steps"), _make_heading("members", "For members")]
