@@ -102,7 +102,7 @@ class SignIn:
         # is a member.
         try:
             # First, because the lookup may send requests to the processor.
-            await self._mail_throttle.take_attempt(normalize_email(email))
+            await self._mail_throttle.take_mailbox_attempt(normalize_email(email))
             reported = await self._find_reported_email(email)
             if reported is not None:
                 await self._send_link(reported)
