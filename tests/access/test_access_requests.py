@@ -73,6 +73,7 @@ async def test_blank_texts_count_as_left_out(desk: SandboxShop) -> None:
     assert row.expected_volume == "5"
 
 
+@pytest.mark.clause("4.13.12")
 async def test_requests_are_refused_while_too_many_wait_for_an_answer(desk: SandboxShop) -> None:
     await put(desk)
     async with desk.store._engine.begin_write() as db:

@@ -213,7 +213,7 @@ async def test_a_clock_set_back_stops_no_round(served: RunningService) -> None:
     assert rounds == [["maintenance_failed"], ["maintenance_done"], ["maintenance_done"]]
 
 
-@pytest.mark.clause("8.51")
+@pytest.mark.clause("4.13.12", "8.51")
 def test_rows_are_kept_as_long_as_they_are_needed() -> None:
     day_500 = 500 * DAY_MS
     assert compute_cutoffs(day_500) == RetentionCutoffs(
