@@ -3,9 +3,15 @@
 from access.email_address import parse_contact_email
 from access.throttle import Throttle
 from schemas.clock import Clock
+from schemas.errors import unavailable_error
 from schemas.purchase import AccessRequestBody, AccessRequestResponse
 from store.access_rows import AccessRequestRow
 from store.sql.access_store import AccessStore
+
+# A request takes up to 1.5 KB, so all of them take 15 MB. New ones are refused when the store is
+# full: to delete the oldest ones instead would let anyone erase requests that no one has read.
+MAX_REQUESTS = 10_000
+FULL_RETRY_S = 86_400
 
 
 class AccessRequests:
@@ -28,7 +34,7 @@ class AccessRequests:
         """Store a request, replacing an earlier one of the same e-mail address.
 
         `address` is the client's IP address. Raise ApiError 400 for a bad e-mail address, 429 if
-        the client made too many requests.
+        the client made too many requests, 503 if MAX_REQUESTS are stored.
         """
         email = parse_contact_email(
             body.contact_email, accepts_special_use=self._accepts_special_use_email
@@ -45,9 +51,17 @@ class AccessRequests:
             created_at=now,
             updated_at=now,
         )
+        result = await self._store.put_access_request(request, MAX_REQUESTS)
+        if result == "full":
+            raise unavailable_error(
+                "Your request was not stored, because too many requests wait for an answer. "
+                f"Retry after {FULL_RETRY_S} seconds.",
+                FULL_RETRY_S,
+            )
         # The response repeats nothing that was stored: the sender need not own the address.
-        if await self._store.put_access_request(request):
-            message = "Your request was received; a human replies by e-mail."
-            return AccessRequestResponse(status="received", message=message)
-        message = "Your earlier request was replaced by this one; a human replies by e-mail."
-        return AccessRequestResponse(status="updated", message=message)
+        message = (
+            "Your request was received; a human replies by e-mail."
+            if result == "received"
+            else "Your earlier request was replaced by this one; a human replies by e-mail."
+        )
+        return AccessRequestResponse(status=result, message=message)

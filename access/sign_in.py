@@ -1,10 +1,13 @@
 """Sign-in of members by a link, mailed to the address that the payment processor reported.
 
-A link works once, for a few minutes, and creates a session; only hashes of both are stored. The
-response to a sign-in request does not reveal whether the address belongs to a member.
+A link works once, for a few minutes, and creates a session; only hashes of both are stored. Neither
+the response to a sign-in request nor the work that follows it reveals whether the address belongs
+to a member.
 """
 
 import secrets
+from collections.abc import Awaitable, Callable
+from email.message import EmailMessage
 from hashlib import sha256
 
 import structlog
@@ -27,13 +30,16 @@ LINK_MS = LINK_MINUTES * 60_000
 SESSION_MS = 7 * DAY_MS
 # Per mailbox, for all clients together. Further requests are dropped without an error.
 MAIL_LIMIT = Limit(5, 3600)
+# Only members get mail, so it is sent at a random time (seconds) after all else. Otherwise clients
+# could see by the delay of their own requests that a mail was sent.
+MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S = 1.0, 5.0
 SIGN_IN_PATH = "/sign-in/"
 
 log = structlog.get_logger("sign_in")
 
 
 class SignIn:
-    """Mails sign-in links and manages sessions; `clock` returns epoch ms.
+    """Mails sign-in links and manages sessions; `clock` returns epoch ms, `sleep` takes seconds.
 
     `request_throttle` limits requests per client address.
     """
@@ -46,6 +52,7 @@ class SignIn:
         mailer: Mailer,
         request_throttle: Throttle,
         clock: Clock,
+        sleep: Callable[[float], Awaitable[object]],
         *,
         base_url: str,
     ) -> None:
@@ -56,6 +63,7 @@ class SignIn:
         self._request_throttle = request_throttle
         self._mail_throttle = Throttle(store, clock, "sign-in-mail", MAIL_LIMIT)
         self._clock = clock
+        self._sleep = sleep
         self._link_base = f"{base_url}{SIGN_IN_PATH}"
 
     async def request_link(self, email: str, address: str) -> str:
@@ -99,13 +107,18 @@ class SignIn:
     async def mail_link(self, email: str) -> None:
         """Mail a link if the address is a member's; log failures instead of raising them."""
         # Runs after the response, whose status, body, headers and time would otherwise reveal who
-        # is a member.
+        # is a member. The work up to the pause is the same for everyone: the same statements, the
+        # same requests to the processor, one link stored and one mail built. Requests that wait for
+        # the store or the event loop meanwhile would otherwise reveal it.
         try:
             # First, because the lookup may send requests to the processor.
-            await self._mail_throttle.take_attempt(normalize_email(email))
+            await self._mail_throttle.take_mailbox_attempt(normalize_email(email))
             reported = await self._find_reported_email(email)
+            mail = await self._create_link_mail(email, reported)
+            pause_s = secrets.SystemRandom().uniform(MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S)
+            await self._sleep(pause_s)
             if reported is not None:
-                await self._send_link(reported)
+                await self._mailer.send(mail)
         except ApiError as error:
             log.warning("sign_in_not_mailed", why=error.message)
         except MailError as error:
@@ -115,25 +128,40 @@ class SignIn:
 
     async def _find_reported_email(self, email: str) -> str | None:
         """Return a member's address as the processor reported it, None if there is no member."""
-        for membership in reversed(await self._store.list_memberships_by_email(email)):
-            if membership.row.provider == self._provider.name:
-                return membership.row.contact_email
+        memberships = await self._store.list_memberships_by_email(email)
         # A buyer whose agent lost the claim token has no membership yet, but can claim the key.
-        for _, payment in await self._claims.list_unredeemed(email):
-            return payment.contact_email
-        return None
+        # Looked up for members too, so that both cases take the same time.
+        paid = await self._find_paid_email(email)
+        own = [each for each in memberships if each.row.provider == self._provider.name]
+        return own[-1].row.contact_email if own else paid
 
-    async def _send_link(self, email: str) -> None:
-        """Store a new link and mail it."""
+    async def _find_paid_email(self, email: str) -> str | None:
+        """Return the payer's address of a paid, unredeemed checkout, None if none is known."""
+        try:
+            unredeemed = await self._claims.list_unredeemed(email)
+        except ApiError as error:
+            # The processor is unavailable, which keeps no member from signing in.
+            log.warning("sign_in_payments_unknown", why=error.message)
+            return None
+        return unredeemed[0][1].contact_email if unredeemed else None
+
+    async def _create_link_mail(self, email: str, reported: str | None) -> EmailMessage:
+        """Store a new link and return its mail; without a member, a link that cannot be used."""
         token, now = f"sl_{secrets.token_urlsafe(32)}", self._clock()
-        await self._store.create_sign_in_link(SignInRow(hash_token(token), email, now + LINK_MS))
+        link = (
+            # It has expired, so maintenance deletes it, and it holds no address of a stranger.
+            SignInRow(hash_token(token), "", now)
+            if reported is None
+            else SignInRow(hash_token(token), reported, now + LINK_MS)
+        )
+        await self._store.create_sign_in_link(link)
         text = (
             "You asked to sign in to Signals. Open this link to continue:\n\n"
             f"{self._link_base}{token}\n\n"
             f"The link works once and expires after {LINK_MINUTES} minutes.\n"
             "If you didn't ask to sign in, ignore this e-mail."
         )
-        await self._mailer.send(build_mail(email, "Sign in to Signals", text, now))
+        return build_mail(reported or email, "Sign in to Signals", text, now)
 
 
 def hash_token(token: str) -> bytes:

@@ -1,18 +1,26 @@
-"""Limits attempts per client address in a sliding window."""
+"""Limits attempts per client address, per network and in total, in a sliding window."""
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Literal, Self
 
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS
+from store.access_rows import AttemptLimit
 from store.sql.access_store import AccessStore
 
 AttemptKind = Literal["checkout", "access-request", "sign-in", "sign-in-mail"]
 # Maintenance deletes attempts after a day, so a longer window would forget some.
 MAX_WINDOW_S = DAY_MS // 1000
+# The attempts of a network, as a multiple of those of a client, by prefix length. Providers usually
+# assign one customer no more than a /48 or a /24.
+IPV4_NETWORK_FACTORS = {24: 8}
+IPV6_NETWORK_FACTORS = {56: 4, 48: 16}
+# For all clients together; bounds the cost of an attacker who controls many networks.
+TOTAL_FACTOR = 50
+EVERY_CLIENT = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +49,7 @@ DEFAULT_LIMIT = Limit(20, 600)
 
 
 class Throttle:
-    """Counts one kind of attempt per client address, across all serving processes."""
+    """Counts one kind of attempt per client address and network, across all serving processes."""
 
     def __init__(self, store: AccessStore, clock: Clock, kind: AttemptKind, limit: Limit) -> None:
         self._store = store
@@ -51,31 +59,55 @@ class Throttle:
 
     async def take_attempt(self, address: str) -> None:
         """Record an attempt of a client address; raise ApiError 429 if none is left."""
-        now, limit = self._clock(), self._limit
-        free_at = await self._store.record_attempt(
-            self._kind, to_network(address), now, limit.attempts, limit.window_s * 1000
+        client, *wider = list_limits(address, self._limit.attempts)
+        await self._record_attempt(client, *wider)
+
+    async def take_mailbox_attempt(self, email: str) -> None:
+        """Record an attempt for a mailbox, which counts for no other; raise as `take_attempt`."""
+        await self._record_attempt(AttemptLimit(email, self._limit.attempts))
+
+    async def _record_attempt(self, client: AttemptLimit, *wider: AttemptLimit) -> None:
+        now, window_s = self._clock(), self._limit.window_s
+        refused = await self._store.record_attempt(
+            self._kind, (client, *wider), now, window_s * 1000
         )
-        if free_at is None:
+        if refused is None:
             return
-        retry_after_s = max(-(-(free_at - now) // 1000), 1)
+        address, attempts = refused.limit
+        source = (
+            "this address"
+            if refused.limit == client
+            else "all clients together"
+            if address == EVERY_CLIENT
+            else f"the network {address}"
+        )
+        retry_after_s = max(-(-(refused.free_at - now) // 1000), 1)
         raise ApiError(
             "rate_limited",
-            f"Too many {self._kind} submissions from this address: at most {limit.attempts} in "
-            f"{limit.window_s} seconds are accepted. Retry after {retry_after_s} seconds.",
+            f"Too many {self._kind} submissions from {source}: at most {attempts} in "
+            f"{window_s} seconds are accepted. Retry after {retry_after_s} seconds.",
             429,
             retry_after_s=retry_after_s,
         )
 
 
-def to_network(address: str) -> str:
-    """Return the network that counts as one client: an IPv4 address, or the /64 of an IPv6 one."""
+def list_limits(address: str, attempts: int) -> list[AttemptLimit]:
+    """Return the limits of a client address, narrowest first: client, networks, all clients.
+
+    A client is an IPv4 address or the /64 of an IPv6 one, and may make `attempts` attempts.
+    """
+    every_client = AttemptLimit(EVERY_CLIENT, attempts * TOTAL_FACTOR)
     try:
-        ip = ip_address(address.partition("%")[0])
+        ip: IPv4Address | IPv6Address = ip_address(address.partition("%")[0])
     except ValueError:
-        return address
+        return [AttemptLimit(address, attempts), every_client]
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
     # A provider assigns at least a /64 to each customer, who could use a new address per attempt.
-    if isinstance(ip, IPv6Address):
-        if ip.ipv4_mapped is not None:
-            return str(ip.ipv4_mapped)
-        return f"{IPv6Address(int(ip) >> 64 << 64)}/64"
-    return str(ip)
+    factors = IPV4_NETWORK_FACTORS if ip.version == 4 else {64: 1} | IPV6_NETWORK_FACTORS
+    networks = [
+        AttemptLimit(str(ip_network(f"{ip}/{prefix}", strict=False)), attempts * factor)
+        for prefix, factor in factors.items()
+    ]
+    client = [AttemptLimit(str(ip), attempts)] if ip.version == 4 else []
+    return [*client, *networks, every_client]

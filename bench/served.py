@@ -79,11 +79,15 @@ Store = Path | str
 
 
 def build_environment(store: Store) -> dict[str, str]:
-    """Return the environment variables that run `signals` on a store, with an ample quota."""
-    # The quota is so large that no load exhausts it.
+    """Return the environment variables that run `signals` on a store, with ample limits."""
+    # They are so large that no load exhausts them.
     return {
         "SIGNALS_DATABASE_URL": store if isinstance(store, str) else f"sqlite:///{store}",
         "SIGNALS_DAILY_LIMIT": "1000000000",
+        **{
+            f"SIGNALS_{kind}_LIMIT": "1000000/600"
+            for kind in ("CHECKOUT", "ACCESS_REQUEST", "SIGN_IN")
+        },
     }
 
 

@@ -50,7 +50,9 @@ class Freshness(Origin):
     as_of: Instant = Field(description="When the underlying compute last ran.")
     next_update: NextUpdate
     nothing_new_before: NextChangeTime
-    stale: bool = Field(description="True: a scheduled compute is overdue.")
+    stale: bool = Field(
+        description="True: a scheduled compute is overdue, or as_of is in the future."
+    )
     late_assets: list[str] = Field(description="Tickers whose bars were missing at the last run.")
     ended_assets: list[str] = Field(
         description="Tickers whose recorded bars ended earlier; their readings are outdated."

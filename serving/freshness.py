@@ -21,12 +21,18 @@ from serving.snapshot_cache import Snapshot
 GRACE_MS = 600_000
 # Late assets are fetched again 30, 60 and 120 s after the run; the last batch has a minute to end.
 LATE_BATCHES_MS = 180_000
+# How far the market time may be ahead of the wall clock: clocks of two machines differ a little.
+MAX_SKEW_MS = 60_000
 MAX_NAMED_TICKERS = 5
 MAX_NAMED_ENDINGS = 3
 
 SIMULATED_NOTE = "Simulated market data: prices and readings are not those of a real market."
 NO_CALL = "Nothing more will come, so do not call again for it."
 STALE_NOTE = "Stale: a scheduled compute is overdue, so readings may be outdated."
+AHEAD_NOTE = (
+    "Stale: as_of is in the future, so the clock of the server is or was wrong and the age of the "
+    "readings is unknown."
+)
 
 
 def find_next_run(timeframe: Timeframe, market_time: int) -> int:
@@ -47,11 +53,21 @@ def is_final(snapshot: Snapshot) -> bool:
 
 
 def is_stale(snapshot: Snapshot, now: int) -> bool:
-    """Return true if at `now` (epoch ms) the next hourly run is overdue by more than the grace."""
-    return (
-        not is_recording_over(snapshot)
-        and now > find_next_run("1h", snapshot.market_time) + GRACE_MS
-    )
+    """Return true if at `now` (epoch ms) the next hourly run is overdue by more than the grace.
+
+    Also if the snapshot is dated ahead of `now`, because its age is then unknown.
+    """
+    is_overdue = now > find_next_run("1h", snapshot.market_time) + GRACE_MS
+    return not is_recording_over(snapshot) and (is_overdue or is_ahead(snapshot, now))
+
+
+def is_ahead(snapshot: Snapshot, now: int) -> bool:
+    """Return true if the snapshot is dated later than `now` (epoch ms), beyond a small skew.
+
+    A recording may lie in the future on purpose, so it never is.
+    """
+    is_recording = snapshot.coverage.recorded_until is not None
+    return not is_recording and snapshot.market_time > now + MAX_SKEW_MS
 
 
 def find_expiry(snapshot: Snapshot, now: int) -> int | None:
@@ -60,7 +76,8 @@ def find_expiry(snapshot: Snapshot, now: int) -> int | None:
     # rendering. `is_stale` compares with >, hence the + 1.
     next_run_at = find_next_run("1h", snapshot.market_time)
     windows = [at for window in _list_late_windows(snapshot, has_late=True) for at in window]
-    times = (*windows, next_run_at, next_run_at + GRACE_MS + 1)
+    not_ahead_from = snapshot.market_time - MAX_SKEW_MS
+    times = (*windows, not_ahead_from, next_run_at, next_run_at + GRACE_MS + 1)
     return None if is_final(snapshot) else min((at for at in times if at > now), default=None)
 
 
@@ -197,7 +214,7 @@ def _list_notes(snapshot: Snapshot, now: int) -> list[str]:
     if snapshot.ended_tickers:
         notes.append(format_ended_note(snapshot, snapshot.ended_tickers))
     if is_stale(snapshot, now):
-        notes.append(STALE_NOTE)
+        notes.append(AHEAD_NOTE if is_ahead(snapshot, now) else STALE_NOTE)
     if snapshot.is_past:
         notes.append(f"Readings as served at {format_instant(now)}; they no longer change.")
     return notes

@@ -197,6 +197,20 @@ class Notice:
     at: int
 
 
+class AttemptLimit(NamedTuple):
+    """At most `attempts` counted attempts of the clients that `address` names."""
+
+    address: str
+    attempts: int
+
+
+class RefusedAttempt(NamedTuple):
+    """The exhausted limit that delays an attempt longest, and when it is free (epoch ms)."""
+
+    limit: AttemptLimit
+    free_at: int
+
+
 @dataclass(frozen=True, slots=True)
 class RetentionCutoffs:
     """Times (epoch ms) before which rows of the access store are deleted, by kind of row."""
@@ -206,3 +220,4 @@ class RetentionCutoffs:
     events: int
     attempts: int
     sign_ins: int
+    access_requests: int

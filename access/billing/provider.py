@@ -56,9 +56,13 @@ class PendingPayment:
 
 @dataclass(frozen=True, slots=True)
 class FailedPayment:
-    """The session can never be paid; `reason` completes the sentence "this checkout ..."."""
+    """The session gives no key; `reason` completes the sentence "this checkout ...".
+
+    `is_unpaid`: the processor reports that nothing was paid and that nothing can be paid any more.
+    """
 
     reason: str
+    is_unpaid: bool = False
 
 
 Payment = SettledPayment | PendingPayment | FailedPayment

@@ -68,7 +68,7 @@ class SandboxBilling:
         if status == "open":
             return PendingPayment()
         if status != "paid":
-            return FailedPayment(FAILURE_REASONS[status])
+            return FailedPayment(FAILURE_REASONS[status], is_unpaid=True)
         ordered = (claim.id, claim.billing, PRICES_USD[claim.billing])
         if ordered != (session.claim_id, session.billing, session.amount_usd):
             return FailedPayment("was paid for something else")

@@ -168,7 +168,7 @@ class StripeBilling:
         if mismatches := diff_fields(session, expected):
             return _reject_mismatch(claim, mismatches)
         if session.status == "expired":
-            return FailedPayment("expired unpaid")
+            return FailedPayment("expired unpaid", is_unpaid=True)
         if session.status != "complete" or session.payment_status == "unpaid":
             return PendingPayment()
         if mismatches := self._diff_plan(session, claim.billing):

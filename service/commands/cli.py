@@ -202,23 +202,32 @@ def _add_url_option(command: argparse.ArgumentParser) -> None:
 async def _compute(args: argparse.Namespace, settings: Settings) -> int:
     from compute.indicators.registry import INDICATORS
     from service.commands.compute_command import compute
+    from service.processes.steady_clock import read_boot_time_ms
 
-    return await compute(settings, INDICATORS, wall_clock)
+    return await compute(settings, INDICATORS, wall_clock, elapsed=read_boot_time_ms)
 
 
 async def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from compute.indicators.registry import INDICATORS
+    from service.processes.steady_clock import read_boot_time_ms
 
     if args.workers > 1:
         # A single process needs none of the supervisor's modules.
         from service.processes.supervisor import serve_with_workers
 
         return await serve_with_workers(
-            settings, args.workers, INDICATORS, wall_clock, computes=args.computes
+            settings,
+            args.workers,
+            INDICATORS,
+            wall_clock,
+            computes=args.computes,
+            elapsed=read_boot_time_ms,
         )
     from service.commands.serve import serve
 
-    return await serve(settings, INDICATORS, wall_clock, computes=args.computes)
+    return await serve(
+        settings, INDICATORS, wall_clock, computes=args.computes, elapsed=read_boot_time_ms
+    )
 
 
 async def _replay(args: argparse.Namespace, settings: Settings) -> int:

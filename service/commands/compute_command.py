@@ -33,6 +33,7 @@ from service.http.metrics_server import MetricsServer, open_metrics_listener
 from service.processes.executors import find_executors
 from service.processes.memory import limit_malloc_arenas, release_memory
 from service.processes.shutdown import listen_for_shutdown, run_in_background
+from service.processes.steady_clock import COMPUTE_HOLD_MS, make_steady
 from serving.freshness import SIMULATED_NOTE
 from serving.snapshot_cache import SnapshotCache
 from store.errors import LockTakenError, StoreError
@@ -48,9 +49,19 @@ STANDBY_POLL_S = 1.0
 log = structlog.get_logger("compute")
 
 
-async def compute(settings: Settings, indicators: Sequence[Indicator], clock: Clock) -> int:
-    """Compute without serving until interrupted, or until a recording is complete."""
+async def compute(
+    settings: Settings,
+    indicators: Sequence[Indicator],
+    clock: Clock,
+    *,
+    elapsed: Clock | None = None,
+) -> int:
+    """Compute without serving until interrupted, or until a recording is complete.
+
+    `clock` is the wall clock, `elapsed` as for `make_steady`.
+    """
     limit_malloc_arenas()
+    steady_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
         metrics_server = MetricsServer(stack.enter_context(open_metrics_listener(settings)))
@@ -59,7 +70,9 @@ async def compute(settings: Settings, indicators: Sequence[Indicator], clock: Cl
         stack.push_async_callback(market.close)
         metrics = Metrics(())
         with shutdown.cancel_on_request():
-            compute_context = compute_in_background(settings, market, indicators, clock, metrics)
+            compute_context = compute_in_background(
+                settings, market, indicators, steady_clock, metrics
+            )
             metrics_context = metrics_server.serve_metrics(
                 metrics, Readiness(SnapshotCache(market), None, clock)
             )

@@ -25,7 +25,7 @@ from service.config.settings import PREFIX, Settings, SettingsError
 from service.config.sources import check_same_source, open_source
 from service.config.stores import StoreKind, open_access, open_market
 from serving.forwarded_for import NOTICE_NAME
-from serving.freshness import is_final, is_stale
+from serving.freshness import is_ahead, is_final, is_stale
 from serving.snapshot_cache import Snapshot, build_snapshot
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
@@ -94,6 +94,12 @@ def _check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
     last_run = f"the last run was {age} ago ({ran_at})"
     if is_final(snapshot):
         return Finding("ok", "runs", f"{last_run}; the recording is complete")
+    if is_ahead(snapshot, now):
+        text = (
+            f"the last run is dated {ran_at}, in the future: correct the clock of this machine; if "
+            "it is right, nothing is computed until then, so restore a backup"
+        )
+        return Finding("warn", "runs", text)
     if is_stale(snapshot, now):
         return Finding("warn", "runs", f"{last_run}: start `signals serve` or `signals compute`")
     if late := snapshot.stored.late_tickers:

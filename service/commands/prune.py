@@ -2,8 +2,9 @@
 
 from contextlib import AsyncExitStack
 
-from access.maintenance import compute_cutoffs
+from access.maintenance import prune_access
 from schemas.clock import Clock
+from service.config.billing import open_provider
 from service.config.settings import Settings
 from service.config.stores import open_access, open_market, refuse_missing_store
 
@@ -16,6 +17,8 @@ async def prune_stores(settings: Settings, clock: Clock) -> int:
         stack.push_async_callback(market.close)
         access = await open_access(settings)
         stack.push_async_callback(access.close)
-        row_count = await market.prune() + await access.prune(compute_cutoffs(clock()))
+        provider = open_provider(settings, access, clock)
+        stack.push_async_callback(provider.close)
+        row_count = await market.prune() + await prune_access(access, provider, clock())
     print(f"pruned {row_count} rows")
     return 0

@@ -31,6 +31,7 @@ from service.http.resources import Resources, build_readiness, open_resources
 from service.http.server import build_server_config, serve_in_background
 from service.processes.memory import limit_malloc_arenas
 from service.processes.shutdown import listen_for_shutdown, run_in_background
+from service.processes.steady_clock import COMPUTE_HOLD_MS, DELETE_HOLD_MS, make_steady
 from store.addresses import is_loopback
 from store.sql.access_store import AccessStore
 
@@ -43,10 +44,16 @@ async def serve(
     clock: Clock,
     *,
     computes: bool = True,
+    elapsed: Clock | None = None,
 ) -> int:
-    """Serve until interrupted, and compute if `computes`. `clock` is the wall clock."""
+    """Serve until interrupted, and compute if `computes`.
+
+    `clock` is the wall clock, `elapsed` as for `make_steady`.
+    """
     # Must come before the first thread: glibc keeps the arenas that threads already have.
     limit_malloc_arenas()
+    compute_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
+    maintenance_clock = make_steady(clock, elapsed, DELETE_HOLD_MS)
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
         listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
@@ -56,13 +63,13 @@ async def serve(
         with shutdown.cancel_on_request():
             await check_billing(resources)
             compute_context = compute_in_background(
-                settings, resources.market, indicators, clock, metrics
+                settings, resources.market, indicators, compute_clock, metrics
             )
             metrics_context = metrics_server.serve_metrics(metrics, build_readiness(resources))
             async with metrics_context, compute_context if computes else nullcontext():
                 config = build_server_config(build_app(settings, resources, metrics))
                 maintenance = MaintenanceJob(
-                    resources.access, resources.provider, clock, asyncio.sleep
+                    resources.access, resources.provider, maintenance_clock, asyncio.sleep
                 )
                 echo(await build_welcome(settings, resources, clock))
                 async with (

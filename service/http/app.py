@@ -104,7 +104,16 @@ def create_app(
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
     throttle = Throttle(access, clock, "sign-in", config.sign_in_limit)
-    sign_in = SignIn(access, provider, claims, resources.mailer, throttle, clock, base_url=base_url)
+    sign_in = SignIn(
+        access,
+        provider,
+        claims,
+        resources.mailer,
+        throttle,
+        clock,
+        resources.sleep,
+        base_url=base_url,
+    )
     endpoint = McpEndpoint(runner, TOOLS)
     app = Starlette(
         routes=[

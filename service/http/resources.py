@@ -1,6 +1,7 @@
 """The resources that a process holds open: both stores, the billing provider, the mailer."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -19,13 +20,14 @@ from store.sql.market_store import MarketStore
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Both stores, the billing provider, the mailer, and the wall clock (epoch ms)."""
+    """Both stores, the billing provider, the mailer, the wall clock (epoch ms) and a sleep (s)."""
 
     market: MarketStore
     access: AccessStore
     provider: Provider
     mailer: Mailer
     clock: Clock
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ from service.http.metrics_server import MetricsServer
 from service.http.resources import build_readiness, open_resources
 from service.processes.memory import limit_malloc_arenas
 from service.processes.shutdown import listen_for_shutdown
+from service.processes.steady_clock import COMPUTE_HOLD_MS, DELETE_HOLD_MS, make_steady
 from service.processes.worker import terminate_with_parent
 
 SPAWN_CONTEXT = get_context("spawn")
@@ -40,11 +41,12 @@ class ComputeProcess:
         settings: Settings,
         indicators: Sequence[Indicator],
         clock: Clock,
+        elapsed: Clock | None,
         computes: bool,
         metrics_server: MetricsServer,
     ) -> None:
         """Start the process; it serves the operations port, and computes if `computes`."""
-        self._arguments = settings, indicators, clock, computes, metrics_server
+        self._arguments = settings, indicators, clock, elapsed, computes, metrics_server
         self._has_caught_up = False
         self._start()
 
@@ -114,6 +116,7 @@ def _run_process(
     settings: Settings,
     indicators: Sequence[Indicator],
     clock: Clock,
+    elapsed: Clock | None,
     computes: bool,
     metrics_server: MetricsServer,
     parent: Connection,
@@ -121,7 +124,9 @@ def _run_process(
     log_to_standard_error(settings.log_level, settings.log_format)
     try:
         asyncio.run(
-            _run_until_stopped(settings, indicators, clock, computes, metrics_server, parent)
+            _run_until_stopped(
+                settings, indicators, clock, elapsed, computes, metrics_server, parent
+            )
         )
     except Exception as error:
         # Pickling drops the traceback, so it travels to the parent as a note.
@@ -133,12 +138,15 @@ async def _run_until_stopped(
     settings: Settings,
     indicators: Sequence[Indicator],
     clock: Clock,
+    elapsed: Clock | None,
     computes: bool,
     metrics_server: MetricsServer,
     parent: Connection,
 ) -> None:
     """Compute until stopped; notify the parent once the store is caught up."""
     limit_malloc_arenas()
+    compute_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
+    maintenance_clock = make_steady(clock, elapsed, DELETE_HOLD_MS)
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
         terminate_with_parent()
@@ -146,13 +154,13 @@ async def _run_until_stopped(
         metrics = Metrics(TOOLS_BY_NAME)
         with shutdown.cancel_on_request():
             compute_context = compute_in_background(
-                settings, resources.market, indicators, clock, metrics
+                settings, resources.market, indicators, compute_clock, metrics
             )
             metrics_context = metrics_server.serve_metrics(metrics, build_readiness(resources))
             async with metrics_context, compute_context if computes else nullcontext():
                 _send_to_parent(parent, None)
                 await MaintenanceJob(
-                    resources.access, resources.provider, clock, asyncio.sleep
+                    resources.access, resources.provider, maintenance_clock, asyncio.sleep
                 ).run()
 
 

@@ -42,10 +42,12 @@ async def serve_with_workers(
     clock: Clock,
     *,
     computes: bool = True,
+    elapsed: Clock | None = None,
 ) -> int:
     """Serve with N workers, and compute in one more process, until interrupted.
 
-    Return 1 if a worker cannot start; re-raise the compute process's error.
+    `clock` is the wall clock, `elapsed` as for `make_steady`. Return 1 if a worker cannot start;
+    re-raise the compute process's error.
     """
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
@@ -56,7 +58,7 @@ async def serve_with_workers(
                 await check_billing(resources)
                 is_first_start = (await resources.market.progress()).market_time is None
                 compute_process = ComputeProcess(
-                    settings, indicators, clock, computes, metrics_server
+                    settings, indicators, clock, elapsed, computes, metrics_server
                 )
                 stack.callback(compute_process.stop)
                 if is_first_start:

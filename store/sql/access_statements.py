@@ -16,6 +16,13 @@ LIST_UNREDEEMED_CLAIMS = f"""
 WHERE lower(contact_email) = ? AND provider = ? AND mode = ? AND redeemed_at IS NULL
 ORDER BY created_at DESC LIMIT ?
 """
+# In random order, so that claims that stay do not keep the others from their turn.
+LIST_LAPSED_CLAIMS = f"""
+{_SELECT_CLAIMS}
+WHERE redeemed_at IS NULL AND expires_at < ? AND provider = ? AND mode = ?
+ORDER BY random() LIMIT ?
+"""
+DELETE_CLAIM = "DELETE FROM claims WHERE id = ? AND redeemed_at IS NULL RETURNING 1"
 INSERT_CLAIM = """
 INSERT INTO claims (id, token_hash, provider, mode, session, contact_email, billing, agent_name,
   created_at, expires_at)
@@ -117,15 +124,17 @@ RETURNING 1
 FIND_SESSION = """
 SELECT token_hash, contact_email, expires_at FROM sessions WHERE token_hash = ? AND expires_at > ?
 """
-INSERT_ATTEMPT = """
-INSERT INTO attempts (kind, address, at) SELECT ?1, ?2, CAST(?3 AS BIGINT)
-WHERE (SELECT count(*) FROM attempts WHERE kind = ?1 AND address = ?2 AND at > ?4) < ?5
-RETURNING at
-"""
-FIND_OLDEST_COUNTED_ATTEMPT = """
-SELECT at FROM attempts WHERE kind = ?1 AND address = ?2 ORDER BY at DESC LIMIT 1 OFFSET ?3 - 1
+# Attempts more than a window ahead were dated by a clock that was wrong. They do not count,
+# because they would lock their clients out until that time.
+FIND_BLOCKING_ATTEMPT = """
+SELECT at FROM attempts WHERE kind = ?1 AND address = ?2 AND at > ?3 AND at < ?4
+ORDER BY at DESC LIMIT 1 OFFSET ?5 - 1
 """
 FIND_ACCESS_REQUEST = "SELECT 1 FROM access_requests WHERE contact_email = ?"
+# Reads the index up to a position, so it counts no more rows than the limit.
+FIND_ACCESS_REQUEST_AT = """
+SELECT 1 FROM access_requests WHERE contact_email > '' ORDER BY contact_email LIMIT 1 OFFSET ?
+"""
 PUT_ACCESS_REQUEST = """
 INSERT INTO access_requests
   (contact_email, agent_name, operator, use_case, expected_volume, created_at, updated_at)
@@ -144,10 +153,15 @@ DELETE FROM usage
 WHERE last_at < ? AND day < (SELECT max(day) FROM usage AS all_days WHERE key_id = usage.key_id)
 RETURNING 1
 """
-PRUNE_CLAIMS = "DELETE FROM claims WHERE redeemed_at IS NULL AND expires_at < ? RETURNING 1"
-PRUNE_SANDBOX = "DELETE FROM sandbox_sessions WHERE expires_at < ? RETURNING 1"
+# A session whose claim is not redeemed is kept, because it says whether the claim was paid.
+PRUNE_SANDBOX = """
+DELETE FROM sandbox_sessions WHERE expires_at < ?
+  AND NOT EXISTS (SELECT 1 FROM claims WHERE id = claim_id AND redeemed_at IS NULL)
+RETURNING 1
+"""
 PRUNE_EVENTS = "DELETE FROM events WHERE handled_at < ? RETURNING 1"
 PRUNE_IDEMPOTENCY_KEYS = "DELETE FROM idempotency_keys WHERE created_at < ? RETURNING 1"
 PRUNE_ATTEMPTS = "DELETE FROM attempts WHERE at < ? RETURNING 1"
+PRUNE_ACCESS_REQUESTS = "DELETE FROM access_requests WHERE updated_at < ? RETURNING 1"
 PRUNE_SIGN_IN_LINKS = "DELETE FROM sign_in_links WHERE expires_at < ? RETURNING 1"
 PRUNE_SESSIONS = "DELETE FROM sessions WHERE expires_at < ? RETURNING 1"

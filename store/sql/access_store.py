@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple
-from typing import Any
+from typing import Any, Literal
 
 from schemas.vocabulary import Mode
 from store.access_rows import (
     AccessRequestRow,
+    AttemptLimit,
     CallGroup,
     ClaimRow,
     CountedGroup,
@@ -17,6 +18,7 @@ from store.access_rows import (
     MembershipRow,
     Notice,
     Redemption,
+    RefusedAttempt,
     RetentionCutoffs,
     SandboxSession,
     SandboxStatus,
@@ -150,6 +152,19 @@ class AccessStore:
             rows = await db.execute(statements.LIST_UNREDEEMED_CLAIMS, *filters, limit)
         return [ClaimRow(**row) for row in rows]
 
+    async def list_lapsed_claims(
+        self, provider: str, mode: Mode, before: int, limit: int
+    ) -> list[ClaimRow]:
+        """Return unredeemed checkouts with a provider that ended before a time, in random order."""
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.LIST_LAPSED_CLAIMS, before, provider, mode, limit)
+        return [ClaimRow(**row) for row in rows]
+
+    async def delete_claim(self, claim: ClaimRow) -> bool:
+        """Delete a checkout unless it is redeemed by now; return whether it was deleted."""
+        async with self._engine.begin_write() as db:
+            return bool(await db.execute(statements.DELETE_CLAIM, claim.id))
+
     async def list_active_memberships(
         self, provider: str, customer: str | None = None
     ) -> list[MembershipRow]:
@@ -272,26 +287,47 @@ class AccessStore:
             await db.execute(sql, status, session_id)
 
     async def record_attempt(
-        self, kind: str, address: str, at: int, limit: int, window_ms: int
-    ) -> int | None:
-        """Record an attempt and return None; if none is left, return when one is free again."""
+        self, kind: str, limits: Sequence[AttemptLimit], at: int, window_ms: int
+    ) -> RefusedAttempt | None:
+        """Record an attempt under every limit and return None; if one is exhausted, record nothing.
+
+        Then return the limit that is free last.
+        """
         # Not a durable write: losing attempts in a power cut only lets a client try again sooner.
         async with self._engine.begin_write() as db:
-            await db.acquire_named_lock(kind, address)
-            if await db.execute(
-                statements.INSERT_ATTEMPT, kind, address, at, at - window_ms, limit
-            ):
-                return None
-            newest = await db.execute(statements.FIND_OLDEST_COUNTED_ATTEMPT, kind, address, limit)
-            return int(newest[0]["at"]) + window_ms
+            # One lock for all limits of a kind: the widest of them is the same for every client.
+            await db.acquire_named_lock("attempts", kind)
+            refusals = [
+                RefusedAttempt(limit, int(row["at"]) + window_ms)
+                for limit in limits
+                for row in await db.execute(
+                    statements.FIND_BLOCKING_ATTEMPT,
+                    *(kind, limit.address, at - window_ms, at + window_ms, limit.attempts),
+                )
+            ]
+            if refusals:
+                return max(refusals, key=lambda refusal: refusal.free_at)
+            rows = [(kind, limit.address, at) for limit in limits]
+            await db.insert("attempts", "kind, address, at", rows)
+        return None
 
-    async def put_access_request(self, request: AccessRequestRow) -> bool:
-        """Store a request or update the one of the same address; return whether it is new."""
+    async def put_access_request(
+        self, request: AccessRequestRow, max_requests: int
+    ) -> Literal["received", "updated", "full"]:
+        """Store a request, or update the one of the same address; return which was done.
+
+        A new one is not stored if there are `max_requests` already.
+        """
         async with self._engine.begin_durable_write() as db:
-            await db.acquire_named_lock(request.contact_email)
-            existing = await db.execute(statements.FIND_ACCESS_REQUEST, request.contact_email)
+            await db.acquire_named_lock("access requests")
+            if await db.execute(statements.FIND_ACCESS_REQUEST, request.contact_email):
+                result: Literal["received", "updated"] = "updated"
+            elif await db.execute(statements.FIND_ACCESS_REQUEST_AT, max_requests - 1):
+                return "full"
+            else:
+                result = "received"
             await db.execute(statements.PUT_ACCESS_REQUEST, *astuple(request))
-        return not existing
+        return result
 
     async def list_access_requests(self) -> list[AccessRequestRow]:
         """Return every request, oldest first."""
@@ -318,6 +354,7 @@ class AccessStore:
     async def prune(self, cutoffs: RetentionCutoffs) -> int:
         """Delete rows older than the cutoffs; return how many. Each key keeps its newest day.
 
+        Unredeemed claims stay, because only the payment processor knows which of them are paid.
         Old copies of the database go too.
         """
         # One transaction per table: a counted call waits for the writer that holds the file.
@@ -325,11 +362,11 @@ class AccessStore:
         await self._engine.delete_old_copies()
         for sql, cutoff in (
             (statements.PRUNE_USAGE, cutoffs.usage),
-            (statements.PRUNE_CLAIMS, cutoffs.unredeemed_claims),
             (statements.PRUNE_SANDBOX, cutoffs.unredeemed_claims),
             (statements.PRUNE_EVENTS, cutoffs.events),
             (statements.PRUNE_ATTEMPTS, cutoffs.attempts),
             (statements.PRUNE_IDEMPOTENCY_KEYS, cutoffs.attempts),
+            (statements.PRUNE_ACCESS_REQUESTS, cutoffs.access_requests),
             (statements.PRUNE_SIGN_IN_LINKS, cutoffs.sign_ins),
             (statements.PRUNE_SESSIONS, cutoffs.sign_ins),
         ):

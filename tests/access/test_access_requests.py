@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from access.access_requests import MAX_REQUESTS
 from access.billing.sandbox import SandboxBilling
 from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody
@@ -70,6 +71,22 @@ async def test_blank_texts_count_as_left_out(desk: SandboxShop) -> None:
     (row,) = await desk.store.list_access_requests()
     assert (row.agent_name, row.operator, row.use_case) == (None, None, None)
     assert row.expected_volume == "5"
+
+
+@pytest.mark.clause("4.13.12")
+async def test_requests_are_refused_while_too_many_wait_for_an_answer(desk: SandboxShop) -> None:
+    await put(desk)
+    async with desk.store._engine.begin_write() as db:
+        columns = "contact_email, created_at, updated_at"
+        others = [(f"{number}@example.com", NOON, NOON) for number in range(MAX_REQUESTS - 1)]
+        await db.insert("access_requests", columns, others)
+    with pytest.raises(ApiError) as refused:
+        await put(desk, contact_email="new@example.com")
+    error = refused.value
+    assert (error.code, error.status, error.retry_after_s) == ("unavailable", 503, 86_400)
+    assert "not stored" in error.message
+    assert await put(desk, use_case="Another") == "updated"
+    assert len(await desk.store.list_access_requests()) == MAX_REQUESTS
 
 
 @pytest.mark.clause("4.13.2", "4.13.10", "7.14")

@@ -213,7 +213,7 @@ async def test_a_clock_set_back_stops_no_round(served: RunningService) -> None:
     assert rounds == [["maintenance_failed"], ["maintenance_done"], ["maintenance_done"]]
 
 
-@pytest.mark.clause("8.51")
+@pytest.mark.clause("4.13.12", "8.51")
 def test_rows_are_kept_as_long_as_they_are_needed() -> None:
     day_500 = 500 * DAY_MS
     assert compute_cutoffs(day_500) == RetentionCutoffs(
@@ -222,7 +222,90 @@ def test_rows_are_kept_as_long_as_they_are_needed() -> None:
         events=470 * DAY_MS,
         attempts=499 * DAY_MS,
         sign_ins=500 * DAY_MS,
+        access_requests=320 * DAY_MS,
     )
+
+
+@pytest.mark.clause("8.51")
+async def test_only_checkouts_that_the_processor_calls_unpaid_are_deleted(
+    shop: StripeShop,
+) -> None:
+    # The clock is 92 days ahead, so every checkout looks lapsed though it was opened just now.
+    store, stripe = shop.served.access, shop.stripe
+    paid, is_open, expired, unknown, ended = [await shop.open_checkout() for _ in range(5)]
+    for opened in (paid, ended):
+        stripe.pay(opened.session)
+    stripe.expire(expired.session)
+    del stripe.books.objects[unknown.session]
+    stripe.cancel_subscription(stripe.subscription_of(ended.session))
+    shop.clock.now += 92 * DAY_MS
+    await run_round(shop)
+    kept = [
+        await store.find_claim(hash_key(each.claim_token)) is not None
+        for each in (paid, is_open, expired, unknown, ended)
+    ]
+    assert kept == [True, True, False, True, True]
+    shop.clock.now -= 92 * DAY_MS
+    assert (await shop.post_claim(paid.claim_token)).json()["status"] == "active"
+
+
+@pytest.mark.clause("8.51")
+async def test_no_checkout_is_deleted_while_the_processor_does_not_answer(
+    shop: StripeShop,
+) -> None:
+    opened = [await shop.open_checkout() for _ in range(3)]
+    for each in opened:
+        shop.stripe.expire(each.session)
+    shop.clock.now += 92 * DAY_MS
+    shop.stripe.drop(times=9)
+    count_before = len(shop.stripe.requests)
+    assert await run_round(shop) == ["claims_not_checked", "maintenance_done"]
+    # One request and its repetitions by Stripe's library: the other claims are not tried in vain.
+    assert len({request.path for request in shop.stripe.requests[count_before:]}) == 1
+    shop.stripe.release()
+    find = shop.served.access.find_claim
+    assert None not in [await find(hash_key(each.claim_token)) for each in opened]
+
+
+async def test_a_round_checks_a_limited_number_of_checkouts(
+    shop: StripeShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("access.maintenance.MAX_CLAIMS_CHECKED", 2)
+    for _ in range(3):
+        shop.stripe.expire((await shop.open_checkout()).session)
+    shop.clock.now += 92 * DAY_MS
+    lapsed = []
+    for _ in range(3):
+        await run_round(shop)
+        lapsed.append(
+            len(await shop.served.access.list_lapsed_claims("stripe", "test", shop.clock.now, 9))
+        )
+    assert lapsed == [1, 0, 0]
+
+
+@pytest.mark.clause("8.51")
+async def test_a_paid_checkout_of_the_sandbox_outlives_a_wrong_clock(
+    served: RunningService,
+) -> None:
+    provider = SandboxBilling(served.access, served.clock, served.base_url)
+    tokens = []
+    for name in ("paid", "open"):
+        sent = {"contact_email": f"{name}@example.com"}
+        answer = (await served.client.post("/api/v1/access/checkout", json=sent)).json()
+        tokens.append(answer["claim_token"])
+        if name == "paid":
+            session = await provider.find_session(answer["checkout_url"].rpartition("/")[2])
+            assert session is not None
+            await provider.settle(session, "paid")
+    served.clock.now += 92 * DAY_MS
+    await run_maintenance(served.access, provider, served.clock, served.clock.now)
+    served.clock.now -= 92 * DAY_MS
+    claims = [
+        await served.client.post("/api/v1/access/claim", json={"claim_token": token})
+        for token in tokens
+    ]
+    assert claims[0].json()["status"] == "active"
+    assert claims[1].status_code == 404
 
 
 async def test_old_rows_are_deleted_and_young_ones_kept(served: RunningService) -> None:

@@ -1,6 +1,7 @@
 """Sign-in by mailed links, which does not reveal the addresses of members."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from email.message import EmailMessage
@@ -12,12 +13,22 @@ from structlog.testing import capture_logs
 from access.billing.provider import BillingError, SettledPayment
 from access.claims import MAX_CLAIMS_CHECKED
 from access.mail.mailer import MailError
-from access.sign_in import LINK_MS, MAIL_LIMIT, SESSION_MS, SIGN_IN_PATH, SignIn, hash_token
+from access.sign_in import (
+    LINK_MS,
+    MAIL_LIMIT,
+    MAX_MAIL_DELAY_S,
+    MIN_MAIL_DELAY_S,
+    SESSION_MS,
+    SIGN_IN_PATH,
+    SignIn,
+    hash_token,
+)
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from schemas.errors import ApiError
 from tests.doubles.mailbox import Mailbox
 from tests.store.sql.test_access_store_purchases import MEMBER
-from tests.support.running_service import ManualClock
+from tests.store.sqlite.test_access_store import trace_statements
+from tests.support.running_service import ManualClock, skip_sleep
 from tests.support.sandbox_shop import (
     ADDRESS,
     BASE_URL,
@@ -54,6 +65,7 @@ class Door:
             self.mailbox,
             asking,
             shop.clock,
+            skip_sleep,
             base_url=BASE_URL,
         )
 
@@ -92,7 +104,9 @@ async def sign_in_service(tmp_path: Path) -> AsyncIterator[Door]:
         billing.set_paid("cs_1")
         await shop.claim((await shop.open_checkout()).claim_token)
         asking = Throttle(store, clock, "sign-in", DEFAULT_LIMIT)
-        sign_in = SignIn(store, billing, shop.claims, mailbox, asking, clock, base_url=BASE_URL)
+        sign_in = SignIn(
+            store, billing, shop.claims, mailbox, asking, clock, skip_sleep, base_url=BASE_URL
+        )
         yield Door(shop, billing, mailbox, sign_in, tmp_path)
 
 
@@ -272,8 +286,75 @@ async def test_an_unavailable_processor_is_logged_and_the_response_does_not_chan
     sign_in_service.billing.payments["cs_2"] = BillingError("down")
     with capture_logs() as lines:
         assert await sign_in_service.request_mails("late@example.com") == []
-    assert [line["event"] for line in lines] == ["billing_unavailable", "sign_in_not_mailed"]
+    assert [line["event"] for line in lines] == ["billing_unavailable", "sign_in_payments_unknown"]
     assert "late@example.com" not in str(lines)
+
+
+async def test_an_unavailable_processor_keeps_no_member_from_signing_in(
+    sign_in_service: Door,
+) -> None:
+    await sign_in_service.shop.open_checkout(contact_email=MEMBERS)
+    sign_in_service.billing.payments["cs_2"] = BillingError("down")
+    assert len(await sign_in_service.request_mails()) == 1
+
+
+@dataclass
+class Work:
+    """The work that follows a sign-in request, up to the pause before a mail and after it."""
+
+    statements: list[str]
+    after_pause: list[str]
+    checks: int
+    pauses: list[float]
+
+
+async def record_work(door: Door, email: str) -> Work:
+    """Request a link, and record what that asks of the store and of the payment processor."""
+    pauses: list[float] = []
+    door.billing.checks.clear()
+    async with trace_statements(door.shop.store) as executed:
+
+        async def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            before.extend(executed)
+            executed.clear()
+
+        before: list[str] = []
+        door.sign_in._sleep = pause
+        await door.sign_in.mail_link(email)
+        # The trace shows the values too, which differ.
+        statements = [re.sub(r"'[^']*'|\d+", "?", statement) for statement in before]
+        return Work(statements, [*executed], len(door.billing.checks), pauses)
+
+
+@pytest.mark.parametrize("checkouts", [0, 2])
+async def test_the_work_after_a_request_is_the_same_for_members_and_strangers(
+    sign_in_service: Door, checkouts: int
+) -> None:
+    door = sign_in_service
+    for email in (MEMBERS, STRANGERS):
+        for _ in range(checkouts):
+            await door.shop.open_checkout(contact_email=email)
+    member, stranger = [await record_work(door, email) for email in (MEMBERS, STRANGERS)]
+    assert door.mailbox.mails.qsize() == 1
+    assert member.statements == stranger.statements
+    assert any("INSERT INTO sign_in_links" in statement for statement in member.statements)
+    assert member.checks == stranger.checks == checkouts
+    assert member.after_pause == stranger.after_pause == []
+    for work in (member, stranger):
+        (pause_s,) = work.pauses
+        assert MIN_MAIL_DELAY_S <= pause_s <= MAX_MAIL_DELAY_S
+
+
+async def test_a_strangers_link_cannot_be_used_and_holds_no_address(
+    sign_in_service: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("access.sign_in.secrets.token_urlsafe", lambda size: "A" * 43)
+    assert await sign_in_service.request_mails(STRANGERS) == []
+    async with sign_in_service.shop.store._engine.acquire_connection() as db:
+        (row,) = await db.execute("SELECT token_hash, contact_email FROM sign_in_links")
+    assert tuple(row) == (hash_token("sl_" + "A" * 43), "")
+    assert (await sign_in_service.get_refusal("sl_" + "A" * 43)).status == 404
 
 
 async def test_only_a_few_checkouts_of_a_mailbox_are_checked(

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from access.throttle import Limit, Throttle, to_network
+from access.throttle import TOTAL_FACTOR, Limit, Throttle, list_limits
 from schemas.errors import ApiError
 from store.sql.access_store import AccessStore
 from tests.support.running_service import ManualClock
@@ -28,8 +28,13 @@ async def store(home: StoreHome) -> AsyncIterator[AccessStore]:
         yield store
 
 
-async def attempt(throttle: Throttle, address: str = "192.0.2.1") -> int | None:
-    """Attempt once; return the Retry-After seconds, None if it was accepted."""
+async def attempt(
+    throttle: Throttle, address: str = "192.0.2.1", source: str = "this address"
+) -> int | None:
+    """Attempt once; return the Retry-After seconds, None if it was accepted.
+
+    The refusal names the source of the attempts that exhausted the limit.
+    """
     try:
         await throttle.take_attempt(address)
     except ApiError as error:
@@ -38,6 +43,7 @@ async def attempt(throttle: Throttle, address: str = "192.0.2.1") -> int | None:
         return None
     assert (refusal.code, refusal.status) == ("rate_limited", 429)
     assert f"Retry after {refusal.retry_after_s} seconds" in refusal.message
+    assert f" from {source}: at most " in refusal.message
     return refusal.retry_after_s
 
 
@@ -140,7 +146,71 @@ async def test_a_smaller_limit_holds_for_attempts_made_before(
 def test_one_client_is_an_ipv4_address_or_the_network_of_an_ipv6_one(
     address: str, counted_as: str
 ) -> None:
-    assert to_network(address) == counted_as
+    assert list_limits(address, 20)[0] == (counted_as, 20)
+
+
+@pytest.mark.clause("8.50")
+@pytest.mark.parametrize(
+    ("address", "wider"),
+    [
+        ("192.0.2.77", [("192.0.2.0/24", 160), ("*", 1000)]),
+        ("::ffff:192.0.2.77", [("192.0.2.0/24", 160), ("*", 1000)]),
+        (
+            "2001:db8:1:2fe:3:4:5:6",
+            [("2001:db8:1:200::/56", 80), ("2001:db8:1::/48", 320), ("*", 1000)],
+        ),
+        ("unknown", [("*", 1000)]),
+    ],
+)
+def test_networks_and_all_clients_together_have_larger_limits(
+    address: str, wider: list[tuple[str, int]]
+) -> None:
+    assert list_limits(address, 20)[1:] == wider
+
+
+@pytest.mark.clause("7.27", "8.50")
+@pytest.mark.parametrize(
+    ("pattern", "accepted", "source"),
+    [
+        ("192.0.2.{}", 16, "the network 192.0.2.0/24"),
+        ("2001:db8:0:{:x}::1", 8, "the network 2001:db8::/56"),
+        ("2001:db8:0:{:x}00::1", 32, "the network 2001:db8::/48"),
+        ("2001:db8:{:x}::1", 100, "all clients together"),
+    ],
+)
+async def test_many_addresses_of_a_network_share_its_limit(
+    store: AccessStore, clock: ManualClock, pattern: str, accepted: int, source: str
+) -> None:
+    throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
+    for number in range(accepted):
+        assert await attempt(throttle, pattern.format(number)) is None
+    clock.now += 3000
+    for _ in range(2):
+        assert await attempt(throttle, pattern.format(accepted), source) == 7
+    clock.now += 7000
+    assert await attempt(throttle, pattern.format(accepted)) is None
+
+
+async def test_an_exhausted_network_does_not_lock_out_other_networks(
+    store: AccessStore, clock: ManualClock
+) -> None:
+    throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
+    for number in range(16):
+        assert await attempt(throttle, f"192.0.2.{number}") is None
+    # Refused attempts of one network count for no limit, so they do not use up that of all clients.
+    for _ in range(100):
+        assert await attempt(throttle, "192.0.2.99", "the network 192.0.2.0/24") == 10
+    assert await attempt(throttle, "198.51.100.1") is None
+
+
+async def test_mailboxes_are_counted_each_on_its_own(
+    store: AccessStore, clock: ManualClock
+) -> None:
+    throttle = Throttle(store, clock, "sign-in-mail", Limit(1, 10))
+    for number in range(TOTAL_FACTOR + 1):
+        await throttle.take_mailbox_attempt(f"{number}@example.com")
+    with pytest.raises(ApiError):
+        await throttle.take_mailbox_attempt("0@example.com")
 
 
 @pytest.mark.clause("4.11.9", "7.27", "8.50")

@@ -11,7 +11,12 @@ import pytest
 from access.billing.sandbox import SandboxBilling
 from service.http.app import AppConfig, create_app
 from service.http.resources import Resources
-from tests.support.running_service import RunningService, open_loopback_socket, run_app
+from tests.support.running_service import (
+    RunningService,
+    open_loopback_socket,
+    run_app,
+    skip_sleep,
+)
 from tests.support.web_member import EMAIL, LINK, buy_plan
 from tests.support.web_page import Page, check_page
 
@@ -46,6 +51,7 @@ async def below(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
                 SandboxBilling(served.access, served.clock, base_url),
                 served.mailbox,
                 served.clock,
+                skip_sleep,
             ),
         )
         async with (

@@ -17,6 +17,7 @@ from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import format_instant
 from service.commands.compute_command import PLAYED_OUT_NOTE, compute
 from service.config.settings import Settings
+from store.access_rows import AttemptLimit
 from store.postgres.engine import connect
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.support.bad_inputs import STATE
@@ -187,7 +188,8 @@ async def test_maintenance_by_two_processes_at_once_deletes_every_row_once(datab
     async with served_twice(database) as (first, second):
         for number in range(rows):
             await first.access.mark_event_handled(f"evt_{number}", 0)
-            await first.access.record_attempt("checkout", f"192.0.2.{number}", 0, 20, 600)
+            limits = [AttemptLimit(f"192.0.2.{number}", 20)]
+            await first.access.record_attempt("checkout", limits, 0, 600)
         before = compute_cutoffs(first.clock())
         pruned = await asyncio.gather(*(one.access.prune(before) for one in (first, second)))
     assert sum(pruned) == 2 * rows

@@ -124,6 +124,12 @@ def test_the_unit_confines_the_service_and_restarts_it() -> None:
     assert int(service["LimitNOFILE"]) >= 10_000 + 128
 
 
+def test_the_unit_waits_until_the_clock_is_synchronised() -> None:
+    unit = read_unit(UNIT)["Unit"]
+    for name in ("Wants", "After"):
+        assert "time-sync.target" in unit[name].split()
+
+
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     require_program("systemd-analyze")
     for unit in UNITS:

@@ -67,6 +67,28 @@ def test_data_are_stale_once_the_next_run_is_overdue_beyond_the_grace():
     assert "Stale" in meta(now=due + 1)["note"]
 
 
+def test_data_dated_ahead_of_the_clock_are_stale_until_the_clock_reaches_them():
+    fresh_from = NOON - 60_000
+    ahead = meta(now=fresh_from - 1, source="live")
+    assert (ahead["stale"], ahead["nothing_new_before"]) == (True, None)
+    assert "as_of is in the future" in ahead["note"]
+    assert "overdue" not in ahead["note"]
+    assert meta(now=fresh_from, source="live")["stale"] is False
+    assert meta(now=NOON - 90 * 24 * HOUR_MS)["stale"] is True
+
+
+def test_a_recording_may_be_dated_ahead_of_the_clock():
+    for until in (NOON, NOON + HOUR_MS):
+        answer = meta(now=NOON - 999 * HOUR_MS, source="recorded", recorded_until=until)
+        assert answer["stale"] is False
+
+
+def test_a_response_that_is_stale_because_it_is_ahead_expires_when_it_no_longer_is():
+    published = make_coverage("live")
+    snapshot = build_snapshot(StoredSnapshot(published, NOON, NOON, READINGS, ()))
+    assert find_expiry(snapshot, NOON - 999 * HOUR_MS) == NOON - 60_000
+
+
 def test_a_finished_recording_is_never_stale():
     answer = meta(now=NOON + 999 * HOUR_MS, source="recorded", recorded_until=NOON)
     assert answer["next_update"] == {"1h": None, "4h": None, "1d": None}

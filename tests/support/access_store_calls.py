@@ -3,7 +3,14 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from store.access_rows import AccessRequestRow, KeyLimits, Notice, RetentionCutoffs, SignInRow
+from store.access_rows import (
+    AccessRequestRow,
+    AttemptLimit,
+    KeyLimits,
+    Notice,
+    RetentionCutoffs,
+    SignInRow,
+)
 from store.sql.access_store import AccessStore
 from tests.store.sql.test_access_store_purchases import CLAIM, IDEMPOTENCY, MEMBER, NOW, SESSION
 from tests.support.row_builders import DAY_MS, make_call_group
@@ -11,6 +18,7 @@ from tests.support.row_builders import DAY_MS, make_call_group
 HASH = bytes(range(32))
 MEMBERS_HASH = bytes(range(2, 34))
 LINK = SignInRow(bytes(range(3, 35)), "a@example.com", NOW + 1000)
+NO_CUTOFFS = RetentionCutoffs(0, 0, 0, 0, 0, 0)
 StoreCall = Callable[[AccessStore], Awaitable[object]]
 
 REQUEST = AccessRequestRow("a@example.com", "Agent", None, "use", None, NOW, NOW)
@@ -35,20 +43,24 @@ DURABLE_CALLS: dict[str, StoreCall] = {
     "mark_handled": lambda store: store.mark_event_handled("evt_1", NOW),
     "create_sandbox_session": lambda store: store.create_sandbox_session(SESSION),
     "settle_sandbox_session": lambda store: store.settle_sandbox_session(SESSION.id, "paid"),
-    "put_access_request": lambda store: store.put_access_request(REQUEST),
+    "put_access_request": lambda store: store.put_access_request(REQUEST, 9),
 }
 FAST_CALLS: dict[str, StoreCall] = {
     "count": lambda store: store.count_calls([make_call_group(HASH, NOW)], None, 10),
-    "attempt": lambda store: store.record_attempt("checkout", "192.0.2.1", NOW, 20, 600),
+    "attempt": lambda store: store.record_attempt(
+        "checkout", [AttemptLimit("192.0.2.1", 20), AttemptLimit("*", 99)], NOW, 600
+    ),
     "notice": lambda store: store.put_notice(Notice("seen", "", NOW)),
-    "prune": lambda store: store.prune(RetentionCutoffs(NOW, NOW, NOW, NOW, NOW)),
+    "prune": lambda store: store.prune(RetentionCutoffs(NOW, NOW, NOW, NOW, NOW, NOW)),
 }
 REQUEST_CALLS: dict[str, StoreCall] = {
     **{name: verb for name, verb in (DURABLE_CALLS | FAST_CALLS).items() if name != "prune"},
     "count, refused": lambda store: store.count_calls(
         [make_call_group(bytes(32), NOW)._replace(calls=3)], "live", 10
     ),
-    "attempt, refused": lambda store: store.record_attempt("checkout", "192.0.2.1", NOW, 1, 600),
+    "attempt, refused": lambda store: store.record_attempt(
+        "checkout", [AttemptLimit("192.0.2.1", 1)], NOW, 600
+    ),
     "find_claim": lambda store: store.find_claim(CLAIM.token_hash),
     "find_redemption": lambda store: store.find_redemption(CLAIM.id),
     "find_idempotency_key": lambda store: store.find_idempotency_key(IDEMPOTENCY.key_hash, NOW),

@@ -14,7 +14,12 @@ from access.billing.sandbox import SandboxBilling
 from access.mail.mailer import Mailer
 from service.http.app import AppConfig, create_app
 from service.http.resources import Resources
-from tests.support.running_service import RunningService, open_loopback_socket, run_app
+from tests.support.running_service import (
+    RunningService,
+    open_loopback_socket,
+    run_app,
+    skip_sleep,
+)
 from tests.support.web_page import Page, check_page
 
 EMAIL = "Ann.Agent@example.com"
@@ -106,6 +111,7 @@ async def run_second_service(
                 provider or SandboxBilling(served.access, served.clock, base_url or own),
                 mailer or served.mailbox,
                 served.clock,
+                skip_sleep,
             ),
         )
         async with (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.commands.access import escape_for_terminal
-from store.access_rows import AccessRequestRow
+from store.access_rows import AccessRequestRow, AttemptLimit
 from store.sql.access_store import AccessStore
 from store.sqlite.access_store import open_sqlite_access
 from tests.service.commands.test_cli import only_line, write_bars
@@ -79,7 +79,7 @@ def test_access_requests_are_listed_as_one_line_of_ascii_json_each(tmp_path):
 
     async def ask(store: AccessStore) -> None:
         for row in rows:
-            await store.put_access_request(row)
+            await store.put_access_request(row, 9)
 
     create_store(tmp_path)
     assert run_signals(tmp_path, "access-requests").stdout == ""
@@ -102,7 +102,7 @@ def test_access_requests_are_listed_as_one_line_of_ascii_json_each(tmp_path):
 
 def test_prune_deletes_expired_rows_of_the_access_store(tmp_path):
     async def attempt(store: AccessStore) -> None:
-        await store.record_attempt("checkout", "192.0.2.1", 0, 20, 600)
+        await store.record_attempt("checkout", [AttemptLimit("192.0.2.1", 20)], 0, 600)
         await store.mark_event_handled("evt_1", 0)
 
     run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))

@@ -1,13 +1,15 @@
 """Stored keys (hashes only, revoked for good), attempts, requests, notices and pruning."""
 
+from dataclasses import replace
+
 import pytest
 
-from store.access_rows import AccessRequestRow, KeyRow, Notice, RetentionCutoffs
+from store.access_rows import AccessRequestRow, AttemptLimit, KeyRow, Notice, RefusedAttempt
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from tests.store.conftest import OpenAccess
 from tests.store.sql.test_access_store_purchases import NOW
-from tests.support.access_store_calls import HASH, REQUEST
+from tests.support.access_store_calls import HASH, NO_CUTOFFS, REQUEST
 from tests.support.row_builders import DAY_MS, make_call_group
 from tests.support.store_homes import StoreHome, run_sql
 
@@ -53,15 +55,68 @@ async def test_a_clear_key_cannot_be_stored_by_mistake(access: AccessStore) -> N
 
 
 async def test_an_access_request_is_new_once_and_updated_after(access: AccessStore) -> None:
-    assert await access.put_access_request(REQUEST)
+    assert await access.put_access_request(REQUEST, 2) == "received"
     other = AccessRequestRow("b@example.com", None, None, None, None, NOW - 5, NOW - 5)
-    assert await access.put_access_request(other)
+    assert await access.put_access_request(other, 2) == "received"
     changed = AccessRequestRow("a@example.com", None, "Op", None, "9", NOW + 1, NOW + 1)
-    assert not await access.put_access_request(changed)
+    assert await access.put_access_request(changed, 2) == "updated"
     assert await access.list_access_requests() == [
         other,
         AccessRequestRow("a@example.com", None, "Op", None, "9", NOW, NOW + 1),
     ]
+
+
+async def test_no_more_requests_are_stored_than_allowed_and_known_ones_still_change(
+    access: AccessStore,
+) -> None:
+    assert await access.put_access_request(REQUEST, 1) == "received"
+    other = replace(REQUEST, contact_email="b@example.com")
+    assert await access.put_access_request(other, 1) == "full"
+    changed = replace(REQUEST, use_case="other")
+    assert await access.put_access_request(changed, 1) == "updated"
+    assert await access.list_access_requests() == [changed]
+    assert await access.put_access_request(other, 2) == "received"
+
+
+async def test_requests_that_were_last_changed_before_the_cutoff_are_deleted(
+    access: AccessStore,
+) -> None:
+    for name, updated_at in (("a", NOW), ("b", NOW + 1)):
+        email = f"{name}@example.com"
+        row = replace(REQUEST, contact_email=email, created_at=5, updated_at=updated_at)
+        await access.put_access_request(row, 9)
+    assert await access.prune(replace(NO_CUTOFFS, access_requests=NOW + 1)) == 1
+    assert [row.contact_email for row in await access.list_access_requests()] == ["b@example.com"]
+
+
+async def test_an_attempt_counts_for_every_limit_or_for_none(
+    access: AccessStore, home: StoreHome
+) -> None:
+    async def attempt(at: int, *limits: tuple[str, int]) -> RefusedAttempt | None:
+        return await access.record_attempt(
+            "checkout", [AttemptLimit(*limit) for limit in limits], at, 100
+        )
+
+    narrow, other, wide = ("192.0.2.1", 2), ("192.0.2.2", 2), ("192.0.2.0/24", 3)
+    assert [await attempt(at, narrow, wide) for at in (0, 10)] == [None, None]
+    assert await attempt(20, narrow, wide) == RefusedAttempt(AttemptLimit(*narrow), 100)
+    assert await attempt(30, other, wide) is None
+    assert await attempt(40, other, wide) == RefusedAttempt(AttemptLimit(*wide), 100)
+    both = await attempt(41, ("192.0.2.1", 1), wide)
+    assert both == RefusedAttempt(AttemptLimit("192.0.2.1", 1), 110)
+    assert await attempt(100, other, wide) is None
+    counts = await run_sql(
+        home, "SELECT address, count(*) FROM attempts GROUP BY address ORDER BY address"
+    )
+    assert counts == [("192.0.2.0/24", 4), ("192.0.2.1", 2), ("192.0.2.2", 2)]
+
+
+async def test_attempts_of_a_clock_that_was_far_ahead_lock_no_one_out(access: AccessStore) -> None:
+    limits = [AttemptLimit("192.0.2.1", 1)]
+    assert await access.record_attempt("checkout", limits, NOW + 90 * DAY_MS, 100) is None
+    assert await access.record_attempt("checkout", limits, NOW, 100) is None
+    refused = await access.record_attempt("checkout", limits, NOW, 100)
+    assert refused == RefusedAttempt(limits[0], NOW + 100)
 
 
 async def test_a_notice_replaces_the_last_of_its_name(access: AccessStore) -> None:
@@ -74,7 +129,8 @@ async def test_an_address_has_a_limited_number_of_attempts_per_kind_and_window(
     access: AccessStore, home: StoreHome
 ) -> None:
     async def at(time: int, kind: str = "checkout", address: str = "192.0.2.1") -> int | None:
-        return await access.record_attempt(kind, address, time, 2, 100)
+        refused = await access.record_attempt(kind, [AttemptLimit(address, 2)], time, 100)
+        return None if refused is None else refused.free_at
 
     assert [await at(0), await at(60), await at(99)] == [None, None, 100]
     assert await at(99, kind="access-request") is None
@@ -97,10 +153,8 @@ async def test_pruning_keeps_each_keys_last_day_of_use_and_recent_rows(
     await access.mark_event_handled("evt_old", 10)
     await access.mark_event_handled("evt_new", 20)
     for at in (10, 20):
-        await access.record_attempt("checkout", "192.0.2.1", at, 5, 100)
-    pruned = await access.prune(
-        RetentionCutoffs(usage=8 * DAY_MS, unredeemed_claims=0, events=20, attempts=20, sign_ins=0)
-    )
+        await access.record_attempt("checkout", [AttemptLimit("192.0.2.1", 5)], at, 100)
+    pruned = await access.prune(replace(NO_CUTOFFS, usage=8 * DAY_MS, events=20, attempts=20))
     assert pruned == 4
     async with home.open_plain() as run:
         assert await run("SELECT key_id, day FROM usage ORDER BY key_id") == [(1, 2), (2, 9)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store.access_rows import KeyLimits, RetentionCutoffs, SignInRow, normalize_email
+from store.access_rows import KeyLimits, SignInRow, normalize_email
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from tests.store.conftest import OpenAccess
@@ -20,6 +20,7 @@ from tests.store.sql.test_access_store_purchases import (
     bought,
     make_other_claim,
 )
+from tests.support.access_store_calls import NO_CUTOFFS
 from tests.support.row_builders import DAY_MS, make_call_group
 from tests.support.store_homes import StoreHome, open_home, run_sql
 
@@ -296,7 +297,7 @@ async def test_pruning_deletes_expired_links_and_sessions(
         link = SignInRow(make_hash(number), "a@example.com", NOW + number)
         await access.create_sign_in_link(link)
         await access.sign_in(link.token_hash, make_hash(10 + number), NOW - 1, NOW + number)
-    over = RetentionCutoffs(usage=0, unredeemed_claims=0, events=0, attempts=0, sign_ins=NOW + 1)
+    over = replace(NO_CUTOFFS, sign_ins=NOW + 1)
     assert await access.prune(over) == 2
     for table in ("sign_in_links", "sessions"):
         left = await run_sql(home, f"SELECT expires_at FROM {table} ORDER BY expires_at")

@@ -270,23 +270,40 @@ async def test_a_sandbox_checkout_is_settled_once(access: AccessStore) -> None:
 
 
 @pytest.mark.clause("8.51")
-async def test_pruning_takes_lapsed_checkouts_and_leaves_redeemed_ones(
+async def test_only_lapsed_unredeemed_checkouts_are_listed_and_can_be_deleted(
     access: AccessStore, home: StoreHome
 ) -> None:
     await bought(access, 1)
-    for number, expires_at in ((2, NOW + 1000), (3, NOW + 2000)):
+    redeemed, _, _ = make_other_claim(1)
+    for number, expires_at in ((2, NOW + 1000), (3, NOW + 2000), (4, NOW + 1000)):
         claim, _, _ = make_other_claim(number)
         await access.create_claim(replace(claim, expires_at=expires_at))
-    await access.create_sandbox_session(SESSION)
-    assert (
-        await access.prune(
-            RetentionCutoffs(0, unredeemed_claims=NOW + 1001, events=0, attempts=0, sign_ins=0)
-        )
-        == 2
-    )
+    before = NOW + 1001
+    lapsed = await access.list_lapsed_claims("stripe", "live", before, 9)
+    assert sorted(claim.id for claim in lapsed) == ["claim2", "claim4"]
+    assert len(await access.list_lapsed_claims("stripe", "live", before, 1)) == 1
+    assert await access.list_lapsed_claims("stripe", "test", before, 9) == []
+    assert await access.list_lapsed_claims("sandbox", "live", before, 9) == []
+    assert await access.delete_claim(lapsed[0])
+    assert not await access.delete_claim(lapsed[0])
+    assert not await access.delete_claim(redeemed)
     found = await run_sql(home, "SELECT id FROM claims ORDER BY id")
-    assert found == [("claim1",), ("claim3",)]
-    assert await access.find_sandbox_session("sb_1") is None
+    assert found == sorted([("claim1",), ("claim3",), (lapsed[1].id,)])
+
+
+@pytest.mark.clause("8.51")
+async def test_a_sandbox_session_is_kept_until_its_claim_is_redeemed_or_deleted(
+    access: AccessStore,
+) -> None:
+    claim = replace(CLAIM, id=SESSION.claim_id)
+    await access.create_claim(claim)
+    await access.create_sandbox_session(SESSION)
+    over = RetentionCutoffs(0, SESSION.expires_at + 1, 0, 0, 0, 0)
+    assert await access.prune(over) == 0
+    assert await access.find_sandbox_session(SESSION.id) == SESSION
+    assert await access.delete_claim(claim)
+    assert await access.prune(over) == 1
+    assert await access.find_sandbox_session(SESSION.id) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store.access_rows import KeyRow
+from store.access_rows import AttemptLimit, KeyRow
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.database import fetch_value
@@ -85,7 +85,7 @@ async def test_no_statement_of_a_request_scans_or_sorts_a_table(
 ) -> None:
     await access.create_claim(CLAIM)
     await access.redeem_claim(CLAIM, MEMBER, HASH, NOW)
-    await access.record_attempt("checkout", "192.0.2.1", NOW, 20, 600)
+    await access.record_attempt("checkout", [AttemptLimit("192.0.2.1", 20)], NOW, 600)
     async with trace_statements(access) as executed:
         for name, verb in REQUEST_CALLS.items():
             with suppress(StoreError):
