@@ -22,7 +22,7 @@ LIST_LAPSED_CLAIMS = f"""
 WHERE redeemed_at IS NULL AND expires_at < ? AND provider = ? AND mode = ?
 ORDER BY random() LIMIT ?
 """
-DELETE_CLAIM = "DELETE FROM claims WHERE id = ? AND redeemed_at IS NULL RETURNING 1"
+DELETE_CLAIM = "DELETE FROM claims WHERE redeemed_at IS NULL AND id = ? RETURNING 1"
 INSERT_CLAIM = """
 INSERT INTO claims (id, token_hash, provider, mode, session, contact_email, billing, agent_name,
   created_at, expires_at)
