@@ -10,6 +10,7 @@ from schemas.clock import Clock
 from schemas.errors import describe_failure
 from schemas.vocabulary import DAY_MS
 from store.access_rows import RetentionCutoffs
+from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
 
 # Short, because a sleep until the next day would be wrong after a suspend or a change of the clock.
@@ -36,6 +37,7 @@ class MaintenanceJob:
         self._sleep = sleep
         self._last_done_day = -1
         self._failed_at: int | None = None
+        self._failures = FailureLog()
 
     async def run(self) -> None:
         """Run rounds until cancelled; log failures and continue."""
@@ -56,7 +58,7 @@ class MaintenanceJob:
             pruned = await self._store.prune(compute_cutoffs(now))
             unreached = await self._reconcile()
         except Exception as error:
-            log.error("maintenance_failed", **describe_failure(error))
+            self._failures.write(log.error, "maintenance_failed", describe_failure(error))
             self._failed_at = self._clock()
             return
         log.info("maintenance_done", pruned=pruned, unreached=unreached)
@@ -81,7 +83,9 @@ class MaintenanceJob:
                     if isinstance(error, BillingError)
                     else describe_failure(error)
                 )
-                log.error("reconcile_failed", subscription=member.subscription, **facts)
+                self._failures.write(
+                    log.error, "reconcile_failed", facts, subscription=member.subscription
+                )
         return unreached
 
 

@@ -1,4 +1,4 @@
-"""Whether a database accepts writes: the outcome of the last ones, and test writes when in doubt."""
+"""Whether a database accepts writes: the outcome of the last ones, test writes when in doubt."""
 
 import asyncio
 import time

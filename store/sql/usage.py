@@ -7,7 +7,6 @@ from schemas.vocabulary import Mode
 from store.access_rows import CallGroup, CountedGroup, Verdict
 from store.sql.database import Row
 
-
 # The second one writes a stored count again, unchanged.
 TEST_WRITES = (
     "INSERT INTO events (id, handled_at) VALUES ('test write', 0) ON CONFLICT DO NOTHING",
