@@ -8,6 +8,7 @@ from typing import Final, Protocol
 INTERVAL_S = 60.0
 # Failures that are told apart at a time. Later ones share a line with others of the same event.
 MAX_CAUSES = 100
+KEY_CHARS = 200
 
 
 class CallLater(Protocol):
@@ -41,7 +42,8 @@ class FailureLog:
 
         `details` belong to this occurrence, so only the first line has them.
         """
-        key = (event, *map(str, cause.values()))
+        # An error that is raised again has a longer traceback, which ends as before.
+        key = (event, *(str(value)[-KEY_CHARS:] for value in cause.values()))
         if key not in self._repeats and len(self._repeats) >= MAX_CAUSES:
             key = (event,)
         if key in self._repeats:
