@@ -12,6 +12,7 @@ from schemas.clock import Clock
 from schemas.errors import describe_failure
 from schemas.vocabulary import DAY_MS
 from store.access_rows import RetentionCutoffs
+from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
 
 # Short, because a sleep until the next day would be wrong after a suspend or a change of the clock.
@@ -41,6 +42,7 @@ class MaintenanceJob:
         self._sleep = sleep
         self._last_done_day = -1
         self._failed_at: int | None = None
+        self._failures = FailureLog()
 
     async def run(self) -> None:
         """Run rounds until cancelled; log failures and continue."""
@@ -61,7 +63,7 @@ class MaintenanceJob:
             pruned = await prune_access(self._store, self._provider, now)
             unreached = await self._reconcile()
         except Exception as error:
-            log.error("maintenance_failed", **describe_failure(error))
+            self._failures.write(log.error, "maintenance_failed", describe_failure(error))
             self._failed_at = self._clock()
             return
         log.info("maintenance_done", pruned=pruned, unreached=unreached)
@@ -80,8 +82,12 @@ class MaintenanceJob:
                 await revoke_if_ended(self._store, self._provider, member, self._clock())
             except Exception as error:
                 unreached += 1
-                facts = _describe_provider_error(error)
-                log.error("reconcile_failed", subscription=member.subscription, **facts)
+                self._failures.write(
+                    log.error,
+                    "reconcile_failed",
+                    _describe_provider_error(error),
+                    subscription=member.subscription,
+                )
         return unreached
 
 

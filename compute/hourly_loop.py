@@ -12,8 +12,10 @@ from compute.hourly_pipeline import HourlyPipeline, RowCounts
 from compute.schedule import to_market_ms
 from compute.sources.source import NotReadyError
 from schemas.clock import Clock
+from schemas.operator_error import OperatorError
 from schemas.vocabulary import format_instant
 from store.errors import LockTakenError, StoreError
+from store.failure_log import FailureLog
 from store.sql.market_store import MarketStore
 
 LATE_RETRY_DELAYS_S = (30, 60, 120)
@@ -53,6 +55,7 @@ class HourlyLoop:
         self._on_run: Final = on_run
         self._has_resumed = False
         self._pruned_day = -1
+        self._failures: Final = FailureLog()
 
     async def run(self) -> None:
         """Run until cancelled, or until a recording has been played to its end.
@@ -68,17 +71,21 @@ class HourlyLoop:
             except LockTakenError:
                 raise
             except NotReadyError as error:
-                log.warning("source_not_ready", reason=str(error))
+                reason = {"reason": str(error)}
+                self._failures.write(log.warning, "source_not_ready", reason)
                 await self._sleep(RETRY_S)
             except Exception as error:
                 # The state in memory may be ahead of the store, so it is loaded again.
                 self._pipeline, self._has_resumed = None, False
-                log_failure(error)
+                self._log_failure(error)
                 await self._sleep(RETRY_S)
         await self._prune_recording()
         # A recording that has ended needs no compute. Without the lock, another process can
         # replay the bars that its folder gains later.
         await self._store.unlock()
+
+    def _log_failure(self, error: Exception) -> None:
+        self._failures.write(log.error, "run_failed", describe_run_failure(error))
 
     async def _prune(self) -> None:
         began = perf_counter()
@@ -92,7 +99,7 @@ class HourlyLoop:
                 await self._prune()
                 return
             except StoreError as error:
-                log_failure(error)
+                self._log_failure(error)
                 await self._sleep(RETRY_S)
 
     async def _reopen_pipeline(self) -> HourlyPipeline:
@@ -161,7 +168,10 @@ def log_run(event: str, pipeline: HourlyPipeline, written: RowCounts, began: flo
     )
 
 
-def log_failure(error: Exception) -> None:
-    """Log a failed run with its traceback."""
-    where = "".join(traceback.format_tb(error.__traceback__))
-    log.error("run_failed", failure=f"{type(error).__name__}: {error}", where=where)
+def describe_run_failure(error: Exception) -> dict[str, str]:
+    """Return the error of a failed run for the log, with its traceback if it is unexpected."""
+    # Unlike a request, a run handles no customers' data, so every message can be logged.
+    failure = {"failure": f"{type(error).__name__}: {error}"}
+    if isinstance(error, OperatorError):
+        return failure
+    return {**failure, "where": "".join(traceback.format_tb(error.__traceback__))}

@@ -87,7 +87,10 @@ class Dispatcher:
             error.request_id = message.request_id
             raise
         except Exception as error:
-            log.error("mcp_request_failed", method=message.method, **describe_failure(error))
+            cause = describe_failure(error)
+            self._runner.failures.write(
+                log.error, "mcp_request_failed", cause, method=message.method
+            )
             raise RpcError(mcp_types.INTERNAL_ERROR, "internal error", message.request_id) from None
 
     async def _handle_protocol_method(self, message: Message) -> DispatchResult:

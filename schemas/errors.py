@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from schemas.operator_error import OperatorError
 from schemas.vocabulary import Billing, ErrorCode, Uri
 
 if TYPE_CHECKING:
@@ -70,10 +71,13 @@ def unavailable_error(message: str, retry_after_s: int) -> ApiError:
 
 
 def describe_failure(error: BaseException) -> dict[str, str]:
-    """Return the type and location of an unexpected failure for the log, without any values.
+    """Return the type of a failure, and its message or its location, for the log.
 
-    Exception messages and local variables can hold API keys and arguments, so neither is logged.
-    structlog's console renderer would print locals if rich is installed.
+    Only the messages of operator errors, such as those of a store, are free of values. Others can
+    contain API keys and arguments, as local variables can, so neither is logged. structlog's
+    console renderer would print locals if rich is installed.
     """
+    if isinstance(error, OperatorError):
+        return {"failure": type(error).__name__, "cause": str(error)}
     location = "".join(traceback.format_tb(error.__traceback__))
     return {"failure": type(error).__name__, "where": location}

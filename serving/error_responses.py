@@ -10,7 +10,7 @@ from starlette.responses import Response
 from schemas.errors import ApiError, describe_failure
 from schemas.usage import QuotaUsage
 from serving.http import ERROR_KEY, JSON, build_quota_headers
-from serving.tool_runner import ToolRunner, internal_error, log_store_failure
+from serving.tool_runner import ToolRunner, internal_error
 from store.errors import StoreError
 
 # The status that proxies such as nginx log if the client disconnects. No client receives it.
@@ -56,11 +56,12 @@ def guard_route(
         except ApiError as error:
             return build_refusal(request, error)
         except StoreError as failure:
-            return build_refusal(request, log_store_failure(failure, route))
+            return build_refusal(request, runner.log_store_failure(failure, route))
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Exception as failure:
-            log.error("rest_request_failed", route=route, **describe_failure(failure))
+            cause = describe_failure(failure)
+            runner.failures.write(log.error, "rest_request_failed", cause, route=route)
             return build_refusal(request, internal_error())
 
     return respond_guarded

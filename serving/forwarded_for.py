@@ -15,6 +15,7 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.clock import Clock
+from schemas.errors import describe_failure
 from serving.http import read_headers
 from store.access_rows import Notice
 from store.errors import StoreError
@@ -101,8 +102,8 @@ class ForwardedForMiddleware:
         self._quiet_until = now + HOUR_MS
         try:
             await self._store.put_notice(Notice(NOTICE_NAME, peer, now))
-        except StoreError:
-            log.warning("notice_not_kept", notice=NOTICE_NAME)
+        except StoreError as error:
+            log.warning("notice_not_kept", notice=NOTICE_NAME, **describe_failure(error))
 
 
 def _parse_network(text: str) -> IpNetwork:

@@ -19,6 +19,7 @@ from serving.response_cache import CacheEntry, ResponseBody
 from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 from store.errors import StoreError
+from store.failure_log import FailureLog
 
 AnyTool = Tool[Any, Any]
 ArgumentsReader = Callable[[], Mapping[str, Any]]
@@ -64,6 +65,7 @@ class ToolRunner:
         self._quota_guard = quota_guard
         self._on_call = on_call
         self._parsed_queries: dict[tuple[str, str | bytes], ParsedQuery] = {}
+        self.failures = FailureLog()
 
     async def run(
         self,
@@ -111,12 +113,21 @@ class ToolRunner:
         except ApiError as refusal:
             error = refusal
         except StoreError as failure:
-            error = log_store_failure(failure, tool.name)
+            error = self.log_store_failure(failure, tool.name)
         except Exception as failure:
-            log.error("call_failed", tool=tool.name, **describe_failure(failure))
+            self.failures.write(log.error, "call_failed", describe_failure(failure), tool=tool.name)
             error = internal_error()
         return CallResult(
             ResponseBody(self.format_error(error)), error, error.quota or _get_quota(caller)
+        )
+
+    def log_store_failure(self, error: StoreError, location: str) -> ApiError:
+        """Log a failure of the store in a tool or route, and return the error for the caller."""
+        self.failures.write(log.error, "store_failed", describe_failure(error), at=location)
+        return unavailable_error(
+            "The store is unavailable; details are in the operator's log. "
+            f"Retry after {STORE_RETRY_S} seconds.",
+            STORE_RETRY_S,
         )
 
     def format_error(self, error: ApiError) -> bytes:
@@ -212,16 +223,6 @@ def internal_error() -> ApiError:
         f"Retry after {INTERNAL_RETRY_S} seconds.",
         500,
         retry_after_s=INTERNAL_RETRY_S,
-    )
-
-
-def log_store_failure(error: StoreError, location: str) -> ApiError:
-    """Log a failure of the store in a tool or route, and return the error for the caller."""
-    log.error("store_failed", at=location, **describe_failure(error))
-    return unavailable_error(
-        "The store is unavailable; details are in the operator's log. "
-        f"Retry after {STORE_RETRY_S} seconds.",
-        STORE_RETRY_S,
     )
 
 

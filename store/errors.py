@@ -11,6 +11,18 @@ class LockTakenError(StoreError):
     """Another process holds the compute lock, or may hold it since this one lost its session."""
 
 
+class DatabaseFailureError(StoreError):
+    """The database failed; it did not merely refuse rows that break its rules."""
+
+
+class NotWritableError(StoreError):
+    """The last write to the store failed."""
+
+
+class LostStoreError(DatabaseFailureError):
+    """The open store was deleted, replaced or truncated, or is not the one known by its pair."""
+
+
 class DamagedError(StoreError):
     """The store holds rows that no commit can have written."""
 

@@ -8,8 +8,15 @@ from dataclasses import asdict
 from access.keys import OperatorKeys
 from schemas.clock import Clock
 from schemas.vocabulary import format_instant
+from service.commands.console import echo
 from service.config.settings import Settings
-from service.config.stores import open_access, refuse_missing_store
+from service.config.stores import (
+    adopt_access,
+    get_location,
+    open_access,
+    refuse_missing_market,
+    refuse_missing_store,
+)
 from store.access_rows import AccessRequestRow, KeyRow
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
@@ -49,6 +56,14 @@ async def revoke_key(settings: Settings, clock: Clock, key_id: int) -> int:
     async with open_access_store(settings) as store:
         if not await OperatorKeys(store, clock).revoke(key_id):
             raise StoreError(f"there is no key {key_id}: see `signals keys list` for the ids")
+    return 0
+
+
+async def adopt_keys(settings: Settings) -> int:
+    """Accept the present store of keys, or a new empty one, in place of a lost one."""
+    await refuse_missing_market(settings)
+    await adopt_access(settings)
+    echo(f"{get_location(settings, 'access')} now belongs to the market data.")
     return 0
 
 

@@ -173,6 +173,12 @@ def _add_access_commands(commands: Commands) -> None:
     command = _add_command(key_commands, "revoke", _revoke_key, "revoke a key permanently")
     command.add_argument("id", type=int, metavar="ID", help="id from `signals keys list`")
     _add_command(
+        key_commands,
+        "adopt",
+        _adopt_keys,
+        "if the store of keys was lost: accept the one that is there now, or a new empty one",
+    )
+    _add_command(
         commands,
         "access-requests",
         _list_access_requests,
@@ -298,6 +304,12 @@ async def _revoke_key(args: argparse.Namespace, settings: Settings) -> int:
     from service.commands.access import revoke_key
 
     return await revoke_key(settings, wall_clock, args.id)
+
+
+async def _adopt_keys(args: argparse.Namespace, settings: Settings) -> int:
+    from service.commands.access import adopt_keys
+
+    return await adopt_keys(settings)
 
 
 async def _list_access_requests(args: argparse.Namespace, settings: Settings) -> int:

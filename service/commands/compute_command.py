@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from compute.hourly_loop import HourlyLoop, OpenPipeline, log_failure, log_run
+from compute.hourly_loop import HourlyLoop, OpenPipeline, describe_run_failure, log_run
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.sources.live import LiveSource
@@ -26,7 +26,7 @@ from service.commands.console import (
 )
 from service.config.settings import Settings
 from service.config.sources import open_source
-from service.config.stores import create_access, open_market
+from service.config.stores import open_both
 from service.http.health import Readiness
 from service.http.metrics import Metrics
 from service.http.metrics_server import MetricsServer, open_metrics_listener
@@ -65,9 +65,9 @@ async def compute(
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
         metrics_server = MetricsServer(stack.enter_context(open_metrics_listener(settings)))
-        await create_access(settings)
-        market = await open_market(settings)
-        stack.push_async_callback(market.close)
+        market, access = await stack.enter_async_context(open_both(settings))
+        # Nothing here uses it, and the operator may restore it meanwhile.
+        await access.close()
         metrics = Metrics(())
         with shutdown.cancel_on_request():
             compute_context = compute_in_background(
@@ -233,7 +233,7 @@ class CatchUp:
         except Exception as error:
             if not self._is_serving.is_set():
                 raise
-            log_failure(error)
+            log.error("run_failed", **describe_run_failure(error))
             return None
         self._finished.set()
         # A line would break the progress bar.

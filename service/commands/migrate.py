@@ -41,6 +41,7 @@ async def migrate_database(
         # Commits were moved a day at a time, so that an interrupted move can continue; the small
         # access store moves in one transaction.
         await target_access.move_from(source_access)
+        await target_market.record_access_id(await target_access.get_id())
         universe = load_universe(target.universe)
         audit = await Audit.open(target_market, universe, indicators, executors)
         with open_progress_bar("auditing", fallback=ProgressLog("auditing", clock)) as on_progress:

@@ -11,7 +11,7 @@ from compute.universe import load_universe
 from schemas.vocabulary import format_instant
 from service.commands.console import echo, open_progress_bar, rebase_progress
 from service.config.settings import Settings
-from service.config.stores import create_access, open_market
+from service.config.stores import open_both
 from service.processes.executors import find_executors
 from service.processes.memory import limit_malloc_arenas
 
@@ -24,9 +24,8 @@ async def replay_bars(
     executors = await find_executors(settings)
     universe = load_universe(settings.universe)
     source = FilesSource(folder, universe)
-    await create_access(settings)
-    store = await open_market(settings)
-    try:
+    async with open_both(settings) as (store, access):
+        await access.close()
         pipeline = await HourlyPipeline.open(
             store, source, universe, indicators, lambda: now, executors
         )
@@ -43,6 +42,4 @@ async def replay_bars(
         )
         rejected = sum(source.rejected_counts.values())
         echo(f"replayed {source.name} to {reached_time}; {rejected} rows rejected")
-    finally:
-        await store.close()
     return 0

@@ -1,9 +1,9 @@
 """Opens the stores that the settings select; only the module of their database is loaded."""
 
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-
-import structlog
 
 from service.config.settings import Settings
 from store.errors import StoreError
@@ -14,8 +14,7 @@ if TYPE_CHECKING:  # Keeps the market's modules out of commands about keys.
 
 StoreKind = Literal["market", "access"]
 RESTORE_HINT = "restore a backup if keys were issued"
-
-log = structlog.get_logger("service")
+ADOPT_HINT = "run `signals keys adopt` to go on without the lost keys and purchases"
 
 
 async def open_market(settings: Settings) -> "MarketStore":
@@ -40,17 +39,45 @@ async def open_access(settings: Settings) -> AccessStore:
     return await open_postgres_access(settings.database_url.get_secret_value())
 
 
-async def create_access(settings: Settings) -> None:
-    """Create the store of keys if it is missing, before the store of market data.
+@asynccontextmanager
+async def open_both(settings: Settings) -> "AsyncIterator[tuple[MarketStore, AccessStore]]":
+    """Open both stores for the block, creating them at a first start.
 
-    Only commands that begin a service call this. Market data without keys therefore mean that the
-    keys were lost, which is logged.
+    Raise StoreError if the store of keys that belongs to the market data was lost: if it is
+    missing, or another one is in its place.
     """
-    if await has_store(settings, "access"):
-        return
-    if await has_store(settings, "market"):
-        log.warning("keys_missing", created=get_location(settings, "access"), reason=RESTORE_HINT)
-    await (await open_access(settings)).close()
+    # The store of keys is created first, so market data without keys mean that they were lost.
+    if await has_store(settings, "market") and not await has_store(settings, "access"):
+        raise StoreError(_describe_lost_keys(settings, "is missing"))
+    async with AsyncExitStack() as stack:
+        access = await open_access(settings)
+        stack.push_async_callback(access.close)
+        market = await open_market(settings)
+        stack.push_async_callback(market.close)
+        access_id, known_id = await access.get_id(), await market.find_access_id()
+        # A store of an earlier version, or a new one, knows none yet.
+        if known_id is None:
+            await market.record_access_id(access_id)
+        elif known_id != access_id:
+            raise StoreError(_describe_lost_keys(settings, "is not the one of these market data"))
+        yield market, access
+
+
+async def adopt_access(settings: Settings) -> None:
+    """Make the present store of keys, or a new empty one, belong to the market data."""
+    async with AsyncExitStack() as stack:
+        access = await open_access(settings)
+        stack.push_async_callback(access.close)
+        market = await open_market(settings)
+        stack.push_async_callback(market.close)
+        await market.record_access_id(await access.get_id())
+
+
+def _describe_lost_keys(settings: Settings, fault: str) -> str:
+    return (
+        f"the store of keys {fault} ({get_location(settings, 'access')}): restore a backup, or "
+        f"{ADOPT_HINT}"
+    )
 
 
 async def refuse_missing_market(settings: Settings) -> None:
@@ -72,7 +99,7 @@ async def refuse_missing_store(settings: Settings) -> None:
     if not await has_store(settings, "access"):
         raise StoreError(
             f"the store of keys is missing: there is no {get_location(settings, 'access')}; "
-            f"{RESTORE_HINT}, or start `signals serve` to begin without keys"
+            f"{RESTORE_HINT}, or {ADOPT_HINT}"
         )
 
 

@@ -4,14 +4,17 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
+import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from schemas.clock import Clock
+from schemas.errors import describe_failure
 from serving.freshness import is_recording_over, is_stale
 from serving.snapshot_cache import SnapshotCache
-from store.errors import StoreError
+from store.errors import LostStoreError, NotWritableError, StoreError
+from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
 
 PROBE_TIMEOUT_S = 2.0
@@ -19,6 +22,8 @@ NO_STORE_HEADERS = {"Cache-Control": "no-store"}
 HEALTHY_STATES = frozenset({"ok", "fresh", "resting"})
 
 Checks = dict[str, str]
+
+log = structlog.get_logger("operations")
 
 
 class Readiness:
@@ -39,12 +44,13 @@ class Readiness:
         self._access: Final = access
         self.clock: Final = clock
         self._timeout_s: Final = timeout_s
+        self._failures: Final = FailureLog()
 
     async def run_checks(self) -> Checks:
         """Return the state of each part, in a word or two."""
         probes = {"market_store": self._run_probe(self._probe_market())}
         if self._access is not None:
-            probes["access_store"] = self._run_probe(self._access.list_notices())
+            probes["access_store"] = self._run_probe(self._probe_access(self._access))
         checks = dict(zip(probes, await asyncio.gather(*probes.values()), strict=True))
         return {
             **checks,
@@ -52,10 +58,16 @@ class Readiness:
         }
 
     async def _probe_market(self) -> None:
-        """Query the store, then load its snapshot."""
+        """Check that the store can be written and read, then load its snapshot."""
+        await self.snapshots.store.check_writes()
         # The snapshot may be cached, so loading it does not prove that the store answers.
         await self.snapshots.store.progress()
         await self.snapshots.snapshot()
+
+    async def _probe_access(self, access: AccessStore) -> None:
+        """Check that the store can be written, and is the one that was there at first."""
+        await access.check_writes()
+        await access.check_id()
 
     async def _run_probe(self, probe: Awaitable[object]) -> str:
         task = asyncio.ensure_future(probe)
@@ -66,8 +78,9 @@ class Readiness:
             if not done:
                 return "no answer"
             task.result()
-        except StoreError:
-            return "not reachable"
+        except StoreError as error:
+            self._failures.write(log.error, "not_ready", describe_failure(error))
+            return _describe_store_error(error)
         finally:
             task.cancel()
         return "ok"
@@ -79,6 +92,12 @@ class Readiness:
         if is_recording_over(snapshot):
             return "resting"
         return "stale" if is_stale(snapshot, self.clock()) else "fresh"
+
+
+def _describe_store_error(error: StoreError) -> str:
+    if isinstance(error, LostStoreError):
+        return "lost"
+    return "not writable" if isinstance(error, NotWritableError) else "not reachable"
 
 
 def _on_probe_done(task: "asyncio.Future[object]") -> None:

@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from serving.error_responses import CLIENT_CLOSED_REQUEST
 from serving.http import ERROR_KEY, REQUEST_ID_KEY, TOOL_KEY
+from store.failure_log import FailureLog
 
 log = structlog.get_logger("http")
 
@@ -21,7 +22,7 @@ def is_every_request_logged() -> bool:
     return bool(log.is_enabled_for(logging.DEBUG))
 
 
-def log_response(scope: Scope, status: int, seconds: float) -> None:
+def log_response(scope: Scope, status: int, seconds: float, failures: FailureLog) -> None:
     """Log a request that was answered, and its refusal if it is one."""
     error = scope.get(ERROR_KEY)
     # A tool's error over MCP comes with HTTP status 200.
@@ -31,7 +32,16 @@ def log_response(scope: Scope, status: int, seconds: float) -> None:
     bound_log = log.bind()
     bound_log.debug("request", **fields)
     if error is not None or status >= 400:
-        bound_log.log(logging.INFO if status < 500 else logging.WARNING, "refused", **fields)
+        if status < 500:
+            bound_log.info("refused", **fields)
+        else:
+            _write_outage(failures, fields)
+
+
+def _write_outage(failures: FailureLog, fields: dict[str, Any]) -> None:
+    """Log a refusal that is the service's fault; the same of other requests, once a minute."""
+    details = {name: fields.pop(name) for name in ("request_id", "duration_ms")}
+    failures.write(log.warning, "refused", fields, **details)
 
 
 def log_abandoned(scope: Scope, seconds: float) -> None:

@@ -11,7 +11,7 @@ from schemas.clock import Clock
 from service.config.billing import open_provider
 from service.config.mail import open_mailer
 from service.config.settings import Settings
-from service.config.stores import create_access, open_access, open_market
+from service.config.stores import open_both
 from service.http.health import Readiness
 from serving.snapshot_cache import SnapshotCache
 from store.sql.access_store import AccessStore
@@ -33,12 +33,8 @@ class Resources:
 @asynccontextmanager
 async def open_resources(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     """Open the resources that the settings name, creating missing stores; close them at the end."""
-    await create_access(settings)
     async with AsyncExitStack() as stack:
-        market = await open_market(settings)
-        stack.push_async_callback(market.close)
-        access = await open_access(settings)
-        stack.push_async_callback(access.close)
+        market, access = await stack.enter_async_context(open_both(settings))
         provider = open_provider(settings, access, clock)
         stack.push_async_callback(provider.close)
         yield Resources(market, access, provider, open_mailer(settings), clock)

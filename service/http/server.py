@@ -42,6 +42,7 @@ from serving.http import (
     InlineExchange,
     read_headers,
 )
+from store.failure_log import FailureLog
 
 EXCHANGE_TIMEOUT_S = 60.0
 # Descriptors kept for stores, sources and the payment processor.
@@ -60,6 +61,14 @@ def calculate_max_connections() -> int:
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
     return max(1, min(MAX_CONNECTIONS, soft - RESERVED_DESCRIPTORS))
+
+
+class ServerConfig(uvicorn.Config):
+    """A config with the log of failures that all connections share."""
+
+    def __init__(self, app: Any, **options: Any) -> None:
+        super().__init__(app, **options)
+        self.failures = FailureLog()
 
 
 class Server(uvicorn.Server):
@@ -113,7 +122,8 @@ class DirectExchange:
         scope: Any = self._cycle.scope
         status = self._status
         if status >= 400 or ERROR_KEY in scope or self._connection.logs_every_request:
-            log_response(scope, status, perf_counter() - self._started_at)
+            seconds = perf_counter() - self._started_at
+            log_response(scope, status, seconds, self._connection.config.failures)
         self._connection.on_response_complete()
 
     def abandon(self) -> None:
@@ -177,6 +187,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """
 
     exchange_s = EXCHANGE_TIMEOUT_S
+    config: ServerConfig
     max_connections = staticmethod(calculate_max_connections)
     logs_every_request = False
     _awaits_head = True
@@ -295,11 +306,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
 def build_server_config(
     app: Any, protocol: type[BoundedProtocol] = BoundedProtocol
-) -> uvicorn.Config:
+) -> ServerConfig:
     """Return uvicorn's config: no other parser, no WebSocket, no banner, no access log."""
     # uvicorn's own log would quote paths and queries. The loop is asyncio's because
     # `DirectExchange` writes past its transport, and uvloop gained nothing for tool calls.
-    return uvicorn.Config(
+    return ServerConfig(
         app,
         http=protocol,
         loop="asyncio",

@@ -10,9 +10,10 @@ from typing import Any, Self
 import asyncpg
 
 from store.addresses import redact_database_url
-from store.errors import StoreError
+from store.errors import DatabaseFailureError, StoreError
 from store.postgres.schema import DATABASE_ERRORS, migrate
 from store.postgres.transaction import PostgresDatabase
+from store.write_health import TestWrite, WriteHealth, WriteKind
 
 POOL_SIZE = 5
 CONNECT_TIMEOUT_S = 10.0
@@ -41,6 +42,7 @@ class PostgresEngine:
         self.url = url
         self.schema = schema
         self._pool = pool
+        self._health = WriteHealth()
 
     @classmethod
     async def open(cls, url: str, schema: str, migrations: Sequence[str]) -> Self:
@@ -68,7 +70,15 @@ class PostgresEngine:
 
     async def close(self) -> None:
         """Close every session; idempotent."""
+        await self._health.close()
         await self._pool.close()
+
+    async def check_writes(self, tests: Mapping[WriteKind, TestWrite], max_age_s: float) -> None:
+        """Raise StoreError if the last write of any kind failed.
+
+        The writes in `tests` are made first if the last ones failed or are older than `max_age_s`.
+        """
+        await self._health.check(tests, max_age_s)
 
     async def delete_old_copies(self) -> None:
         """Do nothing: migrations make no copies here."""
@@ -76,14 +86,22 @@ class PostgresEngine:
     @asynccontextmanager
     async def begin_write(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
-        async with self.acquire_connection() as database, database.connection.transaction():
-            yield database
+        with self.report_write("transaction"):
+            async with self.acquire_connection() as database, database.connection.transaction():
+                yield database
 
     def begin_durable_write(self) -> AbstractAsyncContextManager[PostgresDatabase]:
         """Hold a write transaction that is on the disk once it is committed."""
         # synchronous_commit stays on for all transactions. Switching it off for counted calls, as
         # SQLite's NORMAL does, would lose counts even in a crash of the server alone.
         return self.begin_write()
+
+    @asynccontextmanager
+    async def begin_count(self) -> AsyncIterator[PostgresDatabase]:
+        """Hold a session for statements that count calls, each a transaction by itself."""
+        with self.report_write("count"):
+            async with self.acquire_connection() as database:
+                yield database
 
     @asynccontextmanager
     async def begin_read(self) -> AsyncIterator[PostgresDatabase]:
@@ -101,6 +119,16 @@ class PostgresEngine:
             async with self._pool.acquire(timeout=CONNECT_TIMEOUT_S) as session:
                 yield PostgresDatabase(session)
 
+    @contextmanager
+    def report_write(self, kind: WriteKind) -> Iterator[None]:
+        """Report the outcome of the writes in the block to `check_writes`."""
+        try:
+            yield
+        except DatabaseFailureError as error:
+            self._health.on_failure(kind, error)
+            raise
+        self._health.on_success(kind)
+
 
 async def connect(url: str, schema: str, **settings: str) -> asyncpg.Connection:
     """Open a session outside the pool, with the schema as its search path."""
@@ -114,11 +142,20 @@ def raise_store_errors(name: str) -> Iterator[None]:
     try:
         yield
     except asyncpg.InvalidAuthorizationSpecificationError as error:
-        raise StoreError(f"{name} rejects the user or password in its URL") from error
+        raise DatabaseFailureError(f"{name} rejects the user or password in its URL") from error
     except DATABASE_ERRORS as error:
-        # Later lines (DETAIL, CONTEXT) quote values of rows, which do not belong in a log.
-        message = str(error) or type(error).__name__
-        raise StoreError(f"{name}: {message.splitlines()[0]}") from error
+        is_refusal = isinstance(error, asyncpg.IntegrityConstraintViolationError)
+        raise (StoreError if is_refusal else DatabaseFailureError)(
+            f"{name}: {_describe(error)}"
+        ) from error
+
+
+def _describe(error: Exception) -> str:
+    """Return the first line of an error, without values of rows, which do not belong in a log."""
+    # Errors about a value quote it, on the server (DataError) and in asyncpg (a ValueError). Others
+    # quote values only in later lines (DETAIL, CONTEXT).
+    message = "" if isinstance(error, asyncpg.DataError | ValueError) else str(error)
+    return message.splitlines()[0] if message else type(error).__name__
 
 
 async def _skip_reset(session: asyncpg.Connection) -> None:

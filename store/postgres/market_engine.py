@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Final
 
 import asyncpg
@@ -60,7 +60,7 @@ class PostgresMarketEngine(PostgresEngine):
 
     async def lock(self) -> None:
         """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
-        if self._lock_session is not None and not self._lock_session.is_closed():
+        if self.is_locked:
             return
         session = await self._open_lock_session()
         # A closed session stays in place until a new one has the lock. With None here
@@ -85,6 +85,15 @@ class PostgresMarketEngine(PostgresEngine):
             yield database
             await _bump_version(database)
 
+    def begin_test_write(self) -> AbstractAsyncContextManager[PostgresDatabase]:
+        """Hold a write transaction that makes no reader read again."""
+        return super().begin_write()
+
+    @property
+    def is_locked(self) -> bool:
+        """True if this process holds the compute lock."""
+        return self._lock_session is not None and not self._lock_session.is_closed()
+
     @asynccontextmanager
     async def begin_compute_write(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a write transaction of the compute process.
@@ -92,6 +101,13 @@ class PostgresMarketEngine(PostgresEngine):
         Raise LockTakenError if another process holds the lock, or may hold it because this
         process's session has ended.
         """
+        with self.report_write("transaction"):
+            async with self._begin_locked_write() as database:
+                yield database
+                await _bump_version(database)
+
+    @asynccontextmanager
+    async def _begin_locked_write(self) -> AsyncIterator[PostgresDatabase]:
         async with (
             self._session_turn,
             self._acquire_lock_session() as database,
@@ -104,7 +120,6 @@ class PostgresMarketEngine(PostgresEngine):
             ):
                 raise LockTakenError(f"another process is computing on {self.name}")
             yield database
-            await _bump_version(database)
 
     def version(self) -> int:
         """Return a number that changes with every commit; never blocks."""

@@ -6,7 +6,7 @@ from typing import Any
 from schemas.vocabulary import Mode
 from store.access_rows import CallGroup, CountedGroup, GroupKey, get_group_key
 from store.postgres.engine import PostgresEngine
-from store.sql.usage import find_refusal
+from store.sql.usage import TEST_WRITES, find_refusal
 
 # ORDER BY makes every process lock rows in the same order, so that two of them cannot deadlock.
 COUNT_CALLS = """
@@ -40,7 +40,7 @@ class PostgresUsageCounter:
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
         """Admit and count groups of calls; at most MAX_CALL_GROUPS of them."""
-        async with self._engine.acquire_connection() as database:
+        async with self._engine.begin_count() as database:
             session = database.connection
             whole_groups = await _count_whole_groups(session, groups, mode, limit)
             return [
@@ -48,6 +48,12 @@ class PostgresUsageCounter:
                 or await _count_partial_group(session, group, mode, limit)
                 for group in groups
             ]
+
+    async def test_write(self) -> None:
+        """Commit a write to the tables of counts that leaves no trace."""
+        async with self._engine.begin_count() as database, database.connection.transaction():
+            for statement in TEST_WRITES:
+                await database.execute(statement)
 
 
 async def _count_whole_groups(

@@ -165,3 +165,11 @@ PRUNE_ATTEMPTS = "DELETE FROM attempts WHERE at < ? RETURNING 1"
 PRUNE_ACCESS_REQUESTS = "DELETE FROM access_requests WHERE updated_at < ? RETURNING 1"
 PRUNE_SIGN_IN_LINKS = "DELETE FROM sign_in_links WHERE expires_at < ? RETURNING 1"
 PRUNE_SESSIONS = "DELETE FROM sessions WHERE expires_at < ? RETURNING 1"
+# A claim with this id is inserted and deleted in one transaction, and these write the newest key
+# and membership again, unchanged. So a test write reaches all tables that a purchase writes to.
+TEST_CLAIM = ("test write", bytes(32), "", "test", "", "", "monthly", None, 0, 0)
+TEST_WRITES = (
+    "DELETE FROM claims WHERE id = 'test write'",
+    "UPDATE keys SET label = label WHERE id = (SELECT max(id) FROM keys)",
+    "UPDATE memberships SET billing = billing WHERE id = (SELECT max(id) FROM memberships)",
+)

@@ -26,9 +26,15 @@ from store.access_rows import (
     StoredMembership,
     normalize_email,
 )
+from store.errors import LostStoreError
 from store.sql import access_statements as statements
-from store.sql.database import Engine
+from store.sql.database import Engine, fetch_value
 from store.sql.usage import UsageCounter
+from store.write_health import TestWrite, WriteKind
+
+# Calls and claims are frequent, so only a probe of an idle service causes test writes.
+MAX_WRITE_AGE_S = 30.0
+RESTORE_HINT = "stop the service and restore a backup"
 
 
 class AccessStore:
@@ -42,10 +48,34 @@ class AccessStore:
     def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
         self._engine = engine
         self._usage_counter = usage_counter
+        self._id: str | None = None
 
     async def close(self) -> None:
         """Close every connection; idempotent."""
         await self._engine.close()
+
+    async def get_id(self) -> str:
+        """Return the random id that this store got when it was created."""
+        async with self._engine.acquire_connection() as db:
+            found: str | None = await fetch_value(db, "SELECT value FROM store_id")
+        if found is None:
+            raise LostStoreError(f"{self._engine.name} has lost its rows: {RESTORE_HINT}")
+        return found
+
+    async def check_id(self) -> None:
+        """Raise LostStoreError if this is no longer the store that was checked first."""
+        found = await self.get_id()
+        self._id = self._id or found
+        if found != self._id:
+            raise LostStoreError(f"{self._engine.name} was replaced while in use: {RESTORE_HINT}")
+
+    async def check_writes(self) -> None:
+        """Raise StoreError if the store is lost, or cannot write a count or a claim."""
+        tests: dict[WriteKind, TestWrite] = {
+            "count": self._usage_counter.test_write,
+            "transaction": self._test_write,
+        }
+        await self._engine.check_writes(tests, MAX_WRITE_AGE_S)
 
     async def move_from(self, source: "AccessStore") -> None:
         """Replace the content of this store with that of another one, in one transaction."""
@@ -373,6 +403,13 @@ class AccessStore:
             async with self._engine.begin_write() as db:
                 pruned += len(await db.execute(sql, cutoff))
         return pruned
+
+    async def _test_write(self) -> None:
+        """Commit a write to the tables of a claim that leaves no trace."""
+        async with self._engine.begin_durable_write() as db:
+            await db.execute(statements.INSERT_CLAIM, *statements.TEST_CLAIM)
+            for statement in statements.TEST_WRITES:
+                await db.execute(statement)
 
 
 def _parse_redemption(*, is_used: bool | int, **redemption: Any) -> Redemption:

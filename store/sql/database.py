@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from store.sql.feed_pages import FeedStatements
+from store.write_health import TestWrite, WriteKind
 
 
 class Row(Protocol):
@@ -63,6 +64,12 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Close every connection; idempotent."""
 
+    async def check_writes(self, tests: Mapping[WriteKind, TestWrite], max_age_s: float) -> None:
+        """Raise StoreError if the files are lost or the last write of any kind failed.
+
+        The writes in `tests` are made first if the last ones failed or are older than `max_age_s`.
+        """
+
     async def delete_old_copies(self) -> None:
         """Delete the copies that migrations made long ago, if the engine makes any."""
 
@@ -81,6 +88,13 @@ class Engine(Protocol):
 
 class MarketEngine(Engine, Protocol):
     """An engine that admits one compute process at a time and reports new commits."""
+
+    @property
+    def is_locked(self) -> bool:
+        """True if this process holds the compute lock."""
+
+    def begin_test_write(self) -> Transaction:
+        """Hold a write transaction that makes no reader read again, if the engine can do that."""
 
     async def lock(self) -> None:
         """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""

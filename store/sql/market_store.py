@@ -32,8 +32,12 @@ from store.sql import migrate_database as moving
 from store.sql import past_snapshot as past
 from store.sql.database import MarketEngine, Row, fetch_value
 from store.sql.feed_pages import build_counts_query, build_oldest_query
+from store.write_health import TestWrite, WriteKind
 
 ROWS_PER_READ = 1000
+# Runs commit once an hour. On SQLite a test write makes other processes read the snapshot again, so
+# it must be rare.
+MAX_WRITE_AGE_S = 300.0
 
 
 class MarketStore:
@@ -78,6 +82,26 @@ class MarketStore:
                 f"use another database for {source}"
             )
         return int(stored_facts["started_at"])
+
+    async def find_access_id(self) -> str | None:
+        """Return the id of the access store that belongs to this store, None if none is known."""
+        sql = "SELECT value FROM facts WHERE key = ?"
+        async with self._engine.acquire_connection() as db:
+            found: str | None = await fetch_value(db, sql, writes.ACCESS_ID_KEY)
+        return found
+
+    async def record_access_id(self, access_id: str) -> None:
+        """Make an access store the one that belongs to this store."""
+        on_conflict = "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+        async with self._engine.begin_write() as db:
+            await db.insert("facts", "key, value", [(writes.ACCESS_ID_KEY, access_id)], on_conflict)
+
+    async def check_writes(self) -> None:
+        """Raise StoreError if the store is lost, or if this process computes but cannot commit."""
+        tests: dict[WriteKind, TestWrite] = {}
+        if self._engine.is_locked:
+            tests["transaction"] = self._test_write
+        await self._engine.check_writes(tests, MAX_WRITE_AGE_S)
 
     async def publish_coverage(self, coverage: Coverage) -> None:
         """Replace the published coverage."""
@@ -306,6 +330,12 @@ class MarketStore:
             pruned += deleted
             if not deleted:
                 return pruned
+
+    async def _test_write(self) -> None:
+        """Commit a write that leaves no trace."""
+        async with self._engine.begin_test_write() as db:
+            await db.execute("INSERT INTO facts (key, value) VALUES ('test write', '')")
+            await db.execute("DELETE FROM facts WHERE key = 'test write'")
 
     async def _read(self, sql: str, *values: object) -> Sequence[Row]:
         """Return the rows of one statement in a read transaction."""

@@ -28,6 +28,7 @@ from store.sql.market_reads import load_last_created_at, load_market_time
 
 ROWS_PER_PRUNE = 5000
 MOVE_SOURCE_KEY = "moving_from"
+ACCESS_ID_KEY = "access_store_id"
 PRUNE_CUTOFF_KEYS = {"changes": "pruned_before", "alerts": "alerts_pruned_before"}
 # Pruning keeps the newest old row of each group. Past snapshots start from the one of a cell. The
 # one of an action and epoch continues the cooldown of an alert engine after a rebuild.

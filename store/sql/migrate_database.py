@@ -13,7 +13,7 @@ from schemas.vocabulary import DAY_MS
 from store.errors import StoreError
 from store.sql.database import Database, Engine, MarketEngine, Row, fetch_value
 from store.sql.market_reads import load_market_time
-from store.sql.market_writes import MOVE_SOURCE_KEY, load_facts, write_clock
+from store.sql.market_writes import ACCESS_ID_KEY, MOVE_SOURCE_KEY, load_facts, write_clock
 
 OnProgress = Callable[[int, int], None]
 
@@ -117,6 +117,8 @@ ACCESS_TABLES = (
     Table("notices", "name, detail, at", "name"),
     Table("sign_in_links", "token_hash, contact_email, expires_at, used_at", "token_hash"),
     Table("sessions", "token_hash, contact_email, expires_at", "token_hash"),
+    # The moved store keeps its id, which the moved market store knows.
+    Table("store_id", "id, value", "id"),
 )
 
 
@@ -130,7 +132,7 @@ async def begin_move(source: MarketEngine, target: MarketEngine) -> None:
             raise StoreError(
                 f"{target.name} holds a part of {unfinished_source}: finish that move first"
             )
-        if facts and unfinished_source is None:
+        if facts.keys() - {ACCESS_ID_KEY} and unfinished_source is None:
             raise StoreError(f"{target.name} is in use: name a database that holds nothing")
         await db.insert(
             "facts", FACTS_TABLE.columns, [(MOVE_SOURCE_KEY, source.name)], "ON CONFLICT DO NOTHING"

@@ -7,6 +7,14 @@ from schemas.vocabulary import Mode
 from store.access_rows import CallGroup, CountedGroup, Verdict
 from store.sql.database import Row
 
+# The second one writes a stored count again, unchanged.
+TEST_WRITES = (
+    "INSERT INTO events (id, handled_at) VALUES ('test write', 0) ON CONFLICT DO NOTHING",
+    "UPDATE usage SET used = used "
+    "WHERE (key_id, day) IN (SELECT key_id, day FROM usage ORDER BY key_id, day LIMIT 1)",
+    "DELETE FROM events WHERE id = 'test write'",
+)
+
 
 class UsageCounter(Protocol):
     """Counts calls against their daily quota; each engine has its own implementation."""
@@ -19,6 +27,9 @@ class UsageCounter(Protocol):
         No two groups have the same key and day. A call is counted if its key is live, was not
         bought in another mode than the server's, and has fewer than `limit` calls on that day.
         """
+
+    async def test_write(self) -> None:
+        """Commit a write to the tables of counts that leaves no trace."""
 
 
 def find_refusal(row: Row, mode: Mode | None, limit: int) -> Verdict | None:

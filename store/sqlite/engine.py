@@ -4,7 +4,8 @@ import asyncio
 import fcntl
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -17,9 +18,11 @@ from typing import Self, TypeVar
 
 import aiosqlite
 
-from store.errors import LockTakenError, StoreError
+from store.errors import DatabaseFailureError, LockTakenError, StoreError
+from store.sqlite.files import FileGuard
 from store.sqlite.schema import delete_old_copies, migrate
 from store.sqlite.transaction import SqliteDatabase
+from store.write_health import TestWrite, WriteHealth, WriteKind
 
 # In milliseconds.
 WAIT_FOR_LOCK, FAIL_IF_LOCKED = "PRAGMA busy_timeout = 5000", "PRAGMA busy_timeout = 0"
@@ -71,6 +74,8 @@ class SqliteEngine:
         self._writer = SqliteDatabase(writer)
         self._reader = SqliteDatabase(reader)
         self._direct = direct
+        self._guard = FileGuard(path)
+        self._health = WriteHealth()
         self._writer_lock = asyncio.Lock()
         self._reader_lock = asyncio.Lock()
         self._direct_lock = asyncio.Lock()
@@ -98,6 +103,7 @@ class SqliteEngine:
 
     async def close(self) -> None:
         """Close all connections and release the lock; idempotent."""
+        await self._health.close()
         if self._checkpoint_task is not None:
             await self._checkpoint_task
         self._direct.close()
@@ -108,6 +114,20 @@ class SqliteEngine:
     async def delete_old_copies(self) -> None:
         """Delete the copies that migrations of this file made long ago."""
         await asyncio.to_thread(delete_old_copies, self.path, self._migrations)
+
+    async def check_writes(self, tests: Mapping[WriteKind, TestWrite], max_age_s: float) -> None:
+        """Raise StoreError if the files are lost or the last write of any kind failed.
+
+        The writes in `tests` are made first if the last ones failed or are older than `max_age_s`.
+        """
+        self._guard.check(self._count_bytes)
+        # A transaction that is open now, perhaps for seconds, will report its own outcome.
+        await self._health.check({} if self._writer_lock.locked() else tests, max_age_s)
+
+    @property
+    def is_locked(self) -> bool:
+        """True if this process holds the compute lock."""
+        return self._lock_file is not None
 
     async def lock(self) -> None:
         """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
@@ -125,10 +145,9 @@ class SqliteEngine:
         # data_version ignores commits of its own connection. The direct one commits only counted
         # calls, which no snapshot contains, so that suits. SQLite reads it from shared memory in
         # microseconds; a thread took ten times as long.
-        try:
+        self._guard.check_often(self._count_bytes)
+        with self._raise_store_errors():
             number: int = self._direct.execute("PRAGMA data_version").fetchone()[0]
-        except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: {error}") from error
         return number
 
     async def run_decision(self, decide: Callable[[sqlite3.Connection], Result]) -> Result:
@@ -139,8 +158,9 @@ class SqliteEngine:
         """
         # Runs in the event loop: a group of calls takes 20 to 100 microseconds, but handing it to a
         # thread made each call cost 140 to 190 microseconds instead of 75 to 110.
+        self._guard.check_often(self._count_bytes)
         async with self._direct_lock:
-            with self._raise_store_errors():
+            with self._report_write("count"), self._raise_store_errors():
                 found = await self._retry_decision(decide)
         self._decision_count += 1
         if self._decision_count % DECISIONS_PER_CHECKPOINT == 0:
@@ -174,11 +194,15 @@ class SqliteEngine:
     @asynccontextmanager
     async def begin_write(self) -> AsyncIterator[SqliteDatabase]:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
-        async with (
-            self._writer_lock,
-            self._begin_transaction(self._writer, "BEGIN IMMEDIATE") as writer,
-        ):
-            yield writer
+        self._guard.check(self._count_bytes)
+        transaction = self._begin_transaction(self._writer, "BEGIN IMMEDIATE")
+        async with self._writer_lock:
+            with self._report_write("transaction"):
+                async with transaction as writer:
+                    yield writer
+
+    # Other processes see another version() after it, whatever it wrote.
+    begin_test_write = begin_write
 
     def begin_compute_write(self) -> AbstractAsyncContextManager[SqliteDatabase]:
         """Hold a write transaction; the lock file keeps a second compute process out."""
@@ -187,19 +211,24 @@ class SqliteEngine:
     @asynccontextmanager
     async def begin_durable_write(self) -> AsyncIterator[SqliteDatabase]:
         """Hold a write transaction that is on the disk once it is committed."""
+        self._guard.check(self._count_bytes)
         transaction = self._begin_transaction(self._writer, "BEGIN IMMEDIATE")
-        async with self._writer_lock, self._sync_fully(), transaction as writer:
-            yield writer
+        async with self._writer_lock:
+            with self._report_write("transaction"):
+                async with self._sync_fully(), transaction as writer:
+                    yield writer
 
     @asynccontextmanager
     async def begin_read(self) -> AsyncIterator[SqliteDatabase]:
         """Hold a read transaction: every statement in it sees the same version."""
+        self._guard.check_often(self._count_bytes)
         async with self._reader_lock, self._begin_transaction(self._reader, "BEGIN") as reader:
             yield reader
 
     @asynccontextmanager
     async def acquire_connection(self) -> AsyncIterator[SqliteDatabase]:
         """Hold the reader for one statement, which is a transaction by itself."""
+        self._guard.check_often(self._count_bytes)
         async with self._reader_lock:
             with self._raise_store_errors():
                 yield self._reader
@@ -231,8 +260,28 @@ class SqliteEngine:
     def _raise_store_errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except sqlite3.IntegrityError as error:
             raise StoreError(f"{self.path}: {error}") from error
+        except sqlite3.Error as error:
+            raise DatabaseFailureError(f"{self.path}: {error}") from error
+
+    @contextmanager
+    def _report_write(self, kind: WriteKind) -> Iterator[None]:
+        try:
+            yield
+        except DatabaseFailureError as error:
+            self._health.on_failure(kind, error)
+            raise
+        self._health.on_success(kind)
+
+    def _count_bytes(self) -> int:
+        """Return the size of the database in SQLite's view; a huge one if that is damaged."""
+        try:
+            (pages,) = self._direct.execute("PRAGMA page_count").fetchone()
+            (page_bytes,) = self._direct.execute("PRAGMA page_size").fetchone()
+        except sqlite3.Error:
+            return sys.maxsize
+        return int(pages * page_bytes)
 
 
 async def _connect(path: Path, *extra_pragmas: str) -> aiosqlite.Connection:

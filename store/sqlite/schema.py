@@ -17,6 +17,7 @@ import structlog
 
 from store.errors import StoreError, describe_failed_migration, describe_statement
 from store.sqlite.copies import copy_database, open_read_only
+from store.sqlite.files import create_private_file, restrict_to_owner
 
 MARKET_MIGRATIONS = (
     "market_0001",
@@ -37,14 +38,17 @@ log = structlog.get_logger("store")
 def migrate(path: Path, names: Sequence[str]) -> None:
     """Apply pending migrations to a database file, creating it if it does not exist.
 
-    Raise StoreError if the file is another database or was written by a newer version, or if a
-    migration fails, which then has changed nothing.
+    Only the file's owner may use it from then on. Raise StoreError if the file is another database
+    or was written by a newer version, or if a migration fails, which then has changed nothing.
     """
     try:
+        create_private_file(path)
         with closing(
             sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
         ) as connection:
             is_new = not _list_applied(connection, path, names)
+            # Not before it is known that the file is not another program's.
+            restrict_to_owner(path)
             while len(_list_applied(connection, path, names)) < len(names):
                 _apply_next(connection, path, names, is_new)
             _enable_wal(connection)

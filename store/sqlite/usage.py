@@ -12,7 +12,7 @@ from store.access_rows import (
     GroupKey,
     get_group_key,
 )
-from store.sql.usage import find_refusal
+from store.sql.usage import TEST_WRITES, find_refusal
 from store.sqlite.engine import SqliteEngine
 
 
@@ -66,6 +66,17 @@ class SqliteUsageCounter:
                 lambda db: count_partial_groups(db, remaining_groups, mode, limit)
             )
         return [results[get_group_key(group)] for group in groups]
+
+    async def test_write(self) -> None:
+        """Commit a write to the tables of counts that leaves no trace."""
+        await self._engine.run_decision(_write_test_rows)
+
+
+def _write_test_rows(db: Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    with db:
+        for statement in TEST_WRITES:
+            db.execute(statement)
 
 
 def count_whole_groups(

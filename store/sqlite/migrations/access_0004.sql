@@ -13,3 +13,12 @@ CREATE TABLE idempotency_keys (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX idempotency_keys_expiring ON idempotency_keys (created_at);
+
+-- A random id of this store, which the market store records. A start with another store, such as a
+-- new one in the place of a lost one, is refused.
+CREATE TABLE store_id (
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  value TEXT NOT NULL
+) STRICT;
+
+INSERT INTO store_id (id, value) VALUES (1, lower(hex(randomblob(16))));

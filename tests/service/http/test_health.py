@@ -10,7 +10,6 @@ import pytest
 
 from service.http.health import Readiness
 from serving.snapshot_cache import SnapshotCache
-from store.access_rows import Notice
 from store.errors import StoreError
 from store.market_rows import Progress
 from store.sql.access_store import AccessStore
@@ -90,12 +89,11 @@ class HangingAccess(AccessStore):
 
     released: asyncio.Event
 
-    async def list_notices(self) -> list[Notice]:
+    async def check_writes(self) -> None:
         self.released = asyncio.Event()
         while not self.released.is_set():
             with suppress(asyncio.CancelledError):
                 await self.released.wait()
-        return []
 
 
 @asynccontextmanager

@@ -99,14 +99,23 @@ async def test_the_list_of_tools_is_the_same_bytes_whatever_the_id(served: Runni
 async def test_log_lines_of_a_request_have_its_id(served_alone: RunningService):
     with capture_log() as err:
         with break_usage_counting(served_alone.access):
-            for sent in ("first", "second"):
+            # Lines of one failure are a minute apart, so only the first request has some.
+            for sent in ("first", "repeated"):
                 headers = {**served_alone.key_headers, "X-Request-Id": sent}
                 answer = await served_alone.client.get("/api/v1/usage", headers=headers)
                 assert answer.status_code == 503
+        answer = await served_alone.client.get("/api/v1/usage", headers={"X-Request-Id": "other"})
+        assert answer.status_code == 401
         structlog.get_logger("tests").info("elsewhere")
     *events, last = parse_events(err.getvalue().splitlines())
-    ids = [event["request_id"] for event in events if event["event"] == "store_failed"]
-    assert ids == ["first", "second"]
+    lines = [(event["event"], event["request_id"]) for event in events]
+    assert [line for line in lines if line[0] != "request"] == [
+        ("store_failed", "first"),
+        ("refused", "first"),
+        ("refused", "other"),
+    ]
+    requests = [request_id for name, request_id in lines if name == "request"]
+    assert requests == ["first", "repeated", "other"]
     assert (last["event"], "request_id" in last) == ("elsewhere", False)
 
 

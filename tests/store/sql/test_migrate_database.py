@@ -173,7 +173,7 @@ async def test_a_target_in_use_is_left_as_it_is(homes: tuple[StoreHome, StoreHom
     with pytest.raises(StoreError, match="is in use: name a database that holds nothing"):
         await move(source, target)
     held = await load_rows(target)
-    assert [table for table in held if held[table]] == ["facts"]
+    assert [table for table in held if held[table]] == ["store_id", "facts"]
 
 
 async def test_a_target_with_its_own_keys_is_refused(

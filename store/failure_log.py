@@ -1,0 +1,77 @@
+"""Logs failures that repeat: the first at once with its cause, then one line a minute."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from typing import Final, Protocol
+
+INTERVAL_S = 60.0
+# Failures that are told apart at a time. Later ones share a line with others of the same event.
+MAX_CAUSES = 100
+KEY_CHARS = 200
+
+
+class CallLater(Protocol):
+    """Schedules a call, as `asyncio.AbstractEventLoop.call_later` does."""
+
+    def __call__(
+        self, delay: float, callback: Callable[..., object], *args: object, context: Context
+    ) -> object:
+        """Call `callback` with `args` after `delay` seconds, in a context of its own."""
+
+
+class FailureLog:
+    """Writes a line for a failure, then one a minute with the number of repetitions.
+
+    A minute without repetitions ends a failure; if it was repeated before, that is logged too.
+    """
+
+    def __init__(self, call_later: CallLater | None = None) -> None:
+        """Without `call_later`, that of the running event loop is used."""
+        self._call_later: Final = call_later
+        self._repeats: dict[tuple[str, ...], int] = {}
+
+    def write(
+        self,
+        log_line: Callable[..., object],
+        event: str,
+        cause: Mapping[str, object],
+        **details: object,
+    ) -> None:
+        """Log a failure by `log_line`, unless it has the event and cause of a recent one.
+
+        `details` belong to this occurrence, so only the first line has them.
+        """
+        # An error that is raised again has a longer traceback, which ends as before.
+        key = (event, *(str(value)[-KEY_CHARS:] for value in cause.values()))
+        if key not in self._repeats and len(self._repeats) >= MAX_CAUSES:
+            key = (event,)
+        if key in self._repeats:
+            self._repeats[key] += 1
+            return
+        self._repeats[key] = 0
+        log_line(event, **cause, **details)
+        self._schedule(log_line, key, cause, was_repeated=False)
+
+    def _schedule(
+        self,
+        log_line: Callable[..., object],
+        key: tuple[str, ...],
+        cause: Mapping[str, object],
+        *,
+        was_repeated: bool,
+    ) -> None:
+        call_later = self._call_later or asyncio.get_running_loop().call_later
+
+        def report() -> None:
+            repeated, self._repeats[key] = self._repeats[key], 0
+            if not repeated:
+                del self._repeats[key]
+                if was_repeated:
+                    log_line(f"{key[0]}_ended", **cause)
+                return
+            log_line(key[0], **cause, repeated=repeated)
+            self._schedule(log_line, key, cause, was_repeated=True)
+
+        # A context of its own, because the line belongs to no single request.
+        call_later(INTERVAL_S, report, context=Context())

@@ -1,0 +1,111 @@
+"""The files of a SQLite database: only their owner may use them, and none may go while in use."""
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from store.errors import LostStoreError, StoreError
+
+OWNER_ONLY = 0o600
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+CHECK_INTERVAL_S = 1.0
+
+log = structlog.get_logger("store")
+
+
+def create_private_file(path: Path) -> None:
+    """Create an empty file that only its owner may use; do nothing if the file exists."""
+    # An existing file is never opened: closing it would release SQLite's locks on it.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, OWNER_ONLY))
+
+
+def restrict_to_owner(path: Path) -> None:
+    """Take a database file and its log from the group and all others; log each change."""
+    # SQLite gives the files of its log the mode of the database file. The access file and its log
+    # have e-mail addresses and the hashes of keys.
+    path = path.resolve()
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        _restrict(path.with_name(name))
+
+
+def _restrict(path: Path) -> None:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & OTHERS:
+            path.chmod(mode & ~OTHERS)
+            log.warning("file_made_private", file=str(path), mode=f"{mode:04o}")
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        log.warning("file_not_private", file=str(path), reason="it belongs to another user")
+
+
+class FileGuard:
+    """Notices that an open database file, or its log, was deleted, replaced or truncated.
+
+    SQLite itself would continue with the deleted file, and all that it writes would be lost.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Remember the files at `path` as they are now; `clock` returns seconds."""
+        self._path = path
+        self._log_path = path.resolve().with_name(f"{path.resolve().name}-wal")
+        self._clock = clock
+        self._next_check_at = 0.0
+        self._fault: str | None = None
+        self._log_file: tuple[int, int] | None = None
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror}") from error
+        self._file, self._size = (status.st_dev, status.st_ino), status.st_size
+
+    def check_often(self, count_bytes: Callable[[], int]) -> None:
+        """Check at most once a second, which costs a call less than a microsecond."""
+        if self._clock() >= self._next_check_at:
+            self.check(count_bytes)
+        elif self._fault is not None:
+            raise self._build_error(self._fault)
+
+    def check(self, count_bytes: Callable[[], int]) -> None:
+        """Raise LostStoreError if the files are not those that were opened.
+
+        `count_bytes` returns how large SQLite takes the database to be.
+        """
+        self._next_check_at = self._clock() + CHECK_INTERVAL_S
+        self._fault = self._find_fault(count_bytes)
+        if self._fault is not None:
+            raise self._build_error(self._fault)
+
+    def _find_fault(self, count_bytes: Callable[[], int]) -> str | None:
+        try:
+            status = os.stat(self._path)
+            log_status = os.stat(self._log_path)
+        except FileNotFoundError as error:
+            return f"{error.filename} was deleted or moved"
+        except OSError as error:
+            return f"{self._path} is not accessible ({error.strerror})"
+        log_file = (log_status.st_dev, log_status.st_ino)
+        # SQLite creates the log with the first transaction after opening.
+        self._log_file = self._log_file or log_file
+        if (status.st_dev, status.st_ino) != self._file:
+            return f"{self._path} was replaced"
+        if log_file != self._log_file:
+            return f"{self._log_path} was replaced"
+        # The operator may have run VACUUM, after which SQLite knows of fewer pages.
+        if not status.st_size or self._size > status.st_size < count_bytes():
+            return f"{self._path} was truncated"
+        self._size = status.st_size
+        return None
+
+    def _build_error(self, fault: str) -> LostStoreError:
+        return LostStoreError(
+            f"{fault} while in use: stop the service, put the file back or restore a backup "
+            "(`signals restore`), then start the service"
+        )
