@@ -10,7 +10,7 @@ webhooks with its own HMAC.
 import asyncio
 import hmac
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -64,9 +64,10 @@ class StripeDouble:
         self.requests: list[ApiRequest] = []
         self._clock = clock
         self._api = StripeApi(self.books, self.api_key)
-        self._troubles: deque[Failure] = deque()
+        self._troubles: deque[Failure | Callable[[], Response]] = deque()
         self._open = asyncio.Event()
         self._open.set()
+        self._stuck = asyncio.Event()
 
     @property
     def base_url(self) -> str:
@@ -137,11 +138,21 @@ class StripeDouble:
         """Drop the connection of the next requests, before or after executing them."""
         self._troubles.extend([Failure(None, is_executed)] * times)
 
+    def respond(self, build: Callable[[], Response]) -> None:
+        """Answer the next request with any response, without executing it."""
+        self._troubles.append(build)
+
     def hold(self) -> None:
         """Hold requests until `release`."""
         self._open.clear()
 
     def release(self) -> None:
+        self._open.set()
+        self._stuck.set()
+
+    def recover(self) -> None:
+        """Answer new requests, while those that are held stay so until `release`."""
+        self._stuck, self._open = self._open, asyncio.Event()
         self._open.set()
 
     def sign(
@@ -169,6 +180,8 @@ class StripeDouble:
         await self._open.wait()
         if trouble is None:
             return self._api.answer(call)
+        if not isinstance(trouble, Failure):
+            return trouble()
         if trouble.is_executed:
             self._api.answer(call)
         return DroppedResponse() if trouble.status is None else _build_failure(trouble)
