@@ -113,6 +113,9 @@ async def test_abandoned_claims_block_no_checkout(shop: StripeShop) -> None:
     shop.stripe.recover()
     await asyncio.gather(*callers, return_exceptions=True)
     assert (await shop.post_checkout()).status_code == 201
+    # None of them ended before the checkout, so it found a free connection.
+    held = [call for call in shop.stripe.requests if call.path == "checkout/sessions/cs_test_1"]
+    assert len(held) == MAX_CONNECTIONS // 2
 
 
 async def test_claims_work_again_once_the_hanging_ones_reach_their_deadline(tmp_path: Path) -> None:
