@@ -37,7 +37,7 @@ Text = Annotated[
 CLAIM_POLL_INTERVAL_S = 10
 CLAIM_POLL_DURATION_S = 300
 # 43 characters are 32 random bytes in base64url without padding.
-ClaimToken = Annotated[str, Field(pattern=r"^ct_[A-Za-z0-9_-]{43}$")]
+ClaimToken = Annotated[str, Field(max_length=46, pattern=r"^ct_[A-Za-z0-9_-]{43}$")]
 ApiKey = Annotated[str, Field(pattern=r"^ek_[A-Za-z0-9_-]{43}$")]
 
 
