@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from schemas.query import Query
+from schemas.query import Query, TickerList
 from schemas.result import (
     Count,
     NextChangeTime,
@@ -26,9 +26,7 @@ from schemas.vocabulary import (
 class CatalogQuery(Query):
     """Selects the assets that the catalog lists."""
 
-    ticker: str | None = Field(
-        default=None, description="Only these comma-separated tickers, any case. Example: BTC,ETH"
-    )
+    ticker: TickerList = None
 
 
 class CatalogAsset(Result):

@@ -43,7 +43,7 @@ CLAIM_REPEAT_DURATION_S = 600
 IDEMPOTENCY_DURATION_S = 86_400
 IDEMPOTENCY_KEY_PATTERN = "^[!-~]{16,255}$"
 # 43 characters are 32 random bytes in base64url without padding.
-ClaimToken = Annotated[str, Field(pattern=r"^ct_[A-Za-z0-9_-]{43}$")]
+ClaimToken = Annotated[str, Field(max_length=46, pattern=r"^ct_[A-Za-z0-9_-]{43}$")]
 ApiKey = Annotated[str, Field(pattern=r"^ek_[A-Za-z0-9_-]{43}$")]
 
 

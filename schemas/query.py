@@ -11,11 +11,25 @@ class Query(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+# The longest name of an asset, indicator or instant has fewer than 40 characters.
+MAX_NAME_CHARS = 64
+# Room for a list of all tickers: those of the standard universe with ", " between them are 1,390.
+MAX_LIST_CHARS = 2000
+
+TickerList = Annotated[
+    str | None,
+    Field(
+        max_length=MAX_LIST_CHARS,
+        description="Comma-separated tickers, any case. Example: BTC,ETH",
+    ),
+]
+
 # A plain string with a format: parsing it here would reject with pydantic's message, while
 # `parse_instant_ms` accepts more spellings and names an example in its error.
 AsOf = Annotated[
     str | None,
     Field(
+        max_length=MAX_NAME_CHARS,
         description="Readings as served at this past ISO 8601 time with zone, or date (00:00Z). "
         "Default: now.",
         json_schema_extra={"format": "date-time"},

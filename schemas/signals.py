@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from schemas.query import Query
+from schemas.query import MAX_NAME_CHARS, Query
 from schemas.result import Count, Freshness, Result
 from schemas.vocabulary import (
     Action,
@@ -18,6 +18,9 @@ from schemas.vocabulary import (
     Timeframe,
 )
 
+# Far more rows than a feed has; 32-bit integers can hold it.
+MAX_OFFSET = 1_000_000_000
+
 
 class SignalsQuery(Query):
     """Filters of the feed, and the page to return."""
@@ -25,19 +28,26 @@ class SignalsQuery(Query):
     tier: Literal["universe", "alerts", "all"] = Field(
         default="universe", description="Feed to read; all merges both. Default universe."
     )
-    ticker: str | None = Field(default=None, description="One ticker, any case. Example: BTC")
+    ticker: str | None = Field(
+        default=None,
+        max_length=MAX_NAME_CHARS,
+        description="One ticker, any case. Example: BTC",
+    )
     indicator: str | None = Field(
-        default=None, description="Indicator id, screener id or display name. Example: enzo"
+        default=None,
+        max_length=MAX_NAME_CHARS,
+        description="Indicator id, screener id or display name. Example: enzo",
     )
     timeframe: Timeframe | None = Field(default=None, description="Only this timeframe.")
     direction: Direction | None = Field(default=None, description="Only changes to this direction.")
     since: str | None = Field(
         default=None,
+        max_length=MAX_NAME_CHARS,
         description="Only rows strictly after this ISO 8601 time with zone, or date (00:00Z).",
         json_schema_extra={"format": "date-time"},
     )
     limit: int = Field(default=50, ge=1, le=200, description="Rows per page. Default 50.")
-    offset: int = Field(default=0, ge=0, description="Rows to skip. Default 0.")
+    offset: int = Field(default=0, ge=0, le=MAX_OFFSET, description="Rows to skip. Default 0.")
     order: Literal["newest", "oldest"] = Field(
         default="newest",
         description="Order of the rows; oldest reads forward from since. Default newest.",

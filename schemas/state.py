@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from schemas.query import AsOf, Query
+from schemas.query import AsOf, Query, TickerList
 from schemas.result import Count, Freshness, LegacyKeys, Result, is_none
 from schemas.vocabulary import AssetClass, IndicatorId, Instant, Reading, StoredKey, Timeframe
 
@@ -13,9 +13,7 @@ from schemas.vocabulary import AssetClass, IndicatorId, Instant, Reading, Stored
 class StateQuery(Query):
     """Filters of the readings. A reading is returned if it matches all of them."""
 
-    ticker: str | None = Field(
-        default=None, description="Comma-separated tickers, any case. Example: BTC,ETH"
-    )
+    ticker: TickerList = None
     asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
     timeframe: Timeframe | None = Field(default=None, description="Only this timeframe.")
     indicator: IndicatorId | None = Field(default=None, description="Only this indicator.")

@@ -1,6 +1,7 @@
 """The fixed vocabularies of the API, their codes in the store, and the format of times."""
 
 from datetime import UTC, date, datetime, time
+from functools import lru_cache
 from typing import Annotated, Literal, get_args
 
 from pydantic import WithJsonSchema
@@ -127,6 +128,7 @@ def classify_change(before: int, after: int) -> ChangeType:
     return "activation" if before == 0 else "reversal"
 
 
+@lru_cache(4096)
 def fold_name(name: str) -> str:
     """Normalize a name, so that an indicator's id, screener id and display name compare equal."""
     return name.casefold().replace(" ", "").replace("-", "").replace("_", "")

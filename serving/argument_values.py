@@ -16,6 +16,9 @@ from serving.arguments import (
     unknown_indicator_problem,
 )
 
+# More than the standard universe has.
+MAX_TICKERS = 400
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # More lenient than created_at: a date alone, a space for T, no seconds, a decimal comma, +0200.
 # datetime's own parser is not used, because it also accepts week dates and times without a zone.
@@ -48,6 +51,15 @@ def find_assets(text: str, assets: Mapping[str, CoveredAsset]) -> dict[str, Cove
 
     ArgumentError lists the tickers that do not exist, and says if an item is empty.
     """
+    count = text.count(",") + 1
+    if count > MAX_TICKERS:
+        raise ArgumentError(
+            Problem(
+                "ticker",
+                f"ticker: {count} items are too many; accepted: at most {MAX_TICKERS} tickers, "
+                "each once; omit it for all",
+            )
+        )
     items = [item.strip() for item in text.split(",")]
     problems = []
     if not all(items):

@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # `signals keys` loads this module and must start without Num
     import numpy as np
     from numpy.typing import NDArray
 
-MAX_OFFSET = 2**63 - 1
-
 
 class BarRow(NamedTuple):
     """One stepped bar as the source delivered it, in the source's own timeframe."""

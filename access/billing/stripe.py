@@ -3,8 +3,10 @@
 No payment is recorded as settled: session, subscription and charges are read from Stripe each time.
 """
 
+import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 
 import stripe
 import structlog
@@ -22,7 +24,17 @@ from access.billing.provider import (
     SubscriptionStatus,
     WebhookEvent,
 )
-from access.billing.stripe_events import EVENT_TYPES, parse_event
+from access.billing.stripe_events import EVENT_TYPES, parse_event, parse_subject
+from access.billing.stripe_http import MAX_CONNECTIONS, BoundedHttpClient
+from access.billing.stripe_records import (
+    Charge,
+    OpenedSession,
+    PortalConfigurations,
+    PortalSession,
+    Price,
+    Session,
+    Subscription,
+)
 from access.billing.stripe_refunds import find_reversal
 from access.billing.stripe_responses import (
     NotFoundError,
@@ -30,7 +42,6 @@ from access.billing.stripe_responses import (
     call_stripe,
     diff_fields,
     format_status,
-    get_id,
     parse_renewal,
 )
 from access.plan import PRICES_USD
@@ -41,6 +52,12 @@ from store.access_rows import ClaimRow, MembershipRow
 
 TIMEOUT_S = 5.0
 RETRIES = 2
+# For each method with all its requests and retries. Each byte of a response renews TIMEOUT_S, so
+# without a deadline a response that drips would hold its caller and its connection for ever.
+DEADLINE_S = 10.0
+# Clients can start and abandon any number of claims. The rest of the connections stay free for
+# checkouts, webhooks and members.
+MAX_PAYMENT_FETCHES = MAX_CONNECTIONS // 2
 INTERVALS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
 ACTIVE_STATUSES = frozenset({"active", "trialing"})
 # past_due is missing on purpose: Stripe still retries the payment, and the keys stay live.
@@ -53,8 +70,8 @@ log = structlog.get_logger("billing")
 class StripeBilling:
     """A Provider; `prices` holds Stripe's ids of the plan's two prices, `clock` returns epoch ms.
 
-    `api_base` replaces Stripe's own address in tests. Raise BillingSetupError if `api_key` is not a
-    secret key.
+    Every method that queries Stripe raises BillingError after `deadline_s`. `api_base` replaces
+    Stripe's own address in tests. Raise BillingSetupError if `api_key` is not a secret key.
     """
 
     name = "stripe"
@@ -71,10 +88,11 @@ class StripeBilling:
         base_url: str,
         api_base: str | None = None,
         timeout_s: float = TIMEOUT_S,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         self.mode: Mode | None = _parse_mode(api_key)
         stripe.enable_telemetry = False  # it writes a file into the home directory
-        self._http = stripe.HTTPXClient(timeout=timeout_s)
+        self._http = BoundedHttpClient(timeout_s)
         self._api = stripe.StripeClient(
             api_key,
             base_addresses={} if api_base is None else {"api": api_base.rstrip("/")},
@@ -86,18 +104,21 @@ class StripeBilling:
         self._clock = clock
         self._base_url = base_url.rstrip("/")
         self._has_checked_prices = False
+        self._deadline_s = deadline_s
+        self._payment_fetches = asyncio.Semaphore(MAX_PAYMENT_FETCHES)
 
     async def close(self) -> None:
         """Close connections to Stripe; idempotent."""
-        await self._http.close_async()  # type: ignore[no-untyped-call]
+        await self._http.close_async()
 
     async def check_prices(self) -> None:
         """Compare Stripe's prices to the plan; raise BillingSetupError naming each difference."""
-        mismatches = [
-            f"{price_id} ({billing}): {', '.join(reasons)}"
-            for billing, price_id in self._prices.items()
-            if (reasons := await self._diff_price(billing, price_id))
-        ]
+        async with self._limit_time():
+            mismatches = [
+                f"{price_id} ({billing}): {', '.join(reasons)}"
+                for billing, price_id in self._prices.items()
+                if (reasons := await self._diff_price(billing, price_id))
+            ]
         if mismatches:
             raise BillingSetupError(
                 f"Stripe's prices do not match the plan: {'; '.join(mismatches)}"
@@ -112,7 +133,8 @@ class StripeBilling:
             {"active": True, "is_default": True}
         )
         try:
-            is_set_up = bool((await call_stripe(request)).data)
+            async with self._limit_time():
+                is_set_up = bool((await call_stripe(request, PortalConfigurations)).data)
         except RefusedError as error:
             if error.status not in {401, 403}:
                 raise
@@ -128,6 +150,57 @@ class StripeBilling:
 
     async def open_session(self, order: Order) -> CheckoutSession:
         """Open a Checkout Session; raise ApiError 400 if Stripe rejects the e-mail address."""
+        async with self._limit_time():
+            return await self._open_session(order)
+
+    async def fetch_payment(self, claim: ClaimRow) -> Payment:
+        """Return the payment status by a claim's session, its subscription and its charges."""
+        async with self._limit_time(), self._payment_fetches:
+            return await self._fetch_payment(claim)
+
+    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
+        """Return the status of a subscription, ended if its payment was refunded or disputed."""
+        async with self._limit_time():
+            return await self._fetch_status(member)
+
+    async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
+        """Return a URL of Stripe's customer portal for one visit."""
+        request = self._api.billing_portal.sessions.create_async(
+            {"customer": member.customer, "return_url": return_url}
+        )
+        async with self._limit_time():
+            return (await call_stripe(request, PortalSession)).url
+
+    async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
+        """Verify a webhook and return its customer; raise ApiError 400 if it is not Stripe's.
+
+        The customer is None if the message cannot end a membership.
+        """
+        now_s = self._clock() // 1000
+        event = parse_event(payload, signature, self._webhook_secret, now_s)
+        if event.type not in EVENT_TYPES or event.livemode != self._is_live:
+            return WebhookEvent(event.id, None)
+        subject = parse_subject(event)
+        if not event.type.startswith("charge.dispute."):
+            return WebhookEvent(event.id, subject.customer)
+        # A dispute names its charge, but no customer.
+        if subject.charge is None:
+            return WebhookEvent(event.id, None)
+        request = self._api.charges.retrieve_async(subject.charge)
+        async with self._limit_time():
+            charge = await call_stripe(request, Charge, subject.charge)
+        return WebhookEvent(event.id, charge.customer)
+
+    @asynccontextmanager
+    async def _limit_time(self) -> AsyncIterator[None]:
+        """Raise BillingError if the block takes longer than the deadline; cancel its requests."""
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                yield
+        except TimeoutError:
+            raise BillingError(f"Stripe: not done within {self._deadline_s:g} seconds") from None
+
+    async def _open_session(self, order: Order) -> CheckoutSession:
         # serve starts even if Stripe is unreachable, so the check at start may not have happened.
         # No buyer may be charged a price that is not the plan's.
         if not self._has_checked_prices:
@@ -139,7 +212,7 @@ class StripeBilling:
             self._build_session_params(order), {"idempotency_key": f"checkout-{order.claim_id}"}
         )
         try:
-            session = await call_stripe(request)
+            session = await call_stripe(request, OpenedSession)
         except RefusedError as error:
             if error.param != "customer_email":
                 raise
@@ -147,24 +220,18 @@ class StripeBilling:
                 "contact_email: the payment processor rejects this address; accepted: one "
                 "that receives mail, such as agent@example.com."
             ) from None
-        if session.url is None:
-            raise BillingError(f"Stripe returned session {session.id} without a URL")
+        if session.client_reference_id != order.claim_id:
+            raise BillingError(f"Stripe: session {session.id} is of another checkout")
         return CheckoutSession(session.id, session.url, session.expires_at * 1000)
 
-    async def fetch_payment(self, claim: ClaimRow) -> Payment:
-        """Return the payment status by a claim's session, its subscription and its charges."""
+    async def _fetch_payment(self, claim: ClaimRow) -> Payment:
+        request = self._api.checkout.sessions.retrieve_async(claim.session, EXPAND_PARAMS)
         try:
-            session = await call_stripe(
-                self._api.checkout.sessions.retrieve_async(claim.session, EXPAND_PARAMS)
-            )
+            session = await call_stripe(request, Session, claim.session)
         except NotFoundError:
             log.error("checkout_unknown", session=claim.session)
             return FailedPayment("is unknown to the payment processor")
-        expected = {
-            "id": claim.session,
-            "client_reference_id": claim.id,
-            "mode": "subscription",
-        }
+        expected = {"client_reference_id": claim.id, "mode": "subscription"}
         if mismatches := diff_fields(session, expected):
             return _reject_mismatch(claim, mismatches)
         if session.status == "expired":
@@ -175,12 +242,10 @@ class StripeBilling:
             return _reject_mismatch(claim, mismatches)
         return await self._verify_payment(session, claim)
 
-    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
-        """Return the status of a subscription, ended if its payment was refunded or disputed."""
+    async def _fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
+        request = self._api.subscriptions.retrieve_async(member.subscription)
         try:
-            subscription = await call_stripe(
-                self._api.subscriptions.retrieve_async(member.subscription)
-            )
+            subscription = await call_stripe(request, Subscription, member.subscription)
         except NotFoundError:
             # The operator has changed accounts, which must not take away a plan that was paid. The
             # daily maintenance logs this until the operator acts.
@@ -194,35 +259,13 @@ class StripeBilling:
             return SubscriptionStatus(ended_reason=f"the payment was {reversal}")
         return parse_renewal(subscription)
 
-    async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
-        """Return a URL of Stripe's customer portal for one visit."""
-        request = self._api.billing_portal.sessions.create_async(
-            {"customer": member.customer, "return_url": return_url}
-        )
-        return (await call_stripe(request)).url
-
-    async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
-        """Verify a webhook and return its customer; raise ApiError 400 if it is not Stripe's.
-
-        The customer is None if the message cannot end a membership.
-        """
-        now_s = self._clock() // 1000
-        event = parse_event(payload, signature, self._webhook_secret, now_s)
-        if event.type not in EVENT_TYPES or event.livemode != self._is_live:
-            return WebhookEvent(event.id, None)
-        if event.type.startswith("charge.dispute."):
-            # A dispute names its charge, but no customer.
-            charge = await call_stripe(self._api.charges.retrieve_async(event.subject["charge"]))
-            return WebhookEvent(event.id, get_id(charge.customer))
-        return WebhookEvent(event.id, event.subject["customer"])
-
     @property
     def _is_live(self) -> bool:
         return self.mode == "live"
 
     async def _diff_price(self, billing: Billing, price_id: str) -> list[str]:
         try:
-            price = await call_stripe(self._api.prices.retrieve_async(price_id))
+            price = await call_stripe(self._api.prices.retrieve_async(price_id), Price, price_id)
         except NotFoundError:
             return [f"is unknown to Stripe in {self.mode} mode"]
         except RefusedError as error:
@@ -268,20 +311,19 @@ class StripeBilling:
             "cancel_url": f"{self._base_url}/checkout/cancelled",
         }
 
-    def _diff_plan(self, session: stripe.checkout.Session, billing: Billing) -> list[str]:
+    def _diff_plan(self, session: Session, billing: Billing) -> list[str]:
         """Return the differences between a completed session and the plan that was ordered."""
         mismatches = diff_fields(
             session,
             self._build_expected_fields(billing, "amount_total") | {"payment_status": "paid"},
         )
-        items = session.line_items.data if session.line_items else []
-        if [get_id(item.price) for item in items] != [self._prices[billing]]:
+        if [item.price for item in session.line_items.data] != [self._prices[billing]]:
             mismatches.append("the price is not the plan's")
         return mismatches
 
-    async def _verify_payment(self, session: stripe.checkout.Session, claim: ClaimRow) -> Payment:
-        subscription, customer = session.subscription, get_id(session.customer)
-        if not isinstance(subscription, stripe.Subscription) or customer is None:
+    async def _verify_payment(self, session: Session, claim: ClaimRow) -> Payment:
+        subscription, customer = session.subscription, session.customer
+        if subscription is None or customer is None:
             raise BillingError(
                 f"Stripe returned session {session.id} without a subscription or customer"
             )

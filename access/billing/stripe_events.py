@@ -1,12 +1,14 @@
 """Stripe's webhooks: the handled event types, and verification of signature and age."""
 
-import json
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 import stripe
 
+from access.billing.stripe_records import EventSubject, Record, StripeEvent
 from schemas.errors import invalid_parameter_error
+
+RecordT = TypeVar("RecordT", bound=Record)
 
 TOLERANCE_S = 300
 EVENT_TYPES = (
@@ -20,23 +22,21 @@ EVENT_TYPES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StripeEvent:
-    """One webhook; `subject` is the reported object as of the time when Stripe sent it."""
-
-    id: str
-    type: str
-    livemode: bool
-    subject: dict[str, Any]
-
-
 def parse_event(payload: bytes, signature: str | None, secret: str, now_s: int) -> StripeEvent:
     """Return the event of a signed webhook; raise ApiError 400 for any other message."""
     _verify_signature(payload, signature, secret, now_s)
+    return _read_event(lambda: StripeEvent.model_validate_json(payload))
+
+
+def parse_subject(event: StripeEvent) -> EventSubject:
+    """Return the object of an event of EVENT_TYPES; raise ApiError 400 if it is not a snapshot."""
+    return _read_event(lambda: EventSubject.model_validate(event.data.object))
+
+
+def _read_event(parse: Callable[[], RecordT]) -> RecordT:
     try:
-        event = json.loads(payload)
-        return StripeEvent(event["id"], event["type"], event["livemode"], event["data"]["object"])
-    except (ValueError, KeyError, TypeError):
+        return parse()
+    except ValueError:
         raise invalid_parameter_error(
             "The body is not a Stripe event: register the endpoint for snapshot events, such as "
             f"{EVENT_TYPES[0]}."

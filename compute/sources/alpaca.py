@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
-import httpx
+import httpx2
 
 from compute.bars import HOUR_S, RawBar
 from compute.sources.venue import UnknownSymbolError, VenueError
@@ -61,7 +61,7 @@ class _StatusError(VenueError):
     @property
     def is_withheld(self) -> bool:
         """Whether the key's plan does not permit bars this new."""
-        return self.status == httpx.codes.FORBIDDEN and self.message.startswith(_WITHHELD)
+        return self.status == httpx2.codes.FORBIDDEN and self.message.startswith(_WITHHELD)
 
 
 class AlpacaVenue:
@@ -83,7 +83,7 @@ class AlpacaVenue:
         spacing_s: float = SPACING_S,
     ) -> None:
         headers = {"APCA-API-KEY-ID": key_id, "APCA-API-SECRET-KEY": secret_key}
-        self._http: Final = httpx.AsyncClient(headers=headers, timeout=None)
+        self._http: Final = httpx2.AsyncClient(headers=headers, timeout=None)
         self._data: Final = data_address.rstrip("/")
         self._trading: Final = trading_address.rstrip("/")
         self._timeout_s: Final = timeout_s
@@ -218,9 +218,9 @@ class AlpacaVenue:
         except TimeoutError:
             raise VenueError(f"alpaca did not answer within {self._timeout_s:g} s") from None
         # The error's text may contain a header, and so the key: only its type is reported.
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise VenueError(f"alpaca cannot be read: {type(error).__name__}") from None
-        if response.status_code != httpx.codes.OK:
+        if response.status_code != httpx2.codes.OK:
             raise _build_error(response)
         try:
             return parse(response.json())
@@ -261,27 +261,27 @@ def _parse_bar(row: Any) -> RawBar:
     return RawBar(opened, *(float(row[name]) for name in "ohlcv"))
 
 
-def _build_error(response: httpx.Response) -> _StatusError:
+def _build_error(response: httpx2.Response) -> _StatusError:
     status, message = response.status_code, _parse_message(response)
     reason = "alpaca withholds bars this new: check that this machine's clock is not ahead"
     withheld = _StatusError(status, message, reason)
     if withheld.is_withheld:
         return withheld
-    if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+    if status in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
         reason = f"alpaca refuses the key: check {SETTING_NAMES}"
         return _StatusError(status, message, reason, is_permanent=True)
     wait_s = _parse_wait_s(response.headers)
     return _StatusError(status, message, f"alpaca answered HTTP {status}", retry_after_s=wait_s)
 
 
-def _parse_message(response: httpx.Response) -> str:
+def _parse_message(response: httpx2.Response) -> str:
     try:
         return str(response.json()["message"])
     except (LookupError, TypeError, ValueError):
         return ""
 
 
-def _parse_wait_s(headers: httpx.Headers) -> float | None:
+def _parse_wait_s(headers: httpx2.Headers) -> float | None:
     """Return the wait that a response requests; a time is compared with the response's own date."""
     after, reset = headers.get("retry-after", ""), headers.get("x-ratelimit-reset", "")
     if after.isdecimal():

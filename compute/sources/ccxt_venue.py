@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 import ccxt.async_support as ccxt
-import httpx
+import httpx2
 
 from compute.bars import DAY_S, HOUR_S, RawBar
 from compute.sources.venue import UnknownSymbolError, VenueError
@@ -68,7 +68,7 @@ _NO_RESPONSE: Final = _LastResponse(0, None, False)
 @cache
 def _create_ssl_context() -> ssl.SSLContext:
     """Return the trusted certificates, read once for all venues: reading them is slow."""
-    return httpx.create_ssl_context()
+    return httpx2.create_ssl_context()
 
 
 class CcxtVenue:

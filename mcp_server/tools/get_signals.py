@@ -36,7 +36,7 @@ from serving.freshness import (
 )
 from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
-from store.market_rows import MAX_OFFSET, FeedQuery, FeedRow
+from store.market_rows import FeedQuery, FeedRow
 
 DIRECTION_NUMBERS: dict[Direction, int] = {"bullish": 1, "bearish": -1, "neutral": 0, "exit": 0}
 RETENTION_DAYS = RetentionDays(
@@ -153,9 +153,8 @@ async def _read_rows(
     query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot, context: Context
 ) -> Sequence[FeedRow]:
     """Return the rows of the page, and one more if there are more."""
-    # A larger offset would overflow the database's integers, and no store has that many rows.
     store, tiers = context.snapshots.store, _find_matching_tiers(query)
-    if query.offset > MAX_OFFSET or tiers is None:
+    if tiers is None:
         return []
     feed_query = FeedQuery(
         after=feed_filter.alerts_after if tiers == "alerts" else feed_filter.after,

@@ -97,10 +97,11 @@ def create_billing(stripe: StripeDouble, clock: ManualClock, **changed: Any) -> 
 
 
 @asynccontextmanager
-async def open_shop(folder: Path) -> AsyncIterator[StripeShop]:
+async def open_shop(folder: Path, **changed: Any) -> AsyncIterator[StripeShop]:
+    """Run a service whose StripeBilling has some of its arguments changed."""
     clock = ManualClock()
     async with run_stripe_double(clock) as stripe:
-        billing = create_billing(stripe, clock)
+        billing = create_billing(stripe, clock, **changed)
         try:
             async with run_service(folder, provider=billing, clock=clock) as served:
                 yield StripeShop(served, stripe, billing, clock)

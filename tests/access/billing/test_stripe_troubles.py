@@ -1,0 +1,299 @@
+"""A Stripe, or something in its place, that is slow, endless or foreign: no claim fails by it."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+
+from access.billing.provider import BillingError, Order
+from access.billing.stripe_http import MAX_CONNECTIONS, MAX_RESPONSE_BYTES
+from access.claims import Claims
+from store.access_rows import ClaimRow
+from tests.doubles.stripe.records import Object
+from tests.doubles.stripe.server import StripeDouble
+from tests.support.stripe_shop import BUYER, OpenedCheckout, StripeShop, open_shop
+
+pytestmark = pytest.mark.clause("sales")
+
+NOT_FOUND = {"type": "invalid_request_error", "code": "resource_missing", "message": "No such it"}
+
+
+async def assert_nothing_is_lost(shop: StripeShop, opened: OpenedCheckout) -> None:
+    """Assert that a claim of a paid checkout is 503 once, and then gives its key."""
+    answer = await shop.post_claim(opened.claim_token)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "30"), answer.text
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
+
+
+def make_claim(session: str = "cs_test_1", id_: str = "c1") -> ClaimRow:
+    return ClaimRow(
+        id=id_,
+        token_hash=bytes(32),
+        provider="stripe",
+        mode="test",
+        session=session,
+        contact_email=BUYER,
+        billing="monthly",
+        agent_name=None,
+        created_at=0,
+        expires_at=0,
+    )
+
+
+async def get_payment_error(shop: StripeShop) -> str:
+    with pytest.raises(BillingError) as failed:
+        await shop.billing.fetch_payment(make_claim())
+    assert len(str(failed.value)) < 500
+    assert str(failed.value).isprintable()
+    return str(failed.value)
+
+
+async def drip() -> AsyncIterator[bytes]:
+    """Yield a space at each turn of the event loop, so no read of it ever times out."""
+    while True:
+        yield b" "
+        await asyncio.sleep(0)
+
+
+async def flood() -> AsyncIterator[bytes]:
+    while True:
+        yield bytes(65_536)
+        await asyncio.sleep(0)
+
+
+async def test_a_response_that_drips_ends_at_the_deadline(tmp_path: Path) -> None:
+    async with open_shop(tmp_path, deadline_s=0.2) as shop:
+        shop.stripe.respond(lambda: StreamingResponse(drip(), 200))
+        assert await get_payment_error(shop) == "Stripe: not done within 0.2 seconds"
+
+
+async def test_every_method_that_queries_stripe_ends_at_the_deadline(tmp_path: Path) -> None:
+    async with open_shop(tmp_path, deadline_s=0.5) as shop:
+        bought = await shop.buy()
+        member = (await shop.served.access.list_active_memberships("stripe"))[0]
+        signed = shop.stripe.sign(shop.stripe.dispute(bought.charge))
+        billing = shop.billing
+        shop.stripe.hold()
+        errors = await asyncio.gather(
+            billing.check_prices(),
+            billing.check_portal(),
+            billing.open_session(Order("c1", BUYER, "monthly", None)),
+            billing.fetch_payment(make_claim()),
+            billing.fetch_status(member),
+            billing.create_portal_url(member, "https://signals.example"),
+            billing.verify_event(*signed),
+            return_exceptions=True,
+        )
+    assert [str(error) for error in errors] == ["Stripe: not done within 0.5 seconds"] * 7
+
+
+async def test_abandoned_claims_block_no_checkout(shop: StripeShop) -> None:
+    await shop.billing.check_prices()
+    claims = Claims(shop.served.access, shop.billing, shop.clock)
+    before = len(shop.stripe.requests)
+    shop.stripe.hold()
+    callers = [
+        asyncio.create_task(claims.fetch_payment(make_claim(id_=f"c{n}")))
+        for n in range(MAX_CONNECTIONS + 30)
+    ]
+    while len(shop.stripe.requests) < before + MAX_CONNECTIONS // 2:  # noqa: ASYNC110 (the double counts)
+        await asyncio.sleep(0)
+    for caller in callers:
+        caller.cancel()
+    shop.stripe.recover()
+    await asyncio.gather(*callers, return_exceptions=True)
+    assert (await shop.post_checkout()).status_code == 201
+    # None of them ended before the checkout, so it found a free connection.
+    held = [call for call in shop.stripe.requests if call.path == "checkout/sessions/cs_test_1"]
+    assert len(held) == MAX_CONNECTIONS // 2
+
+
+async def test_claims_work_again_once_the_hanging_ones_reach_their_deadline(tmp_path: Path) -> None:
+    async with open_shop(tmp_path, deadline_s=1.0) as shop:
+        opened = await shop.open_and_pay()
+        shop.stripe.hold()
+        hanging = [shop.billing.fetch_payment(make_claim(id_=f"c{n}")) for n in range(130)]
+        ends = await asyncio.gather(*hanging, return_exceptions=True)
+        assert {str(end) for end in ends} == {"Stripe: not done within 1 seconds"}
+        shop.stripe.recover()
+        assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
+
+
+async def test_an_endless_response_is_cut(shop: StripeShop) -> None:
+    shop.stripe.respond(lambda: StreamingResponse(flood(), 200))
+    expected = f"Stripe: the response exceeds {MAX_RESPONSE_BYTES} bytes"
+    assert await get_payment_error(shop) == expected
+
+
+async def test_a_compressed_response_is_not_unpacked(shop: StripeShop) -> None:
+    bomb = gzip.compress(bytes(50_000_000))
+    assert len(bomb) < MAX_RESPONSE_BYTES
+    shop.stripe.respond(lambda: Response(bomb, headers={"Content-Encoding": "gzip"}))
+    assert "the response is compressed" in await get_payment_error(shop)
+
+
+async def test_a_redirect_is_not_followed(shop: StripeShop) -> None:
+    shop.stripe.respond(lambda: RedirectResponse(f"{shop.stripe.base_url}/v1/elsewhere", 302))
+    await get_payment_error(shop)
+    assert [request.path for request in shop.stripe.requests] == ["checkout/sessions/cs_test_1"]
+
+
+async def test_a_long_error_is_short_in_the_log(shop: StripeShop) -> None:
+    error = NOT_FOUND | {"code": "x\n" * 100_000}
+    headers = {"Request-Id": "r" * 4000}
+    shop.stripe.respond(lambda: JSONResponse({"error": error}, 400, headers))
+    assert "InvalidRequestError, HTTP 400" in await get_payment_error(shop)
+
+
+FOREIGN_RESPONSES: dict[str, Callable[[], Response]] = {
+    "list": lambda: JSONResponse([]),
+    "list of objects": lambda: JSONResponse([{"id": "cs_test_1"}]),
+    "text": lambda: JSONResponse("ok"),
+    "number": lambda: JSONResponse(7),
+    "null": lambda: JSONResponse(None),
+    "empty object": lambda: JSONResponse({}),
+    "error as text": lambda: JSONResponse({"error": "x"}, 404),
+    "error in 200": lambda: JSONResponse({"error": NOT_FOUND}),
+    "nothing": lambda: Response(b""),
+    "web page": lambda: HTMLResponse("<h1>Welcome</h1>"),
+    "web page 404": lambda: HTMLResponse("<h1>Not found</h1>", 404),
+    "404 of a proxy": lambda: JSONResponse({"error": {"message": "no route"}}, 404),
+    "404 with a code": lambda: JSONResponse({"error": {"code": "resource_missing"}}, 404),
+    "404 with a foreign type": lambda: JSONResponse({"error": NOT_FOUND | {"type": "proxy"}}, 404),
+    "404 of a list": lambda: JSONResponse([NOT_FOUND], 404),
+    "404 with a list of errors": lambda: JSONResponse({"error": [NOT_FOUND]}, 404),
+    "400 of an unknown object": lambda: JSONResponse({"error": NOT_FOUND}, 400),
+    "deep JSON": lambda: Response(b'{"a":' * 900 + b"1" + b"}" * 900),
+    "deeper JSON": lambda: Response(b"[" * 500_000),
+    "number out of range": lambda: Response(b'{"expires_at": 1e999}'),
+    "number too long": lambda: Response(b"9" * 5000),
+    "not UTF-8": lambda: Response(b'{"id": "\xff"}'),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN_RESPONSES)
+async def test_a_foreign_response_fails_no_claim(shop: StripeShop, name: str) -> None:
+    opened = await shop.open_and_pay()
+    shop.stripe.respond(FOREIGN_RESPONSES[name])
+    await assert_nothing_is_lost(shop, opened)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"id": "cs_test_another"},
+        {"object": "customer"},
+        {"status": "archived"},
+        {"status": None},
+        {"payment_status": "half_paid"},
+        {"payment_status": ["paid"]},
+        {"mode": "gift"},
+        {"livemode": "no"},
+        {"amount_total": "12900"},
+        {"currency": 7},
+        {"customer": {"id": 7}},
+        {"customer_details": {"email": {}}},
+        {"client_reference_id": 7},
+        {"line_items": None},
+        {"line_items": {"object": "list", "data": "price_monthly"}},
+        {"subscription": "sub_1"},
+        {"subscription": {"id": "sub_1", "object": "subscription", "status": "dormant"}},
+    ],
+)
+async def test_a_session_with_an_unknown_value_fails_no_claim(
+    shop: StripeShop, changed: dict[str, Any]
+) -> None:
+    opened = await shop.open_and_pay()
+    found = read_session(shop.stripe, opened.session)
+    shop.stripe.respond(lambda: JSONResponse(found | changed))
+    await assert_nothing_is_lost(shop, opened)
+
+
+@pytest.mark.parametrize("field", ["id", "object", "status", "payment_status", "line_items"])
+async def test_a_session_without_a_field_fails_no_claim(shop: StripeShop, field: str) -> None:
+    opened = await shop.open_and_pay()
+    found = read_session(shop.stripe, opened.session)
+    del found[field]
+    shop.stripe.respond(lambda: JSONResponse(found))
+    await assert_nothing_is_lost(shop, opened)
+
+
+def read_session(stripe: StripeDouble, session: str) -> Object:
+    """Return a session as Stripe answers the service, with its references expanded."""
+    return stripe._api._expand(stripe.books.objects[session], ["line_items", "subscription"])
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        {"object": "list", "data": [], "has_more": True},
+        {"object": "list", "data": {}, "has_more": False},
+        {"object": "list", "data": [{"id": "ch_1", "object": "charge"}], "has_more": False},
+        {"object": "search_result", "data": [], "has_more": False},
+    ],
+)
+async def test_foreign_charges_fail_no_claim(shop: StripeShop, page: dict[str, Any]) -> None:
+    opened = await shop.open_and_pay()
+    found = read_session(shop.stripe, opened.session)
+    shop.stripe.respond(lambda: JSONResponse(found))
+    shop.stripe.respond(lambda: JSONResponse(page))
+    await assert_nothing_is_lost(shop, opened)
+
+
+async def test_a_refund_of_another_customer_fails_no_claim(shop: StripeShop) -> None:
+    opened = await shop.open_and_pay()
+    other = await shop.buy()
+    shop.stripe.refund(other.charge)
+    page = {"object": "list", "data": [shop.stripe.books.objects[other.charge]], "has_more": False}
+    found = read_session(shop.stripe, opened.session)
+    shop.stripe.respond(lambda: JSONResponse(found))
+    shop.stripe.respond(lambda: JSONResponse(page))
+    await assert_nothing_is_lost(shop, opened)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"status": "dormant"}, {"id": "sub_other"}, {"object": "plan"}, {"items": None}]
+)
+async def test_an_unknown_subscription_ends_no_membership(
+    shop: StripeShop, changed: dict[str, Any]
+) -> None:
+    bought = await shop.buy()
+    member = (await shop.served.access.list_active_memberships("stripe"))[0]
+    found = shop.stripe.books.objects[bought.subscription] | changed
+    shop.stripe.respond(lambda: JSONResponse(found))
+    with pytest.raises(BillingError):
+        await shop.billing.fetch_status(member)
+    assert (await shop.billing.fetch_status(member)).ended_reason is None
+
+
+async def test_a_dispute_with_an_unknown_status_ends_no_membership(shop: StripeShop) -> None:
+    bought = await shop.buy()
+    member = (await shop.served.access.list_active_memberships("stripe"))[0]
+    shop.stripe.dispute(bought.charge, "weighed")
+    with pytest.raises(BillingError, match=r"Disputes data\.0\.status"):
+        await shop.billing.fetch_status(member)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"url": "javascript:alert(1)"}, {"url": None}, {"expires_at": 10**40}, {"expires_at": "soon"}],
+)
+async def test_an_opened_session_that_is_foreign_is_503(
+    shop: StripeShop, changed: dict[str, Any]
+) -> None:
+    await shop.open_checkout()
+    found = shop.stripe.sessions()[0]
+    shop.stripe.respond(lambda: JSONResponse(found | changed))
+    assert (await shop.post_checkout()).status_code == 503
+    shop.stripe.respond(lambda: JSONResponse(found))  # of another checkout
+    assert (await shop.post_checkout()).status_code == 503
