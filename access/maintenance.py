@@ -15,6 +15,7 @@ from store.sql.access_store import AccessStore
 # Short, because a sleep until the next day would be wrong after a suspend or a change of the clock.
 SLEEP_STEP_S = 30.0
 RETRY_MS = 3_600_000
+CALL_RETENTION_DAYS = 30
 
 log = structlog.get_logger("maintenance")
 
@@ -94,4 +95,5 @@ def compute_cutoffs(now: int) -> RetentionCutoffs:
         events=now - 30 * DAY_MS,
         attempts=now - DAY_MS,
         sign_ins=now,
+        calls=now - CALL_RETENTION_DAYS * DAY_MS,
     )

@@ -25,7 +25,7 @@ MARKET_MIGRATIONS = (
     "market_0004",
     "market_0005",
 )
-ACCESS_MIGRATIONS = ("access_0001", "access_0002", "access_0003")
+ACCESS_MIGRATIONS = ("access_0001", "access_0002", "access_0003", "access_0004")
 LOCK_TIMEOUT_S, RETRY_PAUSE_S = 5.0, 0.005
 # A copy of the access file has the hashes of keys and the addresses of buyers, so it must not stay.
 COPY_RETENTION_DAYS = 30

@@ -222,6 +222,7 @@ def test_rows_are_kept_as_long_as_they_are_needed() -> None:
         events=470 * DAY_MS,
         attempts=499 * DAY_MS,
         sign_ins=500 * DAY_MS,
+        calls=470 * DAY_MS,
     )
 
 

@@ -2,7 +2,14 @@
 
 from collections.abc import Awaitable, Callable
 
-from store.access_rows import AccessRequestRow, KeyLimits, Notice, RetentionCutoffs, SignInRow
+from store.access_rows import (
+    AccessRequestRow,
+    KeyLimits,
+    LoggedCall,
+    Notice,
+    RetentionCutoffs,
+    SignInRow,
+)
 from store.sql.access_store import AccessStore
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW, SESSION
 from tests.support.row_builders import DAY_MS, make_call_group
@@ -10,6 +17,7 @@ from tests.support.row_builders import DAY_MS, make_call_group
 HASH = bytes(range(32))
 MEMBERS_HASH = bytes(range(2, 34))
 LINK = SignInRow(bytes(range(3, 35)), "a@example.com", NOW + 1000)
+CALL = LoggedCall(NOW, "id-1", "signals_get_state", "mcp", "ok", 200)
 StoreCall = Callable[[AccessStore], Awaitable[object]]
 
 REQUEST = AccessRequestRow("a@example.com", "Agent", None, "use", None, NOW, NOW)
@@ -21,6 +29,9 @@ DURABLE_CALLS: dict[str, StoreCall] = {
     "end_membership": lambda store: store.end_membership(MEMBER, NOW, "deleted"),
     "create_member_key": lambda store: store.create_member_key(
         1, MEMBERS_HASH, "own", NOW, KeyLimits(3, 9, NOW)
+    ),
+    "rotate_key": lambda store: store.rotate_key(
+        1, bytes(range(4, 36)), NOW, NOW + 5, KeyLimits(3, 9, NOW, 9)
     ),
     "relabel_key": lambda store: store.relabel_key(1, 1, "other"),
     "revoke_member_key": lambda store: store.revoke_member_key(1, 1, NOW),
@@ -36,7 +47,7 @@ FAST_CALLS: dict[str, StoreCall] = {
     "count": lambda store: store.count_calls([make_call_group(HASH, NOW)], None, 10),
     "attempt": lambda store: store.record_attempt("checkout", "192.0.2.1", NOW, 20, 600),
     "notice": lambda store: store.put_notice(Notice("seen", "", NOW)),
-    "prune": lambda store: store.prune(RetentionCutoffs(NOW, NOW, NOW, NOW, NOW)),
+    "prune": lambda store: store.prune(RetentionCutoffs(NOW, NOW, NOW, NOW, NOW, NOW)),
 }
 REQUEST_CALLS: dict[str, StoreCall] = {
     **{name: verb for name, verb in (DURABLE_CALLS | FAST_CALLS).items() if name != "prune"},
@@ -51,5 +62,8 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     "memberships_of": lambda store: store.list_memberships_by_email("a@example.com"),
     "claims_of": lambda store: store.list_unredeemed_claims("a@example.com", "stripe", "live", 5),
     "keys_of": lambda store: store.list_member_keys(1, NOW // DAY_MS),
+    "add_calls": lambda store: store.add_calls({1: [CALL]}, 100),
+    "find_key_id": lambda store: store.find_key_id(HASH),
+    "calls of a key": lambda store: store.list_calls(1, 100),
     "memberships of a customer": lambda store: store.list_active_memberships("stripe", "cus_1"),
 }

@@ -99,7 +99,9 @@ async def test_pruning_keeps_each_keys_last_day_of_use_and_recent_rows(
     for at in (10, 20):
         await access.record_attempt("checkout", "192.0.2.1", at, 5, 100)
     pruned = await access.prune(
-        RetentionCutoffs(usage=8 * DAY_MS, unredeemed_claims=0, events=20, attempts=20, sign_ins=0)
+        RetentionCutoffs(
+            usage=8 * DAY_MS, unredeemed_claims=0, events=20, attempts=20, sign_ins=0, calls=0
+        )
     )
     assert pruned == 4
     async with home.open_plain() as run:

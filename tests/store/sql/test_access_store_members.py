@@ -296,7 +296,9 @@ async def test_pruning_deletes_expired_links_and_sessions(
         link = SignInRow(make_hash(number), "a@example.com", NOW + number)
         await access.create_sign_in_link(link)
         await access.sign_in(link.token_hash, make_hash(10 + number), NOW - 1, NOW + number)
-    over = RetentionCutoffs(usage=0, unredeemed_claims=0, events=0, attempts=0, sign_ins=NOW + 1)
+    over = RetentionCutoffs(
+        usage=0, unredeemed_claims=0, events=0, attempts=0, sign_ins=NOW + 1, calls=0
+    )
     assert await access.prune(over) == 2
     for table in ("sign_in_links", "sessions"):
         left = await run_sql(home, f"SELECT expires_at FROM {table} ORDER BY expires_at")

@@ -193,7 +193,9 @@ async def test_pruning_takes_lapsed_checkouts_and_leaves_redeemed_ones(
     await access.create_sandbox_session(SESSION)
     assert (
         await access.prune(
-            RetentionCutoffs(0, unredeemed_claims=NOW + 1001, events=0, attempts=0, sign_ins=0)
+            RetentionCutoffs(
+                0, unredeemed_claims=NOW + 1001, events=0, attempts=0, sign_ins=0, calls=0
+            )
         )
         == 2
     )
