@@ -94,8 +94,8 @@ class KeyLimits(NamedTuple):
 class CountedGroup(NamedTuple):
     """The result for a group: the first `counted` calls are counted, `verdict` applies to the rest.
 
-    `used` is the key's count for the day, including these calls. `expires_at` is set if the verdict
-    is `expired`.
+    `used` is the key's count for the day, including these calls. `mode` and `expires_at` are
+    those of the key, and set only if a call is refused.
     """
 
     counted: int

@@ -15,7 +15,7 @@ from store.sql.access_store import AccessStore
 from tests.support.row_builders import run_sql
 from tests.support.store_homes import open_access_as
 
-pytestmark = [pytest.mark.clause("dashboard")]
+pytestmark = pytest.mark.clause("dashboard")
 
 
 @dataclass
@@ -61,6 +61,7 @@ async def test_calls_are_listed_newest_first_with_all_their_fields(logged: Logge
     assert await logged.store.list_calls(1, 1) != [call]
 
 
+@pytest.mark.clause("5.33")
 async def test_the_newest_calls_of_each_key_are_kept(logged: Logged) -> None:
     for start in (0, 70, 140):
         logged.add(0, start, 70)

@@ -434,7 +434,7 @@ async def test_a_call_that_cannot_be_counted_is_503_and_the_next_one_works(
     assert (await call(served, transport)).quota == (10_000, 9_999, "2026-10-01T00:00:00.000Z")
 
 
-@pytest.mark.clause("3.5.4", "5.25")
+@pytest.mark.clause("3.5.4", "5.25", "5.31")
 async def test_an_expired_key_is_refused_with_the_time_and_the_way_to_another(
     served: RunningService, transport: Transport
 ) -> None:

@@ -43,7 +43,7 @@ async def get_requests(member: MemberBrowser) -> Page:
     return check_page(await member.client.get(f"{HOME}/requests"), 200, "Recent requests")
 
 
-@pytest.mark.clause("5.13", "5.25")
+@pytest.mark.clause("5.31", "5.25")
 async def test_a_key_expires_when_the_member_chose(
     served: RunningService, member: MemberBrowser
 ) -> None:
@@ -77,7 +77,7 @@ async def test_a_choice_that_the_page_does_not_offer_is_refused(
     assert "2 of 3 keys in use" in (await member.get_home()).text
 
 
-@pytest.mark.clause("5.28")
+@pytest.mark.clause("5.28", "5.32")
 async def test_both_keys_of_a_rotation_work_until_the_overlap_ends(
     served: RunningService, member: MemberBrowser
 ) -> None:
@@ -93,6 +93,7 @@ async def test_both_keys_of_a_rotation_work_until_the_overlap_ends(
     assert [await get_usage_status(served, key) for key in (new, newest)] == [403, 200]
 
 
+@pytest.mark.clause("5.32")
 async def test_neither_three_live_keys_nor_ten_new_ones_block_a_rotation(
     served: RunningService, member: MemberBrowser
 ) -> None:
@@ -127,6 +128,7 @@ async def test_a_key_is_rotated_once_and_only_by_its_own_member(
     check_page(await member.send_form(path.replace("/keys/", "/keys/9")), 404, "Not found")
 
 
+@pytest.mark.clause("5.33")
 async def test_a_member_sees_the_last_calls_of_all_keys_and_of_no_other_member(
     served: RunningService, member: MemberBrowser
 ) -> None:

@@ -27,7 +27,7 @@ async def count_at(access: AccessStore, key_hash: bytes, at: int, limit: int = 1
     return decided
 
 
-@pytest.mark.clause("3.5.3", "5.25")
+@pytest.mark.clause("3.5.4", "5.25", "5.31")
 async def test_a_key_is_refused_from_the_millisecond_of_its_expiry(access: AccessStore) -> None:
     await access.create_key(HASH, "agent", NOW, NOW + 100)
     assert await count_at(access, HASH, NOW + 99) == CountedGroup(1, "counted", 1, "agent")
@@ -45,6 +45,7 @@ async def test_calls_of_an_expired_key_do_not_stop_those_of_others(access: Acces
     assert [(one.counted, one.verdict) for one in decided] == [(0, "expired"), (3, "exhausted")]
 
 
+@pytest.mark.clause("5.31")
 async def test_an_expired_key_does_not_count_as_live(access: AccessStore) -> None:
     membership = await add_membership(access)
     for number in range(2):
@@ -56,6 +57,7 @@ async def test_an_expired_key_does_not_count_as_live(access: AccessStore) -> Non
     assert await access.create_member_key(membership, make_hash(802), "late", NOW + 5, ALL)
 
 
+@pytest.mark.clause("5.32")
 async def test_a_rotated_key_works_for_the_overlap_and_its_successor_continues_its_count(
     access: AccessStore,
 ) -> None:
@@ -125,6 +127,7 @@ STEPS = st.lists(
 DAILY_LIMIT = 5
 
 
+@pytest.mark.clause("5.32")
 @settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
