@@ -31,6 +31,7 @@ OnCall = Callable[[str, str, float], None]
 OnKeyCall = Callable[[bytes, LoggedCall], None]
 OK = "ok"
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
+KEY_HEADERS = (b"authorization", b"x-api-key")
 STORE_RETRY_S = INTERNAL_RETRY_S = 60
 # Bounds of the cache of parsed queries: at most 256 KB of keys.
 MAX_RAW_KEYS, MAX_RAW_KEY_CHARS = 1024, 256
@@ -96,9 +97,7 @@ class ToolRunner:
         if result.quota is None:
             return
         headers, error = read_headers(scope), result.error
-        api_key = read_key_headers(
-            _decode_header(headers, b"authorization"), _decode_header(headers, b"x-api-key")
-        )
+        api_key = read_key_headers(*(_decode_header(headers, name) for name in KEY_HEADERS))
         call = LoggedCall(
             at=self.context.clock(),
             request_id=scope.get(REQUEST_ID_KEY, b"").decode(),
