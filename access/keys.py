@@ -6,6 +6,7 @@ from hashlib import sha256
 
 from schemas.clock import Clock
 from schemas.errors import ApiError
+from schemas.vocabulary import format_instant
 from store.access_rows import KeyRow
 from store.sql.access_store import AccessStore
 
@@ -39,13 +40,28 @@ class OperatorKeys:
         self._store = store
         self._clock = clock
 
-    async def create(self, label: str) -> str:
-        """Create a key and return it, for the only time; raise ValueError for a bad label."""
+    async def create(self, label: str, expires_at: int | None = None) -> str:
+        """Create a key and return it, for the only time.
+
+        Raise ValueError for a bad label, and for a time of expiry that has passed.
+        """
+        now = self._clock()
         if not is_valid_label(label):
             raise ValueError(f"a label must have 1 to {MAX_LABEL_CHARS} printable characters")
+        if expires_at is not None and expires_at <= now:
+            raise ValueError(f"a key must expire later than now, {format_instant(now)}")
         api_key = generate_key()
-        await self._store.create_key(hash_key(api_key), label, self._clock())
+        await self._store.create_key(hash_key(api_key), label, now, expires_at)
         return api_key
+
+    async def rotate(self, key_id: int, overlap_ms: int) -> str | None:
+        """Replace a key, which works for another `overlap_ms`, and return the new one.
+
+        Return None if the key does not exist, no longer works, or was rotated before.
+        """
+        api_key, now = generate_key(), self._clock()
+        successor = await self._store.rotate_key(key_id, hash_key(api_key), now, now + overlap_ms)
+        return None if successor is None else api_key
 
     async def revoke(self, key_id: int) -> bool:
         """Revoke a key for good; return False if there is no such key."""

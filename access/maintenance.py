@@ -21,6 +21,7 @@ RETRY_MS = 3_600_000
 # Checkouts whose payment is requested from the processor in a round. The default limits accept
 # fewer in a day from seven networks; more of them wait for the next rounds.
 MAX_CLAIMS_CHECKED = 2000
+CALL_RETENTION_DAYS = 30
 
 log = structlog.get_logger("maintenance")
 
@@ -135,4 +136,5 @@ def compute_cutoffs(now: int) -> RetentionCutoffs:
         attempts=now - DAY_MS,
         sign_ins=now,
         access_requests=now - 180 * DAY_MS,
+        calls=now - CALL_RETENTION_DAYS * DAY_MS,
     )

@@ -1,44 +1,73 @@
-"""Keys of members: create them without a second purchase, rename and revoke them."""
+"""Keys of members: create them without a second purchase, rename, rotate and revoke them."""
 
 from dataclasses import dataclass
-from operator import itemgetter
+from typing import NamedTuple
 
 from access.billing.provider import Provider
 from access.claims import Claims
 from access.keys import MAX_LABEL_CHARS, generate_key, hash_key, is_valid_label
 from schemas.clock import Clock
 from schemas.errors import ApiError, invalid_parameter_error
-from schemas.vocabulary import DAY_MS
-from store.access_rows import ClaimRow, KeyLimits, MemberKey, StoredMembership
+from schemas.vocabulary import DAY_MS, HOUR_MS
+from store.access_rows import (
+    ClaimRow,
+    KeyLimits,
+    KeyRow,
+    LoggedCall,
+    MemberKey,
+    StoredMembership,
+)
 from store.sql.access_store import AccessStore
 
 MAX_LIVE_KEYS = 3
 # Per membership in any 24 hours. Each key has its own quota, so creating and revoking keys freely
 # would multiply the calls that the plan includes.
 MAX_NEW_KEYS_PER_DAY = 10
-# The page lists only the latest of the revoked keys.
-MAX_REVOKED_SHOWN = 5
+# Rotating is never refused for the two limits above. Its own limit bounds the stored rows; it gives
+# no further calls, because a successor continues the day's count of the key that it replaces.
+MAX_ROTATIONS_PER_DAY = 10
+EXPIRY_CHOICES_DAYS = (30, 90, 365)
+OVERLAP_CHOICES_HOURS = (0, 1, 24, 72)
+DEFAULT_OVERLAP_HOURS = 24
+# The page lists only the latest of the keys that have ended.
+MAX_ENDED_SHOWN = 5
+# Requests are listed for the keys that were used last, so that one page needs few statements.
+MAX_KEYS_WITH_CALLS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """A membership and its keys, oldest first; `is_live` if its keys work on this server."""
+    """A membership and its keys at a time, oldest first; `is_live` if they work on this server."""
 
     membership: StoredMembership
     keys: list[MemberKey]
     is_live: bool
+    at: int
+
+    @property
+    def working_keys(self) -> list[MemberKey]:
+        """The keys that are neither revoked nor expired."""
+        return [held for held in self.keys if held.key.works_at(self.at)]
 
     @property
     def live_keys(self) -> list[MemberKey]:
-        """The keys that have not been revoked."""
-        return [held for held in self.keys if held.key.revoked_at is None]
+        """The working keys that count against MAX_LIVE_KEYS: those without a working successor."""
+        working = {held.key.id for held in self.working_keys}
+        return [held for held in self.working_keys if held.key.replaced_by not in working]
 
     @property
-    def revoked_keys(self) -> list[MemberKey]:
-        """The last MAX_REVOKED_SHOWN revoked keys, newest first."""
-        revoked = [(held.key.revoked_at, held) for held in self.keys if held.key.revoked_at]
-        revoked.sort(key=itemgetter(0), reverse=True)
-        return [held for _, held in revoked[:MAX_REVOKED_SHOWN]]
+    def ended_keys(self) -> list[MemberKey]:
+        """The last MAX_ENDED_SHOWN revoked and expired keys, newest first."""
+        ended = [held for held in self.keys if not held.key.works_at(self.at)]
+        ended.sort(key=lambda held: held.key.revoked_at or held.key.expires_at or 0, reverse=True)
+        return ended[:MAX_ENDED_SHOWN]
+
+
+class MemberCall(NamedTuple):
+    """A call and the key that made it."""
+
+    key: KeyRow
+    call: LoggedCall
 
 
 class MemberKeys:
@@ -58,39 +87,72 @@ class MemberKeys:
 
     async def list_plans(self, email: str) -> list[MemberPlan]:
         """Return the memberships of a mailbox, active or ended, with their keys; oldest first."""
-        day = self._clock() // DAY_MS
+        now = self._clock()
         return [
             MemberPlan(
                 membership,
-                await self._store.list_member_keys(membership.id, day),
+                await self._store.list_member_keys(membership.id, now // DAY_MS),
                 self._is_live(membership),
+                now,
             )
             for membership in await self._list_memberships(email)
         ]
 
-    async def create(self, email: str, membership_id: int, label: str) -> str:
+    async def create(
+        self, email: str, membership_id: int, label: str, expiry_days: int | None = None
+    ) -> str:
         """Create a key of a membership and return it; it cannot be shown again.
 
-        Raise ApiError 400 for a bad label, 404 if the mailbox has no such membership, and 409 if
-        that has ended or reached a limit on keys.
+        `expiry_days` is one of EXPIRY_CHOICES_DAYS, or None for a key that does not expire. Raise
+        ApiError 400 for a bad label, 404 if the mailbox has no such membership, and 409 if that has
+        ended or reached a limit on keys.
         """
         membership, clean_label = (
             await self._get_membership(email, membership_id),
             parse_label(label),
         )
-        if not self._is_live(membership):
-            raise _conflict_error("This membership has ended or belongs to another billing mode")
+        self._require_live(membership)
         api_key, now = generate_key(), self._clock()
-        limits = KeyLimits(MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, created_since=now - DAY_MS)
-        if not await self._store.create_member_key(
-            membership.id, hash_key(api_key), clean_label, now, limits
-        ):
+        expires_at = None if expiry_days is None else now + expiry_days * DAY_MS
+        key = membership.id, hash_key(api_key), clean_label, now
+        if not await self._store.create_member_key(*key, _build_limits(now), expires_at):
             raise _conflict_error(
                 f"A membership has at most {MAX_LIVE_KEYS} live keys, and at most "
                 f"{MAX_NEW_KEYS_PER_DAY} new ones in 24 hours. "
                 "Revoke a key that you no longer use, or try again tomorrow"
             )
         return api_key
+
+    async def rotate(self, email: str, membership_id: int, key_id: int, overlap_hours: int) -> str:
+        """Replace a live key, which works for another `overlap_hours`, and return the new one.
+
+        Raise ApiError 404 if there is no such live key, 409 if it was rotated before, or if the
+        membership has ended or was rotated too often.
+        """
+        held = await self.get_live_key(email, membership_id, key_id)
+        self._require_live(await self._get_membership(email, membership_id))
+        if held.key.replaced_by is not None:
+            raise _conflict_error("This key was rotated before: rotate the key that replaced it")
+        api_key, now = generate_key(), self._clock()
+        key = key_id, hash_key(api_key), now, now + overlap_hours * HOUR_MS
+        if await self._store.rotate_key(*key, _build_limits(now)) is None:
+            raise _conflict_error(
+                f"The keys of a membership are rotated at most {MAX_ROTATIONS_PER_DAY} times in "
+                "24 hours, and each key once. Revoke the key, or try again tomorrow"
+            )
+        return api_key
+
+    async def list_calls(self, email: str, limit: int) -> list[MemberCall]:
+        """Return the latest stored calls of a mailbox's keys, newest first."""
+        keys = [held.key for plan in await self.list_plans(email) for held in plan.keys]
+        keys.sort(key=lambda key: key.last_used_at or key.created_at, reverse=True)
+        calls = [
+            MemberCall(key, call)
+            for key in keys[:MAX_KEYS_WITH_CALLS]
+            for call in await self._store.list_calls(key.id, limit)
+        ]
+        calls.sort(key=lambda made: made.call.at, reverse=True)
+        return calls[:limit]
 
     async def relabel(self, email: str, membership_id: int, key_id: int, label: str) -> None:
         """Rename a live key; raise ApiError 400 for a bad label, 404 if there is no such key."""
@@ -109,11 +171,9 @@ class MemberKeys:
 
     async def get_live_key(self, email: str, membership_id: int, key_id: int) -> MemberKey:
         """Return a live key; raise ApiError 404 if there is no such live key."""
-        membership = await self._get_membership(email, membership_id)
-        for stored_key in await self._store.list_member_keys(
-            membership.id, self._clock() // DAY_MS
-        ):
-            if stored_key.key.id == key_id and stored_key.key.revoked_at is None:
+        membership, now = await self._get_membership(email, membership_id), self._clock()
+        for stored_key in await self._store.list_member_keys(membership.id, now // DAY_MS):
+            if stored_key.key.id == key_id and stored_key.key.works_at(now):
                 return stored_key
         raise _not_found_error("key")
 
@@ -158,8 +218,21 @@ class MemberKeys:
             if membership.row.provider == self._provider.name
         ]
 
+    def _require_live(self, membership: StoredMembership) -> None:
+        if not self._is_live(membership):
+            raise _conflict_error("This membership has ended or belongs to another billing mode")
+
     def _is_live(self, membership: StoredMembership) -> bool:
         return membership.ended_at is None and membership.row.mode == self._provider.mode
+
+
+def _build_limits(now: int) -> KeyLimits:
+    return KeyLimits(
+        MAX_LIVE_KEYS,
+        MAX_NEW_KEYS_PER_DAY,
+        created_since=now - DAY_MS,
+        max_rotated=MAX_ROTATIONS_PER_DAY,
+    )
 
 
 def parse_label(label: str) -> str:

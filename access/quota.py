@@ -40,9 +40,17 @@ class QuotaGuard:
     """
 
     def __init__(
-        self, store: AccessStore, clock: Clock, *, mode: Mode | None, daily_limit: int
+        self,
+        store: AccessStore,
+        clock: Clock,
+        *,
+        mode: Mode | None,
+        daily_limit: int,
+        keys_url: str = "/settings/api-access",
     ) -> None:
+        """`keys_url` is the page on which members create keys."""
         self._store = store
+        self._keys_url = keys_url
         self._clock = clock
         self._mode = mode
         self._daily_limit = daily_limit
@@ -71,8 +79,10 @@ class QuotaGuard:
         raise self._build_refusal(now, decision, quota)
 
     def _build_refusal(self, now: int, decision: CountedGroup, quota: QuotaUsage) -> ApiError:
-        if decision.verdict == "revoked":
+        if decision.verdict in {"revoked", "expired"}:
             message = "This API key was revoked for good: use another key."
+            if decision.verdict == "expired":
+                message = self._describe_expiry(decision)
             return ApiError("revoked_key", message, 403, quota=quota)
         if decision.verdict == "wrong_mode":
             message = (
@@ -86,6 +96,13 @@ class QuotaGuard:
             f"{quota.resets_at}: retry after {retry_after_s} seconds."
         )
         return ApiError("rate_limited", message, 429, retry_after_s=retry_after_s, quota=quota)
+
+    def _describe_expiry(self, decision: CountedGroup) -> str:
+        assert decision.expires_at is not None
+        # A key of the operator has no mode, and no page on which its holder could create one.
+        is_members = decision.mode is not None
+        remedy = f"create a new key at {self._keys_url}" if is_members else "use another key"
+        return f"This API key expired at {format_instant(decision.expires_at)}: {remedy}."
 
     def _enqueue(self, key_hash: bytes, now: int) -> "asyncio.Future[CountedGroup]":
         """Return a future for the result of a call: its count, or the refusal."""
@@ -133,8 +150,24 @@ class QuotaGuard:
                     if not call.done():
                         call.set_exception(error)
             return
-        for batch, group in zip(batches.values(), decisions, strict=True):
+        for (key, batch), group in zip(batches.items(), decisions, strict=True):
+            if group.verdict == "expired":
+                batch = await self._count_arrivals_before_expiry(key, batch, group)
             _resolve_futures(batch.futures, group)
+
+    async def _count_arrivals_before_expiry(
+        self, key: tuple[bytes, int], batch: PendingBatch, group: CountedGroup
+    ) -> PendingBatch:
+        """Count the calls that arrived before their key expired; return the others."""
+        assert group.expires_at is not None
+        early, late = PendingBatch([], []), PendingBatch([], [])
+        for future, arrived_at in zip(batch.futures, batch.arrival_times, strict=True):
+            part = early if arrived_at < group.expires_at else late
+            part.futures.append(future)
+            part.arrival_times.append(arrived_at)
+        if early.futures:
+            await self._write({key: early})
+        return late
 
 
 def _resolve_futures(

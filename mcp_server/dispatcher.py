@@ -81,6 +81,7 @@ class Dispatcher:
             result = await self._runner.run(tool, headers, repr(arguments), lambda: arguments)
             if result.error is not None:
                 scope[ERROR_KEY] = result.error
+            self._runner.report_key_call(scope, tool, "mcp", result, 200)
             request_id = scope.get(REQUEST_ID_KEY)
             return DispatchResult(_build_tool_result(result, request_id), result.quota)
         except RpcError as error:

@@ -49,7 +49,7 @@ ERROR_MEANINGS = (
     ErrorMeaning(
         403, "invalid_parameter", "The Origin is foreign.", "Ask the operator to allow it."
     ),
-    ErrorMeaning(403, "revoked_key", "The key was revoked for good.", "Use another key."),
+    ErrorMeaning(403, "revoked_key", "The key was revoked or has expired.", "Use another key."),
     ErrorMeaning(
         403, "not_provisioned", "The key belongs to another billing mode.", "Use another key."
     ),

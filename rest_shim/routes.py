@@ -74,14 +74,15 @@ class ToolRoute:
                 query_string, tool.query, ignore_unknown=not tool.requires_key
             )
 
-        response, error, quota = await self._runner.run(
-            tool, request_headers, query_string, parse_arguments
-        )
+        result = await self._runner.run(tool, request_headers, query_string, parse_arguments)
+        response, error, quota = result
         if error is None:
             status, headers, body = negotiate_response(response, self._endpoint, request_headers)
+            self._runner.report_key_call(scope, tool, "rest", result, status)
             await respond(scope, send, status, [*headers, *build_quota_headers(quota)], body)
         else:
             scope[ERROR_KEY] = error
+            self._runner.report_key_call(scope, tool, "rest", result, error.status)
             # Errors are rare, so they take Starlette's slower response.
             await build_error_response(error, self._runner, quota)(scope, receive, send)
 

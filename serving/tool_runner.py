@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import structlog
 from pydantic import BaseModel
+from starlette.types import Scope
 
+from access.keys import hash_key, read_key_headers
 from access.plan import ASK_OPERATOR_HINT, BUY_KEY_HINT, describe_purchase
 from access.quota import Caller, QuotaGuard
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, describe_failure, unavailable_error
@@ -14,10 +16,11 @@ from schemas.usage import QuotaUsage
 from serving.arguments import ArgumentError, parse_arguments
 from serving.context import Context
 from serving.freshness import find_expiry
-from serving.http import HeaderMap
+from serving.http import REQUEST_ID_KEY, HeaderMap, read_headers
 from serving.response_cache import CacheEntry, ResponseBody
 from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
+from store.access_rows import LoggedCall, Transport
 from store.errors import StoreError
 from store.failure_log import FailureLog
 
@@ -25,8 +28,11 @@ AnyTool = Tool[Any, Any]
 ArgumentsReader = Callable[[], Mapping[str, Any]]
 # Called after each call with (tool name, `OK` or error code, seconds).
 OnCall = Callable[[str, str, float], None]
+# Called after each call with a known key with its hash and the call.
+OnKeyCall = Callable[[bytes, LoggedCall], None]
 OK = "ok"
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
+KEY_HEADERS = (b"authorization", b"x-api-key")
 STORE_RETRY_S = INTERNAL_RETRY_S = 60
 # Bounds of the cache of parsed queries: at most 256 KB of keys.
 MAX_RAW_KEYS, MAX_RAW_KEY_CHARS = 1024, 256
@@ -60,8 +66,10 @@ class ToolRunner:
         quota_guard: QuotaGuard,
         context: Context,
         on_call: OnCall = lambda tool, outcome, seconds: None,
+        on_key_call: OnKeyCall = lambda key_hash, call: None,
     ) -> None:
         self.context = context
+        self._on_key_call = on_key_call
         self._quota_guard = quota_guard
         self._on_call = on_call
         self._parsed_queries: dict[tuple[str, str | bytes], ParsedQuery] = {}
@@ -83,6 +91,24 @@ class ToolRunner:
         error = result.error
         self._on_call(tool.name, OK if error is None else error.code, perf_counter() - started_at)
         return result
+
+    def report_key_call(
+        self, scope: Scope, tool: AnyTool, transport: Transport, result: CallResult, status: int
+    ) -> None:
+        """Report a call for the log of its key; a key that is missing or unknown has none."""
+        if result.quota is None:
+            return
+        headers, error = read_headers(scope), result.error
+        api_key = read_key_headers(*(_decode_header(headers, name) for name in KEY_HEADERS))
+        call = LoggedCall(
+            at=self.context.clock(),
+            request_id=scope.get(REQUEST_ID_KEY, b"").decode(),
+            tool=tool.name,
+            transport=transport,
+            outcome=OK if error is None else error.code,
+            status=status if error is None else error.status,
+        )
+        self._on_key_call(hash_key(api_key), call)
 
     async def _run(
         self,

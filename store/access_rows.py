@@ -5,7 +5,8 @@ from typing import Literal, NamedTuple
 
 from schemas.vocabulary import Billing, Mode
 
-Verdict = Literal["counted", "unknown", "revoked", "wrong_mode", "exhausted"]
+Verdict = Literal["counted", "unknown", "revoked", "expired", "wrong_mode", "exhausted"]
+Transport = Literal["mcp", "rest"]
 SandboxStatus = Literal["open", "paid", "cancelled"]
 
 # Bounds the VALUES list of one counting statement: its parameters and its prepared variants.
@@ -14,7 +15,10 @@ MAX_CALL_GROUPS = 64
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """One API key without its secret; operator keys have neither `mode` nor `membership_id`."""
+    """One API key without its secret; operator keys have neither `mode` nor `membership_id`.
+
+    `replaced_by` is the id of the key that a rotation created in its place.
+    """
 
     id: int
     label: str | None
@@ -23,6 +27,23 @@ class KeyRow:
     mode: Mode | None = None
     membership_id: int | None = None
     last_used_at: int | None = None
+    expires_at: int | None = None
+    replaced_by: int | None = None
+
+    def works_at(self, at: int) -> bool:
+        """Return whether the key is neither revoked nor expired at a time (epoch ms)."""
+        return self.revoked_at is None and (self.expires_at is None or at < self.expires_at)
+
+
+class LoggedCall(NamedTuple):
+    """One call as its member sees it later; `outcome` is `ok` or an error code."""
+
+    at: int
+    request_id: str
+    tool: str
+    transport: Transport
+    outcome: str
+    status: int
 
 
 def normalize_email(address: str) -> str:
@@ -37,7 +58,10 @@ def normalize_email(address: str) -> str:
 
 
 class CallGroup(NamedTuple):
-    """Calls of one key on one UTC day (days since 1970) that are counted by one statement."""
+    """Calls of one key on one UTC day (days since 1970) that are counted by one statement.
+
+    `last_at` is when the last of them arrived, at which the key must not have expired.
+    """
 
     key_hash: bytes
     day: int
@@ -55,17 +79,23 @@ def get_group_key(group: CallGroup) -> GroupKey:
 
 
 class KeyLimits(NamedTuple):
-    """Bounds on a membership's keys: live at once, and created since `created_since` (epoch ms)."""
+    """Bounds on a membership's keys: live at once, and created since `created_since` (epoch ms).
+
+    A key that works until its successor has taken over is not live. Keys that a rotation created
+    are bounded by a number of their own, `max_rotated`.
+    """
 
     max_live: int
     max_created: int
     created_since: int
+    max_rotated: int = 0
 
 
 class CountedGroup(NamedTuple):
     """The result for a group: the first `counted` calls are counted, `verdict` applies to the rest.
 
-    `used` is the key's count for the day, including these calls.
+    `used` is the key's count for the day, including these calls. `mode` and `expires_at` are
+    those of the key, and set only if a call is refused.
     """
 
     counted: int
@@ -73,6 +103,7 @@ class CountedGroup(NamedTuple):
     used: int = 0
     label: str | None = None
     mode: Mode | None = None
+    expires_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +252,4 @@ class RetentionCutoffs:
     attempts: int
     sign_ins: int
     access_requests: int
+    calls: int

@@ -6,7 +6,8 @@ does not exist.
 
 import asyncio
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,21 +15,40 @@ from starlette.routing import Route
 
 from access.billing.provider import SubscriptionStatus
 from access.keys import MAX_LABEL_CHARS
+from access.maintenance import CALL_RETENTION_DAYS
 from access.member_billing import MemberBilling
-from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
+from access.member_keys import (
+    DEFAULT_OVERLAP_HOURS,
+    EXPIRY_CHOICES_DAYS,
+    MAX_LIVE_KEYS,
+    MAX_NEW_KEYS_PER_DAY,
+    OVERLAP_CHOICES_HOURS,
+    MemberKeys,
+    MemberPlan,
+)
 from access.plan import ASK_OPERATOR_HINT
 from mcp_server.client_registration import CLIENTS, KEY_VARIABLE
-from schemas.errors import ApiError
+from schemas.errors import ApiError, invalid_parameter_error
+from serving.arguments import quote_value
 from serving.tool_runner import ToolRunner
 from web.pages import build_page_route, redirect_to, render_page
 from web.sessions import HOME_PATH, Sessions, Viewer
 
 KEYS_PATH = f"/{HOME_PATH}/{{membership}}/keys"
 KEY_PATH = f"{KEYS_PATH}/{{key}}"
+REQUESTS_PATH = f"/{HOME_PATH}/requests"
 BILLING_PATH = f"/{HOME_PATH}/{{membership}}/billing"
 PAYMENT_PATH = f"/{HOME_PATH}/payments/{{payment}}"
 # At most 18 digits, so that every id fits the 64-bit integers of the stores.
 ID_PATTERN = re.compile(r"[0-9]{1,18}")
+MAX_CALLS_SHOWN = 100
+# By the value of a form's field: days until a new key expires, hours until a rotated key does.
+EXPIRY_DAYS: dict[str, int | None] = {
+    "never": None,
+    **{str(days): days for days in EXPIRY_CHOICES_DAYS},
+}
+OVERLAP_HOURS = {str(hours): hours for hours in OVERLAP_CHOICES_HOURS}
+ChoiceT = TypeVar("ChoiceT", int, int | None)
 Form = dict[str, str]
 
 
@@ -44,9 +64,13 @@ def build_api_access_routes(
     return [
         build_page_route("/settings", runner, require_viewer(pages.redirect_home)),
         build_page_route(f"/{HOME_PATH}", runner, require_viewer(pages.show_plans)),
+        build_page_route(REQUESTS_PATH, runner, require_viewer(pages.show_requests)),
         build_page_route(KEYS_PATH, runner, require_form(pages.create_key), "GET", "POST"),
         build_page_route(
             f"{KEY_PATH}/label", runner, require_form(pages.relabel_key), "GET", "POST"
+        ),
+        build_page_route(
+            f"{KEY_PATH}/rotate", runner, require_form(pages.rotate_key), "GET", "POST"
         ),
         build_page_route(f"{KEY_PATH}/revoke", runner, require_viewer(pages.confirm_revoke)),
         build_page_route(f"{KEY_PATH}/revoke", runner, require_form(pages.revoke_key), "POST"),
@@ -91,13 +115,34 @@ class _ApiAccessPages:
             max_keys=MAX_LIVE_KEYS,
             max_new_keys=MAX_NEW_KEYS_PER_DAY,
             max_label_chars=MAX_LABEL_CHARS,
+            expiry_days=EXPIRY_CHOICES_DAYS,
+            overlap_hours=OVERLAP_CHOICES_HOURS,
+            default_overlap_hours=DEFAULT_OVERLAP_HOURS,
+        )
+
+    async def show_requests(self, request: Request, viewer: Viewer) -> Response:
+        """Show the latest calls of the viewer's keys."""
+        calls = await self._members.list_calls(viewer.email, MAX_CALLS_SHOWN)
+        return _render_page(
+            request,
+            "requests.html",
+            "Recent requests",
+            viewer,
+            calls=calls,
+            max_calls=MAX_CALLS_SHOWN,
+            retention_days=CALL_RETENTION_DAYS,
         )
 
     async def create_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Create a key and show it in the response to the form."""
         # A redirect to a page that shows the key would need the key to be stored in clear.
         membership = _parse_id(request, "membership")
-        api_key = await self._members.create(viewer.email, membership, form.get("label", ""))
+        api_key = await self._members.create(
+            viewer.email,
+            membership,
+            form.get("label", ""),
+            _parse_choice(form, "expires", EXPIRY_DAYS, "never"),
+        )
         return self._show_key_once(request, viewer, api_key)
 
     async def claim_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
@@ -109,6 +154,12 @@ class _ApiAccessPages:
         """Change the label of a key."""
         await self._members.relabel(viewer.email, *_parse_key_ids(request), form.get("label", ""))
         return redirect_to(request, HOME_PATH)
+
+    async def rotate_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
+        """Replace a key and show the new one; the old one works for the chosen overlap."""
+        overlap = _parse_choice(form, "overlap", OVERLAP_HOURS, str(DEFAULT_OVERLAP_HOURS))
+        api_key = await self._members.rotate(viewer.email, *_parse_key_ids(request), overlap)
+        return self._show_key_once(request, viewer, api_key)
 
     async def confirm_revoke(self, request: Request, viewer: Viewer) -> Response:
         """Ask the viewer to confirm that a key is to be revoked."""
@@ -159,6 +210,16 @@ def _is_billing_known(plans: list[MemberPlan], statuses: list[SubscriptionStatus
     """Return whether the processor reported a status for every plan that may still change."""
     pairs = zip(plans, statuses, strict=True)
     return all(status is not None for plan, status in pairs if plan.is_live)
+
+
+def _parse_choice(form: Form, name: str, choices: Mapping[str, ChoiceT], default: str) -> ChoiceT:
+    """Return the value of a form's choice; ApiError 400 if the page does not offer it."""
+    chosen = form.get(name, default)
+    if chosen not in choices:
+        raise invalid_parameter_error(
+            f"{name}: {quote_value(chosen)} is not a choice; accepted: {', '.join(choices)}."
+        )
+    return choices[chosen]
 
 
 def _parse_key_ids(request: Request) -> tuple[int, int]:

@@ -173,4 +173,5 @@ def _create_environment() -> Environment:
     )
     templates.globals["indicator_count"] = INDICATOR_COUNT_TEXT
     templates.filters["minute"] = format_minute
+    templates.filters["instant"] = format_instant
     return templates

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 
+from access.call_log import CALLS_KEPT_PER_KEY
 from access.keys import OperatorKeys
 from schemas.clock import Clock
 from schemas.vocabulary import format_instant
@@ -33,21 +34,46 @@ async def open_access_store(settings: Settings) -> AsyncIterator[AccessStore]:
         await store.close()
 
 
-async def create_key(settings: Settings, clock: Clock, label: str) -> int:
+async def create_key(
+    settings: Settings, clock: Clock, label: str, expires_at: int | None = None
+) -> int:
     """Create a key and print it, with nothing else on standard output."""
     async with open_access_store(settings) as store:
         try:
-            print(await OperatorKeys(store, clock).create(label))
+            print(await OperatorKeys(store, clock).create(label, expires_at))
         except ValueError as error:
             raise StoreError(str(error)) from None
     return 0
 
 
-async def list_keys(settings: Settings) -> int:
+async def list_keys(settings: Settings, clock: Clock) -> int:
     """Print one line per key with tab-separated fields, oldest first."""
+    now = clock()
     async with open_access_store(settings) as store:
         for key in await store.list_keys():
-            print(*_format_key_fields(key), sep="\t")
+            print(*_format_key_fields(key, now), sep="\t")
+    return 0
+
+
+async def rotate_key(settings: Settings, clock: Clock, key_id: int, overlap_ms: int) -> int:
+    """Replace a key and print its successor; StoreError if the key cannot be rotated."""
+    async with open_access_store(settings) as store:
+        api_key = await OperatorKeys(store, clock).rotate(key_id, overlap_ms)
+    if api_key is None:
+        raise StoreError(
+            f"there is no key {key_id} that works and has not been rotated: see `signals keys list`"
+        )
+    print(api_key)
+    return 0
+
+
+async def list_requests(settings: Settings, key_id: int) -> int:
+    """Print one line per stored call of a key with tab-separated fields, newest first."""
+    async with open_access_store(settings) as store:
+        if key_id not in {key.id for key in await store.list_keys()}:
+            raise StoreError(f"there is no key {key_id}: see `signals keys list` for the ids")
+        for call in await store.list_calls(key_id, CALLS_KEPT_PER_KEY):
+            print(format_instant(call.at), *call[1:], sep="\t")
     return 0
 
 
@@ -83,16 +109,25 @@ def format_access_request(request: AccessRequestRow) -> str:
     return json.dumps(asdict(request) | times).replace("\x7f", "\\u007f")
 
 
-def _format_key_fields(key: KeyRow) -> tuple[str, ...]:
+def _format_key_fields(key: KeyRow, now: int) -> tuple[str, ...]:
     return (
         str(key.id),
         format_instant(key.created_at),
-        "active" if key.revoked_at is None else f"revoked {format_instant(key.revoked_at)}",
+        _format_key_status(key, now),
         "operator" if key.membership_id is None else f"member {key.membership_id}",
         key.mode or "any mode",
         "never used" if key.last_used_at is None else f"used {format_instant(key.last_used_at)}",
         escape_for_terminal(key.label or ""),
     )
+
+
+def _format_key_status(key: KeyRow, now: int) -> str:
+    if key.revoked_at is not None:
+        return f"revoked {format_instant(key.revoked_at)}"
+    if key.expires_at is None:
+        return "active"
+    verb = "expires" if key.works_at(now) else "expired"
+    return f"{verb} {format_instant(key.expires_at)}"
 
 
 def escape_for_terminal(text: str) -> str:

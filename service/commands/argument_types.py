@@ -1,7 +1,13 @@
 """Parsers of command-line values. Each rejects a bad one and says what it accepts."""
 
 import argparse
-from datetime import datetime
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+
+from schemas.vocabulary import DAY_MS
+
+MAX_EXPIRY_DAYS = 3650
+MAX_OVERLAP_HOURS = 720
 
 
 def parse_time(text: str) -> int:
@@ -15,6 +21,33 @@ def parse_time(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"must be an ISO 8601 time with a time zone, e.g. 2025-07-01T00:00:00Z, not {text!r}"
         ) from None
+
+
+def parse_expiry(text: str) -> Callable[[int], int]:
+    """Parse a number of days, a date or a time; return a function from now to epoch ms."""
+    if text.isdecimal() and 1 <= int(text) <= MAX_EXPIRY_DAYS:
+        return lambda now: now + int(text) * DAY_MS
+    try:
+        at = _parse_date(text) if len(text) == len("2025-07-01") else parse_time(text)
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(
+            f"must be a number of days from 1 to {MAX_EXPIRY_DAYS}, a date such as 2025-07-01, or "
+            f"an ISO 8601 time with a time zone, e.g. 2025-07-01T00:00:00Z, not {text!r}"
+        ) from None
+    return lambda now: at
+
+
+def _parse_date(text: str) -> int:
+    return int(datetime.combine(date.fromisoformat(text), time(), UTC).timestamp()) * 1000
+
+
+def parse_overlap(text: str) -> int:
+    """Parse a number of hours from 0 to MAX_OVERLAP_HOURS."""
+    if not (text.isdecimal() and int(text) <= MAX_OVERLAP_HOURS):
+        raise argparse.ArgumentTypeError(
+            f"must be a number of hours from 0 to {MAX_OVERLAP_HOURS}, not {text!r}"
+        )
+    return int(text)
 
 
 def parse_client(name: str) -> object:

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from schemas.operator_error import OperatorError
-from service.commands.argument_types import parse_client, parse_days, parse_time, parse_worker_count
+from schemas.vocabulary import HOUR_MS
+from service.commands.argument_types import (
+    parse_client,
+    parse_days,
+    parse_expiry,
+    parse_overlap,
+    parse_time,
+    parse_worker_count,
+)
 from service.config.logs import log_to_standard_error
 from service.config.settings import API_KEY_VARIABLE, Settings, SettingsError
 
@@ -163,14 +171,35 @@ def _add_client_commands(commands: Commands) -> None:
 
 
 def _add_access_commands(commands: Commands) -> None:
-    keys = commands.add_parser("keys", help="create, list and revoke API keys")
+    keys = commands.add_parser("keys", help="create, list, rotate and revoke API keys")
     key_commands = keys.add_subparsers(required=True, metavar="ACTION")
     command = _add_command(
         key_commands, "create", _create_key, "create a key and print it; it is shown only once"
     )
     command.add_argument("--label", required=True, help="name of the key")
+    command.add_argument(
+        "--expires",
+        type=parse_expiry,
+        metavar="TIME",
+        help="number of days, date (00:00 UTC) or ISO 8601 time; by default it never expires",
+    )
     _add_command(key_commands, "list", _list_keys, "list keys, without the keys themselves")
     command = _add_command(key_commands, "revoke", _revoke_key, "revoke a key permanently")
+    command.add_argument("id", type=int, metavar="ID", help="id from `signals keys list`")
+    command = _add_command(
+        key_commands, "rotate", _rotate_key, "replace a key, which then expires; print the new one"
+    )
+    command.add_argument("id", type=int, metavar="ID", help="id from `signals keys list`")
+    command.add_argument(
+        "--overlap",
+        type=parse_overlap,
+        default=24,
+        metavar="HOURS",
+        help="hours for which the replaced key still works, 0 to 720 (default 24)",
+    )
+    command = _add_command(
+        key_commands, "requests", _list_requests, "list the latest calls of a key, newest first"
+    )
     command.add_argument("id", type=int, metavar="ID", help="id from `signals keys list`")
     _add_command(
         key_commands,
@@ -291,13 +320,14 @@ def _parse_service_address(args: argparse.Namespace, settings: Settings) -> str:
 async def _create_key(args: argparse.Namespace, settings: Settings) -> int:
     from service.commands.access import create_key
 
-    return await create_key(settings, wall_clock, args.label)
+    expires_at = None if args.expires is None else args.expires(wall_clock())
+    return await create_key(settings, wall_clock, args.label, expires_at)
 
 
 async def _list_keys(args: argparse.Namespace, settings: Settings) -> int:
     from service.commands.access import list_keys
 
-    return await list_keys(settings)
+    return await list_keys(settings, wall_clock)
 
 
 async def _revoke_key(args: argparse.Namespace, settings: Settings) -> int:
@@ -310,6 +340,18 @@ async def _adopt_keys(args: argparse.Namespace, settings: Settings) -> int:
     from service.commands.access import adopt_keys
 
     return await adopt_keys(settings)
+
+
+async def _rotate_key(args: argparse.Namespace, settings: Settings) -> int:
+    from service.commands.access import rotate_key
+
+    return await rotate_key(settings, wall_clock, args.id, args.overlap * HOUR_MS)
+
+
+async def _list_requests(args: argparse.Namespace, settings: Settings) -> int:
+    from service.commands.access import list_requests
+
+    return await list_requests(settings, args.id)
 
 
 async def _list_access_requests(args: argparse.Namespace, settings: Settings) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from access.call_log import CallLog
 from access.keys import OperatorKeys
 from access.maintenance import MaintenanceJob
 from compute.indicators.contract import Indicator
@@ -67,13 +68,15 @@ async def serve(
             )
             metrics_context = metrics_server.serve_metrics(metrics, build_readiness(resources))
             async with metrics_context, compute_context if computes else nullcontext():
-                config = build_server_config(build_app(settings, resources, metrics))
+                call_log = CallLog(resources.access, metrics.on_calls_dropped)
+                config = build_server_config(build_app(settings, resources, metrics, call_log))
                 maintenance = MaintenanceJob(
                     resources.access, resources.provider, maintenance_clock, asyncio.sleep
                 )
                 echo(await build_welcome(settings, resources, clock))
                 async with (
                     run_in_background(maintenance.run()),
+                    run_in_background(call_log.run()),
                     serve_in_background(config, listener) as serving,
                 ):
                     await asyncio.shield(serving)

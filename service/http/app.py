@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from access.access_requests import AccessRequests
+from access.call_log import CallLog
 from access.claims import Claims
 from access.email_address import normalize_email
 from access.member_keys import MemberKeys
@@ -39,8 +40,9 @@ from serving.context import Context
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
 from serving.snapshot_cache import SnapshotCache
-from serving.tool_runner import OnCall, ToolRunner
+from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
+from web.sessions import HOME_PATH as API_ACCESS_PATH
 
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
@@ -67,7 +69,9 @@ class AppConfig:
     outbox: Path | None = None
 
 
-def build_app(settings: Settings, resources: Resources, metrics: Metrics) -> Starlette:
+def build_app(
+    settings: Settings, resources: Resources, metrics: Metrics, call_log: CallLog
+) -> Starlette:
     """Return the ASGI app that the settings describe; it counts calls and sales in `metrics`."""
     config = AppConfig(
         base_url=settings.address,
@@ -80,7 +84,13 @@ def build_app(settings: Settings, resources: Resources, metrics: Metrics) -> Sta
         allowed_origins=split_commas(settings.allowed_origins),
         outbox=choose_visible_outbox(settings),
     )
-    return create_app(config, resources, on_call=metrics.on_call, on_sale=metrics.on_sale)
+    return create_app(
+        config,
+        resources,
+        on_call=metrics.on_call,
+        on_sale=metrics.on_sale,
+        on_key_call=call_log.add,
+    )
 
 
 def create_app(
@@ -89,6 +99,7 @@ def create_app(
     *,
     on_call: OnCall = lambda tool, outcome, seconds: None,
     on_sale: OnSale = lambda operation, outcome: None,
+    on_key_call: OnKeyCall = lambda key_hash, call: None,
 ) -> Starlette:
     """Return the ASGI app of both transports and the pages over open resources.
 
@@ -97,10 +108,16 @@ def create_app(
     access, provider, clock = resources.access, resources.provider, resources.clock
     base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
     docs_url = f"{base_url}/api/v1"
-    quota_guard = QuotaGuard(access, clock, mode=provider.mode, daily_limit=daily_limit)
+    quota_guard = QuotaGuard(
+        access,
+        clock,
+        mode=provider.mode,
+        daily_limit=daily_limit,
+        keys_url=f"{base_url}/{API_ACCESS_PATH}",
+    )
     snapshots = SnapshotCache(resources.market)
     context = Context(snapshots, base_url, docs_url, clock, provider.mode, daily_limit)
-    runner = ToolRunner(quota_guard, context, on_call)
+    runner = ToolRunner(quota_guard, context, on_call, on_key_call)
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
     throttle = Throttle(access, clock, "sign-in", config.sign_in_limit)

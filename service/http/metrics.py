@@ -67,6 +67,11 @@ class Metrics:
             ["operation", "outcome"],
             registry=registry,
         )
+        self._dropped_calls = Counter(
+            "signals_dropped_log_calls",
+            "Calls missing in the call logs of keys, because the store failed.",
+            registry=registry,
+        )
         self._lag = Histogram(
             "signals_event_loop_lag_seconds",
             "Sampled delay of the event loop: how much too late a sleep ends.",
@@ -92,6 +97,10 @@ class Metrics:
     def on_sale(self, operation: str, outcome: str) -> None:
         """Count the outcome of a checkout or a claim."""
         self._sales.labels(operation, outcome).inc()
+
+    def on_calls_dropped(self, count: int) -> None:
+        """Count calls that the log of their keys gave up."""
+        self._dropped_calls.inc(count)
 
     def on_lag(self, seconds: float) -> None:
         """Count one sample of the event loop's lag."""

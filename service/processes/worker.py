@@ -12,6 +12,7 @@ from multiprocessing import parent_process
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
+from access.call_log import CallLog
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.clock import Clock
 from service.config.logs import log_to_standard_error
@@ -48,12 +49,14 @@ class Worker:
             open_resources(self._settings, self._clock) as resources,
             run_in_background(sample_loop_lag(metrics.on_lag)),
         ):
-            self._app = build_app(self._settings, resources, metrics)
+            call_log = CallLog(resources.access, metrics.on_calls_dropped)
+            self._app = build_app(self._settings, resources, metrics, call_log)
             # Without this, collections would look at all modules and routes again and again.
             gc.collect()
             gc.freeze()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
+            async with run_in_background(call_log.run()):
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
         await send({"type": "lifespan.shutdown.complete"})
 
 

@@ -96,6 +96,10 @@ class PostgresEngine:
         # SQLite's NORMAL does, would lose counts even in a crash of the server alone.
         return self.begin_write()
 
+    def acquire_writer(self) -> AbstractAsyncContextManager[PostgresDatabase]:
+        """Hold a session for writes of which each statement is a transaction by itself."""
+        return self.acquire_connection()
+
     @asynccontextmanager
     async def begin_count(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a session for statements that count calls, each a transaction by itself."""

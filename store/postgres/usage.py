@@ -15,7 +15,7 @@ SELECT k.id, a.day, a.calls, a.last_at
 FROM unnest($3::bytea[], $4::integer[], $5::bigint[], $6::bigint[])
   AS a (key_hash, day, calls, last_at) JOIN keys k ON k.key_hash = a.key_hash
 WHERE k.revoked_at IS NULL AND (k.mode IS NULL OR $1::text IS NULL OR k.mode = $1)
-  AND a.calls <= $2::bigint
+  AND (k.expires_at IS NULL OR k.expires_at > a.last_at) AND a.calls <= $2::bigint
 ORDER BY k.id, a.day
 ON CONFLICT (key_id, day) DO UPDATE
 SET used = u.used + excluded.used, last_at = greatest(u.last_at, excluded.last_at)
@@ -24,7 +24,7 @@ RETURNING (SELECT key_hash FROM keys WHERE id = u.key_id) AS key_hash, u.day, u.
   (SELECT label FROM keys WHERE id = u.key_id) AS label
 """
 FIND_KEY_USAGE = """
-SELECT k.label, k.mode, k.revoked_at,
+SELECT k.label, k.mode, k.revoked_at, k.expires_at,
   coalesce((SELECT used FROM usage WHERE key_id = k.id AND day = $2), 0) AS used
 FROM keys k WHERE k.key_hash = $1
 """
@@ -94,7 +94,9 @@ async def _explain_refusal(
     row = await session.fetchrow(FIND_KEY_USAGE, group.key_hash, group.day)
     if row is None:
         return CountedGroup(0, "unknown"), 0
-    verdict = find_refusal(row, mode, limit)
+    verdict = find_refusal(row, group.last_at, mode, limit)
     fitting_calls = 0 if verdict else min(group.calls, limit - row["used"])
-    refusal = CountedGroup(0, verdict or "exhausted", row["used"], row["label"], row["mode"])
+    refusal = CountedGroup(
+        0, verdict or "exhausted", row["used"], row["label"], row["mode"], row["expires_at"]
+    )
     return refusal, fitting_calls

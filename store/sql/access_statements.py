@@ -1,9 +1,12 @@
 """SQL statements of the access store that are longer than a line, for both engines."""
 
-LIST_KEYS = """
-SELECT id, label, created_at, revoked_at, mode, membership_id,
-  (SELECT max(last_at) FROM usage WHERE key_id = keys.id) AS last_used_at
-FROM keys ORDER BY id
+# A count that a rotation carried over has 0 as the time of its last call.
+_KEY_COLUMNS = """id, label, created_at, revoked_at, mode, membership_id, expires_at,
+  (SELECT nullif(max(last_at), 0) FROM usage WHERE key_id = keys.id) AS last_used_at,
+  (SELECT id FROM keys AS successor WHERE successor.replaces = keys.id) AS replaced_by"""
+LIST_KEYS = f"SELECT {_KEY_COLUMNS} FROM keys ORDER BY id"
+INSERT_OPERATOR_KEY = """
+INSERT INTO keys (key_hash, label, created_at, expires_at) VALUES (?, ?, ?, ?) RETURNING id
 """
 _SELECT_CLAIMS = """
 SELECT id, token_hash, provider, mode, session, contact_email, billing, agent_name, created_at,
@@ -88,21 +91,69 @@ SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, cu
   contact_email, billing, created_at
 FROM memberships WHERE lower(contact_email) = ? ORDER BY id
 """
-LIST_MEMBER_KEYS = """
+LIST_MEMBER_KEYS = f"""
 SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0) AS used,
-  id, label, created_at, revoked_at, mode, membership_id,
-  (SELECT max(last_at) FROM usage WHERE key_id = keys.id) AS last_used_at
+  {_KEY_COLUMNS}
 FROM keys WHERE membership_id = ? ORDER BY id
 """
 # The limits are part of the INSERT, so that no second request can pass between check and insert.
 # CAST fixes the type of ?3, which PostgreSQL cannot infer in a SELECT list.
+# A key with a working successor is about to end and is not counted as live. If the successor is
+# revoked, the key is live again, so a membership never has more than twice `max_live` working keys.
 INSERT_MEMBER_KEY = """
-INSERT INTO keys (key_hash, label, created_at, mode, membership_id)
-SELECT ?1, ?2, CAST(?3 AS BIGINT), mode, id FROM memberships
+INSERT INTO keys (key_hash, label, created_at, mode, membership_id, expires_at)
+SELECT ?1, ?2, CAST(?3 AS BIGINT), mode, id, CAST(?8 AS BIGINT) FROM memberships
 WHERE id = ?4 AND ended_at IS NULL
-  AND (SELECT count(*) FROM keys WHERE membership_id = ?4 AND revoked_at IS NULL) < ?5
-  AND (SELECT count(*) FROM keys WHERE membership_id = ?4 AND created_at > ?7) < ?6
+  AND (SELECT count(*) FROM keys AS held
+       WHERE membership_id = ?4 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?3)
+         AND NOT EXISTS (
+           SELECT 1 FROM keys AS successor
+           WHERE successor.replaces = held.id AND successor.revoked_at IS NULL
+             AND (successor.expires_at IS NULL OR successor.expires_at > ?3))) < ?5
+  AND (SELECT count(*) FROM keys
+       WHERE membership_id = ?4 AND replaces IS NULL AND created_at > ?7) < ?6
 RETURNING id
+"""
+# The successor lives as long as the key was meant to live when it was created.
+INSERT_SUCCESSOR = """
+INSERT INTO keys (key_hash, label, created_at, mode, membership_id, expires_at, replaces)
+SELECT ?1, label, CAST(?2 AS BIGINT), mode, membership_id,
+  CAST(?2 AS BIGINT) + (expires_at - created_at), id
+FROM keys AS rotated
+WHERE id = ?3 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)
+  AND NOT EXISTS (SELECT 1 FROM keys WHERE replaces = ?3)
+  AND (SELECT count(*) FROM keys AS made
+       WHERE made.membership_id = rotated.membership_id AND made.replaces IS NOT NULL
+         AND made.created_at > ?5) < ?4
+RETURNING id
+"""
+# Rotating twice leaves two working keys, not three.
+EXPIRE_PREDECESSOR = """
+UPDATE keys SET expires_at = CASE WHEN expires_at < ?1 THEN expires_at ELSE ?1 END
+WHERE id = (SELECT replaces FROM keys WHERE id = ?2) RETURNING id
+"""
+EXPIRE_KEY = """
+UPDATE keys SET expires_at = CASE WHEN expires_at < ?1 THEN expires_at ELSE ?1 END
+WHERE id = ?2 RETURNING id
+"""
+# Without this each rotation would give the plan another daily quota. With it, the keys of a chain
+# make at most twice the quota: the counts of every second one add up to at most one quota.
+CARRY_USAGE_OVER = """
+INSERT INTO usage (key_id, day, used, last_at)
+SELECT CAST(?1 AS BIGINT), CAST(?2 AS INTEGER), max(used), 0 FROM usage
+WHERE day = CAST(?2 AS INTEGER)
+  AND key_id IN (?3, (SELECT replaces FROM keys WHERE id = ?3))
+HAVING count(*) > 0
+RETURNING used
+"""
+LIST_CALLS = """
+SELECT at, request_id, tool, transport, outcome, status
+FROM calls WHERE key_id = ? ORDER BY id DESC LIMIT ?
+"""
+TRIM_CALLS = """
+DELETE FROM calls WHERE key_id = ?1
+  AND id <= (SELECT id FROM calls WHERE key_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)
+RETURNING 1
 """
 RELABEL_KEY = """
 UPDATE keys SET label = ? WHERE id = ? AND membership_id = ? AND revoked_at IS NULL RETURNING id
@@ -164,6 +215,7 @@ PRUNE_IDEMPOTENCY_KEYS = "DELETE FROM idempotency_keys WHERE created_at < ? RETU
 PRUNE_ATTEMPTS = "DELETE FROM attempts WHERE at < ? RETURNING 1"
 PRUNE_ACCESS_REQUESTS = "DELETE FROM access_requests WHERE updated_at < ? RETURNING 1"
 PRUNE_SIGN_IN_LINKS = "DELETE FROM sign_in_links WHERE expires_at < ? RETURNING 1"
+PRUNE_CALLS = "DELETE FROM calls WHERE at < ? RETURNING 1"
 PRUNE_SESSIONS = "DELETE FROM sessions WHERE expires_at < ? RETURNING 1"
 # A claim with this id is inserted and deleted in one transaction, and these write the newest key
 # and membership again, unchanged. So a test write reaches all tables that a purchase writes to.

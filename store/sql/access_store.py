@@ -1,10 +1,10 @@
 """The access store, independent of the database engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, Literal
 
-from schemas.vocabulary import Mode
+from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import (
     AccessRequestRow,
     AttemptLimit,
@@ -14,6 +14,7 @@ from store.access_rows import (
     IdempotencyRow,
     KeyLimits,
     KeyRow,
+    LoggedCall,
     MemberKey,
     MembershipRow,
     Notice,
@@ -35,6 +36,8 @@ from store.write_health import TestWrite, WriteKind
 # Calls and claims are frequent, so only a probe of an idle service causes test writes.
 MAX_WRITE_AGE_S = 30.0
 RESTORE_HINT = "stop the service and restore a backup"
+
+NO_LIMIT = 2**62
 
 
 class AccessStore:
@@ -84,12 +87,43 @@ class AccessStore:
         await moving.move_access(source._engine, self._engine)
         await moving.verify_row_counts(source._engine, self._engine, moving.ACCESS_TABLES)
 
-    async def create_key(self, key_hash: bytes, label: str, created_at: int) -> int:
+    async def create_key(
+        self, key_hash: bytes, label: str, created_at: int, expires_at: int | None = None
+    ) -> int:
         """Store a key made by the operator and return its id."""
-        sql = "INSERT INTO keys (key_hash, label, created_at) VALUES (?, ?, ?) RETURNING id"
+        key = key_hash, label, created_at, expires_at
         async with self._engine.begin_durable_write() as db:
-            rows = await db.execute(sql, key_hash, label, created_at)
+            rows = await db.execute(statements.INSERT_OPERATOR_KEY, *key)
         return int(rows[0]["id"])
+
+    async def rotate_key(
+        self,
+        key_id: int,
+        key_hash: bytes,
+        at: int,
+        works_until: int,
+        limits: KeyLimits | None = None,
+    ) -> int | None:
+        """Store the successor of a working key, which then works until `works_until`.
+
+        Return the id of the successor, or None if the key does not work, already has a successor,
+        or its membership has reached `max_rotated`. The successor has the label, the lifetime and
+        today's count of the key. A key that this one replaced ends at once.
+        """
+        bound = (NO_LIMIT, at) if limits is None else (limits.max_rotated, limits.created_since)
+        membership_sql = "SELECT membership_id FROM keys WHERE id = ?"
+        async with self._engine.begin_durable_write() as db:
+            membership_id = await fetch_value(db, membership_sql, key_id)
+            await db.acquire_named_lock("keys of a membership", str(membership_id))
+            successor = key_hash, at, key_id, *bound
+            successor_id = await fetch_value(db, statements.INSERT_SUCCESSOR, *successor)
+            if successor_id is None:
+                return None
+            carried = successor_id, at // DAY_MS, key_id
+            await db.execute(statements.CARRY_USAGE_OVER, *carried)
+            await db.execute(statements.EXPIRE_PREDECESSOR, at, key_id)
+            await db.execute(statements.EXPIRE_KEY, works_until, key_id)
+        return int(successor_id)
 
     async def list_keys(self) -> list[KeyRow]:
         """Return every key, oldest first."""
@@ -234,12 +268,18 @@ class AccessStore:
         return [_parse_member_key(**row) for row in rows]
 
     async def create_member_key(
-        self, membership_id: int, key_hash: bytes, label: str, created_at: int, limits: KeyLimits
+        self,
+        membership_id: int,
+        key_hash: bytes,
+        label: str,
+        created_at: int,
+        limits: KeyLimits,
+        expires_at: int | None = None,
     ) -> bool:
         """Store a key of a membership; False if that has ended or reached a limit."""
         async with self._engine.begin_durable_write() as db:
             await db.acquire_named_lock("keys of a membership", str(membership_id))
-            key = key_hash, label, created_at, membership_id, *limits
+            key = key_hash, label, created_at, membership_id, *limits[:3], expires_at
             return bool(await db.execute(statements.INSERT_MEMBER_KEY, *key))
 
     async def relabel_key(self, membership_id: int, key_id: int, label: str) -> bool:
@@ -253,6 +293,31 @@ class AccessStore:
             return bool(
                 await db.execute(statements.REVOKE_MEMBER_KEY, revoked_at, key_id, membership_id)
             )
+
+    async def find_key_id(self, key_hash: bytes) -> int | None:
+        """Return the id of a key, live or not, or None if it is unknown."""
+        async with self._engine.acquire_connection() as db:
+            found = await fetch_value(db, "SELECT id FROM keys WHERE key_hash = ?", key_hash)
+        return None if found is None else int(found)
+
+    async def add_calls(self, calls_by_key: Mapping[int, Sequence[LoggedCall]], kept: int) -> None:
+        """Store calls of keys, oldest first, and delete all but the newest `kept` of each key.
+
+        If this fails midway, some of the calls may have been stored.
+        """
+        rows = [(key_id, *call) for key_id, calls in calls_by_key.items() for call in calls]
+        # Not one transaction: it would hold a SQLite file, for which counted calls wait, through
+        # several turns of the event loop.
+        async with self._engine.acquire_writer() as db:
+            await db.insert("calls", f"key_id, {', '.join(LoggedCall._fields)}", rows)
+            for key_id in calls_by_key:
+                await db.execute(statements.TRIM_CALLS, key_id, kept)
+
+    async def list_calls(self, key_id: int, limit: int) -> list[LoggedCall]:
+        """Return the newest stored calls of a key, newest first."""
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.LIST_CALLS, key_id, limit)
+        return [LoggedCall(**row) for row in rows]
 
     async def create_sign_in_link(self, link: SignInRow) -> None:
         """Store a sign-in link that is about to be mailed."""
@@ -399,6 +464,7 @@ class AccessStore:
             (statements.PRUNE_ACCESS_REQUESTS, cutoffs.access_requests),
             (statements.PRUNE_SIGN_IN_LINKS, cutoffs.sign_ins),
             (statements.PRUNE_SESSIONS, cutoffs.sign_ins),
+            (statements.PRUNE_CALLS, cutoffs.calls),
         ):
             async with self._engine.begin_write() as db:
                 pruned += len(await db.execute(sql, cutoff))

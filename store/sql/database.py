@@ -79,6 +79,9 @@ class Engine(Protocol):
     def begin_durable_write(self) -> Transaction:
         """Hold a write transaction that is on the disk once it is committed."""
 
+    def acquire_writer(self) -> Transaction:
+        """Hold a connection for writes of which each statement is a transaction by itself."""
+
     def begin_read(self) -> Transaction:
         """Hold a read transaction: every statement in it sees the same version."""
 

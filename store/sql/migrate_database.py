@@ -88,11 +88,17 @@ ACCESS_TABLES = (
     ),
     Table(
         "keys",
-        "id, key_hash, label, created_at, revoked_at, mode, membership_id",
+        "id, key_hash, label, created_at, revoked_at, mode, membership_id, expires_at, replaces",
         "id",
         is_numbered=True,
     ),
     Table("usage", "key_id, day, used, last_at", "key_id, day"),
+    Table(
+        "calls",
+        "id, key_id, at, request_id, tool, transport, outcome, status",
+        "id",
+        is_numbered=True,
+    ),
     Table(
         "claims",
         "id, token_hash, provider, mode, session, contact_email, billing, agent_name, created_at, "

@@ -24,18 +24,24 @@ class UsageCounter(Protocol):
     ) -> list[CountedGroup]:
         """Admit and count groups of calls, at most MAX_CALL_GROUPS, and return their results.
 
-        No two groups have the same key and day. A call is counted if its key is live, was not
-        bought in another mode than the server's, and has fewer than `limit` calls on that day.
+        No two groups have the same key and day. A call is counted if its key is live and has not
+        expired at the group's `last_at`, was not bought in another mode than the server's, and
+        has fewer than `limit` calls on that day.
         """
 
     async def test_write(self) -> None:
         """Commit a write to the tables of counts that leaves no trace."""
 
 
-def find_refusal(row: Row, mode: Mode | None, limit: int) -> Verdict | None:
-    """Return why a call is refused, or None; `row` has the key's mode, revoked_at and used."""
+def find_refusal(row: Row, at: int, mode: Mode | None, limit: int) -> Verdict | None:
+    """Return why a call that arrived at a time (epoch ms) is refused, or None.
+
+    `row` has the key's mode, revoked_at, expires_at and used.
+    """
     if row["revoked_at"] is not None:
         return "revoked"
+    if row["expires_at"] is not None and row["expires_at"] <= at:
+        return "expired"
     # A key made by the operator has no mode and works in all; with billing off, all keys work.
     if None not in (row["mode"], mode) and row["mode"] != mode:
         return "wrong_mode"

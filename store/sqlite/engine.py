@@ -204,6 +204,16 @@ class SqliteEngine:
     # Other processes see another version() after it, whatever it wrote.
     begin_test_write = begin_write
 
+    @asynccontextmanager
+    async def acquire_writer(self) -> AsyncIterator[SqliteDatabase]:
+        """Hold the writer for statements of which each is a transaction by itself.
+
+        The file is locked only while a statement runs, not while this coroutine waits for a turn.
+        """
+        async with self._writer_lock:
+            with self._raise_store_errors():
+                yield self._writer
+
     def begin_compute_write(self) -> AbstractAsyncContextManager[SqliteDatabase]:
         """Hold a write transaction; the lock file keeps a second compute process out."""
         return self.begin_write()

@@ -28,7 +28,7 @@ INSERT INTO usage (key_id, day, used, last_at)
 SELECT k.id, arrived.column2, arrived.column3, arrived.column4
 FROM (VALUES {rows}) AS arrived CROSS JOIN keys AS k ON k.key_hash = arrived.column1
 WHERE k.revoked_at IS NULL AND (k.mode IS NULL OR ?1 IS NULL OR k.mode = ?1)
-  AND arrived.column3 <= ?2
+  AND (k.expires_at IS NULL OR k.expires_at > arrived.column4) AND arrived.column3 <= ?2
 ON CONFLICT (key_id, day) DO UPDATE
 SET used = used + excluded.used, last_at = max(last_at, excluded.last_at)
 WHERE used + excluded.used <= ?2
@@ -39,10 +39,10 @@ RETURNING day, used, (SELECT key_hash FROM keys WHERE id = key_id) AS key_hash,
 
 @lru_cache(maxsize=MAX_CALL_GROUPS)
 def _build_usage_query(groups: int) -> str:
-    """Return the query for label, mode, revocation and usage of `groups` keys and days."""
+    """Return the query for label, mode, end and usage of `groups` keys and days."""
     rows = ", ".join(["(?, ?)"] * groups)
     return f"""
-SELECT k.key_hash, arrived.column2 AS day, k.label, k.mode, k.revoked_at,
+SELECT k.key_hash, arrived.column2 AS day, k.label, k.mode, k.revoked_at, k.expires_at,
   coalesce((SELECT used FROM usage WHERE key_id = k.id AND day = arrived.column2), 0) AS used
 FROM (VALUES {rows}) AS arrived CROSS JOIN keys AS k ON k.key_hash = arrived.column1
 """
@@ -126,10 +126,12 @@ def _explain_refusals(
 ) -> dict[GroupKey, CountedGroup]:
     """Return the refusal of each group; `unknown` if its key does not exist."""
     refusals = {get_group_key(group): CountedGroup(0, "unknown") for group in groups}
-    parameters = [value for group in groups for value in get_group_key(group)]
+    arrivals = {get_group_key(group): group.last_at for group in groups}
+    parameters = [value for group_key in arrivals for value in group_key]
     for row in db.execute(_build_usage_query(len(groups)), parameters):
-        if verdict := find_refusal(row, mode, limit):
-            refusals[row["key_hash"], row["day"]] = CountedGroup(
-                0, verdict, row["used"], row["label"], row["mode"]
+        group_key = row["key_hash"], row["day"]
+        if verdict := find_refusal(row, arrivals[group_key], mode, limit):
+            refusals[group_key] = CountedGroup(
+                0, verdict, row["used"], row["label"], row["mode"], row["expires_at"]
             )
     return refusals

@@ -223,6 +223,7 @@ def test_rows_are_kept_as_long_as_they_are_needed() -> None:
         attempts=499 * DAY_MS,
         sign_ins=500 * DAY_MS,
         access_requests=320 * DAY_MS,
+        calls=470 * DAY_MS,
     )
 
 

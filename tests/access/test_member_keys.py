@@ -309,7 +309,7 @@ async def test_creating_and_revoking_keys_in_turn_is_limited(
         key_id = (await counter.get_plan()).live_keys[-1].key.id
         await counter.members.revoke(MINE, membership, key_id)
     await assert_refused(counter.members.create(MINE, membership, "one more"), 409, "10 new ones")
-    labels = [held.key.label for held in (await counter.get_plan()).revoked_keys]
+    labels = [held.key.label for held in (await counter.get_plan()).ended_keys]
     assert labels == ["key 9", "key 8", "key 7", "key 6", "key 5"]
     counter.shop.clock.now = NOON + DAY_MS
     assert await counter.members.create(MINE, membership, "the day after")

@@ -427,3 +427,27 @@ async def test_no_call_is_admitted_while_a_table_is_missing(
             await quota_guard.authorize(None, api_key)
         await run("ALTER TABLE mislaid RENAME TO usage")
     assert (await quota_guard.authorize(None, api_key)).quota.used_today == 1
+
+
+@pytest.mark.clause("5.25")
+async def test_a_batch_is_split_at_the_millisecond_in_which_its_key_expires(
+    home: StoreHome, open_store: Open, clock: ManualClock
+) -> None:
+    store = await open_store(HeldStore)
+    assert isinstance(store, HeldStore)
+    keys = OperatorKeys(store, clock)
+    api_key = await keys.create("agent", clock.now + 2)
+    quota_guard = make_quota_guard(store, clock)
+    store.hold()
+    store.let_go.set()
+    pending = []
+    for arrived_at in range(clock.now, clock.now + 5):
+        clock.now = arrived_at
+        call = quota_guard.authorize(f"Bearer {api_key}", None)
+        pending.append(asyncio.ensure_future(call))
+        await asyncio.sleep(0)
+    results = await asyncio.gather(*pending, return_exceptions=True)
+    assert [one.quota.used_today for one in results if isinstance(one, Caller)] == [1, 2]
+    assert [one.code for one in results if isinstance(one, ApiError)] == ["revoked_key"] * 3
+    assert store.groups == [[5], [2]]
+    assert [used for _, used in await load_usage(home)] == [2]

@@ -432,3 +432,28 @@ async def test_a_call_that_cannot_be_counted_is_503_and_the_next_one_works(
     assert (refused.status, refused.code, refused.quota) == (503, "unavailable", None)
     assert refused.retry_after_s == 60
     assert (await call(served, transport)).quota == (10_000, 9_999, "2026-10-01T00:00:00.000Z")
+
+
+@pytest.mark.clause("3.5.4", "5.25", "5.31")
+async def test_an_expired_key_is_refused_with_the_time_and_the_way_to_another(
+    served: RunningService, transport: Transport
+) -> None:
+    expires_at = served.clock.now + 1000
+    own = await served.keys.create("own", expires_at)
+    sold = await bought(served, "test")
+    run_sql(
+        served.access._engine.path,  # type: ignore[attr-defined]
+        "UPDATE keys SET expires_at = ? WHERE mode = 'test'",
+        (expires_at,),
+    )
+    for headers, remedy in (
+        ({"authorization": f"Bearer {own}"}, "use another key"),
+        (sold, f"create a new key at {served.base_url}/settings/api-access"),
+    ):
+        assert (await call(served, transport, STATE, headers, **BTC)).status == 200
+        served.clock.now = expires_at
+        refused = await call(served, transport, STATE, headers, **BTC)
+        assert (refused.status, refused.code) == (403, "revoked_key")
+        assert f"expired at 2026-09-30T12:06:21.000Z: {remedy}." in refused.message
+        assert refused.quota is not None
+        served.clock.now = expires_at - 1000

@@ -173,3 +173,29 @@ def test_two_processes_on_one_store_share_the_limit_and_a_revocation_to_the_call
         assert set(asyncio.run(called_together(fresh, ports, 1))) == {200}
         assert run_signals(folder, "keys", "revoke", "2").returncode == 0
         assert set(asyncio.run(called_together(fresh, ports, 1))) == {403}
+
+
+@pytest.mark.clause("5.33")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_last_calls_before_a_shutdown_are_in_the_log_of_every_process(
+    folder: Path, workers: str
+) -> None:
+    api_key = new_key(folder)
+    source, port = f"files:{folder / 'bars'}", find_free_port()
+    command = ("serve", "--workers", workers)
+
+    async def call_by_every_transport() -> None:
+        for transport in FACES * 3:
+            async with connected(int(port), transport, api_key, USAGE) as connection:
+                assert await connection.call() == 200
+
+    with start_signals(folder, *command, port=port, source=source) as process:
+        process.wait_for_line("--header")
+        asyncio.run(call_by_every_transport())
+        assert process.stop() == 0
+    listed = run_signals(folder, "keys", "requests", "1").stdout.splitlines()
+    calls = [line.split("\t") for line in listed]
+    assert sorted(call[2:] for call in calls) == [
+        [USAGE, transport, "ok", "200"] for transport in sorted(FACES * 3)
+    ]
+    assert len({request_id for _, request_id, *_ in calls}) == 6

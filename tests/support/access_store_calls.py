@@ -7,6 +7,7 @@ from store.access_rows import (
     AccessRequestRow,
     AttemptLimit,
     KeyLimits,
+    LoggedCall,
     Notice,
     RetentionCutoffs,
     SignInRow,
@@ -18,7 +19,8 @@ from tests.support.row_builders import DAY_MS, make_call_group
 HASH = bytes(range(32))
 MEMBERS_HASH = bytes(range(2, 34))
 LINK = SignInRow(bytes(range(3, 35)), "a@example.com", NOW + 1000)
-NO_CUTOFFS = RetentionCutoffs(0, 0, 0, 0, 0, 0)
+NO_CUTOFFS = RetentionCutoffs(0, 0, 0, 0, 0, 0, 0)
+CALL = LoggedCall(NOW, "id-1", "signals_get_state", "mcp", "ok", 200)
 StoreCall = Callable[[AccessStore], Awaitable[object]]
 
 REQUEST = AccessRequestRow("a@example.com", "Agent", None, "use", None, NOW, NOW)
@@ -34,6 +36,9 @@ DURABLE_CALLS: dict[str, StoreCall] = {
     "end_membership": lambda store: store.end_membership(MEMBER, NOW, "deleted"),
     "create_member_key": lambda store: store.create_member_key(
         1, MEMBERS_HASH, "own", NOW, KeyLimits(3, 9, NOW)
+    ),
+    "rotate_key": lambda store: store.rotate_key(
+        1, bytes(range(4, 36)), NOW, NOW + 5, KeyLimits(3, 9, NOW, 9)
     ),
     "relabel_key": lambda store: store.relabel_key(1, 1, "other"),
     "revoke_member_key": lambda store: store.revoke_member_key(1, 1, NOW),
@@ -70,5 +75,8 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     "memberships_of": lambda store: store.list_memberships_by_email("a@example.com"),
     "claims_of": lambda store: store.list_unredeemed_claims("a@example.com", "stripe", "live", 5),
     "keys_of": lambda store: store.list_member_keys(1, NOW // DAY_MS),
+    "add_calls": lambda store: store.add_calls({1: [CALL]}, 100),
+    "find_key_id": lambda store: store.find_key_id(HASH),
+    "calls of a key": lambda store: store.list_calls(1, 100),
     "memberships of a customer": lambda store: store.list_active_memberships("stripe", "cus_1"),
 }

@@ -17,6 +17,7 @@ import uvicorn
 
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
+from access.call_log import CallLog
 from access.keys import OperatorKeys
 from access.throttle import DEFAULT_LIMIT, Limit
 from mcp_server.tools.registry import TOOLS_BY_NAME
@@ -79,6 +80,7 @@ class RunningService:
     clock: ManualClock
     mailbox: Mailbox
     app: Any = field(repr=False)
+    call_log: CallLog = field(repr=False)
     _session: str | None = field(default=None, init=False)
 
     @property
@@ -242,6 +244,7 @@ async def run_service(
     clock, mailbox = clock or ManualClock(), Mailbox()
     metrics = metrics or Metrics(TOOLS_BY_NAME)
     async with open_stores(address, store_class) as (market, access):
+        call_log = CallLog(access, metrics.on_calls_dropped)
         if published is not None:
             await seed_market(market, published)
         keys = OperatorKeys(access, clock)
@@ -265,6 +268,7 @@ async def run_service(
                 ),
                 on_call=metrics.on_call,
                 on_sale=metrics.on_sale,
+                on_key_call=call_log.add,
             )
             async with (
                 run_app(app, bound),
@@ -272,7 +276,7 @@ async def run_service(
             ):
                 api_key = await keys.create("tests")
                 yield RunningService(
-                    base_url, api_key, client, market, access, keys, clock, mailbox, app
+                    base_url, api_key, client, market, access, keys, clock, mailbox, app, call_log
                 )
 
 

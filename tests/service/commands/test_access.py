@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.commands.access import escape_for_terminal
-from store.access_rows import AccessRequestRow, AttemptLimit
+from store.access_rows import AccessRequestRow, AttemptLimit, LoggedCall
 from store.sql.access_store import AccessStore
 from store.sqlite.access_store import open_sqlite_access
 from tests.service.commands.test_cli import only_line, write_bars
@@ -118,3 +118,64 @@ def test_a_listing_of_a_damaged_file_is_one_line(tmp_path, command):
     done = run_signals(tmp_path, *command)
     assert (done.returncode, done.stdout) == (1, "")
     assert "signals.db-access" in only_line(done.stderr)
+
+
+@pytest.mark.clause("3.5.3")
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("2999-01-31", "expires 2999-01-31T00:00:00.000Z"),
+        ("2999-01-31T02:00:00+01:00", "expires 2999-01-31T01:00:00.000Z"),
+        ("90", "expires 20"),
+    ],
+)
+def test_a_key_is_created_with_an_expiry_that_the_list_shows(tmp_path, value, expected):
+    create_store(tmp_path)
+    run_signals(tmp_path, "keys", "create", "--label", "own", "--expires", value)
+    status = only_line(run_signals(tmp_path, "keys", "list").stdout).split("\t")[2]
+    assert status.startswith(expected)
+
+
+@pytest.mark.parametrize("value", ["0", "3651", "tomorrow", "2999-01-31T02:00:00", "2999-02-31"])
+def test_a_bad_expiry_is_refused_with_the_accepted_forms(tmp_path, value):
+    create_store(tmp_path)
+    done = run_signals(tmp_path, "keys", "create", "--label", "own", "--expires", value)
+    assert done.returncode == 2
+    assert "number of days from 1 to 3650" in done.stderr
+    assert run_signals(tmp_path, "keys", "list").stdout == ""
+
+
+def test_a_key_cannot_be_created_expired(tmp_path):
+    create_store(tmp_path)
+    done = run_signals(tmp_path, "keys", "create", "--label", "own", "--expires", "2020-01-01")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "must expire later than now" in only_line(done.stderr)
+
+
+def test_a_rotated_key_expires_and_its_successor_is_printed(tmp_path):
+    create_store(tmp_path)
+    run_signals(tmp_path, "keys", "create", "--label", "own")
+    done = run_signals(tmp_path, "keys", "rotate", "1", "--overlap", "0")
+    assert re.fullmatch(r"ek_[A-Za-z0-9_-]{43}", only_line(done.stdout))
+    old, new = run_signals(tmp_path, "keys", "list").stdout.splitlines()
+    assert old.split("\t")[2].startswith("expired ")
+    assert new.split("\t")[2:] == ["active", "operator", "any mode", "never used", "own"]
+    for key_id in ("1", "9"):
+        refused = run_signals(tmp_path, "keys", "rotate", key_id)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert f"no key {key_id} that works" in only_line(refused.stderr)
+    assert run_signals(tmp_path, "keys", "rotate", "2", "--overlap", "721").returncode == 2
+
+
+def test_the_operator_sees_the_calls_of_a_key(tmp_path):
+    async def call(store: AccessStore) -> None:
+        await store.create_key(KEY_HASH, "own", NOW)
+        await store.add_calls(
+            {1: [LoggedCall(NOW, "id-1", "signals_get_state", "mcp", "ok", 200)]}, 9
+        )
+
+    with_store(tmp_path, call)
+    assert run_signals(tmp_path, "keys", "requests", "1").stdout == (
+        "2026-05-28T20:26:40.000Z\tid-1\tsignals_get_state\tmcp\tok\t200\n"
+    )
+    assert "there is no key 2" in only_line(run_signals(tmp_path, "keys", "requests", "2").stderr)

@@ -193,11 +193,13 @@ async def test_a_checkout_that_was_paid_just_before_the_backup_is_claimed_after(
         )
         assert backed.returncode == 0, backed.stderr
         late = await paid(served)
+        lost_key = (await claimed(served, token))["api_key"]
     restored = await asyncio.to_thread(
         run_signals, tmp_path, "restore", "copy", database_url=second
     )
     assert restored.returncode == 0, restored.stderr
     async with run_service(tmp_path / "second") as served:
+        assert (await served.get_api("/usage", x_api_key=lost_key)).status_code == 401
         claim = await claimed(served, token)
         headers = {"Authorization": f"Bearer {claim['api_key']}"}
         usage = await served.client.get("/api/v1/usage", headers=headers)

@@ -298,7 +298,7 @@ async def test_a_sandbox_session_is_kept_until_its_claim_is_redeemed_or_deleted(
     claim = replace(CLAIM, id=SESSION.claim_id)
     await access.create_claim(claim)
     await access.create_sandbox_session(SESSION)
-    over = RetentionCutoffs(0, SESSION.expires_at + 1, 0, 0, 0, 0)
+    over = RetentionCutoffs(0, SESSION.expires_at + 1, 0, 0, 0, 0, 0)
     assert await access.prune(over) == 0
     assert await access.find_sandbox_session(SESSION.id) == SESSION
     assert await access.delete_claim(claim)

@@ -10,7 +10,7 @@ from store.errors import LockTakenError, StoreError
 from store.sql.migrate_database import ACCESS_TABLES, FACTS_TABLE, MARKET_TABLES, Table
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
 from tests.store.sql.test_market_store_coverage import make_coverage
-from tests.support.access_store_calls import DURABLE_CALLS, FAST_CALLS
+from tests.support.access_store_calls import CALL, DURABLE_CALLS, FAST_CALLS
 from tests.support.postgres.installations import find_installations
 from tests.support.postgres.shared_server import SharedServer
 from tests.support.row_builders import (
@@ -76,6 +76,8 @@ async def fill(home: StoreHome) -> None:
         await access.redeem_claim(CLAIM, MEMBER, BOUGHT, NOW, key_salt=bytes(32))
         for name in WRITTEN:
             await (DURABLE_CALLS | FAST_CALLS)[name](access)
+        await DURABLE_CALLS["rotate_key"](access)
+        await access.add_calls({1: [CALL]}, 100)
 
 
 async def move(

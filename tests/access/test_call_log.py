@@ -1,0 +1,121 @@
+"""The log of calls: bounded in memory and in the store, complete after a shutdown."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from access import call_log
+from access.call_log import CALLS_KEPT_PER_KEY, MAX_PENDING_CALLS, ROWS_PER_FLUSH, CallLog
+from store.access_rows import LoggedCall
+from store.sql.access_store import AccessStore
+from tests.support.row_builders import run_sql
+from tests.support.store_homes import open_access_as
+
+pytestmark = pytest.mark.clause("dashboard")
+
+
+@dataclass
+class Logged:
+    """A log on a store with some keys."""
+
+    store: AccessStore
+    path: Path
+    hashes: list[bytes]
+    dropped: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.log = CallLog(self.store, self.dropped.append)
+
+    def add(self, key: int, number: int, count: int = 1) -> None:
+        for each in range(number, number + count):
+            call = LoggedCall(each, f"id-{each}", "signals_get_state", "mcp", "ok", 200)
+            self.log.add(self.hashes[key], call)
+
+    async def list_times(self, key: int) -> list[int]:
+        return [call.at for call in await self.store.list_calls(key + 1, 10**6)]
+
+
+@pytest.fixture
+async def logged(tmp_path: Path) -> AsyncIterator[Logged]:
+    store = await open_access_as(AccessStore, tmp_path / "access.db")
+    hashes = [number.to_bytes(32, "big") for number in range(1, 81)]
+    for key_hash in hashes:
+        await store.create_key(key_hash, "agent", 1)
+    yield Logged(store, tmp_path / "access.db", hashes)
+    await store.close()
+
+
+async def test_calls_are_listed_newest_first_with_all_their_fields(logged: Logged) -> None:
+    call = LoggedCall(5, "abc-1", "signals_get_flips", "rest", "invalid_parameter", 400)
+    logged.log.add(logged.hashes[0], call)
+    logged.add(0, 6)
+    logged.add(1, 7)
+    assert await logged.log.flush()
+    assert (await logged.store.list_calls(1, 10))[1] == call
+    assert await logged.list_times(0) == [6, 5]
+    assert await logged.list_times(1) == [7]
+    assert await logged.store.list_calls(1, 1) != [call]
+
+
+@pytest.mark.clause("5.33")
+async def test_the_newest_calls_of_each_key_are_kept(logged: Logged) -> None:
+    for start in (0, 70, 140):
+        logged.add(0, start, 70)
+        logged.add(1, start, 10)
+        await logged.log.flush()
+    assert await logged.list_times(0) == list(range(209, 109, -1))
+    assert len(await logged.list_times(1)) == 30
+
+
+async def test_a_flood_on_one_key_writes_no_more_than_is_kept_and_drops_no_other_key(
+    logged: Logged,
+) -> None:
+    logged.add(1, 1)
+    logged.add(0, 0, 10 * MAX_PENDING_CALLS)
+    assert logged.log._pending_count == CALLS_KEPT_PER_KEY + 1
+    assert not logged.log._is_full.is_set()
+    await logged.log.flush()
+    assert await logged.list_times(0) == list(
+        range(10 * MAX_PENDING_CALLS - 1, 10 * MAX_PENDING_CALLS - 101, -1)
+    )
+    assert await logged.list_times(1) == [1]
+    assert logged.dropped == []
+
+
+async def test_a_failing_store_loses_only_the_oldest_calls_beyond_the_bound(
+    logged: Logged,
+) -> None:
+    run_sql(logged.path, "ALTER TABLE calls RENAME TO mislaid")
+    for key in range(55):
+        logged.add(key, 1000 * key, 100)
+    with capture_logs() as lines:
+        assert not await logged.log.flush()
+    assert [line["event"] for line in lines] == ["calls_not_stored"]
+    logged.add(54, 99_999)
+    assert (sum(logged.dropped), logged.log._pending_count) == (500, MAX_PENDING_CALLS)
+    run_sql(logged.path, "ALTER TABLE mislaid RENAME TO calls")
+    assert await logged.log.flush()
+    assert [len(await logged.list_times(key)) for key in (4, 5, 54)] == [0, 100, 100]
+    assert (await logged.list_times(54))[0] == 99_999
+
+
+async def test_the_log_is_flushed_when_it_is_full_and_when_it_ends(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_log, "FLUSH_INTERVAL_S", 3600.0)
+    running = asyncio.create_task(logged.log.run())
+    for key in range(ROWS_PER_FLUSH // 100):
+        logged.add(key, 0, 100)
+    async with asyncio.timeout(30):
+        while not await logged.list_times(4):  # noqa: ASYNC110 (the log offers no event)
+            await asyncio.sleep(0)
+    logged.add(7, 1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await logged.list_times(7) == [1]
+    assert run_sql(logged.path, "SELECT count(*) FROM calls") == [(501,)]
