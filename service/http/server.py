@@ -63,6 +63,8 @@ HEAD_TOO_LONG = "The head of the request is too long."
 # asyncio would read 256 KiB at once, four times as much as a head or a body can have.
 READ_BYTES = 16 * 1024
 GRACEFUL_SHUTDOWN_S = 3
+# Time for a client to read a refusal and close, while the rest of its request is discarded.
+LINGER_S = 2.0
 # An id that a client may give its request; it is written to logs, headers and JSON unescaped.
 REQUEST_ID_PATTERN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -164,7 +166,7 @@ class DirectExchange:
         self._write([b"".join(head), *(() if cycle.scope["method"] == "HEAD" else parts)])
         cycle.message_event.set()
         if not cycle.keep_alive:
-            connection.transport.close()
+            connection.close(is_request_read=not cycle.more_body)
         cycle.on_response()
         return True
 
@@ -194,7 +196,7 @@ class BoundedProtocol(HttpToolsProtocol):
     exchange_s = EXCHANGE_TIMEOUT_S
     max_connections = staticmethod(calculate_max_connections)
     logs_every_request = False
-    _awaits_head, _is_upgraded = True, False
+    _awaits_head = _is_parsing = True
     _step_count = _head_bytes = _body_bytes = _request_count = 0
     _unparsed = _part_end = b""
 
@@ -248,12 +250,12 @@ class BoundedProtocol(HttpToolsProtocol):
             end = start + self._measure_part(data, start)
             self._feed(data[start:end])
             start = end
-        self._unparsed = b"" if self._is_upgraded else data[start:]
+        self._unparsed = data[start:] if self._is_parsing else b""
         if self._unparsed:
             self.flow.pause_reading()
 
     def _is_ready_to_parse(self) -> bool:
-        if self._is_upgraded or self.transport.is_closing():
+        if not self._is_parsing or self.transport.is_closing():
             return False
         return not self._awaits_head or self.cycle is None or self.cycle.response_complete
 
@@ -282,7 +284,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse bytes that are not a request, log the refusal and close the connection."""
-        if self.transport.is_closing():
+        if not self._is_parsing or self.transport.is_closing():
             return
         request_id = self._create_request_id()
         log_malformed(request_id.decode(), msg)
@@ -293,7 +295,22 @@ class BoundedProtocol(HttpToolsProtocol):
             b"x-request-id: %b\r\nconnection: close\r\n\r\n" % request_id,
         )
         self.transport.write(b"".join(head) + msg.encode("ascii"))
-        self.transport.close()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.close(is_request_read=False)
+
+    def close(self, *, is_request_read: bool) -> None:
+        """Close the connection; if more of the request may come, discard it for a moment first."""
+        if is_request_read:
+            self.transport.close()
+            return
+        # Closing a socket with unread bytes resets it, and the client could lose the response.
+        self._is_parsing = False
+        self._deadline.cancel()
+        self._deadline = self.loop.call_later(LINGER_S, self.transport.abort)
+        self.flow.resume_reading()
+        self.transport.write_eof()
 
     def on_headers_complete(self) -> None:
         """Start a request; one in absolute form, meant for a proxy, gets a path that is unknown."""
@@ -347,7 +364,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Close after this response: the parser leaves what follows to another protocol."""
-        self.cycle.keep_alive, self._is_upgraded = False, True
+        self.cycle.keep_alive = self._is_parsing = False
 
     def _expire(self) -> None:
         """Close the connection, or check again when the current exchange runs out of time."""
