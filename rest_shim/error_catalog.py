@@ -64,7 +64,7 @@ ERROR_MEANINGS = (
         "The claim token was redeemed, or the Idempotency-Key had another body.",
         "Use the key that it gave, or send another Idempotency-Key.",
     ),
-    ErrorMeaning(413, "invalid_parameter", "The body exceeds 1 MiB.", "Send a smaller one."),
+    ErrorMeaning(413, "invalid_parameter", "The body exceeds 64 KiB.", "Send a smaller one."),
     ErrorMeaning(415, "invalid_parameter", "The body is not JSON.", "Send application/json."),
     ErrorMeaning(421, "invalid_parameter", "The Host is foreign.", "Use the service's address."),
     ErrorMeaning(
@@ -135,7 +135,7 @@ UNAVAILABLE = Refusal(
     errors=("unavailable",),
 )
 
-BODY_TOO_LARGE = Refusal("BodyTooLarge", 413, "The body exceeds 1 MiB.")
+BODY_TOO_LARGE = Refusal("BodyTooLarge", 413, "The body exceeds 64 KiB.")
 INVALID_BODY = Refusal("InvalidBody", 400, "Invalid body or field. The message names it.")
 TOO_MANY_ATTEMPTS = Refusal(
     "TooManyAttempts",

@@ -31,9 +31,10 @@ AUTHORITY_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@\[\]\s?#]+)(?::[0-9]{0,5}
 
 
 def parse_host(authority: str) -> str | None:
-    """Return the lower-case host of `host[:port]`, or None if it is malformed."""
+    """Return the lower-case host of `host[:port]` without a final dot, or None if malformed."""
+    # `example.org.` is the absolute form of the same name.
     match = AUTHORITY_PATTERN.fullmatch(authority.lower())
-    return match.group(1) if match else None
+    return match.group(1).removesuffix(".") if match else None
 
 
 class HostOriginMiddleware:
@@ -51,8 +52,14 @@ class HostOriginMiddleware:
         docs: str,
         allowed_hosts: Iterable[str] = (),
         allowed_origins: Iterable[str] = (),
+        allows_own_address: bool = False,
     ) -> None:
+        """Allow local names, the host of `base_url` and the given ones.
+
+        If `allows_own_address`, also allow the IP address that the client connected to.
+        """
         self._app = app
+        self._allows_own_address = allows_own_address
         self._docs = docs
         names = {parse_host(host) for host in (urlsplit(base_url).netloc, *allowed_hosts)}
         self._allowed_hosts = LOCAL_HOSTS | {host for host in names if host}
@@ -75,7 +82,7 @@ class HostOriginMiddleware:
         if (error := _find_framing_error(scope, headers)) is not None:
             return error
         host = headers.get(b"host", b"")
-        if not self._is_allowed_host(host):
+        if not self._is_allowed_host(host) and not self._is_own_address(scope, host):
             quoted = quote_value(host.decode("latin-1"))
             return http_error(
                 421,
@@ -95,6 +102,14 @@ class HostOriginMiddleware:
 
     def _check_host(self, host: bytes) -> bool:
         return parse_host(host.decode("latin-1")) in self._allowed_hosts
+
+    def _is_own_address(self, scope: Scope, host: bytes) -> bool:
+        # A page of another site reaches this port under a name, never under its bare address.
+        if not self._allows_own_address or scope["server"] is None:
+            return False
+        address = scope["server"][0].removeprefix("::ffff:")
+        own = f"[{address}]" if ":" in address else address
+        return parse_host(host.decode("latin-1")) == own
 
     def _is_allowed_origin(self, origin: str) -> bool:
         if origin.lower() in self._allowed_origins:

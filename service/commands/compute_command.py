@@ -29,7 +29,7 @@ from service.config.sources import open_source
 from service.config.stores import open_both
 from service.http.health import Readiness
 from service.http.metrics import Metrics
-from service.http.metrics_server import MetricsServer, open_metrics_listener
+from service.http.metrics_server import open_metrics_server
 from service.processes.executors import find_executors
 from service.processes.memory import limit_malloc_arenas, release_memory
 from service.processes.shutdown import listen_for_shutdown, run_in_background
@@ -64,7 +64,7 @@ async def compute(
     steady_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
-        metrics_server = MetricsServer(stack.enter_context(open_metrics_listener(settings)))
+        metrics_server = stack.enter_context(open_metrics_server(settings))
         market, access = await stack.enter_async_context(open_both(settings))
         # Nothing here uses it, and the operator may restore it meanwhile.
         await access.close()

@@ -27,7 +27,7 @@ from service.config.settings import Settings
 from service.http.app import build_app
 from service.http.listener import open_listener
 from service.http.metrics import Metrics
-from service.http.metrics_server import MetricsServer, open_metrics_listener
+from service.http.metrics_server import open_metrics_server
 from service.http.resources import Resources, build_readiness, open_resources
 from service.http.server import build_server_config, serve_in_background
 from service.processes.memory import limit_malloc_arenas
@@ -58,7 +58,7 @@ async def serve(
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
         listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
-        metrics_server = MetricsServer(stack.enter_context(open_metrics_listener(settings)))
+        metrics_server = stack.enter_context(open_metrics_server(settings))
         resources = await stack.enter_async_context(open_resources(settings, clock))
         metrics = Metrics(TOOLS_BY_NAME)
         with shutdown.cancel_on_request():

@@ -3,11 +3,13 @@
 Lower layers report through callables (`on_call`, `on_run`, ...), so only `service` imports it.
 """
 
+import fcntl
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
@@ -21,6 +23,7 @@ RUN_BUCKETS_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 LAG_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 # The folder in which several processes count together. The library reads it once, at its import.
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+FOLDER_PREFIX = "signals-metrics-"
 
 
 class Metrics:
@@ -111,9 +114,42 @@ class Metrics:
 def open_shared_metrics_folder() -> Iterator[Path]:
     """Create a folder in which all processes started during the block count together."""
     # Files of dead processes stay: every shared metric is a sum, so their counts remain part of it.
-    with TemporaryDirectory(prefix="signals-metrics-") as folder:
-        os.environ[MULTIPROCESS_VARIABLE] = folder
-        try:
-            yield Path(folder)
-        finally:
-            del os.environ[MULTIPROCESS_VARIABLE]
+    remove_abandoned_folders()
+    new_folder = Path(tempfile.mkdtemp(prefix="signals-new-metrics-"))
+    # The kernel releases the lock when this process dies. Only a locked folder gets the final name,
+    # so no other service takes it for an abandoned one.
+    lock = _lock_folder(new_folder)
+    folder = new_folder.rename(
+        new_folder.with_name(new_folder.name.replace("signals-new-metrics-", FOLDER_PREFIX))
+    )
+    os.environ[MULTIPROCESS_VARIABLE] = str(folder)
+    try:
+        yield folder
+    finally:
+        del os.environ[MULTIPROCESS_VARIABLE]
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def remove_abandoned_folders() -> None:
+    """Remove the folders of services that were killed, also of their processes at once."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        # Not ours to open, gone meanwhile, or locked by a service that runs.
+        with suppress(OSError):
+            lock = _lock_folder(folder)
+            try:
+                if os.fstat(lock).st_uid == os.geteuid():
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _lock_folder(folder: Path) -> int:
+    """Lock a folder; return the descriptor that holds the lock. OSError if another one does."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,6 +1,6 @@
 """The operations port: health and metrics for the operator, on a port of its own.
 
-It checks neither Host nor key, so by default it listens only on this machine.
+It checks Host and Origin but no key, so by default it listens only on this machine.
 """
 
 import asyncio
@@ -28,12 +28,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from schemas.version import VERSION
+from service.config.setting_types import split_commas
 from service.config.settings import Settings, SettingsError
 from service.http.health import NO_STORE_HEADERS, Readiness, build_health_routes, is_ready
 from service.http.listener import Listener, open_listener
 from service.http.metrics import Metrics
 from service.http.server import BoundedProtocol, build_server_config, serve_in_background
 from service.processes.shutdown import run_in_background
+from serving.host_origin import HostOriginMiddleware
 from serving.snapshot_cache import Snapshot
 
 LAG_SAMPLE_INTERVAL_S = 0.25
@@ -43,10 +45,15 @@ log = structlog.get_logger("operations")
 
 
 class MetricsServer(NamedTuple):
-    """The operations port of a process, if any; all processes count in `shared_folder`."""
+    """The operations port of a process, if any; all processes count in `shared_folder`.
+
+    The port serves local names, the host of `base_url` and the `allowed_hosts`.
+    """
 
     listener: Listener | None
     shared_folder: Path | None = None
+    base_url: str = "http://localhost"
+    allowed_hosts: tuple[str, ...] = ()
 
     @asynccontextmanager
     async def serve_metrics(self, metrics: Metrics, readiness: Readiness) -> AsyncIterator[None]:
@@ -55,9 +62,24 @@ class MetricsServer(NamedTuple):
             await stack.enter_async_context(run_in_background(sample_loop_lag(metrics.on_lag)))
             if self.listener is not None:
                 app = build_metrics_app(readiness, choose_collector(metrics, self.shared_folder))
+                app.add_middleware(
+                    HostOriginMiddleware,
+                    base_url=self.base_url,
+                    docs=f"{self.base_url}/api/v1",
+                    allowed_hosts=self.allowed_hosts,
+                    allows_own_address=True,
+                )
                 config = build_server_config(app, MetricsProtocol)
                 await stack.enter_async_context(serve_in_background(config, self.listener))
             yield
+
+
+@contextmanager
+def open_metrics_server(settings: Settings) -> Iterator[MetricsServer]:
+    """Open the operations port that the settings describe, for the block."""
+    with open_metrics_listener(settings) as listener:
+        hosts = split_commas(settings.allowed_hosts)
+        yield MetricsServer(listener, None, settings.address, hosts)
 
 
 @contextmanager

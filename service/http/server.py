@@ -1,8 +1,9 @@
 """The HTTP/1.1 server: uvicorn with bounded exchanges, request heads and number of connections.
 
 uvicorn itself waits without end for the rest of a request and for a client that reads no response,
-and accepts a head of any length. tests/service/http/test_uvicorn_internals.py lists every internal
-of uvicorn that this module and the supervisor rely on.
+accepts a head of any length, and parses requests far ahead of its responses.
+tests/service/http/test_uvicorn_internals.py lists every internal of uvicorn that this module and
+the supervisor rely on.
 """
 
 import asyncio
@@ -10,14 +11,16 @@ import os
 import re
 import resource
 from asyncio import Transport
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import copy_context
-from operator import attrgetter
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import uvicorn
+from httptools import HttpParserError
 from starlette.types import Message
 from structlog.contextvars import bind_contextvars
 from uvicorn.protocols.http.httptools_impl import (
@@ -48,9 +51,21 @@ EXCHANGE_TIMEOUT_S = 60.0
 # Descriptors kept for stores, sources and the payment processor.
 RESERVED_DESCRIPTORS = 128
 MAX_CONNECTIONS = 10_000
-# The parser itself has no limit for a request's head.
+# asyncio accepts this many connections before it runs anything else, and takes three more turns to
+# close the connections that they replace.
+MAX_ACCEPTS_PER_TURN = 16
+MAX_UNCOUNTED_CONNECTIONS = 4 * MAX_ACCEPTS_PER_TURN
+# The parser itself has no limits for a request's head. A header takes about 150 bytes of memory
+# besides its text.
 MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 1000
+END_OF_HEAD = b"\r\n\r\n"
+HEAD_TOO_LONG = "The head of the request is too long."
+# asyncio would read 256 KiB at once, four times as much as a head or a body can have.
+READ_BYTES = 16 * 1024
 GRACEFUL_SHUTDOWN_S = 3
+# Time for a client to read a refusal and close, while the rest of its request is discarded.
+LINGER_S = 2.0
 # An id that a client may give its request; it is written to logs, headers and JSON unescaped.
 REQUEST_ID_PATTERN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -60,7 +75,8 @@ def calculate_max_connections() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
-    return max(1, min(MAX_CONNECTIONS, soft - RESERVED_DESCRIPTORS))
+    usable = soft - RESERVED_DESCRIPTORS - MAX_UNCOUNTED_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, usable))
 
 
 class ServerConfig(uvicorn.Config):
@@ -160,7 +176,7 @@ class DirectExchange:
         self._write([b"".join(head), *(() if cycle.scope["method"] == "HEAD" else parts)])
         cycle.message_event.set()
         if not cycle.keep_alive:
-            connection.transport.close()
+            connection.close(is_request_read=not cycle.more_body)
         cycle.on_response()
         return True
 
@@ -183,39 +199,44 @@ class BoundedProtocol(HttpToolsProtocol):
     """A connection that ends if one exchange, from its wait to its response, takes too long.
 
     If there are too many connections, the one whose exchange has lasted longest is closed for the
-    newest, so idle clients cannot keep others out.
+    newest, so idle clients cannot keep others out. A request is parsed only after the response to
+    the previous one, so a client that sends many at once and reads nothing takes little memory.
     """
 
     exchange_s = EXCHANGE_TIMEOUT_S
     config: ServerConfig
     max_connections = staticmethod(calculate_max_connections)
     logs_every_request = False
-    _awaits_head = True
-    _head_count = _head_bytes = _request_count = 0
+    _awaits_head = _is_parsing = True
+    _step_count = _head_bytes = _body_bytes = _request_count = 0
+    _unparsed = _part_end = b""
+
+    def __init__(self, *args: Any, waiting: "WaitingConnections", **named: Any) -> None:
+        """Join the connections of a server, which share `waiting`."""
+        super().__init__(*args, **named)
+        self._waiting = waiting
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Accept a connection; if there are too many, close the one that has waited longest."""
         super().connection_made(transport)
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         self._id_prefix = os.urandom(8).hex().encode()
         # Read once per connection: per request it would cost more than the rest of the logging.
         self.logs_every_request = is_every_request_logged()
         self.exchange_began_at = self.loop.time()
         self._deadline = self.loop.call_later(self.exchange_s, self._expire)
-        open_connections = [
-            connection for connection in self.connections if not connection.transport.is_closing()
-        ]
-        if len(open_connections) > self.max_connections():
-            min(open_connections, key=attrgetter("exchange_began_at")).transport.abort()
+        self._waiting[self] = None
+        if len(self._waiting) > self.max_connections():
+            self._waiting.popitem(last=False)[0].transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the deadline, and log a request that is in progress."""
         self._deadline.cancel()
+        self._waiting.pop(self, None)
         if self.cycle is not None and not self.cycle.response_complete:
             scope: Any = self.cycle.scope
-            exchange: DirectExchange | None = scope.get(EXCHANGE_KEY)
-            # A request that waits for the response of another one has not begun.
-            if exchange is not None:
-                exchange.abandon()
+            exchange: DirectExchange = scope[EXCHANGE_KEY]
+            exchange.abandon()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
@@ -224,22 +245,57 @@ class BoundedProtocol(HttpToolsProtocol):
         self.exchange_began_at = self.loop.time()
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
-            self.flow.resume_reading()
-            if self.pipeline:
-                self._start_asgi_task(*self.pipeline.pop())
+            self._waiting.move_to_end(self)
+            self._parse(self._unparsed)
+            if not self._unparsed:
+                self.flow.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data; refuse a head that is too long, which the parser would not."""
-        awaited_head, previous_head_count = self._awaits_head, self._head_count
+        """Parse the data up to the end of a request that has no response yet."""
+        self._parse(self._unparsed + data if self._unparsed else data)
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser part by part; stop reading while the next request has to wait."""
+        start = 0
+        while start < len(data) and self._is_ready_to_parse():
+            end = start + self._measure_part(data, start)
+            self._feed(data[start:end])
+            start = end
+        self._unparsed = data[start:] if self._is_parsing else b""
+        if self._unparsed:
+            self.flow.pause_reading()
+
+    def _is_ready_to_parse(self) -> bool:
+        if not self._is_parsing or self.transport.is_closing():
+            return False
+        return not self._awaits_head or self.cycle is None or self.cycle.response_complete
+
+    def _measure_part(self, data: bytes, start: int) -> int:
+        """Return the size of a part that contains no end of a request, except as its last byte."""
+        # The parser does not report at which byte a request ended, and the next one begins there.
+        if self._body_bytes:
+            return min(len(data) - start, self._body_bytes)
+        # Chunks end with the same bytes as a head. These may have arrived in two pieces.
+        end = (self._part_end + data[start:]).find(END_OF_HEAD)
+        size = len(data) - start if end < 0 else end + len(END_OF_HEAD) - len(self._part_end)
+        return min(size, MAX_HEAD_BYTES - self._head_bytes)
+
+    def _feed(self, data: bytes) -> None:
+        """Parse a part; refuse a head that is too long, and trailers or a chunk's head."""
+        # The parser itself accepts all of them at any length.
+        previous_step_count = self._step_count
+        self._body_bytes = max(0, self._body_bytes - len(data))
+        part_end = (self._part_end + data[-4:])[-4:]
+        self._part_end = b"" if part_end == END_OF_HEAD else part_end[-3:]
         super().data_received(data)
-        is_head = awaited_head and previous_head_count == self._head_count
+        is_head = previous_step_count == self._step_count
         self._head_bytes = self._head_bytes + len(data) if is_head else 0
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self.send_400_response("The head of the request is too long.")
+        if self._head_bytes >= MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
+            self.send_400_response(HEAD_TOO_LONG)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse bytes that are not a request, log the refusal and close the connection."""
-        if self.transport.is_closing():
+        if not self._is_parsing or self.transport.is_closing():
             return
         request_id = self._create_request_id()
         log_malformed(request_id.decode(), msg)
@@ -250,18 +306,44 @@ class BoundedProtocol(HttpToolsProtocol):
             b"x-request-id: %b\r\nconnection: close\r\n\r\n" % request_id,
         )
         self.transport.write(b"".join(head) + msg.encode("ascii"))
-        self.transport.close()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.close(is_request_read=False)
+
+    def close(self, *, is_request_read: bool) -> None:
+        """Close the connection; if more of the request may come, discard it for a moment first."""
+        if is_request_read:
+            self.transport.close()
+            return
+        # Closing a socket with unread bytes resets it, and the client could lose the response.
+        self._is_parsing = False
+        self._deadline.cancel()
+        self._deadline = self.loop.call_later(LINGER_S, self.transport.abort)
+        self.flow.resume_reading()
+        self.transport.write_eof()
 
     def on_headers_complete(self) -> None:
         """Start a request; one in absolute form, meant for a proxy, gets a path that is unknown."""
-        self._head_count, self._awaits_head = self._head_count + 1, False
+        if len(self.headers) > MAX_HEADERS:
+            self.send_400_response(HEAD_TOO_LONG)
+            raise HttpParserError(HEAD_TOO_LONG)
+        self._step_count, self._awaits_head = self._step_count + 1, False
         if not self.url.startswith(b"/"):
             self.url = b"/" + self.url
         super().on_headers_complete()
+        scope: Any = self.cycle.scope
+        length = read_headers(scope).get(b"content-length", b"")
+        self._body_bytes = int(length[:20]) if length.isdigit() else 0
+
+    def on_body(self, body: bytes) -> None:
+        """Note that the parser is past a head."""
+        self._step_count += 1
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Wait for the next head."""
-        self._awaits_head = True
+        self._step_count, self._awaits_head, self._body_bytes = self._step_count + 1, True, 0
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -293,7 +375,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Close after this response: the parser leaves what follows to another protocol."""
-        self.cycle.keep_alive = False
+        self.cycle.keep_alive = self._is_parsing = False
 
     def _expire(self) -> None:
         """Close the connection, or check again when the current exchange runs out of time."""
@@ -304,6 +386,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(remaining_s, self._expire)
 
 
+# The connections of a server, by how long their exchange has lasted; the longest is first.
+WaitingConnections = OrderedDict[BoundedProtocol, None]
+
+
 def build_server_config(
     app: Any, protocol: type[BoundedProtocol] = BoundedProtocol
 ) -> ServerConfig:
@@ -312,7 +398,8 @@ def build_server_config(
     # `DirectExchange` writes past its transport, and uvloop gained nothing for tool calls.
     return ServerConfig(
         app,
-        http=protocol,
+        http=partial(protocol, waiting=WaitingConnections()),  # type: ignore[arg-type]
+        backlog=MAX_ACCEPTS_PER_TURN,
         loop="asyncio",
         ws="none",
         lifespan="off",

@@ -4,10 +4,11 @@
 """
 
 import asyncio
+import shutil
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from signal import SIG_BLOCK, SIG_SETMASK, SIGHUP, SIGINT, pthread_sigmask
 
@@ -132,6 +133,11 @@ def _run_process(
         # Pickling drops the traceback, so it travels to the parent as a note.
         error.add_note("".join(traceback.format_tb(error.__traceback__)))
         _send_to_parent(parent, error)
+    # A supervisor that was killed cannot remove the folder.
+    supervisor = parent_process()
+    is_orphan = supervisor is not None and not supervisor.is_alive()
+    if is_orphan and metrics_server.shared_folder is not None:
+        shutil.rmtree(metrics_server.shared_folder, ignore_errors=True)
 
 
 async def _run_until_stopped(

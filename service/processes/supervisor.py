@@ -19,7 +19,7 @@ from service.commands.serve import build_welcome, check_billing
 from service.config.settings import Settings
 from service.http.listener import open_listener
 from service.http.metrics import open_shared_metrics_folder
-from service.http.metrics_server import MetricsServer, open_metrics_listener
+from service.http.metrics_server import MetricsServer, open_metrics_server
 from service.http.resources import open_resources
 from service.http.server import build_server_config
 from service.processes.compute_process import ComputeProcess, block_terminal_signals
@@ -72,12 +72,12 @@ async def serve_with_workers(
 def open_shared_metrics_server(settings: Settings) -> Iterator[MetricsServer]:
     """Open the operations port for the compute process, which reports for all processes."""
     # The compute process has an event loop and both stores open; the supervisor has neither.
-    with open_metrics_listener(settings) as listener:
-        if listener is None:
-            yield MetricsServer(None)
+    with open_metrics_server(settings) as server:
+        if server.listener is None:
+            yield server
             return
         with open_shared_metrics_folder() as folder:
-            yield MetricsServer(listener, folder)
+            yield server._replace(shared_folder=folder)
 
 
 class Supervisor(Multiprocess):

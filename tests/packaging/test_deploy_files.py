@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from service.config.setting_types import split_commas
 from service.config.settings import PREFIX, Settings
 from tests.service.http.test_metrics_server import operating
 from tests.support.signals_command import ROOT
@@ -101,6 +102,10 @@ def test_compose_confines_the_service_and_mounts_files_that_exist() -> None:
     assert services["signals"]["read_only"] is True
     assert services["signals"]["cap_drop"] == ["ALL"]
     assert "profiles" not in services["signals"]
+    # Prometheus calls the operations port by the name that its configuration has.
+    [target] = re.findall(r'targets: \["(\w+):9464"\]', (DEPLOY / "prometheus.yml").read_text())
+    hosts = services["signals"]["environment"]["SIGNALS_ALLOWED_HOSTS"]
+    assert split_commas(hosts.replace("${SIGNALS_ALLOWED_HOSTS:-}", "")) == (target,)
     profiles = {name: service.get("profiles") for name, service in services.items()}
     del profiles["signals"]
     assert profiles == {"postgres": ["postgres"], "caddy": ["tls"], "prometheus": ["monitoring"]}

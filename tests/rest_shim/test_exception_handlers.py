@@ -238,7 +238,7 @@ async def test_status_and_error_together_identify_the_cause(served, tmp_path, mo
         await client.put("/api/v1/state"),
         await client.post("/api/v1/mcp", content=b"{}", headers={"accept": "text/html"}),
         await client.post(claim, json=token),
-        await client.post("/api/v1/mcp", content=b" " * ((1 << 20) + 1)),
+        await client.post("/api/v1/mcp", content=b" " * ((64 << 10) + 1)),
         await client.post("/api/v1/mcp", content=b"{}", headers={"content-type": "text/plain"}),
         await client.get("/api/v1/state", headers={"host": "evil.example"}),
         [await failing(served, scarce, "GET", "/api/v1/state") for _ in range(2)][1],
@@ -412,7 +412,7 @@ async def test_a_failure_outside_of_every_route_has_the_error_body_too(served):
     [
         ({"accept": "text/html"}, b"{}", 406),
         ({"content-type": "text/plain"}, b"{}", 415),
-        ({}, b" " * ((1 << 20) + 1), 413),
+        ({}, b" " * ((64 << 10) + 1), 413),
     ],
 )
 async def test_an_http_error_of_the_mcp_endpoint_has_the_error_body(served, headers, body, status):

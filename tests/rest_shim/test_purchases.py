@@ -461,14 +461,14 @@ async def test_an_unknown_token_is_404_a_longer_one_400_and_the_largest_body_acc
 ) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(17):
-            yield b" " * (1 << 16)
+            yield b" " * (1 << 12)
 
     for token, status in ((UNKNOWN, 404), (f"{UNKNOWN}A", 400), ("x", 400)):
         response = await served.client.post(CLAIM, json={"claim_token": token})
         assert response.status_code == status
         document.check_response("POST", CLAIM, response)
     for path in ROUTES:
-        fitting = json.dumps(GOOD[path]).encode().ljust(1 << 20)
+        fitting = json.dumps(GOOD[path]).encode().ljust(64 << 10)
         assert (await served.client.post(path, content=fitting)).status_code in (201, 404)
         for content in (fitting + b" ", chunks()):
             response = await served.client.post(path, content=content)

@@ -1,15 +1,22 @@
 """Slow, idle and too many clients are disconnected, and other clients are still served."""
 
 import asyncio
+import os
 import re
+import resource
+import socket
+import tracemalloc
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
+import structlog
 
-from service.http.server import BoundedProtocol
+from service.http.listener import open_listener
+from service.http.server import READ_BYTES, RESERVED_DESCRIPTORS, BoundedProtocol
+from serving.http import MAX_BODY_BYTES
 from tests.security.wire import (
     HOST,
     LAST,
@@ -189,3 +196,146 @@ async def crowded(address: str, idle: int) -> None:
         async with httpx.AsyncClient(base_url=address) as client:
             ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
             assert (await client.post("/api/v1/mcp", json=ping)).json()["result"] == {}
+
+
+def test_a_listener_without_files_refuses_with_one_line():
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open_listener("127.0.0.1", 0) as listener, ExitStack() as opened:
+        listener.setblocking(False)
+        clients = [
+            opened.enter_context(socket.create_connection(listener.getsockname())) for _ in range(9)
+        ]
+        next_file = os.dup(0)
+        os.close(next_file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_file, limits[1]))
+        try:
+            with structlog.testing.capture_logs() as logged:
+                for _ in clients:
+                    with pytest.raises(BlockingIOError):
+                        listener.accept()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert [client.recv(1) for client in clients] == [b""] * 9
+        assert [event["event"] for event in logged] == ["connections_refused"]
+        opened.enter_context(socket.create_connection(listener.getsockname()))
+        listener.setblocking(True)
+        opened.enter_context(listener.accept()[0])
+
+
+async def test_a_response_that_nobody_reads_counts_as_a_connection(served: RunningService):
+    with open_loopback_socket() as bound, ExitStack() as opened:
+        # Small buffers keep the end of a response within the service.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        async with run_app(served.app, bound, Crowded):
+            clients = []
+            for _ in range(6):
+                client = opened.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(client, bound.getsockname())
+                client.send(GET + b"Connection: close\r\n\r\n")
+                assert (await served.client.get("/api/v1")).status_code == 200
+                clients.append(client)
+            received = [await receive_all(client) for client in clients]
+    is_complete = [parse_statuses(part) == [200] and part.endswith(b"}") for part in received]
+    assert is_complete == [False] * 3 + [True] * 3
+
+
+async def receive_all(client: socket.socket) -> bytes:
+    """Read until the service closes or aborts the connection."""
+    received = bytearray()
+    with suppress(ConnectionError):
+        async with asyncio.timeout(WITHIN_S):
+            while part := await asyncio.get_running_loop().sock_recv(client, 65_536):
+                received += part
+    return bytes(received)
+
+
+class Watched(BoundedProtocol):
+    """The service's protocol, which keeps its connections for a test."""
+
+    opened: list["Watched"]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.opened.append(self)
+
+
+def held_bytes(connection: Watched) -> int:
+    """Return the bytes of requests that a connection holds, parsed or not."""
+    cycle = connection.cycle
+    return len(connection._unparsed) + (0 if cycle is None else len(cycle.body))
+
+
+async def test_requests_are_not_parsed_ahead_of_responses(served: RunningService):
+    Watched.opened = []
+    async with served_by(served, Watched) as address, open_raw_connection(address) as opened:
+        _, writer = opened
+        writer.transport.pause_reading()
+        writer.write((GET + b"\r\n") * 5000)
+        for _ in range(100):
+            assert (await served.client.get("/api/v1")).status_code == 200
+        [connection] = Watched.opened
+        assert not connection.pipeline
+        assert 0 < held_bytes(connection) <= 2 * READ_BYTES
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
+async def test_a_stalled_body_holds_little_memory(served: RunningService, is_chunked: bool):
+    count, body = 60, b"x" * (MAX_BODY_BYTES - 1)
+    framing = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % MAX_BODY_BYTES
+    length = b"Content-Length: %d\r\n\r\n" % MAX_BODY_BYTES
+    async with AsyncExitStack() as opened:
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for _ in range(count):
+                connection = open_raw_connection(served.base_url)
+                _, writer = await opened.enter_async_context(connection)
+                writer.write(POST + (framing if is_chunked else length) + body)
+                await writer.drain()
+            for _ in range(20):
+                assert (await served.client.get("/api/v1")).status_code == 200
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    # The clients of this process are measured too.
+    assert held - before < count * 140_000
+
+
+@pytest.mark.clause("monitoring")
+@pytest.mark.parametrize("burst", [3000])
+def test_a_burst_of_connections_leaves_files_to_the_stores_and_the_log(tmp_path: Path, burst: int):
+    port, bars = find_free_port(), write_bars(tmp_path / "bars")
+    limited = ["sh", "-c", 'ulimit -n 1024; exec "$@"', "sh", *COMMAND, "serve"]
+    env = build_environment(tmp_path, port=port, source=f"files:{bars}")
+    process = RunningCommand.start(tmp_path, *limited, env=env)
+    try:
+        process.wait_for_line("Register with")
+        files = f"/proc/{process.process.pid}/fd"
+        idle_files = len(os.listdir(files))
+        most = asyncio.run(open_burst(int(port), burst, files))
+        assert most - idle_files <= 1024 - RESERVED_DESCRIPTORS
+        assert process.stop() == 0
+        assert len("".join(process.printed)) < 10_000
+    finally:
+        process.kill()
+
+
+async def open_burst(port: int, burst: int, files: str) -> int:
+    """Open many connections at once and send requests meanwhile; return the most open files."""
+    most, api_key = 0, {"X-Api-Key": "ek_" + "A" * 43}
+    with ExitStack() as opened:
+        for number in range(burst):
+            client = opened.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", port))
+            if number % 500 == 499:
+                most = max(most, len(os.listdir(files)))
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            for path, status in (("/healthz", 200), ("/readyz", 200), ("/api/v1/usage", 401)):
+                answer = await client.get(path, headers=api_key, timeout=WITHIN_S)
+                assert answer.status_code == status
+                most = max(most, len(os.listdir(files)))
+    return most

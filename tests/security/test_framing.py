@@ -5,7 +5,16 @@ import json
 
 import pytest
 
-from tests.security.wire import HOST, LAST, exchange_bytes, parse_statuses
+from service.http.server import MAX_HEAD_BYTES
+from serving.http import read_headers
+from tests.security.wire import (
+    HOST,
+    LAST,
+    exchange_bytes,
+    open_raw_connection,
+    parse_statuses,
+    read_until_closed,
+)
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
 
@@ -133,3 +142,93 @@ async def test_a_compressed_body_is_never_inflated(served: RunningService):
             "/api/v1/access/checkout", content=body, headers={"Content-Encoding": encoding}
         )
         assert (refused.status_code, refused.json()["error"]) == (400, "invalid_parameter")
+
+
+def build_head(size: int) -> bytes:
+    """Return a GET request whose head has a size."""
+    start, end = b"GET /api/v1/signals/sample HTTP/1.1\r\n" + HOST + b"X-Pad: ", b"\r\n\r\n"
+    return start + b"a" * (size - len(start) - len(end)) + end
+
+
+PREVIOUS = {
+    "first": b"",
+    "after a GET": b"GET /api/v1 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "after a body": POST + b"Content-Length: 44\r\n\r\n" + PING + b"\r\n\r\n",
+    "after chunks": CHUNKED + b"28\r\n%s\r\n0\r\n\r\n" % PING,
+    "after trailers": CHUNKED + b"28\r\n%s\r\n0\r\nX-A: b\r\n\r\n" % PING,
+}
+
+
+async def send_in_pieces(base_url: str, sent: bytes, ends: list[int]) -> list[int]:
+    """Send bytes in pieces that the service reads one by one; return the statuses."""
+    async with open_raw_connection(base_url) as (reader, writer):
+        starts = [0, *ends]
+        for start, end in zip(starts, [*ends, len(sent)], strict=True):
+            writer.write(sent[start:end])
+            # Another exchange with the same event loop, so that the piece has been read.
+            await exchange_bytes(base_url, LAST)
+        return parse_statuses(await read_until_closed(reader))
+
+
+@pytest.mark.parametrize("previous", PREVIOUS.values(), ids=PREVIOUS)
+@pytest.mark.parametrize("split", ["whole", "middle", "boundary", "last byte"])
+async def test_a_head_of_64_kib_is_served_and_a_longer_one_refused(
+    served: RunningService, previous: bytes, split: str
+):
+    before = [200] if previous else []
+    for size, expected in ((MAX_HEAD_BYTES, [200, 200]), (MAX_HEAD_BYTES + 1, [400])):
+        sent = previous + build_head(size)
+        ends = {
+            "whole": [],
+            "middle": [len(previous) + 9, len(previous) + 30_000],
+            "boundary": [len(previous) - 1, len(previous) + 1] if previous else [1],
+            "last byte": [len(sent) - 1],
+        }[split]
+        assert await send_in_pieces(served.base_url, sent + LAST, ends) == before + expected
+
+
+MANY = b"ab:\r\n" * 5000
+ENDLESS = {
+    "trailers": CHUNKED + b"28\r\n%s\r\n0\r\n" % PING + MANY,
+    "a trailer": CHUNKED + b"28\r\n%s\r\n0\r\nX-A: " % PING + b"a" * 2 * MAX_HEAD_BYTES,
+    "an extension of a chunk": CHUNKED + b"28;" + b"a" * 2 * MAX_HEAD_BYTES,
+    "headers": POST + MANY,
+    "headers with an end": POST + MANY + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", ENDLESS.values(), ids=ENDLESS)
+async def test_many_headers_and_endless_trailers_are_refused(served: RunningService, sent: bytes):
+    assert parse_statuses(await exchange_bytes(served.base_url, sent))[-1:] == [400]
+
+
+async def test_malformed_bytes_after_a_request_are_refused_after_its_response(
+    served: RunningService,
+):
+    received = await exchange_bytes(
+        served.base_url, b"GET /api/v1 HTTP/1.1\r\n" + HOST + b"\r\nnonsense\r\n\r\n"
+    )
+    assert parse_statuses(received) == [200, 400]
+
+
+def test_repeated_headers_are_joined_in_their_order():
+    headers = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"a", b"4")]
+    assert read_headers({"headers": headers}) == {b"a": b"1, 3, 4", b"b": b"2"}
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks", "no host"])
+async def test_a_refusal_reaches_a_client_that_sends_its_whole_body_first(
+    served: RunningService, framing: str
+):
+    body = b"x" * (4 << 20)
+    head = POST + b"Connection: close\r\n"
+    sent = {
+        "length": head + b"Content-Length: %d\r\n\r\n" % len(body) + body,
+        "chunks": head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(body) + body,
+        "no host": b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body,
+    }[framing]
+    async with open_raw_connection(served.base_url) as (reader, writer):
+        writer.write(sent)
+        await writer.drain()
+        expected = 400 if framing == "no host" else 413
+        assert parse_statuses(await read_until_closed(reader)) == [expected]

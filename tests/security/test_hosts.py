@@ -18,19 +18,34 @@ PAGES = [
 ]
 PROBES = [("GET", "/healthz"), ("GET", "/readyz")]
 FOREIGN_HOSTS = [
-    *("localhost.", "localhost.:80", "127.1", "127.0.0.2", "0.0.0.0", "2130706433", "0x7f.0.0.1"),
+    *(
+        "localhost..",
+        "localhost.evil",
+        ".",
+        ".:80",
+        "127.1",
+        "127.0.0.2",
+        "0.0.0.0",
+        "2130706433",
+        "0x7f.0.0.1",
+    ),
     *("[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]", "[::1", "::1", "[::1]evil.example", "[]"),
     *("", ":80", "localhost:80:80", "localhost:999999", "localhost:x", "localhost,evil.example"),
     *("localhost evil.example", "localhost/", "localhost?", "localhost#", "evil.example:8000"),
     *("localhost\\evil.example", "localhost%00", "%6cocalhost", "http://localhost", "l\xf6calhost"),
 ]
 FOREIGN_ORIGINS = [
-    *("http://localhost.evil.example", "http://localhost@evil.example", "http://localhost."),
+    *("http://localhost.evil.example", "http://localhost@evil.example", "http://localhost.."),
     *("http://evil.example#localhost", "http://evil.example/localhost", "http://localhost/path"),
     *("", "null", "localhost", "//localhost", "http:localhost", "http://", "ftp://localhost"),
     *("chrome-extension://localhost", "http://localhost http://evil.example", "http://[::1"),
 ]
-OUR_ORIGINS = ["HTTPS://LOCALHOST:3000", "http://[::1]:3000", "http://127.0.0.1"]
+OUR_ORIGINS = [
+    "HTTPS://LOCALHOST:3000",
+    "http://localhost.:3000",
+    "http://[::1]:3000",
+    "http://127.0.0.1",
+]
 
 
 def get(
@@ -46,7 +61,13 @@ async def test_a_host_that_only_looks_like_ours_is_refused(served: RunningServic
     assert parse_statuses(await exchange_bytes(served.base_url, get(line) + LAST)) == [421, 200]
 
 
-@pytest.mark.parametrize("host", [b"localhost", b"LocalHost:1", b"127.0.0.1:", b"[::1]:8000"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(b"localhost", b"LocalHost:1", b"127.0.0.1:", b"[::1]:8000"),
+        *(b"localhost.", b"LOCALHOST.:80"),
+    ],
+)
 async def test_our_own_host_is_served_in_each_of_its_spellings(served: RunningService, host: bytes):
     sent = get(b"Host: %s\r\n" % host) + LAST
     assert parse_statuses(await exchange_bytes(served.base_url, sent)) == [200, 200]

@@ -35,7 +35,7 @@ def test_every_security_test_is_named():
 def test_the_figures_of_the_page_match_the_code():
     assert f"within {EXCHANGE_TIMEOUT_S:.0f} seconds" in PAGE
     assert f"{RESERVED_DESCRIPTORS} files are reserved" in PAGE
-    assert f"over {MAX_BODY_BYTES >> 20} MiB" in PAGE
+    assert f"over {MAX_BODY_BYTES >> 10} KiB" in PAGE
 
 
 def test_the_readme_links_the_page():

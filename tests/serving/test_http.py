@@ -80,16 +80,20 @@ async def test_a_content_type_that_is_not_json_is_refused(served, content_type, 
     assert response.status_code == status
 
 
-async def test_a_body_over_one_mebibyte_is_refused_also_in_chunks(served):
-    async def chunks():
-        for _ in range(32):
-            yield b" " * 65_536
+async def test_a_body_over_64_kib_is_refused_also_in_chunks(served):
+    async def split(body):
+        for start in range(0, len(body), 4096):
+            yield body[start : start + 4096]
 
-    whole = await served.post_mcp(b" " * (2 << 20))
-    chunked = await served.client.post("/api/v1/mcp", content=chunks())
-    assert (whole.status_code, chunked.status_code) == (413, 413)
-    body = json.dumps(PING).encode()
-    assert (await served.post_mcp(body + b" " * ((1 << 20) - len(body)))).status_code == 200
+    fitting = json.dumps(PING).encode().ljust(64 << 10)
+    for body, status in ((fitting, 200), (fitting + b" ", 413), (b" " * (2 << 20), 413)):
+        for content in (body, split(body)):
+            answer = await served.client.post(
+                "/api/v1/mcp", content=content, headers={"Content-Type": "application/json"}
+            )
+            assert answer.status_code == status
+            if status == 413:
+                assert "64 KiB" in answer.json()["message"]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,11 @@ async def test_oauth_discovery_is_a_plain_404(served):
         ({"host": "signals.example"}, 200),
         ({"host": "signals.example:8443"}, 200),
         ({"host": "inner.example"}, 200),
+        ({"host": "signals.example."}, 200),
+        ({"host": "inner.example.:8443"}, 200),
         ({"host": "other.example"}, 421),
+        ({"host": "other.example."}, 421),
+        ({"host": "inner.example", "origin": "https://signals.example."}, 200),
         ({"host": "inner.example", "origin": "https://app.example"}, 200),
         ({"host": "inner.example", "origin": "http://app.example"}, 403),
         ({"host": "inner.example", "origin": "https://signals.example"}, 200),

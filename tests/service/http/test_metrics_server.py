@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import socket
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,12 +25,14 @@ from service.http.metrics_server import (
     MAX_METRICS_CONNECTIONS,
     MetricsServer,
     open_metrics_listener,
+    open_metrics_server,
     sample_loop_lag,
 )
 from service.processes.shutdown import run_in_background
 from serving.snapshot_cache import SnapshotCache
 from tests.support.bad_inputs import STATE
 from tests.support.running_service import RunningService, run_service
+from tests.support.signals_command import find_free_port
 from tools.example_market import HOUR_MS, NOON, make_coverage
 
 pytestmark = pytest.mark.clause("monitoring")
@@ -166,17 +169,54 @@ async def test_a_scraper_gets_the_format_that_it_accepts(operated_service: Opera
     assert newer.text.endswith("# EOF\n")
 
 
-async def test_the_port_has_health_and_metrics_for_any_host_and_nothing_else(
-    operated_service: Operated,
-):
+async def test_the_port_has_health_and_metrics_and_nothing_else(operated_service: Operated):
     for path in ("/healthz", "/readyz", "/metrics"):
         for method in ("GET", "HEAD"):
-            answer = await operated_service.client.request(
-                method, path, headers={"Host": "10.0.0.7"}
-            )
+            answer = await operated_service.client.request(method, path)
             assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
     for path in ("/", "/api/v1", "/api/v1/mcp", "/metrics/", "/web/page.css"):
         assert (await operated_service.client.get(path)).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/nothing"])
+async def test_the_port_refuses_names_that_are_not_ours(operated_service: Operated, path: str):
+    for name, value, status in (
+        ("Host", "evil.example", 421),
+        ("Host", "10.0.0.7", 421),
+        ("Origin", "https://evil.example", 403),
+    ):
+        answer = await operated_service.client.get(path, headers={name: value})
+        assert (answer.status_code, answer.headers["cache-control"]) == (status, "no-store")
+        assert answer.json()["error"] == "invalid_parameter"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *(("localhost", 200), ("127.0.0.1:9464", 200), ("[::1]", 200), ("127.0.0.2:9464", 200)),
+        *(("signals:9464", 200), ("signals.example", 200), ("127.0.0.3", 421), ("other", 421)),
+    ],
+)
+async def test_the_port_serves_the_called_address_and_configured_names(
+    operated_service: Operated, host: str, status: int
+):
+    settings = Settings.read(
+        {
+            "SIGNALS_METRICS_HOST": "0.0.0.0",
+            "SIGNALS_METRICS_PORT": find_free_port(),
+            "SIGNALS_BASE_URL": "https://signals.example",
+            "SIGNALS_ALLOWED_HOSTS": "signals",
+        }
+    )
+    served = operated_service.served
+    readiness = Readiness(SnapshotCache(served.market), served.access, served.clock)
+    with open_metrics_server(settings) as server:
+        async with (
+            server.serve_metrics(Metrics(TOOLS_BY_NAME), readiness),
+            httpx.AsyncClient() as c,
+        ):
+            url = f"http://127.0.0.2:{settings.metrics_port}/metrics"
+            assert (await c.get(url, headers={"Host": host})).status_code == status
 
 
 async def test_many_connections_to_it_close_only_each_other(operated_service: Operated):
@@ -238,3 +278,24 @@ def test_the_shared_folder_is_deleted_at_the_end(monkeypatch: pytest.MonkeyPatch
         (folder / "counter_1.db").touch()
     assert not folder.exists()
     assert MULTIPROCESS_VARIABLE not in os.environ
+
+
+def test_folders_of_killed_services_are_removed_and_others_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.delenv(MULTIPROCESS_VARIABLE, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    abandoned, other = tmp_path / "signals-metrics-1", tmp_path / "other"
+    link, aimed = tmp_path / "signals-metrics-2", tmp_path / "aimed"
+    for folder in (abandoned, other, aimed):
+        folder.mkdir()
+        (folder / "counter_1.db").touch()
+    link.symlink_to(aimed)
+    with open_shared_metrics_folder() as first:
+        monkeypatch.delenv(MULTIPROCESS_VARIABLE)
+        with open_shared_metrics_folder() as second:
+            assert {path for path in tmp_path.iterdir() if path.is_dir()} == {
+                *(first, second, other, link, aimed)
+            }
+            assert (aimed / "counter_1.db").exists()
+        monkeypatch.setenv(MULTIPROCESS_VARIABLE, str(first))

@@ -5,6 +5,7 @@ two modules, then write the new digest and move the bound on uvicorn in pyprojec
 """
 
 import ast
+import asyncio
 import inspect
 import re
 import tomllib
@@ -56,6 +57,7 @@ DIGESTS: dict[type, dict[str, str]] = {
     },
     FlowControl: {
         "__init__": "0152d94a040758b5",
+        "pause_reading": "7c27388bb984e9ed",
         "resume_reading": "a0429d30857e8488",
         "pause_writing": "93d4a08a9f2da9d6",
         "resume_writing": "a343e8b0baf08901",
@@ -92,11 +94,11 @@ DIGESTS: dict[type, dict[str, str]] = {
 }
 # The attributes that our code reads or sets, by the class whose instances have them.
 ATTRIBUTES: dict[type, str] = {
-    HttpToolsProtocol: "connections cycle flow loop pipeline server_state transport url",
+    HttpToolsProtocol: "cycle flow headers loop server_state transport url",
     RequestResponseCycle: "body default_headers disconnected keep_alive message_event more_body"
     " on_response response_complete response_started scope transport",
     FlowControl: "write_paused",
-    ServerState: "connections total_requests",
+    ServerState: "total_requests",
     uvicorn.Server: "should_exit",
     uvicorn.Config: "backlog lifespan timeout_worker_healthcheck workers",
     Multiprocess: "processes should_exit",
@@ -132,6 +134,12 @@ def test_an_internal_has_the_source_that_we_tested(owner: type, name: str) -> No
 @pytest.mark.parametrize("owner", ATTRIBUTES)
 def test_the_attributes_that_we_use_exist(owner: type) -> None:
     assert set(ATTRIBUTES[owner].split()) <= list_members(owner)
+
+
+def test_a_transport_reads_as_much_as_it_is_told() -> None:
+    transport = asyncio.selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
+    assert transport.max_size > server.READ_BYTES
+    assert "recv(self.max_size)" in inspect.getsource(transport)
 
 
 def test_status_lines_are_bytes_by_status() -> None:

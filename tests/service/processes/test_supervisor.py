@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ import pytest
 
 from service.config.settings import Settings
 from service.http.listener import open_listener
+from service.http.metrics import MULTIPROCESS_VARIABLE
 from service.processes.supervisor import build_worker_config
 from service.processes.worker import Worker
 from tests.end_to_end.test_counted_calls import Connection, connected, stored
@@ -321,10 +323,12 @@ def test_one_scrape_includes_all_processes_and_dead_ones(service: Service) -> No
     ],
 )
 def test_no_process_is_left_however_it_ends(folder: Path, number: int) -> None:
-    # SIGKILL would leave the folder of its metrics.
-    with serving(folder, metrics_port="0") as service:
+    with serving(folder) as service:
         process, children = service.running, service.children
         assert len(children) == 3
+        environment = Path(f"/proc/{service.workers[0]}/environ").read_text()
+        [metrics] = re.findall(rf"{MULTIPROCESS_VARIABLE}=([^\0]+)", environment)
+        assert list(Path(metrics).glob("*.db"))
         if number in (signal.SIGINT, signal.SIGHUP):
             # A terminal signals its whole process group.
             os.killpg(process.process.pid, number)
@@ -332,6 +336,7 @@ def test_no_process_is_left_however_it_ends(folder: Path, number: int) -> None:
             process.process.send_signal(number)
         assert process.wait_for_exit() == (-number if number == signal.SIGKILL else 0)
         until(lambda: not children & processes().keys())
+        assert not Path(metrics).exists()
         assert "Traceback" not in "".join(process.printed)
 
 
