@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from store.sql.feed_pages import FeedStatements
+from store.sql.lanes import Lane
 
 
 class Row(Protocol):
@@ -72,8 +73,11 @@ class Engine(Protocol):
     def begin_durable_write(self) -> Transaction:
         """Hold a write transaction that is on the disk once it is committed."""
 
-    def begin_read(self) -> Transaction:
-        """Hold a read transaction: every statement in it sees the same version."""
+    def begin_read(self, lane: Lane = Lane.PAGES) -> Transaction:
+        """Hold a read transaction: every statement in it sees the same version.
+
+        Raise StoreError if the lane is busy, or the transaction takes, for longer than its limit.
+        """
 
     def acquire_connection(self) -> Transaction:
         """Hold a connection for one statement, which is a transaction by itself."""
