@@ -1,9 +1,9 @@
-"""Caches the latest computed state as one immutable snapshot, replaced after each commit."""
+"""Caches the latest computed state and past ones as immutable snapshots."""
 
 import asyncio
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import (
@@ -14,12 +14,14 @@ from schemas.vocabulary import (
     format_instant,
 )
 from serving.response_cache import ResponseCache
-from store.market_rows import Statistics, StoredSnapshot
+from store.market_rows import PastKey, Statistics, StoredSnapshot
 
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
     from store.sql.market_store import MarketStore
 
 STATISTICS_DAYS = 30
+# The hourly runs of a month. A past snapshot of 251 assets takes about 0.1 MB.
+MAX_PAST_SNAPSHOTS = 750
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,66 @@ def _explain_unavailable(stored: StoredSnapshot) -> str:
     )
 
 
+class _PastEntry(NamedTuple):
+    """A past snapshot as of a version of the store; `snapshot` is None if it was not served."""
+
+    version: int
+    stored: StoredSnapshot
+    snapshot: Snapshot | None
+
+
+class PastSnapshotCache:
+    """Caches the past snapshots that were requested last, one for each commit or hourly run."""
+
+    def __init__(self, store: "MarketStore") -> None:
+        self._store = store
+        # A dict keeps insertion order, so the first key is the one used longest ago.
+        self._entries: dict[PastKey, _PastEntry] = {}
+        self._loads: dict[tuple[PastKey, int], asyncio.Task[_PastEntry]] = {}
+
+    async def find(self, at: int) -> Snapshot | None:
+        """Return the snapshot that was served at a time (epoch ms); None if nothing was."""
+        # Read before the key: a commit in between only costs one more load.
+        version = self._store.version()
+        key = await self._store.past_key(at)
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._entries[key] = entry
+        if entry is None or entry.version != version:
+            entry = await self._share_load(key, version)
+        return entry.snapshot
+
+    async def _share_load(self, key: PastKey, version: int) -> _PastEntry:
+        """Load a snapshot; concurrent callers share one load, and none of them can cancel it."""
+        task = self._loads.get((key, version))
+        if task is None:
+            task = asyncio.create_task(self._load(key, version))
+            self._loads[key, version] = task
+            task.add_done_callback(lambda done: self._on_loaded(key, version, done))
+        return await asyncio.shield(task)
+
+    def _on_loaded(self, key: PastKey, version: int, task: "asyncio.Task[_PastEntry]") -> None:
+        del self._loads[key, version]
+        if not task.cancelled():
+            # Retrieve it: if all callers were cancelled, asyncio would log it as never retrieved.
+            task.exception()
+
+    async def _load(self, key: PastKey, version: int) -> _PastEntry:
+        """Load a snapshot, or the parts of a cached one that a newer version may have changed."""
+        cached = self._entries.get(key)
+        known = None if cached is None else cached.stored.readings
+        stored = await self._store.past_snapshot(key, known)
+        if cached is not None and cached.stored == stored:
+            entry = cached._replace(version=version)
+        else:
+            entry = _PastEntry(version, stored, build_snapshot(stored, is_past=True))
+        self._entries.pop(key, None)
+        self._entries[key] = entry
+        if len(self._entries) > MAX_PAST_SNAPSHOTS:
+            del self._entries[next(iter(self._entries))]
+        return entry
+
+
 class SnapshotCache:
     """Caches the store's latest snapshot, and reads it again when the store's version changes."""
 
@@ -119,6 +181,7 @@ class SnapshotCache:
         self._is_fresh = False
         self._statistics_lock = asyncio.Lock()
         self._statistics_entry: tuple[Snapshot, dict[Tier, Statistics]] | None = None
+        self._past = PastSnapshotCache(store)
 
     async def coverage(self) -> Coverage | None:
         """Return the coverage that the compute job last published, or None if there is none."""
@@ -143,8 +206,8 @@ class SnapshotCache:
         return None if self._last_read is None else self._last_read[1]
 
     async def snapshot_at(self, at: int) -> Snapshot | None:
-        """Rebuild the snapshot that was served at a time (epoch ms); None before the first."""
-        return build_snapshot(await self.store.snapshot_at(at), is_past=True)
+        """Return the snapshot that was served at a time (epoch ms); None before the first."""
+        return await self._past.find(at)
 
     async def statistics(self, snapshot: Snapshot) -> dict[Tier, Statistics]:
         """Return the row counts of the 30 days up to a snapshot, computed once per snapshot."""

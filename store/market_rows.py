@@ -250,6 +250,18 @@ class StoredSnapshot:
     last_closes: Mapping[str, int] = field(default_factory=dict)
 
 
+class PastKey(NamedTuple):
+    """The state that was served at a time: that of a commit, or of an hourly run inside one.
+
+    `number` is that of the commit, None for a run inside one. Later commits never change the
+    readings of a key.
+    """
+
+    number: int | None
+    market_time: int
+    last_created_at: int
+
+
 @dataclass(frozen=True, slots=True)
 class FeedQuery:
     """A page of published rows with `created_at` in (`after`, `until`], in epoch ms.

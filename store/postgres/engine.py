@@ -3,9 +3,15 @@
 No time that is stored comes from the server's clock: callers pass every time as a value.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import Any, Self
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from typing import Any, ClassVar, Self
 
 import asyncpg
 
@@ -13,11 +19,15 @@ from store.addresses import redact_database_url
 from store.errors import DatabaseFailureError, StoreError
 from store.postgres.schema import DATABASE_ERRORS, migrate
 from store.postgres.transaction import PostgresDatabase
+from store.sql.lanes import READ_LIMITS_S, Lane, limit_seconds
 from store.write_health import TestWrite, WriteHealth, WriteKind
 
 POOL_SIZE = 5
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
+# The server ends a statement first, so that its message names the cause. If the server is silent,
+# the client gives up.
+SILENCE_S = 5.0
 # Room for the 192 statements of the feed and all others: preparing one costs a round trip.
 STATEMENT_CACHE_SIZE = 512
 # Every read fetches few rows by index, in the order of that index. On a small table the planner
@@ -36,13 +46,23 @@ PLANNER_SETTINGS = {
 
 
 class PostgresEngine:
-    """An open, migrated schema; each transaction borrows a session from the pool."""
+    """An open, migrated schema; each transaction borrows a session from the pool.
+
+    `lane_sizes` is the number of sessions that a lane may hold, by default all of them. Writes
+    belong to `write_lane`.
+    """
+
+    lane_sizes: ClassVar[Mapping[Lane, int]] = {}
+    write_lane: ClassVar[Lane] = Lane.PAGES
 
     def __init__(self, url: str, schema: str, pool: asyncpg.Pool) -> None:
         self.url = url
         self.schema = schema
         self._pool = pool
         self._health = WriteHealth()
+        self._lanes = {
+            lane: asyncio.Semaphore(self.lane_sizes.get(lane, POOL_SIZE)) for lane in Lane
+        }
 
     @classmethod
     async def open(cls, url: str, schema: str, migrations: Sequence[str]) -> Self:
@@ -58,7 +78,9 @@ class PostgresEngine:
                 min_size=0,
                 max_size=POOL_SIZE,
                 reset=_skip_reset,
-                server_settings=_build_server_settings(schema) | PLANNER_SETTINGS,
+                server_settings=_build_server_settings(schema)
+                | PLANNER_SETTINGS
+                | _build_time_limit(),
                 **_build_connect_options(),
             )
         return cls(url, schema, pool)
@@ -87,7 +109,9 @@ class PostgresEngine:
     async def begin_write(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
         with self.report_write("transaction"):
-            async with self.acquire_connection() as database, database.connection.transaction():
+            async with self._acquire_session(self.write_lane) as session, session.transaction():
+                database = PostgresDatabase(session)
+                await set_time_limit(database, COMMAND_TIMEOUT_S)
                 yield database
 
     def begin_durable_write(self) -> AbstractAsyncContextManager[PostgresDatabase]:
@@ -108,20 +132,40 @@ class PostgresEngine:
                 yield database
 
     @asynccontextmanager
-    async def begin_read(self) -> AsyncIterator[PostgresDatabase]:
-        """Hold a read transaction: every statement in it sees the same version."""
+    async def begin_read(self, lane: Lane = Lane.PAGES) -> AsyncIterator[PostgresDatabase]:
+        """Hold a read transaction: every statement in it sees the same version.
+
+        Raise StoreError if the lane is busy, or a statement takes, for longer than its limit.
+        """
         async with (
-            self.acquire_connection() as database,
-            database.connection.transaction(isolation="repeatable_read", readonly=True),
+            self._acquire_session(lane) as session,
+            session.transaction(isolation="repeatable_read", readonly=True),
         ):
+            database = PostgresDatabase(session, READ_LIMITS_S[lane] + SILENCE_S)
+            if lane is Lane.BATCH:
+                await set_time_limit(database, READ_LIMITS_S[lane])
             yield database
 
     @asynccontextmanager
     async def acquire_connection(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a session for one statement, which is a transaction by itself."""
+        async with self._acquire_session(Lane.PAGES) as session:
+            yield PostgresDatabase(session, READ_LIMITS_S[Lane.PAGES] + SILENCE_S)
+
+    @asynccontextmanager
+    async def _acquire_session(self, lane: Lane) -> AsyncIterator[Any]:
+        """Borrow a session of the pool, one of those that a lane may hold."""
         with raise_store_errors(self.name):
-            async with self._pool.acquire(timeout=CONNECT_TIMEOUT_S) as session:
-                yield PostgresDatabase(session)
+            async with AsyncExitStack() as stack:
+                async with limit_seconds(lane, self.name, f"waiting for a session ({lane})"):
+                    await stack.enter_async_context(self._lanes[lane])
+                    session = await stack.enter_async_context(self._pool.acquire())
+                yield session
+
+
+async def set_time_limit(database: PostgresDatabase, limit_s: float) -> None:
+    """Limit each further statement of the open transaction, instead of the session's limit."""
+    await database.connection.execute(f"SET LOCAL statement_timeout = {1000 * limit_s:.0f}")
 
     @contextmanager
     def report_write(self, kind: WriteKind) -> Iterator[None]:
@@ -168,6 +212,11 @@ async def _skip_reset(session: asyncpg.Connection) -> None:
 
 def _build_server_settings(schema: str) -> dict[str, str]:
     return {"search_path": schema, "application_name": "signals"}
+
+
+def _build_time_limit() -> dict[str, str]:
+    """Return the server setting that limits each statement of a serving session."""
+    return {"statement_timeout": f"{1000 * READ_LIMITS_S[Lane.PAGES]:.0f}"}
 
 
 def _build_connect_options() -> Mapping[str, Any]:

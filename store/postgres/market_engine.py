@@ -8,16 +8,23 @@ for longer than a lease, another process that wants the lock terminates it.
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Final
+from typing import ClassVar, Final
 
 import asyncpg
 
 from store.errors import LockTakenError, StoreError
-from store.postgres.engine import PostgresEngine, connect, raise_store_errors
+from store.postgres.engine import (
+    COMMAND_TIMEOUT_S,
+    PostgresEngine,
+    connect,
+    raise_store_errors,
+    set_time_limit,
+)
 from store.postgres.schema import DATABASE_ERRORS
 from store.postgres.transaction import PostgresDatabase
+from store.sql.lanes import Lane
 
 # Advisory locks are numbered per database; schema.py uses the number before this one.
 COMPUTE_LOCK_ID = 5_189_272
@@ -42,6 +49,10 @@ BUMP_VERSION = "UPDATE version SET number = number + 1 RETURNING pg_notify($1, n
 
 class PostgresMarketEngine(PostgresEngine):
     """An open market schema with its compute lock and version."""
+
+    # One of the five sessions is always left for the snapshot and for probes.
+    lane_sizes: ClassVar[Mapping[Lane, int]] = {Lane.PAGES: 2, Lane.PAST: 1, Lane.BATCH: 1}
+    write_lane: ClassVar[Lane] = Lane.BATCH
 
     def __init__(self, url: str, schema: str, pool: asyncpg.Pool) -> None:
         super().__init__(url, schema, pool)
@@ -119,6 +130,7 @@ class PostgresMarketEngine(PostgresEngine):
                 "SELECT 1 WHERE pg_try_advisory_xact_lock(?)", COMPUTE_LOCK_ID
             ):
                 raise LockTakenError(f"another process is computing on {self.name}")
+            await set_time_limit(database, COMMAND_TIMEOUT_S)
             yield database
 
     def version(self) -> int:
@@ -133,8 +145,8 @@ class PostgresMarketEngine(PostgresEngine):
         """Borrow the session that holds the lock, or a pooled one if this process never locked."""
         session = self._lock_session
         if session is None:
-            async with self.acquire_connection() as database:
-                yield database
+            async with self._acquire_session(self.write_lane) as pooled:
+                yield PostgresDatabase(pooled)
             return
         try:
             with raise_store_errors(self.name):

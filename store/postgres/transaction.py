@@ -34,19 +34,26 @@ class PostgresDatabase:
 
     feed_statements = POSTGRES_FEED_STATEMENTS
 
-    def __init__(self, connection: Connection | PoolConnectionProxy) -> None:
+    def __init__(
+        self, connection: Connection | PoolConnectionProxy, timeout_s: float | None = None
+    ) -> None:
+        """`timeout_s` limits each statement on this side, by default as the session does."""
         self.connection = connection
+        self._timeout_s = timeout_s
 
     async def execute(self, sql: str, *values: object) -> Sequence[Record]:
         """Return every row of a statement."""
-        found: Sequence[Record] = await self.connection.fetch(convert_placeholders(sql)[0], *values)
+        statement, _ = convert_placeholders(sql)
+        found: Sequence[Record] = await self.connection.fetch(
+            statement, *values, timeout=self._timeout_s
+        )
         return found
 
     async def execute_named(self, sql: str, values: Mapping[str, object]) -> Sequence[Record]:
         """Return every row of a statement with named parameters."""
         statement, names = convert_placeholders(sql)
         found: Sequence[Record] = await self.connection.fetch(
-            statement, *(values[name] for name in names)
+            statement, *(values[name] for name in names), timeout=self._timeout_s
         )
         return found
 

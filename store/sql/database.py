@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from store.sql.feed_pages import FeedStatements
+from store.sql.lanes import Lane
 from store.write_health import TestWrite, WriteKind
 
 
@@ -82,8 +83,11 @@ class Engine(Protocol):
     def acquire_writer(self) -> Transaction:
         """Hold a connection for writes of which each statement is a transaction by itself."""
 
-    def begin_read(self) -> Transaction:
-        """Hold a read transaction: every statement in it sees the same version."""
+    def begin_read(self, lane: Lane = Lane.PAGES) -> Transaction:
+        """Hold a read transaction: every statement in it sees the same version.
+
+        Raise StoreError if the lane is busy, or the transaction takes, for longer than its limit.
+        """
 
     def acquire_connection(self) -> Transaction:
         """Hold a connection for one statement, which is a transaction by itself."""

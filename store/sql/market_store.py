@@ -18,6 +18,7 @@ from store.market_rows import (
     FeedQuery,
     FeedRow,
     FundingRow,
+    PastKey,
     Progress,
     ReadingRow,
     Statistics,
@@ -32,6 +33,7 @@ from store.sql import migrate_database as moving
 from store.sql import past_snapshot as past
 from store.sql.database import MarketEngine, Row, fetch_value
 from store.sql.feed_pages import build_counts_query, build_oldest_query
+from store.sql.lanes import Lane
 from store.write_health import TestWrite, WriteKind
 
 ROWS_PER_READ = 1000
@@ -150,7 +152,7 @@ class MarketStore:
 
     async def progress(self) -> Progress:
         """Return the newest state of the store."""
-        async with self._engine.begin_read() as db:
+        async with self._engine.begin_read(Lane.SNAPSHOT) as db:
             facts = await writes.load_facts(db)
             return Progress(
                 source=facts.get("source"),
@@ -189,12 +191,12 @@ class MarketStore:
 
     async def readings(self) -> list[ReadingRow]:
         """Return the current readings, sorted by ticker, indicator and timeframe."""
-        async with self._engine.begin_read() as db:
+        async with self._engine.begin_read(Lane.BATCH) as db:
             return await reads.load_readings(db)
 
     async def watermarks(self) -> list[WatermarkRow]:
         """Return the assets whose bars were incomplete at the last commit, sorted by ticker."""
-        async with self._engine.begin_read() as db:
+        async with self._engine.begin_read(Lane.BATCH) as db:
             return await reads.load_last_watermarks(db)
 
     async def epochs(self) -> list[EpochRow]:
@@ -204,7 +206,7 @@ class MarketStore:
 
     async def publish_from(self) -> dict[str, int]:
         """Return the market time (ms) from which each ticker's changes are published."""
-        async with self._engine.begin_read() as db:
+        async with self._engine.begin_read(Lane.BATCH) as db:
             return await reads.load_publish_from(db)
 
     async def commits(self) -> list[CommitRow]:
@@ -216,7 +218,7 @@ class MarketStore:
 
         Raise StoreError if there is no such commit, DamagedError if its bars are not valid.
         """
-        async with self._engine.begin_read() as db:
+        async with self._engine.begin_read(Lane.BATCH) as db:
             found = await db.execute(statements.FIND_COMMIT, number)
             if not found:
                 raise StoreError(f"there is no commit {number}")
@@ -234,7 +236,7 @@ class MarketStore:
 
     async def count_unreferenced(self) -> int:
         """Return how many bars, settlements and watermarks belong to no commit."""
-        async with self._engine.begin_read() as db:
+        async with self._engine.begin_read(Lane.BATCH) as db:
             count: int = await fetch_value(db, statements.COUNT_UNREFERENCED)
         return count
 
@@ -261,7 +263,7 @@ class MarketStore:
 
     async def snapshot(self) -> StoredSnapshot:
         """Return the latest state, read in one transaction."""
-        async with self._engine.begin_read() as db:
+        async with self._engine.begin_read(Lane.SNAPSHOT) as db:
             coverage = await reads.load_coverage(db)
             number = await reads.load_last_number(db)
             watermarks = await reads.load_watermarks(db, number)
@@ -270,7 +272,7 @@ class MarketStore:
                 coverage=coverage,
                 market_time=market_time,
                 last_created_at=await reads.load_last_created_at(db),
-                readings=reads.group_readings(await reads.load_readings(db)),
+                readings=await reads.load_grouped_readings(db),
                 late_tickers=await reads.find_late_tickers(db, watermarks, coverage),
                 history_starts_at=await reads.load_history_start(db),
                 last_closes=await reads.load_last_closes(db, number, market_time or 0),
@@ -282,8 +284,23 @@ class MarketStore:
         It includes the commits written by then. If a commit was written at nominal times, as in
         backfill and replay, it includes the hourly runs up to then.
         """
-        async with self._engine.begin_read() as db:
-            return await past.load_snapshot_at(db, at)
+        return await self.past_snapshot(await self.past_key(at))
+
+    async def past_key(self, at: int) -> PastKey:
+        """Return the key of the state that was the latest at a time (epoch ms)."""
+        async with self._engine.begin_read(Lane.PAST) as db:
+            return await past.find_past_key(db, at)
+
+    async def past_snapshot(
+        self, key: PastKey, readings: reads.Readings | None = None
+    ) -> StoredSnapshot:
+        """Return the state of a key; `readings` are those of an earlier result for the same key.
+
+        Only the readings of a key never change; the rest depends on later commits, such as a
+        restated history and the published coverage.
+        """
+        async with self._engine.begin_read(Lane.PAST) as db:
+            return await past.load_past_snapshot(db, key, readings)
 
     async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
         """Return one page of published changes, in the query's order, read by index."""
@@ -339,5 +356,5 @@ class MarketStore:
 
     async def _read(self, sql: str, *values: object) -> Sequence[Row]:
         """Return the rows of one statement in a read transaction."""
-        async with self._engine.begin_read() as db:
+        async with self._engine.begin_read(Lane.BATCH) as db:
             return await db.execute(sql, *values)

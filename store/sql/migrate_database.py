@@ -12,6 +12,7 @@ from typing import NamedTuple
 from schemas.vocabulary import DAY_MS
 from store.errors import StoreError
 from store.sql.database import Database, Engine, MarketEngine, Row, fetch_value
+from store.sql.lanes import Lane
 from store.sql.market_reads import load_market_time
 from store.sql.market_writes import ACCESS_ID_KEY, MOVE_SOURCE_KEY, load_facts, write_clock
 
@@ -147,9 +148,9 @@ async def begin_move(source: MarketEngine, target: MarketEngine) -> None:
 
 async def move_market(source: MarketEngine, target: MarketEngine, on_progress: OnProgress) -> None:
     """Copy a market store; `on_progress` is called with the commits copied and their total."""
-    async with target.begin_read() as db:
+    async with target.begin_read(Lane.BATCH) as db:
         done = await fetch_value(db, "SELECT coalesce(max(number), 0) FROM passes")
-    async with source.begin_read() as db:
+    async with source.begin_read(Lane.BATCH) as db:
         sql = "SELECT number, market_time FROM passes WHERE number > ? ORDER BY number"
         missing = await db.execute(sql, done)
     # Bars, changes and alerts reference assets, so these come first.
@@ -167,7 +168,7 @@ async def move_market(source: MarketEngine, target: MarketEngine, on_progress: O
 
 async def move_access(source: Engine, target: Engine) -> None:
     """Replace the content of an access store in one transaction; raise StoreError if in use."""
-    async with source.begin_read() as source_db, target.begin_durable_write() as db:
+    async with source.begin_read(Lane.BATCH) as source_db, target.begin_durable_write() as db:
         target_keys, source_keys = [
             {row["key_hash"] for row in await each.execute("SELECT key_hash FROM keys")}
             for each in (db, source_db)
@@ -188,7 +189,7 @@ async def verify_row_counts(source: Engine, target: Engine, tables: Iterable[Tab
     for table in tables:
         counts = []
         for engine in (source, target):
-            async with engine.acquire_connection() as db:
+            async with engine.begin_read(Lane.BATCH) as db:
                 counts.append(await fetch_value(db, f"SELECT count(*) FROM {table.name}"))
         if counts[0] != counts[1]:
             raise StoreError(
@@ -214,7 +215,7 @@ MARKET_TABLES = (
 
 async def _move_commits(source: MarketEngine, target: MarketEngine, first: int, last: int) -> None:
     """Copy the commits from `first` to `last` and their rows in one transaction."""
-    async with source.begin_read() as source_db, target.begin_compute_write() as db:
+    async with source.begin_read(Lane.BATCH) as source_db, target.begin_compute_write() as db:
         for table in COMMIT_CONTENT_TABLES:
             await db.insert(
                 table.name,
@@ -248,7 +249,7 @@ async def _copy_feed_rows(
 
 
 async def _copy_numbered_table(source: MarketEngine, target: MarketEngine, table: Table) -> None:
-    async with source.begin_read() as source_db, target.begin_compute_write() as db:
+    async with source.begin_read(Lane.BATCH) as source_db, target.begin_compute_write() as db:
         newest = await fetch_value(db, f"SELECT coalesce(max(id), 0) FROM {table.name}")
         sql = f"SELECT {table.columns} FROM {table.name} WHERE id > ? ORDER BY id"
         await db.insert(table.name, table.columns, await source_db.execute(sql, newest))
@@ -257,7 +258,7 @@ async def _copy_numbered_table(source: MarketEngine, target: MarketEngine, table
 
 async def _replace_tables(source: MarketEngine, target: MarketEngine) -> None:
     """Replace the tables whose rows change, and set the market clock."""
-    async with source.begin_read() as source_db, target.begin_compute_write() as db:
+    async with source.begin_read(Lane.BATCH) as source_db, target.begin_compute_write() as db:
         for table in REPLACED_TABLES:
             await db.execute(f"DELETE FROM {table.name}")
             await db.insert(table.name, table.columns, await _select_all(source_db, table))

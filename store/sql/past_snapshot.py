@@ -4,10 +4,10 @@ Readings come from the recorded changes; pruning keeps each cell's newest change
 """
 
 from schemas.vocabulary import HOUR_MS, find_latest_run
-from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
-from store.market_rows import ReadingRow, StoredSnapshot
+from store.market_rows import PastKey, StoredSnapshot
 from store.sql.database import Database, fetch_value
 from store.sql.market_reads import (
+    Readings,
     find_late_tickers,
     group_readings,
     load_coverage,
@@ -36,16 +36,32 @@ FROM readings r JOIN assets a ON a.id = r.asset_id
 """
 
 
-async def load_snapshot_at(db: Database, at: int) -> StoredSnapshot:
-    """Return the state that was the latest at a time (epoch ms)."""
+async def find_past_key(db: Database, at: int) -> PastKey:
+    """Return the key of the state that was the latest at a time (epoch ms)."""
     number, market_time = await _find_commit_at(db, at)
     # A commit without written_at (backfill, replay) spans many hourly runs with nominal times. If
     # the next commit is one, `at` may lie inside it: the snapshot is that of the last run by then.
     run = find_latest_run(at)
     if await fetch_value(db, IS_NOMINAL, number + 1) and run > market_time:
-        return await _build_snapshot(db, None, run, run + HOUR_MS - 1)
+        return PastKey(None, run, run + HOUR_MS - 1)
     last = await fetch_value(db, LAST_CREATED_AT, number) or 0
-    return await _build_snapshot(db, number, market_time, last)
+    return PastKey(number, market_time, last)
+
+
+async def load_past_snapshot(db: Database, key: PastKey, known: Readings | None) -> StoredSnapshot:
+    """Return the state of a key; `known` are its readings if they were loaded before."""
+    published_coverage = await load_coverage(db)
+    return StoredSnapshot(
+        coverage=published_coverage,
+        market_time=key.market_time,
+        last_created_at=key.last_created_at,
+        readings=await _load_readings_at(db, key.last_created_at) if known is None else known,
+        late_tickers=await find_late_tickers(
+            db, await load_watermarks(db, key.number), published_coverage
+        ),
+        history_starts_at=await load_history_start(db),
+        last_closes=await load_last_closes(db, key.number, key.market_time),
+    )
 
 
 async def _find_commit_at(db: Database, at: int) -> tuple[int, int]:
@@ -54,29 +70,6 @@ async def _find_commit_at(db: Database, at: int) -> tuple[int, int]:
     return (found[0]["number"], found[0]["market_time"]) if found else (0, 0)
 
 
-async def _build_snapshot(
-    db: Database, number: int | None, market_time: int, last_created_at: int
-) -> StoredSnapshot:
-    """Return the state of a commit, or of an hourly run inside one if `number` is None."""
-    rows = await db.execute(READINGS_AT, last_created_at)
-    published_coverage = await load_coverage(db)
-    return StoredSnapshot(
-        coverage=published_coverage,
-        market_time=market_time,
-        last_created_at=last_created_at,
-        readings=group_readings(
-            ReadingRow(
-                row["ticker"],
-                TIMEFRAMES_BY_CODE[row["timeframe"]],
-                KEYS_BY_CODE[row["indicator"]],
-                row["reading"],
-            )
-            for row in rows
-            if row["reading"] is not None
-        ),
-        late_tickers=await find_late_tickers(
-            db, await load_watermarks(db, number), published_coverage
-        ),
-        history_starts_at=await load_history_start(db),
-        last_closes=await load_last_closes(db, number, market_time),
-    )
+async def _load_readings_at(db: Database, last_created_at: int) -> Readings:
+    """Return each cell's reading after a change (epoch ms), without the cells that had none."""
+    return group_readings(await db.execute(READINGS_AT, last_created_at))

@@ -1,4 +1,4 @@
-"""One SQLite file with three connections: a writer, a reader and one for quick decisions."""
+"""One SQLite file: a writer, a reader for each lane, and a connection for quick decisions."""
 
 import asyncio
 import fcntl
@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 
 import aiosqlite
 
+from store.sql.lanes import Lane, limit_seconds
 from store.errors import DatabaseFailureError, LockTakenError, StoreError
 from store.sqlite.files import FileGuard
 from store.sqlite.schema import delete_old_copies, migrate
@@ -37,6 +38,8 @@ PRAGMAS = (
 # rows; with 32 MB the reads of the bench took 232 ms instead of 270. Not memory-mapped: an error of
 # the disk would then kill the process with SIGBUS.
 READER_PRAGMAS = ("PRAGMA query_only = ON", "PRAGMA cache_size = -32000")
+# Only feed pages read so widely.
+OTHER_READER_PRAGMAS = ("PRAGMA query_only = ON", "PRAGMA cache_size = -8000")
 
 # With the default of 2 MB a batch of history spills to the file before it commits. A year's changes
 # took 7.5 s of processor time with 16 MB, 9.2 s with 2 MB and 8.1 s with 32 MB.
@@ -59,7 +62,10 @@ Result = TypeVar("Result")
 
 
 class SqliteEngine:
-    """An open, migrated file; transactions on one connection never overlap."""
+    """An open, migrated file; transactions on one connection never overlap.
+
+    The reader of feed pages is opened at once, those of other lanes when they are first used.
+    """
 
     def __init__(
         self,
@@ -73,15 +79,17 @@ class SqliteEngine:
         self._migrations = migrations
         self._writer = SqliteDatabase(writer)
         self._reader = SqliteDatabase(reader)
+        self._readers = {Lane.PAGES: self._reader}
         self._direct = direct
         self._guard = FileGuard(path)
         self._health = WriteHealth()
         self._writer_lock = asyncio.Lock()
-        self._reader_lock = asyncio.Lock()
+        self._reader_locks = {lane: asyncio.Lock() for lane in Lane}
         self._direct_lock = asyncio.Lock()
         self._decision_count = 0
         self._checkpoint_task: asyncio.Task[None] | None = None
         self._lock_file: int | None = None
+        self._is_closed = False
 
     @property
     def name(self) -> str:
@@ -104,10 +112,12 @@ class SqliteEngine:
     async def close(self) -> None:
         """Close all connections and release the lock; idempotent."""
         await self._health.close()
+        self._is_closed = True
         if self._checkpoint_task is not None:
             await self._checkpoint_task
         self._direct.close()
-        await self._reader.connection.close()
+        for reader in self._readers.values():
+            await reader.connection.close()
         await self._writer.connection.close()
         await self.unlock()
 
@@ -229,19 +239,58 @@ class SqliteEngine:
                     yield writer
 
     @asynccontextmanager
-    async def begin_read(self) -> AsyncIterator[SqliteDatabase]:
-        """Hold a read transaction: every statement in it sees the same version."""
+    async def begin_read(self, lane: Lane = Lane.PAGES) -> AsyncIterator[SqliteDatabase]:
+        """Hold a read transaction: every statement in it sees the same version.
+
+        Raise StoreError if the lane is busy, or the transaction takes, for longer than its limit.
+        """
         self._guard.check_often(self._count_bytes)
-        async with self._reader_lock, self._begin_transaction(self._reader, "BEGIN") as reader:
+        async with (
+            self._acquire_reader(lane) as reader,
+            self._begin_transaction(reader, "BEGIN"),
+            self._interrupt_on_error(reader, lane),
+        ):
             yield reader
 
     @asynccontextmanager
     async def acquire_connection(self) -> AsyncIterator[SqliteDatabase]:
-        """Hold the reader for one statement, which is a transaction by itself."""
+        """Hold the reader of pages for one statement, which is a transaction by itself."""
         self._guard.check_often(self._count_bytes)
-        async with self._reader_lock:
+        async with (
+            self._acquire_reader(Lane.PAGES) as reader,
+            self._interrupt_on_error(reader, Lane.PAGES),
+        ):
             with self._raise_store_errors():
-                yield self._reader
+                yield reader
+
+    @asynccontextmanager
+    async def _acquire_reader(self, lane: Lane) -> AsyncIterator[SqliteDatabase]:
+        """Hold the reader of a lane, opening it if it is used for the first time."""
+        lock = self._reader_locks[lane]
+        async with limit_seconds(lane, self.name, f"waiting for other reads ({lane})"):
+            await lock.acquire()
+        try:
+            if lane not in self._readers:
+                if self._is_closed:
+                    raise StoreError(f"{self.path} is closed")
+                self._readers[lane] = SqliteDatabase(
+                    await _connect(self.path, *OTHER_READER_PRAGMAS)
+                )
+            yield self._readers[lane]
+        finally:
+            lock.release()
+
+    @asynccontextmanager
+    async def _interrupt_on_error(self, reader: SqliteDatabase, lane: Lane) -> AsyncIterator[None]:
+        """Limit the time of a read, and stop its statement if it is cancelled."""
+        try:
+            async with limit_seconds(lane, self.name, f"a read ({lane})"):
+                yield
+        except BaseException:
+            # A cancelled statement would continue in its thread, and the next read wait for it.
+            # The interrupt ends at the next statement, so it never hits a later read.
+            await reader.connection.interrupt()
+            raise
 
     @asynccontextmanager
     async def _sync_fully(self) -> AsyncIterator[None]:

@@ -11,6 +11,7 @@ import pytest
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, STORED_KEYS, TIMEFRAMES, format_instant
 from serving.freshness import GRACE_MS
 from store.market_rows import ChangeRow, WatermarkRow
+from store.sql.lanes import READ_LIMITS_S, Lane
 from tests.support.bad_inputs import CONFLUENCE, STATE
 from tests.support.running_service import RunningService
 from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change, make_coverage
@@ -250,6 +251,22 @@ async def test_a_past_result_does_not_change_when_more_is_computed(served, trans
     assert [
         await served.fetch_answer(transport, tool, as_of=at, **more) for tool, more in requested
     ] == before
+
+
+@pytest.mark.clause("monitoring")
+async def test_a_past_board_that_waits_too_long_is_unavailable_and_delays_no_other_call(
+    served, transport, monkeypatch
+):
+    async with served.market._engine.begin_read(Lane.PAST):
+        monkeypatch.setitem(READ_LIMITS_S, Lane.PAST, 0.1)
+        for tool in (STATE, CONFLUENCE):
+            status, error = await served.fetch_refusal(transport, tool, as_of=format_instant(NOON))
+            assert (status, error["error"]) == (503, "unavailable")
+            assert (await served.fetch_answer(transport, tool))["as_of"] == format_instant(NOON)
+        checks = (await served.client.get("/readyz")).json()["checks"]
+        assert checks["market_store"] == checks["access_store"] == "ok"
+    monkeypatch.undo()
+    assert (await state(served, transport, NOON))["as_of"] == format_instant(NOON)
 
 
 async def test_the_zone_of_an_instant_does_not_matter(served, transport):

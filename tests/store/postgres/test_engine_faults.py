@@ -14,6 +14,8 @@ from store.postgres.access_store import open_postgres_access
 from store.postgres.engine import connect
 from store.postgres.market_store import open_postgres_market
 from store.postgres.schema import SCHEMAS
+from store.sql.database import fetch_value
+from store.sql.lanes import Lane
 from store.sql.market_store import MarketStore
 from tests.support.postgres.server import PostgresServer
 from tests.support.row_builders import NOW, make_full_batch
@@ -140,6 +142,22 @@ async def test_a_lost_server_is_reported_and_used_again_when_it_returns(
         assert passes == 1
         await take_lock_when_free(market)
         await market.commit(make_full_batch(NOW + 1, step=1))
+
+
+async def test_each_kind_of_transaction_has_its_own_time_limit(database: str) -> None:
+    sql = "SELECT current_setting('statement_timeout')"
+    async with open_and_close(open_postgres_market(database)) as market:
+        engine = market._engine
+        reads = {lane: engine.begin_read(lane) for lane in Lane}
+        others = {"page": engine.acquire_connection(), "prune": engine.begin_write()}
+        # A process that holds the lock commits in another session.
+        others["commit"] = engine.begin_compute_write()
+        limits = {}
+        for kind, opening in (reads | others).items():
+            async with opening as db:
+                limits[kind] = await fetch_value(db, sql)
+    expected = dict.fromkeys([*Lane, "page"], "10s") | {Lane.BATCH: "10min"}
+    assert limits == expected | {"prune": "1min", "commit": "1min"}
 
 
 async def count_commits(market: MarketStore) -> int | None:

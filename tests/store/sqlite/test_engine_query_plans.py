@@ -17,6 +17,7 @@ from schemas.vocabulary import RETENTION_MS, Tier
 from store.market_rows import FeedQuery
 from store.sql import past_snapshot as past
 from store.sql.feed_pages import build_counts_query, build_oldest_query
+from store.sql.lanes import Lane
 from store.sql.market_store import MarketStore
 from store.sqlite import engine as sqlite_engine
 from store.sqlite.feed_pages import SQLITE_FEED_STATEMENTS
@@ -128,13 +129,15 @@ def test_every_statement_of_the_feed_stays_prepared() -> None:
 
 @pytest.fixture
 async def recorded_statements(market: MarketStore) -> AsyncIterator[list[str]]:
-    """Return a list that receives every statement of the store's reader."""
+    """Return a list that receives every statement of the store's readers."""
     ran: list[str] = []
-    async with market._engine.acquire_connection() as db:
-        await db.connection.set_trace_callback(ran.append)
+    for lane in Lane:
+        async with market._engine.begin_read(lane) as db:
+            await db.connection.set_trace_callback(ran.append)
     yield ran
-    async with market._engine.acquire_connection() as db:
-        await db.connection.set_trace_callback(None)
+    for lane in Lane:
+        async with market._engine.begin_read(lane) as db:
+            await db.connection.set_trace_callback(None)
 
 
 async def test_every_other_read_neither_scans_nor_sorts(
