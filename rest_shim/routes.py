@@ -74,7 +74,7 @@ class ToolRoute:
             )
 
         response, error, quota = await self._runner.run(
-            tool, request_headers, query_string, parse_arguments
+            tool, request_headers, query_string, parse_arguments, scope
         )
         if error is None:
             status, headers, body = negotiate_response(response, self._endpoint, request_headers)

@@ -26,6 +26,7 @@ from service.http.app import AppConfig, create_app
 from service.http.metrics import Metrics
 from service.http.resources import Resources
 from service.http.server import BoundedProtocol, build_server_config
+from serving.fair_share import FairShare
 from serving.json_schema import build_output_schema
 from store.postgres.access_store import open_postgres_access
 from store.postgres.market_store import open_postgres_market
@@ -232,6 +233,7 @@ async def run_service(
     attempt_limit: Limit = DEFAULT_LIMIT,
     store_class: type[MarketStore] = MarketStore,
     metrics: Metrics | None = None,
+    fair_share: FairShare | None = None,
 ) -> AsyncIterator[RunningService]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock, mailbox = clock or ManualClock(), Mailbox()
@@ -259,6 +261,7 @@ async def run_service(
                 ),
                 on_call=metrics.on_call,
                 on_sale=metrics.on_sale,
+                fair_share=fair_share,
             )
             async with (
                 run_app(app, bound),
