@@ -20,8 +20,8 @@ MonotonicClock = Callable[[], float]
 MAX_CALLS = 32
 MAX_WAIT_S = 1.0
 # A refused client calls again at once, so each waiting call adds this much to the next one's wait:
-# a caller gets at most 500 refusals a second, no matter how many connections it has.
-WAIT_PER_CALL_S = 0.002
+# a caller gets at most 250 refusals a second, no matter how many connections it has.
+WAIT_PER_CALL_S = 0.004
 PAST_BURST, PAST_PER_S = 20, 10
 RETRY_AFTER_S = 1
 # The outcomes of refused calls in metrics, where `rate_limited` is an exhausted quota.

@@ -193,10 +193,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self.logs_every_request = is_every_request_logged()
         self.exchange_began_at = self.loop.time()
         self._deadline = self.loop.call_later(self.exchange_s, self._expire)
+        # Looked at only if there may be too many: at each connection, a look at all of them would
+        # take as long as the square of their number.
+        max_connections = self.max_connections()
+        if len(self.connections) <= max_connections:
+            return
         open_connections = [
             connection for connection in self.connections if not connection.transport.is_closing()
         ]
-        if len(open_connections) > self.max_connections():
+        if len(open_connections) > max_connections:
             min(open_connections, key=attrgetter("exchange_began_at")).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
