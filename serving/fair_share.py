@@ -26,8 +26,9 @@ PAST_BURST, PAST_PER_S = 20, 10
 RETRY_AFTER_S = 1
 # The outcomes of refused calls in metrics, where `rate_limited` is an exhausted quota.
 CALL_LIMIT_OUTCOMES = TOO_MANY_CALLS, TOO_MANY_PAST = "too_many_calls", "too_many_past"
-# Present data needs two slots: one call is read while another is rendered.
-PRESENT_SLOTS, SLOW_SLOTS = 2, 1
+# A caller has two slots for present data, so that one call is read while another is rendered. All
+# slots together leave a database session of PostgreSQL to the probes.
+PRESENT_SLOTS, PRESENT_SLOTS_PER_CALLER, SLOW_SLOTS = 3, 2, 1
 # A cached response takes six turns of the event loop, from reading the request to the response.
 # Work starts at most once in so many turns, so that a cached call meets one piece of it.
 TURNS_PER_START = 8
@@ -170,42 +171,56 @@ class PastBudget:
 class FairQueue:
     """Gives few slots to callers in rotation, and to the calls of one caller in order.
 
-    So a call waits for at most one call of each other caller.
+    So a call waits for at most one call of each other caller. No caller has all slots.
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, slots_per_caller: int) -> None:
         self._free_slots = slots
+        self._slots_per_caller = slots_per_caller
+        self._held: dict[CallerId, int] = {}
         self._lines: OrderedDict[CallerId, deque[asyncio.Future[bool]]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return the number of callers that wait."""
-        return len(self._lines)
+        """Return the number of callers that have a slot or wait for one."""
+        return len(self._held.keys() | self._lines.keys())
 
     async def acquire(self, caller: CallerId) -> None:
         """Wait for a slot, which `release` must free."""
-        if self._free_slots:
-            self._free_slots -= 1
-            return
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(caller, deque()).append(turn)
+        self._grant_slots()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.release()
+                self.release(caller)
             raise
 
-    def release(self) -> None:
-        """Hand a slot to the next caller in rotation, or free it."""
-        while self._lines:
-            caller, line = self._lines.popitem(last=False)
+    def release(self, caller: CallerId) -> None:
+        """Free a slot of a caller for the next one in rotation."""
+        self._free_slots += 1
+        self._held[caller] -= 1
+        if not self._held[caller]:
+            del self._held[caller]
+        self._grant_slots()
+
+    def _grant_slots(self) -> None:
+        """Give free slots to waiting callers; one that has its share keeps its place in line."""
+        while self._free_slots and (caller := self._find_next()) is not None:
+            line = self._lines.pop(caller)
             turn = _take_first(line)
             if line:
                 self._lines[caller] = line
             if turn is not None:
+                self._free_slots -= 1
+                self._held[caller] = self._held.get(caller, 0) + 1
                 turn.set_result(True)
-                return
-        self._free_slots += 1
+
+    def _find_next(self) -> CallerId | None:
+        may_have = (
+            caller for caller in self._lines if self._held.get(caller, 0) < self._slots_per_caller
+        )
+        return next(may_have, None)
 
 
 class StartGate:
@@ -246,7 +261,8 @@ class FairShare:
         self.places = places or CallPlaces()
         self.past_budget = past_budget or PastBudget()
         # A small call never waits behind a past snapshot, which has a slot of its own.
-        self._present, self._slow = FairQueue(PRESENT_SLOTS), FairQueue(SLOW_SLOTS)
+        self._present = FairQueue(PRESENT_SLOTS, PRESENT_SLOTS_PER_CALLER)
+        self._slow = FairQueue(SLOW_SLOTS, SLOW_SLOTS)
         self._gate = StartGate()
 
     @asynccontextmanager
@@ -258,7 +274,7 @@ class FairShare:
             await self._gate.enter()
             yield
         finally:
-            queue.release()
+            queue.release(caller)
 
 
 def _take_first(line: "deque[asyncio.Future[bool]]") -> "asyncio.Future[bool] | None":
