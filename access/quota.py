@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from access.keys import hash_key, invalid_key_error, read_key_headers
+from access.keys import invalid_key_error
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.usage import QuotaUsage
@@ -58,17 +58,13 @@ class QuotaGuard:
         self._arrival_count = 0
         self._flush_task: asyncio.Task[None] | None = None
 
-    async def authorize(
-        self, authorization: str | None, x_api_key: str | None, *, allow_over_quota: bool = False
-    ) -> Caller:
-        """Count a call with the key in either header; raise ApiError if it is refused.
+    async def authorize(self, key_hash: bytes, *, allow_over_quota: bool = False) -> Caller:
+        """Count a call of a key; raise ApiError if it is refused.
 
         With `allow_over_quota` an exhausted key is accepted. Raise StoreError if the call cannot be
         counted: no call is free.
         """
-        # The lookup by hash need not take constant time. Its duration can only reveal how much of
-        # a SHA-256 matched, which does not help to find a key.
-        key_hash, now = hash_key(read_key_headers(authorization, x_api_key)), self._clock()
+        now = self._clock()
         decision = await self._enqueue(key_hash, now)
         if decision.verdict == "unknown":
             raise invalid_key_error("The API key is unknown: check that it was copied whole.")

@@ -78,7 +78,9 @@ class Dispatcher:
             # repr() is a cheap cache key that differs whenever the arguments differ. The same
             # arguments in another order get an entry of their own, which does no harm.
             scope[TOOL_KEY] = tool.name
-            result = await self._runner.run(tool, headers, repr(arguments), lambda: arguments)
+            result = await self._runner.run(
+                tool, headers, repr(arguments), lambda: arguments, scope
+            )
             if result.error is not None:
                 scope[ERROR_KEY] = result.error
             self._runner.report_key_call(scope, tool, "mcp", result, 200)

@@ -74,7 +74,7 @@ class ToolRoute:
                 query_string, tool.query, ignore_unknown=not tool.requires_key
             )
 
-        result = await self._runner.run(tool, request_headers, query_string, parse_arguments)
+        result = await self._runner.run(tool, request_headers, query_string, parse_arguments, scope)
         response, error, quota = result
         if error is None:
             status, headers, body = negotiate_response(response, self._endpoint, request_headers)

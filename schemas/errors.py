@@ -40,7 +40,8 @@ class ErrorBody(_Closed):
 class ApiError(Exception):
     """An error meant for the caller, with its HTTP status on REST.
 
-    `quota` is the key's remaining quota. It is set if the key is live or was revoked.
+    `quota` is the key's remaining quota. It is set if the key is live or was revoked. `outcome` is
+    the label of the error in metrics, by default its code.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class ApiError(Exception):
         *,
         retry_after_s: int | None = None,
         quota: "QuotaUsage | None" = None,
+        outcome: str | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -58,6 +60,7 @@ class ApiError(Exception):
         self.status = status
         self.retry_after_s = retry_after_s
         self.quota = quota
+        self.outcome = outcome or code
 
 
 def invalid_parameter_error(message: str) -> ApiError:

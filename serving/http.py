@@ -3,7 +3,7 @@
 Every rejected request raises an ApiError.
 """
 
-from collections.abc import Awaitable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -43,7 +43,12 @@ _HEADERS_KEY = "signals.fields"
 
 
 class InlineExchange(Protocol):
-    """Reads a request body and sends a response without ASGI events, if neither has to wait."""
+    """Reads a request body and sends a response without ASGI events, if neither has to wait.
+
+    `on_disconnect` is called if the client disconnects before the response.
+    """
+
+    on_disconnect: Callable[[], object] | None
 
     def take_body(self) -> bytes | None:
         """Return the whole body, or None if it has not arrived yet; call it once."""

@@ -32,6 +32,7 @@ class Tool(Generic[QueryT, ResultT]):
     work of the handler. The runner calls it for the rest of a query that has bad arguments.
     `requires_key`: an API key is needed. `allow_over_quota`: usable with an exhausted quota.
     `depends_on_snapshot`: the response depends only on the snapshot, so all callers share it.
+    `is_slow`: the response takes so long to compute that other tools must not wait for it.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Tool(Generic[QueryT, ResultT]):
     requires_key: bool = True
     allow_over_quota: bool = False
     depends_on_snapshot: bool = True
+    is_slow: bool = False
     annotations: mcp_types.ToolAnnotations = field(default_factory=lambda: READ_ONLY)
     meta: Mapping[str, Any] = field(default_factory=dict)
 

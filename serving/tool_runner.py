@@ -1,22 +1,26 @@
 """Runs a tool call for either transport: checks the key, parses arguments, returns JSON text."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import structlog
 from pydantic import BaseModel
 from starlette.types import Scope
 
-from access.keys import hash_key, read_key_headers
+from access.keys import identify_key
 from access.plan import ASK_OPERATOR_HINT, BUY_KEY_HINT, describe_purchase
 from access.quota import Caller, QuotaGuard
+from access.throttle import to_network
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, describe_failure, unavailable_error
 from schemas.usage import QuotaUsage
 from serving.arguments import ArgumentError, parse_arguments
 from serving.context import Context
+from serving.fair_share import CallerId, FairShare
 from serving.freshness import find_expiry
-from serving.http import REQUEST_ID_KEY, HeaderMap, read_headers
+from serving.http import EXCHANGE_KEY, REQUEST_ID_KEY, HeaderMap, read_headers
 from serving.response_cache import CacheEntry, ResponseBody
 from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
@@ -26,14 +30,14 @@ from store.failure_log import FailureLog
 
 AnyTool = Tool[Any, Any]
 ArgumentsReader = Callable[[], Mapping[str, Any]]
-# Called after each call with (tool name, `OK` or error code, seconds).
+# Called after each call with (tool name, `OK` or the outcome of the error, seconds).
 OnCall = Callable[[str, str, float], None]
 # Called after each call with a known key with its hash and the call.
 OnKeyCall = Callable[[bytes, LoggedCall], None]
 OK = "ok"
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
-KEY_HEADERS = (b"authorization", b"x-api-key")
 STORE_RETRY_S = INTERNAL_RETRY_S = 60
+NO_SCOPE: Mapping[str, Any] = MappingProxyType({})
 # Bounds of the cache of parsed queries: at most 256 KB of keys.
 MAX_RAW_KEYS, MAX_RAW_KEY_CHARS = 1024, 256
 
@@ -52,10 +56,14 @@ class CallResult(NamedTuple):
 
 
 class ParsedQuery(NamedTuple):
-    """A query and its cache key, which is unique to the tool and the query's values."""
+    """A query and its cache key, which is unique to the tool and the query's values.
+
+    `as_of` is the past instant that it names, None for the present.
+    """
 
     query: BaseModel
     key: str
+    as_of: str | None
 
 
 class ToolRunner:
@@ -67,11 +75,13 @@ class ToolRunner:
         context: Context,
         on_call: OnCall = lambda tool, outcome, seconds: None,
         on_key_call: OnKeyCall = lambda key_hash, call: None,
+        fair_share: FairShare | None = None,
     ) -> None:
         self.context = context
         self._on_key_call = on_key_call
         self._quota_guard = quota_guard
         self._on_call = on_call
+        self._fair_share = fair_share or FairShare()
         self._parsed_queries: dict[tuple[str, str | bytes], ParsedQuery] = {}
         self.failures = FailureLog()
 
@@ -81,15 +91,30 @@ class ToolRunner:
         headers: HeaderMap,
         raw_key: str | bytes,
         read_arguments: ArgumentsReader,
+        scope: Mapping[str, Any] = NO_SCOPE,
     ) -> CallResult:
         """Authorize a call, parse its arguments and run the tool; never raises.
 
         `raw_key` identifies the arguments: calls with the same one must have the same arguments.
+        `scope` is the ASGI scope of the request, which names the client.
         """
         started_at = perf_counter()
-        result = await self._run(tool, headers, raw_key, read_arguments)
+        places = self._fair_share.places
+        try:
+            # A call gets its place before it is counted, so a call without one costs nothing.
+            caller_id = _identify_caller(tool, headers, scope)
+            if not places.try_take(caller_id):
+                await places.wait(caller_id, scope.get(EXCHANGE_KEY))
+        except ApiError as refusal:
+            result = self._build_error_result(refusal)
+        else:
+            try:
+                result = await self._run(tool, caller_id, raw_key, read_arguments)
+            finally:
+                places.leave(caller_id)
         error = result.error
-        self._on_call(tool.name, OK if error is None else error.code, perf_counter() - started_at)
+        outcome = OK if error is None else error.outcome
+        self._on_call(tool.name, outcome, perf_counter() - started_at)
         return result
 
     def report_key_call(
@@ -98,8 +123,7 @@ class ToolRunner:
         """Report a call for the log of its key; a key that is missing or unknown has none."""
         if result.quota is None:
             return
-        headers, error = read_headers(scope), result.error
-        api_key = read_key_headers(*(_decode_header(headers, name) for name in KEY_HEADERS))
+        error = result.error
         call = LoggedCall(
             at=self.context.clock(),
             request_id=scope.get(REQUEST_ID_KEY, b"").decode(),
@@ -108,32 +132,34 @@ class ToolRunner:
             outcome=OK if error is None else error.code,
             status=status if error is None else error.status,
         )
-        self._on_key_call(hash_key(api_key), call)
+        self._on_key_call(_identify_key(read_headers(scope)), call)
 
     async def _run(
         self,
         tool: AnyTool,
-        headers: HeaderMap,
+        caller_id: CallerId,
         raw_key: str | bytes,
         read_arguments: ArgumentsReader,
     ) -> CallResult:
         caller: Caller | None = None
         try:
-            # The call is counted here, before its arguments are parsed, so a refused argument
-            # counts too.
-            if tool.requires_key:
+            parsed = self._parsed_queries.get((tool.name, raw_key))
+            query = parsed or _parse_query(tool, read_arguments)
+            if isinstance(query, ParsedQuery) and query.as_of is not None:
+                await self._await_past_budget(caller_id, query, query.as_of)
+            # The call is counted here, before bad arguments are reported, so they count too.
+            if isinstance(caller_id, bytes):
                 caller = await self._quota_guard.authorize(
-                    _decode_header(headers, b"authorization"),
-                    _decode_header(headers, b"x-api-key"),
-                    allow_over_quota=tool.allow_over_quota,
+                    caller_id, allow_over_quota=tool.allow_over_quota
                 )
-            parsed = self._parsed_queries.get((tool.name, raw_key)) or await self._parse_query(
-                tool, raw_key, read_arguments
-            )
+            if isinstance(query, ArgumentError):
+                raise await self._add_problems(tool, query)
+            if parsed is None:
+                self._cache_query(tool, raw_key, query)
             # The cached response is looked up without awaiting, which covers most calls.
             snapshot = self.context.snapshots.peek() if tool.depends_on_snapshot else None
-            response = self._peek_response(snapshot, parsed) or await self._get_response(
-                tool, parsed, caller
+            response = self._peek_response(snapshot, query) or await self._get_response(
+                tool, query, caller_id, caller
             )
             return CallResult(response, None, _get_quota(caller))
         except ApiError as refusal:
@@ -143,9 +169,11 @@ class ToolRunner:
         except Exception as failure:
             self.failures.write(log.error, "call_failed", describe_failure(failure), tool=tool.name)
             error = internal_error()
-        return CallResult(
-            ResponseBody(self.format_error(error)), error, error.quota or _get_quota(caller)
-        )
+        return self._build_error_result(error, caller)
+
+    def _build_error_result(self, error: ApiError, caller: Caller | None = None) -> CallResult:
+        quota = error.quota or _get_quota(caller)
+        return CallResult(ResponseBody(self.format_error(error)), error, quota)
 
     def log_store_failure(self, error: StoreError, location: str) -> ApiError:
         """Log a failure of the store in a tool or route, and return the error for the caller."""
@@ -168,21 +196,32 @@ class ToolRunner:
         hint = BUY_KEY_HINT if context.sells_keys else ASK_OPERATOR_HINT
         return format_error_body(error, context.docs_url, access, hint)
 
-    async def _parse_query(
-        self, tool: AnyTool, raw_key: str | bytes, read_arguments: ArgumentsReader
-    ) -> ParsedQuery:
-        """Return the parsed query and cache it by raw key, because clients repeat their queries."""
-        try:
-            query = parse_arguments(tool.query, read_arguments())
-        except ArgumentError as error:
-            raise await self._add_problems(tool, error) from None
-        parsed = ParsedQuery(query, f"{tool.name} {query!r}")
-        if len(raw_key) <= MAX_RAW_KEY_CHARS:
-            # A dict keeps insertion order, so the first key is the oldest entry.
-            if len(self._parsed_queries) >= MAX_RAW_KEYS:
-                self._parsed_queries.pop(next(iter(self._parsed_queries)))
-            self._parsed_queries[tool.name, raw_key] = parsed
-        return parsed
+    def _cache_query(self, tool: AnyTool, raw_key: str | bytes, parsed: ParsedQuery) -> None:
+        """Cache a parsed query by raw key, because clients repeat their queries."""
+        if len(raw_key) > MAX_RAW_KEY_CHARS:
+            return
+        # A dict keeps insertion order, so the first key is the oldest entry.
+        if len(self._parsed_queries) >= MAX_RAW_KEYS:
+            self._parsed_queries.pop(next(iter(self._parsed_queries)))
+        self._parsed_queries[tool.name, raw_key] = parsed
+
+    async def _await_past_budget(
+        self, caller_id: CallerId, parsed: ParsedQuery, as_of: str
+    ) -> None:
+        """Wait until the caller may request a past snapshot; raise ApiError 429 if that is long.
+
+        A cached response and an `as_of` that will be refused are not limited.
+        """
+        snapshot = self.context.snapshots.peek()
+        if snapshot is not None:
+            if self._peek_response(snapshot, parsed) is not None:
+                return
+            try:
+                self.context.parse_as_of(as_of, snapshot)
+            except ArgumentError:
+                return
+        if wait_s := self._fair_share.past_budget.reserve(caller_id):
+            await asyncio.sleep(wait_s)
 
     async def _add_problems(self, tool: AnyTool, error: ArgumentError) -> ArgumentError:
         """Return the error with the problems, too, that only the tool can find."""
@@ -196,14 +235,18 @@ class ToolRunner:
         return error
 
     async def _get_response(
-        self, tool: AnyTool, parsed: ParsedQuery, caller: Caller | None
+        self, tool: AnyTool, parsed: ParsedQuery, caller_id: CallerId, caller: Caller | None
     ) -> ResponseBody:
         """Return the response to a query, from the cache if it depends only on the snapshot."""
         if not tool.depends_on_snapshot:
             return await _render_response(tool, parsed.query, self.context.with_caller(caller))
-        return await get_or_render(
-            self.context, parsed.key, lambda: _render_response(tool, parsed.query, self.context)
-        )
+        is_slow = tool.is_slow or parsed.as_of is not None
+        async with self._fair_share.take_turn(caller_id, is_slow=is_slow):
+            return await get_or_render(
+                self.context,
+                parsed.key,
+                lambda: _render_response(tool, parsed.query, self.context),
+            )
 
     def _peek_response(self, snapshot: Snapshot | None, parsed: ParsedQuery) -> ResponseBody | None:
         """Return the response cached for a snapshot if it is still valid, else None."""
@@ -223,6 +266,32 @@ async def get_or_render(
         if snapshot is not None:
             snapshot.responses.put(key, CacheEntry(response, now, find_expiry(snapshot, now)))
     return response
+
+
+def _identify_caller(tool: AnyTool, headers: HeaderMap, scope: Mapping[str, Any]) -> CallerId:
+    """Return the hash of the caller's key, or its network if the tool needs no key.
+
+    Raise ApiError 401 if a key is needed and missing or malformed.
+    """
+    if tool.requires_key:
+        return _identify_key(headers)
+    return to_network((scope.get("client") or ("unknown", 0))[0])
+
+
+def _identify_key(headers: HeaderMap) -> bytes:
+    """Return the hash of the caller's key; raise ApiError 401 if it is missing or malformed."""
+    return identify_key(
+        _decode_header(headers, b"authorization"), _decode_header(headers, b"x-api-key")
+    )
+
+
+def _parse_query(tool: AnyTool, read_arguments: ArgumentsReader) -> ParsedQuery | ArgumentError:
+    """Return the parsed query, or the error of its arguments, to be raised after counting."""
+    try:
+        query = parse_arguments(tool.query, read_arguments())
+    except ArgumentError as error:
+        return error
+    return ParsedQuery(query, f"{tool.name} {query!r}", getattr(query, "as_of", None))
 
 
 async def _render_response(tool: AnyTool, query: BaseModel, context: Context) -> ResponseBody:

@@ -171,4 +171,5 @@ GET_STATS = Tool(
     result=StatsResponse,
     handler=get_stats,
     requires_key=False,
+    is_slow=True,
 )

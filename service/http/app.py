@@ -37,6 +37,7 @@ from service.http.metrics import Metrics
 from service.http.pages import build_page_routes
 from service.http.resources import Resources
 from serving.context import Context
+from serving.fair_share import FairShare
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
 from serving.snapshot_cache import SnapshotCache
@@ -100,6 +101,7 @@ def create_app(
     on_call: OnCall = lambda tool, outcome, seconds: None,
     on_sale: OnSale = lambda operation, outcome: None,
     on_key_call: OnKeyCall = lambda key_hash, call: None,
+    fair_share: FairShare | None = None,
 ) -> Starlette:
     """Return the ASGI app of both transports and the pages over open resources.
 
@@ -117,7 +119,7 @@ def create_app(
     )
     snapshots = SnapshotCache(resources.market)
     context = Context(snapshots, base_url, docs_url, clock, provider.mode, daily_limit)
-    runner = ToolRunner(quota_guard, context, on_call, on_key_call)
+    runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
     throttle = Throttle(access, clock, "sign-in", config.sign_in_limit)

@@ -15,6 +15,7 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 from schemas.vocabulary import RETENTION_MS, ErrorCode
+from serving.fair_share import CALL_LIMIT_OUTCOMES
 from serving.tool_runner import OK
 from store.market_rows import Batch
 
@@ -35,13 +36,13 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         calls = Counter(
             "signals_calls",
-            "Tool calls over MCP and REST, by tool and outcome (ok or an error code).",
+            "Tool calls over MCP and REST, by tool and outcome (ok, error code or call limit).",
             ["tool", "outcome"],
             registry=registry,
         )
         durations = Histogram(
             "signals_call_duration_seconds",
-            "Time from admitting a call to its response.",
+            "Time from the arrival of a call to its response.",
             ["tool"],
             buckets=CALL_BUCKETS_S,
             registry=registry,
@@ -51,7 +52,7 @@ class Metrics:
         self._calls = {
             (tool, outcome): (calls.labels(tool, outcome).inc, durations.labels(tool).observe)
             for tool in tools
-            for outcome in (OK, *get_args(ErrorCode))
+            for outcome in (OK, *get_args(ErrorCode), *CALL_LIMIT_OUTCOMES)
         }
         self._runs = Histogram(
             "signals_run_duration_seconds",

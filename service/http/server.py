@@ -12,7 +12,7 @@ import re
 import resource
 from asyncio import Transport
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
@@ -115,13 +115,14 @@ async def serve_in_background(
 class DirectExchange:
     """An `InlineExchange` over a connection, which logs the end of each exchange."""
 
-    __slots__ = ("_connection", "_cycle", "_started_at", "_status")
+    __slots__ = ("_connection", "_cycle", "_started_at", "_status", "on_disconnect")
 
     def __init__(self, connection: "BoundedProtocol", cycle: RequestResponseCycle) -> None:
         self._connection = connection
         self._cycle = cycle
         self._started_at = perf_counter()
         self._status = 0
+        self.on_disconnect: Callable[[], object] | None = None
         # Every response passes here: those of `try_send`, those sent as ASGI events, and uvicorn's
         # own 500.
         cycle.send = self.send_event  # type: ignore[assignment,method-assign]
@@ -143,7 +144,9 @@ class DirectExchange:
         self._connection.on_response_complete()
 
     def abandon(self) -> None:
-        """Log a request whose connection has ended before its response."""
+        """Report and log a request whose connection has ended before its response."""
+        if self.on_disconnect is not None:
+            self.on_disconnect()
         if self._connection.logs_every_request:
             scope: Any = self._cycle.scope
             log_abandoned(scope, perf_counter() - self._started_at)

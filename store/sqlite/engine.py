@@ -18,8 +18,8 @@ from typing import Self, TypeVar
 
 import aiosqlite
 
-from store.sql.lanes import Lane, limit_seconds
 from store.errors import DatabaseFailureError, LockTakenError, StoreError
+from store.sql.lanes import Lane, limit_seconds
 from store.sqlite.files import FileGuard
 from store.sqlite.schema import delete_old_copies, migrate
 from store.sqlite.transaction import SqliteDatabase

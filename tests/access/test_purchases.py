@@ -152,7 +152,7 @@ async def test_a_paid_checkout_gives_one_working_key(sandbox: SandboxShop) -> No
     }
     assert (active.usage.daily_limit, active.usage.quota_resets) == (10_000, "00:00 UTC")
     quota_guard = QuotaGuard(sandbox.store, sandbox.clock, mode="test", daily_limit=10_000)
-    admitted = await quota_guard.authorize(None, active.api_key)
+    admitted = await quota_guard.authorize(hash_key(active.api_key))
     assert (admitted.label, admitted.quota.used_today) == ("Trader", 1)
     again = await sandbox.claim_refused(checkout.claim_token)
     assert (again.code, again.status) == ("invalid_parameter", 409)

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from access.billing.sandbox import SESSION_LIFETIME_MS, SandboxBilling
-from access.keys import OperatorKeys
+from access.keys import OperatorKeys, hash_key
 from access.quota import QuotaGuard
 from access.throttle import Limit
 from schemas.errors import ApiError
@@ -227,13 +227,16 @@ class PurchaseMachine(RuleBasedStateMachine):
         day = self.clock.now // DAY_MS
         left = held.count_left(day)
         if held.is_revoked:
-            assert self.assert_refused(self.quota_guard.authorize(None, held.api_key)).status == 403
+            assert (
+                self.assert_refused(self.quota_guard.authorize(hash_key(held.api_key))).status
+                == 403
+            )
         elif left == 0:
-            refusal = self.assert_refused(self.quota_guard.authorize(None, held.api_key))
+            refusal = self.assert_refused(self.quota_guard.authorize(hash_key(held.api_key)))
             assert (refusal.status, refusal.code) == (429, "rate_limited")
         else:
             held.day, held.used = day, DAILY_LIMIT - left + 1
-            quota = self.run(self.quota_guard.authorize(None, held.api_key)).quota
+            quota = self.run(self.quota_guard.authorize(hash_key(held.api_key))).quota
             assert (quota.used_today, quota.remaining_today) == (held.used, left - 1)
 
     @rule(held=keys)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from access.keys import OperatorKeys
+from access.keys import OperatorKeys, hash_key, identify_key
 from access.quota import MAX_LOOP_TURNS, Caller, QuotaGuard
 from schemas.errors import ApiError
 from schemas.usage import Quota
@@ -57,13 +57,9 @@ class FailingStore(AccessStore):
 class BoundedQuotaGuard(QuotaGuard):
     """Waits at most ten seconds for a decision."""
 
-    async def authorize(
-        self, authorization: str | None, x_api_key: str | None, *, allow_over_quota: bool = False
-    ) -> Caller:
+    async def authorize(self, key_hash: bytes, *, allow_over_quota: bool = False) -> Caller:
         async with asyncio.timeout(10):
-            return await super().authorize(
-                authorization, x_api_key, allow_over_quota=allow_over_quota
-            )
+            return await super().authorize(key_hash, allow_over_quota=allow_over_quota)
 
 
 Open = Callable[..., Awaitable[AccessStore]]
@@ -117,7 +113,7 @@ async def get_refusal(
     quota_guard: QuotaGuard, authorization: str | None, x_api_key: str | None = None
 ) -> ApiError:
     with pytest.raises(ApiError) as refused:
-        await quota_guard.authorize(authorization, x_api_key)
+        await quota_guard.authorize(identify_key(authorization, x_api_key))
     error = refused.value
     assert "\n" not in error.message
     assert "ek_A" not in error.message
@@ -129,7 +125,7 @@ async def outcomes(
 ) -> list[Caller | BaseException]:
     """Return the results of concurrent calls of one key, in order of arrival."""
     return await asyncio.gather(
-        *(quota_guard.authorize(None, api_key) for _ in range(calls)), return_exceptions=True
+        *(quota_guard.authorize(hash_key(api_key)) for _ in range(calls)), return_exceptions=True
     )
 
 
@@ -160,7 +156,9 @@ async def test_a_live_key_is_accepted_in_either_header(
 ) -> None:
     key = await keys.create("agent")
     admitted = await quota_guard.authorize(
-        authorization and authorization.format(key), x_api_key and x_api_key.format(key)
+        identify_key(
+            authorization and authorization.format(key), x_api_key and x_api_key.format(key)
+        )
     )
     assert admitted.label == "agent"
     quota = Quota(
@@ -274,7 +272,7 @@ async def test_a_revoked_key_is_refused_from_then_on(
     quota_guard: QuotaGuard, keys: OperatorKeys
 ) -> None:
     key = await keys.create("agent")
-    await quota_guard.authorize(f"Bearer {key}", None)
+    await quota_guard.authorize(hash_key(key))
     await keys.revoke(1)
     error = await get_refusal(quota_guard, f"Bearer {key}")
     assert (error.code, error.status) == ("revoked_key", 403)
@@ -290,7 +288,7 @@ async def test_pending_calls_are_written_together_and_counted_in_order_of_arriva
     assert isinstance(held, HeldStore)
     held.hold()
     api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock, daily_limit=90)
-    first = asyncio.create_task(quota_guard.authorize(None, api_key))
+    first = asyncio.create_task(quota_guard.authorize(hash_key(api_key)))
     await held.started.wait()
     rest = asyncio.create_task(outcomes(quota_guard, api_key, 99))
     await asyncio.sleep(0)
@@ -312,7 +310,7 @@ async def test_arriving_calls_are_written_together_after_a_few_turns_at_most(
     api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock, daily_limit=90)
     calls = []
     for _ in range(20):
-        calls.append(asyncio.create_task(quota_guard.authorize(None, api_key)))
+        calls.append(asyncio.create_task(quota_guard.authorize(hash_key(api_key))))
         await asyncio.sleep(0)
     assert list_admitted_counts(await asyncio.gather(*calls)) == list(range(1, 21))
     written = [calls for [calls] in held.groups]
@@ -325,7 +323,7 @@ async def test_two_processes_on_one_file_admit_exactly_the_limit(
 ) -> None:
     api_key = await keys.create("agent")
     processes = [make_quota_guard(await open_store(), clock, 150) for _ in range(2)]
-    first = [await one.authorize(None, api_key) for one in processes]
+    first = [await one.authorize(hash_key(api_key)) for one in processes]
     assert [admitted.quota.used_today for admitted in first] == [1, 2]
     decided = await asyncio.gather(*(outcomes(one, api_key, 200) for one in processes))
     counts = [list_admitted_counts(one) for one in decided]
@@ -382,7 +380,7 @@ async def test_a_disconnected_caller_is_counted_and_affects_no_other(
     assert isinstance(held, HeldStore)
     held.hold()
     api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock)
-    waiting = [asyncio.create_task(quota_guard.authorize(None, api_key)) for _ in range(5)]
+    waiting = [asyncio.create_task(quota_guard.authorize(hash_key(api_key))) for _ in range(5)]
     await held.started.wait()
     for leaving in (waiting[0], waiting[3]):
         leaving.cancel()
@@ -399,11 +397,11 @@ async def test_after_all_callers_disconnected_the_next_call_is_counted(
 ) -> None:
     failing = await open_store(FailingStore)
     api_key, quota_guard = await keys.create("agent"), make_quota_guard(failing, clock)
-    alone = asyncio.create_task(quota_guard.authorize(None, api_key))
+    alone = asyncio.create_task(quota_guard.authorize(hash_key(api_key)))
     await asyncio.sleep(0)
     alone.cancel()
     await asyncio.gather(alone, return_exceptions=True)
-    assert (await quota_guard.authorize(None, api_key)).quota.used_today == 1
+    assert (await quota_guard.authorize(hash_key(api_key))).quota.used_today == 1
 
 
 async def test_a_group_that_cannot_be_counted_is_refused_and_the_next_is_counted(
@@ -424,9 +422,9 @@ async def test_no_call_is_admitted_while_a_table_is_missing(
     async with home.open_plain() as run:
         await run("ALTER TABLE usage RENAME TO mislaid")
         with pytest.raises(StoreError, match=r"no such table|does not exist"):
-            await quota_guard.authorize(None, api_key)
+            await quota_guard.authorize(hash_key(api_key))
         await run("ALTER TABLE mislaid RENAME TO usage")
-    assert (await quota_guard.authorize(None, api_key)).quota.used_today == 1
+    assert (await quota_guard.authorize(hash_key(api_key))).quota.used_today == 1
 
 
 @pytest.mark.clause("5.25")
@@ -443,7 +441,7 @@ async def test_a_batch_is_split_at_the_millisecond_in_which_its_key_expires(
     pending = []
     for arrived_at in range(clock.now, clock.now + 5):
         clock.now = arrived_at
-        call = quota_guard.authorize(f"Bearer {api_key}", None)
+        call = quota_guard.authorize(hash_key(api_key))
         pending.append(asyncio.ensure_future(call))
         await asyncio.sleep(0)
     results = await asyncio.gather(*pending, return_exceptions=True)

@@ -27,7 +27,9 @@ from service.http.app import AppConfig, create_app
 from service.http.metrics import Metrics
 from service.http.resources import Resources
 from service.http.server import BoundedProtocol, build_server_config
+from serving.fair_share import FairShare
 from serving.json_schema import build_output_schema
+from serving.tool_runner import OnCall
 from store.postgres.access_store import open_postgres_access
 from store.postgres.market_store import open_postgres_market
 from store.sql.access_store import AccessStore
@@ -209,7 +211,7 @@ async def open_stores(
         if isinstance(address, Path):
             market = await open_market_as(store_class, address / "market.db")
         else:
-            market = await open_postgres_market(address)
+            market = store_class((await open_postgres_market(address))._engine)
         opened.push_async_callback(market.close)
         if isinstance(address, Path):
             access = await open_sqlite_access(address / "market.db-access")
@@ -239,6 +241,8 @@ async def run_service(
     attempt_limit: Limit = DEFAULT_LIMIT,
     store_class: type[MarketStore] = MarketStore,
     metrics: Metrics | None = None,
+    fair_share: FairShare | None = None,
+    on_call: OnCall | None = None,
 ) -> AsyncIterator[RunningService]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock, mailbox = clock or ManualClock(), Mailbox()
@@ -266,9 +270,10 @@ async def run_service(
                     clock,
                     skip_sleep,
                 ),
-                on_call=metrics.on_call,
+                on_call=on_call or metrics.on_call,
                 on_sale=metrics.on_sale,
                 on_key_call=call_log.add,
+                fair_share=fair_share,
             )
             async with (
                 run_app(app, bound),
