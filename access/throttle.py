@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Literal, Self
 
@@ -89,6 +90,12 @@ class Throttle:
             429,
             retry_after_s=retry_after_s,
         )
+
+
+@lru_cache(maxsize=1024)
+def find_client(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the /64 of an IPv6 one."""
+    return list_limits(address, 1)[0].address
 
 
 def list_limits(address: str, attempts: int) -> list[AttemptLimit]:

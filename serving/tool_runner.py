@@ -13,7 +13,7 @@ from starlette.types import Scope
 from access.keys import identify_key
 from access.plan import ASK_OPERATOR_HINT, BUY_KEY_HINT, describe_purchase
 from access.quota import Caller, QuotaGuard
-from access.throttle import to_network
+from access.throttle import find_client
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, describe_failure, unavailable_error
 from schemas.usage import QuotaUsage
 from serving.arguments import ArgumentError, parse_arguments
@@ -275,7 +275,7 @@ def _identify_caller(tool: AnyTool, headers: HeaderMap, scope: Mapping[str, Any]
     """
     if tool.requires_key:
         return _identify_key(headers)
-    return to_network((scope.get("client") or ("unknown", 0))[0])
+    return find_client((scope.get("client") or ("unknown", 0))[0])
 
 
 def _identify_key(headers: HeaderMap) -> bytes:

@@ -401,7 +401,7 @@ def build_server_config(
     # `DirectExchange` writes past its transport, and uvloop gained nothing for tool calls.
     return ServerConfig(
         app,
-        http=partial(protocol, waiting=WaitingConnections()),  # type: ignore[arg-type]
+        http=partial(protocol, waiting=WaitingConnections()),
         backlog=MAX_ACCEPTS_PER_TURN,
         loop="asyncio",
         ws="none",

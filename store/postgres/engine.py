@@ -162,11 +162,6 @@ class PostgresEngine:
                     session = await stack.enter_async_context(self._pool.acquire())
                 yield session
 
-
-async def set_time_limit(database: PostgresDatabase, limit_s: float) -> None:
-    """Limit each further statement of the open transaction, instead of the session's limit."""
-    await database.connection.execute(f"SET LOCAL statement_timeout = {1000 * limit_s:.0f}")
-
     @contextmanager
     def report_write(self, kind: WriteKind) -> Iterator[None]:
         """Report the outcome of the writes in the block to `check_writes`."""
@@ -176,6 +171,11 @@ async def set_time_limit(database: PostgresDatabase, limit_s: float) -> None:
             self._health.on_failure(kind, error)
             raise
         self._health.on_success(kind)
+
+
+async def set_time_limit(database: PostgresDatabase, limit_s: float) -> None:
+    """Limit each further statement of the open transaction, instead of the session's limit."""
+    await database.connection.execute(f"SET LOCAL statement_timeout = {1000 * limit_s:.0f}")
 
 
 async def connect(url: str, schema: str, **settings: str) -> asyncpg.Connection:
