@@ -1,9 +1,9 @@
 """Measure what one greedy key costs another: its latency, quiet and under attack, and readiness.
 
-`python -m bench.fairness [--store FILE]` serves on SQLite, on SQLite with two workers and on
-PostgreSQL (if BENCH_POSTGRES_URL
-names an empty database). One key sends the most expensive calls on 1,500 connections as fast as they are
-answered, and ignores Retry-After. Another key polls and makes a small call at a fixed rate.
+`python -m bench.fairness [--store FILE]` serves on SQLite, on SQLite with two workers, and on
+PostgreSQL if BENCH_POSTGRES_URL names an empty database. One key sends the most expensive calls on
+1,500 connections as fast as they are answered, and ignores Retry-After. Another key polls and makes
+a small call at a fixed rate.
 """
 
 import asyncio
