@@ -68,7 +68,10 @@ ERROR_MEANINGS = (
     ErrorMeaning(415, "invalid_parameter", "The body is not JSON.", "Send application/json."),
     ErrorMeaning(421, "invalid_parameter", "The Host is foreign.", "Use the service's address."),
     ErrorMeaning(
-        429, "rate_limited", "The quota or attempts are used up.", "Wait as Retry-After says."
+        429,
+        "rate_limited",
+        "The quota is used up, or there are too many calls.",
+        "Wait as Retry-After says.",
     ),
     ErrorMeaning(500, "unavailable", "Unexpected failure.", "Retry as Retry-After says."),
     ErrorMeaning(
@@ -108,7 +111,8 @@ KEY_REFUSED = Refusal(
 QUOTA_REACHED = Refusal(
     "QuotaReached",
     429,
-    "Daily quota reached. Retry-After is the number of seconds until 00:00 UTC.",
+    "Daily quota reached: Retry-After is the number of seconds until 00:00 UTC. Or too many calls "
+    "at the same time, or with as_of: Retry-After is 1, and the call was not counted.",
     ("Retry-After", *QUOTA_HEADERS),
     errors=("rate_limited",),
 )

@@ -151,7 +151,8 @@ class PastBudget:
         """Return the seconds until the caller may go on; ApiError 429 if more than MAX_WAIT_S."""
         now = self._clock()
         full_at = max(self._full_at.get(caller, now), now)
-        wait_s = full_at - now - (PAST_BURST - 1) / PAST_PER_S
+        # Rounded, or a sum of tenths would refuse a wait of exactly MAX_WAIT_S.
+        wait_s = round(full_at - now - (PAST_BURST - 1) / PAST_PER_S, 6)
         if wait_s > MAX_WAIT_S:
             raise _build_past_refusal()
         if caller not in self._full_at:
@@ -258,8 +259,8 @@ class FairShare:
     def __init__(
         self, places: CallPlaces | None = None, past_budget: PastBudget | None = None
     ) -> None:
-        self.places = places or CallPlaces()
-        self.past_budget = past_budget or PastBudget()
+        self.places = CallPlaces() if places is None else places
+        self.past_budget = PastBudget() if past_budget is None else past_budget
         # A small call never waits behind a past snapshot, which has a slot of its own.
         self._present = FairQueue(PRESENT_SLOTS, PRESENT_SLOTS_PER_CALLER)
         self._slow = FairQueue(SLOW_SLOTS, SLOW_SLOTS)

@@ -26,7 +26,7 @@ def describe_counted_calls(daily_limit: int) -> str:
     return (
         "Every key-protected call counts, REST and MCP tools/call together, even if its arguments "
         f"are refused: {daily_limit:,} per UTC day, reset at 00:00 UTC. Refused keys (401, 403), "
-        "calls over the quota (429) and JSON-RPC errors do not count."
+        "calls over the quota or another limit (429) and JSON-RPC errors do not count."
     )
 
 
