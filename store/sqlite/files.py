@@ -26,7 +26,7 @@ def create_private_file(path: Path) -> None:
 
 
 def restrict_to_owner(path: Path) -> None:
-    """Take a database file and its log from the group and all others; log it if that changed any."""
+    """Take a database file and its log from the group and all others; log a change."""
     # SQLite gives the files of its log the mode of the database file. The access file and its log
     # have e-mail addresses and the hashes of keys.
     path = path.resolve()
