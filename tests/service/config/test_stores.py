@@ -51,6 +51,9 @@ async def test_a_start_without_its_keys_is_refused_until_the_operator_accepts_it
     await start(settings)
     harm(settings.access_path)
     before = await has_store(settings, "access")
+    report = (await asyncio.to_thread(run_signals, tmp_path, "doctor")).stdout
+    assert "restore a backup" in report
+    assert "signals keys adopt" in report
     for _ in range(2):
         with pytest.raises(StoreError, match=LOST):
             await start(settings)

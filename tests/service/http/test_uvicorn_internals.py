@@ -92,7 +92,7 @@ DIGESTS: dict[type, dict[str, str]] = {
 }
 # The attributes that our code reads or sets, by the class whose instances have them.
 ATTRIBUTES: dict[type, str] = {
-    HttpToolsProtocol: "connections cycle flow loop pipeline server_state transport url",
+    HttpToolsProtocol: "config connections cycle flow loop pipeline server_state transport url",
     RequestResponseCycle: "body default_headers disconnected keep_alive message_event more_body"
     " on_response response_complete response_started scope transport",
     FlowControl: "write_paused",
@@ -105,6 +105,7 @@ ATTRIBUTES: dict[type, str] = {
 SUBCLASSES: list[tuple[type, type]] = [
     (server.BoundedProtocol, HttpToolsProtocol),
     (server.Server, uvicorn.Server),
+    (server.ServerConfig, uvicorn.Config),
     (supervisor.Supervisor, Multiprocess),
 ]
 
