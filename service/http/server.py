@@ -66,9 +66,7 @@ def calculate_max_connections() -> int:
 class ServerConfig(uvicorn.Config):
     """A config with the log of failures that all connections share."""
 
-    def __init__(self, app: Any, **options: Any) -> None:
-        super().__init__(app, **options)
-        self.failures = FailureLog()
+    failures: FailureLog
 
 
 class Server(uvicorn.Server):
@@ -310,7 +308,7 @@ def build_server_config(
     """Return uvicorn's config: no other parser, no WebSocket, no banner, no access log."""
     # uvicorn's own log would quote paths and queries. The loop is asyncio's because
     # `DirectExchange` writes past its transport, and uvloop gained nothing for tool calls.
-    return ServerConfig(
+    config = ServerConfig(
         app,
         http=protocol,
         loop="asyncio",
@@ -323,3 +321,5 @@ def build_server_config(
         server_header=False,
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
     )
+    config.failures = FailureLog()
+    return config

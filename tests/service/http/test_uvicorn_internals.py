@@ -105,7 +105,6 @@ ATTRIBUTES: dict[type, str] = {
 SUBCLASSES: list[tuple[type, type]] = [
     (server.BoundedProtocol, HttpToolsProtocol),
     (server.Server, uvicorn.Server),
-    (server.ServerConfig, uvicorn.Config),
     (supervisor.Supervisor, Multiprocess),
 ]
 
