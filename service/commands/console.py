@@ -61,7 +61,7 @@ class ProgressLog:
 
     def __call__(self, done: int, total: int) -> None:
         """Print the share that is done, if it reached another tenth."""
-        tenths = 10 * done // total
+        tenths = 10 * done // max(total, 1)
         if tenths > self._reported_tenths:
             echo(f"{self._label}: {tenths}0%{self._format_time_left(done, total)}")
             self._reported_tenths = tenths

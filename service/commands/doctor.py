@@ -23,7 +23,13 @@ from service.config.billing import find_outage_reason, open_provider
 from service.config.mail import check_mail
 from service.config.settings import PREFIX, Settings, SettingsError
 from service.config.sources import check_same_source, open_source
-from service.config.stores import StoreKind, open_access, open_market
+from service.config.stores import (
+    IS_ANOTHER,
+    StoreKind,
+    describe_lost_keys,
+    open_access,
+    open_market,
+)
 from serving.forwarded_for import NOTICE_NAME
 from serving.freshness import is_ahead, is_final, is_stale
 from serving.snapshot_cache import Snapshot, build_snapshot
@@ -52,12 +58,14 @@ async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding
     )
     if settings.address_hint is not None:
         yield Finding("warn", "settings", settings.address_hint)
+    known_id: str | None = None
     market_findings = await _check_store(settings, "market")
     for finding in market_findings:
         yield finding
     if market_findings[0].grade == "ok":
         store = await open_market(settings)
         try:
+            known_id = await store.find_access_id()
             yield _check_last_run(build_snapshot(await store.snapshot()), clock())
             async for finding in _check_source(settings, store, clock):
                 yield finding
@@ -69,6 +77,8 @@ async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding
     (access_finding,) = await _check_store(settings, "access")
     yield access_finding
     async with _open_access_store(settings, is_usable=access_finding.grade == "ok") as access_store:
+        if access_finding.grade == "ok" and known_id not in (None, await access_store.get_id()):
+            yield Finding("fix", "store", describe_lost_keys(settings, IS_ANOTHER))
         async for finding in _check_billing(settings, access_store, clock):
             yield finding
         yield await _check_proxies(access_store, clock())

@@ -4,7 +4,7 @@ from typing import Final
 
 from service.commands.console import Finding
 from service.config.settings import Settings
-from service.config.stores import RESTORE_HINT, StoreKind, has_store
+from service.config.stores import ADOPT_HINT, RESTORE_HINT, StoreKind, has_store
 from store.errors import StoreError
 from store.postgres.database_info import count_missing_migrations, load_database_info
 from store.postgres.schema import SCHEMAS
@@ -32,7 +32,7 @@ async def check_market(settings: Settings) -> list[Finding]:
 
 async def check_access(settings: Settings) -> list[Finding]:
     """Check the schema of keys."""
-    creation_hint = f"{RESTORE_HINT}; `signals serve` creates an empty one"
+    creation_hint = f"{RESTORE_HINT}, or {ADOPT_HINT}"
     return [await _check_schema(settings, "access", creation_hint)]
 
 

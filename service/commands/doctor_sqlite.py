@@ -6,7 +6,7 @@ from pathlib import Path
 
 from service.commands.console import Finding
 from service.config.settings import Settings
-from service.config.stores import RESTORE_HINT, StoreKind, get_path, has_store
+from service.config.stores import ADOPT_HINT, RESTORE_HINT, StoreKind, get_path, has_store
 from store.errors import StoreError
 from store.sqlite.copies import check_integrity
 from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, list_applied_migrations
@@ -22,7 +22,7 @@ async def check_market(settings: Settings) -> list[Finding]:
 
 async def check_access(settings: Settings) -> list[Finding]:
     """Check the file of keys."""
-    creation_hint = f"{RESTORE_HINT}; `signals serve` creates an empty one"
+    creation_hint = f"{RESTORE_HINT}, or {ADOPT_HINT}"
     return [await _check_file(settings, "access", ACCESS_MIGRATIONS, creation_hint)]
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # Keeps the market's modules out of commands about keys.
 
 StoreKind = Literal["market", "access"]
 RESTORE_HINT = "restore a backup if keys were issued"
+IS_ANOTHER = "is not the one that belongs to the market data"
 ADOPT_HINT = "run `signals keys adopt` to go on without the lost keys and purchases"
 
 
@@ -48,7 +49,7 @@ async def open_both(settings: Settings) -> "AsyncIterator[tuple[MarketStore, Acc
     """
     # The store of keys is created first, so market data without keys mean that they were lost.
     if await has_store(settings, "market") and not await has_store(settings, "access"):
-        raise StoreError(_describe_lost_keys(settings, "is missing"))
+        raise StoreError(describe_lost_keys(settings, "is missing"))
     async with AsyncExitStack() as stack:
         access = await open_access(settings)
         stack.push_async_callback(access.close)
@@ -59,7 +60,7 @@ async def open_both(settings: Settings) -> "AsyncIterator[tuple[MarketStore, Acc
         if known_id is None:
             await market.record_access_id(access_id)
         elif known_id != access_id:
-            raise StoreError(_describe_lost_keys(settings, "is not the one of these market data"))
+            raise StoreError(describe_lost_keys(settings, IS_ANOTHER))
         yield market, access
 
 
@@ -73,7 +74,8 @@ async def adopt_access(settings: Settings) -> None:
         await market.record_access_id(await access.get_id())
 
 
-def _describe_lost_keys(settings: Settings, fault: str) -> str:
+def describe_lost_keys(settings: Settings, fault: str) -> str:
+    """Say what is wrong with the store of keys, and what the operator can do."""
     return (
         f"the store of keys {fault} ({get_location(settings, 'access')}): restore a backup, or "
         f"{ADOPT_HINT}"

@@ -1,4 +1,4 @@
-"""Liveness and readiness: probes query the stores, each with a time limit."""
+"""Liveness and readiness: probes query and test the stores, each with a time limit."""
 
 import asyncio
 from collections.abc import Awaitable

@@ -82,9 +82,7 @@ def calculate_max_connections() -> int:
 class ServerConfig(uvicorn.Config):
     """A config with the log of failures that all connections share."""
 
-    def __init__(self, app: Any, **options: Any) -> None:
-        super().__init__(app, **options)
-        self.failures = FailureLog()
+    failures: FailureLog
 
 
 class Server(uvicorn.Server):
@@ -399,7 +397,7 @@ def build_server_config(
     """Return uvicorn's config: no other parser, no WebSocket, no banner, no access log."""
     # uvicorn's own log would quote paths and queries. The loop is asyncio's because
     # `DirectExchange` writes past its transport, and uvloop gained nothing for tool calls.
-    return ServerConfig(
+    config = ServerConfig(
         app,
         http=partial(protocol, waiting=WaitingConnections()),
         backlog=MAX_ACCEPTS_PER_TURN,
@@ -413,3 +411,5 @@ def build_server_config(
         server_header=False,
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
     )
+    config.failures = FailureLog()
+    return config

@@ -26,24 +26,28 @@ def create_private_file(path: Path) -> None:
 
 
 def restrict_to_owner(path: Path) -> None:
-    """Take a database file and its log from the group and all others; log each change."""
+    """Take a database file and its log from the group and all others; log a change."""
     # SQLite gives the files of its log the mode of the database file. The access file and its log
     # have e-mail addresses and the hashes of keys.
     path = path.resolve()
-    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-        _restrict(path.with_name(name))
-
-
-def _restrict(path: Path) -> None:
+    files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & OTHERS:
-            path.chmod(mode & ~OTHERS)
-            log.warning("file_made_private", file=str(path), mode=f"{mode:04o}")
-    except FileNotFoundError:
-        return
+        if changed_modes := [mode for mode in map(_restrict, files) if mode is not None]:
+            log.warning("file_made_private", file=str(path), mode=f"{changed_modes[0]:04o}")
     except PermissionError:
         log.warning("file_not_private", file=str(path), reason="it belongs to another user")
+
+
+def _restrict(path: Path) -> int | None:
+    """Keep only the owner's rights; return the previous mode if it had others, else None."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if not mode & OTHERS:
+            return None
+        path.chmod(mode & ~OTHERS)
+    except FileNotFoundError:
+        return None
+    return mode
 
 
 class FileGuard:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.bar_sets import copy_newest_rows, generate_folder
-from tests.support.log_lines import select_events
 from tests.support.signals_command import create_store, find_free_port, run_signals, start_signals
 
 pytestmark = pytest.mark.clause("operation")
@@ -175,18 +174,23 @@ def test_a_replay_and_a_compute_create_a_complete_store(tmp_path, is_replay):
     else:
         done = run_signals(tmp_path, "compute", source=f"files:{bars}")
     assert done.returncode == 0, done.stderr
-    assert "keys_missing" not in done.stderr
     assert run_signals(tmp_path, "keys", "create", "--label", "me").returncode == 0
 
 
-def test_a_start_that_finds_no_keys_logs_a_warning(tmp_path):
+def test_a_start_that_finds_no_keys_is_refused_until_they_are_given_up(tmp_path):
     bars = write_bars(tmp_path / "bars")
     run_signals(tmp_path, "replay", "--bars", str(bars))
     (tmp_path / "signals.db-access").unlink()
-    done = run_signals(tmp_path, "compute", source=f"files:{bars}")
-    assert done.returncode == 0
-    (event,) = select_events(done.stderr.splitlines(), "keys_missing")
-    assert (event["level"], event["created"]) == ("warning", f"{tmp_path}/signals.db-access")
+    replay = ["replay", "--bars", str(bars)]
+    for command in (["compute"], ["serve"], ["serve", "--workers", "2"], replay):
+        done = run_signals(tmp_path, *command, source=f"files:{bars}", port=str(find_free_port()))
+        assert done.returncode == 1
+        line = only_line(done.stderr)
+        assert f"({tmp_path}/signals.db-access): restore a backup" in line
+        assert "signals keys adopt" in line
+        assert not (tmp_path / "signals.db-access").exists()
+    assert run_signals(tmp_path, "keys", "adopt").returncode == 0
+    assert run_signals(tmp_path, "compute", source=f"files:{bars}").returncode == 0
     assert run_signals(tmp_path, "keys", "list").returncode == 0
 
 

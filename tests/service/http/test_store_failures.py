@@ -108,6 +108,18 @@ async def test_a_service_that_cannot_count_is_not_ready(home: StoreHome):
         assert (await readiness.run_checks())["access_store"] == "not writable"
 
 
+async def test_a_store_of_keys_with_another_id_is_lost(home: StoreHome):
+    async with (
+        open_and_close(home.open_market()) as market,
+        open_and_close(home.open_access()) as access,
+    ):
+        readiness = Readiness(SnapshotCache(market), access, lambda: 0)
+        assert (await readiness.run_checks())["access_store"] == "ok"
+        async with home.open_plain() as run:
+            await run("UPDATE store_id SET value = 'that of another store'")
+        assert (await readiness.run_checks())["access_store"] == "lost"
+
+
 async def test_test_writes_leave_no_trace_and_no_gap(home: StoreHome):
     async with (
         open_and_close(home.open_market()) as market,

@@ -94,7 +94,7 @@ DIGESTS: dict[type, dict[str, str]] = {
 }
 # The attributes that our code reads or sets, by the class whose instances have them.
 ATTRIBUTES: dict[type, str] = {
-    HttpToolsProtocol: "cycle flow headers loop server_state transport url",
+    HttpToolsProtocol: "config cycle flow headers loop server_state transport url",
     RequestResponseCycle: "body default_headers disconnected keep_alive message_event more_body"
     " on_response response_complete response_started scope transport",
     FlowControl: "write_paused",

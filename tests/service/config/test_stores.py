@@ -1,0 +1,176 @@
+"""A start knows the store of keys that belongs to its market data, and refuses any other."""
+
+import asyncio
+import os
+import sqlite3
+import stat
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import asyncpg
+import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
+from service.config.settings import Settings
+from service.config.stores import adopt_access, has_store, open_both
+from store.errors import StoreError
+from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
+from tests.support.signals_command import run_signals
+
+pytestmark = pytest.mark.clause("operation", "sales")
+
+LOST = r"signals_access|signals\.db-access.*restore a backup, or run `signals keys adopt`"
+
+
+async def start(settings: Settings) -> None:
+    async with open_both(settings):
+        pass
+
+
+def unlink(path: Path) -> None:
+    path.unlink()
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def replace(path: Path) -> None:
+    path.unlink()
+    migrate(path, ACCESS_MIGRATIONS)
+
+
+@pytest.mark.parametrize("harm", [unlink, truncate, replace])
+async def test_a_start_without_its_keys_is_refused_until_the_operator_accepts_it(
+    tmp_path: Path, harm: Callable[[Path], None]
+):
+    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+    await start(settings)
+    await start(settings)
+    harm(settings.access_path)
+    before = await has_store(settings, "access")
+    report = (await asyncio.to_thread(run_signals, tmp_path, "doctor")).stdout
+    assert "restore a backup" in report
+    assert "signals keys adopt" in report
+    for _ in range(2):
+        with pytest.raises(StoreError, match=LOST):
+            await start(settings)
+    assert await has_store(settings, "access") is before
+    await adopt_access(settings)
+    await start(settings)
+
+
+@pytest.mark.clause("postgres")
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "DROP SCHEMA signals_access CASCADE",
+        "UPDATE signals_access.store_id SET value = 'that of another database'",
+        "DELETE FROM signals_access.store_id",
+    ],
+)
+async def test_a_start_without_its_keys_is_refused_on_postgres(database: str, harm: str):
+    settings = Settings(database_url=SecretStr(database))
+    await start(settings)
+    session = await asyncpg.connect(database)
+    await session.execute(harm)
+    await session.close()
+    with pytest.raises(StoreError, match=r"signals_access|restore a backup"):
+        await start(settings)
+    if "DELETE" not in harm:
+        await adopt_access(settings)
+        await start(settings)
+
+
+async def test_a_start_that_was_killed_between_the_two_stores_continues(tmp_path: Path):
+    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+    migrate(settings.access_path, ACCESS_MIGRATIONS)
+    await start(settings)
+
+
+async def test_new_market_data_belong_to_the_keys_that_are_there(tmp_path: Path):
+    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+    await start(settings)
+    settings.market_path.unlink()
+    await start(settings)
+
+
+async def test_a_store_of_an_earlier_version_gets_its_id_at_the_next_start(tmp_path: Path):
+    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+    await start(settings)
+    with closing(sqlite3.connect(settings.access_path, isolation_level=None)) as db:
+        db.execute("DROP TABLE store_id")
+        db.execute("DELETE FROM migrations WHERE name = ?", [ACCESS_MIGRATIONS[-1]])
+    with closing(sqlite3.connect(settings.market_path, isolation_level=None)) as db:
+        db.execute("DELETE FROM facts")
+    await start(settings)
+    await start(settings)
+    replace(settings.access_path)
+    with pytest.raises(StoreError, match=LOST):
+        await start(settings)
+
+
+def list_modes(folder: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode)
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith(".lock")
+    }
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+async def test_only_the_owner_may_use_any_file_of_the_stores(tmp_path: Path, umask: int):
+    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+    before = os.umask(umask)
+    try:
+        async with open_both(settings) as (_, access):
+            await access.create_key(bytes(32), "me", 1)
+            names = {f"signals.db{kind}{log}" for kind in ("", "-access") for log in ("", "-wal")}
+            assert names <= list_modes(tmp_path).keys()
+            assert set(list_modes(tmp_path).values()) == {0o600}
+        await asyncio.to_thread(run_signals, tmp_path, "backup", str(tmp_path / "copy"))
+        moved = f"sqlite:///{tmp_path}/moved.db"
+        done = await asyncio.to_thread(
+            run_signals,
+            tmp_path,
+            "migrate",
+            "--from",
+            f"sqlite:///{tmp_path}/signals.db",
+            "--to",
+            moved,
+        )
+        assert done.returncode == 0, done.stderr
+    finally:
+        os.umask(before)
+    modes = list_modes(tmp_path)
+    assert {"copy/signals.db-access", "moved.db-access"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+    await start(Settings(database_url=SecretStr(moved)))
+
+
+async def test_files_that_others_could_read_are_taken_from_them_and_that_is_logged(tmp_path: Path):
+    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+    await start(settings)
+    settings.access_path.chmod(0o664)
+    with capture_logs() as lines:
+        async with open_both(settings):
+            assert set(list_modes(tmp_path).values()) == {0o600}
+    assert [(line["event"], line["file"], line["mode"]) for line in lines] == [
+        ("file_made_private", str(settings.access_path), "0664")
+    ]
+    settings.access_path.chmod(0o400)
+    with capture_logs() as lines:
+        await start(settings)
+    assert (lines, list_modes(tmp_path)["signals.db-access"]) == ([], 0o400)
+
+
+async def test_a_file_of_another_program_is_left_as_it_is(tmp_path: Path):
+    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+    with closing(sqlite3.connect(settings.access_path)) as db:
+        db.execute("CREATE TABLE other (id)")
+    settings.access_path.chmod(0o644)
+    with pytest.raises(StoreError, match="is not a signals database"):
+        await start(settings)
+    assert list_modes(tmp_path) == {"signals.db-access": 0o644}
