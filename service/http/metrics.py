@@ -127,7 +127,7 @@ def open_shared_metrics_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        del os.environ[MULTIPROCESS_VARIABLE]
+        os.environ.pop(MULTIPROCESS_VARIABLE, None)
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 

@@ -283,7 +283,6 @@ def test_the_shared_folder_is_deleted_at_the_end(monkeypatch: pytest.MonkeyPatch
 def test_folders_of_killed_services_are_removed_and_others_stay(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.delenv(MULTIPROCESS_VARIABLE, raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     abandoned, other = tmp_path / "signals-metrics-1", tmp_path / "other"
     link, aimed = tmp_path / "signals-metrics-2", tmp_path / "aimed"
@@ -291,11 +290,8 @@ def test_folders_of_killed_services_are_removed_and_others_stay(
         folder.mkdir()
         (folder / "counter_1.db").touch()
     link.symlink_to(aimed)
-    with open_shared_metrics_folder() as first:
-        monkeypatch.delenv(MULTIPROCESS_VARIABLE)
-        with open_shared_metrics_folder() as second:
-            assert {path for path in tmp_path.iterdir() if path.is_dir()} == {
-                *(first, second, other, link, aimed)
-            }
-            assert (aimed / "counter_1.db").exists()
-        monkeypatch.setenv(MULTIPROCESS_VARIABLE, str(first))
+    with open_shared_metrics_folder() as first, open_shared_metrics_folder() as second:
+        assert {path for path in tmp_path.iterdir() if path.is_dir()} == {
+            *(first, second, other, link, aimed)
+        }
+        assert (aimed / "counter_1.db").exists()
