@@ -72,44 +72,54 @@ class Purchases:
         )
         order = Order(secrets.token_hex(16), email, body.billing, body.agent_name)
         if idempotency_key is not None:
-            return await self._repeat_checkout(order, address, idempotency_key)
+            checkout = await self._find_checkout(order, idempotency_key)
+            if checkout is not None:
+                # It opens nothing, so it is no attempt.
+                return checkout
         await self._throttle.take_attempt(address)
+        if idempotency_key is not None:
+            return await self._open_once(order, idempotency_key)
         claim_token = f"ct_{secrets.token_urlsafe(32)}"
         return await self._open_checkout(order, claim_token, None)
 
-    async def _repeat_checkout(
-        self, order: Order, address: str, idempotency_key: str
-    ) -> CheckoutResponse:
-        """Return the checkout that was opened with an Idempotency-Key, opening it if necessary."""
+    async def _find_checkout(self, order: Order, idempotency_key: str) -> CheckoutResponse | None:
+        """Return the checkout that the same order opened with an Idempotency-Key, or None."""
+        new_row, expired_at = self._build_row(order, idempotency_key)
+        row = await self._store.find_idempotency_key(new_row.key_hash, expired_at)
+        if row is None or row.checkout_url is None or row.order_hash != new_row.order_hash:
+            return None
+        claim_token = _derive_claim_token(idempotency_key, row.claim_id)
+        claim = await self._store.find_claim(_hash_token(claim_token))
+        assert claim is not None, "a claim outlives its idempotency key"
+        return self._build_checkout(claim, row.checkout_url, claim_token)
+
+    async def _open_once(self, order: Order, idempotency_key: str) -> CheckoutResponse:
+        """Open a checkout that can be repeated; raise ApiError 409 if the key had another order."""
+        new_row, expired_at = self._build_row(order, idempotency_key)
+        row = await self._store.reserve_idempotency_key(new_row, expired_at)
+        if row.order_hash != new_row.order_hash:
+            raise _idempotency_conflict_error()
+        # Concurrent requests, and one after a crash, open the same order with the same token. The
+        # processor opens it once, so all of them return the same response.
+        same_order = replace(order, claim_id=row.claim_id)
+        claim_token = _derive_claim_token(idempotency_key, row.claim_id)
+        try:
+            return await self._open_checkout(same_order, claim_token, row)
+        except ApiError:
+            # The processor may repeat its failure for this order, so a retry begins another one.
+            await self._store.release_idempotency_key(row)
+            raise
+
+    def _build_row(self, order: Order, idempotency_key: str) -> tuple[IdempotencyRow, int]:
+        """Return a new row for an order, and the time until which stored rows have expired."""
         now = self._clock()
-        expired_at = now - IDEMPOTENCY_DURATION_S * 1000
-        new_row = IdempotencyRow(
+        row = IdempotencyRow(
             key_hash=_hash_json(self._provider.name, self._provider.mode, idempotency_key),
             order_hash=_hash_json(order.contact_email, order.billing, order.agent_name),
             claim_id=order.claim_id,
             created_at=now,
         )
-        row = await self._store.find_idempotency_key(new_row.key_hash, expired_at)
-        if row is not None and row.checkout_url and row.order_hash == new_row.order_hash:
-            # A repeated response opens nothing, so it is no attempt.
-            claim_token = _derive_claim_token(idempotency_key, row.claim_id)
-            claim = await self._store.find_claim(_hash_token(claim_token))
-            assert claim is not None, "a claim outlives its idempotency key"
-            return self._build_checkout(claim, row.checkout_url, claim_token)
-        await self._throttle.take_attempt(address)
-        row = await self._store.reserve_idempotency_key(new_row, expired_at)
-        if row.order_hash != new_row.order_hash:
-            raise _idempotency_conflict_error()
-        # Requests at the same time, and one after a crash, open the same order with the same token.
-        # The processor opens it once, so all of them return the same response.
-        order = replace(order, claim_id=row.claim_id)
-        claim_token = _derive_claim_token(idempotency_key, row.claim_id)
-        try:
-            return await self._open_checkout(order, claim_token, row)
-        except ApiError:
-            # The processor may repeat its failure for this order, so a retry begins another one.
-            await self._store.release_idempotency_key(row)
-            raise
+        return row, now - IDEMPOTENCY_DURATION_S * 1000
 
     async def _open_checkout(
         self, order: Order, claim_token: str, row: IdempotencyRow | None

@@ -53,6 +53,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         shop = SandboxShop(store, clock, billing)
         billing.set_paid("cs_1")
         await shop.claim((await shop.open_checkout()).claim_token)
+        billing.fetch_count = 0  # The claim has checked the membership too.
         members = MemberKeys(store, billing, shop.claims, clock)
         yield Desk(shop, billing, members, await members.list_plans(MINE))
 

@@ -223,7 +223,8 @@ async def test_status_and_error_together_identify_the_cause(served, tmp_path, mo
     checkout = await client.post("/api/v1/access/checkout", json={"contact_email": "a@example.org"})
     await client.post(checkout.json()["checkout_url"], data={"action": "pay"})
     claim, token = "/api/v1/access/claim", {"claim_token": checkout.json()["claim_token"]}
-    assert (await client.post(claim, json=token)).status_code == 200
+    api_key = (await client.post(claim, json=token)).json()["api_key"]
+    assert (await served.get_api("/usage", x_api_key=api_key)).status_code == 200
     market = await open_market_as(UnreadableStore, tmp_path / "market.db")
     unreadable = create_app_without_billing(served, market=market)
     answers = [
