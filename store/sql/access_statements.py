@@ -181,6 +181,7 @@ FIND_BLOCKING_ATTEMPT = """
 SELECT at FROM attempts WHERE kind = ?1 AND address = ?2 AND at > ?3 AND at < ?4
 ORDER BY at DESC LIMIT 1 OFFSET ?5 - 1
 """
+INSERT_ATTEMPT = "INSERT INTO attempts (kind, address, at) VALUES (?, ?, ?)"
 FIND_ACCESS_REQUEST = "SELECT 1 FROM access_requests WHERE contact_email = ?"
 # Reads the index up to a position, so it counts no more rows than the limit.
 FIND_ACCESS_REQUEST_AT = """

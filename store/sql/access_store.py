@@ -402,8 +402,8 @@ class AccessStore:
             ]
             if refusals:
                 return max(refusals, key=lambda refusal: refusal.free_at)
-            rows = [(kind, limit.address, at) for limit in limits]
-            await db.insert("attempts", "kind, address, at", rows)
+            for limit in limits:
+                await db.execute(statements.INSERT_ATTEMPT, kind, limit.address, at)
         return None
 
     async def put_access_request(
