@@ -19,10 +19,11 @@ MAX_LOOP_TURNS = 4
 
 
 class Caller(NamedTuple):
-    """The label of an admitted key, and its quota after this call."""
+    """The label and hash of an admitted key, and its quota after this call."""
 
     label: str | None
     quota: QuotaUsage
+    key_hash: bytes
 
 
 class PendingBatch(NamedTuple):
@@ -75,7 +76,7 @@ class QuotaGuard:
         limit, used = self._daily_limit, decision.used
         quota = QuotaUsage(limit, used, max(limit - used, 0), _format_reset(now // DAY_MS))
         if decision.verdict == "counted" or (decision.verdict == "exhausted" and allow_over_quota):
-            return Caller(decision.label, quota)
+            return Caller(decision.label, quota, key_hash)
         raise self._build_refusal(now, decision, quota)
 
     def _build_refusal(self, now: int, decision: CountedGroup, quota: QuotaUsage) -> ApiError:

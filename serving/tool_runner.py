@@ -43,11 +43,13 @@ class CallResult(NamedTuple):
     """The response of a call, which is an Error object if `error` is set.
 
     `quota` is the key's quota after the call; None if no key was needed or the key is not live.
+    `key_hash` is set if the call succeeded with a key.
     """
 
     response: ResponseBody
     error: ApiError | None
     quota: QuotaUsage | None
+    key_hash: bytes | None = None
 
 
 class ParsedQuery(NamedTuple):
@@ -96,8 +98,7 @@ class ToolRunner:
         """Report a call for the log of its key; a key that is missing or unknown has none."""
         if result.quota is None:
             return
-        headers, error = read_headers(scope), result.error
-        api_key = read_key_headers(*(_decode_header(headers, name) for name in KEY_HEADERS))
+        error = result.error
         call = LoggedCall(
             at=self.context.clock(),
             request_id=scope.get(REQUEST_ID_KEY, b"").decode(),
@@ -106,7 +107,8 @@ class ToolRunner:
             outcome=OK if error is None else error.code,
             status=status if error is None else error.status,
         )
-        self._on_key_call(hash_key(api_key), call)
+        # Refusals are rare, so only they hash the key a second time.
+        self._on_key_call(result.key_hash or _hash_sent_key(scope), call)
 
     async def _run(
         self,
@@ -133,7 +135,8 @@ class ToolRunner:
             response = self._peek_response(snapshot, parsed) or await self._get_response(
                 tool, parsed, caller
             )
-            return CallResult(response, None, _get_quota(caller))
+            key_hash = None if caller is None else caller.key_hash
+            return CallResult(response, None, _get_quota(caller), key_hash)
         except ApiError as refusal:
             error = refusal
         except StoreError as failure:
@@ -219,6 +222,11 @@ async def _render_response(tool: AnyTool, query: BaseModel, context: Context) ->
     if isinstance(result, ResponseBody):
         return result
     return ResponseBody(result.model_dump_json(by_alias=True).encode())
+
+
+def _hash_sent_key(scope: Scope) -> bytes:
+    headers = read_headers(scope)
+    return hash_key(read_key_headers(*(_decode_header(headers, name) for name in KEY_HEADERS)))
 
 
 def _decode_header(headers: HeaderMap, name: bytes) -> str | None:

@@ -35,7 +35,7 @@ async def get_usage(query: NoArguments, context: Context) -> ResponseBody:
     # Only the counters differ between calls with a key on one day. The rest is rendered once and
     # the counters are inserted into its bytes.
     assert context.caller is not None
-    label, quota = context.caller
+    label, quota, _ = context.caller
     coverage = await context.snapshots.coverage()
     source = None if coverage is None else coverage.source
     exhausted_until = quota.resets_at if quota.remaining_today == 0 else None
