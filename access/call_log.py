@@ -45,6 +45,10 @@ class CallLog:
     def add(self, key_hash: bytes, call: LoggedCall) -> None:
         """Add a call of a known key."""
         # However fast one key is used, a flush writes no more of its calls than are kept.
+        pending = self._pending.get(key_hash)
+        if pending is not None and len(pending) == CALLS_KEPT_PER_KEY:
+            pending.append(call)
+            return
         self._put(key_hash, (call,))
         if self._pending_count >= ROWS_PER_FLUSH:
             self._is_full.set()

@@ -156,7 +156,7 @@ def _build_tool_result(result: CallResult, request_id: bytes | None) -> tuple[by
     `_meta` repeats the status and headers of the HTTP response, which a host does not pass on.
     """
     # Concatenated from rendered bytes: a cached response is never parsed or serialized again.
-    response, error, quota = result
+    response, error, quota, _ = result
     members = response.result_members if error is None else response.error_members
     meta = [] if error is None else _build_error_meta(error)
     if quota is not None:

@@ -75,7 +75,7 @@ class ToolRoute:
             )
 
         result = await self._runner.run(tool, request_headers, query_string, parse_arguments, scope)
-        response, error, quota = result
+        response, error, quota, _ = result
         if error is None:
             status, headers, body = negotiate_response(response, self._endpoint, request_headers)
             self._runner.report_key_call(scope, tool, "rest", result, status)

@@ -20,7 +20,7 @@ from serving.arguments import ArgumentError, parse_arguments
 from serving.context import Context
 from serving.fair_share import CallerId, FairShare
 from serving.freshness import find_expiry
-from serving.http import EXCHANGE_KEY, REQUEST_ID_KEY, HeaderMap, read_headers
+from serving.http import EXCHANGE_KEY, REQUEST_ID_KEY, HeaderMap
 from serving.response_cache import CacheEntry, ResponseBody
 from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
@@ -48,11 +48,13 @@ class CallResult(NamedTuple):
     """The response of a call, which is an Error object if `error` is set.
 
     `quota` is the key's quota after the call; None if no key was needed or the key is not live.
+    `key_hash` is None if the call has no key.
     """
 
     response: ResponseBody
     error: ApiError | None
     quota: QuotaUsage | None
+    key_hash: bytes | None = None
 
 
 class ParsedQuery(NamedTuple):
@@ -121,7 +123,7 @@ class ToolRunner:
         self, scope: Scope, tool: AnyTool, transport: Transport, result: CallResult, status: int
     ) -> None:
         """Report a call for the log of its key; a key that is missing or unknown has none."""
-        if result.quota is None:
+        if result.quota is None or result.key_hash is None:
             return
         error = result.error
         call = LoggedCall(
@@ -132,7 +134,7 @@ class ToolRunner:
             outcome=OK if error is None else error.code,
             status=status if error is None else error.status,
         )
-        self._on_key_call(_identify_key(read_headers(scope)), call)
+        self._on_key_call(result.key_hash, call)
 
     async def _run(
         self,
@@ -161,7 +163,7 @@ class ToolRunner:
             response = self._peek_response(snapshot, query) or await self._get_response(
                 tool, query, caller_id, caller
             )
-            return CallResult(response, None, _get_quota(caller))
+            return CallResult(response, None, _get_quota(caller), _get_key_hash(caller_id))
         except ApiError as refusal:
             error = refusal
         except StoreError as failure:
@@ -169,11 +171,14 @@ class ToolRunner:
         except Exception as failure:
             self.failures.write(log.error, "call_failed", describe_failure(failure), tool=tool.name)
             error = internal_error()
-        return self._build_error_result(error, caller)
+        return self._build_error_result(error, caller, caller_id)
 
-    def _build_error_result(self, error: ApiError, caller: Caller | None = None) -> CallResult:
+    def _build_error_result(
+        self, error: ApiError, caller: Caller | None = None, caller_id: CallerId = ""
+    ) -> CallResult:
         quota = error.quota or _get_quota(caller)
-        return CallResult(ResponseBody(self.format_error(error)), error, quota)
+        body = ResponseBody(self.format_error(error))
+        return CallResult(body, error, quota, _get_key_hash(caller_id))
 
     def log_store_failure(self, error: StoreError, location: str) -> ApiError:
         """Log a failure of the store in a tool or route, and return the error for the caller."""
@@ -274,15 +279,14 @@ def _identify_caller(tool: AnyTool, headers: HeaderMap, scope: Mapping[str, Any]
     Raise ApiError 401 if a key is needed and missing or malformed.
     """
     if tool.requires_key:
-        return _identify_key(headers)
+        return identify_key(
+            _decode_header(headers, b"authorization"), _decode_header(headers, b"x-api-key")
+        )
     return find_client((scope.get("client") or ("unknown", 0))[0])
 
 
-def _identify_key(headers: HeaderMap) -> bytes:
-    """Return the hash of the caller's key; raise ApiError 401 if it is missing or malformed."""
-    return identify_key(
-        _decode_header(headers, b"authorization"), _decode_header(headers, b"x-api-key")
-    )
+def _get_key_hash(caller_id: CallerId) -> bytes | None:
+    return caller_id if isinstance(caller_id, bytes) else None
 
 
 def _parse_query(tool: AnyTool, read_arguments: ArgumentsReader) -> ParsedQuery | ArgumentError:

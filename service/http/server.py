@@ -399,7 +399,7 @@ def build_server_config(
     # `DirectExchange` writes past its transport, and uvloop gained nothing for tool calls.
     config = ServerConfig(
         app,
-        http=partial(protocol, waiting=WaitingConnections()),
+        http=partial(protocol, waiting=WaitingConnections()),  # type: ignore[arg-type]
         backlog=MAX_ACCEPTS_PER_TURN,
         loop="asyncio",
         ws="none",

@@ -122,9 +122,8 @@ SELECT ?1, label, CAST(?2 AS BIGINT), mode, membership_id,
 FROM keys AS rotated
 WHERE id = ?3 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)
   AND NOT EXISTS (SELECT 1 FROM keys WHERE replaces = ?3)
-  AND (SELECT count(*) FROM keys AS made
-       WHERE made.membership_id = rotated.membership_id AND made.replaces IS NOT NULL
-         AND made.created_at > ?5) < ?4
+  AND (SELECT count(made.replaces) FROM keys AS made
+       WHERE made.membership_id = rotated.membership_id AND made.created_at > ?5) < ?4
 RETURNING id
 """
 # Rotating twice leaves two working keys, not three.

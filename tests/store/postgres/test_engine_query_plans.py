@@ -137,6 +137,8 @@ async def assert_read_by_index(db: Database, *, is_searched: bool = False) -> in
     number = 0
     async for statement, plan in collect_plans(db):
         number += 1
+        if statement.startswith('SELECT "'):
+            continue  # asyncpg prepares this before a COPY, for the types of its columns
         scanned = {step["Relation Name"] for step in plan if step["Node Type"] == "Seq Scan"}
         assert scanned <= READ_WHOLE, statement
         assert not (is_searched and any(is_full_index_walk(step) for step in plan)), statement
