@@ -66,7 +66,7 @@ class HourlyLoop:
         while self._pipeline is None or not self._pipeline.is_finished:
             try:
                 await self._run_if_due(self._pipeline or await self._reopen_pipeline())
-                await self._sleep(SLEEP_STEP_S)
+                await self._wait_step()
             # Trying again would compete with the process that computes now.
             except LockTakenError:
                 raise
@@ -138,10 +138,15 @@ class HourlyLoop:
             fetched_at, began = self._clock(), perf_counter()
             log_run("run_late", pipeline, await pipeline.run_late(), began)
 
+    async def _wait_step(self) -> None:
+        """Sleep for a step; raise LockTakenError now, not an hour later, if the lock is lost."""
+        await self._sleep(SLEEP_STEP_S)
+        self._store.check_lock()
+
     async def _wait_until(self, pipeline: HourlyPipeline, hour: int, at: int) -> bool:
         """Wait until `at` (epoch ms); False if the next run is due or the clock went back."""
         while to_market_ms(hour) <= self._clock() < at:
-            await self._sleep(SLEEP_STEP_S)
+            await self._wait_step()
         return self._clock() >= at and pipeline.due_hour == hour
 
 

@@ -2,7 +2,7 @@
 
 import re
 from typing import Annotated, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
@@ -29,7 +29,8 @@ def _parse_database_url(value: SecretStr) -> SecretStr:
     if not (is_file or _is_postgres(url)):
         raise ValueError(
             "expected sqlite:///PATH or postgresql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE, "
-            "with special characters in USER and PASSWORD percent-encoded"
+            "with special characters in USER and PASSWORD percent-encoded, and a HOST that can be "
+            "looked up"
         )
     return SecretStr(url)
 
@@ -40,10 +41,14 @@ def _is_postgres(url: str) -> bool:
     # which are logged.
     try:
         parts = urlsplit(url)
+        # The lookup encodes the name like this, and fails with a traceback if it cannot.
+        unquote(parts.hostname or "").encode("idna")
         is_whole = bool(parts.hostname and parts.path.strip("/")) and parts.port != 0
     except ValueError:
         return False
-    return url.startswith(POSTGRES) and is_whole and not {"@", "/"} & set(parts.path[1:])
+    is_printable = unquote(parts.netloc.rpartition("@")[2] + parts.path).isprintable()
+    is_plain = is_printable and not {"@", "/"} & set(parts.path[1:])
+    return url.startswith(POSTGRES) and is_whole and is_plain
 
 
 def _validate_scheduler(value: str) -> str:

@@ -81,6 +81,11 @@ class PostgresMarketEngine(PostgresEngine):
         self._lock_session = session
         self._heartbeat_task = asyncio.create_task(self._send_heartbeats(session))
 
+    def check_lock(self) -> None:
+        """Raise LockTakenError if the session that held the lock has ended; never block."""
+        if self._lock_session is not None and self._lock_session.is_closed():
+            raise LockTakenError(f"no longer computing on {self.name}: its session has ended")
+
     async def unlock(self) -> None:
         """Release the compute lock; idempotent."""
         session, self._lock_session = self._lock_session, None
@@ -189,11 +194,14 @@ class PostgresMarketEngine(PostgresEngine):
 
     async def _send_heartbeats(self, session: asyncpg.Connection) -> None:
         """Send a statement every HEARTBEAT_S so that other processes see this one is alive."""
-        with suppress(*DATABASE_ERRORS):
+        try:
             while True:
                 await asyncio.sleep(HEARTBEAT_S)
                 async with self._session_turn:
-                    await session.execute("SELECT 1")
+                    await session.execute("SELECT 1", timeout=LEASE_S)
+        except DATABASE_ERRORS:
+            # Without a response for a lease, another process may have the lock: `check_lock` fails.
+            session.terminate()
 
     async def _watch_version(self) -> None:
         """Keep the version current; reconnect after a failure."""

@@ -106,6 +106,9 @@ class MarketEngine(Engine, Protocol):
     async def lock(self) -> None:
         """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
 
+    def check_lock(self) -> None:
+        """Raise LockTakenError if this process has lost its compute lock; never block."""
+
     async def unlock(self) -> None:
         """Release the compute lock; idempotent."""
 

@@ -60,6 +60,10 @@ class MarketStore:
         """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
         await self._engine.lock()
 
+    def check_lock(self) -> None:
+        """Raise LockTakenError if this process has lost its compute lock; never block."""
+        self._engine.check_lock()
+
     async def unlock(self) -> None:
         """Release the compute lock; idempotent."""
         await self._engine.unlock()

@@ -144,6 +144,9 @@ class SqliteEngine:
         if self._lock_file is None:
             self._lock_file = _acquire_lock_file(self.path)
 
+    def check_lock(self) -> None:
+        """Do nothing: a process keeps the lock of its open file until it ends."""
+
     async def unlock(self) -> None:
         """Release the compute lock; idempotent."""
         if self._lock_file is not None:

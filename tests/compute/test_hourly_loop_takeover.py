@@ -102,6 +102,7 @@ async def test_a_leader_cut_off_between_runs_takes_the_lead_again_if_no_other_ha
     async with looping(database, source, clock) as (loop, store):
         with pytest.raises(LockTakenError, match="no longer computing"):
             await loop.run()
+        assert clock.now_s < march_s("13:03"), "it noticed only when the next run was due"
         with pytest.raises(ClockEnded):
             await create_loop(store, source, clock).run()
         await check_store(store, source, march_s("14:00"))

@@ -107,6 +107,16 @@ def test_an_address_with_a_password_is_refused_and_not_printed(address):
         "postgresql://me:1/hidden@db/signals",
         "postgresql://me:1#hidden@db/signals",
         "postgresql://[::hidden/signals",
+        "postgresql://me:hidden@db..example/signals",
+        "postgresql://me:hidden@.../signals",
+        f"postgresql://me:hidden@{'a' * 64}.example/signals",
+        f"postgresql://me:hidden@{'ö' * 64}.example/signals",
+        "postgresql://me:hidden@%00/signals",
+        "postgresql://me:hidden@db%0A/signals",
+        "postgresql://me:hidden@db/sig%00nals",
+        "postgresql://me:hidden@db:0/signals",
+        "postgresql://me:hidden@db:65536/signals",
+        "postgresql://me:hidden@db:-1/signals",
     ],
 )
 def test_an_invalid_database_url_is_refused_without_printing_it(url):

@@ -57,6 +57,11 @@ async def main():
     halting = replace(make_full_batch(NOW + 1, step=1), carries=Halting([make_carry()]))
     await tell(store.commit(halting))
     await tell(store.commit(make_full_batch(NOW + 1, step=1)))
+    try:
+        store.check_lock()
+        print("holds", flush=True)
+    except StoreError as error:
+        print(type(error).__name__, flush=True)
     await tell(store.lock())
 
 asyncio.run(main())
@@ -101,7 +106,7 @@ async def test_a_holder_stopped_during_a_commit_loses_the_lock_and_the_commit(
         if holder.returncode is None:
             holder.kill()
             await holder.communicate()
-    assert output.split() == [b"LockTakenError"] * 3
+    assert output.split() == [b"LockTakenError"] * 4
     await market.commit(make_full_batch(NOW + 2, step=2))
     await assert_whole(market, passes=3)
 
@@ -163,6 +168,25 @@ async def test_a_holder_that_lost_its_session_commits_only_after_locking_again(
     await market.lock()
     await market.commit(make_full_batch(NOW + 1, step=1))
     await assert_whole(market, passes=2)
+
+
+async def poll_lock(store: MarketStore) -> None:
+    while True:
+        store.check_lock()
+        await asyncio.sleep(0.005)
+
+
+async def test_a_process_notices_between_commits_that_it_lost_the_lock(
+    market: MarketStore, home: PostgresHome
+) -> None:
+    market.check_lock()  # it never locked
+    await market.lock()
+    market.check_lock()
+    await cut_sessions(home.url)
+    with pytest.raises(LockTakenError, match="its session has ended"):
+        await asyncio.wait_for(poll_lock(market), DEADLINE_S)
+    await market.lock()
+    market.check_lock()
 
 
 async def write_until(store: MarketStore, fault: Awaitable[None]) -> None:
