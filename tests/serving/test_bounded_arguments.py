@@ -86,7 +86,9 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("tool", "name", "limit"), TEXTS, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("tool", "name", "limit"), TEXTS, ids=lambda value: getattr(value, "name", str(value))
+)
 async def test_a_text_beyond_its_bound_is_refused_with_the_bound(
     served: RunningService, transport: str, tool: AnyTool, name: str, limit: int
 ) -> None:
