@@ -148,7 +148,7 @@ class ToolRunner:
             parsed = self._parsed_queries.get((tool.name, raw_key))
             query = parsed or _parse_query(tool, read_arguments)
             if isinstance(query, ParsedQuery) and query.as_of is not None:
-                await self._await_past_budget(caller_id, query, query.as_of)
+                await self._await_past_budget(caller_id, query.as_of)
             # The call is counted here, before bad arguments are reported, so they count too.
             if isinstance(caller_id, bytes):
                 caller = await self._quota_guard.authorize(
@@ -210,17 +210,13 @@ class ToolRunner:
             self._parsed_queries.pop(next(iter(self._parsed_queries)))
         self._parsed_queries[tool.name, raw_key] = parsed
 
-    async def _await_past_budget(
-        self, caller_id: CallerId, parsed: ParsedQuery, as_of: str
-    ) -> None:
+    async def _await_past_budget(self, caller_id: CallerId, as_of: str) -> None:
         """Wait until the caller may request a past snapshot; raise ApiError 429 if that is long.
 
-        A cached response and an `as_of` that will be refused are not limited.
+        An `as_of` that will be refused is not limited.
         """
         snapshot = self.context.snapshots.peek()
         if snapshot is not None:
-            if self._peek_response(snapshot, parsed) is not None:
-                return
             try:
                 self.context.parse_as_of(as_of, snapshot)
             except ArgumentError:
@@ -247,6 +243,9 @@ class ToolRunner:
             return await _render_response(tool, parsed.query, self.context.with_caller(caller))
         is_slow = tool.is_slow or parsed.as_of is not None
         async with self._fair_share.take_turn(caller_id, is_slow=is_slow):
+            if parsed.as_of is not None:
+                # Hardly one instant is requested twice, so these would only displace others.
+                return await _render_response(tool, parsed.query, self.context)
             return await get_or_render(
                 self.context,
                 parsed.key,

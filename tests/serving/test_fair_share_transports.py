@@ -151,7 +151,9 @@ async def test_a_call_beyond_the_places_of_a_key_waits_and_is_served(contested: 
 async def test_a_call_that_waits_too_long_for_a_place_is_refused_and_not_counted(
     contested: Contested,
 ) -> None:
-    await contested.hold(MAX_CALLS + 1)
+    # In two steps, because connections are not accepted in the order in which they were opened.
+    await contested.hold(MAX_CALLS)
+    await contested.hold(1)
     contested.timers.move(2)
     refused = await contested.tasks.pop()
     assert (refused.status, refused.code, refused.retry_after_s) == (429, "rate_limited", 1)
@@ -245,10 +247,7 @@ async def test_too_many_calls_with_as_of_are_refused_and_not_counted(
         assert words in refused.message
     assert contested.outcomes[-1] == "too_many_past"
     assert await contested.count_used() == 1
-    # A late notice of the seeding can replace the snapshot, and with it the cached responses.
-    await contested.call(STATE, as_of=past)
-    # Cached responses, other calls, bad instants and other keys are not limited.
-    assert (await contested.call(STATE, key, as_of=past)).status == 200
+    # Other calls, bad instants and other keys are not limited.
     assert (await contested.call(STATE, key)).status == 200
     assert (await contested.call(STATE, key, as_of="2020-01-01T00:00:00Z")).status == 400
     assert (await contested.call(STATE, as_of=format_instant(NOON + 100_002))).status == 200
