@@ -40,7 +40,7 @@ PAGE_ORDER = (
     *("getting-started", "connect", "agents", "tools", "rest", "examples"),
     *("indicators", "contract", "universe", "faq", "interop"),
     *("buy", "members", "legal"),
-    *("deployment", "monitoring", "selling", "sources", "settings", "commands"),
+    *("deployment", "recovery", "monitoring", "selling", "sources", "settings", "commands"),
 )
 Values = dict[str, Any]
 

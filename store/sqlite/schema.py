@@ -38,8 +38,9 @@ log = structlog.get_logger("store")
 def migrate(path: Path, names: Sequence[str]) -> None:
     """Apply pending migrations to a database file, creating it if it does not exist.
 
-    Only the file's owner may use it from then on. Raise StoreError if the file is another database
-    or was written by a newer version, or if a migration fails, which then has changed nothing.
+    Only its owner may use a new file, or an access file. Raise StoreError if the file is another
+    database or was written by a newer version, or if a migration fails, which then has changed
+    nothing.
     """
     try:
         create_private_file(path)
@@ -47,8 +48,10 @@ def migrate(path: Path, names: Sequence[str]) -> None:
             sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
         ) as connection:
             is_new = not _list_applied(connection, path, names)
-            # Not before it is known that the file is not another program's.
-            restrict_to_owner(path)
+            # Not before it is known that the file is not another program's. Market data have no
+            # addresses, so the operator may share an existing file of them.
+            if names[0] in ACCESS_MIGRATIONS:
+                restrict_to_owner(path)
             while len(_list_applied(connection, path, names)) < len(names):
                 _apply_next(connection, path, names, is_new)
             _enable_wal(connection)

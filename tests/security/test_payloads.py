@@ -171,7 +171,8 @@ async def test_very_many_parameters_are_refused_with_a_short_message(served: Run
         assert is_plain(answer.json())
 
 
-DEEP = 100_000
+# Deeper than any parser's limit, and within the limit of bodies.
+DEEP = 10_000
 NOT_JSON = {
     "deep arrays": b"[" * DEEP + b"]" * DEEP,
     "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,

@@ -12,8 +12,11 @@ pytestmark = pytest.mark.clause("documents")
 
 PAGE = (ROOT / "SECURITY.md").read_text()
 PROMISES = re.findall(
-    r"^\| (?!promise|---)(.+) \| (.+) \|$", PAGE.split("## Promises")[1], re.MULTILINE
+    r"^\| (?!promise|---)(.+) \| (.+) \|$",
+    PAGE.split("## Promises")[1].split("\n## ")[0],
+    re.MULTILINE,
 )
+ATTACKS = PAGE.split("## Attacks")[1].split("\n## ")[0]
 
 
 def test_every_promise_names_test_files_that_exist():
@@ -23,6 +26,13 @@ def test_every_promise_names_test_files_that_exist():
         assert ", ".join(f"`{file}`" for file in files) == tests_by_promise, promise
         for file in files:
             assert "\ndef test_" in (text := (ROOT / file).read_text()) or "async def test_" in text
+
+
+def test_every_attack_names_a_test_that_exists():
+    attacks = re.findall(r"^\| .+ \| `(test_\w+)` \|$", ATTACKS, re.MULTILINE)
+    assert len(attacks) == len(re.findall(r"^\| ", ATTACKS, re.MULTILINE)) - 1 > 20
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name in attacks if f"def {name}(" not in tests] == []
 
 
 def test_every_security_test_is_named():

@@ -100,9 +100,8 @@ async def test_new_market_data_belong_to_the_keys_that_are_there(tmp_path: Path)
 async def test_a_store_of_an_earlier_version_gets_its_id_at_the_next_start(tmp_path: Path):
     settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
     await start(settings)
-    with closing(sqlite3.connect(settings.access_path, isolation_level=None)) as db:
-        db.execute("DROP TABLE store_id")
-        db.execute("DELETE FROM migrations WHERE name = ?", [ACCESS_MIGRATIONS[-1]])
+    settings.access_path.unlink()
+    migrate(settings.access_path, ACCESS_MIGRATIONS[:-1])
     with closing(sqlite3.connect(settings.market_path, isolation_level=None)) as db:
         db.execute("DELETE FROM facts")
     await start(settings)

@@ -133,11 +133,12 @@ async def test_a_purchase_is_counted_step_by_step(operated_service: Operated):
         )
         == 1
     )
-    for outcome in ("pending", "active", "invalid_parameter"):
+    await client.post("/api/v1/access/claim", json={"claim_token": f"ct_{'x' * 43}"})
+    for outcome, expected in (("pending", 1), ("active", 2), ("invalid_parameter", 1)):
         count = await operated_service.value(
             "signals_billing_total", operation="claim", outcome=outcome
         )
-        assert count == 1, outcome
+        assert count == expected, outcome
 
 
 async def test_a_scrape_has_snapshot_age_late_assets_and_readiness(

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from store.access_rows import SignInRow
 from store.errors import StoreError
 from store.postgres import market_engine as postgres_market_engine
 from store.postgres.access_store import open_postgres_access
@@ -97,12 +98,13 @@ async def test_prune_deletes_in_short_transactions(
 async def test_an_error_quotes_no_values_of_rows(
     access: AccessStore,
 ) -> None:
-    await access.create_claim(CLAIM)
+    link = SignInRow(bytes(32), "buyer@example.com", 9)
+    await access.create_sign_in_link(link)
     with pytest.raises(StoreError) as refused:
-        await access.create_claim(CLAIM)
+        await access.create_sign_in_link(link)
     message = str(refused.value)
     assert "unique" in message
-    assert CLAIM.id not in message
+    assert bytes(32).hex() not in message
     assert "\n" not in message
 
 

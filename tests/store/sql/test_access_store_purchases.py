@@ -12,12 +12,12 @@ from store.access_rows import (
     KeyRow,
     MembershipRow,
     Redemption,
-    RetentionCutoffs,
     SandboxSession,
 )
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from tests.store.conftest import OpenAccess
+from tests.support.access_store_calls import NO_CUTOFFS
 from tests.support.row_builders import make_call_group
 from tests.support.store_homes import StoreHome, run_sql
 
@@ -205,8 +205,7 @@ async def test_pruning_deletes_idempotency_keys_of_earlier_days(
     for number in (1, 2):
         row = replace(IDEMPOTENCY, key_hash=bytes([number] * 32), created_at=NOW + number)
         await access.reserve_idempotency_key(row, 0)
-    cutoffs = RetentionCutoffs(0, unredeemed_claims=0, events=0, attempts=NOW + 2, sign_ins=0)
-    assert await access.prune(cutoffs) == 1
+    assert await access.prune(replace(NO_CUTOFFS, attempts=NOW + 2)) == 1
     assert await run_sql(home, "SELECT created_at FROM idempotency_keys") == [(NOW + 2,)]
 
 
@@ -298,7 +297,7 @@ async def test_a_sandbox_session_is_kept_until_its_claim_is_redeemed_or_deleted(
     claim = replace(CLAIM, id=SESSION.claim_id)
     await access.create_claim(claim)
     await access.create_sandbox_session(SESSION)
-    over = RetentionCutoffs(0, SESSION.expires_at + 1, 0, 0, 0, 0, 0)
+    over = replace(NO_CUTOFFS, unredeemed_claims=SESSION.expires_at + 1)
     assert await access.prune(over) == 0
     assert await access.find_sandbox_session(SESSION.id) == SESSION
     assert await access.delete_claim(claim)
