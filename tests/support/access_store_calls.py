@@ -19,7 +19,6 @@ from tests.support.row_builders import DAY_MS, make_call_group
 HASH = bytes(range(32))
 MEMBERS_HASH = bytes(range(2, 34))
 LINK = SignInRow(bytes(range(3, 35)), "a@example.com", NOW + 1000)
-NO_CUTOFFS = RetentionCutoffs(0, 0, 0, 0, 0, 0, 0)
 CALL = LoggedCall(NOW, "id-1", "signals_get_state", "mcp", "ok", 200)
 StoreCall = Callable[[AccessStore], Awaitable[object]]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from schemas.vocabulary import Action, Timeframe
-from store.access_rows import CallGroup
+from store.access_rows import CallGroup, RetentionCutoffs
 from store.market_rows import (
     AlertRow,
     BarBlock,
@@ -25,6 +25,8 @@ from store.market_rows import (
 )
 
 NOW = 1_780_000_000_000
+# Cutoffs at which nothing is deleted.
+NO_CUTOFFS = RetentionCutoffs(0, 0, 0, 0, 0, 0, 0)
 DAY_MS = 86_400_000
 EVER = 2**62
 TABLES = (

@@ -9,8 +9,8 @@ from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from tests.store.conftest import OpenAccess
 from tests.store.sql.test_access_store_purchases import NOW
-from tests.support.access_store_calls import HASH, NO_CUTOFFS, REQUEST
-from tests.support.row_builders import DAY_MS, make_call_group
+from tests.support.access_store_calls import HASH, REQUEST
+from tests.support.row_builders import DAY_MS, NO_CUTOFFS, make_call_group
 from tests.support.store_homes import StoreHome, run_sql
 
 pytestmark = pytest.mark.clause("access")

@@ -20,8 +20,7 @@ from tests.store.sql.test_access_store_purchases import (
     bought,
     make_other_claim,
 )
-from tests.support.access_store_calls import NO_CUTOFFS
-from tests.support.row_builders import DAY_MS, make_call_group
+from tests.support.row_builders import DAY_MS, NO_CUTOFFS, make_call_group
 from tests.support.store_homes import StoreHome, open_home, run_sql
 
 pytestmark = pytest.mark.clause("dashboard")

@@ -17,8 +17,7 @@ from store.access_rows import (
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from tests.store.conftest import OpenAccess
-from tests.support.access_store_calls import NO_CUTOFFS
-from tests.support.row_builders import make_call_group
+from tests.support.row_builders import NO_CUTOFFS, make_call_group
 from tests.support.store_homes import StoreHome, run_sql
 
 pytestmark = pytest.mark.clause("sales")
