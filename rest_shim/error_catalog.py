@@ -70,7 +70,7 @@ ERROR_MEANINGS = (
     ErrorMeaning(
         429,
         "rate_limited",
-        "The quota is used up, or there are too many calls.",
+        "The quota is used up, or there are too many calls or attempts.",
         "Wait as Retry-After says.",
     ),
     ErrorMeaning(500, "unavailable", "Unexpected failure.", "Retry as Retry-After says."),
