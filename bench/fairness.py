@@ -152,8 +152,8 @@ def measure(name: str, ours: Service, attacker_key: str) -> Iterator[Row]:
     """Yield the latencies of each case, quiet and under attack, the refusals and readiness."""
     watch(ours, 1.0)
     quiet = watch(ours, QUIET_S)
-    with run_attack(ours, attacker_key, ATTACK_S + 4) as statuses:
-        time.sleep(2)  # The connections are opened first.
+    with run_attack(ours, attacker_key, ATTACK_S + 6) as statuses:
+        time.sleep(4)  # The connections are opened first.
         attacked = watch(ours, ATTACK_S)
     for case, before, during in zip(CASES, quiet.arrivals, attacked.arrivals, strict=True):
         yield build_row(f"{name}: {case.name} of another key", before, during)

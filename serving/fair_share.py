@@ -26,9 +26,9 @@ PAST_BURST, PAST_PER_S = 20, 10
 RETRY_AFTER_S = 1
 # The outcomes of refused calls in metrics, where `rate_limited` is an exhausted quota.
 CALL_LIMIT_OUTCOMES = TOO_MANY_CALLS, TOO_MANY_PAST = "too_many_calls", "too_many_past"
-# A caller has two slots for present data, so that one call is read while another is rendered. All
-# slots together leave a database session of PostgreSQL to the probes.
-PRESENT_SLOTS, PRESENT_SLOTS_PER_CALLER, SLOW_SLOTS = 3, 2, 1
+# A second slot for one caller gained it nothing, because Python renders one response at a time, and
+# doubled the wait of others. All slots together leave a session of PostgreSQL to the probes.
+PRESENT_SLOTS, PRESENT_SLOTS_PER_CALLER, SLOW_SLOTS = 2, 1, 1
 # A cached response takes six turns of the event loop, from reading the request to the response.
 # Work starts at most once in so many turns, so that a cached call meets one piece of it.
 TURNS_PER_START = 8

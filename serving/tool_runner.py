@@ -301,6 +301,8 @@ async def _render_response(tool: AnyTool, query: BaseModel, context: Context) ->
     result = await tool.handler(query, context)
     if isinstance(result, ResponseBody):
         return result
+    # An unfiltered state takes 10 ms to build and as long to serialize. Others go in between.
+    await asyncio.sleep(0)
     return ResponseBody(result.model_dump_json(by_alias=True).encode())
 
 

@@ -30,7 +30,7 @@ from service.http.metrics import Metrics
 from service.http.metrics_server import open_metrics_server
 from service.http.resources import Resources, build_readiness, open_resources
 from service.http.server import build_server_config, serve_in_background
-from service.processes.memory import limit_malloc_arenas
+from service.processes.memory import limit_malloc_arenas, prepare_to_serve
 from service.processes.shutdown import listen_for_shutdown, run_in_background
 from service.processes.steady_clock import COMPUTE_HOLD_MS, DELETE_HOLD_MS, make_steady
 from store.addresses import is_loopback
@@ -74,6 +74,7 @@ async def serve(
                     resources.access, resources.provider, maintenance_clock, asyncio.sleep
                 )
                 echo(await build_welcome(settings, resources, clock))
+                prepare_to_serve()
                 async with (
                     run_in_background(maintenance.run()),
                     run_in_background(call_log.run()),

@@ -1,10 +1,13 @@
-"""Reduces the memory of a process: a single malloc arena, and free memory returned."""
+"""Reduces the memory of a process and the pauses of its garbage collector."""
 
 import ctypes
 import gc
 from contextlib import suppress
 
 M_ARENA_MAX = -8  # From glibc's malloc.h.
+# Python's defaults are 700, 10 and 10. With them, expensive calls caused a full collection each
+# second, and with 1,500 connections each stopped all threads for 0.1 to 0.2 s.
+COLLECTION_THRESHOLDS = 2_000, 10, 1_000
 
 
 def limit_malloc_arenas() -> None:
@@ -25,3 +28,9 @@ def release_memory() -> None:
     gc.freeze()
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def prepare_to_serve() -> None:
+    """Exclude all present objects from collections, and make full collections rare."""
+    release_memory()
+    gc.set_threshold(*COLLECTION_THRESHOLDS)

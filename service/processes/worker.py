@@ -4,7 +4,6 @@ It is pickled into the process, so until then it holds only settings and a clock
 """
 
 import asyncio
-import gc
 import os
 import signal
 from multiprocessing import parent_process
@@ -21,6 +20,7 @@ from service.http.app import build_app
 from service.http.metrics import Metrics
 from service.http.metrics_server import sample_loop_lag
 from service.http.resources import open_resources
+from service.processes.memory import prepare_to_serve
 from service.processes.shutdown import run_in_background
 
 
@@ -51,9 +51,7 @@ class Worker:
         ):
             call_log = CallLog(resources.access, metrics.on_calls_dropped)
             self._app = build_app(self._settings, resources, metrics, call_log)
-            # Without this, collections would look at all modules and routes again and again.
-            gc.collect()
-            gc.freeze()
+            prepare_to_serve()
             async with run_in_background(call_log.run()):
                 await send({"type": "lifespan.startup.complete"})
                 await receive()

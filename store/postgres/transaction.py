@@ -1,8 +1,10 @@
 """A transaction on a PostgreSQL connection; translates SQLite's placeholders and index hints."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from asyncpg import Connection, Record
 from asyncpg.pool import PoolConnectionProxy
@@ -60,6 +62,14 @@ class PostgresDatabase:
     async def execute_page(self, sql: str, values: Mapping[str, object]) -> Sequence[Record]:
         """Return the rows of a feed page."""
         return await self.execute_named(sql, values)
+
+    async def fetch_packed(self, columns: str, sql: str, *values: object) -> list[list[Any]]:
+        """Return columns of every row of a query, packed into one value."""
+        packed = (
+            f"SELECT coalesce(json_agg(json_build_array({columns})), '[]')::text FROM ({sql}) q"
+        )
+        rows: list[list[Any]] = json.loads((await self.execute(packed, *values))[0][0])
+        return rows
 
     async def insert(
         self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""

@@ -40,6 +40,12 @@ class Database(Protocol):
     async def execute_page(self, sql: str, values: Mapping[str, object]) -> Iterable[Iterable[Any]]:
         """Return the rows of a feed page; columns can be read by position only."""
 
+    async def fetch_packed(self, columns: str, sql: str, *values: object) -> list[list[Any]]:
+        """Return columns of every row of a query, which the database packs into one value.
+
+        For thousands of rows: their thread would compete with the event loop at each row.
+        """
+
     async def insert(
         self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""
     ) -> None:

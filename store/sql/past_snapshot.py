@@ -7,6 +7,7 @@ from schemas.vocabulary import HOUR_MS, find_latest_run
 from store.market_rows import PastKey, StoredSnapshot
 from store.sql.database import Database, fetch_value
 from store.sql.market_reads import (
+    READING_COLUMNS,
     Readings,
     find_late_tickers,
     group_readings,
@@ -72,4 +73,4 @@ async def _find_commit_at(db: Database, at: int) -> tuple[int, int]:
 
 async def _load_readings_at(db: Database, last_created_at: int) -> Readings:
     """Return each cell's reading after a change (epoch ms), without the cells that had none."""
-    return group_readings(await db.execute(READINGS_AT, last_created_at))
+    return group_readings(await db.fetch_packed(READING_COLUMNS, READINGS_AT, last_created_at))
