@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, Literal
 
-from store.errors import NotWritableError, StoreError
+from store.errors import DatabaseFailureError, NotWritableError, StoreError
 
 MIN_TEST_INTERVAL_S = 5.0
 
@@ -25,14 +26,16 @@ class WriteHealth:
         self._tested_at = float("-inf")
         self._test: asyncio.Task[None] | None = None
 
-    def on_success(self, kind: WriteKind) -> None:
-        """Record a committed write."""
+    @contextmanager
+    def report(self, kind: WriteKind) -> Iterator[None]:
+        """Record the outcome of the writes in the block."""
+        try:
+            yield
+        except DatabaseFailureError as error:
+            self._failures[kind] = error
+            raise
         self._failures.pop(kind, None)
         self._succeeded_at[kind] = self._clock()
-
-    def on_failure(self, kind: WriteKind, error: StoreError) -> None:
-        """Record a write that the database failed to commit."""
-        self._failures[kind] = error
 
     async def check(self, tests: Mapping[WriteKind, TestWrite], max_age_s: float) -> None:
         """Raise NotWritableError if the last write of any kind failed.

@@ -108,7 +108,7 @@ class PostgresEngine:
     @asynccontextmanager
     async def begin_write(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
-        with self.report_write("transaction"):
+        with self._health.report("transaction"):
             async with self._acquire_session(self.write_lane) as session, session.transaction():
                 database = PostgresDatabase(session)
                 await set_time_limit(database, COMMAND_TIMEOUT_S)
@@ -127,7 +127,7 @@ class PostgresEngine:
     @asynccontextmanager
     async def begin_count(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a session for statements that count calls, each a transaction by itself."""
-        with self.report_write("count"):
+        with self._health.report("count"):
             async with self.acquire_connection() as database:
                 yield database
 
@@ -161,16 +161,6 @@ class PostgresEngine:
                     await stack.enter_async_context(self._lanes[lane])
                     session = await stack.enter_async_context(self._pool.acquire())
                 yield session
-
-    @contextmanager
-    def report_write(self, kind: WriteKind) -> Iterator[None]:
-        """Report the outcome of the writes in the block to `check_writes`."""
-        try:
-            yield
-        except DatabaseFailureError as error:
-            self._health.on_failure(kind, error)
-            raise
-        self._health.on_success(kind)
 
 
 async def set_time_limit(database: PostgresDatabase, limit_s: float) -> None:

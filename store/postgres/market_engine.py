@@ -117,7 +117,7 @@ class PostgresMarketEngine(PostgresEngine):
         Raise LockTakenError if another process holds the lock, or may hold it because this
         process's session has ended.
         """
-        with self.report_write("transaction"):
+        with self._health.report("transaction"):
             async with self._begin_locked_write() as database:
                 yield database
                 await _bump_version(database)

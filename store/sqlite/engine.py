@@ -173,7 +173,7 @@ class SqliteEngine:
         # thread made each call cost 140 to 190 microseconds instead of 75 to 110.
         self._guard.check_often(self._count_bytes)
         async with self._direct_lock:
-            with self._report_write("count"), self._raise_store_errors():
+            with self._health.report("count"), self._raise_store_errors():
                 found = await self._retry_decision(decide)
         self._decision_count += 1
         if self._decision_count % DECISIONS_PER_CHECKPOINT == 0:
@@ -210,7 +210,7 @@ class SqliteEngine:
         self._guard.check(self._count_bytes)
         transaction = self._begin_transaction(self._writer, "BEGIN IMMEDIATE")
         async with self._writer_lock:
-            with self._report_write("transaction"):
+            with self._health.report("transaction"):
                 async with transaction as writer:
                     yield writer
 
@@ -237,7 +237,7 @@ class SqliteEngine:
         self._guard.check(self._count_bytes)
         transaction = self._begin_transaction(self._writer, "BEGIN IMMEDIATE")
         async with self._writer_lock:
-            with self._report_write("transaction"):
+            with self._health.report("transaction"):
                 async with self._sync_fully(), transaction as writer:
                     yield writer
 
@@ -326,15 +326,6 @@ class SqliteEngine:
             raise StoreError(f"{self.path}: {error}") from error
         except sqlite3.Error as error:
             raise DatabaseFailureError(f"{self.path}: {error}") from error
-
-    @contextmanager
-    def _report_write(self, kind: WriteKind) -> Iterator[None]:
-        try:
-            yield
-        except DatabaseFailureError as error:
-            self._health.on_failure(kind, error)
-            raise
-        self._health.on_success(kind)
 
     def _count_bytes(self) -> int:
         """Return the size of the database in SQLite's view; a huge one if that is damaged."""
