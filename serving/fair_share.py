@@ -10,12 +10,14 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Protocol
 
 from schemas.errors import ApiError
+from serving.http import InlineExchange
 
 CallerId = bytes | str
 MonotonicClock = Callable[[], float]
+# Schedules a callback in some seconds, as the event loop does.
+CallLater = Callable[[float, Callable[[], object]], asyncio.TimerHandle]
 
 MAX_CALLS = 32
 MAX_WAIT_S = 1.0
@@ -32,26 +34,6 @@ PRESENT_SLOTS, PRESENT_SLOTS_PER_CALLER, SLOW_SLOTS = 2, 1, 1
 # A cached response takes six turns of the event loop, from reading the request to the response.
 # Work starts at most once in so many turns, so that a cached call meets one piece of it.
 TURNS_PER_START = 8
-
-
-class Timer(Protocol):
-    """A callback that is due later."""
-
-    def cancel(self) -> None:
-        """Drop the callback."""
-
-
-class CallLater(Protocol):
-    """Schedules a callback in some seconds."""
-
-    def __call__(self, delay_s: float, callback: Callable[[], object], /) -> Timer:
-        """Return the timer."""
-
-
-class Exchange(Protocol):
-    """A request that reports if its client disconnects."""
-
-    on_disconnect: Callable[[], object] | None
 
 
 class CallPlaces:
@@ -82,7 +64,7 @@ class CallPlaces:
         self._in_progress[caller] = count + 1
         return True
 
-    async def wait(self, caller: CallerId, exchange: Exchange | None = None) -> None:
+    async def wait(self, caller: CallerId, exchange: InlineExchange | None = None) -> None:
         """Wait in line for a place; raise ApiError 429 if none is free in time."""
         line = self._lines.setdefault(caller, OrderedDict())
         place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -172,7 +154,7 @@ class PastBudget:
 class FairQueue:
     """Gives few slots to callers in rotation, and to the calls of one caller in order.
 
-    So a call waits for at most one call of each other caller. No caller has all slots.
+    So the next call of a caller waits for at most one call of each other caller.
     """
 
     def __init__(self, slots: int, slots_per_caller: int) -> None:
@@ -286,7 +268,7 @@ def _take_first(line: "deque[asyncio.Future[bool]]") -> "asyncio.Future[bool] | 
     return None
 
 
-def _call_later(delay_s: float, callback: Callable[[], object], /) -> Timer:
+def _call_later(delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
     return asyncio.get_running_loop().call_later(delay_s, callback)
 
 

@@ -110,29 +110,13 @@ def create_app(
     access, provider, clock = resources.access, resources.provider, resources.clock
     base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
     docs_url = f"{base_url}/api/v1"
-    quota_guard = QuotaGuard(
-        access,
-        clock,
-        mode=provider.mode,
-        daily_limit=daily_limit,
-        keys_url=f"{base_url}/{API_ACCESS_PATH}",
-    )
     snapshots = SnapshotCache(resources.market)
     context = Context(snapshots, base_url, docs_url, clock, provider.mode, daily_limit)
+    quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
-    throttle = Throttle(access, clock, "sign-in", config.sign_in_limit)
-    sign_in = SignIn(
-        access,
-        provider,
-        claims,
-        resources.mailer,
-        throttle,
-        clock,
-        resources.sleep,
-        base_url=base_url,
-    )
+    sign_in = _build_sign_in(config, resources, claims, base_url)
     endpoint = McpEndpoint(runner, TOOLS)
     app = Starlette(
         routes=[
@@ -184,6 +168,31 @@ class FastPathRouter:
         # Starlette adds it too; the log reads it.
         scope["route"] = route
         return route.app(scope, receive, send)
+
+
+def _build_quota_guard(resources: Resources, context: Context) -> QuotaGuard:
+    return QuotaGuard(
+        resources.access,
+        resources.clock,
+        mode=context.mode,
+        daily_limit=context.daily_limit,
+        keys_url=f"{context.base_url}/{API_ACCESS_PATH}",
+    )
+
+
+def _build_sign_in(
+    config: AppConfig, resources: Resources, claims: Claims, base_url: str
+) -> SignIn:
+    return SignIn(
+        resources.access,
+        resources.provider,
+        claims,
+        resources.mailer,
+        Throttle(resources.access, resources.clock, "sign-in", config.sign_in_limit),
+        resources.clock,
+        resources.sleep,
+        base_url=base_url,
+    )
 
 
 def _build_purchase_handlers(

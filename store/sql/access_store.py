@@ -9,27 +9,20 @@ from store.access_rows import (
     AccessRequestRow,
     AttemptLimit,
     CallGroup,
-    ClaimRow,
     CountedGroup,
-    IdempotencyRow,
     KeyLimits,
     KeyRow,
     LoggedCall,
     MemberKey,
-    MembershipRow,
     Notice,
-    Redemption,
     RefusedAttempt,
     RetentionCutoffs,
-    SandboxSession,
-    SandboxStatus,
     SignInRow,
-    StoredMembership,
-    normalize_email,
 )
 from store.errors import LostStoreError
 from store.sql import access_statements as statements
 from store.sql.database import Engine, fetch_value
+from store.sql.purchase_store import PurchaseStore
 from store.sql.usage import UsageCounter
 from store.write_health import TestWrite, WriteKind
 
@@ -40,7 +33,7 @@ RESTORE_HINT = "stop the service and restore a backup"
 NO_LIMIT = 2**62
 
 
-class AccessStore:
+class AccessStore(PurchaseStore):
     """Keys and tokens (only as SHA-256), usage, purchases, throttle attempts and requests.
 
     Times are epoch ms, days are UTC days since 1970. Every method raises StoreError if the store
@@ -49,7 +42,7 @@ class AccessStore:
     """
 
     def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._usage_counter = usage_counter
         self._id: str | None = None
 
@@ -142,125 +135,6 @@ class AccessStore:
         """Admit and count groups of calls; see UsageCounter."""
         return await self._usage_counter.count_calls(groups, mode, limit)
 
-    async def create_claim(self, claim: ClaimRow, key: IdempotencyRow | None = None) -> None:
-        """Store a checkout, and under which Idempotency-Key it is repeated; idempotent."""
-        async with self._engine.begin_durable_write() as db:
-            await db.execute(statements.INSERT_CLAIM, *astuple(claim)[:-1])
-            if key is not None:
-                await db.execute(statements.COMPLETE_IDEMPOTENCY_KEY, *astuple(key))
-
-    async def find_idempotency_key(self, key_hash: bytes, after: int) -> IdempotencyRow | None:
-        """Return the checkout of an Idempotency-Key, or None if none began after that time."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(statements.FIND_IDEMPOTENCY_KEY, key_hash, after)
-        return IdempotencyRow(**rows[0]) if rows else None
-
-    async def reserve_idempotency_key(self, key: IdempotencyRow, after: int) -> IdempotencyRow:
-        """Store the beginning of a checkout; return the stored row if one began after that time."""
-        new_row = key.key_hash, key.order_hash, key.claim_id, key.created_at
-        async with self._engine.begin_durable_write() as db:
-            await db.execute(statements.RESERVE_IDEMPOTENCY_KEY, *new_row, after)
-            rows = await db.execute(statements.FIND_IDEMPOTENCY_KEY, key.key_hash, after)
-        return IdempotencyRow(**rows[0])
-
-    async def release_idempotency_key(self, key: IdempotencyRow) -> None:
-        """Delete the beginning of a checkout that failed; one that is open stays."""
-        async with self._engine.begin_durable_write() as db:
-            await db.execute(statements.RELEASE_IDEMPOTENCY_KEY, key.key_hash, key.claim_id)
-
-    async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
-        """Return the checkout with this claim token, or None."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(statements.FIND_CLAIM, token_hash)
-        return ClaimRow(**rows[0]) if rows else None
-
-    async def redeem_claim(
-        self,
-        claim: ClaimRow,
-        membership: MembershipRow,
-        key_hash: bytes,
-        redeemed_at: int,
-        key_salt: bytes | None = None,
-    ) -> bool:
-        """Store the membership and the one key of a claim; return whether that was done.
-
-        `key_salt` is the salt from which the key was derived, None for a random key. Return False
-        if the claim was redeemed before, or if its subscription already has a membership. The claim
-        counts as redeemed in either case.
-        """
-        async with self._engine.begin_durable_write() as db:
-            if not await db.execute(statements.REDEEM_CLAIM, redeemed_at, key_salt, claim.id):
-                return False
-            inserted = await db.execute(statements.INSERT_MEMBERSHIP, *astuple(membership))
-            if not inserted:
-                # Two claims on one subscription mean one payment, so the second gives no key.
-                # Returning commits redeemed_at: a repeated claim gets 409, not another check.
-                return False
-            key = (key_hash, claim.agent_name, redeemed_at, membership.mode, inserted[0]["id"])
-            key_id = (await db.execute(statements.INSERT_PURCHASED_KEY, *key))[0]["id"]
-            await db.execute("UPDATE claims SET key_id = ? WHERE id = ?", key_id, claim.id)
-        return True
-
-    async def find_redemption(self, claim_id: str) -> Redemption | None:
-        """Return what became of a claim, or None if it was not redeemed."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(statements.FIND_REDEMPTION, claim_id)
-        return _parse_redemption(**rows[0]) if rows else None
-
-    async def list_unredeemed_claims(
-        self, email: str, provider: str, mode: Mode, limit: int
-    ) -> list[ClaimRow]:
-        """Return the newest unredeemed checkouts of a mailbox with a provider, newest first."""
-        filters = normalize_email(email), provider, mode
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(statements.LIST_UNREDEEMED_CLAIMS, *filters, limit)
-        return [ClaimRow(**row) for row in rows]
-
-    async def list_lapsed_claims(
-        self, provider: str, mode: Mode, before: int, limit: int
-    ) -> list[ClaimRow]:
-        """Return unredeemed checkouts with a provider that ended before a time, in random order."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(statements.LIST_LAPSED_CLAIMS, before, provider, mode, limit)
-        return [ClaimRow(**row) for row in rows]
-
-    async def delete_claim(self, claim: ClaimRow) -> bool:
-        """Delete a checkout unless it is redeemed by now; return whether it was deleted."""
-        async with self._engine.begin_write() as db:
-            return bool(await db.execute(statements.DELETE_CLAIM, claim.id))
-
-    async def list_active_memberships(
-        self, provider: str, customer: str | None = None
-    ) -> list[MembershipRow]:
-        """Return a provider's active memberships, oldest first; of all customers if None."""
-        async with self._engine.acquire_connection() as db:
-            if customer is None:
-                rows = await db.execute(statements.LIST_ACTIVE_MEMBERSHIPS, provider)
-            else:
-                rows = await db.execute(
-                    statements.LIST_ACTIVE_MEMBERSHIPS_OF_CUSTOMER, provider, customer
-                )
-        return [MembershipRow(**row) for row in rows]
-
-    async def end_membership(self, membership: MembershipRow, ended_at: int, reason: str) -> int:
-        """End a membership and revoke its live keys; return how many keys were revoked."""
-        subscription_key = membership.provider, membership.subscription
-        async with self._engine.begin_durable_write() as db:
-            ended = await db.execute(statements.END_MEMBERSHIP, ended_at, reason, *subscription_key)
-            if not ended:
-                return 0
-            # On PostgreSQL a concurrent create_member_key may have read the membership as active.
-            # The lock waits for its commit, so that the revocation below sees the new key.
-            await db.acquire_named_lock("keys of a membership", str(ended[0]["id"]))
-            revocation = statements.REVOKE_KEYS_OF_MEMBERSHIP, ended_at, ended[0]["id"]
-            return len(await db.execute(*revocation))
-
-    async def list_memberships_by_email(self, email: str) -> list[StoredMembership]:
-        """Return every membership of a mailbox, active or ended, oldest first."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(statements.LIST_MEMBERSHIPS_BY_EMAIL, normalize_email(email))
-        return [_parse_membership(**row) for row in rows]
-
     async def list_member_keys(self, membership_id: int, day: int) -> list[MemberKey]:
         """Return the keys of a membership with their usage on a UTC day, oldest first."""
         async with self._engine.acquire_connection() as db:
@@ -347,39 +221,6 @@ class AccessStore:
         """End every session of the mailbox that owns this session; idempotent."""
         async with self._engine.begin_durable_write() as db:
             await db.execute(statements.END_SESSIONS, token_hash)
-
-    async def is_event_handled(self, event_id: str) -> bool:
-        """Return whether a webhook event was already handled."""
-        async with self._engine.acquire_connection() as db:
-            return bool(await db.execute("SELECT 1 FROM events WHERE id = ?", event_id))
-
-    async def mark_event_handled(self, event_id: str, handled_at: int) -> None:
-        """Record that a webhook event was handled; idempotent."""
-        sql = "INSERT INTO events (id, handled_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        async with self._engine.begin_durable_write() as db:
-            await db.execute(sql, event_id, handled_at)
-
-    async def create_sandbox_session(self, session: SandboxSession) -> None:
-        """Store a checkout of the sandbox; idempotent."""
-        sql = "INSERT INTO sandbox_sessions VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-        async with self._engine.begin_durable_write() as db:
-            await db.execute(sql, *astuple(session))
-
-    async def find_sandbox_session(self, session_id: str) -> SandboxSession | None:
-        """Return a checkout of the sandbox, or None."""
-        sql = (
-            "SELECT id, claim_id, contact_email, billing, amount_usd, status, expires_at "
-            "FROM sandbox_sessions WHERE id = ?"
-        )
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(sql, session_id)
-        return SandboxSession(**rows[0]) if rows else None
-
-    async def settle_sandbox_session(self, session_id: str, status: SandboxStatus) -> None:
-        """Mark an open checkout as paid or cancelled; a settled one does not change."""
-        sql = "UPDATE sandbox_sessions SET status = ? WHERE id = ? AND status = 'open'"
-        async with self._engine.begin_durable_write() as db:
-            await db.execute(sql, status, session_id)
 
     async def record_attempt(
         self, kind: str, limits: Sequence[AttemptLimit], at: int, window_ms: int
@@ -476,16 +317,6 @@ class AccessStore:
             await db.execute(statements.INSERT_CLAIM, *statements.TEST_CLAIM)
             for statement in statements.TEST_WRITES:
                 await db.execute(statement)
-
-
-def _parse_redemption(*, is_used: bool | int, **redemption: Any) -> Redemption:
-    return Redemption(is_used=bool(is_used), **redemption)  # SQLite has no booleans
-
-
-def _parse_membership(
-    *, id: int, ended_at: int | None, ended_reason: str | None, **membership: Any
-) -> StoredMembership:
-    return StoredMembership(id, MembershipRow(**membership), ended_at, ended_reason)
 
 
 def _parse_member_key(*, used: int, **key: Any) -> MemberKey:

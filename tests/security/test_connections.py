@@ -5,15 +5,18 @@ import os
 import re
 import resource
 import socket
+import sys
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import structlog
 
+from service.http import server
 from service.http.listener import open_listener
 from service.http.server import READ_BYTES, RESERVED_DESCRIPTORS, BoundedProtocol
 from serving.http import MAX_BODY_BYTES
@@ -139,6 +142,37 @@ async def asks_on(connection: Connection) -> list[int]:
     reader, writer = connection
     writer.write(LAST)
     return parse_statuses(await read_until_closed(reader))
+
+
+async def count_steps_of_a_connection(address: str) -> int:
+    """Return how many lines of the server's code accept a connection and serve a request on it."""
+    steps = 0
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        nonlocal steps
+        if frame.f_code.co_filename != server.__file__:
+            return None
+        steps += event == "line"
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        async with open_raw_connection(address) as opened:
+            assert await asks_on(opened) == [200]
+    finally:
+        sys.settrace(previous)
+    return steps
+
+
+async def test_a_connection_costs_the_same_however_many_are_open(served: RunningService):
+    async with served_by(served, BoundedProtocol) as address, AsyncExitStack() as opened:
+        await count_steps_of_a_connection(address)
+        steps = await count_steps_of_a_connection(address)
+        for _ in range(200):
+            connection = await opened.enter_async_context(open_raw_connection(address))
+        assert await asks_on(connection) == [200]
+        assert await count_steps_of_a_connection(address) == steps > 0
 
 
 async def test_above_the_limit_the_longest_exchange_is_aborted(served: RunningService):

@@ -29,6 +29,11 @@ async def start(settings: Settings) -> None:
         pass
 
 
+async def assert_stores_belong_together(settings: Settings) -> None:
+    async with open_both(settings) as (market, access):
+        assert await market.find_access_id() == await access.get_id()
+
+
 def unlink(path: Path) -> None:
     path.unlink()
 
@@ -88,6 +93,7 @@ async def test_a_start_that_was_killed_between_the_two_stores_continues(tmp_path
     settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
     migrate(settings.access_path, ACCESS_MIGRATIONS)
     await start(settings)
+    await assert_stores_belong_together(settings)
 
 
 async def test_new_market_data_belong_to_the_keys_that_are_there(tmp_path: Path):
@@ -95,6 +101,7 @@ async def test_new_market_data_belong_to_the_keys_that_are_there(tmp_path: Path)
     await start(settings)
     settings.market_path.unlink()
     await start(settings)
+    await assert_stores_belong_together(settings)
 
 
 async def test_a_store_of_an_earlier_version_gets_its_id_at_the_next_start(tmp_path: Path):

@@ -65,9 +65,27 @@ print((before - held_pages()) * 4096)
 """
 
 
+COLLECTIONS = """
+import gc
+from service.processes.memory import prepare_to_serve
+
+before = gc.get_threshold()
+prepare_to_serve()
+collections = gc.get_stats()[2]["collections"]
+# Objects that stay, such as those of many connections.
+kept = [[] for _ in range(20 * before[0] * before[1] * before[2])]
+print(gc.get_stats()[2]["collections"] - collections)
+"""
+
+
 def printed(program: str, *arguments: str) -> int:
     command = [sys.executable, "-c", program, *arguments]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def test_many_objects_that_stay_cause_no_full_collection_in_a_serving_process():
+    assert printed(COLLECTIONS) == 0
+    assert printed(COLLECTIONS.replace("prepare_to_serve()\n", "gc.collect()\n", 1)) > 0
 
 
 def test_threads_share_one_arena():
