@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from collections.abc import Container, Iterator, Mapping
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -124,11 +125,15 @@ class RunningCommand:
                 return line
 
     def wait_for_event(self, name: str, within_s: float = SAYS_WITHIN_S, **fields: object) -> Event:
-        """Wait for a line of the log with these fields; each line has `within_s` seconds."""
-        while True:
-            for event in select_events([self.wait_for_line(f'"{name}"', within_s)], name):
+        """Wait at most `within_s` seconds for a line of the log with these fields."""
+        # A process that logs the event again and again, but never with these fields, must not
+        # keep the test waiting.
+        ends_at = time.monotonic() + within_s
+        while (remaining_s := ends_at - time.monotonic()) > 0:
+            for event in select_events([self.wait_for_line(f'"{name}"', remaining_s)], name):
                 if event.items() >= fields.items():
                     return event
+        raise AssertionError(f"no {name!r} with {fields} within {within_s:g} s")
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
         """Send a signal, wait for the end and return the exit status."""
