@@ -48,6 +48,7 @@ def is_said(keyword: str, value: Any, argument: dict[str, Any]) -> bool:
         "description": words.startswith(str(value)),
         "default": f"Default {value}." in words,
         "format": f"(format: {value})" in words,
+        "maxLength": f"(maxLength={value})" in words,
     }
     return argument.get(keyword) == value or in_words.get(keyword, False)
 

@@ -27,6 +27,8 @@ from compute.schedule import find_last_run, to_market_ms
 from compute.sources.simulated import format_source_name
 from compute.universe import load_universe
 from schemas.vocabulary import compute_midnight_s, format_instant
+from service.config.settings import Settings
+from service.config.stores import open_both
 from store.postgres.access_store import open_postgres_access
 from store.postgres.market_store import open_postgres_market
 from tests.conftest import MAJORS
@@ -192,10 +194,9 @@ async def ran(server: PostgresServer, folder: Path, size: Size) -> AsyncIterator
 
 async def begin_history(url: str, start: int, days: int) -> None:
     """Let the market begin only these days earlier, because each hour of history costs time."""
-    market = await open_postgres_market(url)
     origin = compute_midnight_s(datetime.fromtimestamp(start // 1000, UTC).date()) - days * DAY_S
-    await market.adopt_source(format_source_name(origin), start)
-    await market.close()
+    async with open_both(Settings(database_url=url)) as (market, _):
+        await market.adopt_source(format_source_name(origin), start)
 
 
 async def new_clients(
