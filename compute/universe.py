@@ -32,12 +32,21 @@ class _FrozenModel(BaseModel):
 class Listing(_FrozenModel):
     """One place to fetch an asset from: a venue and its source symbol.
 
-    `perpetual` is the symbol of the perpetual whose funding rates belong to the asset.
+    `perpetual` is the symbol of the perpetual whose funding rates belong to the asset. The listing
+    is open from the midnight (UTC) of `since` to that of `until`.
     """
 
     venue: Text
     symbol: Text
     perpetual: Derivative | None = None
+    since: date | None = None
+    until: date | None = None
+
+    def is_open(self, at: int) -> bool:
+        """Return whether an instant (epoch seconds) lies between `since` and `until`."""
+        if self.since is not None and at < compute_midnight_s(self.since):
+            return False
+        return self.until is None or at < compute_midnight_s(self.until)
 
     @property
     def is_proxy(self) -> bool:
@@ -50,7 +59,7 @@ class Listing(_FrozenModel):
 
 
 class Asset(_FrozenModel):
-    """One covered asset; `venue`, `symbol` and `perpetual` are its preferred listing.
+    """One covered asset; the fields from `symbol` to `until` are its preferred listing.
 
     If `alerts` is set, the alert engines follow it.
     """
@@ -62,6 +71,8 @@ class Asset(_FrozenModel):
     symbol: Text
     venue: Text
     perpetual: Derivative | None = None
+    since: date | None = None
+    until: date | None = None
     fallbacks: Annotated[tuple[Listing, ...], Field(strict=False)] = ()
     added_on: date
     removed_on: date | None = None
@@ -70,8 +81,14 @@ class Asset(_FrozenModel):
 
     @property
     def listings(self) -> tuple[Listing, ...]:
-        """The preferred listing, then the fallbacks in their order."""
-        first = Listing(venue=self.venue, symbol=self.symbol, perpetual=self.perpetual)
+        """The preferred listing, then the fallbacks in their order, ended ones included."""
+        first = Listing(
+            venue=self.venue,
+            symbol=self.symbol,
+            perpetual=self.perpetual,
+            since=self.since,
+            until=self.until,
+        )
         return (first, *self.fallbacks)
 
 
@@ -152,6 +169,9 @@ def _check_assets(assets: list[Asset]) -> None:
 def _find_fault(asset: Asset, seen: Container[str], tracked: Container[str]) -> str | None:
     if asset.ticker in seen:
         return "ticker: is already taken by an earlier entry"
+    for number, listing in enumerate(asset.listings):
+        if listing.since and listing.until and listing.until <= listing.since:
+            return f"{f'fallbacks.{number}.' if number else ''}until: is not after since"
     if asset.removed_on is None:
         return "continues_as: needs removed_on" if asset.continues_as else None
     if asset.removed_on < asset.added_on:
