@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from datetime import date
 from functools import cached_property
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
@@ -138,7 +139,7 @@ class _UniverseFile(_FrozenModel):
 
 def load_universe(path: Path | None = None) -> Universe:
     """Read a universe file, by default the packaged one; raise UniverseError if it is invalid."""
-    source = files("compute").joinpath("universe.toml") if path is None else path
+    source = locate_universe_file(path)
     try:
         content = tomllib.loads(source.read_bytes().decode())
         parsed = _UniverseFile.model_validate(content)
@@ -152,6 +153,11 @@ def load_universe(path: Path | None = None) -> Universe:
     except ValueError as error:
         raise _build_error(source, str(error)) from error
     return Universe(assets=tuple(parsed.asset), renamed_on=parsed.universe.renamed_on)
+
+
+def locate_universe_file(path: Path | None) -> Traversable:
+    """Return a universe file by its path, or the packaged one."""
+    return files("compute").joinpath("universe.toml") if path is None else path
 
 
 def _check_assets(assets: list[Asset]) -> None:

@@ -118,9 +118,7 @@ def test_endings_and_renames_are_listings_with_dates(packaged: Universe):
 
 def test_the_clock_decides_whether_a_listing_is_open():
     noon, day = compute_midnight_s(date(2026, 6, 1)) + 43_200, 86_400
-    listing = Listing(
-        venue="okx", symbol="B/U", since=date(2026, 6, 1), until=date(2026, 6, 3)
-    )
+    listing = Listing(venue="okx", symbol="B/U", since=date(2026, 6, 1), until=date(2026, 6, 3))
     found = [listing.is_open(noon + days * day) for days in (-1, 0, 1, 2)]
     assert found == [False, True, True, False]
     assert listing.is_open(compute_midnight_s(date(2026, 6, 1)))
