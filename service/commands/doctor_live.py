@@ -87,6 +87,8 @@ def _check_venue(
     if descriptions:
         return Finding("warn", "venue", f"{venue} does not list {'; '.join(descriptions)}")
     counts = [f"{len(symbols)} {what}" for what, symbols in symbols_by_role.items() if symbols]
+    if not counts:
+        return Finding("ok", "venue", f"{venue} has no open listing in the universe file")
     return Finding("ok", "venue", f"{venue} lists all of {', '.join(counts)}")
 
 

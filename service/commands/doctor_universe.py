@@ -153,10 +153,10 @@ def _compare(
         expected = _list_expected(universe, venue, now)
         if isinstance(symbols, VenueError):
             is_wrong_key = symbols.is_permanent and venue == ALPACA
-            text = f"{len(expected)} symbols are not checked: {symbols.reason}"
+            text = f"not checked: {symbols.reason} ({len(expected)} symbols)"
             findings.append(Finding("fix" if is_wrong_key else "warn", venue, text))
         elif _is_incomplete(symbols, expected):
-            text = f"{len(expected)} symbols are not checked: its list lacks most of them"
+            text = f"not checked: its list lacks most of the file's {len(expected)} symbols"
             findings.append(Finding("warn", venue, text))
         else:
             checked[venue] = symbols
@@ -284,17 +284,17 @@ def _check_assets(universe: Universe, checked: Symbols, now: int) -> Iterator[Fi
     total = len(universe.tracked_assets)
     text = f"{len(confirmed)} of {total} assets have a listing that a venue confirms"
     if unknown := total - len(confirmed) - len(dead):
-        text += f"; {unknown} have only listings that are not checked"
+        text += f"; {unknown} without one have listings that are not checked"
     yield Finding("warn" if unknown else "ok", "universe", text)
     if dead:
         names = format_names(dead)
-        text = f"{len(dead)} assets have no listing left ({names}): add one, or set removed_on"
+        text = f"without any listing left: {names}; add one each, or set removed_on"
         yield Finding("fix", "universe", text)
 
 
 def _report_corrections(corrected: CorrectedFile) -> Iterator[Finding]:
     if corrected.entries:
-        text = f"{len(corrected.entries)} entries are corrected in a new file, not in yours"
+        text = f"entries corrected: {len(corrected.entries)}; your own file stays as it is"
         yield Finding("ok", "universe", text)
     for asset, listing, is_perpetual in corrected.refused:
         what = f"the perpetual {listing.perpetual}" if is_perpetual else listing.symbol

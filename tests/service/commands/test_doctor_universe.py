@@ -174,7 +174,7 @@ async def test_an_ended_first_choice_gets_a_date_and_everything_else_stays(
         ("warn", "lists 1 of 3 symbols"),
         ("warn", "BTC: does not list BTC/USDT (first choice)"),
     ]
-    assert ("ok", "1 entries are corrected in a new file, not in yours") in (
+    assert ("ok", "entries corrected: 1; your own file stays as it is") in (
         told.findings["universe"]
     )
     assert diff(FILE, (tmp_path / "new.toml").read_text()) == ["+ until = 2026-09-30"]
@@ -276,7 +276,8 @@ async def test_a_venue_that_does_not_answer_is_not_checked_and_the_others_are(
     told = await examined(target=tmp_path / "new.toml")
     [(grade, text)] = told.findings["okx"]
     assert (told.status, grade) == (0, "warn")
-    assert text.startswith("3 symbols are not checked: okx ")
+    assert text.startswith("not checked: okx ")
+    assert text.endswith(" (3 symbols)")
     assert diff(FILE, (tmp_path / "new.toml").read_text()) == [
         '-   {venue = "kraken", symbol = "BTC/USD"},',
         '+   {venue = "kraken", symbol = "BTC/USD", until = 2026-09-30},',
@@ -288,7 +289,7 @@ async def test_an_asset_with_only_unchecked_listings_is_counted_as_such(examined
     assert told.findings["alpaca"] == [
         (
             "warn",
-            "1 symbols are not checked: set SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY",
+            "not checked: set SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY (1 symbols)",
         )
     ]
     assert (told.status, told.findings["universe"]) == (
@@ -297,7 +298,7 @@ async def test_an_asset_with_only_unchecked_listings_is_counted_as_such(examined
             (
                 "warn",
                 "2 of 3 assets have a listing that a venue confirms; "
-                "1 have only listings that are not checked",
+                "1 without one have listings that are not checked",
             )
         ],
     )
@@ -335,7 +336,7 @@ async def test_a_list_that_lacks_most_symbols_is_not_believed(examined, double, 
     )
     list_symbols(double, "bybit", [f"{coin}/USDT" for coin in coins[:left]])
     told = await examined(FILE + entries, target=tmp_path / "new.toml")
-    text = "8 symbols are not checked: its list lacks most of them"
+    text = "not checked: its list lacks most of the file's 8 symbols"
     assert told.findings["bybit"] == [("warn", text)]
     assert (tmp_path / "new.toml").read_text() == FILE + entries
 
@@ -345,7 +346,7 @@ async def test_an_asset_without_any_listing_must_be_fixed(examined, double):
     double.get_venue("okx").remove_listing("GRAM/USDT")
     told = await examined()
     assert told.status == 1
-    assert ("fix", "1 assets have no listing left (TON): add one, or set removed_on") in (
+    assert ("fix", "without any listing left: TON; add one each, or set removed_on") in (
         told.findings["universe"]
     )
 
