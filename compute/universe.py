@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from datetime import date
 from functools import cached_property
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
@@ -32,12 +33,21 @@ class _FrozenModel(BaseModel):
 class Listing(_FrozenModel):
     """One place to fetch an asset from: a venue and its source symbol.
 
-    `perpetual` is the symbol of the perpetual whose funding rates belong to the asset.
+    `perpetual` is the symbol of the perpetual whose funding rates belong to the asset. The listing
+    is open from the midnight (UTC) of `since` to that of `until`.
     """
 
     venue: Text
     symbol: Text
     perpetual: Derivative | None = None
+    since: date | None = None
+    until: date | None = None
+
+    def is_open(self, at: int) -> bool:
+        """Return whether an instant (epoch seconds) lies between `since` and `until`."""
+        if self.since is not None and at < compute_midnight_s(self.since):
+            return False
+        return self.until is None or at < compute_midnight_s(self.until)
 
     @property
     def is_proxy(self) -> bool:
@@ -50,7 +60,7 @@ class Listing(_FrozenModel):
 
 
 class Asset(_FrozenModel):
-    """One covered asset; `venue`, `symbol` and `perpetual` are its preferred listing.
+    """One covered asset; the fields from `symbol` to `until` are its preferred listing.
 
     If `alerts` is set, the alert engines follow it.
     """
@@ -62,6 +72,8 @@ class Asset(_FrozenModel):
     symbol: Text
     venue: Text
     perpetual: Derivative | None = None
+    since: date | None = None
+    until: date | None = None
     fallbacks: Annotated[tuple[Listing, ...], Field(strict=False)] = ()
     added_on: date
     removed_on: date | None = None
@@ -70,8 +82,14 @@ class Asset(_FrozenModel):
 
     @property
     def listings(self) -> tuple[Listing, ...]:
-        """The preferred listing, then the fallbacks in their order."""
-        first = Listing(venue=self.venue, symbol=self.symbol, perpetual=self.perpetual)
+        """The preferred listing, then the fallbacks in their order, ended ones included."""
+        first = Listing(
+            venue=self.venue,
+            symbol=self.symbol,
+            perpetual=self.perpetual,
+            since=self.since,
+            until=self.until,
+        )
         return (first, *self.fallbacks)
 
 
@@ -121,7 +139,7 @@ class _UniverseFile(_FrozenModel):
 
 def load_universe(path: Path | None = None) -> Universe:
     """Read a universe file, by default the packaged one; raise UniverseError if it is invalid."""
-    source = files("compute").joinpath("universe.toml") if path is None else path
+    source = locate_universe_file(path)
     try:
         content = tomllib.loads(source.read_bytes().decode())
         parsed = _UniverseFile.model_validate(content)
@@ -135,6 +153,11 @@ def load_universe(path: Path | None = None) -> Universe:
     except ValueError as error:
         raise _build_error(source, str(error)) from error
     return Universe(assets=tuple(parsed.asset), renamed_on=parsed.universe.renamed_on)
+
+
+def locate_universe_file(path: Path | None) -> Traversable:
+    """Return a universe file by its path, or the packaged one."""
+    return files("compute").joinpath("universe.toml") if path is None else path
 
 
 def _check_assets(assets: list[Asset]) -> None:
@@ -152,6 +175,9 @@ def _check_assets(assets: list[Asset]) -> None:
 def _find_fault(asset: Asset, seen: Container[str], tracked: Container[str]) -> str | None:
     if asset.ticker in seen:
         return "ticker: is already taken by an earlier entry"
+    for number, listing in enumerate(asset.listings):
+        if listing.since and listing.until and listing.until <= listing.since:
+            return f"{f'fallbacks.{number}.' if number else ''}until: is not after since"
     if asset.removed_on is None:
         return "continues_as: needs removed_on" if asset.continues_as else None
     if asset.removed_on < asset.added_on:

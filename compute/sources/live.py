@@ -90,8 +90,9 @@ class LiveSource:
         """Choose each asset's listing: the stored one, else the first that a venue confirms.
 
         A venue that does not answer now counts as confirming, one that refuses this country does
-        not. If a venue refuses the stored listing and another one confirms, that one takes its
-        place. An asset that no venue lists is not covered.
+        not, and neither does a listing that has ended by the clock. If a venue does not confirm the
+        stored listing and another one is confirmed, that one takes its place. An asset that no
+        venue lists is not covered.
         """
         # Prices differ between venues, so a change of venue restates the history. It happens only
         # here, at a start: later, a symbol that is gone makes its asset late.
@@ -103,7 +104,11 @@ class LiveSource:
         for ticker, asset in self._assets.items():
             reachable = [one for one in asset.listings if one.venue in self._venues]
             stored = [one for one in reachable if str(one) == stored_listings.get(ticker)]
-            confirmed = [one for one in reachable if one.symbol in symbols_by_venue[one.venue]]
+            confirmed = [
+                one
+                for one in reachable
+                if one.is_open(self._clock() // 1000) and one.symbol in symbols_by_venue[one.venue]
+            ]
             if not (stored or confirmed):
                 continue
             self._listings[ticker] = (confirmed or stored)[0]

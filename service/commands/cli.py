@@ -144,8 +144,20 @@ def _add_maintenance_commands(commands: Commands) -> None:
         metavar="URL",
         help="database to move to; the default is SIGNALS_DATABASE_URL",
     )
-    _add_command(
+    command = _add_command(
         commands, "doctor", _run_doctor, "check settings, stores, source, billing and mail"
+    )
+    command.add_argument(
+        "--universe",
+        action="store_true",
+        help="check each listing of the universe file at the live venues instead, "
+        "and print corrected entries",
+    )
+    command.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="with --universe: new file for the whole corrected universe",
     )
 
 
@@ -383,6 +395,12 @@ async def _migrate(args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _run_doctor(args: argparse.Namespace, settings: Settings) -> int:
+    if args.universe:
+        from service.commands.doctor_universe import check_universe
+
+        return await check_universe(settings, wall_clock, args.write)
+    if args.write is not None:
+        raise SettingsError("--write needs --universe: the other checks write no file")
     from service.commands.doctor import run_doctor
 
     return await run_doctor(settings, wall_clock)

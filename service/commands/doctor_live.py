@@ -44,7 +44,7 @@ async def check_live_source(
             results = await asyncio.gather(*map(_fetch_listed_symbols, venues.values()))
             results_by_venue = dict(zip(venues, results, strict=True))
             for name, result in results_by_venue.items():
-                yield _check_venue(universe, name, result)
+                yield _check_venue(universe, name, result, clock() // 1000)
             source = LiveSource(universe, venues, clock, create_bar_loader(store))
             await source.open(await load_listings(store))
             yield await _check_clock(source)
@@ -67,10 +67,10 @@ async def _fetch_listed_symbols(venue: Venue) -> frozenset[str] | VenueError:
 
 
 def _check_venue(
-    universe: Universe, venue: str, listed_symbols: frozenset[str] | VenueError
+    universe: Universe, venue: str, listed_symbols: frozenset[str] | VenueError, now: int
 ) -> Finding:
     """Check that a venue lists the symbols that the universe expects there."""
-    symbols_by_role = _group_symbols_by_role(universe, venue)
+    symbols_by_role = _group_symbols_by_role(universe, venue, now)
     if isinstance(listed_symbols, VenueError):
         return _report_unavailable_venue(
             venue, listed_symbols, len(symbols_by_role["first choices"])
@@ -87,15 +87,17 @@ def _check_venue(
     if descriptions:
         return Finding("warn", "venue", f"{venue} does not list {'; '.join(descriptions)}")
     counts = [f"{len(symbols)} {what}" for what, symbols in symbols_by_role.items() if symbols]
+    if not counts:
+        return Finding("ok", "venue", f"{venue} has no open listing in the universe file")
     return Finding("ok", "venue", f"{venue} lists all of {', '.join(counts)}")
 
 
-def _group_symbols_by_role(universe: Universe, venue: str) -> dict[str, list[str]]:
-    """Return the symbols expected at a venue, by role: first choice, fallback, perpetual."""
+def _group_symbols_by_role(universe: Universe, venue: str, now: int) -> dict[str, list[str]]:
+    """Return the symbols expected at a venue now, by role: first choice, fallback, perpetual."""
     symbols_by_role: dict[str, list[str]] = {"first choices": [], "fallbacks": [], "perpetuals": []}
     for asset in universe.tracked_assets:
         for rank, listing in enumerate(asset.listings):
-            if listing.venue != venue:
+            if listing.venue != venue or not listing.is_open(now):
                 continue
             symbols_by_role["fallbacks" if rank else "first choices"].append(
                 _format_listing(asset, listing.symbol)

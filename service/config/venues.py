@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import ccxt.async_support as ccxt
+
 from compute.sources.alpaca import DATA_ADDRESS, SETTING_NAMES, TRADING_ADDRESS, AlpacaVenue
 from compute.sources.ccxt_venue import CcxtVenue, rebase_url
 from compute.sources.retrying_venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy
@@ -67,6 +69,8 @@ def _open_venue(
 ) -> Venue | None:
     if name == ALPACA:
         return _open_alpaca(settings)
+    if name not in ccxt.exchanges:
+        raise SettingsError(f"the universe file names the venue {name}, which ccxt does not have")
     return CcxtVenue(name, symbols, listings_folder / f"{name}.json", clock, settings.live_api_base)
 
 

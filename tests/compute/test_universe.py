@@ -184,6 +184,24 @@ FAULTS = {
         HEAD + entry("BTC", 'perpetual = "BTC/USDT"\n'),
         ["asset 1 (BTC): perpetual: ", "not 'BTC/USDT'"],
     ),
+    "a first choice that ends before it begins": (
+        HEAD + entry("BTC", "since = 2026-06-02\nuntil = 2026-06-02\n"),
+        ["asset 1 (BTC): until: is not after since"],
+    ),
+    "a fallback that ends before it begins": (
+        HEAD
+        + entry(
+            "BTC",
+            'fallbacks = [{venue = "okx", symbol = "B/U"}, '
+            '{venue = "okx", symbol = "C/U", since = 2026-06-02, until = 2026-06-01}]\n',
+        ),
+        ["asset 1 (BTC): fallbacks.2.until: is not after since"],
+    ),
+    "an end of a listing as text": (
+        HEAD
+        + entry("BTC", 'fallbacks = [{venue = "okx", symbol = "B/U", until = "2026-06-01"}]\n'),
+        ["asset 1 (BTC): fallbacks.1.until: ", "not '2026-06-01'"],
+    ),
     "date as text": (HEAD + entry("BTC", added_on='"2024-01-15"'), ["(BTC): added_on: "]),
     "date with a time": (HEAD + entry("BTC", added_on="2024-01-15T00:00:00Z"), ["added_on: "]),
     "continuing as an uncovered ticker": (

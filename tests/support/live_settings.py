@@ -32,11 +32,13 @@ def _format_asset(asset: Asset) -> str:
     names = ("ticker", "name", "asset_class", "session", "symbol", "venue", "perpetual")
     lines = [f'{name} = "{value}"' for name in names if (value := getattr(asset, name))]
     fallbacks = ", ".join(map(_format_listing, asset.fallbacks))
+    lines += [f"{name} = {day}" for name in ("since", "until") if (day := getattr(asset, name))]
     lines += [f"added_on = {asset.added_on}", f"fallbacks = [{fallbacks}]"]
     return "\n".join(["[[asset]]", *lines, ""])
 
 
 def _format_listing(listing: Listing) -> str:
     names = ("venue", "symbol", "perpetual")
-    given = (f'{name} = "{value}"' for name in names if (value := getattr(listing, name)))
+    given = [f'{name} = "{value}"' for name in names if (value := getattr(listing, name))]
+    given += [f"{name} = {day}" for name in ("since", "until") if (day := getattr(listing, name))]
     return f"{{{', '.join(given)}}}"

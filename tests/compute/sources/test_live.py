@@ -386,6 +386,28 @@ async def test_an_asset_stays_at_the_venue_of_its_stored_bars(
         assert one.source.get_listing("ETH") == "binance ETH/USDT"
 
 
+async def test_a_listing_that_has_ended_by_the_clock_is_left_even_if_its_venue_is_silent(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        assert one.source.get_listing("BTC") == "binance BTC/USDT"
+    # START is on 2026-09-30: the end lies ahead at the first restart, and has passed by the second.
+    ending = universe_with("BTC", until=date(2026, 10, 1))
+    (tmp_path / "binance.json").unlink()
+    double.get_venue("binance").add_failure("unavailable", times=None)
+    clock.now += 60_000
+    async with open_live_service(double, clock, tmp_path, ending, history_s=2 * DAY_S) as one:
+        assert one.source.get_listing("BTC") == "binance BTC/USDT"
+    clock.now += DAY_S * 1000
+    async with open_live_service(double, clock, tmp_path, ending, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(one.runs.due_hour)
+        assert "BTC" not in one.runs.late_tickers
+    async with open_live_service(double, clock, tmp_path, ending, history_s=2 * DAY_S) as one:
+        assert one.source.get_listing("BTC") == "okx BTC/USDT"
+
+
 async def test_an_asset_that_no_venue_lists_is_not_covered_and_never_late(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:

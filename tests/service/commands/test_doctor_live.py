@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 from collections.abc import AsyncIterator, Iterator
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,13 @@ from service.commands.doctor import run_doctor
 from service.config.settings import Settings
 from tests.doubles.venues.server import VenuesDouble, run_venues_double
 from tests.service.commands.test_cli import write_bars
-from tests.support.live_service import START, UNIVERSE, list_universe, open_live_service
+from tests.support.live_service import (
+    OKX_BTC,
+    START,
+    UNIVERSE,
+    list_universe,
+    open_live_service,
+)
 from tests.support.live_settings import KEY, build_live_settings
 from tests.support.log_lines import capture_log
 from tests.support.running_service import ManualClock
@@ -142,6 +149,16 @@ async def test_an_unlisted_asset_is_named_with_its_symbol(examined, double):
         "warn",
         "1 are not covered, because no available venue lists them (OKB)",
     )
+
+
+async def test_a_listing_that_has_ended_is_neither_expected_nor_chosen(examined, double):
+    ended = OKX_BTC.model_copy(update={"until": date(2026, 9, 30)})
+    okb = COINS.assets[2].model_copy(update={"until": date(2026, 9, 30)})
+    btc = COINS.assets[0].model_copy(update={"fallbacks": (ended,)})
+    double.get_venue("okx").remove_listing("BTC/USDT")
+    _, checks = await examined(Universe(assets=(btc, okb), renamed_on=COINS.renamed_on))
+    assert checks["venue"][1] == ("ok", "okx has no open listing in the universe file")
+    assert checks["assets"][0] == ("ok", "1 of 2 assets have a source: 1 at binance")
 
 
 async def test_an_asset_without_a_fresh_bar_is_named_with_the_reason(examined, double):
