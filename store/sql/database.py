@@ -1,7 +1,7 @@
 """The interface between stores and database engines: transactions, statements, locks.
 
-Both engines take the same statements: `?`, `?1` and `:name` are placeholders, and an engine without
-index hints (NOT INDEXED, INDEXED BY) removes them.
+Both engines take the same statements: `?` and `:name` are placeholders, and an engine without index
+hints (NOT INDEXED, INDEXED BY) removes them. Python 3.12.0 to 3.12.3 warns about `?1`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
