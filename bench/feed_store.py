@@ -74,10 +74,10 @@ def insert_changes(db: sqlite3.Connection, columns: list[list[object]]) -> None:
     db.executemany("INSERT INTO drawn VALUES (?, ?, ?, ?, ?, ?, ?)", zip(*columns, strict=True))
     for first in range(0, HOURS, DRAWN_HOURS):
         db.execute(
-            "INSERT INTO changes SELECT ?1 + hour * 3600000 + 180000 + place, asset_id, indicator, "
-            "timeframe, ?1 / 1000 + hour * 3600, 0, -turn, turn, 100 + place * 0.01, shown "
-            "FROM drawn",
-            (BEGIN + first * HOUR_MS,),
+            "INSERT INTO changes SELECT :at + hour * 3600000 + 180000 + place, asset_id, "
+            "indicator, timeframe, :at / 1000 + hour * 3600, 0, -turn, turn, 100 + place * 0.01, "
+            "shown FROM drawn",
+            {"at": BEGIN + first * HOUR_MS},
         )
 
 
@@ -86,7 +86,8 @@ def insert_rare(db: sqlite3.Connection) -> None:
     for number in range(RARE):
         at = BEGIN + (number * HOURS // RARE) * HOUR_MS + 2 * RUN_DELAY_MS
         db.execute(
-            "INSERT INTO changes VALUES (?1, ?2, 2, 2, ?1, 0, 1, 0, 100.0, 1)", (at, number % 251)
+            "INSERT INTO changes VALUES (:at, :asset_id, 2, 2, :at, 0, 1, 0, 100.0, 1)",
+            {"at": at, "asset_id": number % 251},
         )
 
 
@@ -95,14 +96,16 @@ def insert_alerts(db: sqlite3.Connection) -> None:
     rng = np.random.default_rng(9)
     at = ALERTS_BEGIN + np.arange(ALERTS) * (90 * DAY_MS // 60_000) // ALERTS * 60_000 + 30_000
     columns = (
+        at,
         rng.integers(0, 12, ALERTS),
         rng.integers(0, len(INDICATOR_IDS), ALERTS),
         rng.integers(1, 3, ALERTS),
+        at,
         rng.choice([0, 1, 4], ALERTS),
     )
     db.executemany(
-        "INSERT INTO alerts VALUES (?1, ?2, ?3, ?4, ?1, 0, ?5, 100.0)",
-        zip(at.tolist(), *(column.tolist() for column in columns), strict=True),
+        "INSERT INTO alerts VALUES (?, ?, ?, ?, ?, 0, ?, 100.0)",
+        zip(*(column.tolist() for column in columns), strict=True),
     )
 
 

@@ -213,7 +213,9 @@ def _render_command(command: argparse.ArgumentParser) -> str:
     # `format_usage` would wrap at the width of the terminal, so the page would depend on it.
     formatter = argparse.HelpFormatter(command.prog, width=MAX_USAGE_CHARS)
     formatter.add_usage(None, arguments, [], prefix="")
-    usage, purpose = formatter.format_help().strip(), _format_sentence(command.description or "")
+    # Python 3.14 colours it on a terminal.
+    usage = re.sub(r"\x1b\[[\d;]*m", "", formatter.format_help()).strip()
+    purpose = _format_sentence(command.description or "")
     options = "".join(
         f"- `{' '.join((*one.option_strings, str(one.metavar or ''))).strip()}`: "
         f"{_format_sentence(one.help)}\n"

@@ -13,22 +13,21 @@ from store.postgres.feed_pages import POSTGRES_FEED_STATEMENTS
 
 # Only SQLite has index hints. (?<!:) keeps casts such as ::bigint from being read as names.
 _HINT = re.compile(r"\s(NOT INDEXED|INDEXED BY \w+)")
-_PLACEHOLDER = re.compile(r"\?(\d*)|(?<!:):(\w+)")
+_PLACEHOLDER = re.compile(r"\?|(?<!:):(\w+)")
 
 
 @lru_cache(maxsize=1024)
 def convert_placeholders(sql: str) -> tuple[str, tuple[str, ...]]:
     """Return a statement with `$1` placeholders and no index hints, and its parameter names."""
-    labels: list[str] = []
+    names: list[str] = []
 
     def number_placeholder(match: re.Match[str]) -> str:
-        number, name = match.groups()
-        label = number or name or f"{len(labels) + 1}"
-        if label not in labels:
-            labels.append(label)
-        return f"${number or labels.index(label) + 1}"
+        name = match[1] or f"{len(names) + 1}"
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}"
 
-    return _PLACEHOLDER.sub(number_placeholder, _HINT.sub("", sql)), tuple(labels)
+    return _PLACEHOLDER.sub(number_placeholder, _HINT.sub("", sql)), tuple(names)
 
 
 class PostgresDatabase:

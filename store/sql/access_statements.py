@@ -33,10 +33,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
 """
 # Replaces a row that has expired.
 RESERVE_IDEMPOTENCY_KEY = """
-INSERT INTO idempotency_keys (key_hash, order_hash, claim_id, created_at) VALUES (?1, ?2, ?3, ?4)
+INSERT INTO idempotency_keys (key_hash, order_hash, claim_id, created_at) VALUES (?, ?, ?, ?)
 ON CONFLICT (key_hash) DO UPDATE SET order_hash = excluded.order_hash,
   claim_id = excluded.claim_id, created_at = excluded.created_at, checkout_url = NULL
-WHERE idempotency_keys.created_at <= ?5
+WHERE idempotency_keys.created_at <= ?
 """
 FIND_IDEMPOTENCY_KEY = """
 SELECT key_hash, order_hash, claim_id, created_at, checkout_url FROM idempotency_keys
@@ -97,51 +97,56 @@ SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0) 
 FROM keys WHERE membership_id = ? ORDER BY id
 """
 # The limits are part of the INSERT, so that no second request can pass between check and insert.
-# CAST fixes the type of ?3, which PostgreSQL cannot infer in a SELECT list.
+# CAST fixes the type of a parameter that PostgreSQL cannot infer in a SELECT list.
 # A key with a working successor is about to end and is not counted as live. If the successor is
 # revoked, the key is live again, so a membership never has more than twice `max_live` working keys.
 INSERT_MEMBER_KEY = """
 INSERT INTO keys (key_hash, label, created_at, mode, membership_id, expires_at)
-SELECT ?1, ?2, CAST(?3 AS BIGINT), mode, id, CAST(?8 AS BIGINT) FROM memberships
-WHERE id = ?4 AND ended_at IS NULL
+SELECT :key_hash, :label, CAST(:created_at AS BIGINT), mode, id, CAST(:expires_at AS BIGINT)
+FROM memberships
+WHERE id = :membership_id AND ended_at IS NULL
   AND (SELECT count(*) FROM keys AS held
-       WHERE membership_id = ?4 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?3)
+       WHERE membership_id = :membership_id AND revoked_at IS NULL
+         AND (expires_at IS NULL OR expires_at > :created_at)
          AND NOT EXISTS (
            SELECT 1 FROM keys AS successor
            WHERE successor.replaces = held.id AND successor.revoked_at IS NULL
-             AND (successor.expires_at IS NULL OR successor.expires_at > ?3))) < ?5
+             AND (successor.expires_at IS NULL OR successor.expires_at > :created_at)
+         )) < :max_live
   AND (SELECT count(*) FROM keys
-       WHERE membership_id = ?4 AND replaces IS NULL AND created_at > ?7) < ?6
+       WHERE membership_id = :membership_id AND replaces IS NULL
+         AND created_at > :created_since) < :max_created
 RETURNING id
 """
 # The successor lives as long as the key was meant to live when it was created.
 INSERT_SUCCESSOR = """
 INSERT INTO keys (key_hash, label, created_at, mode, membership_id, expires_at, replaces)
-SELECT ?1, label, CAST(?2 AS BIGINT), mode, membership_id,
-  CAST(?2 AS BIGINT) + (expires_at - created_at), id
+SELECT :key_hash, label, CAST(:at AS BIGINT), mode, membership_id,
+  CAST(:at AS BIGINT) + (expires_at - created_at), id
 FROM keys AS rotated
-WHERE id = ?3 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)
-  AND NOT EXISTS (SELECT 1 FROM keys WHERE replaces = ?3)
+WHERE id = :key_id AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :at)
+  AND NOT EXISTS (SELECT 1 FROM keys WHERE replaces = :key_id)
   AND (SELECT count(made.replaces) FROM keys AS made
-       WHERE made.membership_id = rotated.membership_id AND made.created_at > ?5) < ?4
+       WHERE made.membership_id = rotated.membership_id
+         AND made.created_at > :created_since) < :max_rotated
 RETURNING id
 """
 # Rotating twice leaves two working keys, not three.
 EXPIRE_PREDECESSOR = """
-UPDATE keys SET expires_at = CASE WHEN expires_at < ?1 THEN expires_at ELSE ?1 END
-WHERE id = (SELECT replaces FROM keys WHERE id = ?2) RETURNING id
+UPDATE keys SET expires_at = CASE WHEN expires_at < :at THEN expires_at ELSE :at END
+WHERE id = (SELECT replaces FROM keys WHERE id = :key_id) RETURNING id
 """
 EXPIRE_KEY = """
-UPDATE keys SET expires_at = CASE WHEN expires_at < ?1 THEN expires_at ELSE ?1 END
-WHERE id = ?2 RETURNING id
+UPDATE keys SET expires_at = CASE WHEN expires_at < :at THEN expires_at ELSE :at END
+WHERE id = :key_id RETURNING id
 """
 # Without this each rotation would give the plan another daily quota. With it, the keys of a chain
 # make at most twice the quota: the counts of every second one add up to at most one quota.
 CARRY_USAGE_OVER = """
 INSERT INTO usage (key_id, day, used, last_at)
-SELECT CAST(?1 AS BIGINT), CAST(?2 AS INTEGER), max(used), 0 FROM usage
-WHERE day = CAST(?2 AS INTEGER)
-  AND key_id IN (?3, (SELECT replaces FROM keys WHERE id = ?3))
+SELECT CAST(:successor_id AS BIGINT), CAST(:day AS INTEGER), max(used), 0 FROM usage
+WHERE day = CAST(:day AS INTEGER)
+  AND key_id IN (:key_id, (SELECT replaces FROM keys WHERE id = :key_id))
 HAVING count(*) > 0
 RETURNING used
 """
@@ -150,8 +155,8 @@ SELECT at, request_id, tool, transport, outcome, status
 FROM calls WHERE key_id = ? ORDER BY id DESC LIMIT ?
 """
 TRIM_CALLS = """
-DELETE FROM calls WHERE key_id = ?1
-  AND id <= (SELECT id FROM calls WHERE key_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)
+DELETE FROM calls WHERE key_id = :key_id
+  AND id <= (SELECT id FROM calls WHERE key_id = :key_id ORDER BY id DESC LIMIT 1 OFFSET :kept)
 RETURNING 1
 """
 RELABEL_KEY = """
@@ -161,7 +166,8 @@ REVOKE_MEMBER_KEY = """
 UPDATE keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ? AND membership_id = ? RETURNING id
 """
 USE_SIGN_IN_LINK = """
-UPDATE sign_in_links SET used_at = ?1 WHERE token_hash = ?2 AND used_at IS NULL AND expires_at > ?1
+UPDATE sign_in_links SET used_at = :at
+WHERE token_hash = :token_hash AND used_at IS NULL AND expires_at > :at
 RETURNING contact_email
 """
 INSERT_SESSION = "INSERT INTO sessions (token_hash, contact_email, expires_at) VALUES (?, ?, ?)"
@@ -177,8 +183,8 @@ SELECT token_hash, contact_email, expires_at FROM sessions WHERE token_hash = ? 
 # Attempts more than a window ahead were dated by a clock that was wrong. They do not count,
 # because they would lock their clients out until that time.
 FIND_BLOCKING_ATTEMPT = """
-SELECT at FROM attempts WHERE kind = ?1 AND address = ?2 AND at > ?3 AND at < ?4
-ORDER BY at DESC LIMIT 1 OFFSET ?5 - 1
+SELECT at FROM attempts WHERE kind = ? AND address = ? AND at > ? AND at < ?
+ORDER BY at DESC LIMIT 1 OFFSET ? - 1
 """
 INSERT_ATTEMPT = "INSERT INTO attempts (kind, address, at) VALUES (?, ?, ?)"
 FIND_ACCESS_REQUEST = "SELECT 1 FROM access_requests WHERE contact_email = ?"

@@ -103,20 +103,21 @@ class AccessStore(PurchaseStore):
         or its membership has reached `max_rotated`. The successor has the label, the lifetime and
         today's count of the key. A key that this one replaced ends at once.
         """
-        bound = (NO_LIMIT, at) if limits is None else (limits.max_rotated, limits.created_since)
+        bounds = limits or KeyLimits(NO_LIMIT, NO_LIMIT, at, NO_LIMIT)
         membership_sql = "SELECT membership_id FROM keys WHERE id = ?"
         async with self._engine.begin_durable_write() as db:
             membership_id = await fetch_value(db, membership_sql, key_id)
             await db.acquire_named_lock("keys of a membership", str(membership_id))
-            successor = key_hash, at, key_id, *bound
-            successor_id = await fetch_value(db, statements.INSERT_SUCCESSOR, *successor)
-            if successor_id is None:
+            successor = {"key_hash": key_hash, "at": at, "key_id": key_id, **bounds._asdict()}
+            inserted = await db.execute_named(statements.INSERT_SUCCESSOR, successor)
+            if not inserted:
                 return None
-            carried = successor_id, at // DAY_MS, key_id
-            await db.execute(statements.CARRY_USAGE_OVER, *carried)
-            await db.execute(statements.EXPIRE_PREDECESSOR, at, key_id)
-            await db.execute(statements.EXPIRE_KEY, works_until, key_id)
-        return int(successor_id)
+            successor_id = int(inserted[0]["id"])
+            carried = {"successor_id": successor_id, "day": at // DAY_MS, "key_id": key_id}
+            await db.execute_named(statements.CARRY_USAGE_OVER, carried)
+            await db.execute_named(statements.EXPIRE_PREDECESSOR, {"at": at, "key_id": key_id})
+            await db.execute_named(statements.EXPIRE_KEY, {"at": works_until, "key_id": key_id})
+        return successor_id
 
     async def list_keys(self) -> list[KeyRow]:
         """Return every key, oldest first."""
@@ -153,8 +154,15 @@ class AccessStore(PurchaseStore):
         """Store a key of a membership; False if that has ended or reached a limit."""
         async with self._engine.begin_durable_write() as db:
             await db.acquire_named_lock("keys of a membership", str(membership_id))
-            key = key_hash, label, created_at, membership_id, *limits[:3], expires_at
-            return bool(await db.execute(statements.INSERT_MEMBER_KEY, *key))
+            key = {
+                "key_hash": key_hash,
+                "label": label,
+                "created_at": created_at,
+                "membership_id": membership_id,
+                "expires_at": expires_at,
+                **limits._asdict(),
+            }
+            return bool(await db.execute_named(statements.INSERT_MEMBER_KEY, key))
 
     async def relabel_key(self, membership_id: int, key_id: int, label: str) -> bool:
         """Rename a live key of a membership; False if there is no such live key."""
@@ -185,7 +193,7 @@ class AccessStore(PurchaseStore):
         async with self._engine.acquire_writer() as db:
             await db.insert("calls", f"key_id, {', '.join(LoggedCall._fields)}", rows)
             for key_id in calls_by_key:
-                await db.execute(statements.TRIM_CALLS, key_id, kept)
+                await db.execute_named(statements.TRIM_CALLS, {"key_id": key_id, "kept": kept})
 
     async def list_calls(self, key_id: int, limit: int) -> list[LoggedCall]:
         """Return the newest stored calls of a key, newest first."""
@@ -204,7 +212,8 @@ class AccessStore(PurchaseStore):
     ) -> str | None:
         """Exchange a link for a session; return its e-mail, None if used, expired or unknown."""
         async with self._engine.begin_durable_write() as db:
-            used = await db.execute(statements.USE_SIGN_IN_LINK, at, link_hash)
+            link = {"at": at, "token_hash": link_hash}
+            used = await db.execute_named(statements.USE_SIGN_IN_LINK, link)
             if not used:
                 return None
             email = str(used[0]["contact_email"])

@@ -1,7 +1,8 @@
 """The interface between stores and database engines: transactions, statements, locks.
 
-Both engines take the same statements: `?`, `?1` and `:name` are placeholders, and an engine without
-index hints (NOT INDEXED, INDEXED BY) removes them.
+Both engines take the same statements: `?` and `:name` are placeholders, and an engine without index
+hints (NOT INDEXED, INDEXED BY) removes them. No `?` has a number, because Python 3.12.0 to 3.12.3
+takes it for a name, with a warning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

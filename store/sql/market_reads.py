@@ -122,7 +122,7 @@ async def load_last_closes(db: Database, number: int | None, market_time: int) -
     """
     run_s = (find_latest_run(market_time) - RUN_DELAY_MS) // 1000
     closes: dict[str, int] = {}
-    for row in await db.execute(LIST_LAST_BARS, number, run_s):
+    for row in await db.execute_named(LIST_LAST_BARS, {"number": number, "run_s": run_s}):
         data, opened = row["data"], row["last_open"]
         if data is not None:
             opened = find_last_open(data, row["opened_by"])

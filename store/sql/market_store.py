@@ -174,7 +174,7 @@ class MarketStore:
 
         Without `revision`, the bars of each asset's newest revision are returned.
         """
-        rows = await self._read(statements.LIST_BARS, ticker, after, revision)
+        rows = await self._read(statements.LIST_BARS, ticker=ticker, after=after, revision=revision)
         return build_blocks(rows, after)
 
     async def revisions(self) -> dict[str, int]:
@@ -184,9 +184,8 @@ class MarketStore:
 
     async def funding(self, ticker: str | None = None, after: int = -1) -> list[FundingRow]:
         """Return settlements after a time, sorted by ticker and time."""
-        return [
-            FundingRow(**row) for row in await self._read(statements.LIST_FUNDING, ticker, after)
-        ]
+        rows = await self._read(statements.LIST_FUNDING, ticker=ticker, after=after)
+        return [FundingRow(**row) for row in rows]
 
     async def carries(self) -> list[CarryRow]:
         """Return every stored carry, sorted by ticker, timeframe and indicator."""
@@ -248,7 +247,9 @@ class MarketStore:
         """Yield every stored change, published or not, oldest first; no cursor stays open."""
         # Reads pages by key: an open cursor would hold a read transaction while the caller works.
         newest = 0
-        while rows := await self._read(statements.LIST_CHANGES_AFTER, newest, ROWS_PER_READ):
+        while rows := await self._read(
+            statements.LIST_CHANGES_AFTER, after=newest, limit=ROWS_PER_READ
+        ):
             for row in rows:
                 yield feed.parse_change(row)
             newest = rows[-1]["created_at"]
@@ -256,7 +257,9 @@ class MarketStore:
     async def alerts(self) -> AsyncIterator[AlertRow]:
         """Yield every stored alert, oldest first; no cursor stays open."""
         newest = 0
-        while rows := await self._read(statements.LIST_ALERTS_AFTER, newest, ROWS_PER_READ):
+        while rows := await self._read(
+            statements.LIST_ALERTS_AFTER, after=newest, limit=ROWS_PER_READ
+        ):
             for row in rows:
                 yield feed.parse_alert(row)
             newest = rows[-1]["created_at"]
@@ -358,7 +361,7 @@ class MarketStore:
             await db.execute("INSERT INTO facts (key, value) VALUES ('test write', '')")
             await db.execute("DELETE FROM facts WHERE key = 'test write'")
 
-    async def _read(self, sql: str, *values: object) -> Sequence[Row]:
+    async def _read(self, sql: str, **values: object) -> Sequence[Row]:
         """Return the rows of one statement in a read transaction."""
         async with self._engine.begin_read(Lane.BATCH) as db:
-            return await db.execute(sql, *values)
+            return await db.execute_named(sql, values)

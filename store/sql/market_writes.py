@@ -92,14 +92,14 @@ async def prune_rows(db: Database, table: str, before: int) -> int:
     """Delete up to ROWS_PER_PRUNE rows before a time, except retained ones; return how many."""
     sql = f"""
         DELETE FROM {table} WHERE created_at IN (
-          SELECT created_at FROM {table} WHERE created_at < ?1 AND created_at NOT IN (
-            SELECT max(created_at) FROM {table} WHERE created_at < ?1
+          SELECT created_at FROM {table} WHERE created_at < :before AND created_at NOT IN (
+            SELECT max(created_at) FROM {table} WHERE created_at < :before
             GROUP BY {RETAINED_GROUPS[table]}
           )
-          ORDER BY created_at LIMIT ?2
+          ORDER BY created_at LIMIT :limit
         ) RETURNING 1
     """
-    return len(await db.execute(sql, before, ROWS_PER_PRUNE))
+    return len(await db.execute_named(sql, {"before": before, "limit": ROWS_PER_PRUNE}))
 
 
 async def _load_head(db: Database) -> _ChainHead:

@@ -20,18 +20,16 @@ from store.sqlite.engine import SqliteEngine
 def _build_count_query(groups: int) -> str:
     """Return the statement for `groups` groups; it counts all calls of a group or none."""
     # CROSS JOIN fixes the join order: each arrived group seeks its key, not the other way round.
-    rows = ", ".join(
-        f"(?{4 * n + 3}, ?{4 * n + 4}, ?{4 * n + 5}, ?{4 * n + 6})" for n in range(groups)
-    )
+    rows = ", ".join(["(?, ?, ?, ?)"] * groups)
     return f"""
 INSERT INTO usage (key_id, day, used, last_at)
 SELECT k.id, arrived.column2, arrived.column3, arrived.column4
 FROM (VALUES {rows}) AS arrived CROSS JOIN keys AS k ON k.key_hash = arrived.column1
-WHERE k.revoked_at IS NULL AND (k.mode IS NULL OR ?1 IS NULL OR k.mode = ?1)
-  AND (k.expires_at IS NULL OR k.expires_at > arrived.column4) AND arrived.column3 <= ?2
+WHERE k.revoked_at IS NULL AND (k.mode IS NULL OR ? IS NULL OR k.mode = ?)
+  AND (k.expires_at IS NULL OR k.expires_at > arrived.column4) AND arrived.column3 <= ?
 ON CONFLICT (key_id, day) DO UPDATE
 SET used = used + excluded.used, last_at = max(last_at, excluded.last_at)
-WHERE used + excluded.used <= ?2
+WHERE used + excluded.used <= ?
 RETURNING day, used, (SELECT key_hash FROM keys WHERE id = key_id) AS key_hash,
   (SELECT label FROM keys WHERE id = key_id) AS label
 """
@@ -83,7 +81,7 @@ def count_whole_groups(
     db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
 ) -> dict[GroupKey, CountedGroup]:
     """Count the groups that fit into their quota as a whole; return only these."""
-    parameters = [mode, limit, *(value for group in groups for value in group)]
+    parameters = [*(value for group in groups for value in group), mode, mode, limit, limit]
     rows = db.execute(_build_count_query(len(groups)), parameters).fetchall()
     sizes = {get_group_key(group): group.calls for group in groups}
     results = {}

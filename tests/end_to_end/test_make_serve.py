@@ -14,7 +14,9 @@ from tests.support.signals_command import ROOT, RunningCommand, build_environmen
 
 pytestmark = pytest.mark.clause("operation")
 
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "*.db*")
+LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv*", ".*_cache", "__pycache__", "*.egg-info", "*.db*"
+)
 INSTALLED_MB = 260
 
 

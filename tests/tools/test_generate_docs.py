@@ -53,6 +53,13 @@ async def test_what_is_generated_is_up_to_date():
     assert list(await generate.find_outdated(generate.PAGES, skipped_names=["tasks"])) == []
 
 
+async def test_a_terminal_does_not_color_the_commands(monkeypatch):
+    # As on a terminal, on which Python 3.14 colors what argparse formats.
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in await generate.render_commands()
+
+
 def test_a_page_that_is_not_up_to_date_is_named_until_it_is_made(tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- generated: tools -->\nold\n<!-- end -->\nafter\n")
