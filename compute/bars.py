@@ -13,12 +13,25 @@ from numpy.typing import NDArray
 
 Times = NDArray[np.int64]
 Prices = NDArray[np.float64]
+BarFaults = NDArray[np.int8]
 HOUR_S = 3600
 DAY_S = 86_400
 FUNDING_DAYS = 365
 # Daily bars once had Sunday's hours in a bar of their own. This is added to the versions of what
 # steps the present ones, so that carries of the old ones are rebuilt and their rows not recomputed.
 SUNDAYS_JOINED_VERSION = 100
+# Why a bar is rejected. `BarFaults` hold an index in this tuple for each bar, 0 if it is accepted.
+BAR_FAULTS = (
+    "",
+    "a number is NaN or infinite",
+    "a price is not above 0",
+    "high is below low",
+    "close is outside low to high",
+    "volume is negative",
+    "open time is repeated",
+    "opens less than an hour after its predecessor",
+    "closes together with its predecessor",
+)
 
 
 class RawBar(NamedTuple):
@@ -163,40 +176,62 @@ def validate_bars(
 
     `after` is the open time of the last bar that was accepted earlier.
     """
-    accepted: list[RawBar] = []
-    rejected: list[tuple[RawBar, str]] = []
-    for row in sorted(rows, key=lambda row: row.open_time):
-        if reason := _find_fault(row) or _find_spacing_fault(row, after, period_s):
-            rejected.append((row, reason))
-        else:
-            accepted.append(row)
-            after = row.open_time
-    return accepted, rejected
+    rows = sorted(rows, key=lambda row: row.open_time)
+    open_time = np.array([row.open_time for row in rows], dtype=np.int64)
+    faults = find_value_faults(np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 5))
+    has_values = faults == 0
+    faults[has_values] = find_spacing_faults(open_time[has_values], period_s, after)
+    checked = list(zip(rows, faults.tolist(), strict=True))
+    accepted = [row for row, fault in checked if fault == 0]
+    return accepted, [(row, BAR_FAULTS[fault]) for row, fault in checked if fault != 0]
 
 
-def _find_fault(row: RawBar) -> str | None:
-    if not np.isfinite(row[1:]).all():
-        return "a number is NaN or infinite"
-    if min(row.open, row.high, row.low, row.close) <= 0:
-        return "a price is not above 0"
-    if row.high < row.low:
-        return "high is below low"
-    if not row.low <= row.close <= row.high:
-        return "close is outside low to high"
-    return "volume is negative" if row.volume < 0 else None
+def find_value_faults(table: Prices) -> BarFaults:
+    """Return the first fault of each row of a (bars, 5) table: open, high, low, close, volume."""
+    _, high, low, close, volume = table.T
+    # In the order of BAR_FAULTS, from 1.
+    rules = (
+        ~np.isfinite(table).all(axis=1),
+        (table[:, :4] <= 0).any(axis=1),
+        high < low,
+        (close < low) | (close > high),
+        volume < 0,
+    )
+    faults = np.zeros(len(table), dtype=np.int8)
+    for fault, is_broken in reversed(list(enumerate(rules, start=1))):
+        faults[is_broken] = fault
+    return faults
 
 
-def _find_spacing_fault(row: RawBar, after: int | None, period_s: int) -> str | None:
+def find_spacing_faults(open_time: Times, period_s: int, after: int | None = None) -> BarFaults:
+    """Return the faults of bars that open too early after the last accepted one.
+
+    The bars have no other fault and are sorted by open time. `after` is as for `validate_bars`.
+    """
+    faults = np.zeros(len(open_time), dtype=np.int8)
+    # A bar that opens a period after its predecessor does so after every earlier bar too. For the
+    # others it matters which of the bars before them are accepted, so they are checked one by one.
+    gaps = np.diff(open_time, prepend=open_time[:1] - period_s if after is None else after)
+    for index in np.flatnonzero(gaps < period_s).tolist():
+        if index > 0 and faults[index - 1] == 0:
+            after = int(open_time[index - 1])
+        faults[index] = BAR_FAULTS.index(
+            _find_spacing_fault(int(open_time[index]), after, period_s)
+        )
+    return faults
+
+
+def _find_spacing_fault(opened: int, after: int | None, period_s: int) -> str:
     if after is None:
-        return None
-    if row.open_time <= after:
+        return ""
+    if opened <= after:
         return "open time is repeated"
-    if period_s == HOUR_S and row.open_time - after < HOUR_S:
+    if period_s == HOUR_S and opened - after < HOUR_S:
         return "opens less than an hour after its predecessor"
     # A step takes one bar per close: of two daily bars that would close at the same midnight,
-    # the later one is rejected.
-    before, now = compute_close_time(np.array([after, row.open_time]), period_s)
-    return "closes together with its predecessor" if now <= before else None
+    # the later one is rejected. The close depends on the open time in whole periods, rounded up.
+    closes_together = -opened // period_s >= -after // period_s
+    return "closes together with its predecessor" if closes_together else ""
 
 
 NO_BARS = Series.from_rows([], HOUR_S)
