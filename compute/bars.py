@@ -5,7 +5,7 @@ Times are epoch seconds UTC.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from math import fsum
+from math import fsum, isfinite
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -17,17 +17,26 @@ BarFaults = NDArray[np.int8]
 HOUR_S = 3600
 DAY_S = 86_400
 FUNDING_DAYS = 365
+# Bounds of plausible numbers, far beyond any market's. Inside them, no indicator overflows, even
+# if it squares a sum of prices or divides one bar's number by another's.
+MIN_VALUE, MAX_PRICE, MAX_VOLUME, MAX_RATE = 1e-15, 1e15, 1e18, 1.0
+MAX_TIME_S = 253_402_300_799  # the end of the year 9999
+# Clients of venues give this time to a row whose own cannot be read.
+NO_TIME = -1
 # Daily bars once had Sunday's hours in a bar of their own. This is added to the versions of what
 # steps the present ones, so that carries of the old ones are rebuilt and their rows not recomputed.
 SUNDAYS_JOINED_VERSION = 100
 # Why a bar is rejected. `BarFaults` hold an index in this tuple for each bar, 0 if it is accepted.
 BAR_FAULTS = (
     "",
+    "a time is out of range",
     "a number is NaN or infinite",
     "a price is not above 0",
+    f"a price is outside {MIN_VALUE:g} to {MAX_PRICE:g}",
     "high is below low",
     "close is outside low to high",
     "volume is negative",
+    f"volume is outside {MIN_VALUE:g} to {MAX_VOLUME:g}",
     "open time is repeated",
     "opens less than an hour after its predecessor",
     "closes together with its predecessor",
@@ -174,11 +183,13 @@ def validate_bars(
 ) -> tuple[list[RawBar], list[tuple[RawBar, str]]]:
     """Sort bars by open time; return the accepted ones, and the rejected ones with a reason.
 
+    Sources turn what is not a number into NaN, and a time that cannot be read into NO_TIME.
     `after` is the open time of the last bar that was accepted earlier.
     """
     rows = sorted(rows, key=lambda row: row.open_time)
     open_time = np.array([row.open_time for row in rows], dtype=np.int64)
-    faults = find_value_faults(np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 5))
+    table = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 5)
+    faults = find_value_faults(open_time, table)
     has_values = faults == 0
     faults[has_values] = find_spacing_faults(open_time[has_values], period_s, after)
     checked = list(zip(rows, faults.tolist(), strict=True))
@@ -186,16 +197,31 @@ def validate_bars(
     return accepted, [(row, BAR_FAULTS[fault]) for row, fault in checked if fault != 0]
 
 
-def find_value_faults(table: Prices) -> BarFaults:
-    """Return the first fault of each row of a (bars, 5) table: open, high, low, close, volume."""
-    _, high, low, close, volume = table.T
+def find_settlement_fault(settled_at: int, rate: float) -> str | None:
+    """Return why a settlement cannot be used, None if it can."""
+    if not 0 <= settled_at <= MAX_TIME_S:
+        return "a time is out of range"
+    if not isfinite(rate):
+        return "a rate is NaN or infinite"
+    return "a rate is above 100 % of the position" if abs(rate) > MAX_RATE else None
+
+
+def find_value_faults(open_time: Times, table: Prices) -> BarFaults:
+    """Return the first fault of each bar by itself; the table has shape (bars, 5).
+
+    Its columns are open, high, low, close and volume.
+    """
+    prices, (_, high, low, close, volume) = table[:, :4], table.T
     # In the order of BAR_FAULTS, from 1.
     rules = (
+        (open_time < 0) | (open_time > MAX_TIME_S),
         ~np.isfinite(table).all(axis=1),
-        (table[:, :4] <= 0).any(axis=1),
+        (prices <= 0).any(axis=1),
+        ((prices < MIN_VALUE) | (prices > MAX_PRICE)).any(axis=1),
         high < low,
         (close < low) | (close > high),
         volume < 0,
+        (volume != 0) & ((volume < MIN_VALUE) | (volume > MAX_VOLUME)),
     )
     faults = np.zeros(len(table), dtype=np.int8)
     for fault, is_broken in reversed(list(enumerate(rules, start=1))):
