@@ -237,8 +237,10 @@ def find_spacing_faults(open_time: Times, period_s: int, after: int | None = Non
     faults = np.zeros(len(open_time), dtype=np.int8)
     # A bar that opens a period after its predecessor does so after every earlier bar too. For the
     # others it matters which of the bars before them are accepted, so they are checked one by one.
-    gaps = np.diff(open_time, prepend=open_time[:1] - period_s if after is None else after)
-    for index in np.flatnonzero(gaps < period_s).tolist():
+    before = np.concatenate([open_time[:1] - period_s, open_time[:-1]])
+    if after is not None:
+        before = np.maximum(before, after)
+    for index in np.flatnonzero(open_time - before < period_s).tolist():
         if index > 0 and faults[index - 1] == 0:
             after = int(open_time[index - 1])
         faults[index] = BAR_FAULTS.index(

@@ -13,6 +13,7 @@ from compute.sources.source import SourceError
 from compute.universe import Universe
 from store.sql.market_store import MarketStore
 from tests.compute.conftest import RunSignals
+from tests.support.signals_command import find_free_port
 from tests.support.small_market import (
     DAY_S,
     HOUR_S,
@@ -208,7 +209,7 @@ def test_every_command_refuses_a_changed_past_and_stores_nothing(
     before = (tmp_path / "cli.db").read_bytes()
     write_folder(folder, edit_close(BTC, 5))
     monkeypatch.setenv("SIGNALS_SOURCE", f"files:{folder}")
-    monkeypatch.setenv("SIGNALS_PORT", "0")
+    monkeypatch.setenv("SIGNALS_PORT", str(find_free_port()))
     for command in (("replay", "--bars", folder), ("compute",), ("serve",)):
         ran = signals(*command)
         assert (ran.status, ran.out) == (1, "")
