@@ -34,6 +34,7 @@ from service.config.stores import (
 from serving.forwarded_for import NOTICE_NAME
 from serving.freshness import is_ahead, is_final, is_stale
 from serving.snapshot_cache import Snapshot, build_snapshot
+from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 
@@ -137,7 +138,7 @@ async def _check_source(
             recording = FilesSource(settings.bars_folder, universe)
             recording.check_begun(clock())
             yield _describe_source(recording)
-    except (SettingsError, SourceError, UniverseError) as error:
+    except (SettingsError, SourceError, StoreError, UniverseError) as error:
         yield Finding("fix", "source", str(error))
 
 
