@@ -213,7 +213,7 @@ class FilesSource:
         self.rejected_counts += rejected.counts
         for reason, count in rejected.counts.items():
             structlog.get_logger().warning(
-                "rows_rejected",
+                "row_rejected",
                 file=path.name,
                 rows=count,
                 first_ts=rejected.first_times[reason],

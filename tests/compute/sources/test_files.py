@@ -236,10 +236,10 @@ def test_rows_with_a_fault_are_logged_once_per_file_and_reason(tmp_path: Path, u
     with structlog.testing.capture_logs() as logged:
         source = FilesSource(tmp_path, universe)
     assert [(row["event"], row["file"], row["reason"]) for row in logged] == [
-        ("rows_rejected", "BTC_1h.csv", "high is below low"),
-        ("rows_rejected", "BTC_1h.csv", "open time is repeated"),
-        ("rows_rejected", "BTC_1h.csv", "opens less than an hour after its predecessor"),
-        ("rows_rejected", "BTC_funding.csv", "a rate is above 100 % of the position"),
+        ("row_rejected", "BTC_1h.csv", "high is below low"),
+        ("row_rejected", "BTC_1h.csv", "open time is repeated"),
+        ("row_rejected", "BTC_1h.csv", "opens less than an hour after its predecessor"),
+        ("row_rejected", "BTC_funding.csv", "a rate is above 100 % of the position"),
     ]
     assert [(row["rows"], row["first_ts"]) for row in logged] == [
         (count, START),
