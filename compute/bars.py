@@ -5,7 +5,7 @@ Times are epoch seconds UTC.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from math import fsum
+from math import fsum, isfinite
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -13,12 +13,34 @@ from numpy.typing import NDArray
 
 Times = NDArray[np.int64]
 Prices = NDArray[np.float64]
+BarFaults = NDArray[np.int8]
 HOUR_S = 3600
 DAY_S = 86_400
 FUNDING_DAYS = 365
+# Bounds of plausible numbers, far beyond any market's. Inside them, no indicator overflows, even
+# if it squares a sum of prices or divides one bar's number by another's.
+MIN_VALUE, MAX_PRICE, MAX_VOLUME, MAX_RATE = 1e-15, 1e15, 1e18, 1.0
+MAX_TIME_S = 253_402_300_799  # the end of the year 9999
+# Clients of venues give this time to a row whose own cannot be read.
+NO_TIME = -1
 # Daily bars once had Sunday's hours in a bar of their own. This is added to the versions of what
 # steps the present ones, so that carries of the old ones are rebuilt and their rows not recomputed.
 SUNDAYS_JOINED_VERSION = 100
+# Why a bar is rejected. `BarFaults` hold an index in this tuple for each bar, 0 if it is accepted.
+BAR_FAULTS = (
+    "",
+    "a time is out of range",
+    "a number is NaN or infinite",
+    "a price is not above 0",
+    f"a price is outside {MIN_VALUE:g} to {MAX_PRICE:g}",
+    "high is below low",
+    "close is outside low to high",
+    "volume is negative",
+    f"volume is outside {MIN_VALUE:g} to {MAX_VOLUME:g}",
+    "open time is repeated",
+    "opens less than an hour after its predecessor",
+    "closes together with its predecessor",
+)
 
 
 class RawBar(NamedTuple):
@@ -161,42 +183,83 @@ def validate_bars(
 ) -> tuple[list[RawBar], list[tuple[RawBar, str]]]:
     """Sort bars by open time; return the accepted ones, and the rejected ones with a reason.
 
+    Sources turn what is not a number into NaN, and a time that cannot be read into NO_TIME.
     `after` is the open time of the last bar that was accepted earlier.
     """
-    accepted: list[RawBar] = []
-    rejected: list[tuple[RawBar, str]] = []
-    for row in sorted(rows, key=lambda row: row.open_time):
-        if reason := _find_fault(row) or _find_spacing_fault(row, after, period_s):
-            rejected.append((row, reason))
-        else:
-            accepted.append(row)
-            after = row.open_time
-    return accepted, rejected
+    rows = sorted(rows, key=lambda row: row.open_time)
+    open_time = np.array([row.open_time for row in rows], dtype=np.int64)
+    table = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 5)
+    faults = find_value_faults(open_time, table)
+    has_values = faults == 0
+    faults[has_values] = find_spacing_faults(open_time[has_values], period_s, after)
+    checked = list(zip(rows, faults.tolist(), strict=True))
+    accepted = [row for row, fault in checked if fault == 0]
+    return accepted, [(row, BAR_FAULTS[fault]) for row, fault in checked if fault != 0]
 
 
-def _find_fault(row: RawBar) -> str | None:
-    if not np.isfinite(row[1:]).all():
-        return "a number is NaN or infinite"
-    if min(row.open, row.high, row.low, row.close) <= 0:
-        return "a price is not above 0"
-    if row.high < row.low:
-        return "high is below low"
-    if not row.low <= row.close <= row.high:
-        return "close is outside low to high"
-    return "volume is negative" if row.volume < 0 else None
+def find_settlement_fault(settled_at: int, rate: float) -> str | None:
+    """Return why a settlement cannot be used, None if it can."""
+    if not 0 <= settled_at <= MAX_TIME_S:
+        return "a time is out of range"
+    if not isfinite(rate):
+        return "a rate is NaN or infinite"
+    return "a rate is above 100 % of the position" if abs(rate) > MAX_RATE else None
 
 
-def _find_spacing_fault(row: RawBar, after: int | None, period_s: int) -> str | None:
+def find_value_faults(open_time: Times, table: Prices) -> BarFaults:
+    """Return the first fault of each bar by itself; the table has shape (bars, 5).
+
+    Its columns are open, high, low, close and volume.
+    """
+    prices, (_, high, low, close, volume) = table[:, :4], table.T
+    # In the order of BAR_FAULTS, from 1.
+    rules = (
+        (open_time < 0) | (open_time > MAX_TIME_S),
+        ~np.isfinite(table).all(axis=1),
+        (prices <= 0).any(axis=1),
+        ((prices < MIN_VALUE) | (prices > MAX_PRICE)).any(axis=1),
+        high < low,
+        (close < low) | (close > high),
+        volume < 0,
+        (volume != 0) & ((volume < MIN_VALUE) | (volume > MAX_VOLUME)),
+    )
+    faults = np.zeros(len(table), dtype=np.int8)
+    for fault, is_broken in reversed(list(enumerate(rules, start=1))):
+        faults[is_broken] = fault
+    return faults
+
+
+def find_spacing_faults(open_time: Times, period_s: int, after: int | None = None) -> BarFaults:
+    """Return the faults of bars that open too early after the last accepted one.
+
+    The bars have no other fault and are sorted by open time. `after` is as for `validate_bars`.
+    """
+    faults = np.zeros(len(open_time), dtype=np.int8)
+    # A bar that opens a period after its predecessor does so after every earlier bar too. For the
+    # others it matters which of the bars before them are accepted, so they are checked one by one.
+    before = np.concatenate([open_time[:1] - period_s, open_time[:-1]])
+    if after is not None:
+        before = np.maximum(before, after)
+    for index in np.flatnonzero(open_time - before < period_s).tolist():
+        if index > 0 and faults[index - 1] == 0:
+            after = int(open_time[index - 1])
+        faults[index] = BAR_FAULTS.index(
+            _find_spacing_fault(int(open_time[index]), after, period_s)
+        )
+    return faults
+
+
+def _find_spacing_fault(opened: int, after: int | None, period_s: int) -> str:
     if after is None:
-        return None
-    if row.open_time <= after:
+        return ""
+    if opened <= after:
         return "open time is repeated"
-    if period_s == HOUR_S and row.open_time - after < HOUR_S:
+    if period_s == HOUR_S and opened - after < HOUR_S:
         return "opens less than an hour after its predecessor"
     # A step takes one bar per close: of two daily bars that would close at the same midnight,
-    # the later one is rejected.
-    before, now = compute_close_time(np.array([after, row.open_time]), period_s)
-    return "closes together with its predecessor" if now <= before else None
+    # the later one is rejected. The close depends on the open time in whole periods, rounded up.
+    closes_together = -opened // period_s >= -after // period_s
+    return "closes together with its predecessor" if closes_together else ""
 
 
 NO_BARS = Series.from_rows([], HOUR_S)

@@ -1,26 +1,55 @@
 """A folder of recorded bars as a source; docs/sources.md describes the format."""
 
 import csv
+import gzip
+import io
+import os
 import re
+import zlib
+from array import array
+from codecs import getincrementaldecoder
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from stat import S_ISREG
+from typing import BinaryIO, Final, cast
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
-from compute.bars import HOUR_S, NO_FUNDING, Funding, RawBar, Series, validate_bars
+from compute.bars import (
+    BAR_FAULTS,
+    HOUR_S,
+    MAX_TIME_S,
+    NO_FUNDING,
+    BarFaults,
+    Funding,
+    Prices,
+    Series,
+    Times,
+    compute_close_time,
+    find_settlement_fault,
+    find_spacing_faults,
+    find_value_faults,
+)
 from compute.sources.source import FetchResult, SourceError
 from compute.universe import Universe
-from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe, format_instant
 
 BARS_HEADER = ["ts", "open", "high", "low", "close", "volume"]
 FUNDING_HEADER = ["ts", "funding_rate"]
-_NAME = re.compile(r"(?P<ticker>.+)_(?P<what>1h|1d|funding)\.csv")
-_INTEGER = re.compile(r"-?\d{1,12}")
-_MAX_TIME_S = 253_402_300_799
-Row = TypeVar("Row")
+EXPECTED_NAMES = "TICKER_1h.csv, TICKER_1d.csv or TICKER_funding.csv, also as .csv.gz"
+_NAME = re.compile(r"(?P<ticker>.+)_(?P<what>1h|1d|funding)(?i:\.csv(?:\.gz)?)")
+_LIKE_BARS = re.compile(r"\.csv|_(\d+[mhdw]|funding)(\.|$)", re.IGNORECASE)
+_OF_EDITOR = re.compile(r"[.#~].*|.*(~|#|\.sw[a-p])")
+MAX_TIME_DIGITS = len(str(MAX_TIME_S))
+# Cells as text take some ten times the memory of columns, so few rows are held as text at a time.
+CHUNK_ROWS = 20_000
+BLOCK_BYTES = 1 << 20
+CHANGED = "changed while it was read; start again when it is complete"
 
 
 class FilesSource:
@@ -31,26 +60,44 @@ class FilesSource:
 
     def __init__(self, folder: Path, universe: Universe) -> None:
         """Read the folder; raise SourceError with the first file and row that cannot be read."""
-        self.folder = folder.resolve()
+        # `Path.resolve` would raise if links form a loop.
+        self.folder = Path(os.path.realpath(folder))
         self.name = f"files:{self.folder}"
         self.rejected_counts: Counter[str] = Counter()
-        self._bars: dict[str, Series] = {}
+        self.ignored_names: list[str] = []
+        self._bars: dict[str, _Bars] = {}
         self._native_timeframes: dict[str, Timeframe] = {}
         self._funding: dict[str, Funding] = {}
-        files = self._list_files(universe)
-        for (ticker, what), path in files.items():
+        self._files = self._list_files(universe)
+        for (ticker, what), path in self._files.items():
             if what == "funding":
                 self._funding[ticker] = self._read_funding(path)
-            elif what == "1h" or (ticker, "1h") not in files:
+            elif what == "1h" or (ticker, "1h") not in self._files:
                 self._native_timeframes[ticker] = "1h" if what == "1h" else "1d"
-                self._bars[ticker] = self._read_series(path, self._native_timeframes[ticker])
-        if not any(map(len, self._bars.values())):
+                self._bars[ticker] = self._read_bars(path, self._native_timeframes[ticker])
+        if not any(len(bars.open_time) for bars in self._bars.values()):
             raise SourceError(f"{folder}: holds no bars; expected files such as BTC_1h.csv")
 
     @property
     def ends_at(self) -> int | None:
         """The close of the folder's last bar."""
-        return max((int(s.close_time[-1]) for s in self._bars.values() if len(s)), default=0)
+        ends = (self.get_end(ticker) for ticker in self._bars)
+        return max((end for end in ends if end is not None), default=0)
+
+    def check_begun(self, now: int) -> None:
+        """Raise SourceError if no bar has closed by a time (epoch ms)."""
+        closes = (self.find_next_close(ticker, -1) for ticker in self._bars)
+        first = min(close for close in closes if close is not None)
+        if 1000 * first > now:
+            raise SourceError(
+                f"{self.folder}: all bars are in the future: the first one closes at "
+                f"{format_instant(1000 * first)}, and now it is {format_instant(now)}; correct the "
+                "times in the files, or the clock (--until of replay counts as the clock)"
+            )
+
+    def get_path(self, ticker: str, what: str) -> Path:
+        """Return the file of an asset's 1h or 1d bars, or of its funding, even if it is missing."""
+        return self._files.get((ticker, what), self.folder / f"{ticker}_{what}.csv")
 
     def get_native_timeframe(self, ticker: str) -> Timeframe | None:
         """Return 1h, or 1d if the folder has only a daily file; None if it has neither."""
@@ -72,13 +119,11 @@ class FilesSource:
     def get_end(self, ticker: str) -> int | None:
         """Return the close of the asset's last bar, None if the folder has no bar of it."""
         bars = self._bars.get(ticker)
-        return int(bars.close_time[-1]) if bars else None
+        return None if bars is None else bars.find_last_close()
 
     def find_next_close(self, ticker: str, after: int) -> int | None:
         """Return the close of the next recorded bar."""
-        times = self._bars[ticker].close_time
-        index = int(np.searchsorted(times, after, side="right"))
-        return int(times[index]) if index < len(times) else None
+        return self._bars[ticker].find_next_close(after)
 
     def find_last_close(self, ticker: str, at: int) -> int:
         """Return -1: a recording is never expected to have more bars than it has."""
@@ -89,95 +134,289 @@ class FilesSource:
 
     async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
         """Return the recorded bars and settlements in (after, until]; the watermark is `until`."""
-        bars = self._bars[ticker]
-        inside = (bars.close_time > after) & (bars.close_time <= until)
         funding = self._funding.get(ticker, NO_FUNDING).select_between(after, until)
-        return FetchResult(bars.select(inside), funding, until)
+        return FetchResult(self._bars[ticker].select_between(after, until), funding, until)
 
     def _list_files(self, universe: Universe) -> dict[tuple[str, str], Path]:
-        if not self.folder.is_dir():
-            raise SourceError(f"{self.folder}: no such folder of bars")
+        try:
+            paths = sorted(self.folder.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            raise SourceError(f"{self.folder}: no such folder of bars") from None
+        except OSError as error:
+            raise SourceError(f"{self.folder}: {error.strerror}") from None
         # A file that is not understood ends the start: an operator who mistypes a name should see
-        # it, instead of missing an asset later.
+        # it, instead of missing an asset later. Files that programs leave behind are only named.
         files: dict[tuple[str, str], Path] = {}
-        for path in sorted(self.folder.glob("*.csv")):
-            match = _NAME.fullmatch(path.name)
-            if match is None:
+        for path in paths:
+            if _LIKE_BARS.search(path.name) is None:
+                continue
+            if _OF_EDITOR.fullmatch(path.name):
+                self.ignored_names.append(path.name)
+                continue
+            series_key = _parse_name(path, universe)
+            if series_key in files:
                 raise SourceError(
-                    f"{path}: not a bars file; "
-                    "expected TICKER_1h.csv, TICKER_1d.csv or TICKER_funding.csv"
+                    f"{path}: holds the same bars as {files[series_key].name}; keep one of them"
                 )
-            if match["ticker"] not in universe.by_ticker:
-                raise SourceError(f"{path}: the universe has no ticker {match['ticker']!r}")
-            files[match["ticker"], match["what"]] = path
+            files[series_key] = path
+        if self.ignored_names:
+            structlog.get_logger().warning(
+                "files_ignored", folder=str(self.folder), files=", ".join(self.ignored_names)
+            )
         return files
 
-    def _read_series(self, path: Path, native: Timeframe) -> Series:
+    def _read_bars(self, path: Path, native: Timeframe) -> "_Bars":
+        """Read the accepted bars of a file into columns, oldest first."""
         period_s = TIMEFRAME_DURATIONS_S[native]
-        accepted_rows, rejected_rows = validate_bars(
-            list(_read_rows(path, BARS_HEADER, _parse_bar)), period_s
+        rejected = _RejectedRows()
+        # Arrays grow in place. Ten million bars take 480 MB; lists of parsed rows took 4.1 GB.
+        times, columns = array("q"), [array("d") for _ in BARS_HEADER[1:]]
+        for open_time, table in read_chunks(path, BARS_HEADER):
+            faults = find_value_faults(open_time, table)
+            rejected.add(open_time, faults)
+            times.frombytes(open_time[faults == 0].tobytes())
+            for column, values in zip(columns, table.T, strict=True):
+                column.frombytes(values[faults == 0].tobytes())
+        bars = _Bars(
+            np.frombuffer(times, dtype=np.int64),
+            [np.frombuffer(column, dtype=np.float64) for column in columns],
+            period_s,
         )
-        for row, reason in rejected_rows:
-            self._log_rejected_row(path, row.open_time, reason)
-        return Series.from_rows(accepted_rows, period_s)
+        bars.sort()
+        faults = find_spacing_faults(bars.open_time, period_s)
+        rejected.add(bars.open_time, faults)
+        if faults.any():
+            bars.keep(faults == 0)
+        self._report_rejected_rows(path, rejected)
+        return bars
 
     def _read_funding(self, path: Path) -> Funding:
+        rejected = _RejectedRows()
         rates: dict[int, float] = {}
-        read = _read_rows(path, FUNDING_HEADER, lambda c: (_parse_time(c[0]), _parse_number(c[1])))
+        read = [
+            pair
+            for settled_at, table in read_chunks(path, FUNDING_HEADER)
+            for pair in zip(settled_at.tolist(), table[:, 0].tolist(), strict=True)
+        ]
         for settled_at, rate in sorted(read, key=lambda row: row[0]):
-            if not np.isfinite(rate):
-                self._log_rejected_row(path, settled_at, "a rate is NaN or infinite")
+            if fault := find_settlement_fault(settled_at, rate):
+                rejected.add_row(settled_at, fault)
             elif settled_at in rates:
-                self._log_rejected_row(path, settled_at, "settlement time is repeated")
+                rejected.add_row(settled_at, "settlement time is repeated")
             else:
                 rates[settled_at] = rate
+        self._report_rejected_rows(path, rejected)
         return Funding.from_pairs(list(rates.items()))
 
-    def _log_rejected_row(self, path: Path, ts: int, reason: str) -> None:
-        self.rejected_counts[reason] += 1
-        structlog.get_logger().warning("row_rejected", file=path.name, ts=ts, reason=reason)
+    def _report_rejected_rows(self, path: Path, rejected: "_RejectedRows") -> None:
+        """Count and log the rejected rows of a file, in one line per reason."""
+        self.rejected_counts += rejected.counts
+        for reason, count in rejected.counts.items():
+            structlog.get_logger().warning(
+                "row_rejected",
+                file=path.name,
+                rows=count,
+                first_ts=rejected.first_times[reason],
+                reason=reason,
+            )
 
 
-def _read_rows(path: Path, header: list[str], parse: Callable[[list[str]], Row]) -> Iterator[Row]:
-    """Yield the parsed rows of a CSV file; raise SourceError with file, row and fault."""
-    row = 0
+class _Bars:
+    """The bars of one file as columns, oldest first; closes are computed to save memory."""
+
+    def __init__(self, open_time: Times, columns: Sequence[Prices], period_s: int) -> None:
+        """Take the columns open, high, low, close and volume."""
+        self.open_time = open_time
+        self._columns: Final = list(columns)
+        self._period_s: Final = period_s
+
+    def sort(self) -> None:
+        """Sort the bars by open time; bars that open together keep their order."""
+        if (self.open_time[1:] < self.open_time[:-1]).any():
+            self.keep(np.argsort(self.open_time, kind="stable"))
+
+    def keep(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> None:
+        """Keep the chosen bars, column by column, so that no second table is in memory."""
+        self.open_time = self.open_time[chosen]
+        for index, column in enumerate(self._columns):
+            self._columns[index] = column[chosen]
+
+    def select_between(self, after: int, until: int) -> Series:
+        """Return the bars that close in (after, until]."""
+        chosen = slice(self._count_closed(after), self._count_closed(until))
+        open_time = self.open_time[chosen]
+        close_time = compute_close_time(open_time, self._period_s)
+        return Series(open_time, close_time, *(column[chosen] for column in self._columns))
+
+    def find_next_close(self, after: int) -> int | None:
+        """Return the close of the first bar that closes after a time."""
+        return self._find_close(self._count_closed(after))
+
+    def find_last_close(self) -> int | None:
+        """Return the close of the last bar."""
+        return self._find_close(len(self.open_time) - 1)
+
+    def _find_close(self, index: int) -> int | None:
+        if not 0 <= index < len(self.open_time):
+            return None
+        return int(compute_close_time(self.open_time[index : index + 1], self._period_s)[0])
+
+    def _count_closed(self, until: int) -> int:
+        """Return how many bars close by a time."""
+        # A bar closes at the first full period that is at least a period after it opens.
+        last_open = (until // self._period_s - 1) * self._period_s
+        return int(np.searchsorted(self.open_time, last_open, side="right"))
+
+
+class _RejectedRows:
+    """Counts the rejected rows of a file, with the earliest time of each reason."""
+
+    def __init__(self) -> None:
+        self.counts: Final[Counter[str]] = Counter()
+        self.first_times: Final[dict[str, int]] = {}
+
+    def add(self, times: Times, faults: BarFaults) -> None:
+        """Count rows by the index of their fault in BAR_FAULTS; 0 is none."""
+        for fault in np.unique(faults[faults != 0]).tolist():
+            is_faulty = faults == fault
+            self.add_row(int(times[is_faulty].min()), BAR_FAULTS[fault], int(is_faulty.sum()))
+
+    def add_row(self, time: int, reason: str, rows: int = 1) -> None:
+        """Count some rows that have the same fault, by the earliest of their times."""
+        self.counts[reason] += rows
+        self.first_times[reason] = min(time, self.first_times.get(reason, time))
+
+
+def _parse_name(path: Path, universe: Universe) -> tuple[str, str]:
+    """Return the ticker and the content (1h, 1d or funding) that a file's name states."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise SourceError(f"{path}: not a bars file; expected {EXPECTED_NAMES}")
+    if match["ticker"] not in universe.by_ticker:
+        raise SourceError(f"{path}: the universe has no ticker {match['ticker']!r}")
+    return match["ticker"], match["what"]
+
+
+def read_chunks(path: Path, header: list[str]) -> Iterator[tuple[Times, Prices]]:
+    """Yield times, and a table (rows, other columns), of successive rows of a CSV file.
+
+    Raise SourceError with file, row and fault.
+    """
     try:
         # `utf-8-sig`, because spreadsheets put a byte-order mark before the header.
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            for row, cells in enumerate(csv.reader(lines, strict=True), start=1):
-                if row == 1:
-                    if cells != header:
-                        raise ValueError(f"the header must be {','.join(header)}")
-                    continue
-                if len(cells) != len(header):
-                    raise ValueError(f"{len(cells)} cells, but {len(header)} are expected")
-                yield parse(cells)
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path}: after row {row}: not UTF-8 at byte {error.start}") from None
-    except (ValueError, csv.Error) as error:
-        raise SourceError(f"{path}: row {row}: {error}") from None
+        with (
+            _open_binary(path) as stream,
+            io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as lines,
+        ):
+            reader = csv.reader(lines, strict=True)
+            try:
+                if next(reader, None) != header:
+                    raise ValueError(f"row 1: the header must be {','.join(header)}")
+                row = 2
+                while rows := list(islice(reader, CHUNK_ROWS)):
+                    yield _parse_chunk(rows, len(header), row)
+                    row += len(rows)
+            except csv.Error as error:
+                raise ValueError(f"row {reader.line_num}: {error}") from None
+            except UnicodeDecodeError:
+                raise ValueError(_describe_bad_byte(path)) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SourceError(f"{path}: not a complete gzip file: {error}") from None
+    except ValueError as error:
+        raise SourceError(f"{path}: {error}") from None
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from None
-    if row == 0:
-        raise SourceError(f"{path}: row 1: the header must be {','.join(header)}")
 
 
-def _parse_bar(cells: list[str]) -> RawBar:
-    opened, high, low, closed, volume = map(_parse_number, cells[1:])
-    return RawBar(_parse_time(cells[0]), opened, high, low, closed, volume)
-
-
-def _parse_time(cell: str) -> int:
-    if not _INTEGER.fullmatch(cell) or not 0 <= int(cell) <= _MAX_TIME_S:
-        raise ValueError(f"{cell[:40]!r} is not a time in epoch seconds")
-    return int(cell)
-
-
-def _parse_number(cell: str) -> float:
-    # `float` would take underscores between digits, which are a typing error in a CSV file.
+@contextmanager
+def _open_binary(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for the block, unpacked; ValueError if it is no file or changes meanwhile."""
+    # Without O_NONBLOCK, opening a FIFO would wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if "_" not in cell:
-            return float(cell)
+        before = os.fstat(descriptor)
+        if not S_ISREG(before.st_mode):
+            raise ValueError("not a regular file")
+        with (
+            open(descriptor, "rb", closefd=False) as stream,
+            gzip.open(stream) if _is_packed(path) else stream as content,
+        ):
+            yield cast(BinaryIO, content)
+        after = os.fstat(descriptor)
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise ValueError(CHANGED)
+    finally:
+        os.close(descriptor)
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def _describe_bad_byte(path: Path) -> str:
+    """Return where a file stops being UTF-8, counted in its unpacked bytes from 0."""
+    # The reader decodes in blocks, and its error counts from the beginning of the last one.
+    decoder = getincrementaldecoder("utf-8")()
+    done, row = 0, 1
+    with _open_binary(path) as content:
+        while True:
+            block = content.read(BLOCK_BYTES)
+            pending = len(decoder.getstate()[0])
+            try:
+                decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                row += error.object[: error.start].count(b"\n")
+                unpacked = " of the unpacked text" if _is_packed(path) else ""
+                return f"row {row}: not UTF-8 at byte {done - pending + error.start}{unpacked}"
+            if not block:
+                return CHANGED
+            done += len(block)
+            row += block.count(b"\n")
+
+
+def _parse_chunk(rows: Sequence[Sequence[str]], width: int, first_row: int) -> tuple[Times, Prices]:
+    """Return the times and the other columns of some rows, the first of which has a number."""
+    try:
+        times, *columns = zip(*rows, strict=True)
+        if len(columns) != width - 1:
+            raise ValueError
+        return _parse_times(times), np.array([_parse_numbers(column) for column in columns]).T
     except ValueError:
-        pass
-    raise ValueError(f"{cell[:40]!r} is not a number")
+        # Columns are parsed as a whole, which is faster; a second look finds the row.
+        for number, row in enumerate(rows, first_row):
+            if fault := _find_row_fault(row, width):
+                raise ValueError(f"row {number}: {fault}") from None
+        raise
+
+
+def _parse_times(cells: Sequence[str]) -> Times:
+    text = "".join(cells)
+    if not text.isascii() or not text.isdigit() or max(map(len, cells)) > MAX_TIME_DIGITS:
+        raise ValueError
+    times = np.fromiter(map(int, cells), np.int64, len(cells))
+    if times.max() > MAX_TIME_S:
+        raise ValueError
+    return times
+
+
+def _parse_numbers(cells: Sequence[str]) -> Prices:
+    # `float` would take underscores between digits, which are a typing error in a CSV file.
+    if "_" in "".join(cells):
+        raise ValueError
+    return np.fromiter(map(float, cells), np.float64, len(cells))
+
+
+def _find_row_fault(row: Sequence[str], width: int) -> str:
+    """Return why a row cannot be parsed, an empty text if it can."""
+    if len(row) != width:
+        return f"{len(row)} cells, but {width} are expected"
+    for parse, cells, expected in (
+        (_parse_numbers, row[1:], "a number"),
+        (_parse_times, row[:1], "a time in epoch seconds"),
+    ):
+        for cell in cells:
+            try:
+                parse([cell])
+            except ValueError:
+                return f"{cell[:40]!r} is not {expected}"
+    return ""

@@ -12,8 +12,9 @@ import structlog
 from pydantic import SecretStr
 
 from access.billing.provider import BillingError, BillingSetupError, Provider
+from compute.sources.files import FilesSource
 from compute.sources.live import LiveSource
-from compute.sources.source import SourceError
+from compute.sources.source import Source, SourceError
 from compute.universe import UniverseError, load_universe
 from schemas.clock import Clock
 from schemas.vocabulary import DAY_MS, format_instant
@@ -33,6 +34,7 @@ from service.config.stores import (
 from serving.forwarded_for import NOTICE_NAME
 from serving.freshness import is_ahead, is_final, is_stale
 from serving.snapshot_cache import Snapshot, build_snapshot
+from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 
@@ -71,7 +73,7 @@ async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding
                 yield finding
         finally:
             await store.close()
-    elif settings.source == LiveSource.name:
+    else:
         async for finding in _check_source(settings, None, clock):
             yield finding
     (access_finding,) = await _check_store(settings, "access")
@@ -121,7 +123,7 @@ def _check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
 async def _check_source(
     settings: Settings, store: MarketStore | None, clock: Clock
 ) -> AsyncIterator[Finding]:
-    """Check the source of bars; a live one also if there is no store yet."""
+    """Check the source of bars; a live or a recorded one also if there is no store yet."""
     try:
         universe = load_universe(settings.universe)
         if settings.source == LiveSource.name:
@@ -131,9 +133,23 @@ async def _check_source(
                 yield finding
         elif store is not None:
             async with open_source(settings, universe, store, clock) as source:
-                yield Finding("ok", "source", source.name)
-    except (SettingsError, SourceError, UniverseError) as error:
+                yield _describe_source(source)
+        elif settings.bars_folder is not None:
+            recording = FilesSource(settings.bars_folder, universe)
+            recording.check_begun(clock())
+            yield _describe_source(recording)
+    except (SettingsError, SourceError, StoreError, UniverseError) as error:
         yield Finding("fix", "source", str(error))
+
+
+def _describe_source(source: Source) -> Finding:
+    """Name the source, and what was left out of a recording."""
+    faults: list[str] = []
+    if isinstance(source, FilesSource):
+        faults += [f"{rows} rows rejected: {why}" for why, rows in source.rejected_counts.items()]
+        if source.ignored_names:
+            faults.append(f"files ignored: {format_names(source.ignored_names)}")
+    return Finding("warn" if faults else "ok", "source", "; ".join([source.name, *faults]))
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.schedule import find_last_run
 from compute.sources.files import FilesSource
+from compute.sources.recorded_past import check_recorded_past
 from compute.universe import load_universe
 from schemas.vocabulary import format_instant
 from service.commands.console import echo, open_progress_bar, rebase_progress
@@ -24,8 +25,10 @@ async def replay_bars(
     executors = await find_executors(settings)
     universe = load_universe(settings.universe)
     source = FilesSource(folder, universe)
+    source.check_begun(now)
     async with open_both(settings) as (store, access):
         await access.close()
+        await check_recorded_past(store, source, universe)
         pipeline = await HourlyPipeline.open(
             store, source, universe, indicators, lambda: now, executors
         )

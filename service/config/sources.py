@@ -11,6 +11,7 @@ from compute.bars import NO_BARS, Series
 from compute.sources.files import FilesSource
 from compute.sources.history_diff import StoredBarsLoader
 from compute.sources.live import LiveSource
+from compute.sources.recorded_past import check_recorded_past
 from compute.sources.simulated import SimulatedSource, compute_origin, parse_origin
 from compute.sources.source import Source
 from compute.sources.venue import Venue
@@ -25,7 +26,10 @@ from store.sql.market_store import MarketStore
 async def open_source(
     settings: Settings, universe: Universe, store: MarketStore, clock: Clock
 ) -> AsyncIterator[Source]:
-    """Open the source for the block; SettingsError if the store holds bars of another source."""
+    """Open the source for the block; SettingsError if the store holds bars of another source.
+
+    SourceError if a recording cannot be read, or if it differs from the bars in the store.
+    """
     # A store continues what it holds: the simulated market keeps its origin, and each live asset
     # stays at the venue of its stored bars, because prices differ between venues.
     stored_source = (await store.progress()).source
@@ -40,7 +44,10 @@ async def open_source(
             source = live = LiveSource(universe, venues, clock, create_bar_loader(store))
             await live.open(await load_listings(store))
         elif settings.bars_folder is not None:
-            source = FilesSource(settings.bars_folder, universe)
+            source = recording = FilesSource(settings.bars_folder, universe)
+            if stored_source is None:
+                recording.check_begun(clock())
+            await check_recorded_past(store, recording, universe)
         else:
             origin = None if stored_source is None else parse_origin(stored_source)
             source = SimulatedSource(

@@ -1,6 +1,7 @@
 """Validation of bars, closing times, longer bars and funding sums, all by hand."""
 
 import math
+import random
 from datetime import UTC, datetime
 
 import numpy as np
@@ -112,6 +113,63 @@ def test_of_two_daily_bars_that_close_together_the_second_is_refused():
     assert validate_bars([first, second], DAY_S) == (
         [first],
         [(second, "closes together with its predecessor")],
+    )
+
+
+def judge_one_by_one(
+    rows: list[RawBar], period_s: int, after: int | None
+) -> tuple[list[RawBar], list[tuple[RawBar, str]]]:
+    """Validate bars one after another, each against the last accepted one."""
+    accepted: list[RawBar] = []
+    rejected: list[tuple[RawBar, str]] = []
+    for row in sorted(rows, key=lambda row: row.open_time):
+        reason = ""
+        if not all(map(math.isfinite, row[1:])):
+            reason = "a number is NaN or infinite"
+        elif min(row[1:5]) <= 0:
+            reason = "a price is not above 0"
+        elif min(row[1:5]) < 1e-15 or max(row[1:5]) > 1e15:
+            reason = "a price is outside 1e-15 to 1e+15"
+        elif row.high < row.low:
+            reason = "high is below low"
+        elif not row.low <= row.close <= row.high:
+            reason = "close is outside low to high"
+        elif row.volume < 0:
+            reason = "volume is negative"
+        elif row.volume and not 1e-15 <= row.volume <= 1e18:
+            reason = "volume is outside 1e-15 to 1e+18"
+        elif after is not None and row.open_time <= after:
+            reason = "open time is repeated"
+        elif after is not None and period_s == H and row.open_time < after + H:
+            reason = "opens less than an hour after its predecessor"
+        elif after is not None and math.ceil(row.open_time / period_s) <= math.ceil(
+            after / period_s
+        ):
+            reason = "closes together with its predecessor"
+        if reason:
+            rejected.append((row, reason))
+        else:
+            accepted.append(row)
+            after = row.open_time
+    return accepted, rejected
+
+
+@pytest.mark.parametrize("period_s", [H, DAY_S, 1800])
+@pytest.mark.parametrize("seed", range(20))
+def test_bars_validated_together_are_judged_as_one_by_one(seed: int, period_s: int):
+    draw = random.Random(seed)
+    values = (1.0, 2.0, 2.0, 2.0, 3.0, 0.0, -1.0, 1e16, 1e-16, 1e19, INF, NAN)
+    rows = [
+        RawBar(
+            draw.randrange(40 * period_s) // draw.choice((1, 60, period_s)) * draw.choice((1, 60)),
+            *(draw.choice(values[: draw.choice((4, 5, 12))]) for _ in range(5)),
+        )
+        for _ in range(60)
+    ]
+    after = draw.choice((None, 3 * period_s))
+    # As text, because NaN differs from itself.
+    assert repr(validate_bars(rows, period_s, after)) == repr(
+        judge_one_by_one(rows, period_s, after)
     )
 
 

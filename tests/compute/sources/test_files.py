@@ -1,11 +1,20 @@
 """If a folder of bars cannot be read, one line names file and row, and nothing is stored."""
 
+import bz2
+import contextlib
+import gzip
+import os
+import random
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import structlog
 
 from compute.bars import HOUR_S
-from compute.sources.files import FilesSource
+from compute.sources.files import CHUNK_ROWS, FilesSource, read_chunks
 from compute.sources.source import SourceError
 from compute.universe import Universe
 from tests.compute.conftest import RunSignals
@@ -18,12 +27,14 @@ from tests.support.small_market import (
     replay_bars,
     write_bars,
     write_table,
+    write_universe,
 )
 
 pytestmark = pytest.mark.clause("sources")
 
 HEADER = "ts,open,high,low,close,volume\n"
 ROW = "3600,1,2,1,2,5\n"
+END_OF_2099 = 4_102_358_400
 
 # name: (file, its bytes, text that the line must contain besides the file's path)
 BROKEN: dict[str, tuple[str, bytes, str]] = {
@@ -41,10 +52,29 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
     "ts as a date": ("BTC_1h.csv", f"{HEADER}2024-01-01,1,2,1,2,5\n".encode(), "row 2: '2024-"),
     "ts in milliseconds": ("BTC_1h.csv", f"{HEADER}1704067200000,1,2,1,2,5\n".encode(), "row 2:"),
     "ts before 1970": ("BTC_1h.csv", f"{HEADER}-3600,1,2,1,2,5\n".encode(), "row 2: '-3600'"),
-    "an open quote": ("BTC_1h.csv", f'{HEADER}"7200,1,2,1,2,5\n'.encode(), "row"),
+    "an open quote": ("BTC_1h.csv", f'{HEADER}{ROW}"7200,1,2,1,2,5\n'.encode(), "row 3: unexp"),
     "an unknown ticker": ("WIF_1h.csv", f"{HEADER}{ROW}".encode(), "no ticker 'WIF'"),
     "a ticker in lower case": ("btc_1h.csv", f"{HEADER}{ROW}".encode(), "no ticker 'btc'"),
     "a stray name": ("notes.csv", b"a,b\n", "not a bars file"),
+    "another ending": ("BTC_1h.txt", f"{HEADER}{ROW}".encode(), "not a bars file"),
+    "no ending": ("btc_funding", f"{HEADER}{ROW}".encode(), "not a bars file"),
+    "a copy": ("BTC_1h (1).csv", f"{HEADER}{ROW}".encode(), "not a bars file"),
+    "a backup": ("BTC_1h.csv.bak", f"{HEADER}{ROW}".encode(), "not a bars file"),
+    "packed by bzip2": ("BTC_1h.csv.bz2", bz2.compress(HEADER.encode()), "not a bars file"),
+    "packed by zip": ("BTC_1d.zip", b"PK", "not a bars file"),
+    "only named as packed": (
+        "BTC_1h.csv.gz",
+        f"{HEADER}{ROW}".encode(),
+        "not a complete gzip file",
+    ),
+    "packed and cut": (
+        "BTC_1h.csv.gz",
+        gzip.compress(f"{HEADER}{ROW}".encode())[:-9],
+        "not a complete gzip file",
+    ),
+    "packed without an ending": ("BTC_1h.csv", gzip.compress(HEADER.encode()), "row 1: not UTF-8"),
+    "a second file of one series": ("ETH_1h.csv.gz", b"", "holds the same bars as ETH_1h.csv;"),
+    "a packed timeframe that is built": ("BTC_4h.csv.gz", b"", "not a bars file"),
     "a timeframe that is built": ("BTC_4h.csv", f"{HEADER}{ROW}".encode(), "not a bars file"),
     "a funding header": ("ETH_funding.csv", b"ts,rate\n7200,0.1\n", "row 1: the header must be"),
     "a funding rate": ("ETH_funding.csv", b"ts,funding_rate\n7200,none\n", "row 2: 'none'"),
@@ -136,7 +166,7 @@ def test_replay_reports_how_many_bars_were_rejected(tmp_path: Path, signals: Run
     assert ran.status == 0
     *_, last = ran.err.splitlines()
     assert last == f"replayed files:{folder} to 2024-01-04T00:03:00.000Z; 2 rows rejected"
-    assert ran.err.count("\n") == 3  # one line a rejected bar, and no progress bar
+    assert ran.err.count("\n") == 2  # one line for both rejected bars, and no progress bar
 
 
 async def test_a_daily_file_is_ignored_if_there_is_an_hourly_one(
@@ -196,6 +226,197 @@ async def test_a_repeated_or_infinite_settlement_is_counted_and_the_first_of_a_t
     }
     fetched = await source.fetch("BTC", -1, START + DAY_S)
     assert fetched.funding.rate.tolist() == [0.1]
+
+
+def test_rows_with_a_fault_are_logged_once_per_file_and_reason(tmp_path: Path, universe: Universe):
+    count = 2 * CHUNK_ROWS + 5
+    bars = [(START + n * HOUR_S, 1.0, 1.0, 2.0, 1.0, 0.0) for n in range(count)]
+    write_bars(tmp_path, "BTC", [*bars, *make_bars("BTC", [START, START + 60, START])])
+    write_table(tmp_path / "BTC_funding.csv", "ts,funding_rate", [(9, 2.0), (8, -3.0), (7, 0.1)])
+    with structlog.testing.capture_logs() as logged:
+        source = FilesSource(tmp_path, universe)
+    assert [(row["event"], row["file"], row["reason"]) for row in logged] == [
+        ("row_rejected", "BTC_1h.csv", "high is below low"),
+        ("row_rejected", "BTC_1h.csv", "open time is repeated"),
+        ("row_rejected", "BTC_1h.csv", "opens less than an hour after its predecessor"),
+        ("row_rejected", "BTC_funding.csv", "a rate is above 100 % of the position"),
+    ]
+    assert [(row["rows"], row["first_ts"]) for row in logged] == [
+        (count, START),
+        (1, START),
+        (1, START + 60),
+        (2, 8),
+    ]
+    assert source.rejected_counts.total() == count + 4
+
+
+def test_files_are_loaded_with_any_case_of_their_ending_and_packed_by_gzip(
+    tmp_path: Path, universe: Universe
+):
+    rows = make_bars("BTC", list_opens(START, START + DAY_S))
+    for ticker, name in (("BTC", "BTC_1h.CSV"), ("ETH", "ETH_1h.csv.gz"), ("XAU", "XAU_1h.Csv.GZ")):
+        content = write_bars(tmp_path, "NVDA", rows).read_bytes()
+        is_packed = name.lower().endswith("gz")
+        (tmp_path / name).write_bytes(gzip.compress(content) if is_packed else content)
+        (tmp_path / "NVDA_1h.csv").unlink()
+        source = FilesSource(tmp_path, universe)
+        assert (source.get_native_timeframe(ticker), source.ends_at) == ("1h", START + DAY_S)
+
+
+def test_files_that_editors_leave_behind_are_named_in_one_warning(
+    tmp_path: Path, universe: Universe
+):
+    write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
+    names = ["#BTC_1h.csv#", "._BTC_1h.csv", ".BTC_1h.csv.swp", ".~lock.ETH_1h.csv#", "ETH_1h.csv~"]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".#BTC_1h.csv").symlink_to("somebody@machine.4711")
+    (tmp_path / ".DS_Store").write_text("x")
+    with structlog.testing.capture_logs() as logged:
+        source = FilesSource(tmp_path, universe)
+    (line,) = logged
+    assert line["event"] == "files_ignored"
+    assert sorted(line["files"].split(", ")) == sorted([*names, ".#BTC_1h.csv"])
+    assert source.ignored_names == line["files"].split(", ")
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a folder", "a device", "a socket", "a dangling link"])
+def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path, universe: Universe):
+    write_bars(tmp_path, "ETH", make_bars("ETH", list_opens(START, START + DAY_S)))
+    path = tmp_path / "BTC_1h.csv"
+    with contextlib.ExitStack() as stack:
+        if kind == "a FIFO":
+            os.mkfifo(path)
+        elif kind == "a folder":
+            path.mkdir()
+        elif kind == "a device":
+            path.symlink_to("/dev/zero")
+        elif kind == "a socket":
+            stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(path))
+        else:
+            path.symlink_to(tmp_path / "missing")
+        with pytest.raises(SourceError) as caught:
+            FilesSource(tmp_path, universe)
+    expected_text = {"a socket": "No such device", "a dangling link": "No such file"}
+    assert str(caught.value).startswith(f"{path}: {expected_text.get(kind, 'not a regular file')}")
+
+
+def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, universe: Universe):
+    if os.geteuid() == 0:
+        pytest.skip("nothing is forbidden to root")
+    write_bars(tmp_path, "BTC", make_bars("BTC", [START])).chmod(0)
+    with pytest.raises(SourceError, match=r"BTC_1h\.csv: Permission denied"):
+        FilesSource(tmp_path, universe)
+
+
+def test_a_folder_that_is_a_loop_of_links_is_refused(tmp_path: Path, universe: Universe):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(SourceError, match="loop: "):
+        FilesSource(tmp_path / "loop", universe)
+
+
+@pytest.mark.parametrize("rows", [3, 1_000])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "with a mark"])
+@pytest.mark.parametrize("bad", [b"\xff", b"\xc3,", b"\xe2\x82"], ids=["byte", "pair", "cut"])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_byte_that_is_not_utf_8_is_counted_from_the_beginning_of_the_file(
+    tmp_path: Path, universe: Universe, rows: int, mark: bytes, bad: bytes, is_packed: bool
+):
+    before = mark + HEADER.encode() + ROW.encode() * rows + b"7200,1,\xc3\xa4"
+    content = before + bad + (b"" if bad == b"\xe2\x82" else b"5,1,2,5\n" + ROW.encode() * 5)
+    path = tmp_path / ("BTC_1h.csv.gz" if is_packed else "BTC_1h.csv")
+    path.write_bytes(gzip.compress(content, 1) if is_packed else content)
+    unpacked = " of the unpacked text" if is_packed else ""
+    with pytest.raises(SourceError) as caught:
+        FilesSource(tmp_path, universe)
+    expected_text = f"row {rows + 2}: not UTF-8 at byte {len(before)}{unpacked}"
+    assert str(caught.value) == f"{path}: {expected_text}"
+
+
+@pytest.mark.parametrize("change", ["grows", "is cut", "is written again"])
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, change: str):
+    opens = range(0, HOUR_S * 3 * CHUNK_ROWS, HOUR_S)
+    path = write_bars(tmp_path, "BTC", [(ts, 1.0, 1.0, 1.0, 1.0, 1.0) for ts in opens])
+    chunks = read_chunks(path, HEADER.strip().split(","))
+    next(chunks)
+    if change == "grows":
+        with path.open("a") as file:
+            file.write(ROW)
+    elif change == "is cut":
+        os.truncate(path, path.read_bytes().index(b"\n", 40 * CHUNK_ROWS) + 1)
+    else:
+        os.utime(path, ns=(0, 0))
+    with pytest.raises(SourceError, match=r"BTC_1h\.csv: changed while it was read"):
+        list(chunks)
+
+
+def test_rows_of_several_chunks_are_read_in_any_order(tmp_path: Path, universe: Universe):
+    count = 2 * CHUNK_ROWS + 100
+    rows = [(n * HOUR_S, 10.0 + n, 11.0 + n, 9.0 + n, 10.5 + n, n / 8) for n in range(count)]
+    random.Random(26).shuffle(rows)
+    write_bars(tmp_path, "BTC", rows)
+    source = FilesSource(tmp_path, universe)
+    bars = source._bars["BTC"].select_between(7 * HOUR_S, count * HOUR_S - 1)
+    assert bars.open_time.tolist() == [n * HOUR_S for n in range(7, count - 1)]
+    assert (bars.close_time == bars.open_time + HOUR_S).all()
+    assert (bars.open - 10 == bars.open_time // HOUR_S).all()
+    assert (bars.volume * 8 == bars.open_time // HOUR_S).all()
+    assert source.find_next_close("BTC", 7 * HOUR_S - 1) == 7 * HOUR_S
+    assert source.find_next_close("BTC", 7 * HOUR_S) == 8 * HOUR_S
+
+
+def test_the_first_faulty_row_of_a_later_chunk_is_named(tmp_path: Path, universe: Universe):
+    text = HEADER + ROW * CHUNK_ROWS + "7200,1,2,1,_2,5\n"
+    (tmp_path / "BTC_1h.csv").write_text(text)
+    with pytest.raises(SourceError, match=f"row {CHUNK_ROWS + 2}: '_2' is not a number"):
+        FilesSource(tmp_path, universe)
+
+
+# Peak of a process that reads one file; the limit per row leaves a quarter for the arrays' growth.
+PEAK_PROGRAM = """
+import resource, sys
+from pathlib import Path
+from compute.sources.files import FilesSource
+from compute.universe import load_universe
+folder = Path(sys.argv[1])
+universe = load_universe(folder / "universe.toml")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+FilesSource(folder / "bars", universe)
+print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.parametrize("count", [200_000, pytest.param(10_000_000, marks=pytest.mark.prove)])
+def test_ten_million_rows_take_less_than_a_gigabyte(tmp_path: Path, count: int):
+    write_universe(tmp_path)
+    (tmp_path / "bars").mkdir()
+    with (tmp_path / "bars" / "BTC_1h.csv").open("w") as file:
+        file.write(HEADER)
+        for n in range(count):
+            file.write(
+                f"{n * HOUR_S},{n % 977 + 10.5},{n % 977 + 12},{n % 977 + 9},{n % 977 + 11},{n}\n"
+            )
+    command = [sys.executable, "-c", PEAK_PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    before_kb, peak_kb = map(int, done.stdout.split())
+    assert (peak_kb - before_kb) * 1024 < 48_000_000 + 60 * count
+    assert peak_kb * 1024 < 1_000_000_000
+
+
+def test_a_folder_with_only_future_bars_is_one_line_and_stores_nothing(
+    tmp_path: Path, signals: RunSignals
+):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_bars(folder, "BTC", make_bars("BTC", list_opens(END_OF_2099, END_OF_2099 + DAY_S)))
+    ran = signals("replay", "--bars", folder)
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err.startswith(
+        f"signals: {folder}: all bars are in the future: the first one closes"
+    )
+    assert "2099-12-31T01:00:00.000Z" in ran.err
+    assert ran.err.count("\n") == 1
+    assert not (tmp_path / "cli.db").exists()
 
 
 def test_files_with_other_endings_are_ignored(tmp_path: Path, universe: Universe):
