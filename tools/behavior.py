@@ -422,10 +422,13 @@ def render_votes(groups: Groups) -> str:
     worth = [count_independent_votes(correlate_votes(group.readings)) for group in groups]
     rows = [("independent votes", *(_format_figure(figure, ".2f") for figure in worth))]
     agreeing = [count_agreeing(group.readings) for group in groups]
-    for number in range(MIN_AGREE, len(INDICATORS) + 1):
+    votes = len(INDICATORS)
+    for number in range(MIN_AGREE, votes + 1):
         shares = [float((count >= number).mean()) for count in agreeing]
         cells = (f"{share:.1%}" if share else "never" for share in shares)
-        rows.append((f"{number} or more agree", *cells))
+        rows.append(
+            (f"all {votes} agree" if number == votes else f"{number} or more agree", *cells)
+        )
     return _render_table(("", *titles), rows)
 
 

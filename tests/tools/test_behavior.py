@@ -191,7 +191,8 @@ def test_agreement_is_that_of_a_plain_count(blocks: Blocks, sequences: Sequences
             counts.append(max(votes.count(1), votes.count(-1)))
         for number in range(3, 8):
             share = sum(count >= number for count in counts) / len(counts)
-            assert table[f"{number} or more agree"][title] == (f"{share:.1%}" if share else "never")
+            row = "all 7 agree" if number == 7 else f"{number} or more agree"
+            assert table[row][title] == (f"{share:.1%}" if share else "never")
         kind = title.split()[0]
         highest[kind] = max(highest[kind], *counts)
     said = re.findall(r"\*\*(\w+)\*\*: .+ of bars, and never more than (\d)\.", blocks["summary"])
@@ -257,7 +258,7 @@ def test_figures_by_hand() -> None:
     assert parse_table(render_holds(groups))["`ceres`"]["crypto 4h"] == "- / -"
     votes = parse_table(render_votes(groups))
     assert votes["6 or more agree"]["crypto 4h"] == "100.0%"
-    assert votes["7 or more agree"]["crypto 4h"] == "71.4%"
+    assert votes["all 7 agree"]["crypto 4h"] == "71.4%"
     assert votes["independent votes"]["crypto 4h"] == "-"  # six votes never change
 
 
