@@ -38,7 +38,7 @@ EXAMPLE_EMAIL = "agent@example.com"
 # Other pages follow in alphabetical order.
 PAGE_ORDER = (
     *("getting-started", "connect", "agents", "tools", "rest", "examples"),
-    *("indicators", "contract", "universe", "faq", "interop"),
+    *("indicators", "behavior", "contract", "universe", "faq", "interop"),
     *("buy", "members", "legal"),
     *("deployment", "recovery", "monitoring", "selling", "sources", "settings", "commands"),
 )

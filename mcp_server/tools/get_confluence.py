@@ -41,7 +41,10 @@ DESCRIPTION = (
     "The default result is 10,000 to 50,000 characters, depending on the market, and the largest "
     "about 70,000, so raise min_agree or filter by asset_class. "
     "If no asset reaches min_agree, the list is empty and meta.note names the highest agreement or "
-    "why there are no readings. It counts readings and forecasts nothing."
+    "why there are no readings. It counts readings and forecasts nothing. "
+    # tools/behavior.py measures the figure, and docs/behavior.md explains it.
+    "The votes depend on each other: on recorded bars, all seven are worth 2.1 to 2.6 independent "
+    "votes."
 )
 RULES = {
     "votes": (
