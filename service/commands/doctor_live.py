@@ -20,7 +20,7 @@ from compute.universe import Asset, Listing, Universe
 from schemas.clock import Clock
 from service.commands.console import Finding, format_names
 from service.config.settings import Settings
-from service.config.sources import create_bar_loader, load_listings, open_live_venues
+from service.config.sources import create_bar_loader, create_sources_loader, open_live_venues
 from serving.snapshot_cache import build_snapshot
 from store.sql.market_store import MarketStore
 
@@ -45,8 +45,10 @@ async def check_live_source(
             results_by_venue = dict(zip(venues, results, strict=True))
             for name, result in results_by_venue.items():
                 yield _check_venue(universe, name, result)
-            source = LiveSource(universe, venues, clock, create_bar_loader(store))
-            await source.open(await load_listings(store))
+            source = LiveSource(
+                universe, venues, clock, create_bar_loader(store), create_sources_loader(store)
+            )
+            await source.open()
             yield await _check_clock(source)
             for finding in _check_coverage(universe, source, has_key=ALPACA in venues):
                 yield finding

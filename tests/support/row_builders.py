@@ -42,6 +42,7 @@ TABLES = (
     "funding",
     "passes",
     "readings",
+    "sources",
     "watermarks",
 )
 

@@ -218,7 +218,7 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "an extra bar": (EXTRA.format(at=START - HOUR_S, number=1), "bars: commit 1 does not hold"),
     "an extra bar of no commit": (
         EXTRA.format(at=LATER + 90 * DAY_S, number=999),
-        "bars: 1 bars or settlements belong to no commit",
+        "bars: 1 bars, settlements or sources belong to no commit",
     ),
     "a funding rate": (
         f"UPDATE funding SET funding_rate = 0.5 WHERE settled_at > {LATER + DAY_S}",
