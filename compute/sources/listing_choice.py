@@ -46,7 +46,10 @@ def _choose_listing(
         for one in usable
         if statuses[one.venue].error is not None and not statuses[one.venue].is_refusing
     ]
+    # If the universe has a new symbol for the stored one, the asset stays at the same venue.
+    venue = (source or "").partition(" ")[0]
     stored = [one for one in usable if str(one) == source]
+    stored = stored or [one for one in usable if one.venue == venue]
     # Stored bars wait for a venue that is silent or limits requests. They are replaced only by
     # those of a venue that answers: otherwise the asset would be late at either.
     for listing in stored:

@@ -48,6 +48,7 @@ from schemas.vocabulary import SourceKind, Timeframe, format_instant
 HISTORY_S: Final = 330 * DAY_S
 # A clock that is ahead lets bars in that are still forming, so computing stops beyond this skew.
 MAX_SKEW_MS: Final = 30_000
+MAX_LOGGED_NAMES: Final = 10
 # Venues that refuse, and assets without a venue, are tried again daily: rules and lists change.
 CHOICE_INTERVAL_MS: Final = 1000 * DAY_S
 _NO_NEWER_BAR: Final = "the venue has no newer bar yet"
@@ -119,11 +120,20 @@ class LiveSource:
             return False
         before = self._listings
         await self.open()
-        for ticker in sorted(before.keys() | self._listings.keys()):
-            old, new = before.get(ticker), self._listings.get(ticker)
-            if old != new:
-                log.warning("listing_changed", ticker=ticker, old=_name(old), new=_name(new))
+        self._log_moves(before)
         return self._listings != before
+
+    def _log_moves(self, before: Mapping[str, Listing]) -> None:
+        """Log the assets whose listing has changed, in a line for each pair of venues."""
+        moves = defaultdict[tuple[str | None, str | None], list[str]](list)
+        for ticker in sorted(before.keys() | self._listings.keys()):
+            pair = before.get(ticker), self._listings.get(ticker)
+            if pair[0] != pair[1]:
+                old, new = (listing and listing.venue for listing in pair)
+                moves[old, new].append(ticker)
+        for (old, new), tickers in moves.items():
+            names = tickers[:MAX_LOGGED_NAMES]
+            log.warning("assets_moved", old=old, new=new, count=len(tickers), assets=names)
 
     def get_native_timeframe(self, ticker: str) -> Timeframe | None:
         """Return 1h if a venue lists the asset."""
@@ -323,11 +333,14 @@ class LiveSource:
         return max(newest, find_session_watermark(session, until))
 
     def _record_late_reason(self, ticker: str, reason: str) -> None:
-        """Record and log why an asset is late, once per reason."""
+        """Record why an asset is late; log a venue's failure once for all its assets."""
         # By the time the bars come, newer settlements may have come too.
         self._funding_cache.pop(ticker, None)
-        if self.late_reasons.get(ticker) != reason:
-            self.late_reasons[ticker] = reason
+        if self.late_reasons.get(ticker) == reason:
+            return
+        is_logged = reason != _NO_NEWER_BAR and reason in self.late_reasons.values()
+        self.late_reasons[ticker] = reason
+        if not is_logged:
             log.warning("bars_missing", ticker=ticker, at=self.get_listing(ticker), reason=reason)
 
     async def _fetch_status(self, venue: Venue) -> VenueStatus:
