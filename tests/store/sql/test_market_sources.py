@@ -5,7 +5,6 @@ from datetime import date
 import pytest
 
 from schemas.coverage import Coverage, CoveredAsset
-from schemas.vocabulary import SourceKind
 from store.errors import StoreError
 from store.market_rows import BarBlock, EpochRow, SourceRow
 from store.sql.market_store import MarketStore
@@ -18,13 +17,14 @@ pytestmark = pytest.mark.clause("store")
 BINANCE, OKX = "binance BTC/USDT", "okx BTC/USDT"
 
 
-def make_coverage(listing: str | None, source: SourceKind = "live") -> Coverage:
+def make_coverage(listing: str | None) -> Coverage:
     btc = CoveredAsset(
         ticker="BTC", name="B", asset_class="crypto", timeframes=("1h",), listing=listing
     )
     return Coverage(
         published_at=NOW,
-        source=source,
+        recorded_until=None,
+        source="live",
         assets=(btc,),
         indicators=(),
         renamed_on=date(2026, 7, 1),
@@ -87,7 +87,7 @@ async def test_a_database_of_an_earlier_version_takes_its_sources_from_the_cover
 ) -> None:
     market = await open_market()
     await market.adopt_source(source, NOW)
-    await market.publish_coverage(make_coverage(listing, "live"))
+    await market.publish_coverage(make_coverage(listing))
     await market.commit(make_batch(bars=make_bars(0, None)))
     epochs = [EpochRow("BTC", "1h", "enzo", 1, 1, 1, 1, reason)]
     await market.commit(make_batch(NOW + 1, bars=make_bars(0, None, revision=1), epochs=epochs))
