@@ -108,6 +108,9 @@ class LiveSource:
         self._refusing_venues = {name for name in names if statuses[name].is_refusing}
         self._listings = choose_listings(self._assets.values(), statuses, self._sources)
         self._chosen_at, self._needs_choice = self._clock(), False
+        # They may be another venue's.
+        self._funding_cache.clear()
+        self.late_reasons.clear()
 
     async def has_moved(self) -> bool:
         """Choose the listings again if that is due; return whether any asset's has changed.
@@ -127,10 +130,9 @@ class LiveSource:
         """Log the assets whose listing has changed, in a line for each pair of venues."""
         moves = defaultdict[tuple[str | None, str | None], list[str]](list)
         for ticker in sorted(before.keys() | self._listings.keys()):
-            pair = before.get(ticker), self._listings.get(ticker)
-            if pair[0] != pair[1]:
-                old, new = (listing and listing.venue for listing in pair)
-                moves[old, new].append(ticker)
+            old, new = before.get(ticker), self._listings.get(ticker)
+            if old != new:
+                moves[old.venue if old else None, new.venue if new else None].append(ticker)
         for (old, new), tickers in moves.items():
             names = tickers[:MAX_LOGGED_NAMES]
             log.warning("assets_moved", old=old, new=new, count=len(tickers), assets=names)
@@ -175,6 +177,8 @@ class LiveSource:
 
     async def check_ready(self) -> None:
         """Raise NotReadyError if no venue answers or this machine's clock is wrong."""
+        # Another process may have moved assets between `open` and the lock of this one.
+        self._sources = await self._load_sources()
         skew = await self.measure_skew_ms()
         if skew is None:
             raise NotReadyError("no venue answers: check that this machine is online")

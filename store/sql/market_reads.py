@@ -89,9 +89,9 @@ async def load_watermarks(db: Database, number: int | None) -> list[WatermarkRow
     return [WatermarkRow(row["ticker"], row["watermark"], bool(row["is_late"])) for row in rows]
 
 
-async def load_sources(db: Database, number: int | None = None) -> list[SourceRow]:
-    """Return the sources of the revisions that a commit began, or all, by ticker and revision."""
-    return [SourceRow(*row) for row in await db.execute(LIST_SOURCES, number)]
+async def load_sources(db: Database) -> list[SourceRow]:
+    """Return the recorded sources, sorted by ticker and revision."""
+    return [SourceRow(*row) for row in await db.execute(LIST_SOURCES)]
 
 
 async def load_coverage(db: Database) -> Coverage | None:

@@ -236,13 +236,14 @@ class MarketStore:
             funding_rows = await db.execute(statements.LIST_FUNDING_OF_COMMIT, number)
             change_rows = await db.execute(statements.LIST_CHANGES_BETWEEN, *ends)
             alert_rows = await db.execute(statements.LIST_ALERTS_BETWEEN, *ends)
+            source_rows = await db.execute(statements.LIST_SOURCES_OF_COMMIT, number)
             return CommitContent(
                 bars=build_blocks(await db.execute(statements.LIST_BARS_OF_COMMIT, number)),
                 funding=[FundingRow(**row) for row in funding_rows],
                 watermarks=await reads.load_watermarks(db, number),
                 changes=[feed.parse_change(row) for row in change_rows],
                 alerts=[feed.parse_alert(row) for row in alert_rows],
-                sources=await reads.load_sources(db, number),
+                sources=[SourceRow(*row) for row in source_rows],
             )
 
     async def count_unreferenced(self) -> int:
