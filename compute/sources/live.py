@@ -133,9 +133,9 @@ class LiveSource:
             old, new = before.get(ticker), self._listings.get(ticker)
             if old != new:
                 moves[old.venue if old else None, new.venue if new else None].append(ticker)
-        for (old, new), tickers in moves.items():
+        for (left, entered), tickers in moves.items():
             names = tickers[:MAX_LOGGED_NAMES]
-            log.warning("assets_moved", old=old, new=new, count=len(tickers), assets=names)
+            log.warning("assets_moved", old=left, new=entered, count=len(tickers), assets=names)
 
     def get_native_timeframe(self, ticker: str) -> Timeframe | None:
         """Return 1h if a venue lists the asset."""
