@@ -109,7 +109,8 @@ class BatchAssembler:
             # If the history was restated, the rebuild has already buffered these bars.
             self._state.buffer.add(ticker, NO_BARS if new.is_restated else series, settlements)
             if len(series):
-                bars.append(build_bar_block(self._state, ticker, series))
+                source = self._tracker.get_source_name(ticker)
+                bars.append(build_bar_block(self._state, ticker, series, source))
             funding += build_funding_rows(ticker, settlements)
             if ticker not in self._publish_from_by_ticker and (
                 len(series) or len(settlements.rate)

@@ -16,15 +16,15 @@ from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow
 NEVER = np.iinfo(np.int64).max
 
 
-def build_bar_block(state: EngineState, ticker: str, series: Series) -> BarBlock:
-    """Return one asset's bars as a block to store."""
+def build_bar_block(state: EngineState, ticker: str, series: Series, source: str) -> BarBlock:
+    """Return one asset's bars, which come from `source`, as a block to store."""
     columns = (series.open, series.high, series.low, series.close, series.volume)
     timeframe_and_values = (
         state.buffer.native_timeframes[ticker],
         series.open_time,
         np.column_stack(columns),
     )
-    return BarBlock(ticker, *timeframe_and_values, state.get_revision(ticker))
+    return BarBlock(ticker, *timeframe_and_values, state.get_revision(ticker), source)
 
 
 def build_funding_rows(ticker: str, funding: Funding) -> list[FundingRow]:

@@ -46,6 +46,11 @@ class FetchTracker:
             sorted({self._source.get_delay_s(ticker) for ticker in self._watermarks} - {0})
         )
 
+    def get_source_name(self, ticker: str) -> str:
+        """Return the source to record with an asset's bars."""
+        # Not the source's name: recorded bars are the same bars in another folder.
+        return self._source.get_listing(ticker) or self._source.kind
+
     def list_pending(self, until: int) -> tuple[str, ...]:
         """Return the assets that lack a bar closed by `until`, whether it is late yet or not."""
         lagging = (row.ticker for row in self._lagging)

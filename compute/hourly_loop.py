@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from time import perf_counter
 from typing import Final
 
@@ -29,6 +30,11 @@ OpenPipeline = Callable[[], Awaitable[HourlyPipeline]]
 log = structlog.get_logger("compute")
 
 
+async def never_moves() -> bool:
+    """Return False: the source never changes what it covers."""
+    return False
+
+
 class HourlyLoop:
     """Runs each due hour, one after another, until cancelled."""
 
@@ -41,11 +47,14 @@ class HourlyLoop:
         *,
         pipeline: HourlyPipeline | None = None,
         on_run: Callable[[float], None] = lambda seconds: None,
+        has_source_moved: Callable[[], Awaitable[bool]] = never_moves,
+        failures: FailureLog | None = None,
     ) -> None:
         """Take a wall clock and an async `sleep` (seconds); `pipeline` is one already open.
 
         `on_run` is called with the duration of each run in seconds, without the batches for late
-        assets.
+        assets. `has_source_moved` is called before each run; if it returns True, the run needs a
+        new pipeline. `failures` logs failed runs.
         """
         self._open_pipeline: Final = open_pipeline
         self._pipeline = pipeline
@@ -55,7 +64,8 @@ class HourlyLoop:
         self._on_run: Final = on_run
         self._has_resumed = False
         self._pruned_day = -1
-        self._failures: Final = FailureLog()
+        self._has_source_moved: Final = has_source_moved
+        self._failures: Final = failures or FailureLog()
 
     async def run(self) -> None:
         """Run until cancelled, or until a recording has been played to its end.
@@ -85,7 +95,7 @@ class HourlyLoop:
         await self._store.unlock()
 
     def _log_failure(self, error: Exception) -> None:
-        self._failures.write(log.error, "run_failed", describe_run_failure(error))
+        log_run_failure(self._failures, error)
 
     async def _prune(self) -> None:
         began = perf_counter()
@@ -113,6 +123,8 @@ class HourlyLoop:
             self._has_resumed = True
             await self._retry_late_assets(pipeline, pipeline.done_hour, self._clock())
         if pipeline.due_hour > pipeline.done_hour:
+            if await self._has_source_moved():
+                pipeline = await self._reopen_pipeline()
             await self._run_hour(pipeline, pipeline.due_hour)
 
     async def _run_hour(self, pipeline: HourlyPipeline, due: int) -> None:
@@ -173,10 +185,14 @@ def log_run(event: str, pipeline: HourlyPipeline, written: RowCounts, began: flo
     )
 
 
-def describe_run_failure(error: Exception) -> dict[str, str]:
-    """Return the error of a failed run for the log, with its traceback if it is unexpected."""
+def log_run_failure(failures: FailureLog, error: Exception) -> None:
+    """Log the error of a failed run; the first time with its traceback, if it is unexpected."""
     # Unlike a request, a run handles no customers' data, so every message can be logged.
-    failure = {"failure": f"{type(error).__name__}: {error}"}
-    if isinstance(error, OperatorError):
-        return failure
-    return {**failure, "where": "".join(traceback.format_tb(error.__traceback__))}
+    cause, details = {"failure": f"{type(error).__name__}: {error}"}, {}
+    if not isinstance(error, OperatorError):
+        frames = traceback.extract_tb(error.__traceback__)
+        cause["where"] = " < ".join(
+            f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames[-4:])
+        )
+        details["traceback"] = "".join(traceback.format_list(frames))
+    failures.write(log.error, "run_failed", cause, **details)

@@ -25,8 +25,9 @@ class CoveredAsset(_Frozen):
     """One asset of the universe; `timeframes` is empty if the source has no bars of it.
 
     `alerts` are the timeframes on which alert engines follow it. `listing` is the venue and symbol
-    of its bars if the source has several venues. Bars may arrive `delay_s` after their close. If
-    `has_off_hour_bars`, some recorded bars open off the hour and close at the next full hour.
+    of its stored bars if the source has several venues. Bars may arrive `delay_s` after their
+    close. If `has_off_hour_bars`, some recorded bars open off the hour and close at the next full
+    hour.
     A recorded asset has the close of its last bar, `last_close`, and `outdated_from`, the time by
     which the next bar of its session would have closed; both in epoch ms.
     """

@@ -1,7 +1,7 @@
 """The digest chain over commits: pure functions over canonical, big-endian bytes.
 
 Text is UTF-8 terminated by a zero byte, a missing reading is 127, and every row starts with a
-letter for its kind: b or g (bar), f (funding), w (watermark), c (change), a (alert).
+letter for its kind: b or g (bar), f (funding), w (watermark), s (source), c (change), a (alert).
 """
 
 import struct
@@ -12,7 +12,14 @@ from operator import attrgetter
 
 import numpy as np
 
-from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow, WatermarkRow
+from store.market_rows import (
+    AlertRow,
+    BarBlock,
+    ChangeRow,
+    FundingRow,
+    SourceRow,
+    WatermarkRow,
+)
 
 GENESIS = bytes(32)
 
@@ -28,6 +35,7 @@ def digest_bars(
     bars: Iterable[BarBlock],
     funding: Iterable[FundingRow],
     watermarks: Iterable[WatermarkRow] = (),
+    sources: Iterable[SourceRow] = (),
 ) -> bytes:
     """Return the SHA-256 of a commit's inputs; the order of the arguments' rows does not matter.
 
@@ -40,6 +48,8 @@ def digest_bars(
     digest.update(b"".join(map(_encode_funding, sorted(funding))))
     lagging = sorted(watermarks, key=lambda row: row.ticker)
     digest.update(b"".join(map(_encode_watermark, lagging)))
+    # A commit that begins no revision adds no bytes, as all commits of earlier versions.
+    digest.update(b"".join(map(_encode_source, sorted(sources))))
     return digest.digest()
 
 
@@ -89,6 +99,10 @@ def _encode_funding(row: FundingRow) -> bytes:
 
 def _encode_watermark(row: WatermarkRow) -> bytes:
     return f"w{row.ticker}\0".encode() + _pack_watermark(row.watermark, row.is_late)
+
+
+def _encode_source(row: SourceRow) -> bytes:
+    return f"s{row.ticker}\0{row.revision}\0{row.listing}\0".encode()
 
 
 def _encode_change(row: ChangeRow) -> bytes:

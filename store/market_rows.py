@@ -35,7 +35,8 @@ class BarBlock:
     """Stepped bars of one asset and native timeframe, oldest first, at least one.
 
     `open_time` has shape (bars,), `values` (bars, 5): open, high, low, close, volume. `revision`
-    starts at 0 and grows by one each time the asset's history is restated.
+    starts at 0 and grows by one each time the asset's history is restated. `source` is set in a
+    batch: where the bars come from, as a venue and symbol or as the kind of source.
     """
 
     ticker: str
@@ -43,6 +44,7 @@ class BarBlock:
     open_time: "NDArray[np.int64]"
     values: "NDArray[np.float64]"
     revision: int = 0
+    source: str | None = None
 
     def __len__(self) -> int:
         return len(self.open_time)
@@ -52,6 +54,18 @@ class BarBlock:
         labels = repeat(self.ticker), repeat(self.timeframe)
         columns = self.open_time.tolist(), *self.values.T.tolist()
         return map(BarRow, *labels, *columns)
+
+
+class SourceRow(NamedTuple):
+    """The source of one revision of an asset's bars, written by the commit `number`.
+
+    `number` is 0 if the bars were stored before sources were recorded.
+    """
+
+    ticker: str
+    revision: int
+    listing: str
+    number: int
 
 
 class FundingRow(NamedTuple):
@@ -186,7 +200,8 @@ class Batch:
     """Everything that one transaction writes: all of it or nothing.
 
     `bars` holds at most one block per asset and timeframe. A block belongs to the asset's newest
-    revision, whose stored bars it follows, or starts the next one.
+    revision, whose stored bars it follows, or starts the next one. All blocks of a revision have
+    one source.
     `publish_from` maps every ticker new to the store to the market time (ms) from which its changes
     are published. `watermarks` lists the assets whose bars were incomplete when the batch was made.
     """
@@ -212,6 +227,7 @@ class CommitContent:
     watermarks: list[WatermarkRow]
     changes: list[ChangeRow]
     alerts: list[AlertRow] = field(default_factory=list)
+    sources: list[SourceRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

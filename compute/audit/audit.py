@@ -1,8 +1,9 @@
 """Recomputes everything published from the stored bars, with the step that published it.
 
-It checks the digest chain, the rows of both tiers both ways, every reading and every carry. Rows of
-another version of an indicator are "not verifiable", never a mismatch. Tasks over blocks of assets
-step the bars and match the rows; this module compares everything that spans all assets.
+It checks the digest chain, that each revision of bars has one source, the rows of both tiers both
+ways, every reading and every carry. Rows of another version of an indicator are "not verifiable",
+never a mismatch. Tasks over blocks of assets step the bars and match the rows; this module compares
+everything that spans all assets.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from compute.audit.history import CommitReader, LoadedCommit
 from compute.audit.report import Report
 from compute.audit.row_audit import BlockMatch, RowAudit
 from compute.audit.row_matcher import RowMatcher
+from compute.audit.source_check import SourceCheck
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, iterate, map_blocks
 from compute.indicators.contract import Indicator
 from compute.stepper import Cell
@@ -50,6 +52,7 @@ class Audit:
         commits: Sequence[CommitRow],
         progress: Progress,
         assets: AuditedAssets,
+        sources: SourceCheck,
         rows: RowAudit,
         stray_matcher: RowMatcher,
         executors: ExecutorFactory,
@@ -62,13 +65,14 @@ class Audit:
         self._blocks = assets.blocks
         self._block_by_ticker: Final = assets.block_by_ticker
         self._followed_series: Final = assets.followed_series
+        self._sources: Final = sources
         self._rows: Final = rows
         self._stray_matcher: Final = stray_matcher
         self._executors: Final = executors
         self._parallelism: Final = parallelism
         self._report: Final = Report()
         self._reader: Final = CommitReader(
-            store, commits, assets.block_by_ticker, len(assets.blocks), self._report
+            store, commits, assets.block_by_ticker, len(assets.blocks), self._report, sources
         )
 
     @classmethod
@@ -104,6 +108,7 @@ class Audit:
             split_assets(
                 universe, indicators, native_timeframes, epochs, publish_from, parallelism
             ),
+            SourceCheck(await store.sources()),
             RowAudit(
                 epochs,
                 progress,
@@ -124,12 +129,13 @@ class Audit:
                 self._rows.findings.append(f"bars: {damage}: everything after it is unchecked")
             else:
                 self._rows.finish(await self._reader.read_unreferenced_rows())
+                self._sources.report_to(self._report)
             self._report.findings += self._rows.findings
             if damage is None:
                 await self._audit_state(executor)
         if damage is None and (unreferenced := await self._store.count_unreferenced()):
             self._report.add_finding(
-                f"bars: {unreferenced} bars or settlements belong to no commit"
+                f"bars: {unreferenced} bars, settlements or sources belong to no commit"
             )
         return self._report
 

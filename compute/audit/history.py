@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from compute.audit.recompute import CommitPart
 from compute.audit.report import Report
 from compute.audit.row_audit import StoredRows, split_by_tier
+from compute.audit.source_check import SourceCheck
 from compute.bars import HOUR_S
 from compute.schedule import find_last_run
 from store.digest import GENESIS, digest_alerts, digest_bars, digest_changes, digest_commit
@@ -43,13 +44,18 @@ class CommitReader:
         block_by_ticker: Mapping[str, int],
         block_count: int,
         report: Report,
+        sources: SourceCheck,
     ) -> None:
-        """`block_by_ticker` has the index of the block, out of `block_count`, of each asset."""
+        """`block_by_ticker` has the index of the block, out of `block_count`, of each asset.
+
+        `sources` takes note of the bars of each commit.
+        """
         self._store: Final = store
         self._commits: Final = commits
         self._block_by_ticker: Final = block_by_ticker
         self._block_count: Final = block_count
         self._report: Final = report
+        self._sources: Final = sources
         self._feed_rows: Final = _merge_feed_rows(store)
         self._next_row: FeedRow | None = None
         self._revisions: Final[dict[str, int]] = {}
@@ -65,6 +71,7 @@ class CommitReader:
                 rows = await self._take_rows(commit)
                 content = await self._store.commit_content(commit.number)
                 self._check_chain(previous_digest, commit, content)
+                self._sources.add_commit(commit.number, content.bars)
                 commits.append(await self._load_commit(previous_run, commit, content, rows))
                 previous_digest, previous_run = commit.digest, find_last_run(commit.market_time)
                 bars += 1 + sum(map(len, content.bars))
@@ -96,7 +103,8 @@ class CommitReader:
     ) -> None:
         bars = sum(map(len, content.bars))
         self._report.checked.update(commits=1, bars=bars, settlements=len(content.funding))
-        if digest_bars(content.bars, content.funding, content.watermarks) != commit.bars_digest:
+        found = digest_bars(content.bars, content.funding, content.watermarks, content.sources)
+        if found != commit.bars_digest:
             self._report.add_finding(
                 f"bars: commit {commit.number} does not hold the bars it was committed with"
             )

@@ -267,7 +267,8 @@ def _build_error(response: httpx2.Response) -> _StatusError:
     withheld = _StatusError(status, message, reason)
     if withheld.is_withheld:
         return withheld
-    if status in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
+    # A 403 without a message is a page of a firewall, which says nothing about the key.
+    if status == httpx2.codes.UNAUTHORIZED or (status == httpx2.codes.FORBIDDEN and message):
         reason = f"alpaca refuses the key: check {SETTING_NAMES}"
         return _StatusError(status, message, reason, is_permanent=True)
     wait_s = _parse_wait_s(response.headers)

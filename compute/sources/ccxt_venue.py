@@ -47,6 +47,12 @@ _MAX_SETTLEMENTS: Final = {
 _DEFAULT_PAGE_ROWS: Final = 100
 _TIMEFRAMES: Final = {HOUR_S // 2: "30m", HOUR_S: "1h"}
 FORBIDDEN, LEGAL_REASONS = 403, 451
+# Firewalls answer with a page and 403 if a client sends too many requests, and also if they block
+# its country. Limits end within minutes (Binance's within five), so a page that is the only answer
+# for hours means a block.
+REFUSED_AFTER_MS: Final = 3 * 1000 * HOUR_S
+# No key is sent, so a code of these classes means that the venue restricts this location.
+_REFUSALS: Final = (ccxt.RestrictedLocation, ccxt.PermissionDenied)
 
 
 class _LastResponse(NamedTuple):
@@ -54,7 +60,7 @@ class _LastResponse(NamedTuple):
 
     status: int
     retry_after_s: float | None
-    is_refusal: bool
+    is_page: bool
 
 
 _ERROR_TEXTS: Final = {
@@ -100,6 +106,7 @@ class CcxtVenue:
         self._listed_at: int | None = None
         self._markets_lock: Final = asyncio.Lock()
         self._last_response = _NO_RESPONSE
+        self._blocked_since: int | None = None
         self._session: Final = aiohttp.ClientSession(trust_env=True)
         self._exchange: Final = self._create_exchange(api_base, timeout_s, is_paced)
 
@@ -260,8 +267,16 @@ class CcxtVenue:
         return VenueError(
             f"{self.name} {description}",
             retry_after_s=last.retry_after_s,
-            is_permanent=last.is_refusal,
+            is_permanent=self._is_refusal(last, error),
         )
+
+    def _is_refusal(self, last: _LastResponse, error: ccxt.BaseError) -> bool:
+        """Return whether the venue refuses this country, not only this request."""
+        if last.status == FORBIDDEN and last.is_page:
+            if self._blocked_since is None:
+                self._blocked_since = self._clock()
+            return self._clock() - self._blocked_since >= REFUSED_AFTER_MS
+        return last.status == LEGAL_REASONS or (not last.is_page and isinstance(error, _REFUSALS))
 
     def _create_exchange(self, api_base: str | None, timeout_s: float, is_paced: bool) -> Any:
         config = {
@@ -296,14 +311,15 @@ class CcxtVenue:
     ) -> Any:
         """Record the facts that ccxt's errors leave out, then let ccxt raise its error."""
         # No other call runs between this one and the raised error, so the record is that error's.
-        # Without JSON, a 403 is a page before the venue, which blocks countries; the venue's own
-        # 403 means too many requests.
-        is_blocked = status == FORBIDDEN and response is None
+        # Without JSON, it is a page of a firewall or proxy before the venue.
+        is_page = response is None
         wait = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
         wait_s = float(wait) if wait.isdigit() and status >= 400 else None
-        self._last_response = _LastResponse(status, wait_s, status == LEGAL_REASONS or is_blocked)
+        self._last_response = _LastResponse(status, wait_s, is_page)
+        if not is_page:
+            self._blocked_since = None
         # ccxt would take a body that is not JSON for an empty answer.
-        if response is None and status < 400:
+        elif status < 400:
             raise ccxt.BadResponse("no JSON")
         return self._ccxt_handle_errors(
             status, reason, url, method, headers, body, response, *request

@@ -1,12 +1,11 @@
-"""Real markets as a source: each asset's bars come from one venue, the first that lists it.
+"""Real markets as a source: the bars of an asset come from one venue at a time.
 
 If a venue fails, its assets become late, with a reason; no bar is ever made up for them.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from statistics import median
 from typing import Final
@@ -36,10 +35,10 @@ from compute.sources.history_diff import (
     CUT_REASON,
     MAX_COMPARED_BARS,
     CutCheck,
-    HistoryDiff,
     StoredBarsLoader,
     diff_history,
 )
+from compute.sources.listing_choice import VenueStatus, choose_listings
 from compute.sources.source import FetchResult, NotReadyError
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from compute.universe import Listing, Session, Universe
@@ -49,7 +48,13 @@ from schemas.vocabulary import SourceKind, Timeframe, format_instant
 HISTORY_S: Final = 330 * DAY_S
 # A clock that is ahead lets bars in that are still forming, so computing stops beyond this skew.
 MAX_SKEW_MS: Final = 30_000
+MAX_LOGGED_NAMES: Final = 10
+# Venues that refuse, and assets without a venue, are tried again daily: rules and lists change.
+CHOICE_INTERVAL_MS: Final = 1000 * DAY_S
 _NO_NEWER_BAR: Final = "the venue has no newer bar yet"
+
+# Returns the source of each asset's newest stored bars, by ticker.
+SourcesLoader = Callable[[], Awaitable[Mapping[str, str]]]
 
 log = structlog.get_logger("source")
 
@@ -58,7 +63,7 @@ class LiveSource:
     """Every asset of a universe that one of the venues lists; call `open` before any other method.
 
     A new asset gets `history_s` of history. `load_stored_bars` returns an asset's stored bars that
-    open after a time (epoch seconds).
+    open after a time (epoch seconds), `load_sources` where the stored bars come from.
     """
 
     name = "live"
@@ -72,6 +77,7 @@ class LiveSource:
         venues: Mapping[str, Venue],
         clock: Clock,
         load_stored_bars: StoredBarsLoader,
+        load_sources: SourcesLoader,
         history_s: int = HISTORY_S,
     ) -> None:
         self._assets: Final = universe.by_ticker
@@ -80,52 +86,66 @@ class LiveSource:
         self._begins_at: Final = (clock() // 1000 - history_s) // DAY_S * DAY_S
         self._load_stored_bars: Final = load_stored_bars
         self._cut_check: Final = CutCheck(load_stored_bars)
-        self._listings: Final[dict[str, Listing]] = {}
-        self._previous_listings: Final[dict[str, Listing]] = {}
+        self._load_sources: Final = load_sources
+        self._sources: Mapping[str, str] = {}
+        self._listings: dict[str, Listing] = {}
+        self._refusing_venues: set[str] = set()
+        self._chosen_at = clock()
+        self._needs_choice = False
         self._funding_cache: Final[dict[str, tuple[int, int, Funding]]] = {}
         self._refused_opens: Final = defaultdict[str, set[int]](set)
         self.late_reasons: Final[dict[str, str]] = {}
 
-    async def open(self, stored_listings: Mapping[str, str]) -> None:
-        """Choose each asset's listing: the stored one, else the first that a venue confirms.
+    async def open(self) -> None:
+        """Choose each asset's listing by the answers of the venues and the stored sources.
 
-        A venue that does not answer now counts as confirming, one that refuses this country does
-        not, and neither does a listing that has ended by the clock. If a venue does not confirm the
-        stored listing and another one is confirmed, that one takes its place. An asset that no
-        venue lists is not covered.
+        An asset without a listing is not covered.
         """
-        # Prices differ between venues, so a change of venue restates the history. It happens only
-        # here, at a start: later, a symbol that is gone makes its asset late.
+        self._sources = await self._load_sources()
         names = list(self._venues)
-        symbol_sets = await asyncio.gather(
-            *(self._fetch_symbols(self._venues[name]) for name in names)
+        found = await asyncio.gather(*(self._fetch_status(self._venues[name]) for name in names))
+        statuses = dict(zip(names, found, strict=True))
+        self._refusing_venues = {name for name in names if statuses[name].is_refusing}
+        self._listings = choose_listings(
+            self._assets.values(), statuses, self._sources, self._clock() // 1000
         )
-        symbols_by_venue = dict(zip(names, symbol_sets, strict=True))
-        for ticker, asset in self._assets.items():
-            reachable = [one for one in asset.listings if one.venue in self._venues]
-            stored = [one for one in reachable if str(one) == stored_listings.get(ticker)]
-            confirmed = [
-                one
-                for one in reachable
-                if one.is_open(self._clock() // 1000) and one.symbol in symbols_by_venue[one.venue]
-            ]
-            if not (stored or confirmed):
-                continue
-            self._listings[ticker] = (confirmed or stored)[0]
-            if stored and (stored[0] in confirmed or not confirmed):
-                self._listings[ticker] = stored[0]
-            elif stored:
-                self._previous_listings[ticker] = stored[0]
-                await self._check_if_replaced(ticker)
+        self._chosen_at, self._needs_choice = self._clock(), False
+        # They may be another venue's.
+        self._funding_cache.clear()
+        self.late_reasons.clear()
+
+    async def has_moved(self) -> bool:
+        """Choose the listings again if that is due; return whether any asset's has changed.
+
+        After a change, open another pipeline: it publishes the coverage and loads the state.
+        """
+        is_incomplete = bool(self._refusing_venues) or len(self._listings) < len(self._assets)
+        is_old = self._clock() - self._chosen_at >= CHOICE_INTERVAL_MS
+        if not (self._needs_choice or (is_incomplete and is_old)):
+            return False
+        before = self._listings
+        await self.open()
+        self._log_moves(before)
+        return self._listings != before
+
+    def _log_moves(self, before: Mapping[str, Listing]) -> None:
+        """Log the assets whose listing has changed, in a line for each pair of venues."""
+        moves = defaultdict[tuple[str | None, str | None], list[str]](list)
+        for ticker in sorted(before.keys() | self._listings.keys()):
+            old, new = before.get(ticker), self._listings.get(ticker)
+            if old != new:
+                moves[old.venue if old else None, new.venue if new else None].append(ticker)
+        for (left, entered), tickers in moves.items():
+            names = tickers[:MAX_LOGGED_NAMES]
+            log.warning("assets_moved", old=left, new=entered, count=len(tickers), assets=names)
 
     def get_native_timeframe(self, ticker: str) -> Timeframe | None:
         """Return 1h if a venue lists the asset."""
         return "1h" if ticker in self._listings else None
 
     def get_listing(self, ticker: str) -> str | None:
-        """Return venue and symbol of an asset's stored bars, None if it is not covered."""
-        listing = self._previous_listings.get(ticker) or self._listings.get(ticker)
-        return None if listing is None else str(listing)
+        """Return venue and symbol of the asset's bars, None if it is not covered."""
+        return _name(self._listings.get(ticker))
 
     def has_off_hour_bars(self, ticker: str) -> bool:
         """Return False: bars are cut at full hours."""
@@ -159,6 +179,8 @@ class LiveSource:
 
     async def check_ready(self) -> None:
         """Raise NotReadyError if no venue answers or this machine's clock is wrong."""
+        # Another process may have moved assets between `open` and the lock of this one.
+        self._sources = await self._load_sources()
         skew = await self.measure_skew_ms()
         if skew is None:
             raise NotReadyError("no venue answers: check that this machine is online")
@@ -177,21 +199,23 @@ class LiveSource:
         venue, session = self._get_venue(ticker), self._assets[ticker].session
         begin = max(after, self._begins_at)
         end = min(until, self._clock() // 1000 - venue.delay_s)
-        is_recut = await self._cut_check.is_outdated(ticker, session)
-        if find_last_close(session, end) <= begin and not is_recut:
+        rebuild_reason = await self._find_rebuild_reason(ticker)
+        if find_last_close(session, end) <= begin and not rebuild_reason:
             return FetchResult(
                 NO_BARS, NO_FUNDING, max(after, find_session_watermark(session, end))
             )
-        # The newest stored bars are fetched again. If they are on another scale, were another
+        # The newest stored bars are fetched again. If they are on another scale, are another
         # venue's, or are cut otherwise, the whole history is fetched and restated.
         try:
             fetched, reason = (
-                (await self._fetch_recut(ticker, begin, end), CUT_REASON)
-                if is_recut
+                (await self._fetch_whole(ticker, begin, end), rebuild_reason)
+                if rebuild_reason
                 else await self._fetch_series(ticker, begin, end)
             )
             funding = await self._fetch_funding(ticker, max(after, self._begins_at - DAY_S), end)
         except VenueError as error:
+            # A venue that has begun to refuse is left before the next run.
+            self._needs_choice |= error.is_permanent and venue.name not in self._refusing_venues
             self._record_late_reason(ticker, error.reason)
             return FetchResult(NO_BARS, NO_FUNDING, after)
         bars = fetched.select(fetched.close_time > begin)
@@ -216,38 +240,31 @@ class LiveSource:
         reason = self._find_restatement_reason(ticker, stored, fetched)
         return (await self._fetch_bars(ticker, self._begins_at, end) if reason else fetched), reason
 
-    async def _fetch_recut(self, ticker: str, begin: int, end: int) -> Series:
-        """Return all bars up to `end`; VenueError if the last one due by `begin` is missing."""
-        # The watermark has passed that bar, so it could not be added later.
+    async def _find_rebuild_reason(self, ticker: str) -> str:
+        """Return why the stored history must be replaced as a whole, empty if it need not."""
+        listing, source = str(self._listings[ticker]), self._sources.get(ticker)
+        if source not in (None, listing):
+            # The change may have been committed since the sources were loaded.
+            self._sources = await self._load_sources()
+            source = self._sources.get(ticker)
+        if source not in (None, listing):
+            return f"bars of {listing} instead of {source}"
+        is_recut = await self._cut_check.is_outdated(ticker, self._assets[ticker].session)
+        return CUT_REASON if is_recut else ""
+
+    async def _fetch_whole(self, ticker: str, begin: int, end: int) -> Series:
+        """Return all bars up to `end`; VenueError if they cannot replace those up to `begin`."""
+        # The watermark has passed the last bar due by `begin`, so it could not be added later.
+        # Without any bar from before `begin`, the new bars would continue the stored history.
         bars = await self._fetch_bars(ticker, self._begins_at, end)
         due = find_last_close(self._assets[ticker].session, begin)
-        if not len(bars) or bars.close_time[-1] < due:
+        if not len(bars) or bars.close_time[-1] < due or bars.close_time[0] > begin:
             raise VenueError(_NO_NEWER_BAR)
         return bars
-
-    async def _check_if_replaced(self, ticker: str) -> None:
-        """Forget the previous listing if the stored bars are already those of the new one."""
-        # Coverage is published at a start: after a restatement it names the old listing until the
-        # next one.
-        stored = await self._load_stored_bars(ticker, -1)
-        if not len(stored):
-            del self._previous_listings[ticker]
-            return
-        newest = stored.select(np.arange(len(stored)) >= len(stored) - MAX_COMPARED_BARS)
-        begin, end = int(newest.open_time[0]), int(newest.close_time[-1])
-        with suppress(VenueError):
-            self._find_restatement_reason(
-                ticker, newest, await self._fetch_bars(ticker, begin, end)
-            )
 
     def _find_restatement_reason(self, ticker: str, stored: Series, fetched: Series) -> str:
         """Return the reason to restate the history, in one line; empty if there is none."""
         diff = diff_history(stored, fetched)
-        if ticker in self._previous_listings:
-            if not len(stored) or diff == HistoryDiff():
-                del self._previous_listings[ticker]
-                return ""
-            return f"bars of {self._listings[ticker]} instead of {self._previous_listings[ticker]}"
         if diff.split_ratio is not None:
             return (
                 f"split {diff.split_ratio:g}:1"
@@ -322,25 +339,26 @@ class LiveSource:
         return max(newest, find_session_watermark(session, until))
 
     def _record_late_reason(self, ticker: str, reason: str) -> None:
-        """Record and log why an asset is late, once per reason."""
+        """Record why an asset is late; log a venue's failure once for all its assets."""
         # By the time the bars come, newer settlements may have come too.
         self._funding_cache.pop(ticker, None)
-        if self.late_reasons.get(ticker) != reason:
-            self.late_reasons[ticker] = reason
+        if self.late_reasons.get(ticker) == reason:
+            return
+        is_logged = reason != _NO_NEWER_BAR and reason in self.late_reasons.values()
+        self.late_reasons[ticker] = reason
+        if not is_logged:
             log.warning("bars_missing", ticker=ticker, at=self.get_listing(ticker), reason=reason)
 
-    async def _fetch_symbols(self, venue: Venue) -> Container[str]:
-        """Return the symbols of a venue: none if it refuses us, all if it does not answer now."""
-        symbols: Container[str] = _AllSymbols()
+    async def _fetch_status(self, venue: Venue) -> VenueStatus:
+        """Return the symbols of a venue, or why it does not answer."""
         try:
             symbols = await venue.fetch_symbols()
             # The list may come from a file, which does not show whether the venue refuses us now.
             await venue.fetch_time_ms()
         except VenueError as error:
             log.warning("venue_unavailable", venue=venue.name, reason=error.reason)
-            if error.is_permanent:
-                symbols = ()
-        return symbols
+            return VenueStatus(frozenset(), error)
+        return VenueStatus(symbols)
 
     async def _measure_venue_skew_ms(self, venue: Venue) -> float | None:
         """Return how far this machine's clock is ahead of a venue's, None if it does not answer."""
@@ -374,8 +392,5 @@ def join_session_bars(bars: Series, session: Session, begin: int, end: int) -> S
     return hours.select(hours.close_time <= inside.close_time[-1])
 
 
-class _AllSymbols(Container[str]):
-    """The symbols of a venue that did not answer: any of them may be listed."""
-
-    def __contains__(self, symbol: object) -> bool:
-        return True
+def _name(listing: Listing | None) -> str | None:
+    return None if listing is None else str(listing)

@@ -10,7 +10,7 @@ class VenueError(Exception):
     """A failed request to a venue, described in one line without secrets.
 
     `retry_after_s` is the wait that the venue requests. If `is_permanent`, a retry will not help:
-    the venue refuses this country or this key.
+    the venue refuses this country or this key. A limit on requests is never permanent.
     """
 
     def __init__(

@@ -9,11 +9,12 @@ from typing import Final
 
 import structlog
 
-from compute.hourly_loop import HourlyLoop, OpenPipeline, describe_run_failure, log_run
+from compute.hourly_loop import HourlyLoop, OpenPipeline, log_run, log_run_failure
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.sources.live import LiveSource
 from compute.sources.simulated import SimulatedSource
+from compute.sources.source import Source
 from compute.universe import load_universe
 from schemas.clock import Clock
 from schemas.vocabulary import format_instant
@@ -37,6 +38,7 @@ from service.processes.steady_clock import COMPUTE_HOLD_MS, make_steady
 from serving.freshness import SIMULATED_NOTE
 from serving.snapshot_cache import SnapshotCache
 from store.errors import LockTakenError, StoreError
+from store.failure_log import FailureLog
 from store.sql.market_store import MarketStore
 
 PLAYED_OUT_NOTE = "The recording is complete: there is nothing more to compute."
@@ -94,9 +96,12 @@ async def compute_in_background(
     """Catch up, then run the hourly loop during the block; a long catch-up continues in it."""
     universe = load_universe(settings.universe)
     executors = await find_executors(settings)
+    failures = FailureLog()
+    source: Source | None = None
     async with AsyncExitStack() as stack:
         # After a takeover the store may name another origin or venue, so the source is reopened.
         async def reopen_source() -> OpenPipeline:
+            nonlocal source
             await stack.aclose()
             opening = open_source(settings, universe, market, clock)
             source = await stack.enter_async_context(opening)
@@ -118,7 +123,10 @@ async def compute_in_background(
         catch_up = None
         if pipeline is not None:
             is_long = settings.source == LiveSource.name
-            catch_up = CatchUp(pipeline, market, clock, is_long=is_long)
+            catch_up = CatchUp(pipeline, market, clock, failures, is_long=is_long)
+
+        async def has_source_moved() -> bool:
+            return isinstance(source, LiveSource) and await source.has_moved()
 
         def create_loop(open_pipeline: OpenPipeline, pipeline: HourlyPipeline | None) -> HourlyLoop:
             return HourlyLoop(
@@ -128,10 +136,12 @@ async def compute_in_background(
                 asyncio.sleep,
                 pipeline=pipeline,
                 on_run=metrics.on_run,
+                has_source_moved=has_source_moved,
+                failures=failures,
             )
 
         async with run_in_background(
-            _run_pipeline(catch_up, open_pipeline, reopen_source, market, create_loop)
+            _run_pipeline(catch_up, open_pipeline, reopen_source, market, create_loop, failures)
         ) as running:
             if catch_up is not None:
                 await catch_up.wait_before_serving()
@@ -153,6 +163,7 @@ async def _run_pipeline(
     reopen_source: Callable[[], Awaitable[OpenPipeline]],
     market: MarketStore,
     create_loop: Callable[[OpenPipeline, HourlyPipeline | None], HourlyLoop],
+    failures: FailureLog,
 ) -> None:
     """Catch up, then run every hour; stand by while another process computes."""
     is_leader = catch_up is not None
@@ -160,7 +171,7 @@ async def _run_pipeline(
     # The catch-up has freed most of what it allocated.
     release_memory()
     while not (is_leader and await _run_as_leader(create_loop(open_pipeline, pipeline))):
-        open_pipeline = await _wait_for_leadership(market, reopen_source)
+        open_pipeline = await _wait_for_leadership(market, reopen_source, failures)
         is_leader, pipeline = True, None
 
 
@@ -175,21 +186,19 @@ async def _run_as_leader(loop: HourlyLoop) -> bool:
 
 
 async def _wait_for_leadership(
-    market: MarketStore, reopen_source: Callable[[], Awaitable[OpenPipeline]]
+    market: MarketStore,
+    reopen_source: Callable[[], Awaitable[OpenPipeline]],
+    failures: FailureLog,
 ) -> OpenPipeline:
     """Wait until no other process computes, then reopen the source."""
-    last_reason = ""
     while True:
         try:
             await market.lock()
             return await reopen_source()
         except LockTakenError:
-            last_reason = ""
+            pass
         except StoreError as error:
-            # Log an unreachable database once, not at every poll.
-            if str(error) != last_reason:
-                last_reason = str(error)
-                log.warning("cannot_stand_by", reason=last_reason)
+            failures.write(log.warning, "cannot_stand_by", {"reason": str(error)})
         await asyncio.sleep(STANDBY_POLL_S)
 
 
@@ -201,10 +210,12 @@ class CatchUp:
         pipeline: HourlyPipeline,
         market: MarketStore,
         clock: Clock,
+        failures: FailureLog,
         *,
         is_long: bool,
     ) -> None:
         """If `is_long`, wait only briefly, as when a snapshot exists."""
+        self._failures: Final = failures
         self._pipeline: Final = pipeline
         self._market: Final = market
         self._has_snapshot: Final = pipeline.has_snapshot
@@ -233,7 +244,7 @@ class CatchUp:
         except Exception as error:
             if not self._is_serving.is_set():
                 raise
-            log.error("run_failed", **describe_run_failure(error))
+            log_run_failure(self._failures, error)
             return None
         self._finished.set()
         # A line would break the progress bar.

@@ -20,7 +20,7 @@ from compute.universe import Asset, Listing, Universe
 from schemas.clock import Clock
 from service.commands.console import Finding, format_names
 from service.config.settings import Settings
-from service.config.sources import create_bar_loader, load_listings, open_live_venues
+from service.config.sources import create_bar_loader, create_sources_loader, open_live_venues
 from serving.snapshot_cache import build_snapshot
 from store.sql.market_store import MarketStore
 
@@ -45,8 +45,10 @@ async def check_live_source(
             results_by_venue = dict(zip(venues, results, strict=True))
             for name, result in results_by_venue.items():
                 yield _check_venue(universe, name, result, clock() // 1000)
-            source = LiveSource(universe, venues, clock, create_bar_loader(store))
-            await source.open(await load_listings(store))
+            source = LiveSource(
+                universe, venues, clock, create_bar_loader(store), create_sources_loader(store)
+            )
+            await source.open()
             yield await _check_clock(source)
             for finding in _check_coverage(universe, source, has_key=ALPACA in venues):
                 yield finding
@@ -113,13 +115,16 @@ def _format_listing(asset: Asset, symbol: str) -> str:
 
 def _report_unavailable_venue(name: str, error: VenueError, first_choices: int) -> Finding:
     if not error.is_permanent:
-        text = f"{name} is not responding ({error.reason}): {first_choices} assets wait for it"
+        text = (
+            f"{name} is not responding ({error.reason}): it is the first choice of {first_choices} "
+            "assets; those with stored bars wait for it"
+        )
         return Finding("warn", "venue", text)
     if name == ALPACA:
         return Finding("fix", "venue", error.reason)
     text = (
-        f"{name} refuses requests from this IP address, perhaps by country ({error.reason}): "
-        f"{first_choices} assets use their fallbacks"
+        f"{name} refuses requests from this IP address, perhaps by country ({error.reason}): it is "
+        f"the first choice of {first_choices} assets, which use their fallbacks if they have any"
     )
     return Finding("warn", "venue", text)
 
@@ -195,6 +200,8 @@ class _BarChecks:
         now: int,
     ) -> None:
         chosen = {asset: _find_chosen_listing(asset, source) for asset in universe.tracked_assets}
+        # Why the history of an asset could not be checked, by ticker.
+        self._unchecked: Final[dict[str, str]] = {}
         self._covered: Final = {asset.ticker: asset for asset, at in chosen.items() if at}
         self._listings: Final = {asset.ticker: at for asset, at in chosen.items() if at}
         self._venues: Final = venues
@@ -203,36 +210,44 @@ class _BarChecks:
         self._now: Final = now
 
     async def check_history(self, warm_tickers: set[str] | None) -> Finding:
-        """Return which assets lack the history for 1d readings."""
+        """Return which assets lack the history for 1d readings, and which were not checked."""
         # With a snapshot, the store knows. Without one, each venue is queried for a single day at
         # the start of that history: fetching all of it takes as long as a first start.
-        tickers = list(self._covered)
         if warm_tickers is None:
-            tickers = [t for t in tickers if self._listings[t].venue not in self._failure_reasons]
-            has_history = await asyncio.gather(*map(self._has_history, tickers))
+            found = await asyncio.gather(*map(self._has_history, self._covered))
+            has_history = dict(zip(self._covered, found, strict=True))
         else:
-            has_history = [ticker in warm_tickers for ticker in tickers]
-        short_tickers = [
-            ticker for ticker, has in zip(tickers, has_history, strict=True) if not has
-        ]
-        summary = (
-            f"{len(tickers) - len(short_tickers)} of {len(tickers)} have history for readings of 1d"
-        )
-        if not short_tickers:
-            return Finding("ok" if tickers else "warn", "bars", summary)
-        short = f"{len(short_tickers)} lack bars of {MIN_HISTORY_DAYS} trading days"
-        return Finding("warn", "bars", f"{summary}; {short} ({format_names(short_tickers)})")
+            has_history = {ticker: ticker in warm_tickers for ticker in self._covered}
+        checked = [ticker for ticker in has_history if ticker not in self._unchecked]
+        short_tickers = [ticker for ticker in checked if not has_history[ticker]]
+        parts = []
+        if checked or not self._covered:
+            full_count = len(checked) - len(short_tickers)
+            parts.append(f"{full_count} of {len(checked)} have history for readings of 1d")
+        if short_tickers:
+            short = f"{len(short_tickers)} lack bars of {MIN_HISTORY_DAYS} trading days"
+            parts.append(f"{short} ({format_names(short_tickers)})")
+        by_reason: defaultdict[str, list[str]] = defaultdict(list)
+        for ticker, reason in self._unchecked.items():
+            by_reason[reason].append(ticker)
+        for reason, tickers in by_reason.items():
+            text = f"the history of {len(tickers)} was not checked, {reason}"
+            parts.append(f"{text} ({format_names(tickers)})")
+        is_ok = bool(checked) and len(parts) == 1
+        return Finding("ok" if is_ok else "warn", "bars", "; ".join(parts))
 
     async def check_freshness(self) -> AsyncIterator[Finding]:
         """Yield how many assets have the newest bar that is due, and why others do not."""
         is_fresh = await asyncio.gather(*map(self._is_fresh, self._covered))
         stale = [ticker for ticker, fresh in zip(self._covered, is_fresh, strict=True) if not fresh]
         count = len(self._covered)
-        yield Finding("ok", "bars", f"{count - len(stale)} of {count} have a fresh bar")
+        text = f"{count - len(stale)} of {count} have a fresh bar"
+        yield Finding("warn" if stale and len(stale) == count else "ok", "bars", text)
         by_reason: defaultdict[str, list[str]] = defaultdict(list)
         for ticker in stale:
             failure_reason = self._failure_reasons.get(self._listings[ticker].venue)
-            by_reason[failure_reason or self._source.late_reasons[ticker]].append(ticker)
+            late_reason = self._source.late_reasons.get(ticker, "for an unknown reason")
+            by_reason[failure_reason or late_reason].append(ticker)
         single_failures = [
             f"{found[0]}: {why}" for why, found in by_reason.items() if len(found) == 1
         ]
@@ -250,14 +265,17 @@ class _BarChecks:
     async def _has_history(self, ticker: str) -> bool:
         """Return whether a venue has bars of the first day of the needed history."""
         listing, asset = self._listings[ticker], self._covered[ticker]
+        if (reason := self._failure_reasons.get(listing.venue)) is not None:
+            self._unchecked[ticker] = reason
+            return False
         start, period_s = _find_history_start(asset, self._now), choose_period_s(asset.session)
         try:
             bars = await self._venues[listing.venue].fetch_bars(
                 listing.symbol, start, start + DAY_S, period_s
             )
-        except VenueError:
-            # The check of fresh bars reports this venue, so do not report its assets twice.
-            return True
+        except VenueError as error:
+            self._unchecked[ticker] = error.reason
+            return False
         return any(start < bar.open_time + period_s <= start + DAY_S for bar in bars)
 
     async def _is_fresh(self, ticker: str) -> bool:

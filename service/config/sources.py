@@ -10,7 +10,7 @@ from pathlib import Path
 from compute.bars import NO_BARS, Series
 from compute.sources.files import FilesSource
 from compute.sources.history_diff import StoredBarsLoader
-from compute.sources.live import LiveSource
+from compute.sources.live import LiveSource, SourcesLoader
 from compute.sources.recorded_past import check_recorded_past
 from compute.sources.simulated import SimulatedSource, compute_origin, parse_origin
 from compute.sources.source import Source
@@ -41,8 +41,10 @@ async def open_source(
             venues = await stack.enter_async_context(
                 open_live_venues(settings, universe, clock, listings_folder)
             )
-            source = live = LiveSource(universe, venues, clock, create_bar_loader(store))
-            await live.open(await load_listings(store))
+            source = live = LiveSource(
+                universe, venues, clock, create_bar_loader(store), create_sources_loader(store)
+            )
+            await live.open()
         elif settings.bars_folder is not None:
             source = recording = FilesSource(settings.bars_folder, universe)
             if stored_source is None:
@@ -96,11 +98,15 @@ def create_bar_loader(store: MarketStore | None) -> StoredBarsLoader:
     return load_bars
 
 
-async def load_listings(store: MarketStore | None) -> dict[str, str]:
-    """Return the listing that each asset's stored bars come from, by ticker."""
-    coverage = None if store is None else (await store.snapshot()).coverage
-    assets = () if coverage is None else coverage.assets
-    return {asset.ticker: asset.listing for asset in assets if asset.listing is not None}
+def create_sources_loader(store: MarketStore | None) -> SourcesLoader:
+    """Return a loader of the source of each asset's newest stored bars; no store, no sources."""
+
+    async def load_sources() -> dict[str, str]:
+        # In order of revision, so the newest one wins.
+        rows = () if store is None else await store.sources()
+        return {row.ticker: row.listing for row in rows}
+
+    return load_sources
 
 
 def check_same_source(settings: Settings, stored_source: str | None, name: str) -> None:

@@ -1,6 +1,6 @@
 """Reads that several methods of the market store share, as functions over an open transaction."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -13,9 +13,9 @@ from schemas.vocabulary import (
 )
 from store.bar_blocks import find_last_open
 from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
-from store.market_rows import ReadingRow, WatermarkRow
+from store.market_rows import ReadingRow, SourceRow, WatermarkRow
 from store.sql.database import Database, Row, fetch_value
-from store.sql.market_statements import LIST_LAST_BARS
+from store.sql.market_statements import LIST_LAST_BARS, LIST_SOURCES
 
 Readings = dict[str, dict[str, dict[Timeframe, int]]]
 
@@ -89,10 +89,25 @@ async def load_watermarks(db: Database, number: int | None) -> list[WatermarkRow
     return [WatermarkRow(row["ticker"], row["watermark"], bool(row["is_late"])) for row in rows]
 
 
+async def load_sources(db: Database) -> list[SourceRow]:
+    """Return the recorded sources, sorted by ticker and revision."""
+    return [SourceRow(*row) for row in await db.execute(LIST_SOURCES)]
+
+
 async def load_coverage(db: Database) -> Coverage | None:
-    """Return the published coverage, or None if none was published."""
+    """Return the published coverage, or None if none was published.
+
+    An asset's listing is that of its stored bars; the published one, if it has none yet.
+    """
     document = await fetch_value(db, "SELECT document FROM coverage")
-    return None if document is None else _parse_coverage(document)
+    if document is None:
+        return None
+    coverage = _parse_coverage(document)
+    if coverage.source != "live":
+        return coverage
+    # In order of revision, so the newest one wins.
+    listings = {row.ticker: row.listing for row in await load_sources(db)}
+    return _name_stored_listings(coverage, listings)
 
 
 # It changes only when a compute process starts, but is loaded with every snapshot. Two entries,
@@ -100,6 +115,16 @@ async def load_coverage(db: Database) -> Coverage | None:
 @lru_cache(maxsize=2)
 def _parse_coverage(document: str) -> Coverage:
     return Coverage.model_validate_json(document)
+
+
+def _name_stored_listings(coverage: Coverage, listings: Mapping[str, str]) -> Coverage:
+    if all(a.listing == listings.get(a.ticker, a.listing) for a in coverage.assets):
+        return coverage
+    assets = tuple(
+        asset.model_copy(update={"listing": listings.get(asset.ticker, asset.listing)})
+        for asset in coverage.assets
+    )
+    return coverage.model_copy(update={"assets": assets})
 
 
 async def load_history_start(db: Database) -> int | None:

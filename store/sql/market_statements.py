@@ -44,6 +44,12 @@ SELECT e.ticker, e.timeframe, e.opened_by, e.last_open, b.data FROM ends e
     AND b.timeframe = e.timeframe AND b.last_open = e.next_open AND b.first_open <= e.opened_by
 """
 LIST_REVISIONS = f"SELECT a.ticker, {_LATEST_REVISION} AS revision FROM assets a ORDER BY a.ticker"
+_SELECT_SOURCES = """
+SELECT a.ticker, s.generation AS revision, s.listing, s.pass AS number
+FROM sources s JOIN assets a ON a.id = s.asset_id
+"""
+LIST_SOURCES = f"{_SELECT_SOURCES} ORDER BY a.ticker, s.generation, s.listing"
+LIST_SOURCES_OF_COMMIT = f"{_SELECT_SOURCES} WHERE s.pass = ? ORDER BY a.ticker, s.generation"
 _SELECT_FUNDING = "SELECT a.ticker, f.settled_at, f.funding_rate"
 LIST_FUNDING = f"""
 {_SELECT_FUNDING} FROM assets a JOIN funding f ON f.asset_id = +a.id
@@ -75,6 +81,7 @@ SELECT
     WHERE pass NOT IN (SELECT number FROM passes))
   + (SELECT count(*) FROM funding WHERE pass NOT IN (SELECT number FROM passes))
   + (SELECT count(*) FROM watermarks WHERE pass NOT IN (SELECT number FROM passes))
+  + (SELECT count(*) FROM sources WHERE pass <> 0 AND pass NOT IN (SELECT number FROM passes))
 """
 LIST_CHANGES_AFTER = f"""
 {SELECT_CHANGE} FROM changes c WHERE c.created_at > :after ORDER BY c.created_at LIMIT :limit

@@ -21,6 +21,7 @@ from store.market_rows import (
     PastKey,
     Progress,
     ReadingRow,
+    SourceRow,
     Statistics,
     StoredSnapshot,
     WatermarkRow,
@@ -182,6 +183,11 @@ class MarketStore:
         rows = await self._read(statements.LIST_REVISIONS)
         return {row["ticker"]: row["revision"] for row in rows if row["revision"]}
 
+    async def sources(self) -> list[SourceRow]:
+        """Return the source of each revision that has one, by ticker and revision."""
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            return await reads.load_sources(db)
+
     async def funding(self, ticker: str | None = None, after: int = -1) -> list[FundingRow]:
         """Return settlements after a time, sorted by ticker and time."""
         rows = await self._read(statements.LIST_FUNDING, ticker=ticker, after=after)
@@ -229,16 +235,18 @@ class MarketStore:
             funding_rows = await db.execute(statements.LIST_FUNDING_OF_COMMIT, number)
             change_rows = await db.execute(statements.LIST_CHANGES_BETWEEN, *ends)
             alert_rows = await db.execute(statements.LIST_ALERTS_BETWEEN, *ends)
+            source_rows = await db.execute(statements.LIST_SOURCES_OF_COMMIT, number)
             return CommitContent(
                 bars=build_blocks(await db.execute(statements.LIST_BARS_OF_COMMIT, number)),
                 funding=[FundingRow(**row) for row in funding_rows],
                 watermarks=await reads.load_watermarks(db, number),
                 changes=[feed.parse_change(row) for row in change_rows],
                 alerts=[feed.parse_alert(row) for row in alert_rows],
+                sources=[SourceRow(*row) for row in source_rows],
             )
 
     async def count_unreferenced(self) -> int:
-        """Return how many bars, settlements and watermarks belong to no commit."""
+        """Return how many bars, settlements, watermarks and sources belong to no commit."""
         async with self._engine.begin_read(Lane.BATCH) as db:
             count: int = await fetch_value(db, statements.COUNT_UNREFERENCED)
         return count

@@ -22,9 +22,9 @@ from store.digest import (
     digest_commit,
 )
 from store.errors import StoreError
-from store.market_rows import AlertRow, Batch, ChangeRow
+from store.market_rows import AlertRow, Batch, ChangeRow, SourceRow
 from store.sql.database import Database
-from store.sql.market_reads import load_last_created_at, load_market_time
+from store.sql.market_reads import load_last_created_at, load_market_time, load_sources
 
 ROWS_PER_PRUNE = 5000
 MOVE_SOURCE_KEY = "moving_from"
@@ -59,12 +59,13 @@ async def write_batch(db: Database, batch: Batch) -> None:
     await write_clock(db, head.market_time, batch.market_time)
     assets = await _write_assets(db, batch)
     await _write_bars(db, batch, assets, number)
+    sources = await _write_sources(db, batch, assets, number)
     await _write_watermarks(db, batch, assets, number)
     await _write_feed_rows(db, batch, assets)
     await _write_readings(db, batch, assets)
     await _write_carries(db, batch, assets)
     await _write_epochs(db, batch, assets)
-    await _write_commit(db, head, batch)
+    await _write_commit(db, head, batch, sources)
 
 
 async def load_facts(db: Database) -> dict[str, str]:
@@ -173,6 +174,25 @@ async def _write_bars(db: Database, batch: Batch, assets: dict[str, int], number
     )
 
 
+async def _write_sources(
+    db: Database, batch: Batch, assets: dict[str, int], number: int
+) -> list[SourceRow]:
+    """Record the sources of the batch's bars; return those that were not recorded yet."""
+    # If a revision already has another source, the insert fails, and so does the commit.
+    stored = {(row.ticker, row.revision, row.listing) for row in await load_sources(db)}
+    new = [
+        SourceRow(block.ticker, block.revision, block.source, number)
+        for block in batch.bars
+        if block.source is not None and (block.ticker, block.revision, block.source) not in stored
+    ]
+    await db.insert(
+        "sources",
+        "asset_id, generation, listing, pass",
+        [(assets[row.ticker], *row[1:]) for row in new],
+    )
+    return new
+
+
 async def _write_watermarks(
     db: Database, batch: Batch, assets: dict[str, int], number: int
 ) -> None:
@@ -274,10 +294,14 @@ async def _write_epochs(db: Database, batch: Batch, assets: dict[str, int]) -> N
     )
 
 
-async def _write_commit(db: Database, head: _ChainHead, batch: Batch) -> None:
+async def _write_commit(
+    db: Database, head: _ChainHead, batch: Batch, sources: Sequence[SourceRow]
+) -> None:
     """Append the batch to the digest chain."""
     # A backfill batch hashes millions of bars, which would block the event loop for too long.
-    bars = await asyncio.to_thread(digest_bars, batch.bars, batch.funding, batch.watermarks)
+    bars = await asyncio.to_thread(
+        digest_bars, batch.bars, batch.funding, batch.watermarks, sources
+    )
     changes = await asyncio.to_thread(digest_changes, batch.changes)
     alerts = digest_alerts(batch.alerts)
     commit_digest = digest_commit(head.digest, batch.market_time, bars, changes, alerts)

@@ -45,6 +45,7 @@ COMMIT_CONTENT_TABLES = (
     ),
     Table("funding", "asset_id, settled_at, funding_rate, pass", "pass, asset_id, settled_at"),
     Table("watermarks", "pass, asset_id, watermark, is_late", "pass, asset_id"),
+    Table("sources", "asset_id, generation, listing, pass", "pass, asset_id, generation"),
 )
 FEED_TABLES = (
     Table(
@@ -160,7 +161,8 @@ async def move_market(source: MarketEngine, target: MarketEngine, on_progress: O
     for _, day in groupby(missing, key=lambda row: row["market_time"] // DAY_MS):
         first, *others = [row["number"] for row in day]
         last = others[-1] if others else first
-        await _move_commits(source, target, first, last)
+        # Sources that an upgrade recorded belong to no commit: their number is 0.
+        await _move_commits(source, target, 0 if first == 1 else first, last)
         on_progress(last, total)
     await _copy_numbered_table(source, target, NUMBERED_TABLES[1])
     await _replace_tables(source, target)

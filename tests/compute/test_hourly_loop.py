@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import suppress
+from contextvars import Context
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,12 +14,13 @@ from structlog.testing import capture_logs
 
 from compute import hourly_pipeline as runs_module
 from compute.bars import DAY_S, HOUR_S
-from compute.hourly_loop import HourlyLoop
+from compute.hourly_loop import HourlyLoop, log_run_failure
 from compute.sources.source import SourceError
 from compute.universe import Session
 from schemas.coverage import Coverage
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, TIMEFRAMES, Timeframe
 from store.errors import LockTakenError, StoreError
+from store.failure_log import FailureLog
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
@@ -791,3 +793,27 @@ async def test_every_bar_is_stepped_once_through_random_troubles(
     await run_loop_until(path, source, clock, march_s("00:30", day=9))
     await check_store_file(path, source, march_s("00:00", day=9))
     assert set(failures(logs)) <= {"SourceError: no answer"}
+
+
+def test_a_failed_run_is_logged_with_its_traceback_once_and_then_counted(logs: Logs):
+    reports: list[Callable[..., object]] = []
+
+    def call_later(delay: float, callback: Callable[..., object], *args: object, context: Context):
+        reports.append(callback)
+
+    failures = FailureLog(call_later)
+    for text in ("a", "a", "b", "a"):
+        try:
+            raise TypeError(text)
+        except TypeError as error:
+            log_run_failure(failures, error)
+    log_run_failure(failures, StoreError("c"))
+    for report in reports[:3]:
+        report()
+    lines = [log for log in logs if log["event"] == "run_failed"]
+    assert [line["failure"][-1] for line in lines] == ["a", "b", "c", "a"]
+    assert ["traceback" in line for line in lines] == [True, True, False, False]
+    assert "test_hourly_loop.py" in lines[0]["traceback"]
+    assert lines[3]["repeated"] == 2
+    assert lines[3]["where"].startswith("test_hourly_loop.py:")
+    logs.clear()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
 from store import digest
-from store.market_rows import BarRow, ChangeRow, FundingRow, WatermarkRow
+from store.market_rows import BarRow, ChangeRow, FundingRow, SourceRow, WatermarkRow
 from store.sql.market_store import MarketStore
 from tests.support.row_builders import (
     NOW,
@@ -44,6 +44,15 @@ def test_watermarks_end_the_bars_digest_in_the_order_of_tickers() -> None:
     expected = BAR_BYTES + b"wBTC\x00" + struct.pack(">q?", -1, False)
     expected += b"wETH\x00" + struct.pack(">q?", 7, True)
     found = digest.digest_bars(make_blocks(make_bar("BTC", 3600)), [], [late, lagging])
+    assert found == sha256(expected).digest()
+
+
+def test_sources_end_the_bars_digest_in_the_order_of_tickers() -> None:
+    late = WatermarkRow("ETH", 7, is_late=True)
+    sources = [SourceRow("ETH", 0, "okx ETH/USDT", 3), SourceRow("BTC", 12, "recorded", 3)]
+    expected = BAR_BYTES + b"wETH\x00" + struct.pack(">q?", 7, True)
+    expected += b"sBTC\x0012\x00recorded\x00" + b"sETH\x000\x00okx ETH/USDT\x00"
+    found = digest.digest_bars(make_blocks(make_bar("BTC", 3600)), [], [late], sources)
     assert found == sha256(expected).digest()
 
 
@@ -113,7 +122,8 @@ async def test_every_commit_can_be_recomputed_from_stored_rows(
     previous = digest.GENESIS
     for row in await market.commits():
         held = await market.commit_content(row.number)
-        taken_in = digest.digest_bars(held.bars, held.funding, held.watermarks)
+        assert bool(held.sources) == (row.number == 1)
+        taken_in = digest.digest_bars(held.bars, held.funding, held.watermarks, held.sources)
         assert taken_in == row.bars_digest
         assert digest.digest_changes(held.changes) == row.changes_digest
         assert digest.digest_alerts(held.alerts) == row.alerts_digest

@@ -21,7 +21,7 @@ from compute.sources.live import LiveSource
 from compute.sources.retrying_venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy
 from compute.sources.venue import Venue
 from compute.universe import Asset, Listing, Universe
-from service.config.sources import create_bar_loader, load_listings
+from service.config.sources import create_bar_loader, create_sources_loader
 from service.config.venues import choose_retry_policy, collect_symbols
 from store.market_rows import ChangeRow
 from store.sql.market_store import MarketStore
@@ -162,8 +162,9 @@ async def open_live_service(
             )
         store = await open_sqlite_market(folder / "market.db")
         opened.push_async_callback(store.close)
-        source = LiveSource(universe, venues, clock, create_bar_loader(store), history_s)
-        await source.open(await load_listings(store))
+        loaders = create_bar_loader(store), create_sources_loader(store)
+        source = LiveSource(universe, venues, clock, *loaders, history_s)
+        await source.open()
         open_pipeline = partial(HourlyPipeline.open, store, source, universe, indicators, clock)
         runs = await open_pipeline()
         yield LiveService(source, runs, open_pipeline, store, clock, waits, clients)

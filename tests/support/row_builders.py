@@ -42,6 +42,7 @@ TABLES = (
     "funding",
     "passes",
     "readings",
+    "sources",
     "watermarks",
 )
 
@@ -50,7 +51,7 @@ def make_bar(ticker: str = "BTC", open_time: int = 0, timeframe: Timeframe = "1h
     return BarRow(ticker, timeframe, open_time, 1.5, 2.5, 0.1 + 0.2, 2.25, 1e6)
 
 
-def make_blocks(*rows: BarRow, revision: int = 0) -> list[BarBlock]:
+def make_blocks(*rows: BarRow, revision: int = 0, source: str | None = None) -> list[BarBlock]:
     """Return blocks of consecutive rows with the same ticker and timeframe."""
     return [
         BarBlock(
@@ -59,6 +60,7 @@ def make_blocks(*rows: BarRow, revision: int = 0) -> list[BarBlock]:
             np.array([row.open_time for row in own], dtype=np.int64),
             np.array([row[3:] for row in own], dtype=np.float64),
             revision,
+            source,
         )
         for (ticker, timeframe), group in groupby(rows, key=lambda row: row[:2])
         for own in [list(group)]
@@ -120,7 +122,9 @@ def make_full_batch(market_time: int = NOW, *, step: int = 0) -> Batch:
     """Return a batch that writes to every table; each `step` has its own rows."""
     return make_batch(
         market_time,
-        bars=make_blocks(make_bar("ETH", 3600 * step), make_bar("BTC", 3600 * step)),
+        bars=make_blocks(
+            make_bar("ETH", 3600 * step), make_bar("BTC", 3600 * step), source="recorded"
+        ),
         funding=[FundingRow("BTC", 3600 * step, -0.0001)],
         changes=[
             make_change(NOW + 10 * step),

@@ -218,7 +218,7 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "an extra bar": (EXTRA.format(at=START - HOUR_S, number=1), "bars: commit 1 does not hold"),
     "an extra bar of no commit": (
         EXTRA.format(at=LATER + 90 * DAY_S, number=999),
-        "bars: 1 bars or settlements belong to no commit",
+        "bars: 1 bars, settlements or sources belong to no commit",
     ),
     "a funding rate": (
         f"UPDATE funding SET funding_rate = 0.5 WHERE settled_at > {LATER + DAY_S}",
@@ -228,6 +228,19 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "an extra settlement of no commit": (
         f"INSERT INTO funding VALUES ({BTC}, {START - 1}, 0.1, 0)",
         "belong to no commit",
+    ),
+    "a source": ("UPDATE sources SET listing = 'okx BTC/USDT'", "bars: commit 1 does not hold"),
+    "a missing source": (
+        f"DELETE FROM sources WHERE asset_id = {BTC}",
+        "sources: revision 0 of BTC has no source",
+    ),
+    "a second source": (
+        f"INSERT INTO sources VALUES ({BTC}, 0, 'simulated', 0)",
+        "sources: revision 0 of BTC has bars of two sources: recorded, simulated",
+    ),
+    "a source without bars": (
+        f"INSERT INTO sources VALUES ({BTC}, 1, 'simulated', 0)",
+        "sources: revision 1 of BTC has a source but no bars",
     ),
     "a reading": (
         f"UPDATE readings SET reading = (reading + 2) % 3 - 1 WHERE {CARRY}",

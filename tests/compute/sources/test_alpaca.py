@@ -286,6 +286,11 @@ async def test_a_refused_key_is_permanent_and_names_the_settings(
     assert SETTING_NAMES in error.reason
 
 
+async def test_a_403_without_a_message_is_no_refusal_of_the_key(alpaca: AlpacaDouble):
+    error = await failure(alpaca, Failure(status=403))
+    assert (error.reason, error.is_permanent) == ("alpaca answered HTTP 403", False)
+
+
 async def test_a_wrong_key_is_refused_and_not_quoted(alpaca: AlpacaDouble):
     error = await failure(alpaca, key_id="PKWRONG", secret_key="not/the/one")
     assert error.is_permanent

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compute.bars import DAY_S, HOUR_S
-from compute.sources.ccxt_venue import CcxtVenue
+from compute.sources.ccxt_venue import REFUSED_AFTER_MS, CcxtVenue
 from compute.sources.venue import UnknownSymbolError, VenueError
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.round_number_market import HOUR, make_bar, make_market
@@ -247,13 +247,48 @@ async def test_the_requested_wait_is_reported(double: VenuesDouble, opened: Open
         assert error.retry_after_s == wait_s
 
 
-@pytest.mark.parametrize("name", ["binance", "bybit"])
-async def test_a_venue_that_refuses_the_country_refuses_for_good(
-    double: VenuesDouble, opened: Open, name: str
+async def test_a_status_or_code_for_a_restricted_location_is_a_refusal(
+    double: VenuesDouble, opened: Open
 ) -> None:
-    double.get_venue(name).add_listing(SYMBOLS[name][0], make_market())
-    double.get_venue(name).add_failure("restricted", times=None)
-    assert (await refusal(opened(name).fetch_symbols())).is_permanent
+    double.get_venue("binance").add_failure("restricted", times=None)
+    assert (await refusal(opened("binance").fetch_symbols())).is_permanent
+    double.get_venue("bybit").add_failure("non_compliant", times=None)
+    assert (await refusal(opened("bybit").fetch_symbols())).is_permanent
+
+
+async def test_a_page_with_403_is_a_refusal_once_it_was_the_only_answer_for_three_hours(
+    double: VenuesDouble, opened: Open, clock: ManualClock
+) -> None:
+    bybit, client = double.get_venue("bybit"), opened("bybit")
+
+    async def is_refused() -> bool:
+        return (await refusal(client.fetch_time_ms())).is_permanent
+
+    bybit.add_failure("restricted", times=None)
+    assert not await is_refused()
+    clock.now += REFUSED_AFTER_MS - 1
+    assert not await is_refused()
+    clock.now += 1
+    assert await is_refused()
+    double.clear_failures()
+    await client.fetch_time_ms()
+    bybit.add_failure("restricted", times=None)
+    assert not await is_refused()
+    clock.now += REFUSED_AFTER_MS
+    bybit.clear_failures()
+    bybit.add_failure("unavailable", times=None)
+    assert not await is_refused()
+
+
+@pytest.mark.parametrize("name", ["bybit", "kucoin"])
+async def test_a_403_of_the_venue_itself_is_a_limit_however_long_it_lasts(
+    double: VenuesDouble, opened: Open, clock: ManualClock, name: str
+) -> None:
+    double.get_venue(name).add_failure("banned", times=None)
+    client = opened(name)
+    for _ in range(2):
+        assert not (await refusal(client.fetch_time_ms())).is_permanent
+        clock.now += REFUSED_AFTER_MS
 
 
 async def test_a_request_that_hangs_times_out(

@@ -469,7 +469,9 @@ async def test_an_asset_with_a_renamed_symbol_is_late_until_the_universe_names_i
         await one.run_hour(NEXT + HOUR_S, after_s=905)
         assert one.runs.late_tickers == ()
         assert await one.load_closes("ETH") == [NEXT, NEXT + HOUR_S]
-        assert (await one.store.revisions()).get("ETH", 0) == 0
+        sources = [row.listing for row in await one.store.sources() if row.ticker == "ETH"]
+        former, renamed = "binance ETH/USDT", "binance ETHER/USDT"
+        assert sources == ([former, renamed] if is_corrected else [former])
         report = await (await Audit.open(one.store, universe, INDICATORS)).run()
     assert report.findings == []
 

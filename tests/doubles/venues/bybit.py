@@ -40,6 +40,7 @@ class Bybit:
         "rate_limited": (200, _wrap({}, 0, 10006, "Too many visits!")),
         "banned": (403, _wrap({}, 0, 10018, "Exceeded the IP Rate Limit.")),
         "restricted": (403, _CLOUDFRONT),
+        "non_compliant": (200, _wrap({}, 0, 10024, "Compliance rules triggered")),
     }
 
     def to_key(self, symbol: Symbol) -> str:

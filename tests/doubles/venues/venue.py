@@ -16,7 +16,14 @@ from schemas.clock import Clock
 from tests.doubles.venues.market import EVER, Market
 
 FailureKind = Literal[
-    "rate_limited", "banned", "restricted", "unavailable", "truncated", "dropped", "hanging"
+    "rate_limited",
+    "banned",
+    "restricted",
+    "non_compliant",
+    "unavailable",
+    "truncated",
+    "dropped",
+    "hanging",
 ]
 RANDOM_FAILURES: tuple[FailureKind, ...] = ("unavailable", "rate_limited", "truncated", "dropped")
 Answer = tuple[int, Any]

@@ -167,7 +167,8 @@ async def test_an_asset_without_a_fresh_bar_is_named_with_the_reason(examined, d
     _, checks = await examined()
     late = dict([reversed(finding) for finding in checks["bars"]])
     assert late["2 of 4 have a fresh bar"] == "ok"
-    (text,) = [text for text, grade in late.items() if grade == "warn"]
+    history, text = [text for text, grade in late.items() if grade == "warn"]
+    assert history.endswith("the history of 1 was not checked, okx answered HTTP 403 (OKB)")
     assert "ETH: the venue has no newer bar yet" in text
     assert "OKB: okx answered HTTP 403" in text
 
@@ -179,9 +180,27 @@ async def test_a_venue_that_is_down_gets_no_requests_for_bars(examined, double):
     _, checks = await examined(only_okb)
     assert checks["venue"][0][1].startswith("okx is not responding")
     assert checks["clock"][0][0] == "warn"
-    assert [grade for grade, _ in checks["bars"]] == ["warn", "ok", "warn"]
-    assert "OKB: okx answered HTTP 503" in checks["bars"][2][1]
+    assert checks["bars"] == [
+        ("warn", "the history of 1 was not checked, okx answered HTTP 503 (OKB)"),
+        ("warn", "0 of 1 have a fresh bar"),
+        ("warn", "1 have no fresh bar (OKB: okx answered HTTP 503)"),
+    ]
     assert double.get_venue("okx").count_requests("candles") == 0
+
+
+async def test_a_history_whose_request_failed_is_not_called_complete(examined, double):
+    double.get_venue("binance").add_failure("unavailable", path="klines", times=None)
+    _, checks = await examined()
+    history, fresh, *_ = checks["bars"]
+    assert history[0] == "warn"
+    assert history[1].startswith("1 of 1 have history for readings of 1d; the history of ")
+    assert "not checked, binance answered HTTP 503 (BTC, ETH, XAU)" in history[1]
+    assert fresh == ("ok", "1 of 4 have a fresh bar")
+    double.get_venue("okx").add_failure("unavailable", path="candles", times=None)
+    _, checks = await examined()
+    assert [grade for grade, _ in checks["bars"][:2]] == ["warn", "warn"]
+    assert "have history" not in checks["bars"][0][1]
+    assert checks["bars"][1][1] == "0 of 4 have a fresh bar"
 
 
 @pytest.mark.prove

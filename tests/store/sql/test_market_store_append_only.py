@@ -27,6 +27,7 @@ MOVED = {
     "epochs": "reason = 'other'",
     "funding": "funding_rate = {of}funding_rate + 1",
     "passes": "digest = {of}bars_digest",
+    "sources": "listing = 'other'",
     "watermarks": "is_late = 0",
 }
 ATTACKS = (

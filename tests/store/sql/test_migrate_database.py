@@ -28,6 +28,7 @@ from tests.support.store_homes import (
     make_postgres_home,
     make_sqlite_home,
     open_and_close,
+    run_sql,
 )
 
 pytestmark = pytest.mark.clause("postgres")
@@ -71,6 +72,8 @@ async def fill(home: StoreHome) -> None:
         await market.publish_coverage(make_coverage(NOW))
         for step in range(PASSES):
             await market.commit(make_full_batch(NOW + step * DAY_MS, step=step))
+    # As an upgrade records it.
+    await run_sql(home, "INSERT INTO sources VALUES (1, 1, 'okx BTC/USDT', 0)")
     async with open_and_close(home.open_access()) as access:
         await access.create_claim(CLAIM)
         await access.redeem_claim(CLAIM, MEMBER, BOUGHT, NOW, key_salt=bytes(32))
