@@ -5,7 +5,7 @@ Times are epoch seconds UTC.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from math import fsum
+from math import fsum, isfinite
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -16,6 +16,12 @@ Prices = NDArray[np.float64]
 HOUR_S = 3600
 DAY_S = 86_400
 FUNDING_DAYS = 365
+# Bounds of plausible numbers, far beyond any market's. Inside them, no indicator overflows, even
+# if it squares a sum of prices or divides one bar's number by another's.
+MIN_VALUE, MAX_PRICE, MAX_VOLUME, MAX_RATE = 1e-15, 1e15, 1e18, 1.0
+MAX_TIME_S = 253_402_300_799  # the end of the year 9999
+# Clients of venues give this time to a row whose own cannot be read.
+NO_TIME = -1
 # Daily bars once had Sunday's hours in a bar of their own. This is added to the versions of what
 # steps the present ones, so that carries of the old ones are rebuilt and their rows not recomputed.
 SUNDAYS_JOINED_VERSION = 100
@@ -161,6 +167,7 @@ def validate_bars(
 ) -> tuple[list[RawBar], list[tuple[RawBar, str]]]:
     """Sort bars by open time; return the accepted ones, and the rejected ones with a reason.
 
+    Sources turn what is not a number into NaN, and a time that cannot be read into NO_TIME.
     `after` is the open time of the last bar that was accepted earlier.
     """
     accepted: list[RawBar] = []
@@ -174,16 +181,34 @@ def validate_bars(
     return accepted, rejected
 
 
+def find_settlement_fault(settled_at: int, rate: float) -> str | None:
+    """Return why a settlement cannot be used, None if it can."""
+    if not 0 <= settled_at <= MAX_TIME_S:
+        return "a time is out of range"
+    if not isfinite(rate):
+        return "a rate is NaN or infinite"
+    return "a rate is above 100 % of the position" if abs(rate) > MAX_RATE else None
+
+
 def _find_fault(row: RawBar) -> str | None:
-    if not np.isfinite(row[1:]).all():
+    prices = row[1:5]
+    if not 0 <= row.open_time <= MAX_TIME_S:
+        return "a time is out of range"
+    if not all(map(isfinite, row[1:])):
         return "a number is NaN or infinite"
-    if min(row.open, row.high, row.low, row.close) <= 0:
+    if min(prices) <= 0:
         return "a price is not above 0"
+    if min(prices) < MIN_VALUE or max(prices) > MAX_PRICE:
+        return f"a price is outside {MIN_VALUE:g} to {MAX_PRICE:g}"
     if row.high < row.low:
         return "high is below low"
     if not row.low <= row.close <= row.high:
         return "close is outside low to high"
-    return "volume is negative" if row.volume < 0 else None
+    if row.volume < 0:
+        return "volume is negative"
+    if row.volume and not MIN_VALUE <= row.volume <= MAX_VOLUME:
+        return f"volume is outside {MIN_VALUE:g} to {MAX_VOLUME:g}"
+    return None
 
 
 def _find_spacing_fault(row: RawBar, after: int | None, period_s: int) -> str | None:

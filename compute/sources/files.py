@@ -10,7 +10,16 @@ from typing import TypeVar
 import numpy as np
 import structlog
 
-from compute.bars import HOUR_S, NO_FUNDING, Funding, RawBar, Series, validate_bars
+from compute.bars import (
+    HOUR_S,
+    MAX_TIME_S,
+    NO_FUNDING,
+    Funding,
+    RawBar,
+    Series,
+    find_settlement_fault,
+    validate_bars,
+)
 from compute.sources.source import FetchResult, SourceError
 from compute.universe import Universe
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe
@@ -19,7 +28,6 @@ BARS_HEADER = ["ts", "open", "high", "low", "close", "volume"]
 FUNDING_HEADER = ["ts", "funding_rate"]
 _NAME = re.compile(r"(?P<ticker>.+)_(?P<what>1h|1d|funding)\.csv")
 _INTEGER = re.compile(r"-?\d{1,12}")
-_MAX_TIME_S = 253_402_300_799
 Row = TypeVar("Row")
 
 
@@ -125,8 +133,8 @@ class FilesSource:
         rates: dict[int, float] = {}
         read = _read_rows(path, FUNDING_HEADER, lambda c: (_parse_time(c[0]), _parse_number(c[1])))
         for settled_at, rate in sorted(read, key=lambda row: row[0]):
-            if not np.isfinite(rate):
-                self._log_rejected_row(path, settled_at, "a rate is NaN or infinite")
+            if fault := find_settlement_fault(settled_at, rate):
+                self._log_rejected_row(path, settled_at, fault)
             elif settled_at in rates:
                 self._log_rejected_row(path, settled_at, "settlement time is repeated")
             else:
@@ -168,7 +176,7 @@ def _parse_bar(cells: list[str]) -> RawBar:
 
 
 def _parse_time(cell: str) -> int:
-    if not _INTEGER.fullmatch(cell) or not 0 <= int(cell) <= _MAX_TIME_S:
+    if not _INTEGER.fullmatch(cell) or not 0 <= int(cell) <= MAX_TIME_S:
         raise ValueError(f"{cell[:40]!r} is not a time in epoch seconds")
     return int(cell)
 

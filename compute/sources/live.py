@@ -4,10 +4,9 @@ If a venue fails, its assets become late, with a reason; no bar is ever made up 
 """
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from math import isfinite
 from statistics import median
 from typing import Final
 
@@ -22,6 +21,7 @@ from compute.bars import (
     Funding,
     RawBar,
     Series,
+    find_settlement_fault,
     resample_bars,
     validate_bars,
 )
@@ -84,6 +84,7 @@ class LiveSource:
         self._previous_listings: Final[dict[str, Listing]] = {}
         self._funding_cache: Final[dict[str, tuple[int, int, Funding]]] = {}
         self._refused_opens: Final = defaultdict[str, set[int]](set)
+        self._logged_rejections: Final = set[tuple[str, str, str]]()
         self.late_reasons: Final[dict[str, str]] = {}
 
     async def open(self, stored_listings: Mapping[str, str]) -> None:
@@ -274,11 +275,16 @@ class LiveSource:
     def _clean_bars(self, ticker: str, rows: Sequence[RawBar], period_s: int) -> Series:
         """Return the valid bars in order."""
         accepted_rows, rejected_rows = validate_bars(rows, period_s)
-        if rejected_rows:
-            log.warning(
-                "bars_rejected", ticker=ticker, bars=len(rejected_rows), reason=rejected_rows[0][1]
-            )
+        self._log_rejected_rows("bars_rejected", ticker, [reason for _, reason in rejected_rows])
         return Series.from_rows(accepted_rows, period_s)
+
+    def _log_rejected_rows(self, event: str, ticker: str, reasons: Iterable[str]) -> None:
+        """Log why rows of a venue were rejected: once per asset and reason, with their number."""
+        for reason, count in Counter(reasons).items():
+            if (event, ticker, reason) not in self._logged_rejections:
+                self._logged_rejections.add((event, ticker, reason))
+                at = self.get_listing(ticker)
+                log.warning(event, ticker=ticker, at=at, rows=count, reason=reason)
 
     async def _fetch_funding(self, ticker: str, after: int, until: int) -> Funding:
         """Return the settlements of the asset's perpetual in (after, until], if it has one."""
@@ -290,21 +296,25 @@ class LiveSource:
         cached = self._funding_cache.get(ticker)
         if cached is None or not cached[0] <= after < until <= cached[1]:
             now = self._clock() // 1000
-            funding = await self._fetch_settlements(self._get_venue(ticker), perpetual, after, now)
+            funding = await self._fetch_settlements(ticker, perpetual, after, now)
             cached = self._funding_cache[ticker] = after, now, funding
         return cached[2].select_between(after, until)
 
     async def _fetch_settlements(
-        self, venue: Venue, perpetual: str, after: int, until: int
+        self, ticker: str, perpetual: str, after: int, until: int
     ) -> Funding:
+        """Return the usable settlements of a perpetual in (after, until], in order."""
         try:
-            settlements = await venue.fetch_funding(perpetual, after, until)
+            settlements = await self._get_venue(ticker).fetch_funding(perpetual, after, until)
         # The perpetual was delisted; the asset's own bars go on.
         except UnknownSymbolError:
             return NO_FUNDING
-        return Funding.from_pairs(
-            sorted({at: rate for at, rate in settlements if isfinite(rate)}.items())
-        )
+        faults = [find_settlement_fault(*settlement) for settlement in settlements]
+        self._log_rejected_rows("settlements_rejected", ticker, filter(None, faults))
+        usable = {
+            at: rate for (at, rate), fault in zip(settlements, faults, strict=True) if not fault
+        }
+        return Funding.from_pairs(sorted(usable.items()))
 
     def _find_watermark(self, ticker: str, bars: Series, after: int, until: int) -> int:
         """Return the newest close, or a later time if the session is closed and complete."""
