@@ -7,7 +7,6 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from statistics import median
 from typing import Final
 
 import numpy as np
@@ -32,6 +31,7 @@ from compute.sessions import (
     list_expected_bars,
     opens_off_hour,
 )
+from compute.sources.clocks import compute_lag_s, describe_clock, judge_clocks
 from compute.sources.history_diff import (
     CUT_REASON,
     MAX_COMPARED_BARS,
@@ -47,8 +47,6 @@ from schemas.clock import Clock
 from schemas.vocabulary import SourceKind, Timeframe, format_instant
 
 HISTORY_S: Final = 330 * DAY_S
-# A clock that is ahead lets bars in that are still forming, so computing stops beyond this skew.
-MAX_SKEW_MS: Final = 30_000
 _NO_NEWER_BAR: Final = "the venue has no newer bar yet"
 
 log = structlog.get_logger("source")
@@ -85,6 +83,7 @@ class LiveSource:
         self._funding_cache: Final[dict[str, tuple[int, int, Funding]]] = {}
         self._refused_opens: Final = defaultdict[str, set[int]](set)
         self._logged_rejections: Final = set[tuple[str, str, str]]()
+        self._wrong_skews_ms: dict[str, float] = {}
         self.late_reasons: Final[dict[str, str]] = {}
 
     async def open(self, stored_listings: Mapping[str, str]) -> None:
@@ -144,26 +143,24 @@ class LiveSource:
         """Return the last close of the asset's session by an instant."""
         return find_last_close(self._assets[ticker].session, at)
 
-    async def measure_skew_ms(self) -> float | None:
-        """Return how far this machine's clock is ahead of the venues', None if none answers."""
-        # The median, so that a single venue whose clock is wrong does not stop computing.
-        measurements = await asyncio.gather(
-            *map(self._measure_venue_skew_ms, self._venues.values())
-        )
-        skews = [skew for skew in measurements if skew is not None]
-        return median(skews) if skews else None
+    async def measure_skews_ms(self) -> dict[str, float]:
+        """Return how far this machine's clock is ahead of that of each venue that answers."""
+        skews = await asyncio.gather(*map(self._measure_venue_skew_ms, self._venues.values()))
+        found = zip(self._venues, skews, strict=True)
+        return {name: skew for name, skew in found if skew is not None}
 
     async def check_ready(self) -> None:
-        """Raise NotReadyError if no venue answers or this machine's clock is wrong."""
-        skew = await self.measure_skew_ms()
-        if skew is None:
-            raise NotReadyError("no venue answers: check that this machine is online")
-        if abs(skew) > MAX_SKEW_MS:
-            raise NotReadyError(
-                f"the clock of this machine is {abs(skew) / 1000:.0f} s "
-                f"{'ahead of' if skew > 0 else 'behind'} that of the venues: correct it (NTP); "
-                "nothing is computed until then"
-            )
+        """Raise NotReadyError if no venue answers or this machine's clock may be wrong."""
+        skews_ms = await self.measure_skews_ms()
+        verdict = judge_clocks(skews_ms)
+        if verdict.problem is not None:
+            raise NotReadyError(verdict.problem)
+        for name in verdict.wrong_skews_ms.keys() - self._wrong_skews_ms.keys():
+            reason = describe_clock(name, verdict.wrong_skews_ms[name])
+            log.warning("venue_clock_wrong", venue=name, reason=reason)
+        # A clock that was wrong counts as wrong until the venue reports a right time.
+        silent = {n: skew for n, skew in self._wrong_skews_ms.items() if n not in skews_ms}
+        self._wrong_skews_ms = silent | dict(verdict.wrong_skews_ms)
 
     async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
         """Return the asset's new bars and settlements in (after, until].
@@ -172,9 +169,14 @@ class LiveSource:
         """
         venue, session = self._get_venue(ticker), self._assets[ticker].session
         begin = max(after, self._begins_at)
-        end = min(until, self._clock() // 1000 - venue.delay_s)
+        # At a venue whose clock is behind, a bar still forms after its close by this machine's.
+        skew_ms = self._wrong_skews_ms.get(venue.name, 0)
+        lag_s = compute_lag_s(skew_ms)
+        end = min(until, self._clock() // 1000 - venue.delay_s - lag_s)
         is_recut = await self._cut_check.is_outdated(ticker, session)
         if find_last_close(session, end) <= begin and not is_recut:
+            if lag_s and find_last_close(session, end + lag_s) > begin:
+                self._record_late_reason(ticker, describe_clock(venue.name, skew_ms))
             return FetchResult(
                 NO_BARS, NO_FUNDING, max(after, find_session_watermark(session, end))
             )
