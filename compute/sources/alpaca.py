@@ -28,7 +28,7 @@ from schemas.vocabulary import format_instant
 DATA_ADDRESS = "https://data.alpaca.markets"
 TRADING_ADDRESS = "https://paper-api.alpaca.markets"
 SETTING_NAMES = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
-TIMEOUT_S = 30.0
+TIMEOUT_S = 10.0
 SPACING_S = 60 / 200  # the free plan allows 200 requests per minute
 MAX_SYMBOLS, MAX_BARS = 100, 10_000
 WITHHELD_S = 900  # the free plan withholds the newest 15 minutes
