@@ -14,6 +14,7 @@ import ccxt.async_support as ccxt
 import httpx2
 
 from compute.bars import DAY_S, HOUR_S, NO_TIME, RawBar
+from compute.sources.market_list import drop_odd_entries
 from compute.sources.venue import (
     UnknownSymbolError,
     VenueError,
@@ -222,7 +223,7 @@ class CcxtVenue:
             if self._listed_at is not None and 0 <= self._clock() - self._listed_at < max_age_ms:
                 return
             try:
-                markets = await self._await_response(self._exchange.load_markets(reload=True))
+                markets = await self._await_response(self._load_markets())
             except VenueError:
                 if self._listed_at is None:
                     raise
@@ -243,6 +244,21 @@ class CcxtVenue:
             with suppress(OSError):  # without the file, the next start fetches the list again
                 self._cache_path.parent.mkdir(parents=True, exist_ok=True)
                 self._cache_path.write_text(json.dumps(cached))
+
+    async def _load_markets(self) -> Any:
+        """Fetch the list; if ccxt cannot parse it, fetch it without the entries at fault."""
+        exchange = self._exchange
+        try:
+            return await exchange.load_markets(reload=True)
+        except ccxt.BaseError:
+            raise
+        except Exception:
+            parse_json = exchange.on_json_response
+            exchange.on_json_response = lambda body: drop_odd_entries(parse_json(body))
+            try:
+                return await exchange.load_markets(reload=True)
+            finally:
+                exchange.on_json_response = parse_json
 
     def _load_cached_markets(self) -> None:
         # Any failure: a file that cannot be used, perhaps of another version, counts as none.

@@ -29,7 +29,7 @@ class RetryPolicy(NamedTuple):
 
     A call whose tries have taken `max_call_s`, without the waits between them, is not retried. It
     is given up after twice that, and as long again for each page: the first part leaves room for
-    the venue's pace, by which requests of other calls go before it. A venue's clock gets half.
+    the venue's pace, by which requests of other calls go before it.
     """
 
     max_concurrent_calls: int = 8
@@ -113,7 +113,7 @@ class RetryingVenue:
         """Return the venue's own time, epoch ms; never retried, so that callers wait briefly."""
         async with self._call_slots:
             await self._wait_as_requested()
-            return await self._call_once(self._venue.fetch_time_ms, self._policy.max_call_s / 2)
+            return await self._call_once(self._venue.fetch_time_ms, self._policy.max_call_s)
 
     async def close(self) -> None:
         """Close the venue's connections."""

@@ -327,15 +327,13 @@ async def test_a_call_that_failed_slowly_is_not_retried_and_one_that_failed_fast
         assert len(venue.requests) == tries
 
 
-async def test_the_deadline_grows_with_the_window_and_a_clock_gets_half(
-    limited: RetryingVenue, limits: Limits
-) -> None:
+async def test_the_deadline_grows_with_the_window(limited: RetryingVenue, limits: Limits) -> None:
     await limited.fetch_bars("X", 0, 3600, 3600)
     await limited.fetch_bars("X", 0, 960 * 3600, 3600)
     await limited.fetch_funding("X", 0, 7920 * 3600)
     await limited.fetch_time_ms()
     await limited.fetch_symbols()
-    assert limits.given == pytest.approx([20.1, 116, 812, 5, 70])
+    assert limits.given == pytest.approx([20.1, 116, 812, 10, 70])
 
 
 async def test_symbols_that_hang_leave_the_places_of_a_later_round_to_the_others(
