@@ -15,13 +15,20 @@ from urllib.parse import quote
 import httpx2
 
 from compute.bars import HOUR_S, RawBar
-from compute.sources.venue import UnknownSymbolError, VenueError
+from compute.sources.venue import (
+    UnknownSymbolError,
+    VenueError,
+    raises_venue_errors,
+    read_number,
+    read_time_ms,
+    read_time_s,
+)
 from schemas.vocabulary import format_instant
 
 DATA_ADDRESS = "https://data.alpaca.markets"
 TRADING_ADDRESS = "https://paper-api.alpaca.markets"
 SETTING_NAMES = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
-TIMEOUT_S = 30.0
+TIMEOUT_S = 10.0
 SPACING_S = 60 / 200  # the free plan allows 200 requests per minute
 MAX_SYMBOLS, MAX_BARS = 100, 10_000
 WITHHELD_S = 900  # the free plan withholds the newest 15 minutes
@@ -93,12 +100,14 @@ class AlpacaVenue:
         self._requests: Final = set[_BarsRequest]()
         self.delay_s = WITHHELD_S
 
+    @raises_venue_errors
     async def fetch_symbols(self) -> frozenset[str]:
         """Return the symbols of all active US equities, and set `delay_s` by the key's plan."""
         await self._detect_delay()
         params = {"status": "active", "asset_class": "us_equity"}
         return await self._get_json(f"{self._trading}/v2/assets", params, _parse_symbols)
 
+    @raises_venue_errors
     async def fetch_bars(
         self, symbol: str, after: int, until: int, period_s: int
     ) -> Sequence[RawBar]:
@@ -118,10 +127,12 @@ class AlpacaVenue:
         """Return nothing: equities settle no funding."""
         return []
 
+    @raises_venue_errors
     async def fetch_time_ms(self) -> int:
         """Return the time of the trading API, epoch ms."""
         return await self._get_json(f"{self._trading}/v2/clock", {}, _parse_clock)
 
+    @raises_venue_errors
     async def close(self) -> None:
         """Close all connections; idempotent."""
         await self._http.aclose()
@@ -203,6 +214,7 @@ class AlpacaVenue:
         except VenueError as error:
             return isinstance(error, _StatusError) and error.status == 404
 
+    @raises_venue_errors
     async def _get_json(
         self, address: str, params: Mapping[str, str], parse: Callable[[Any], Parsed]
     ) -> Parsed:
@@ -224,7 +236,7 @@ class AlpacaVenue:
             raise _build_error(response)
         try:
             return parse(response.json())
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        except Exception:
             raise VenueError("alpaca's answer does not match its documentation") from None
 
 
@@ -243,22 +255,41 @@ def _assign_error(batch: Sequence[_BarsRequest], error: VenueError) -> None:
 
 
 def _parse_symbols(assets: Any) -> frozenset[str]:
-    return frozenset(asset["symbol"] for asset in assets)
+    if not isinstance(assets, list):
+        raise TypeError("assets are not in a list")
+    symbols = (asset.get("symbol") for asset in assets if isinstance(asset, dict))
+    return frozenset(symbol for symbol in symbols if isinstance(symbol, str))
 
 
 def _parse_clock(clock: Any) -> int:
-    return int(datetime.fromisoformat(clock["timestamp"]).timestamp() * 1000)
+    time_ms = read_time_ms(_parse_time_ms(clock["timestamp"]))
+    if time_ms is None:
+        raise ValueError("the time is not plausible")
+    return time_ms
 
 
 def _parse_page(response: Any) -> tuple[list[tuple[str, RawBar]], str | None]:
-    bars = response["bars"] or {}
-    parsed = [(symbol, _parse_bar(row)) for symbol, rows in bars.items() for row in rows]
-    return parsed, response["next_page_token"]
+    bars, token = response["bars"] or {}, response["next_page_token"]
+    if not isinstance(token, str | None):
+        raise TypeError("the token is no text")
+    # If a symbol's rows are no list, they count as one bad row of that symbol.
+    rows_by_symbol = {s: rows if isinstance(rows, list) else [rows] for s, rows in bars.items()}
+    return [(s, _parse_bar(row)) for s, rows in rows_by_symbol.items() for row in rows], token
 
 
 def _parse_bar(row: Any) -> RawBar:
-    opened = int(datetime.fromisoformat(row["t"]).timestamp())
-    return RawBar(opened, *(float(row[name]) for name in "ohlcv"))
+    cells = row if isinstance(row, dict) else {}
+    opened = read_time_s(_parse_time_ms(cells.get("t")))
+    return RawBar(opened, *(read_number(cells.get(name)) for name in "ohlcv"))
+
+
+def _parse_time_ms(text: Any) -> float | None:
+    """Return a time with its zone as epoch ms, None if it cannot be read."""
+    try:
+        at = datetime.fromisoformat(text)
+        return None if at.tzinfo is None else at.timestamp() * 1000
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _build_error(response: httpx2.Response) -> _StatusError:
@@ -278,7 +309,7 @@ def _build_error(response: httpx2.Response) -> _StatusError:
 def _parse_message(response: httpx2.Response) -> str:
     try:
         return str(response.json()["message"])
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, RecursionError, TypeError, ValueError):
         return ""
 
 

@@ -13,8 +13,17 @@ import aiohttp
 import ccxt.async_support as ccxt
 import httpx2
 
-from compute.bars import DAY_S, HOUR_S, RawBar
-from compute.sources.venue import UnknownSymbolError, VenueError
+from compute.bars import DAY_S, HOUR_S, NO_TIME, RawBar
+from compute.sources.market_list import drop_odd_entries
+from compute.sources.venue import (
+    UnknownSymbolError,
+    VenueError,
+    build_unreadable_error,
+    raises_venue_errors,
+    read_number,
+    read_time_ms,
+    read_time_s,
+)
 from schemas.clock import Clock
 
 DAY_MS: Final = 1000 * DAY_S
@@ -35,8 +44,9 @@ _EXCHANGE_OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 # Rows per request, if ccxt's figure is unsafe or missing. OKX drops the oldest rows without notice
 # if a request exceeds a page. KuCoin allows 1,500, but does not say whether a window includes its
-# end; if it does, the oldest bar would be lost. For settlements ccxt has no figures.
-_MAX_BARS: Final = {"kucoin": 1000, "okx": 100}
+# end; if it does, the oldest bar would be lost. Kraken returns its newest 720 for every request, so
+# one must do. For settlements ccxt has no figures.
+_MAX_BARS: Final = {"kraken": 100_000, "kucoin": 1000, "okx": 100}
 _MAX_SETTLEMENTS: Final = {
     "binance": 1000,
     "bybit": 200,
@@ -110,6 +120,7 @@ class CcxtVenue:
         self._session: Final = aiohttp.ClientSession(trust_env=True)
         self._exchange: Final = self._create_exchange(api_base, timeout_s, is_paced)
 
+    @raises_venue_errors
     async def fetch_symbols(self) -> frozenset[str]:
         """Return those of the given symbols that the venue lists and trades."""
         await self._refresh_markets(DAY_MS)
@@ -118,8 +129,9 @@ class CcxtVenue:
     def _list_active_symbols(self) -> frozenset[str]:
         markets = self._exchange.markets
         # `active` is None at venues that do not report it.
-        return frozenset(symbol for symbol in markets if markets[symbol]["active"] is not False)
+        return frozenset(symbol for symbol in markets if markets[symbol].get("active") is not False)
 
+    @raises_venue_errors
     async def fetch_bars(
         self, symbol: str, after: int, until: int, period_s: int
     ) -> Sequence[RawBar]:
@@ -140,13 +152,15 @@ class CcxtVenue:
                 ),
                 symbol,
             )
-            page = [_parse_bar(row) for row in rows]
+            page = [_read_bar(row) for row in rows]
             found += page
-            # A page without newer bars is a gap of the venue's: the next one begins after it.
-            newest = max((bar.open_time for bar in page), default=-1)
-            begin = newest + period_s if newest >= begin else end
+            # A page without newer bars is a gap of the venue's: the next one begins after it. A
+            # row from after the page, which may be a wrong one, must not end the reading.
+            newest = max((bar.open_time for bar in page if bar.open_time <= end), default=NO_TIME)
+            begin = (newest // period_s + 1) * period_s if newest >= begin else end
         return found
 
+    @raises_venue_errors
     async def fetch_funding(
         self, symbol: str, after: int, until: int
     ) -> Sequence[tuple[int, float]]:
@@ -161,10 +175,15 @@ class CcxtVenue:
             found += await self._fetch_settlements(symbol, begin, end, page_rows)
         return found
 
+    @raises_venue_errors
     async def fetch_time_ms(self) -> int:
         """Return the venue's own time, epoch ms."""
-        return int(await self._await_response(self._exchange.fetch_time()))
+        time_ms = read_time_ms(await self._await_response(self._exchange.fetch_time()))
+        if time_ms is None:
+            raise VenueError(f"{self.name} reported no plausible time")
+        return time_ms
 
+    @raises_venue_errors
     async def close(self) -> None:
         """Close all connections."""
         await self._exchange.close()
@@ -183,7 +202,9 @@ class CcxtVenue:
             ),
             symbol,
         )
-        settlements = [(int(row["timestamp"]) // 1000, float(row["fundingRate"])) for row in rows]
+        settlements = [
+            (read_time_s(row["timestamp"]), read_number(row["fundingRate"])) for row in rows
+        ]
         page = [one for one in settlements if begin <= one[0] < end]
         if len(page) < page_rows or end - begin <= HOUR_S:
             return page
@@ -209,7 +230,7 @@ class CcxtVenue:
             if self._listed_at is not None and 0 <= self._clock() - self._listed_at < max_age_ms:
                 return
             try:
-                markets = await self._await_response(self._exchange.load_markets(reload=True))
+                markets = await self._await_response(self._load_markets())
             except VenueError:
                 if self._listed_at is None:
                     raise
@@ -222,6 +243,7 @@ class CcxtVenue:
                 {symbol: markets[symbol] for symbol in self._symbols & markets.keys()}
             )
             cached = {
+                "ccxt": ccxt.__version__,
                 "listed_at": self._listed_at,
                 "wanted": sorted(self._symbols),
                 "markets": self._exchange.markets,
@@ -230,12 +252,30 @@ class CcxtVenue:
                 self._cache_path.parent.mkdir(parents=True, exist_ok=True)
                 self._cache_path.write_text(json.dumps(cached))
 
+    async def _load_markets(self) -> Any:
+        """Fetch the list; if ccxt cannot parse it, fetch it without the entries at fault."""
+        exchange = self._exchange
+        try:
+            return await exchange.load_markets(reload=True)
+        except ccxt.BaseError:
+            raise
+        except Exception:
+            parse_json = exchange.on_json_response
+            exchange.on_json_response = lambda body: drop_odd_entries(parse_json(body))
+            try:
+                return await exchange.load_markets(reload=True)
+            finally:
+                exchange.on_json_response = parse_json
+
     def _load_cached_markets(self) -> None:
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        # Any failure: a file that cannot be used, perhaps of another version, counts as none.
+        with suppress(Exception):
             cached = json.loads(self._cache_path.read_text())
             # A list that was filtered by other symbols cannot say that a new one is missing.
-            if self._symbols <= set(cached["wanted"]):
-                self._set_markets(cached["markets"], cached["listed_at"])
+            if cached["ccxt"] == ccxt.__version__ and self._symbols <= set(cached["wanted"]):
+                if not all(one["symbol"] == name for name, one in cached["markets"].items()):
+                    raise ValueError("markets under other names")
+                self._set_markets(cached["markets"], int(cached["listed_at"]))
 
     def _set_markets(self, markets: dict[str, Any], listed_at: int | None = None) -> None:
         self._exchange.set_markets(markets)
@@ -245,23 +285,45 @@ class CcxtVenue:
         """Return the result of a ccxt call; turn any of its failures into VenueError."""
         try:
             return await call
-        except ccxt.BaseError as error:
-            raise self._to_venue_error(error, symbol) from None
-        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:
             # ccxt parses without checks, so an unexpected answer can raise nearly anything.
-            reason = f"{self.name} gave an unreadable answer ({type(error).__name__})"
-            raise VenueError(reason) from None
+            raise self._to_venue_error(error, symbol) from None
+
+    def _parse_rows(
+        self,
+        rows: Any,
+        market: Any = None,
+        timeframe: str = "1h",
+        since: int | None = None,
+        limit: int | None = None,
+        tail: bool = False,
+    ) -> list[Sequence[Any]]:
+        """Parse bars as ccxt does, but return those without a readable time too, at the end."""
+        # ccxt would drop these, or fail as a whole if times of several types cannot be compared.
+        if not isinstance(rows, list):
+            raise TypeError("bars are not in a list")
+        parsed = [self._exchange.parse_ohlcv(row, market) for row in rows]
+        undated = [row for row in parsed if read_time_ms(row[0]) is None]
+        dated = sorted(
+            (row for row in parsed if read_time_ms(row[0]) is not None), key=lambda row: row[0]
+        )
+        kept: list[Sequence[Any]] = self._exchange.filter_by_since_limit(
+            dated, since, limit, 0, tail
+        )
+        return kept + undated
 
     def _build_unknown_symbol_error(self, symbol: str) -> UnknownSymbolError:
         return UnknownSymbolError(f"{self.name} does not list {symbol}, or no longer does")
 
-    def _to_venue_error(self, error: ccxt.BaseError, symbol: str) -> VenueError:
+    def _to_venue_error(self, error: Exception, symbol: str) -> VenueError:
         """Describe a failed request by its HTTP response, or by ccxt's error if there was none."""
         last, self._last_response = self._last_response, _NO_RESPONSE
         if isinstance(error, ccxt.BadSymbol):
             return self._build_unknown_symbol_error(symbol)
         if last.status >= 400:
             description = f"answered HTTP {last.status}"
+        elif not isinstance(error, ccxt.BaseError):
+            return build_unreadable_error(self.name, error)
         else:
             description = _ERROR_TEXTS.get(type(error), f"failed ({type(error).__name__})")
         return VenueError(
@@ -291,6 +353,9 @@ class CcxtVenue:
         # ccxt computes some request windows from the current time.
         exchange.milliseconds = self._clock
         exchange.timeout_on_exit = 0
+        exchange.parse_ohlcvs = self._parse_rows
+        # ccxt's own formats the time of each settlement, and fails as a whole at the year 10000.
+        exchange.iso8601 = lambda time_ms=None: None
         exchange.ssl_context = _create_ssl_context()
         self._ccxt_handle_errors = exchange.handle_errors
         exchange.handle_errors = self._handle_errors
@@ -331,9 +396,8 @@ def _build_until_param(end: int) -> dict[str, int]:
     return {"until": 1000 * end - 1}
 
 
-def _parse_bar(row: Sequence[Any]) -> RawBar:
-    opened, high, low, close, volume = (float(cell) for cell in row[1:6])
-    return RawBar(int(row[0]) // 1000, opened, high, low, close, volume)
+def _read_bar(row: Sequence[Any]) -> RawBar:
+    return RawBar(read_time_s(row[0]), *map(read_number, row[1:6]))
 
 
 def rebase_url(address: str, api_base: str) -> str:

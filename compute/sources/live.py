@@ -4,10 +4,8 @@ If a venue fails, its assets become late, with a reason; no bar is ever made up 
 """
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from math import isfinite
-from statistics import median
 from typing import Final
 
 import numpy as np
@@ -21,6 +19,7 @@ from compute.bars import (
     Funding,
     RawBar,
     Series,
+    find_settlement_fault,
     resample_bars,
     validate_bars,
 )
@@ -31,6 +30,7 @@ from compute.sessions import (
     list_expected_bars,
     opens_off_hour,
 )
+from compute.sources.clocks import compute_lag_s, describe_clock, judge_clocks
 from compute.sources.history_diff import (
     CUT_REASON,
     MAX_COMPARED_BARS,
@@ -46,8 +46,6 @@ from schemas.clock import Clock
 from schemas.vocabulary import SourceKind, Timeframe, format_instant
 
 HISTORY_S: Final = 330 * DAY_S
-# A clock that is ahead lets bars in that are still forming, so computing stops beyond this skew.
-MAX_SKEW_MS: Final = 30_000
 MAX_LOGGED_NAMES: Final = 10
 # Venues that refuse, and assets without a venue, are tried again daily: rules and lists change.
 CHOICE_INTERVAL_MS: Final = 1000 * DAY_S
@@ -94,6 +92,8 @@ class LiveSource:
         self._needs_choice = False
         self._funding_cache: Final[dict[str, tuple[int, int, Funding]]] = {}
         self._refused_opens: Final = defaultdict[str, set[int]](set)
+        self._logged_rejections: Final = set[tuple[str, str, str]]()
+        self._wrong_skews_ms: dict[str, float] = {}
         self.late_reasons: Final[dict[str, str]] = {}
 
     async def open(self) -> None:
@@ -168,28 +168,26 @@ class LiveSource:
         """Return the last close of the asset's session by an instant."""
         return find_last_close(self._assets[ticker].session, at)
 
-    async def measure_skew_ms(self) -> float | None:
-        """Return how far this machine's clock is ahead of the venues', None if none answers."""
-        # The median, so that a single venue whose clock is wrong does not stop computing.
-        measurements = await asyncio.gather(
-            *map(self._measure_venue_skew_ms, self._venues.values())
-        )
-        skews = [skew for skew in measurements if skew is not None]
-        return median(skews) if skews else None
+    async def measure_skews_ms(self) -> dict[str, float]:
+        """Return how far this machine's clock is ahead of that of each venue that answers."""
+        skews = await asyncio.gather(*map(self._measure_venue_skew_ms, self._venues.values()))
+        found = zip(self._venues, skews, strict=True)
+        return {name: skew for name, skew in found if skew is not None}
 
     async def check_ready(self) -> None:
-        """Raise NotReadyError if no venue answers or this machine's clock is wrong."""
+        """Raise NotReadyError if no venue answers or this machine's clock may be wrong."""
         # Another process may have moved assets between `open` and the lock of this one.
         self._sources = await self._load_sources()
-        skew = await self.measure_skew_ms()
-        if skew is None:
-            raise NotReadyError("no venue answers: check that this machine is online")
-        if abs(skew) > MAX_SKEW_MS:
-            raise NotReadyError(
-                f"the clock of this machine is {abs(skew) / 1000:.0f} s "
-                f"{'ahead of' if skew > 0 else 'behind'} that of the venues: correct it (NTP); "
-                "nothing is computed until then"
-            )
+        skews_ms = await self.measure_skews_ms()
+        verdict = judge_clocks(skews_ms)
+        if verdict.problem is not None:
+            raise NotReadyError(verdict.problem)
+        for name in verdict.wrong_skews_ms.keys() - self._wrong_skews_ms.keys():
+            reason = describe_clock(name, verdict.wrong_skews_ms[name])
+            log.warning("venue_clock_wrong", venue=name, reason=reason)
+        # A clock that was wrong counts as wrong until the venue reports a right time.
+        silent = {n: skew for n, skew in self._wrong_skews_ms.items() if n not in skews_ms}
+        self._wrong_skews_ms = silent | dict(verdict.wrong_skews_ms)
 
     async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
         """Return the asset's new bars and settlements in (after, until].
@@ -198,9 +196,14 @@ class LiveSource:
         """
         venue, session = self._get_venue(ticker), self._assets[ticker].session
         begin = max(after, self._begins_at)
-        end = min(until, self._clock() // 1000 - venue.delay_s)
+        # At a venue whose clock is behind, a bar still forms after its close by this machine's.
+        skew_ms = self._wrong_skews_ms.get(venue.name, 0)
+        lag_s = compute_lag_s(skew_ms)
+        end = min(until, self._clock() // 1000 - venue.delay_s - lag_s)
         rebuild_reason = await self._find_rebuild_reason(ticker)
         if find_last_close(session, end) <= begin and not rebuild_reason:
+            if lag_s and find_last_close(session, end + lag_s) > begin:
+                self._record_late_reason(ticker, describe_clock(venue.name, skew_ms))
             return FetchResult(
                 NO_BARS, NO_FUNDING, max(after, find_session_watermark(session, end))
             )
@@ -296,11 +299,16 @@ class LiveSource:
     def _clean_bars(self, ticker: str, rows: Sequence[RawBar], period_s: int) -> Series:
         """Return the valid bars in order."""
         accepted_rows, rejected_rows = validate_bars(rows, period_s)
-        if rejected_rows:
-            log.warning(
-                "bars_rejected", ticker=ticker, bars=len(rejected_rows), reason=rejected_rows[0][1]
-            )
+        self._log_rejected_rows("bars_rejected", ticker, [reason for _, reason in rejected_rows])
         return Series.from_rows(accepted_rows, period_s)
+
+    def _log_rejected_rows(self, event: str, ticker: str, reasons: Iterable[str]) -> None:
+        """Log why rows of a venue were rejected: once per asset and reason, with their number."""
+        for reason, count in Counter(reasons).items():
+            if (event, ticker, reason) not in self._logged_rejections:
+                self._logged_rejections.add((event, ticker, reason))
+                at = self.get_listing(ticker)
+                log.warning(event, ticker=ticker, at=at, rows=count, reason=reason)
 
     async def _fetch_funding(self, ticker: str, after: int, until: int) -> Funding:
         """Return the settlements of the asset's perpetual in (after, until], if it has one."""
@@ -312,21 +320,25 @@ class LiveSource:
         cached = self._funding_cache.get(ticker)
         if cached is None or not cached[0] <= after < until <= cached[1]:
             now = self._clock() // 1000
-            funding = await self._fetch_settlements(self._get_venue(ticker), perpetual, after, now)
+            funding = await self._fetch_settlements(ticker, perpetual, after, now)
             cached = self._funding_cache[ticker] = after, now, funding
         return cached[2].select_between(after, until)
 
     async def _fetch_settlements(
-        self, venue: Venue, perpetual: str, after: int, until: int
+        self, ticker: str, perpetual: str, after: int, until: int
     ) -> Funding:
+        """Return the usable settlements of a perpetual in (after, until], in order."""
         try:
-            settlements = await venue.fetch_funding(perpetual, after, until)
+            settlements = await self._get_venue(ticker).fetch_funding(perpetual, after, until)
         # The perpetual was delisted; the asset's own bars go on.
         except UnknownSymbolError:
             return NO_FUNDING
-        return Funding.from_pairs(
-            sorted({at: rate for at, rate in settlements if isfinite(rate)}.items())
-        )
+        faults = [find_settlement_fault(*settlement) for settlement in settlements]
+        self._log_rejected_rows("settlements_rejected", ticker, filter(None, faults))
+        usable = {
+            at: rate for (at, rate), fault in zip(settlements, faults, strict=True) if not fault
+        }
+        return Funding.from_pairs(sorted(usable.items()))
 
     def _find_watermark(self, ticker: str, bars: Series, after: int, until: int) -> int:
         """Return the newest close, or a later time if the session is closed and complete."""

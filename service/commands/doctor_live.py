@@ -14,7 +14,8 @@ import numpy as np
 
 from compute.bars import DAY_S
 from compute.sessions import list_expected_bars
-from compute.sources.live import HISTORY_S, MAX_SKEW_MS, LiveSource, choose_period_s
+from compute.sources.clocks import describe_clock, judge_clocks
+from compute.sources.live import HISTORY_S, LiveSource, choose_period_s
 from compute.sources.venue import Venue, VenueError
 from compute.universe import Asset, Listing, Universe
 from schemas.clock import Clock
@@ -49,7 +50,8 @@ async def check_live_source(
                 universe, venues, clock, create_bar_loader(store), create_sources_loader(store)
             )
             await source.open()
-            yield await _check_clock(source)
+            async for finding in _check_clocks(source):
+                yield finding
             for finding in _check_coverage(universe, source, has_key=ALPACA in venues):
                 yield finding
             failure_reasons = {
@@ -129,17 +131,22 @@ def _report_unavailable_venue(name: str, error: VenueError, first_choices: int) 
     return Finding("warn", "venue", text)
 
 
-async def _check_clock(source: LiveSource) -> Finding:
-    skew_ms = await source.measure_skew_ms()
-    if skew_ms is None:
-        return Finding(
-            "warn", "clock", "no venue reported its time, so this machine's clock is not checked"
-        )
-    side = "ahead of" if skew_ms > 0 else "behind"
-    text = f"this machine's clock is {abs(skew_ms) / 1000:.1f} s {side} the venues'"
-    if abs(skew_ms) > MAX_SKEW_MS:
-        return Finding("fix", "clock", f"{text}: nothing is computed until you correct it (NTP)")
-    return Finding("ok", "clock", text)
+async def _check_clocks(source: LiveSource) -> AsyncIterator[Finding]:
+    """Yield whether the venues confirm this machine's clock, and whose clocks are wrong."""
+    skews_ms = await source.measure_skews_ms()
+    if not skews_ms:
+        text = "no venue reported its time, so this machine's clock is not checked"
+        yield Finding("warn", "clock", text)
+        return
+    verdict = judge_clocks(skews_ms)
+    if verdict.problem is not None:
+        yield Finding("fix", "clock", verdict.problem)
+        return
+    count = len(skews_ms) - len(verdict.wrong_skews_ms)
+    text = f"{count} of {len(skews_ms)} venues that reported their time confirm this machine's"
+    yield Finding("ok", "clock", text)
+    for name, skew_ms in sorted(verdict.wrong_skews_ms.items()):
+        yield Finding("warn", "clock", f"{describe_clock(name, skew_ms)}, so it is not believed")
 
 
 def _check_coverage(universe: Universe, source: LiveSource, *, has_key: bool) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from compute.bars import (
     RawBar,
     Series,
     compute_close_time,
+    find_settlement_fault,
     resample_bars,
     validate_bars,
 )
@@ -57,10 +58,55 @@ def test_numbers_that_contradict_each_other_refuse_a_bar(bar: RawBar, reason: st
     assert refused(bar) == [(10 * H, reason)]
 
 
+@pytest.mark.parametrize("field", ["open", "high", "low", "close"])
+@pytest.mark.parametrize("value", [5e-324, 1e-320, 9e-16, 1.1e15, 1e308])
+def test_an_implausible_price_refuses_a_bar(field: str, value: float):
+    assert refused(GOOD._replace(**{field: value})) == [
+        (10 * H, "a price is outside 1e-15 to 1e+15")
+    ]
+
+
+@pytest.mark.parametrize("value", [5e-324, 9e-16, 1.1e18, 1e308])
+def test_an_implausible_volume_refuses_a_bar(value: float):
+    assert refused(GOOD._replace(volume=value)) == [(10 * H, "volume is outside 1e-15 to 1e+18")]
+
+
+@pytest.mark.parametrize("opened", [-1, 253_402_300_800, 10**18, 10**40])
+def test_a_time_that_no_calendar_has_refuses_a_bar(opened: int):
+    assert refused(GOOD._replace(open_time=opened)) == [(opened, "a time is out of range")]
+
+
+@pytest.mark.parametrize(
+    ("settled_at", "rate", "fault"),
+    [
+        (0, 1.0, None),
+        (8 * H, -1.0, None),
+        (8 * H, 0.0, None),
+        (8 * H, 1.0000001, "a rate is above 100 % of the position"),
+        (8 * H, -1e308, "a rate is above 100 % of the position"),
+        (8 * H, NAN, "a rate is NaN or infinite"),
+        (8 * H, INF, "a rate is NaN or infinite"),
+        (-1, 0.0001, "a time is out of range"),
+        (10**18, 0.0001, "a time is out of range"),
+    ],
+)
+def test_a_settlement_has_a_time_and_at_most_the_whole_position_as_rate(
+    settled_at: int, rate: float, fault: str | None
+):
+    assert find_settlement_fault(settled_at, rate) == fault
+
+
+def test_rates_within_their_bounds_always_have_a_sum():
+    rows = [(hour * H, (-1.0) ** hour) for hour in range(48)] + [(48 * H, 1.0)]
+    assert np.isfinite(Funding.from_pairs(rows).annualise(np.arange(1, 49) * H)).all()
+
+
 @pytest.mark.parametrize(
     "bar",
     [
         GOOD,
+        RawBar(10 * H, 1e-15, 1e15, 1e-15, 1e15, 1e18),
+        RawBar(10 * H, 1e15, 1e15, 1e-15, 1e-15, 1e-15),
         GOOD._replace(open=120.0),
         GOOD._replace(open=80.0),
         GOOD._replace(volume=0.0),

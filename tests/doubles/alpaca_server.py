@@ -30,6 +30,7 @@ from tests.support.running_service import open_loopback_socket, run_app
 
 KEY_ID, SECRET_KEY = "PKDOUBLE0KEY", "double/secret+key"
 HALF_S, WITHHELD_S = 1800, 900
+RIGHT_BODY = object()
 SYMBOL = re.compile(r"[A-Z]{1,5}(\.[A-Z])?")
 BARS_PARAMETERS = {
     "symbols",
@@ -45,13 +46,14 @@ BARS_PARAMETERS = {
 
 @dataclass(frozen=True)
 class Failure:
-    """An answer given instead of the right one; `kept` is which share of its body is sent."""
+    """An answer given instead of the right one: a status, a share of its body, or another body."""
 
     status: int = 200
     message: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     sent_share: float = 1.0
     is_dropped: bool = False
+    body: Any = RIGHT_BODY
 
 
 class DroppedResponse(Response):
@@ -124,6 +126,8 @@ class AlpacaDouble:
             return DroppedResponse()
         if trouble.status != 200:
             return _build_error(trouble.status, trouble.message, trouble.headers)
+        if trouble.body is not RIGHT_BODY:
+            return JSONResponse(trouble.body)
         answer = self._answer_correctly(request.path_params["path"], given)
         kept = int(len(answer.body) * trouble.sent_share)
         return Response(bytes(answer.body)[:kept], answer.status_code, media_type="text/json")

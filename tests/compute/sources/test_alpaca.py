@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from compute.bars import DAY_S, HOUR_S, RawBar
-from compute.sources.alpaca import SETTING_NAMES, AlpacaVenue
+from compute.bars import DAY_S, HOUR_S, RawBar, validate_bars
+from compute.sources.alpaca import SETTING_NAMES, AlpacaVenue, _parse_page
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from tests.doubles.alpaca_server import (
     HALF_S,
@@ -364,4 +364,59 @@ async def test_an_address_without_a_listener_is_a_venue_error():
     with pytest.raises(VenueError, match="alpaca cannot be read: ConnectError"):
         await venue.fetch_bars("NVDA", DAY, DAY + DAY_S, HALF_S)
     await venue.close()
+    await venue.close()
+
+
+BAD_ROWS = (
+    *(None, True, 1, "x", {}, [], [None], [[]], [1, 2], {"t": 1}),
+    [{"t": "2026-01-20T15:00:00Z", "o": 1, "h": 1, "l": 1, "c": None, "v": 1}],
+    [{"t": "2026-01-20T15:00:00Z", "o": "1", "h": 1, "l": 1, "c": 1, "v": 1}],
+    [{"t": "2026-01-20T15:00:00Z", "o": 1, "h": 1, "l": 1, "c": 1, "v": True}],
+    [{"t": "2026-01-20T15:00:00Z", "o": 1, "h": 1, "l": 1, "c": 1, "v": 10**400}],
+    [{"t": "2026-01-20T15:00:00", "o": 1, "h": 1, "l": 1, "c": 1, "v": 1}],
+    [{"t": "9999-12-31T23:59:59Z", "o": 1, "h": 1, "l": 1, "c": 1, "v": 1}],
+    [{"t": None, "o": 1, "h": 1, "l": 1, "c": 1, "v": 1}],
+)
+
+
+@pytest.mark.parametrize("rows", BAD_ROWS, ids=repr)
+def test_bad_rows_of_one_symbol_cost_the_others_nothing(rows: object):
+    good = {"t": "2026-01-20T15:00:00Z", "o": 1, "h": 2, "l": 0.5, "c": 1.5, "v": 10}
+    parsed, token = _parse_page({"bars": {"A": rows, "B": [good]}, "next_page_token": None})
+    at = utc("2026-01-20T15:00:00")
+    assert [bar for symbol, bar in parsed if symbol == "B"] == [
+        RawBar(at, 1.0, 2.0, 0.5, 1.5, 10.0)
+    ]
+    usable, refused = validate_bars([bar for symbol, bar in parsed if symbol == "A"], HALF_S)
+    assert usable == []
+    assert bool(refused) == (rows != [])
+    assert token is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, 1, "x", [], {}, {"bars": [], "next_page_token": 7}, {"bars": 5, "next_page_token": ""}],
+    ids=repr,
+)
+async def test_an_answer_without_bars_fails_all_symbols_alike(alpaca: AlpacaDouble, answer: object):
+    error = await failure(alpaca, Failure(body=answer))
+    assert error.reason == "alpaca's answer does not match its documentation"
+
+
+@pytest.mark.parametrize(
+    "told", [None, 1, "x", "", "2026-01-21T12:00:00", "0001-01-01T00:00:00Z", {}], ids=repr
+)
+async def test_a_clock_that_is_no_time_is_an_error(alpaca: AlpacaDouble, told: object):
+    venue = alpaca.create_venue()
+    alpaca.add_failures(Failure(body={"timestamp": told}))
+    with pytest.raises(VenueError, match="does not match its documentation"):
+        await venue.fetch_time_ms()
+    await venue.close()
+
+
+async def test_assets_without_a_symbol_are_left_out_of_the_list(alpaca: AlpacaDouble):
+    venue = alpaca.create_venue()
+    entries = [{"symbol": "NVDA"}, {"symbol": None}, {"symbol": 1}, {}, None, 7, "x", []]
+    alpaca.add_failures(Failure(), Failure(), Failure(body=entries))
+    assert await venue.fetch_symbols() == {"NVDA"}
     await venue.close()

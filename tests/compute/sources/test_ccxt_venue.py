@@ -1,13 +1,14 @@
 """The client of crypto venues against the double: bars and rates page by page, and failures."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from compute.bars import DAY_S, HOUR_S
+from compute.bars import DAY_S, HOUR_S, RawBar, find_settlement_fault, validate_bars
 from compute.sources.ccxt_venue import REFUSED_AFTER_MS, CcxtVenue
 from compute.sources.venue import UnknownSymbolError, VenueError
 from tests.doubles.venues.market import Market
@@ -145,10 +146,24 @@ async def test_a_kept_list_that_cannot_be_read_is_fetched_again(
     double.get_venue("binance").add_listing("BTC/USDT", make_market())
     kept = tmp_path / "binance.json"
     wanted = [symbol for symbol in SYMBOLS["binance"] if symbol]
-    broken = {"listed_at": 1, "wanted": wanted, "markets": {"X": 1}}
-    for text in ("", "[]", json.dumps(broken)):
+    await opened("binance").fetch_symbols()
+    good = json.loads(kept.read_text())
+    assert good["wanted"] == sorted(wanted)
+    broken = (
+        {"markets": {"X": 1}},
+        {"markets": {"BTC/USDT": None}},
+        {"markets": {"BTC/USDT": {"symbol": "ETH/USDT"}}},
+        {"markets": []},
+        {"listed_at": None},
+        {"listed_at": "x"},
+        {"wanted": None},
+        {"ccxt": "4.0.0"},
+    )
+    for text in ("", "[]", "[" * 100_000, *(json.dumps(good | change) for change in broken)):
         kept.write_text(text)
+        requested = double.get_venue("binance").count_requests("exchangeInfo")
         assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
+        assert double.get_venue("binance").count_requests("exchangeInfo") > requested, text[:80]
 
 
 @pytest.mark.parametrize("folder", ["file", "file/in-it"])
@@ -317,3 +332,151 @@ async def test_half_hours_are_read_in_pages_as_far_back_as_the_venue_has_them(
     bars = await opened(name).fetch_bars(symbol, opens[0] - DAY_S, HOUR, period_s)
     read = sorted(bar for bar in bars if bar.open_time < HOUR)
     assert read == (rows[-4999:] if name == "hyperliquid" else rows)
+
+
+def read_hours(bars: Sequence[RawBar]) -> list[int]:
+    """Return the usable bars by their hour from HOUR on."""
+    return [(bar.open_time - HOUR) // HOUR_S for bar in validate_bars(bars, HOUR_S)[0]]
+
+
+class Row(NamedTuple):
+    """A whole row instead of one cell."""
+
+    value: Any
+
+
+BAD_CELLS = (
+    *(None, True, "", "x", {}, [], "NaN", "Infinity", "1e400", 1e308, -1, 10**40),
+    *(Row(None), Row(True), Row("x"), Row([]), Row({}), Row([None] * 12), Row([1e18] * 12)),
+    *(Row([2**70, "1", "1", "1", "1", "1"]), Row([HOUR, "1", "1", "1", "1", "1"])),
+)
+
+
+def spoil_row(opened: int, bad: Any) -> Callable[[list[Any]], list[Any]]:
+    """Return a function that replaces a row of Binance's answer, or its volume."""
+
+    def spoil(row: list[Any]) -> Any:
+        if row[0] != 1000 * opened:
+            return row
+        return bad.value if isinstance(bad, Row) else [*row[:5], bad, *row[6:]]
+
+    return lambda rows: [spoil(row) for row in rows]
+
+
+@pytest.mark.parametrize("hour", [-3, -2, -1])
+async def test_a_bad_row_costs_only_itself_wherever_it_is(
+    double: VenuesDouble, opened: Open, hour: int
+) -> None:
+    venue = double.get_venue("binance")
+    venue.add_listing("BTC/USDT", make_market())
+    client = opened("binance")
+    for bad in BAD_CELLS:
+        venue.clear_failures()
+        garble = spoil_row(HOUR + hour * HOUR_S, bad)
+        venue.add_failure("garbled", path="klines", times=None, garble=garble)
+        bars = await client.fetch_bars("BTC/USDT", HOUR - 3 * HOUR_S, HOUR, HOUR_S)
+        assert read_hours(bars) == [n for n in (-3, -2, -1) if n != hour], bad
+        assert validate_bars(bars, HOUR_S)[1], bad
+
+
+async def test_a_bad_row_from_the_future_does_not_end_the_reading_of_pages(
+    double: VenuesDouble, opened: Open
+) -> None:
+    venue = double.get_venue("binance")
+    venue.add_listing("BTC/USDT", make_market(before=2100))
+    ahead = [1000 * (HOUR + 5000 * HOUR_S), *["1"] * 11]
+    venue.add_failure("garbled", path="klines", garble=lambda rows: [*rows[:-1], ahead])
+    bars = await opened("binance").fetch_bars("BTC/USDT", HOUR - 2100 * HOUR_S, HOUR, HOUR_S)
+    assert [n for n in read_hours(bars) if n < 0] == list(range(-2100, 0))
+
+
+@pytest.mark.parametrize("name", PERPETUALS)
+async def test_a_settlement_without_a_rate_or_time_costs_only_itself(
+    double: VenuesDouble, opened: Open, name: str
+) -> None:
+    symbol, one = PERPETUALS[name], make_market()
+    venue = double.get_venue(name)
+    venue.add_listing(symbol, one)
+    client, span = opened(name), (HOUR - 3 * DAY_S, HOUR)
+    right = sorted(await client.fetch_funding(symbol, *span))
+    for value in (None, "x", {}, 10**15, "253402300800000", 1e308):
+        for keys in (
+            ["fundingRate", "realizedRate", "r"],
+            ["fundingTime", "fundingRateTimestamp", "t", "time", "timepoint"],
+        ):
+            venue.clear_failures()
+            venue.add_failure(
+                "garbled", times=None, garble=lambda body, k=keys, v=value: spoil_first(body, k, v)
+            )
+            found = await client.fetch_funding(symbol, *span)
+            usable = sorted(row for row in found if not find_settlement_fault(*row))
+            assert len(set(right) - set(usable)) == 1, (keys, value)
+            assert set(usable) <= set(right), (keys, value)
+
+
+def spoil_first(body: Any, keys: Collection[str], value: Any) -> Any:
+    """Replace the values of these keys in the first row of an answer."""
+    if isinstance(body, list) and body:
+        return [{key: value if key in keys else own for key, own in body[0].items()}, *body[1:]]
+    if isinstance(body, dict):
+        return {key: spoil_first(own, keys, value) for key, own in body.items()}
+    return body
+
+
+@every
+async def test_a_clock_that_is_no_time_is_an_error_in_one_line(
+    double: VenuesDouble, opened: Open, name: str
+) -> None:
+    venue, client = double.get_venue(name), opened(name)
+    for answer in ({}, [], [[]], {"a": 1}, None, "x", 1, {"serverTime": None}, {"serverTime": 1}):
+        venue.add_failure("garbled", garble=lambda body, answer=answer: answer)
+        error = await refusal(client.fetch_time_ms())
+        assert error.reason.startswith(name), answer
+        assert len(error.reason) < 120, answer
+
+
+async def test_a_market_without_a_state_is_listed(double: VenuesDouble, opened: Open) -> None:
+    double.get_venue("binance").add_listing("BTC/USDT", make_market())
+    client = opened("binance")
+    await client.fetch_symbols()
+    market = client._exchange.markets["BTC/USDT"]
+    for state in (None, True):
+        market["active"] = state
+        assert await client.fetch_symbols() == {"BTC/USDT"}
+    del market["active"]
+    assert await client.fetch_symbols() == {"BTC/USDT"}
+
+
+@every
+async def test_a_bad_entry_in_the_list_of_markets_costs_only_that_market(
+    double: VenuesDouble, opened: Open, name: str
+) -> None:
+    venue, symbol = double.get_venue(name), SYMBOLS[name][0]
+    others = [symbol.replace("BTC", coin) for coin in ("DOGE", "ETH", "SOL")]
+    for one in (symbol, *others):
+        venue.add_listing(one, make_market())
+    for bad in (None, {}, [], "x", {"symbol": 1, "name": 2}):
+        venue.clear_failures()
+        venue.add_failure(
+            "garbled", times=None, garble=lambda body, bad=bad: spoil_entry(body, bad)
+        )
+        found = await opened(name, *others, folder=Path("/dev/null")).fetch_symbols()
+        assert len(found) == 3, bad
+        assert found < {symbol, *others}, bad
+
+
+def spoil_entry(answer: Any, bad: Any) -> Any:
+    """Replace the first entry of the list of markets in an answer."""
+    if isinstance(answer, list) and len(answer) == 4:
+        return [bad, *answer[1:]]
+    if isinstance(answer, list):
+        return [spoil_entry(inner, bad) for inner in answer]
+    if isinstance(answer, dict) and len(answer) == 4 and all(map(is_market, answer.values())):
+        return answer | {next(iter(answer)): bad}
+    if isinstance(answer, dict):
+        return {key: spoil_entry(inner, bad) for key, inner in answer.items()}
+    return answer
+
+
+def is_market(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) > 4

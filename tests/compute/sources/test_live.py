@@ -560,15 +560,128 @@ async def test_a_wrong_clock_stops_computing_with_an_error(
         assert await one.load_closes("ETH") == []
 
 
-async def test_one_venue_with_a_wrong_clock_stops_nothing(
+async def test_one_venue_of_two_with_a_clock_ahead_stops_nothing_and_is_named_once(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    assets = tuple(asset for asset in UNIVERSE.assets if asset.venue != "alpaca")
+    universe = Universe(assets=assets, renamed_on=UNIVERSE.renamed_on)
+    async with open_live_service(double, clock, tmp_path, universe, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        double.get_venue("okx").skew_ms = 600_000
+        with capture_logs() as logged:
+            for hour in (NEXT, NEXT + HOUR_S):
+                await one.run_hour(hour)
+                assert one.runs.late_tickers == ()
+        assert [
+            (line["venue"], line["reason"])
+            for line in logged
+            if line["event"] == "venue_clock_wrong"
+        ] == [("okx", "the clock of okx is 600 s ahead of this machine's")]
+        assert await one.load_closes("OKB") == [NEXT, NEXT + HOUR_S]
+
+
+async def test_bars_of_a_venue_whose_clock_is_behind_wait_for_it_and_are_never_forming_ones(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    made = await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        double.get_venue("okx").skew_ms = -600_000
+        await one.run_hour(NEXT)
+        assert one.runs.late_tickers == ("OKB",)
+        assert one.source.late_reasons == {"OKB": "the clock of okx is 600 s behind this machine's"}
+        assert await one.load_closes("ETH") == [NEXT]
+        await one.run_late(602)
+        assert one.runs.late_tickers == ()
+        assert one.source.late_reasons == {}
+        [block] = await one.store.bars("OKB", START - 1)
+        assert (
+            RawBar(OPENS, *block.values[0].tolist())
+            == made["OKB"].get_page(2**40, OPENS, OPENS, 1)[0]
+        )
+
+
+@pytest.mark.parametrize("answer", [{}, None, {"serverTime": None}, {"serverTime": 10**30}])
+async def test_a_venue_whose_clock_cannot_be_read_has_no_vote(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path, answer: object
 ) -> None:
     await list_all_markets(double)
     async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.runs.run_until(START)
-        double.get_venue("okx").skew_ms = 45_000
+        double.get_venue("binance").add_failure(
+            "garbled", path="time", times=None, garble=lambda body: answer
+        )
         await one.run_hour(NEXT)
         assert one.runs.late_tickers == ()
+        assert await one.load_closes("ETH") == [NEXT]
+
+
+BAD_ANSWERS: dict[str, Callable[[Any], Any]] = {
+    "null volumes": lambda rows: [[*row[:5], None, *row[6:]] for row in rows],
+    "no rows": lambda rows: {},
+    "null": lambda rows: None,
+    "null closes": lambda rows: [[*row[:4], None, *row[5:]] for row in rows],
+    "rows of text": lambda rows: ["x"] * len(rows),
+    "a number": lambda rows: 1e308,
+    "times out of range": lambda rows: [[10**18, *row[1:]] for row in rows],
+}
+
+
+@pytest.mark.parametrize("answer", some_of(BAD_ANSWERS, 2))
+async def test_a_bad_answer_for_one_asset_makes_it_late_and_changes_nothing_else(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path, answer: Callable[[Any], Any]
+) -> None:
+    await list_all_markets(double)
+    found = []
+    for name, times in (("good", 0), ("bad", None)):
+        (tmp_path / name).mkdir()
+        clock.now = to_market_ms(START) + 5000
+        double.clear_failures()
+        async with open_live_service(double, clock, tmp_path / name, history_s=9 * DAY_S) as one:
+            await one.runs.run_until(START)
+            binance("garbled", times=times, garble=answer)(double, {})
+            with capture_logs() as logged:
+                await one.run_hour(NEXT)
+                await one.run_hour(NEXT + HOUR_S)
+            assert one.runs.late_tickers == (() if times == 0 else ("ETH",))
+            assert len([x for x in logged if x["event"] == "bars_rejected"]) <= 1
+            readings = dict((await one.store.snapshot()).readings)
+            changes = [row for row in await one.load_changes() if row.ticker != "ETH"]
+            del readings["ETH"]
+            found.append((readings, without_times(changes)))
+    assert found[0] == found[1]
+
+
+RATES = [None, "x", 1e308, -1.0000001, {}, [], True]
+
+
+async def test_a_bad_funding_rate_costs_that_settlement_and_is_logged_once_per_reason(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    bad = dict(enumerate(RATES))
+    double.get_venue("binance").add_failure(
+        "garbled",
+        path="fundingRate",
+        times=None,
+        garble=lambda rows: [
+            row | {"fundingRate": bad.get(place, row["fundingRate"])}
+            for place, row in enumerate(rows)
+        ],
+    )
+    async with open_live_service(double, clock, tmp_path, history_s=4 * DAY_S) as one:
+        with capture_logs() as logged:
+            await one.runs.run_until(START)
+            await one.run_hour(NEXT)
+        assert one.runs.late_tickers == ()
+        rejected = [x for x in logged if x["event"] == "settlements_rejected"]
+        assert {(x["ticker"], x["reason"]) for x in rejected} == {
+            ("BTC", "a rate is NaN or infinite"),
+            ("BTC", "a rate is above 100 % of the position"),
+        }
+        assert len(rejected) == 2
+        assert await one.store.funding("BTC")
 
 
 async def test_a_revised_bar_stays_as_it_was_stepped_and_is_logged_once(

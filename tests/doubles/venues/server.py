@@ -127,6 +127,10 @@ async def _answer_failure(
     if trouble.kind == "truncated":
         whole = _answer_correctly(venue, venue_request)
         return Response(whole.body[: len(whole.body) // 2], media_type="application/json")
+    if trouble.kind == "garbled":
+        right = _answer_correctly(venue, venue_request)
+        garbled = json.dumps(trouble.garble(json.loads(bytes(right.body))))
+        return Response(garbled, right.status_code, media_type="application/json")
     status, body = (_DEFAULT_FAILURES | dict(venue.dialect.failures))[trouble.kind]
     return _build_response(trouble.status or status, body, trouble.headers)
 

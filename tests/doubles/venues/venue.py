@@ -6,7 +6,7 @@ Its formats are in a `Dialect`, one file per venue.
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -24,6 +24,7 @@ FailureKind = Literal[
     "truncated",
     "dropped",
     "hanging",
+    "garbled",
 ]
 RANDOM_FAILURES: tuple[FailureKind, ...] = ("unavailable", "rate_limited", "truncated", "dropped")
 Answer = tuple[int, Any]
@@ -95,7 +96,10 @@ class VenueRequest:
 
 @dataclass
 class Failure:
-    """A failure of the next `times` requests (None: all) for a symbol or a path."""
+    """A failure of the next `times` requests (None: all) for a symbol or a path.
+
+    A garbled answer is the right one, replaced by what `garble` makes of it.
+    """
 
     kind: FailureKind
     symbol: str | None
@@ -103,6 +107,7 @@ class Failure:
     times: int | None
     status: int | None
     headers: Mapping[str, str]
+    garble: Callable[[Any], Any] = lambda body: body
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -197,6 +202,7 @@ class VenueDouble:
         times: int | None = 1,
         status: int | None = None,
         retry_after_s: int | None = None,
+        garble: Callable[[Any], Any] = lambda body: body,
     ) -> Failure:
         """Fail the next requests for a symbol, or with a path that contains a text.
 
@@ -204,7 +210,7 @@ class VenueDouble:
         status. A hanging request is answered once `released` is set.
         """
         headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-        trouble = Failure(kind, symbol, path, times, status, headers)
+        trouble = Failure(kind, symbol, path, times, status, headers, garble)
         self._failures.append(trouble)
         return trouble
 

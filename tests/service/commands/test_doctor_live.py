@@ -221,7 +221,18 @@ async def test_a_wrong_clock_must_be_fixed(examined, double):
     status, checks = await examined()
     ((grade, text),) = checks["clock"]
     assert (status, grade) == (1, "fix")
-    assert "45.0 s ahead of" in text
+    assert "45 s ahead of that of the venues" in text
+
+
+async def test_a_venue_with_a_wrong_clock_is_a_warning_if_the_others_confirm_this_machines(
+    examined, double
+):
+    double.get_venue("okx").skew_ms = 600_000
+    _, checks = await examined()
+    assert checks["clock"] == [
+        ("ok", "1 of 2 venues that reported their time confirm this machine's"),
+        ("warn", "the clock of okx is 600 s ahead of this machine's, so it is not believed"),
+    ]
 
 
 @pytest.mark.prove

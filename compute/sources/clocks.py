@@ -1,0 +1,75 @@
+"""Whose clock is wrong: this machine's or a venue's? A pure decision by all clocks.
+
+A skew is how far this machine's clock is ahead of a venue's, in ms; negative if it is behind.
+"""
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Final, NamedTuple
+
+# A clock that is ahead lets bars in that are still forming, so computing stops beyond this skew.
+MAX_SKEW_MS: Final = 30_000
+# A venue whose clock is behind by more does not date its bars by it: its answer is broken or old.
+MAX_LAG_MS: Final = 1_800_000
+
+
+class ClockVerdict(NamedTuple):
+    """`problem` says why nothing may be computed, None if the machine's clock is confirmed.
+
+    `wrong_skews_ms` has the skews of the venues whose clocks are wrong.
+    """
+
+    problem: str | None
+    wrong_skews_ms: Mapping[str, float]
+
+
+def judge_clocks(skews_ms: Mapping[str, float]) -> ClockVerdict:
+    """Decide by the skews of the venues that reported their time.
+
+    A venue whose skew is at most 30 s confirms this machine's clock. If at least half of them do,
+    the others' clocks are wrong. If more than half contradict it and agree with each other, it is
+    wrong itself. In all other cases nobody can know.
+    """
+    if not skews_ms:
+        return ClockVerdict("no venue answers: check that this machine is online", {})
+    dissenting = {name: skew for name, skew in skews_ms.items() if abs(skew) > MAX_SKEW_MS}
+    if 2 * len(dissenting) <= len(skews_ms):
+        return ClockVerdict(None, dissenting)
+    agreeing = _find_largest_agreement(sorted(dissenting.values()))
+    if len(agreeing) > 1 and 2 * len(agreeing) > len(skews_ms):
+        skew = median(agreeing)
+        side = "ahead of" if skew > 0 else "behind"
+        return ClockVerdict(
+            f"the clock of this machine is {abs(skew) / 1000:.0f} s {side} that of the venues: "
+            "correct it (NTP); nothing is computed until then",
+            {},
+        )
+    reports = [
+        describe_clock(name, skew) if name in dissenting else f"{name} confirms this machine's"
+        for name, skew in sorted(skews_ms.items())
+    ]
+    return ClockVerdict(
+        f"{'; '.join(reports)}: it is not known whose clock is right. Check the clock of this "
+        "machine (NTP); nothing is computed until the venues confirm it",
+        {},
+    )
+
+
+def describe_clock(venue: str, skew_ms: float) -> str:
+    """Return in words how far a venue's clock is from this machine's."""
+    side = "behind" if skew_ms > 0 else "ahead of"
+    return f"the clock of {venue} is {abs(skew_ms) / 1000:.0f} s {side} this machine's"
+
+
+def compute_lag_s(skew_ms: float) -> int:
+    """Return how long after its close by this machine's clock a bar may still form at a venue."""
+    return -int(-skew_ms // 1000) if MAX_SKEW_MS < skew_ms <= MAX_LAG_MS else 0
+
+
+def _find_largest_agreement(skews_ms: list[float]) -> list[float]:
+    """Return the largest group of sorted skews that differ by at most 30 s from each other."""
+    groups = (
+        [skew for skew in skews_ms[first:] if skew - skews_ms[first] <= MAX_SKEW_MS]
+        for first in range(len(skews_ms))
+    )
+    return max(groups, key=len, default=[])
