@@ -161,6 +161,20 @@ class WatermarkRow:
     is_late: bool
 
 
+class MissingBarsRow(NamedTuple):
+    """How many bars an asset's history lacks for good, as known at a commit, and their closes.
+
+    The closes of the `bars` that are missing lie in [first_close, last_close], epoch seconds. The bars
+    around them have the revision.
+    """
+
+    ticker: str
+    revision: int
+    bars: int
+    first_close: int
+    last_close: int
+
+
 @dataclass(frozen=True, slots=True)
 class CommitRow:
     """One committed batch and its place in the digest chain; digests are 32 bytes.
@@ -188,7 +202,9 @@ class Batch:
     `bars` holds at most one block per asset and timeframe. A block belongs to the asset's newest
     revision, whose stored bars it follows, or starts the next one.
     `publish_from` maps every ticker new to the store to the market time (ms) from which its changes
-    are published. `watermarks` lists the assets whose bars were incomplete when the batch was made.
+    are published. `watermarks` lists the assets whose bars were incomplete when the batch was made,
+    `missing_bars` those whose new bars have holes that stay. `held_bars` counts the implausible
+    bars that the source began to hold back; it is not stored.
     """
 
     market_time: int
@@ -201,6 +217,8 @@ class Batch:
     watermarks: Sequence[WatermarkRow] = ()
     written_at: int | None = None
     alerts: Sequence[AlertRow] = ()
+    missing_bars: Sequence[MissingBarsRow] = ()
+    held_bars: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +256,7 @@ class StoredSnapshot:
     `late_tickers` are the assets whose bars were due at the last commit and were missing, or that
     never had any. `history_starts_at` is the earliest time (epoch ms) for which the store can
     rebuild a snapshot, None before the first commit. `last_closes` maps ticker to the close
-    (epoch s) of its newest bar.
+    (epoch s) of its newest bar, `missing_bars` to the number of bars that its history lacks.
     """
 
     coverage: Coverage | None
@@ -248,6 +266,7 @@ class StoredSnapshot:
     late_tickers: tuple[str, ...] = ()
     history_starts_at: int | None = None
     last_closes: Mapping[str, int] = field(default_factory=dict)
+    missing_bars: Mapping[str, int] = field(default_factory=dict)
 
 
 class PastKey(NamedTuple):

@@ -43,6 +43,14 @@ SELECT e.ticker, e.timeframe, e.opened_by, e.last_open, b.data FROM ends e
   LEFT JOIN bars b ON b.asset_id = e.id AND b.generation = e.generation
     AND b.timeframe = e.timeframe AND b.last_open = e.next_open AND b.first_open <= e.opened_by
 """
+# The bars that the newest revision lacks, of those that closed in (?1, ?2], as far as a commit's
+# whole count can say.
+COUNT_MISSING_BARS = f"""
+SELECT a.ticker, CAST(sum(m.count) AS BIGINT) AS count
+FROM missing_bars m JOIN assets a ON a.id = m.asset_id
+WHERE m.last_close > ?1 AND m.first_close <= ?2 AND m.generation = {_LATEST_REVISION}
+GROUP BY a.ticker ORDER BY a.ticker
+"""
 LIST_REVISIONS = f"SELECT a.ticker, {_LATEST_REVISION} AS revision FROM assets a ORDER BY a.ticker"
 _SELECT_FUNDING = "SELECT a.ticker, f.settled_at, f.funding_rate"
 LIST_FUNDING = f"""
@@ -75,6 +83,7 @@ SELECT
     WHERE pass NOT IN (SELECT number FROM passes))
   + (SELECT count(*) FROM funding WHERE pass NOT IN (SELECT number FROM passes))
   + (SELECT count(*) FROM watermarks WHERE pass NOT IN (SELECT number FROM passes))
+  + (SELECT count(*) FROM missing_bars WHERE pass NOT IN (SELECT number FROM passes))
 """
 LIST_CHANGES_AFTER = f"""
 {SELECT_CHANGE} FROM changes c WHERE c.created_at > ? ORDER BY c.created_at LIMIT ?

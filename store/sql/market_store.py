@@ -280,6 +280,7 @@ class MarketStore:
                 late_tickers=await reads.find_late_tickers(db, watermarks, coverage),
                 history_starts_at=await reads.load_history_start(db),
                 last_closes=await reads.load_last_closes(db, number, market_time or 0),
+                missing_bars=await reads.load_missing_bars(db, market_time or 0),
             )
 
     async def snapshot_at(self, at: int) -> StoredSnapshot:
