@@ -162,10 +162,9 @@ class WatermarkRow:
 
 
 class MissingBarsRow(NamedTuple):
-    """How many bars an asset's history lacks for good, as known at a commit, and their closes.
+    """The number of bars that an asset's new bars lack for good, and the range of their closes.
 
-    The closes of the `bars` that are missing lie in [first_close, last_close], epoch seconds. The bars
-    around them have the revision.
+    The closes are epoch seconds, both included. `revision` is that of the bars around them.
     """
 
     ticker: str

@@ -239,7 +239,7 @@ class MarketStore:
             )
 
     async def count_unreferenced(self) -> int:
-        """Return how many bars, settlements and watermarks belong to no commit."""
+        """Return how many rows of bars, settlements, watermarks and holes belong to no commit."""
         async with self._engine.begin_read(Lane.BATCH) as db:
             count: int = await fetch_value(db, statements.COUNT_UNREFERENCED)
         return count

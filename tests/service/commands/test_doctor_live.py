@@ -207,6 +207,9 @@ async def test_with_a_snapshot_the_store_says_which_assets_have_daily_readings(
     examined, double, clock, tmp_path
 ):
     clock.now = to_market_ms(START) + 5000
+    for symbol, hours in (("BTC/USDT", 2), ("ETH/USDT", 30)):
+        market = double.get_venue("binance").get_market(symbol)
+        market.withhold(START - 72 * 3600, START - (73 - hours) * 3600)
     async with open_live_service(double, clock, tmp_path, COINS) as one:
         await one.runs.run_until(START)
         asked = len(double.get_venue("binance").requests)
@@ -214,7 +217,9 @@ async def test_with_a_snapshot_the_store_says_which_assets_have_daily_readings(
         _, checks = await examined(database_url=f"sqlite:///{tmp_path}/market.db")
         assert one.runs.has_snapshot
     assert checks["bars"][0][1].startswith("0 of 4 have history for readings of 1d")
-    assert checks["bars"][1] == ("ok", "4 of 4 have a fresh bar")
+    text = "2 lack bars in the last 330 days, which their venues do not return (ETH 30, BTC 2)"
+    assert checks["bars"][1] == ("warn", text)
+    assert checks["bars"][2] == ("ok", "4 of 4 have a fresh bar")
     asked_for = [asked.path for asked in double.get_venue("binance").requests[asked:]]
     assert sum("klines" in path for path in asked_for) == 3
 
