@@ -16,7 +16,13 @@ from service.commands.doctor import run_doctor
 from service.config.settings import Settings
 from tests.doubles.venues.server import VenuesDouble, run_venues_double
 from tests.service.commands.test_cli import write_bars
-from tests.support.live_service import START, UNIVERSE, list_universe, open_live_service
+from tests.support.live_service import (
+    HISTORY_S,
+    START,
+    UNIVERSE,
+    list_universe,
+    open_live_service,
+)
 from tests.support.live_settings import KEY, build_live_settings
 from tests.support.log_lines import capture_log
 from tests.support.running_service import ManualClock
@@ -207,9 +213,13 @@ async def test_with_a_snapshot_the_store_says_which_assets_have_daily_readings(
     examined, double, clock, tmp_path
 ):
     clock.now = to_market_ms(START) + 5000
+    holes = {}
     for symbol, hours in (("BTC/USDT", 2), ("ETH/USDT", 30)):
         market = double.get_venue("binance").get_market(symbol)
         market.withhold(START - 72 * 3600, START - (73 - hours) * 3600)
+        # Simulated markets have some holes of their own.
+        history = range((START - HISTORY_S) // DAY_S * DAY_S, START, 3600)
+        holes[symbol] = len(history) - len(market.get_page(START, history[0], START - 1, 1000))
     async with open_live_service(double, clock, tmp_path, COINS) as one:
         await one.runs.run_until(START)
         asked = len(double.get_venue("binance").requests)
@@ -217,7 +227,8 @@ async def test_with_a_snapshot_the_store_says_which_assets_have_daily_readings(
         _, checks = await examined(database_url=f"sqlite:///{tmp_path}/market.db")
         assert one.runs.has_snapshot
     assert checks["bars"][0][1].startswith("0 of 4 have history for readings of 1d")
-    text = "2 lack bars in the last 330 days, which their venues do not return (ETH 30, BTC 2)"
+    counts = f"ETH {holes['ETH/USDT']}, BTC {holes['BTC/USDT']}"
+    text = f"2 lack bars in the last 330 days, which their venues do not return ({counts})"
     assert checks["bars"][1] == ("warn", text)
     assert checks["bars"][2] == ("ok", "4 of 4 have a fresh bar")
     asked_for = [asked.path for asked in double.get_venue("binance").requests[asked:]]
