@@ -11,6 +11,7 @@ from compute.batch_rows import (
     build_bar_block,
     build_change_rows,
     build_funding_rows,
+    build_missing_bars_row,
     filter_shown_alerts,
 )
 from compute.engine_state import EngineState
@@ -77,6 +78,12 @@ class BatchAssembler:
             watermarks=self._list_watermarks(),
             written_at=self._find_written_at(until),
             alerts=alert_rows,
+            missing_bars=[
+                build_missing_bars_row(block, missing)
+                for block in bars
+                if len(missing := fetched[block.ticker].missing)
+            ],
+            held_bars=sum(new.is_newly_held for new in fetched.values()),
         )
 
     def build_empty_batch(self, until: int) -> Batch:

@@ -11,7 +11,7 @@ from compute.indicators.contract import NO_READING
 from compute.schedule import to_market_ms
 from compute.stepper import Cell, Changes
 from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, LOGGED_IDS
-from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow
+from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow, MissingBarsRow
 
 NEVER = np.iinfo(np.int64).max
 
@@ -25,6 +25,12 @@ def build_bar_block(state: EngineState, ticker: str, series: Series, source: str
         np.column_stack(columns),
     )
     return BarBlock(ticker, *timeframe_and_values, state.get_revision(ticker), source)
+
+
+def build_missing_bars_row(block: BarBlock, missing: Times) -> MissingBarsRow:
+    """Return the closes that a block of new bars lacks, at least one, as a row to store."""
+    closes = int(missing[0]), int(missing[-1])
+    return MissingBarsRow(block.ticker, block.revision, len(missing), *closes)
 
 
 def build_funding_rows(ticker: str, funding: Funding) -> list[FundingRow]:

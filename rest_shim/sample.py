@@ -143,6 +143,7 @@ def _build_meta() -> SignalsMeta:
         stale=False,
         late_assets=[],
         ended_assets=[],
+        missing_bars={},
         most_delay_seconds=0,
         removed_assets=[],
         note=SAMPLE_NOTE,

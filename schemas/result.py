@@ -57,6 +57,9 @@ class Freshness(Origin):
     ended_assets: list[str] = Field(
         description="Tickers whose recorded bars ended earlier; their readings are outdated."
     )
+    missing_bars: dict[str, Count] = Field(
+        description="By ticker: bars of the last 330 days that its readings lack for good."
+    )
     most_delay_seconds: int = Field(
         ge=0, description="Longest regular delay of an asset's bars; it does not count as late."
     )

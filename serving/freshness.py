@@ -160,6 +160,7 @@ def build_freshness(
         "stale": stale,
         "late_assets": list(snapshot.stored.late_tickers),
         "ended_assets": snapshot.ended_tickers,
+        "missing_bars": dict(snapshot.stored.missing_bars),
         "most_delay_seconds": max(snapshot.coverage.delays, default=0),
         "removed_assets": snapshot.removed_tickers,
         "note": " ".join([*_list_notes(snapshot, now), *notes]) or None,

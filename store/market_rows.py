@@ -175,6 +175,19 @@ class WatermarkRow:
     is_late: bool
 
 
+class MissingBarsRow(NamedTuple):
+    """The number of bars that an asset's new bars lack for good, and the range of their closes.
+
+    The closes are epoch seconds, both included. `revision` is that of the bars around them.
+    """
+
+    ticker: str
+    revision: int
+    bars: int
+    first_close: int
+    last_close: int
+
+
 @dataclass(frozen=True, slots=True)
 class CommitRow:
     """One committed batch and its place in the digest chain; digests are 32 bytes.
@@ -203,7 +216,9 @@ class Batch:
     revision, whose stored bars it follows, or starts the next one. All blocks of a revision have
     one source.
     `publish_from` maps every ticker new to the store to the market time (ms) from which its changes
-    are published. `watermarks` lists the assets whose bars were incomplete when the batch was made.
+    are published. `watermarks` lists the assets whose bars were incomplete when the batch was made,
+    `missing_bars` those whose new bars have holes that stay. `held_bars` counts the implausible
+    bars that the source began to hold back; it is not stored.
     """
 
     market_time: int
@@ -216,6 +231,8 @@ class Batch:
     watermarks: Sequence[WatermarkRow] = ()
     written_at: int | None = None
     alerts: Sequence[AlertRow] = ()
+    missing_bars: Sequence[MissingBarsRow] = ()
+    held_bars: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +271,7 @@ class StoredSnapshot:
     `late_tickers` are the assets whose bars were due at the last commit and were missing, or that
     never had any. `history_starts_at` is the earliest time (epoch ms) for which the store can
     rebuild a snapshot, None before the first commit. `last_closes` maps ticker to the close
-    (epoch s) of its newest bar.
+    (epoch s) of its newest bar, `missing_bars` to the number of bars that its history lacks.
     """
 
     coverage: Coverage | None
@@ -264,6 +281,7 @@ class StoredSnapshot:
     late_tickers: tuple[str, ...] = ()
     history_starts_at: int | None = None
     last_closes: Mapping[str, int] = field(default_factory=dict)
+    missing_bars: Mapping[str, int] = field(default_factory=dict)
 
 
 class PastKey(NamedTuple):

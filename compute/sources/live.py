@@ -6,6 +6,8 @@ If a venue fails, its assets become late, with a reason; no bar is ever made up 
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -19,6 +21,7 @@ from compute.bars import (
     Funding,
     RawBar,
     Series,
+    Times,
     find_settlement_fault,
     resample_bars,
     validate_bars,
@@ -38,7 +41,9 @@ from compute.sources.history_diff import (
     StoredBarsLoader,
     diff_history,
 )
+from compute.sources.holes import MissingBarLog, fill_holes, list_missing
 from compute.sources.listing_choice import VenueStatus, choose_listings
+from compute.sources.plausibility import find_reason_to_hold
 from compute.sources.source import FetchResult, NotReadyError
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from compute.universe import Listing, Session, Universe
@@ -94,6 +99,7 @@ class LiveSource:
         self._refused_opens: Final = defaultdict[str, set[int]](set)
         self._logged_rejections: Final = set[tuple[str, str, str]]()
         self._wrong_skews_ms: dict[str, float] = {}
+        self._missing_log: Final = MissingBarLog()
         self.late_reasons: Final[dict[str, str]] = {}
 
     async def open(self) -> None:
@@ -207,29 +213,81 @@ class LiveSource:
             return FetchResult(
                 NO_BARS, NO_FUNDING, max(after, find_session_watermark(session, end))
             )
-        # The newest stored bars are fetched again. If they are on another scale, are another
-        # venue's, or are cut otherwise, the whole history is fetched and restated.
         try:
-            fetched, reason = (
-                (await self._fetch_whole(ticker, begin, end), rebuild_reason)
-                if rebuild_reason
-                else await self._fetch_series(ticker, begin, end)
-            )
+            fetched, reason = await self._fetch_complete(ticker, after, end, rebuild_reason)
             funding = await self._fetch_funding(ticker, max(after, self._begins_at - DAY_S), end)
         except VenueError as error:
             # A venue that has begun to refuse is left before the next run.
             self._needs_choice |= error.is_permanent and venue.name not in self._refusing_venues
             self._record_late_reason(ticker, error.reason)
             return FetchResult(NO_BARS, NO_FUNDING, after)
+        fetched, held_reason = await self._hold_implausible(ticker, fetched, begin)
+        is_newly_held = held_reason != "" and self.late_reasons.get(ticker) != held_reason
         bars = fetched.select(fetched.close_time > begin)
-        watermark = self._find_watermark(ticker, bars, after, end)
-        settlements = funding.select_between(after, watermark)
-        if not reason:
-            return FetchResult(bars, settlements, watermark)
-        log.warning("history_replaced", ticker=ticker, why=reason)
-        return FetchResult(
-            bars, settlements, watermark, fetched.select(fetched.close_time <= begin), reason
+        watermark = self._find_watermark(ticker, bars, after, end, held_reason)
+        result = FetchResult(
+            bars,
+            funding.select_between(after, watermark),
+            watermark,
+            missing=self._find_missing(ticker, fetched, after, reason),
+            is_newly_held=is_newly_held,
         )
+        if not reason:
+            return result
+        log.warning("history_replaced", ticker=ticker, why=reason)
+        history = fetched.select(fetched.close_time <= begin)
+        return replace(result, history=history, reason=reason)
+
+    async def _fetch_complete(
+        self, ticker: str, after: int, end: int, rebuild_reason: str
+    ) -> tuple[Series, str]:
+        """Return the bars up to `end` that the venue has, as `_fetch_series` does.
+
+        What the first answer lacks is fetched again.
+        """
+        # The newest stored bars are fetched again. If they are on another scale, are another
+        # venue's, or are cut otherwise, the whole history is fetched and restated.
+        begin = max(after, self._begins_at)
+        fetched, reason = (
+            (await self._fetch_whole(ticker, begin, end), rebuild_reason)
+            if rebuild_reason
+            else await self._fetch_series(ticker, begin, end)
+        )
+        is_history = bool(reason) or after < self._begins_at
+        filled = await fill_holes(
+            self._assets[ticker].session,
+            fetched,
+            self._begins_at if is_history else begin,
+            partial(self._fetch_bars, ticker),
+            may_begin_later=is_history,
+        )
+        return filled, reason
+
+    async def _hold_implausible(self, ticker: str, bars: Series, begin: int) -> tuple[Series, str]:
+        """Return the bars without an implausible newest one, and why it is held."""
+        # Only a bar of this hour is held: the next run takes what the venue then returns. So a real
+        # crash is at most one run late, and a restart needs to remember nothing.
+        closed = int(bars.close_time[-1]) if len(bars) else 0
+        if closed <= begin or self._clock() // 1000 - closed >= HOUR_S:
+            return bars, ""
+        others = [
+            partial(self._fetch_listed_bars, ticker, listing)
+            for listing in self._assets[ticker].listings
+            if listing != self._listings[ticker] and listing.venue in self._venues
+        ]
+        reason = await find_reason_to_hold(bars, others)
+        return (bars.select(bars.close_time < closed) if reason else bars), reason
+
+    def _find_missing(self, ticker: str, bars: Series, after: int, reason: str) -> Times:
+        """Return and log the closes that no bar up to the newest one has."""
+        if not len(bars):
+            return NO_BARS.close_time
+        # A listing that begins later than the history is not a hole.
+        is_history = bool(reason) or after < self._begins_at
+        begin = int(bars.open_time[0]) if is_history else after
+        missing = list_missing(self._assets[ticker].session, bars, begin, int(bars.close_time[-1]))
+        self._missing_log.write(ticker, self.get_listing(ticker), missing)
+        return missing
 
     async def _fetch_series(self, ticker: str, begin: int, end: int) -> tuple[Series, str]:
         """Return the bars that close in (begin, end], and some earlier ones.
@@ -287,9 +345,16 @@ class LiveSource:
 
     async def _fetch_bars(self, ticker: str, begin: int, end: int) -> Series:
         """Return the asset's usable bars that close in (begin, end]."""
-        symbol, session = self._listings[ticker].symbol, self._assets[ticker].session
+        return await self._fetch_listed_bars(ticker, self._listings[ticker], begin, end)
+
+    async def _fetch_listed_bars(
+        self, ticker: str, listing: Listing, begin: int, end: int
+    ) -> Series:
+        """Return the usable bars of one of the asset's listings that close in (begin, end]."""
+        session = self._assets[ticker].session
         period_s = choose_period_s(session)
-        rows = await self._get_venue(ticker).fetch_bars(symbol, begin, end, period_s)
+        venue = self._venues[listing.venue]
+        rows = await venue.fetch_bars(listing.symbol, begin, end, period_s)
         bars = self._clean_bars(ticker, rows, period_s)
         return join_session_bars(bars, session, begin, end)
 
@@ -340,17 +405,20 @@ class LiveSource:
         }
         return Funding.from_pairs(sorted(usable.items()))
 
-    def _find_watermark(self, ticker: str, bars: Series, after: int, until: int) -> int:
+    def _find_watermark(
+        self, ticker: str, bars: Series, after: int, until: int, held_reason: str
+    ) -> int:
         """Return the newest close, or a later time if the session is closed and complete."""
         session = self._assets[ticker].session
         newest = int(bars.close_time[-1]) if len(bars) else after
         if newest < find_last_close(session, until):
-            self._record_late_reason(ticker, _NO_NEWER_BAR)
+            event = "bar_held" if held_reason else "bars_missing"
+            self._record_late_reason(ticker, held_reason or _NO_NEWER_BAR, event)
             return newest
         self.late_reasons.pop(ticker, None)
         return max(newest, find_session_watermark(session, until))
 
-    def _record_late_reason(self, ticker: str, reason: str) -> None:
+    def _record_late_reason(self, ticker: str, reason: str, event: str = "bars_missing") -> None:
         """Record why an asset is late; log a venue's failure once for all its assets."""
         # By the time the bars come, newer settlements may have come too.
         self._funding_cache.pop(ticker, None)
@@ -359,7 +427,7 @@ class LiveSource:
         is_logged = reason != _NO_NEWER_BAR and reason in self.late_reasons.values()
         self.late_reasons[ticker] = reason
         if not is_logged:
-            log.warning("bars_missing", ticker=ticker, at=self.get_listing(ticker), reason=reason)
+            log.warning(event, ticker=ticker, at=self.get_listing(ticker), reason=reason)
 
     async def _fetch_status(self, venue: Venue) -> VenueStatus:
         """Return the symbols of a venue, or why it does not answer."""

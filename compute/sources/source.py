@@ -1,9 +1,9 @@
 """The interface to market data that each source implements."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from compute.bars import Funding, Series
+from compute.bars import NO_BARS, Funding, Series, Times
 from schemas.operator_error import OperatorError
 from schemas.vocabulary import SourceKind, Timeframe
 
@@ -24,6 +24,8 @@ class FetchResult:
     If `history` holds bars, the asset's history was restated, by a split or a change of venue: the
     stored bars are replaced by `history`, `bars` follow it, and `reason` explains it in one line.
     Settlements are never restated.
+    `missing` has the closes up to the newest bar that the session expects and that no bar has; they
+    never come any more. If `is_newly_held`, an implausible bar was held for the first time.
     """
 
     bars: Series
@@ -31,6 +33,8 @@ class FetchResult:
     watermark: int
     history: Series | None = None
     reason: str = ""
+    missing: Times = field(default_factory=lambda: NO_BARS.close_time)
+    is_newly_held: bool = False
 
     @property
     def is_restated(self) -> bool:

@@ -59,6 +59,8 @@ async def check_live_source(
             }
             bar_checks = _BarChecks(universe, venues, source, failure_reasons, clock() // 1000)
             yield await bar_checks.check_history(await _read_daily_tickers(store))
+            for finding in await _check_missing_bars(store):
+                yield finding
             async for finding in bar_checks.check_freshness():
                 yield finding
 
@@ -190,6 +192,19 @@ async def _read_daily_tickers(store: MarketStore | None) -> set[str] | None:
         return None
     readings = snapshot.stored.readings
     return {t for t, by_key in readings.items() if any("1d" in by for by in by_key.values())}
+
+
+async def _check_missing_bars(store: MarketStore | None) -> list[Finding]:
+    """Return which assets lack bars inside their stored history; nothing before a first start."""
+    snapshot = None if store is None else await store.snapshot()
+    if snapshot is None or snapshot.market_time is None:
+        return []
+    if not snapshot.missing_bars:
+        return [Finding("ok", "bars", "no bar is missing in the stored history")]
+    counts = sorted(snapshot.missing_bars.items(), key=lambda item: (-item[1], item[0]))
+    names = format_names([f"{ticker} {count}" for ticker, count in counts])
+    text = f"{len(counts)} lack bars in the last 330 days, which their venues do not return"
+    return [Finding("warn", "bars", f"{text} ({names})")]
 
 
 class _BarChecks:

@@ -64,6 +64,11 @@ class Metrics:
             "signals_feed_rows", "Rows written to the feed, by tier.", ["tier"], registry=registry
         )
         self._rows = {tier: rows.labels(tier) for tier in RETENTION_MS}
+        self._held_bars = Counter(
+            "signals_held_bars",
+            "Implausible bars that were held back until the next run.",
+            registry=registry,
+        )
         # Bodies that are rejected before billing are not counted, or anyone could inflate this.
         self._sales = Counter(
             "signals_billing",
@@ -94,9 +99,10 @@ class Metrics:
         self._runs.observe(seconds)
 
     def on_commit(self, batch: Batch) -> None:
-        """Count the feed rows that a batch published."""
+        """Count the feed rows that a batch published, and the bars that were held back."""
         self._rows["universe"].inc(sum(row.published for row in batch.changes))
         self._rows["alerts"].inc(len(batch.alerts))
+        self._held_bars.inc(batch.held_bars)
 
     def on_sale(self, operation: str, outcome: str) -> None:
         """Count the outcome of a checkout or a claim."""

@@ -158,6 +158,12 @@ class CurrentGauges:
             yield GaugeMetricFamily(
                 "signals_late_assets", "Assets whose due bars have not arrived.", value=late
             )
+            missing_bars = self.snapshot.stored.missing_bars
+            yield GaugeMetricFamily(
+                "signals_missing_bars",
+                "Bars of the last 330 days that the venues never delivered.",
+                value=sum(missing_bars.values()),
+            )
 
 
 async def sample_loop_lag(

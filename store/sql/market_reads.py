@@ -6,6 +6,7 @@ from typing import Any
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import (
+    DAY_MS,
     RUN_DELAY_MS,
     TIMEFRAME_DURATIONS_S,
     Timeframe,
@@ -15,8 +16,10 @@ from store.bar_blocks import find_last_open
 from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.market_rows import ReadingRow, SourceRow, WatermarkRow
 from store.sql.database import Database, Row, fetch_value
-from store.sql.market_statements import LIST_LAST_BARS, LIST_SOURCES
+from store.sql.market_statements import COUNT_MISSING_BARS, LIST_LAST_BARS, LIST_SOURCES
 
+# The first start of a live source fetches as much; older holes no longer move a reading.
+COUNTED_HISTORY_MS = 330 * DAY_MS
 Readings = dict[str, dict[str, dict[Timeframe, int]]]
 
 READING_COLUMNS = "ticker, timeframe, indicator, reading"
@@ -156,6 +159,13 @@ async def load_last_closes(db: Database, number: int | None, market_time: int) -
             close = -(-(opened + period_s) // period_s) * period_s
             closes[row["ticker"]] = max(close, closes.get(row["ticker"], 0))
     return closes
+
+
+async def load_missing_bars(db: Database, market_time: int) -> dict[str, int]:
+    """Return how many bars the history of each ticker lacks at a market time (ms), if any."""
+    bounds = (market_time - COUNTED_HISTORY_MS) // 1000, market_time // 1000
+    rows = await db.execute(COUNT_MISSING_BARS, *bounds)
+    return {row["ticker"]: row["count"] for row in rows}
 
 
 def group_readings(rows: Iterable[Sequence[Any]]) -> Readings:

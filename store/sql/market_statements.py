@@ -43,6 +43,14 @@ SELECT e.ticker, e.timeframe, e.opened_by, e.last_open, b.data FROM ends e
   LEFT JOIN bars b ON b.asset_id = e.id AND b.generation = e.generation
     AND b.timeframe = e.timeframe AND b.last_open = e.next_open AND b.first_open <= e.opened_by
 """
+# The bars that the newest revision lacks, of those that closed in (:after, :until], as far as a commit's
+# whole count can say.
+COUNT_MISSING_BARS = f"""
+SELECT a.ticker, CAST(sum(m.count) AS BIGINT) AS count
+FROM missing_bars m JOIN assets a ON a.id = m.asset_id
+WHERE m.last_close > :after AND m.first_close <= :until AND m.generation = {_LATEST_REVISION}
+GROUP BY a.ticker ORDER BY a.ticker
+"""
 LIST_REVISIONS = f"SELECT a.ticker, {_LATEST_REVISION} AS revision FROM assets a ORDER BY a.ticker"
 _SELECT_SOURCES = """
 SELECT a.ticker, s.generation AS revision, s.listing, s.pass AS number
@@ -82,6 +90,7 @@ SELECT
   + (SELECT count(*) FROM funding WHERE pass NOT IN (SELECT number FROM passes))
   + (SELECT count(*) FROM watermarks WHERE pass NOT IN (SELECT number FROM passes))
   + (SELECT count(*) FROM sources WHERE pass <> 0 AND pass NOT IN (SELECT number FROM passes))
+  + (SELECT count(*) FROM missing_bars WHERE pass NOT IN (SELECT number FROM passes))
 """
 LIST_CHANGES_AFTER = f"""
 {SELECT_CHANGE} FROM changes c WHERE c.created_at > :after ORDER BY c.created_at LIMIT :limit

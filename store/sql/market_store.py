@@ -246,7 +246,7 @@ class MarketStore:
             )
 
     async def count_unreferenced(self) -> int:
-        """Return how many bars, settlements, watermarks and sources belong to no commit."""
+        """Return how many rows of bars, settlements, watermarks, sources and holes have no commit."""
         async with self._engine.begin_read(Lane.BATCH) as db:
             count: int = await fetch_value(db, statements.COUNT_UNREFERENCED)
         return count
@@ -291,6 +291,7 @@ class MarketStore:
                 late_tickers=await reads.find_late_tickers(db, watermarks, coverage),
                 history_starts_at=await reads.load_history_start(db),
                 last_closes=await reads.load_last_closes(db, number, market_time or 0),
+                missing_bars=await reads.load_missing_bars(db, market_time or 0),
             )
 
     async def snapshot_at(self, at: int) -> StoredSnapshot:

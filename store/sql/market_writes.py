@@ -61,6 +61,7 @@ async def write_batch(db: Database, batch: Batch) -> None:
     await _write_bars(db, batch, assets, number)
     sources = await _write_sources(db, batch, assets, number)
     await _write_watermarks(db, batch, assets, number)
+    await _write_missing_bars(db, batch, assets, number)
     await _write_feed_rows(db, batch, assets)
     await _write_readings(db, batch, assets)
     await _write_carries(db, batch, assets)
@@ -200,6 +201,17 @@ async def _write_watermarks(
         "watermarks",
         "pass, asset_id, watermark, is_late",
         [(number, assets[row.ticker], row.watermark, int(row.is_late)) for row in batch.watermarks],
+    )
+
+
+async def _write_missing_bars(
+    db: Database, batch: Batch, assets: dict[str, int], number: int
+) -> None:
+    # No part of the digest: bars and calendar say the same, and digests stay as they were.
+    await db.insert(
+        "missing_bars",
+        "pass, asset_id, generation, count, first_close, last_close",
+        [(number, assets[row.ticker], *row[1:]) for row in batch.missing_bars],
     )
 
 

@@ -46,6 +46,11 @@ COMMIT_CONTENT_TABLES = (
     Table("funding", "asset_id, settled_at, funding_rate, pass", "pass, asset_id, settled_at"),
     Table("watermarks", "pass, asset_id, watermark, is_late", "pass, asset_id"),
     Table("sources", "asset_id, generation, listing, pass", "pass, asset_id, generation"),
+    Table(
+        "missing_bars",
+        "pass, asset_id, generation, count, first_close, last_close",
+        "pass, asset_id",
+    ),
 )
 FEED_TABLES = (
     Table(

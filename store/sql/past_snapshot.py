@@ -14,6 +14,7 @@ from store.sql.market_reads import (
     load_coverage,
     load_history_start,
     load_last_closes,
+    load_missing_bars,
     load_watermarks,
 )
 
@@ -62,6 +63,7 @@ async def load_past_snapshot(db: Database, key: PastKey, known: Readings | None)
         ),
         history_starts_at=await load_history_start(db),
         last_closes=await load_last_closes(db, key.number, key.market_time),
+        missing_bars=await load_missing_bars(db, key.market_time),
     )
 
 

@@ -270,7 +270,7 @@ def test_the_changelog_is_newest_first_and_ends_where_the_specification_begins()
     assert days == sorted(days, reverse=True)
     assert days[-3:] == [date(2026, 11, 21), date(2026, 9, 27), date(2026, 9, 25)]
     words = {
-        date(2026, 11, 23): ["dexter", "ended_assets"],
+        date(2026, 11, 23): ["dexter", "ended_assets", "missing_bars"],
         date(2026, 11, 21): ["meta", "/legal"],
         date(2026, 9, 27): ["asset", "/state"],
         date(2026, 9, 25): ["flips", "change_type"],

@@ -150,6 +150,7 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
     """Return a result with the fields filled in that are empty here, so that all are tested."""
     if "ended_assets" in answer["meta"]:
         answer["meta"]["ended_assets"] = ["XAU"]
+        answer["meta"]["missing_bars"] = {"XAU": 2}
     if tool == "signals_get_state":
         answer["meta"]["last_bars"] = [{"closed_at": answer["as_of"], "tickers": ["BTC"]}]
         answer["board"] = {

@@ -21,6 +21,7 @@ from store.market_rows import (
     EpochRow,
     FeedQuery,
     FundingRow,
+    MissingBarsRow,
     WatermarkRow,
 )
 
@@ -40,6 +41,7 @@ TABLES = (
     "epochs",
     "facts",
     "funding",
+    "missing_bars",
     "passes",
     "readings",
     "sources",
@@ -134,6 +136,7 @@ def make_full_batch(market_time: int = NOW, *, step: int = 0) -> Batch:
         carries=[make_carry()],
         epochs=[make_epoch(number=step)],
         watermarks=[WatermarkRow("ETH", 3600 * step - 1, is_late=True)],
+        missing_bars=[MissingBarsRow("ETH", 0, 1 + step, 3600 * step, 3600 * step + 7200)],
         publish_from={"BTC": 5, "ETH": 7},
     )
 

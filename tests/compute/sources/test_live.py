@@ -777,6 +777,7 @@ async def test_a_split_replaces_the_history_and_touches_no_published_row(
                 await one.run_hour(first + hour * HOUR_S, after_s=905)
         [replaced] = [line for line in logged if line["event"] == "history_replaced"]
         assert (replaced["ticker"], replaced["why"]) == ("NVDA", "split 4:1")
+        assert [line for line in logged if line["event"] == "bar_held"] == []
         assert (await one.load_changes())[: len(before)] == before
         old = await one.store.bars("NVDA", revision=0)
         new = await one.store.bars("NVDA")

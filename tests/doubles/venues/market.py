@@ -31,13 +31,17 @@ class Split:
 
 @dataclass
 class Faults:
-    """Faulty bars by open time: late by seconds, revised at a time, missing, repeated, shuffled."""
+    """Faulty bars by open time: late by seconds, revised at a time, missing, repeated, shuffled.
+
+    A page has at most `most_rows`: the newest ones, whatever was requested.
+    """
 
     late: dict[int, int] = field(default_factory=dict)
     revised: dict[int, tuple[int, RawBar]] = field(default_factory=dict)
     repeated: set[int] = field(default_factory=set)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     is_shuffled: bool = False
+    most_rows: int = EVER
     split: Split | None = None
 
 
@@ -79,6 +83,10 @@ class Market:
         """Show a bar twice."""
         self._faults.repeated.add(open_time)
 
+    def shorten(self, most_rows: int) -> None:
+        """Return only the newest rows of a page that would have more."""
+        self._faults.most_rows = most_rows
+
     def shuffle(self) -> None:
         """Show bars in the wrong order from now on."""
         self._faults.is_shuffled = True
@@ -111,7 +119,7 @@ class Market:
             for bar in self._shown(place, now, is_adjusted)
         )
         bars = list(islice(shown, limit))
-        bars = bars[::-1] if is_newest else bars
+        bars = (bars[::-1] if is_newest else bars)[-self._faults.most_rows :]
         return bars[1::2] + bars[::2] if self._faults.is_shuffled else bars
 
     def list_settlements(self, now: int, first: int, last: int) -> list[tuple[int, float]]:

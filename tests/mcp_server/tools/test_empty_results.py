@@ -9,6 +9,7 @@ import pytest
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import DAY_MS, format_instant
+from store.market_rows import MissingBarsRow
 from tests.support.bad_inputs import CONFLUENCE, FLIPS, SIGNALS, STATE
 from tests.support.row_builders import make_bar, make_blocks
 from tests.support.running_service import RunningService, run_service
@@ -212,6 +213,18 @@ async def test_assets_whose_recording_has_ended_are_named_in_every_answer(record
             "outdated." in meta["note"]
         )
         assert (meta["stale"], "XAU" in meta["late_assets"]) == (False, False)
+
+
+@pytest.mark.clause("2.4.17")
+async def test_bars_that_never_came_are_counted_by_asset_in_every_answer(served_alone, transport):
+    hour = (NOON - 180_000) // 1000
+    row = MissingBarsRow("ETH", 0, 3, hour - 7200, hour)
+    blocks = make_blocks(make_bar("ETH", hour - 3600))
+    batch = replace(make_batch(NOON, []), bars=blocks, missing_bars=[row])
+    await served_alone.market.commit(batch)
+    for tool in (STATE, SIGNALS, FLIPS, CONFLUENCE):
+        meta = (await served_alone.fetch_answer(transport, tool))["meta"]
+        assert meta["missing_bars"] == {"ETH": 3}
 
 
 async def test_many_ended_recordings_are_counted_in_the_note(tmp_path, transport):

@@ -18,6 +18,7 @@ from service.config.settings import Settings
 from tests.doubles.venues.server import VenuesDouble, run_venues_double
 from tests.service.commands.test_cli import write_bars
 from tests.support.live_service import (
+    HISTORY_S,
     OKX_BTC,
     START,
     UNIVERSE,
@@ -254,6 +255,13 @@ async def test_with_a_snapshot_the_store_says_which_assets_have_daily_readings(
     examined, double, clock, tmp_path
 ):
     clock.now = to_market_ms(START) + 5000
+    holes = {}
+    for symbol, hours in (("BTC/USDT", 2), ("ETH/USDT", 30)):
+        market = double.get_venue("binance").get_market(symbol)
+        market.withhold(START - 72 * 3600, START - (73 - hours) * 3600)
+        # Simulated markets have some holes of their own.
+        history = range((START - HISTORY_S) // DAY_S * DAY_S, START, 3600)
+        holes[symbol] = len(history) - len(market.get_page(START, history[0], START - 1, 1000))
     async with open_live_service(double, clock, tmp_path, COINS) as one:
         await one.runs.run_until(START)
         asked = len(double.get_venue("binance").requests)
@@ -261,7 +269,10 @@ async def test_with_a_snapshot_the_store_says_which_assets_have_daily_readings(
         _, checks = await examined(database_url=f"sqlite:///{tmp_path}/market.db")
         assert one.runs.has_snapshot
     assert checks["bars"][0][1].startswith("0 of 4 have history for readings of 1d")
-    assert checks["bars"][1] == ("ok", "4 of 4 have a fresh bar")
+    counts = f"ETH {holes['ETH/USDT']}, BTC {holes['BTC/USDT']}"
+    text = f"2 lack bars in the last 330 days, which their venues do not return ({counts})"
+    assert checks["bars"][1] == ("warn", text)
+    assert checks["bars"][2] == ("ok", "4 of 4 have a fresh bar")
     asked_for = [asked.path for asked in double.get_venue("binance").requests[asked:]]
     assert sum("klines" in path for path in asked_for) == 3
 

@@ -26,6 +26,7 @@ MOVED = {
     "clock": "market_time = {of}market_time - 1",
     "epochs": "reason = 'other'",
     "funding": "funding_rate = {of}funding_rate + 1",
+    "missing_bars": "count = {of}count + 1",
     "passes": "digest = {of}bars_digest",
     "sources": "listing = 'other'",
     "watermarks": "is_late = 0",

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import HOUR_MS, find_latest_run
-from store.market_rows import Batch, ChangeRow, StoredSnapshot, WatermarkRow
+from store.market_rows import Batch, ChangeRow, MissingBarsRow, StoredSnapshot, WatermarkRow
 from store.sql.market_store import MarketStore
 from tests.support.row_builders import (
     DAY_MS,
@@ -99,6 +99,33 @@ async def test_the_last_bars_are_of_the_newest_revision(market: MarketStore) -> 
     again = make_blocks(make_bar("BTC", hour - 7200), revision=1)
     await market.commit(make_batch(LAST + HOUR_MS, bars=again, written_at=LAST + HOUR_MS))
     assert (await market.snapshot()).last_closes == {"BTC": hour - 3600}
+
+
+async def test_missing_bars_are_counted_for_330_days_by_revision_and_as_of_a_time(
+    market: MarketStore,
+) -> None:
+    hour = LAST // 1000 - 180
+
+    def missing(ticker: str, days_ago: float, bars: int, revision: int = 0) -> MissingBarsRow:
+        last = hour - round(days_ago * 86_400)
+        return MissingBarsRow(ticker, revision, bars, last - 3600 * (bars - 1), last)
+
+    async def commit(at: int, *rows: MissingBarsRow, revision: int = 0) -> None:
+        stored = make_blocks(
+            *(make_bar(row.ticker, at // 1000 - 3780) for row in rows), revision=revision
+        )
+        await market.commit(make_batch(at, bars=stored, missing_bars=rows, written_at=at))
+
+    assert (await market.snapshot()).missing_bars == {}
+    await commit(LAST, missing("BTC", 331, 9), missing("ETH", 40, 5))
+    assert (await market.snapshot()).missing_bars == {"ETH": 5}
+    later = LAST + HOUR_MS
+    await commit(later, missing("BTC", 329, 2), missing("ETH", -1 / 24, 1))
+    assert (await market.snapshot()).missing_bars == {"BTC": 2, "ETH": 6}
+    assert (await market.snapshot_at(LAST)).missing_bars == {"BTC": 2, "ETH": 5}
+    # A restated history has its own holes.
+    await commit(LAST + 2 * HOUR_MS, missing("ETH", 40, 3, revision=1), revision=1)
+    assert (await market.snapshot()).missing_bars == {"BTC": 2, "ETH": 3}
 
 
 @st.composite
