@@ -1,14 +1,13 @@
 #!/bin/sh
-# Create an environment in the current folder: `tools/create_venv.sh .venv PYTHON [REQUESTED]`.
+# Create .venv in the current folder: `tools/create_venv.sh PYTHON [REQUESTED]`.
 #
-# Keep one that works. Recreate one that doesn't: its interpreter is gone, too old or replaced by
+# Keep a .venv that works. Recreate one that doesn't: its interpreter is gone, too old or replaced by
 # another version, or the folder was moved. With a non-empty REQUESTED, PYTHON was chosen by hand and
 # its version must match too.
 set -eu
 
-venv=$1
-python=$2
-requested=${3:-}
+python=$1
+requested=${2:-}
 needed=$(sed -n 's/^requires-python = ">=\(.*\)"$/\1/p' pyproject.toml)
 
 fail() {
@@ -35,9 +34,9 @@ check_python() {
 }
 
 find_fault() {
-  # pip's modules lie in a folder named after the version that created them, so importing them also
+  # pip's modules lie in a folder named after the version that created .venv, so importing them also
   # fails when bin/python now leads to another version.
-  version=$(read_version "$venv/bin/python" 'import pip')
+  version=$(read_version .venv/bin/python 'import pip')
   if [ -z "$version" ]; then
     echo "its Python doesn't work"
   elif ! is_new_enough "$version"; then
@@ -45,18 +44,18 @@ find_fault() {
   elif [ -n "$requested" ] && [ "$version" != "$found" ]; then
     echo "its Python is $version, not $found"
   # Scripts name their interpreter by its absolute path.
-  elif ! grep -qF "$(pwd -P)/$venv/bin/python" "$venv/bin/pip" 2>/dev/null; then
+  elif ! grep -qF "$(pwd -P)/.venv/bin/python" .venv/bin/pip 2>/dev/null; then
     echo "it was moved"
   fi
 }
 
 [ -z "$requested" ] || check_python
-if [ -e "$venv" ]; then
+if [ -e .venv ]; then
   fault=$(find_fault)
   [ -n "$fault" ] || exit 0
   check_python
-  echo "recreating $venv: $fault" >&2
-  rm -rf "$venv"
+  echo "recreating .venv: $fault" >&2
+  rm -rf .venv
 fi
 check_python
-"$python" -m venv "$venv"
+"$python" -m venv .venv
