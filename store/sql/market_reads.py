@@ -163,8 +163,8 @@ async def load_last_closes(db: Database, number: int | None, market_time: int) -
 
 async def load_missing_bars(db: Database, market_time: int) -> dict[str, int]:
     """Return how many bars the history of each ticker lacks at a market time (ms), if any."""
-    bounds = (market_time - COUNTED_HISTORY_MS) // 1000, market_time // 1000
-    rows = await db.execute(COUNT_MISSING_BARS, *bounds)
+    after, until = (market_time - COUNTED_HISTORY_MS) // 1000, market_time // 1000
+    rows = await db.execute_named(COUNT_MISSING_BARS, {"after": after, "until": until})
     return {row["ticker"]: row["count"] for row in rows}
 
 

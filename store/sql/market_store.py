@@ -246,7 +246,7 @@ class MarketStore:
             )
 
     async def count_unreferenced(self) -> int:
-        """Return how many rows of bars, settlements, watermarks, sources and holes have no commit."""
+        """Return how many rows of what commits write belong to no commit."""
         async with self._engine.begin_read(Lane.BATCH) as db:
             count: int = await fetch_value(db, statements.COUNT_UNREFERENCED)
         return count
