@@ -188,7 +188,7 @@ class LiveSource:
             funding = await self._fetch_funding(ticker, max(after, self._begins_at - DAY_S), end)
         except VenueError as error:
             self._record_late_reason(ticker, error.reason)
-            return FetchResult(NO_BARS, NO_FUNDING, after)
+            return FetchResult(NO_BARS, NO_FUNDING, after, has_failed=True)
         bars = fetched.select(fetched.close_time > begin)
         watermark = self._find_watermark(ticker, bars, after, end)
         settlements = funding.select_between(after, watermark)

@@ -23,7 +23,7 @@ class FetchResult:
     The source will add nothing more that closes or settles up to `watermark` (epoch seconds).
     If `history` holds bars, the asset's history was restated, by a split or a change of venue: the
     stored bars are replaced by `history`, `bars` follow it, and `reason` explains it in one line.
-    Settlements are never restated.
+    Settlements are never restated. If `has_failed`, the source could not deliver anything.
     """
 
     bars: Series
@@ -31,6 +31,7 @@ class FetchResult:
     watermark: int
     history: Series | None = None
     reason: str = ""
+    has_failed: bool = False
 
     @property
     def is_restated(self) -> bool:

@@ -25,6 +25,7 @@ MARKET_MIGRATIONS = (
     "market_0003",
     "market_0004",
     "market_0005",
+    "market_0006",
 )
 ACCESS_MIGRATIONS = ("access_0001", "access_0002", "access_0003", "access_0004")
 LOCK_TIMEOUT_S, RETRY_PAUSE_S = 5.0, 0.005
