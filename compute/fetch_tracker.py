@@ -49,6 +49,11 @@ class FetchTracker:
         return frozenset(self._building)
 
     @property
+    def asset_count(self) -> int:
+        """The number of tracked assets."""
+        return len(self._watermarks)
+
+    @property
     def delays(self) -> tuple[int, ...]:
         """The delays (seconds) that the source declares, sorted, without duplicates and 0."""
         return tuple(

@@ -162,6 +162,11 @@ class HourlyPipeline:
         return tuple(sorted(self._tracker.building))
 
     @property
+    def asset_count(self) -> int:
+        """The number of assets that the source covers."""
+        return self._tracker.asset_count
+
+    @property
     def has_snapshot(self) -> bool:
         """Whether the store may be served; live markets may once their history is complete."""
         return self._done_hour >= 0 and to_market_ms(self._done_hour) >= (self._served_from or 0)

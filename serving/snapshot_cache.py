@@ -63,6 +63,11 @@ class Snapshot:
         )
 
     @cached_property
+    def building_tickers(self) -> list[str]:
+        """The covered tickers whose history is being built, sorted."""
+        return [t for t in self.stored.building_tickers if t in self.assets]
+
+    @cached_property
     def ended_tickers(self) -> list[str]:
         """The tickers whose recorded bars ended so early that the next one is due, sorted.
 

@@ -158,6 +158,12 @@ class CurrentGauges:
             yield GaugeMetricFamily(
                 "signals_late_assets", "Assets whose due bars have not arrived.", value=late
             )
+            building = len(self.snapshot.building_tickers)
+            yield GaugeMetricFamily(
+                "signals_building_assets",
+                "Assets whose history is still being built.",
+                value=building,
+            )
 
 
 async def sample_loop_lag(
