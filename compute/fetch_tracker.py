@@ -23,12 +23,14 @@ class FetchTracker:
         universe: Universe,
         watermarks: Mapping[str, int],
         lagging: Iterable[WatermarkRow],
-        building: Iterable[str],
+        building: Mapping[str, bool],
     ) -> None:
-        """`building` are the assets whose history is built beside the runs."""
+        """`building` maps the assets whose history is built beside the runs to whether they are
+        late, because they had their whole history before.
+        """
         self._watermarks: Final = dict(watermarks)
         self._lagging = tuple(lagging)
-        self._building: Final = set(building)
+        self._building: Final = dict(building)
         self._built: Final[set[str]] = set()
         self._source: Final = source
         self._universe: Final = universe
@@ -107,7 +109,13 @@ class FetchTracker:
         return self._watermarks[ticker]
 
     def set_aside(
-        self, fetched: Mapping[str, FetchResult], start: int, until: int, end: int
+        self,
+        fetched: Mapping[str, FetchResult],
+        start: int,
+        until: int,
+        end: int,
+        *,
+        is_first_start: bool,
     ) -> list[str]:
         """Set aside the assets without history that was due, to be built beside the runs.
 
@@ -121,7 +129,8 @@ class FetchTracker:
             if (new.has_failed and start < until and self._is_behind(ticker, new.watermark, until))
             or (until == end and new.watermark < 0 and self._source.ends_at is None)
         ]
-        self._building.update(tickers)
+        for ticker in tickers:
+            self._building[ticker] = not is_first_start and self._watermarks[ticker] >= 0
         return tickers
 
     def end_building(self, tickers: Iterable[str]) -> None:
@@ -142,15 +151,17 @@ class FetchTracker:
 
     def update_lagging(self, until: int, now_s: int) -> None:
         """Record which assets are not fetched up to `until`, and which of them are late."""
-        lagging = {t for t in self.list_live() if self._watermarks[t] < until} | self._building
+        lagging = {t for t in self.list_live() if self._watermarks[t] < until}
+        lagging.update(self._building)
         self._lagging = tuple(self._build_row(ticker, now_s) for ticker in sorted(lagging))
-        self._building.difference_update(self._built)
+        for ticker in self._built:
+            self._building.pop(ticker, None)
         self._built.clear()
 
     def _build_row(self, ticker: str, now_s: int) -> WatermarkRow:
         watermark = self._watermarks[ticker]
-        if ticker in self._building - self._built:
-            return WatermarkRow(ticker, watermark, is_late=False, history="building")
+        if ticker in self._building and ticker not in self._built:
+            return WatermarkRow(ticker, watermark, self._building[ticker], "building")
         expected = self._find_expected_close(ticker, now_s - self._source.get_delay_s(ticker))
         history: History = "built" if ticker in self._built else "followed"
         return WatermarkRow(ticker, watermark, watermark < expected, history)
@@ -190,9 +201,11 @@ async def open_tracker(
     for ticker, native in native_timeframes.items():
         if ticker in stored_tickers and ticker not in covered_before:
             watermarks[ticker] = await _load_last_close(store, ticker, native)
-    building = {row.ticker for row in lagging if row.history == "building"} & watermarks.keys()
-    if done_hour >= 0 and source.ends_at is None:
-        building |= {ticker for ticker, at in watermarks.items() if at < 0}
+    building = {ticker: False for ticker, at in watermarks.items() if at < 0}
+    if done_hour < 0 or source.ends_at is not None:
+        building = {}
+    resumed = (row for row in lagging if row.history == "building" and row.ticker in watermarks)
+    building |= {row.ticker: row.is_late for row in resumed}
     return FetchTracker(source, universe, watermarks, lagging, building)
 
 

@@ -61,10 +61,14 @@ class HourlyPipeline:
         market_clock: Clock,
         *,
         done_hour: int,
+        history_until: int,
         served_from: int | None,
         on_commit: OnCommit,
     ) -> None:
-        """Take parts that have stepped everything up to `done_hour`; callers use `open`."""
+        """Take parts that have stepped everything up to `done_hour`; callers use `open`.
+
+        `history_until` is the hour of the last run of the first start.
+        """
         self._store: Final = store
         self._source: Final = source
         self._loader: Final = loader
@@ -74,6 +78,7 @@ class HourlyPipeline:
         self._market_clock: Final = market_clock
         self._builder: Final = HistoryBuilder(source, tracker, market_clock)
         self._done_hour = done_hour
+        self._history_until: Final = history_until
         self._served_from: Final = served_from
         self._on_commit: Final = on_commit
         self._commit_task: asyncio.Future[None] | None = None
@@ -132,6 +137,7 @@ class HourlyPipeline:
             assembler,
             market_clock,
             done_hour=done,
+            history_until=bounds.backfilled_until,
             served_from=bounds.served_from,
             on_commit=on_commit,
         )
@@ -291,7 +297,10 @@ class HourlyPipeline:
         if self._has_restated:
             await self._wait_for_commit()
         fetched = await self._tracker.fetch(self._tracker.list_followed(), until)
-        if aside := self._tracker.set_aside(fetched, start, until, end):
+        is_first_start = start <= self._history_until
+        if aside := self._tracker.set_aside(
+            fetched, start, until, end, is_first_start=is_first_start
+        ):
             log.warning("history_set_aside", assets=aside, building=len(self._tracker.building))
         return await self._step(start, until, fetched)
 

@@ -91,7 +91,7 @@ def find_nothing_new_before(snapshot: Snapshot, now: int, timeframe: Timeframe) 
     next_expected = min(
         [find_next_run(timeframe, snapshot.market_time), *(w[0] for w in windows if w[0] > now)]
     )
-    is_pending = bool(snapshot.building_tickers) or any(
+    is_pending = bool(snapshot.stored.building_tickers) or any(
         begins <= now < ends for begins, ends in windows
     )
     if is_final(snapshot) or is_stale(snapshot, now) or is_pending or next_expected <= now:

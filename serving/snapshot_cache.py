@@ -64,8 +64,9 @@ class Snapshot:
 
     @cached_property
     def building_tickers(self) -> list[str]:
-        """The covered tickers whose history is being built, sorted."""
-        return [t for t in self.stored.building_tickers if t in self.assets]
+        """The covered tickers that never had their whole history, which is being built, sorted."""
+        late = set(self.stored.late_tickers)
+        return [t for t in self.stored.building_tickers if t in self.assets and t not in late]
 
     @cached_property
     def ended_tickers(self) -> list[str]:

@@ -156,9 +156,10 @@ class ReadingRow:
 class WatermarkRow:
     """An asset whose source had delivered bars only up to `watermark` (epoch s) at a commit.
 
-    `is_late` is true if more bars were due. `history` is "building" while the history of an asset
-    is built beside the runs, which does not count as late, and "built" in the commit that ends it.
-    In both, the commit steps each of the asset's bars at its own close, as a first start does.
+    `is_late` is true if more bars were due. `history` is "building" while runs do not wait for an
+    asset because its history is built beside them, and "built" in the commit that ends this. In
+    both, the commit steps each of the asset's bars at its own close, as a first start does. Such an
+    asset is late only if it had its whole history before.
     """
 
     ticker: str
@@ -246,10 +247,10 @@ class StoredSnapshot:
 
     `readings` maps ticker to stored key (indicator id or `dexter`) to timeframe to +1, 0 or -1.
     `late_tickers` are the assets whose bars were due at the last commit and were missing, or that
-    never had any. The history of `building_tickers` is still being built; `unbuilt_tickers` are
-    those of them that a first start left without their whole history. `history_starts_at` is the
-    earliest time (epoch ms) for which the store can rebuild a snapshot, None before the first commit. `last_closes` maps ticker to the close
-    (epoch s) of its newest bar.
+    never had any. The history of `building_tickers` is being built; those that are not late never
+    had all of it, and `unbuilt_tickers` are those of a first start. `history_starts_at` is the
+    earliest time (epoch ms) for which the store can rebuild a snapshot, None before the first
+    commit. `last_closes` maps ticker to the close (epoch s) of its newest bar.
     """
 
     coverage: Coverage | None

@@ -167,19 +167,22 @@ def _unpack_readings(bits: int) -> dict[Timeframe, int]:
 async def find_building_tickers(
     db: Database, rows: Iterable[WatermarkRow]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the assets whose history is being built, and those of them that never had all of it.
+    """Return the assets whose history is being built, and those that a first start lacks.
 
-    The latter are assets of the first start only, so that assets which a universe file adds later
-    do not count.
+    The latter never had all of it, and are not assets which a universe file added later.
     """
-    building = {row.ticker: 1000 * row.watermark for row in rows if row.history == "building"}
+    building = [row for row in rows if row.history == "building"]
     if not building:
         return (), ()
     # The feed of all assets of a first start begins at one time, that of later ones after it.
     published_from = await load_publish_from(db)
     first = min(published_from.values())
-    unbuilt = [t for t, at in building.items() if at < published_from[t] == first]
-    return tuple(sorted(building)), tuple(sorted(unbuilt))
+    unbuilt = [
+        row.ticker
+        for row in building
+        if not row.is_late and published_from.get(row.ticker) == first
+    ]
+    return tuple(row.ticker for row in building), tuple(unbuilt)
 
 
 async def find_late_tickers(
