@@ -25,7 +25,7 @@ class FetchTracker:
         lagging: Iterable[WatermarkRow],
         building: Mapping[str, bool],
     ) -> None:
-        """`building` maps the assets whose history is built beside the runs to whether they are
+        """`building` maps the assets whose history is built between the runs to whether they are
         late, because they had their whole history before.
         """
         self._watermarks: Final = dict(watermarks)
@@ -47,7 +47,7 @@ class FetchTracker:
 
     @property
     def building(self) -> frozenset[str]:
-        """The assets whose history is built beside the runs, which do not fetch them."""
+        """The assets whose history is built between the runs, which do not fetch them."""
         return frozenset(self._building)
 
     @property
@@ -117,7 +117,7 @@ class FetchTracker:
         *,
         is_first_start: bool,
     ) -> list[str]:
-        """Set aside the assets without history that was due, to be built beside the runs.
+        """Set aside the assets without history that was due, to be built between the runs.
 
         That is an asset whose fetch failed in a batch of several runs (`start` to `until`), and one
         without any bar at the last run (`end`). Return their tickers.
@@ -192,7 +192,7 @@ async def open_tracker(
 
     A stored asset continues at its stored watermark, or at `done_hour` if none is stored. If it was
     not covered for a while, it continues at its last stored bar. A new asset begins at -1; if the
-    store has had a run and the source keeps growing, its history is built beside the next ones.
+    store has had a run and the source keeps growing, its history is built between the next ones.
     """
     # A batch stores only the watermarks of lagging assets; all others stand at its hour.
     lagging = await store.watermarks()

@@ -1,4 +1,4 @@
-"""Fetches the history of assets that were set aside, each on its own, beside the hourly runs.
+"""Fetches the history of assets that were set aside, each on its own, between the hourly runs.
 
 Nothing here waits for a source: finished fetches are handed over in parts of a batch's length.
 """

@@ -164,7 +164,7 @@ class HourlyPipeline:
 
     @property
     def building_tickers(self) -> tuple[str, ...]:
-        """The assets whose history is being built beside the runs, sorted."""
+        """The assets whose history is being built between the runs, sorted."""
         return tuple(sorted(self._tracker.building))
 
     @property
@@ -236,7 +236,7 @@ class HourlyPipeline:
         return self._written
 
     async def build_history(self) -> RowCounts:
-        """Commit the next part of the histories that are fetched beside the runs.
+        """Commit the next part of the histories that are fetched between the runs.
 
         Start to fetch what is still missing, without waiting for it. Each part is stepped as a
         first start does, at its own closes on all timeframes, and dated by the market clock. Return
@@ -290,7 +290,7 @@ class HourlyPipeline:
         """Fetch the followed assets and step everything due at the runs `start` to `until`.
 
         `end` is the last run. The later batches do not wait again for assets that cost this one its
-        history: those are built beside the runs.
+        history: those are built between the runs.
         """
         # Sources compare new bars with the stored ones. A history that was restated must be stored
         # before the next fetch, or it would be restated twice.

@@ -157,7 +157,7 @@ class WatermarkRow:
     """An asset whose source had delivered bars only up to `watermark` (epoch s) at a commit.
 
     `is_late` is true if more bars were due. `history` is "building" while runs do not wait for an
-    asset because its history is built beside them, and "built" in the commit that ends this. In
+    asset because its history is built between them, and "built" in the commit that ends this. In
     both, the commit steps each of the asset's bars at its own close, as a first start does. Such an
     asset is late only if it had its whole history before.
     """
