@@ -1,6 +1,5 @@
 """The live source on venues that behave or fail: the resulting feed and `meta`."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -134,6 +133,7 @@ async def test_an_asset_still_warms_up_in_silence_if_its_first_calls_fail(
     async with open_live_service(double, clock, tmp_path) as one:
         binance("unavailable", times=3)(double, {})
         await one.runs.run_until(START)
+        await one.build_histories()
         assert set((await one.store.snapshot()).readings) == set(ALWAYS)
         assert set((await one.store.publish_from()).values()) == {clock.now}
         assert [row for row in await one.load_changes() if row.published] == []
@@ -156,10 +156,7 @@ async def test_an_asset_whose_history_could_not_be_fetched_is_being_built_until_
         assert (await one.store.snapshot_at(one.clock.now)).building_tickers == ("ETH",)
         double.clear_failures()
         one.clock.now += 60_000
-        async with asyncio.timeout(30):
-            while one.runs.building_tickers:
-                await one.runs.build_history()
-                await asyncio.sleep(0)
+        await one.build_histories()
         assert one.runs.late_tickers == ()
         readings = (await one.store.snapshot()).readings
         assert {key: set(cells) for key, cells in readings["ETH"].items()} == {
