@@ -1,6 +1,6 @@
 """Buffers bars until all timeframes have stepped them, and selects those due at a run. Pure."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -68,15 +68,18 @@ class BarBuffer:
         start: int,
         until: int,
         lagging: Mapping[str, int],
+        building: Container[str] = (),
     ) -> DueBars:
         """Remove and return the bars due at the runs from `start` to `until`.
 
-        `lagging` has the watermarks of the assets that were not fetched up to `until`.
+        `lagging` has the watermarks of the assets that were not fetched up to `until`. Bars of the
+        assets in `building` are due at their own closes, however long ago those were.
         """
         parts: list[tuple[int, Times, Series, Prices]] = []
         for series_key in sorted(self._pending, key=row_by_series.__getitem__):
+            ticker = series_key[0]
             due, bars = self._take_ready(
-                series_key, start, lagging.get(series_key[0], until), until
+                series_key, 0 if ticker in building else start, lagging.get(ticker, until), until
             )
             if len(bars):
                 funding = self._funding[series_key[0]].annualise(bars.close_time)

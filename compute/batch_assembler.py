@@ -58,9 +58,14 @@ class BatchAssembler:
         self._tracker.update_lagging(until, now_s)
         stepper = self._state.stepper
         lagging = {row.ticker: row.watermark for row in self._tracker.lagging}
-        due = self._state.buffer.take_due(stepper.row_by_series, start, until, lagging)
+        building = {
+            row.ticker: row.get_built_hour(until)
+            for row in self._tracker.lagging
+            if row.history != "followed"
+        }
+        due = self._state.buffer.take_due(stepper.row_by_series, start, until, lagging, building)
         all_changes, readings = stepper.step(due)
-        alerts = self._state.alerts.run(due, readings, until)
+        alerts = self._state.alerts.run(due, readings, until, building)
         changes, alert_rows = self._build_feed_rows(
             all_changes, filter_shown_alerts(alerts, self._publish_from_by_ticker)
         )
@@ -122,12 +127,19 @@ class BatchAssembler:
             if ticker not in self._publish_from_by_ticker and (
                 len(series) or len(settlements.rate)
             ):
-                # Bars older than this batch warm up without publishing: the service did not know
-                # the asset when they closed.
-                backlog = len(series) and series.close_time[0] < start and start > 0
-                starts_at = to_market_ms(start) + 1 if backlog else 0
-                publish_from[ticker] = max(starts_at, self._feed_from_ms)
+                backlog = len(series) > 0 and series.close_time[0] < start
+                publish_from[ticker] = self._find_publish_from(start, has_backlog=backlog)
+        # Stored before the first bar, so that a restart knows when the history was begun.
+        for ticker in self._tracker.building - self._publish_from_by_ticker.keys():
+            publish_from[ticker] = self._find_publish_from(start, has_backlog=True)
         return bars, funding, publish_from
+
+    def _find_publish_from(self, start: int, *, has_backlog: bool) -> int:
+        """Return from when on (epoch ms) the changes of an asset that is new to the store show."""
+        # Bars older than the batch warm up without publishing: the service did not know the asset
+        # when they closed.
+        starts_at = to_market_ms(start) + 1 if has_backlog and start > 0 else 0
+        return max(starts_at, self._feed_from_ms)
 
     def _build_feed_rows(
         self, changes: Changes, alerts: Sequence[Alert]

@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
-from compute.bars import Funding, Series, compute_close_time
+from compute.bars import HOUR_S, Funding, Series, compute_close_time
 from compute.sources.source import FetchResult, Source
 from compute.universe import Universe
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, compute_midnight_s
-from store.market_rows import WatermarkRow
+from store.market_rows import History, WatermarkRow
 from store.sql.market_store import MarketStore
 
 
@@ -23,9 +23,15 @@ class FetchTracker:
         universe: Universe,
         watermarks: Mapping[str, int],
         lagging: Iterable[WatermarkRow],
+        building: Mapping[str, bool],
     ) -> None:
+        """`building` maps the assets whose history is built between the runs to whether they are
+        late, because they had their whole history before.
+        """
         self._watermarks: Final = dict(watermarks)
         self._lagging = tuple(lagging)
+        self._building: Final = dict(building)
+        self._built: Final[set[str]] = set()
         self._source: Final = source
         self._universe: Final = universe
 
@@ -38,6 +44,16 @@ class FetchTracker:
     def late_tickers(self) -> tuple[str, ...]:
         """The assets whose bars were due at the last batch and were missing."""
         return tuple(row.ticker for row in self._lagging if row.is_late)
+
+    @property
+    def building(self) -> frozenset[str]:
+        """The assets whose history is built between the runs, which do not fetch them."""
+        return frozenset(self._building)
+
+    @property
+    def asset_count(self) -> int:
+        """The number of tracked assets."""
+        return len(self._watermarks)
 
     @property
     def delays(self) -> tuple[int, ...]:
@@ -53,7 +69,7 @@ class FetchTracker:
 
     def list_pending(self, until: int) -> tuple[str, ...]:
         """Return the assets that lack a bar closed by `until`, whether it is late yet or not."""
-        lagging = (row.ticker for row in self._lagging)
+        lagging = (row.ticker for row in self._lagging if row.ticker not in self._building)
         return tuple(
             t for t in lagging if self._watermarks[t] < self._find_expected_close(t, until)
         )
@@ -65,11 +81,15 @@ class FetchTracker:
             t for t, watermark in self._watermarks.items() if t not in ends or watermark < ends[t]
         ]
 
+    def list_followed(self) -> list[str]:
+        """Return the live assets that the runs fetch."""
+        return [ticker for ticker in self.list_live() if ticker not in self._building]
+
     def list_next_closes(self) -> list[int]:
-        """Return the next close of each asset that has one."""
+        """Return the next close of each followed asset that has one."""
         closes = [
             self._source.find_next_close(ticker, self._watermarks[ticker])
-            for ticker in self.list_live()
+            for ticker in self.list_followed()
         ]
         return [close for close in closes if close is not None]
 
@@ -89,6 +109,39 @@ class FetchTracker:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
+    def get_watermark(self, ticker: str) -> int:
+        """Return the time after which the next fetch of an asset begins."""
+        return self._watermarks[ticker]
+
+    def set_aside(
+        self,
+        fetched: Mapping[str, FetchResult],
+        start: int,
+        until: int,
+        end: int,
+        *,
+        is_first_start: bool,
+    ) -> list[str]:
+        """Set aside the assets without history that was due, to be built between the runs.
+
+        That is an asset whose fetch failed in a batch of several runs (`start` to `until`), and one
+        without any bar at the last run (`end`). Return their tickers.
+        """
+        # A bar that is missing at the last run alone is late: its retries fetch it soon enough.
+        tickers = [
+            ticker
+            for ticker, new in fetched.items()
+            if (new.has_failed and start < until and self._is_behind(ticker, new.watermark, until))
+            or (until == end and new.watermark < 0 and self._source.ends_at is None)
+        ]
+        for ticker in tickers:
+            self._building[ticker] = not is_first_start and self._watermarks[ticker] >= 0
+        return tickers
+
+    def end_building(self, tickers: Iterable[str]) -> None:
+        """Let the next batch record that it completes the history of some assets."""
+        self._built.update(tickers)
+
     def record_watermark(self, ticker: str, watermark: int) -> None:
         """Set the time after which the next fetch of an asset begins."""
         self._watermarks[ticker] = watermark
@@ -103,16 +156,27 @@ class FetchTracker:
 
     def update_lagging(self, until: int, now_s: int) -> None:
         """Record which assets are not fetched up to `until`, and which of them are late."""
-        self._lagging = tuple(
-            WatermarkRow(ticker, self._watermarks[ticker], self._is_late(ticker, now_s))
-            for ticker in sorted(self.list_live())
-            if self._watermarks[ticker] < until
-        )
+        lagging = {t for t in self.list_live() if self._watermarks[t] < until}
+        lagging.update(self._building)
+        self._lagging = tuple(self._build_row(ticker, now_s) for ticker in sorted(lagging))
+        for ticker in self._built:
+            self._building.pop(ticker, None)
+        self._built.clear()
 
-    def _is_late(self, ticker: str, now_s: int) -> bool:
-        return self._watermarks[ticker] < self._find_expected_close(
-            ticker, now_s - self._source.get_delay_s(ticker)
-        )
+    def _build_row(self, ticker: str, now_s: int) -> WatermarkRow:
+        watermark = self._watermarks[ticker]
+        if ticker in self._building and ticker not in self._built:
+            return WatermarkRow(ticker, watermark, self._building[ticker], "building")
+        expected = self._find_expected_close(ticker, now_s - self._source.get_delay_s(ticker))
+        history: History = "built" if ticker in self._built else "followed"
+        return WatermarkRow(ticker, watermark, watermark < expected, history)
+
+    def _is_behind(self, ticker: str, watermark: int, until: int) -> bool:
+        """Return whether an asset lacks a bar that closed before the run at `until`."""
+        at = until - max(HOUR_S, self._source.get_delay_s(ticker))
+        end = self._universe.end_time_by_ticker.get(ticker)
+        last = at if end is None else min(at, end - 1)
+        return watermark < self._source.find_last_close(ticker, last)
 
     def _find_expected_close(self, ticker: str, at: int) -> int:
         """Return the close of the last bar expected by `at`, -1 if the asset is removed by then."""
@@ -132,7 +196,8 @@ async def open_tracker(
     """Return a tracker of the assets with a native timeframe, resumed from a store.
 
     A stored asset continues at its stored watermark, or at `done_hour` if none is stored. If it was
-    not covered for a while, it continues at its last stored bar. A new asset begins at -1.
+    not covered for a while, it continues at its last stored bar. A new asset begins at -1; if the
+    store has had a run and the source keeps growing, its history is built between the next ones.
     """
     # A batch stores only the watermarks of lagging assets; all others stand at its hour.
     lagging = await store.watermarks()
@@ -141,11 +206,18 @@ async def open_tracker(
     for ticker, native in native_timeframes.items():
         if ticker in stored_tickers and ticker not in covered_before:
             watermarks[ticker] = await _load_last_close(store, ticker, native)
-    return FetchTracker(source, universe, watermarks, lagging)
+    building = {ticker: False for ticker, at in watermarks.items() if at < 0}
+    if done_hour < 0 or source.ends_at is not None:
+        building = {}
+    resumed = (row for row in lagging if row.history == "building" and row.ticker in watermarks)
+    building |= {row.ticker: row.is_late for row in resumed}
+    return FetchTracker(source, universe, watermarks, lagging, building)
 
 
 async def _load_last_close(store: MarketStore, ticker: str, native: Timeframe) -> int:
     """Return the close of an asset's last stored bar."""
     blocks = await store.bars(ticker)
-    opens = np.array([max((block.open_time[-1] for block in blocks), default=-1)])
+    if not blocks:
+        return -1
+    opens = np.array([max(block.open_time[-1] for block in blocks)])
     return int(compute_close_time(opens, TIMEFRAME_DURATIONS_S[native])[0])

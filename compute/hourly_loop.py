@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from compute.bars import DAY_S
+from compute.bars import DAY_S, HOUR_S
 from compute.hourly_pipeline import HourlyPipeline, RowCounts
 from compute.schedule import to_market_ms
 from compute.sources.source import NotReadyError
@@ -25,6 +25,8 @@ LATE_RETRY_DELAYS_S = (30, 60, 120)
 SLEEP_STEP_S = 1.0
 RETRY_S = 10.0
 MAX_LOGGED_NAMES = 10
+# A part of a history takes a second or two to step, which must not make a run late.
+BUILD_MARGIN_MS = 10_000
 OpenPipeline = Callable[[], Awaitable[HourlyPipeline]]
 
 log = structlog.get_logger("compute")
@@ -73,6 +75,17 @@ class HourlyLoop:
         If a run fails, it is logged and repeated by a new pipeline after 10 seconds. Raise
         LockTakenError if another process computes on the store, or may have begun to.
         """
+        try:
+            await self._run_all()
+        finally:
+            await self._close_pipeline()
+        await self._prune_recording()
+        # A recording that has ended needs no compute. Without the lock, another process can
+        # replay the bars that its folder gains later.
+        await self._store.unlock()
+
+    async def _run_all(self) -> None:
+        """Run each due hour until a recording has been played to its end."""
         while self._pipeline is None or not self._pipeline.is_finished:
             try:
                 await self._run_if_due(self._pipeline or await self._reopen_pipeline())
@@ -86,13 +99,14 @@ class HourlyLoop:
                 await self._sleep(RETRY_S)
             except Exception as error:
                 # The state in memory may be ahead of the store, so it is loaded again.
-                self._pipeline, self._has_resumed = None, False
+                await self._close_pipeline()
                 self._log_failure(error)
                 await self._sleep(RETRY_S)
-        await self._prune_recording()
-        # A recording that has ended needs no compute. Without the lock, another process can
-        # replay the bars that its folder gains later.
-        await self._store.unlock()
+
+    async def _close_pipeline(self) -> None:
+        pipeline, self._pipeline, self._has_resumed = self._pipeline, None, False
+        if pipeline is not None:
+            await pipeline.close()
 
     def _log_failure(self, error: Exception) -> None:
         log_run_failure(self._failures, error)
@@ -126,6 +140,7 @@ class HourlyLoop:
             if await self._has_source_moved():
                 pipeline = await self._reopen_pipeline()
             await self._run_hour(pipeline, pipeline.due_hour)
+        await self._build_history(pipeline)
 
     async def _run_hour(self, pipeline: HourlyPipeline, due: int) -> None:
         fetched_at, began = self._clock(), perf_counter()
@@ -150,6 +165,16 @@ class HourlyLoop:
             fetched_at, began = self._clock(), perf_counter()
             log_run("run_late", pipeline, await pipeline.run_late(), began)
 
+    async def _build_history(self, pipeline: HourlyPipeline) -> None:
+        """Build a part of the histories that are missing, unless the next run is near."""
+        next_run_at = to_market_ms(pipeline.done_hour + HOUR_S)
+        if not pipeline.building_tickers or self._clock() > next_run_at - BUILD_MARGIN_MS:
+            return
+        began = perf_counter()
+        written = await pipeline.build_history()
+        if written != RowCounts():
+            log_run("history_part", pipeline, written, began)
+
     async def _wait_step(self) -> None:
         """Sleep for a step; raise LockTakenError now, not an hour later, if the lock is lost."""
         await self._sleep(SLEEP_STEP_S)
@@ -158,6 +183,7 @@ class HourlyLoop:
     async def _wait_until(self, pipeline: HourlyPipeline, hour: int, at: int) -> bool:
         """Wait until `at` (epoch ms); False if the next run is due or the clock went back."""
         while to_market_ms(hour) <= self._clock() < at:
+            await self._build_history(pipeline)
             await self._wait_step()
         return self._clock() >= at and pipeline.due_hour == hour
 
@@ -182,6 +208,7 @@ def log_run(event: str, pipeline: HourlyPipeline, written: RowCounts, began: flo
         duration_s=round(perf_counter() - began, 3),
         late=len(late),
         late_assets=list(late[:MAX_LOGGED_NAMES]),
+        building=len(pipeline.building_tickers),
     )
 
 

@@ -8,12 +8,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Self
 
+import structlog
+
 from compute.bars import DAY_S, HOUR_S
 from compute.batch_assembler import BatchAssembler
 from compute.coverage import add_dropped_assets, build_coverage
 from compute.engine_state import EngineState
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory
 from compute.fetch_tracker import FetchTracker, open_tracker
+from compute.history_builder import HistoryBuilder
 from compute.indicators.contract import Indicator
 from compute.schedule import HistoryBounds, find_last_run, limit_clock, to_market_ms
 from compute.sources.source import FetchResult, Source
@@ -29,6 +32,8 @@ from store.sql.market_store import MarketStore
 BATCH_S = 40 * DAY_S
 OnCommit = Callable[[Batch], None]
 OnProgress = Callable[[int, int], None]
+
+log = structlog.get_logger("compute")
 
 
 class RowCounts(NamedTuple):
@@ -56,10 +61,14 @@ class HourlyPipeline:
         market_clock: Clock,
         *,
         done_hour: int,
+        history_until: int,
         served_from: int | None,
         on_commit: OnCommit,
     ) -> None:
-        """Take parts that have stepped everything up to `done_hour`; callers use `open`."""
+        """Take parts that have stepped everything up to `done_hour`; callers use `open`.
+
+        `history_until` is the hour of the last run of the first start.
+        """
         self._store: Final = store
         self._source: Final = source
         self._loader: Final = loader
@@ -67,7 +76,9 @@ class HourlyPipeline:
         self._tracker: Final = tracker
         self._assembler: Final = assembler
         self._market_clock: Final = market_clock
+        self._builder: Final = HistoryBuilder(source, tracker, market_clock)
         self._done_hour = done_hour
+        self._history_until: Final = history_until
         self._served_from: Final = served_from
         self._on_commit: Final = on_commit
         self._commit_task: asyncio.Future[None] | None = None
@@ -126,6 +137,7 @@ class HourlyPipeline:
             assembler,
             market_clock,
             done_hour=done,
+            history_until=bounds.backfilled_until,
             served_from=bounds.served_from,
             on_commit=on_commit,
         )
@@ -149,6 +161,16 @@ class HourlyPipeline:
     def late_tickers(self) -> tuple[str, ...]:
         """The assets whose bars were due at the last batch and were missing."""
         return self._tracker.late_tickers
+
+    @property
+    def building_tickers(self) -> tuple[str, ...]:
+        """The assets whose history is being built between the runs, sorted."""
+        return tuple(sorted(self._tracker.building))
+
+    @property
+    def asset_count(self) -> int:
+        """The number of assets that the source covers."""
+        return self._tracker.asset_count
 
     @property
     def has_snapshot(self) -> bool:
@@ -182,9 +204,7 @@ class HourlyPipeline:
             # The batches lie on a fixed grid: a process that was killed and restarted commits the
             # same batches as an uninterrupted one, and so writes the same digest chain.
             batch_end = min((first // BATCH_S + 1) * BATCH_S - HOUR_S, end)
-            stepping = self._fetch_and_step(
-                self._done_hour + HOUR_S, batch_end, self._tracker.list_live()
-            )
+            stepping = self._run_batch(self._done_hour + HOUR_S, batch_end, end)
             batch = await self._commit_while_stepping(batch, stepping)
             on_progress(self._done_hour, end)
         if batch is not None:
@@ -207,11 +227,36 @@ class HourlyPipeline:
         """
         self._written = RowCounts()
         self._assembler.end_backfill()
-        tickers = [row.ticker for row in self._tracker.lagging]
-        batch = await self._fetch_and_step(self._done_hour, self._done_hour, tickers)
+        building = self._tracker.building
+        tickers = [row.ticker for row in self._tracker.lagging if row.ticker not in building]
+        fetched = await self._tracker.fetch(tickers, self._done_hour)
+        batch = await self._step(self._done_hour, self._done_hour, fetched)
         if batch.bars or batch.funding or batch.carries:
             await self._commit(batch)
         return self._written
+
+    async def build_history(self) -> RowCounts:
+        """Commit the next part of the histories that are fetched between the runs.
+
+        Start to fetch what is still missing, without waiting for it. Each part is stepped as a
+        first start does, at its own closes on all timeframes, and dated by the market clock. Return
+        what was written.
+        """
+        self._written = RowCounts()
+        building = self._tracker.building
+        if not building or self._done_hour < 0:
+            return self._written
+        self._assembler.end_backfill()
+        if parts := self._builder.take_parts(self._done_hour, BATCH_S):
+            await self._commit(await self._step(self._done_hour, self._done_hour, parts))
+        self._builder.start_fetches(self._done_hour)
+        if built := building - self._tracker.building:
+            log.info("history_built", assets=sorted(built), building=len(self._tracker.building))
+        return self._written
+
+    async def close(self) -> None:
+        """Cancel the fetches of histories that are being built."""
+        await self._builder.close()
 
     def _find_next_hour(self) -> int | None:
         """Return the next hour at which a bar, new or buffered, or a held alert is due."""
@@ -241,13 +286,26 @@ class HourlyPipeline:
         finally:
             await self._commit_task
 
-    async def _fetch_and_step(self, start: int, until: int, tickers: Sequence[str]) -> Batch:
-        """Fetch some assets and step everything due at the runs `start` to `until`."""
+    async def _run_batch(self, start: int, until: int, end: int) -> Batch:
+        """Fetch the followed assets and step everything due at the runs `start` to `until`.
+
+        `end` is the last run. The later batches do not wait again for assets that cost this one its
+        history: those are built between the runs.
+        """
         # Sources compare new bars with the stored ones. A history that was restated must be stored
         # before the next fetch, or it would be restated twice.
         if self._has_restated:
             await self._wait_for_commit()
-        fetched = await self._tracker.fetch(tickers, until)
+        fetched = await self._tracker.fetch(self._tracker.list_followed(), until)
+        is_first_start = start <= self._history_until
+        if aside := self._tracker.set_aside(
+            fetched, start, until, end, is_first_start=is_first_start
+        ):
+            log.warning("history_set_aside", assets=aside, building=len(self._tracker.building))
+        return await self._step(start, until, fetched)
+
+    async def _step(self, start: int, until: int, fetched: Mapping[str, FetchResult]) -> Batch:
+        """Step everything due at the runs `start` to `until`, with the fetched bars."""
         restated = {ticker: new for ticker, new in fetched.items() if new.is_restated}
         self._has_restated = bool(restated)
         if restated:

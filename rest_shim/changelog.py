@@ -16,6 +16,8 @@ CHANGELOG = (
             "meta has ended_assets, and that of state last_bars. meta.note gives the true reason "
             "of an empty result, and nothing_new_before is null if nothing more can come.",
             "meta has missing_bars, which counts by ticker the bars that a source never delivered.",
+            "meta.building_assets names assets whose history is still being built; "
+            "nothing_new_before is null meanwhile.",
             "Published response schemas accept added fields.",
             "since and as_of accept a date, which means 00:00Z of that day.",
             "One error names every bad argument, with values quoted as JSON.",

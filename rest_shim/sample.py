@@ -142,6 +142,7 @@ def _build_meta() -> SignalsMeta:
         nothing_new_before=None,
         stale=False,
         late_assets=[],
+        building_assets=[],
         ended_assets=[],
         missing_bars={},
         most_delay_seconds=0,

@@ -54,6 +54,9 @@ class Freshness(Origin):
         description="True: a scheduled compute is overdue, or as_of is in the future."
     )
     late_assets: list[str] = Field(description="Tickers whose bars were missing at the last run.")
+    building_assets: list[str] = Field(
+        description="Tickers whose history is being built; readings are missing or outdated."
+    )
     ended_assets: list[str] = Field(
         description="Tickers whose recorded bars ended earlier; their readings are outdated."
     )

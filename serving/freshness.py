@@ -84,14 +84,16 @@ def find_expiry(snapshot: Snapshot, now: int) -> int | None:
 def find_nothing_new_before(snapshot: Snapshot, now: int, timeframe: Timeframe) -> Instant | None:
     """Return the time of the next run of a timeframe.
 
-    None if it is due or overdue, if bars of late or delayed assets may still arrive, or if no run
-    follows.
+    None if it is due or overdue, if bars of late or delayed assets may still arrive, if the history
+    of an asset is being built, or if no run follows.
     """
     windows = _list_late_windows(snapshot, has_late=bool(snapshot.stored.late_tickers))
     next_expected = min(
         [find_next_run(timeframe, snapshot.market_time), *(w[0] for w in windows if w[0] > now)]
     )
-    is_pending = any(begins <= now < ends for begins, ends in windows)
+    is_pending = bool(snapshot.stored.building_tickers) or any(
+        begins <= now < ends for begins, ends in windows
+    )
     if is_final(snapshot) or is_stale(snapshot, now) or is_pending or next_expected <= now:
         return None
     return format_instant(next_expected)
@@ -159,6 +161,7 @@ def build_freshness(
         ),
         "stale": stale,
         "late_assets": list(snapshot.stored.late_tickers),
+        "building_assets": snapshot.building_tickers,
         "ended_assets": snapshot.ended_tickers,
         "missing_bars": dict(snapshot.stored.missing_bars),
         "most_delay_seconds": max(snapshot.coverage.delays, default=0),
@@ -198,6 +201,14 @@ def format_ended_note(snapshot: Snapshot, tickers: Sequence[str]) -> str:
     )
 
 
+def format_building_note(tickers: Sequence[str]) -> str:
+    """Return a note on assets whose history is still being built, at least one."""
+    return (
+        f"The history of {_format_tickers(tickers)} is still being built, so readings of it are "
+        "missing or outdated; meta.building_assets lists such assets."
+    )
+
+
 def find_legacy_keys(key_sets: Iterable[Container[StoredKey]]) -> LegacyKeys:
     """Return the outdated keys in a result, each with its replacement."""
     key_sets = list(key_sets)
@@ -212,6 +223,8 @@ def _list_notes(snapshot: Snapshot, now: int) -> list[str]:
         notes.append(format_proxy_note(proxies))
     if is_recording_over(snapshot) and snapshot.coverage.recorded_until is not None:
         notes.append(format_recorded_note(snapshot.coverage.recorded_until))
+    if snapshot.building_tickers:
+        notes.append(format_building_note(snapshot.building_tickers))
     if snapshot.ended_tickers:
         notes.append(format_ended_note(snapshot, snapshot.ended_tickers))
     if is_stale(snapshot, now):

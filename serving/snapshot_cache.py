@@ -63,6 +63,12 @@ class Snapshot:
         )
 
     @cached_property
+    def building_tickers(self) -> list[str]:
+        """The covered tickers that never had their whole history, which is being built, sorted."""
+        late = set(self.stored.late_tickers)
+        return [t for t in self.stored.building_tickers if t in self.assets and t not in late]
+
+    @cached_property
     def ended_tickers(self) -> list[str]:
         """The tickers whose recorded bars ended so early that the next one is due, sorted.
 

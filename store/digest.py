@@ -1,7 +1,8 @@
 """The digest chain over commits: pure functions over canonical, big-endian bytes.
 
 Text is UTF-8 terminated by a zero byte, a missing reading is 127, and every row starts with a
-letter for its kind: b or g (bar), f (funding), w (watermark), s (source), c (change), a (alert).
+letter for its kind: b or g (bar), f (funding), w or h (watermark), s (source), c (change), a
+(alert).
 """
 
 import struct
@@ -12,6 +13,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from store.codes import HISTORY_CODES
 from store.market_rows import (
     AlertRow,
     BarBlock,
@@ -40,7 +42,8 @@ def digest_bars(
     """Return the SHA-256 of a commit's inputs; the order of the arguments' rows does not matter.
 
     A bar is encoded as `b`, ticker, timeframe, open_time (int64) and its five values (float64). If
-    its revision is above 0, `g` and the revision in decimal digits replace the `b`.
+    its revision is above 0, `g` and the revision in decimal digits replace the `b`. A watermark of
+    an asset whose history is built or being built has `h` and the code of that instead of `w`.
     """
     digest = sha256()
     for block in sorted(bars, key=lambda block: (block.ticker, block.timeframe)):
@@ -98,7 +101,8 @@ def _encode_funding(row: FundingRow) -> bytes:
 
 
 def _encode_watermark(row: WatermarkRow) -> bytes:
-    return f"w{row.ticker}\0".encode() + _pack_watermark(row.watermark, row.is_late)
+    kind = "w" if row.history == "followed" else f"h{HISTORY_CODES[row.history]}\0"
+    return f"{kind}{row.ticker}\0".encode() + _pack_watermark(row.watermark, row.is_late)
 
 
 def _encode_source(row: SourceRow) -> bytes:

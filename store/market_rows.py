@@ -7,7 +7,7 @@ Bar times (open, close, watermark, settlement) are epoch seconds; row times (`cr
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import Action, Timeframe
@@ -15,6 +15,9 @@ from schemas.vocabulary import Action, Timeframe
 if TYPE_CHECKING:  # `signals keys` loads this module and must start without NumPy.
     import numpy as np
     from numpy.typing import NDArray
+
+
+History = Literal["followed", "building", "built"]
 
 
 class BarRow(NamedTuple):
@@ -167,12 +170,20 @@ class ReadingRow:
 class WatermarkRow:
     """An asset whose source had delivered bars only up to `watermark` (epoch s) at a commit.
 
-    `is_late` is true if more bars were due.
+    `is_late` is true if more bars were due. `history` is "building" while runs do not wait for an
+    asset because its history is built between them, and "built" in the commit that ends this. In
+    both, the commit steps each of the asset's bars at its own close, as a first start does. Such an
+    asset is late only if it had its whole history before.
     """
 
     ticker: str
     watermark: int
     is_late: bool
+    history: History = "followed"
+
+    def get_built_hour(self, run: int) -> int:
+        """Return up to which hour the commit of a run has built the asset's history."""
+        return self.watermark if self.history == "building" else run
 
 
 class MissingBarsRow(NamedTuple):
@@ -269,9 +280,11 @@ class StoredSnapshot:
 
     `readings` maps ticker to stored key (indicator id or `dexter`) to timeframe to +1, 0 or -1.
     `late_tickers` are the assets whose bars were due at the last commit and were missing, or that
-    never had any. `history_starts_at` is the earliest time (epoch ms) for which the store can
-    rebuild a snapshot, None before the first commit. `last_closes` maps ticker to the close
-    (epoch s) of its newest bar, `missing_bars` to the number of bars that its history lacks.
+    never had any. The history of `building_tickers` is being built; those that are not late never
+    had all of it, and `unbuilt_tickers` are those of a first start. `history_starts_at` is the
+    earliest time (epoch ms) for which the store can rebuild a snapshot, None before the first
+    commit. `last_closes` maps ticker to the close (epoch s) of its newest bar, `missing_bars` to
+    the number of bars that its history lacks.
     """
 
     coverage: Coverage | None
@@ -279,6 +292,8 @@ class StoredSnapshot:
     last_created_at: int
     readings: dict[str, dict[str, dict[Timeframe, int]]]
     late_tickers: tuple[str, ...] = ()
+    building_tickers: tuple[str, ...] = ()
+    unbuilt_tickers: tuple[str, ...] = ()
     history_starts_at: int | None = None
     last_closes: Mapping[str, int] = field(default_factory=dict)
     missing_bars: Mapping[str, int] = field(default_factory=dict)

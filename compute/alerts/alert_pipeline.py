@@ -4,6 +4,7 @@ Backfill, live runs and audit share them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -73,16 +74,25 @@ class AlertPipeline:
         self._engine: Final = Engine((ENGINE,), len(self.cells))
         self._publishers: Final = [Publisher(cell.timeframe) for cell in self.cells]
 
-    def run(self, due: DueBars, readings: Readings, until: int) -> list[Alert]:
+    def run(
+        self,
+        due: DueBars,
+        readings: Readings,
+        until: int,
+        building: Mapping[str, int] = MappingProxyType({}),
+    ) -> list[Alert]:
         """Step due bars with their readings, shape (bars, indicators or more); return the alerts.
 
-        Held alerts that fall due up to the hour `until` are included. Alerts are ordered by hour,
-        bar close, timeframe, ticker, indicator.
+        Held alerts that fall due up to the hour `until` are included, or up to the time that
+        `building` has of their asset. Alerts are ordered by hour, bar close, timeframe, ticker,
+        indicator.
         """
         firings_by_engine = self._step_engines(due, readings)
         out: list[tuple[int, int, int, Firing]] = []
         for number, publisher in enumerate(self._publishers):
-            for firing in publisher.run(firings_by_engine.get(number, ()), until):
+            # The bars after the last built one may still replace or drop what is held.
+            last = building.get(self.cells[number].ticker, until) if building else until
+            for firing in publisher.run(firings_by_engine.get(number, ()), last):
                 out.append((firing.hour, firing.close_time, number, firing))
         return [
             Alert(hour, close_time, self.cells[number], firing.action, firing.price)

@@ -151,7 +151,10 @@ class CommitReader:
                 settlements.setdefault(settlement.ticker, []).append(settlement)
         for watermark in content.watermarks:
             if watermark.ticker in part_by_ticker:
-                part_by_ticker[watermark.ticker].lagging[watermark.ticker] = watermark.watermark
+                part = part_by_ticker[watermark.ticker]
+                part.lagging[watermark.ticker] = watermark.watermark
+                if watermark.history != "followed":
+                    part.building[watermark.ticker] = watermark.get_built_hour(run)
         return parts
 
     async def _add_restated_funding(self, part: CommitPart) -> None:

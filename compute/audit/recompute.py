@@ -26,7 +26,8 @@ class CommitPart:
     """A block's share of a commit; `run` and `previous_run` are hours in epoch seconds.
 
     `restated_funding` holds all settlements of assets whose bars are restated; `rows` are the
-    stored rows of both tiers as plain tuples. If `wants_all_rows`, the leader needs every row.
+    stored rows of both tiers as plain tuples. `building` has the assets whose history the commit
+    builds, and the hour up to which. If `wants_all_rows`, the leader needs every row.
     """
 
     previous_run: int
@@ -34,6 +35,7 @@ class CommitPart:
     bars: dict[str, list[BarBlock]] = field(default_factory=dict)
     funding: dict[str, list[FundingRow]] = field(default_factory=dict)
     lagging: dict[str, int] = field(default_factory=dict)
+    building: dict[str, int] = field(default_factory=dict)
     restated_funding: dict[str, list[FundingRow]] = field(default_factory=dict)
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     wants_all_rows: bool = False
@@ -156,13 +158,15 @@ class BlockStepper:
     def _step_bars(self, part: CommitPart) -> Recomputed:
         stepper = self._state.stepper
         start = part.run if part.run == part.previous_run else part.previous_run + HOUR_S
-        due = self._state.buffer.take_due(stepper.row_by_series, start, part.run, part.lagging)
+        due = self._state.buffer.take_due(
+            stepper.row_by_series, start, part.run, part.lagging, part.building
+        )
         closes = due.close_time[due.last_index].tolist()
         series_keys = (stepper.series_keys[row] for row in due.row.tolist())
         self._stepped_to.update(zip(series_keys, closes, strict=True))
         changes, readings = stepper.step(due)
         self._restart_engines(self._pop_begun_epochs())
-        alerts = self._state.alerts.run(due, readings, part.run)
+        alerts = self._state.alerts.run(due, readings, part.run, part.building)
         return Recomputed(
             self._drop_unbegun(changes), alerts, len(due.run) * len(stepper.indicators)
         )

@@ -220,7 +220,7 @@ class LiveSource:
             # A venue that has begun to refuse is left before the next run.
             self._needs_choice |= error.is_permanent and venue.name not in self._refusing_venues
             self._record_late_reason(ticker, error.reason)
-            return FetchResult(NO_BARS, NO_FUNDING, after)
+            return FetchResult(NO_BARS, NO_FUNDING, after, has_failed=True)
         fetched, held_reason = await self._hold_implausible(ticker, fetched, begin)
         is_newly_held = held_reason != "" and self.late_reasons.get(ticker) != held_reason
         bars = fetched.select(fetched.close_time > begin)

@@ -23,7 +23,7 @@ class FetchResult:
     The source will add nothing more that closes or settles up to `watermark` (epoch seconds).
     If `history` holds bars, the asset's history was restated, by a split or a change of venue: the
     stored bars are replaced by `history`, `bars` follow it, and `reason` explains it in one line.
-    Settlements are never restated.
+    Settlements are never restated. If `has_failed`, the source could not deliver anything.
     `missing` has the closes up to the newest bar that the session expects and that no bar has; they
     never come any more. If `is_newly_held`, an implausible bar was held for the first time.
     """
@@ -33,6 +33,7 @@ class FetchResult:
     watermark: int
     history: Series | None = None
     reason: str = ""
+    has_failed: bool = False
     missing: Times = field(default_factory=lambda: NO_BARS.close_time)
     is_newly_held: bool = False
 

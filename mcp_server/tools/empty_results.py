@@ -61,6 +61,8 @@ def explain_missing_reading(snapshot: Snapshot, assets: Collection[CoveredAsset]
         return "there was no such reading yet at as_of; choose a later time or omit as_of."
     if is_recording_over(snapshot) or all(explain_end(snapshot, asset) for asset in assets):
         return f"Their bars are too few for a first reading. {NO_CALL}"
+    if all(asset.ticker in snapshot.building_tickers for asset in assets):
+        return "Their history is still being built. Call again in a few minutes."
     return f"A first reading needs more bars than there are so far. {NEXT_CALL}"
 
 

@@ -221,7 +221,7 @@ class CatchUp:
         self._has_snapshot: Final = pipeline.has_snapshot
         self._is_long: Final = is_long
         self._activity: Final = "catching up" if self._has_snapshot else "building history"
-        self._on_progress: OnProgress = ProgressLog(self._activity, clock)
+        self._on_progress: OnProgress = ProgressLog(self._activity, clock, self._describe_missing)
         self._finished: Final = asyncio.Event()
         # Set once the command no longer waits, and has closed its progress bar.
         self._is_serving: Final = asyncio.Event()
@@ -250,6 +250,8 @@ class CatchUp:
         # A line would break the progress bar.
         await self._is_serving.wait()
         log_run("caught_up", self._pipeline, written, began)
+        if missing := self._describe_missing():
+            echo(f"Caught up{missing}: the others are built as their venues answer.")
         return self._pipeline
 
     async def wait_before_serving(self) -> None:
@@ -268,6 +270,12 @@ class CatchUp:
         if not self._finished.is_set():
             consequence = "are marked stale" if self._has_snapshot else "are 503"
             echo(f"Still {self._activity}: responses {consequence} until it is done.")
+
+    def _describe_missing(self) -> str:
+        """Return how many assets the history lacks so far, for the end of a line of progress."""
+        missing = len(self._pipeline.building_tickers)
+        total = self._pipeline.asset_count
+        return f", {total - missing} of {total} assets" if missing else ""
 
     async def _report_stopped(self) -> None:
         market_time = (await self._market.progress()).market_time

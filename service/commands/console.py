@@ -52,10 +52,11 @@ def rebase_progress(on_progress: OnProgress) -> OnProgress:
 class ProgressLog:
     """Progress without a terminal: a line at every tenth."""
 
-    def __init__(self, label: str, clock: Clock) -> None:
-        """Start; `clock` is used to estimate the remaining time."""
+    def __init__(self, label: str, clock: Clock, describe: Callable[[], str] = lambda: "") -> None:
+        """Start; `clock` is used to estimate the remaining time, `describe` ends each line."""
         self._label = label
         self._clock = clock
+        self._describe = describe
         self._began_at = clock()
         self._reported_tenths = 0
 
@@ -63,7 +64,8 @@ class ProgressLog:
         """Print the share that is done, if it reached another tenth."""
         tenths = 10 * done // max(total, 1)
         if tenths > self._reported_tenths:
-            echo(f"{self._label}: {tenths}0%{self._format_time_left(done, total)}")
+            left = self._format_time_left(done, total)
+            echo(f"{self._label}: {tenths}0%{left}{self._describe()}")
             self._reported_tenths = tenths
 
     def _format_time_left(self, done: int, total: int) -> str:

@@ -114,6 +114,9 @@ def _check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
         return Finding("warn", "runs", text)
     if is_stale(snapshot, now):
         return Finding("warn", "runs", f"{last_run}: start `signals serve` or `signals compute`")
+    if building := snapshot.building_tickers:
+        text = f"{last_run}; the history of {len(building)} assets is still being built"
+        return Finding("warn", "runs", f"{text} ({format_names(building)})")
     if late := snapshot.stored.late_tickers:
         text = f"{last_run}; bars of {len(late)} assets are late ({format_names(late)})"
         return Finding("warn", "runs", text)

@@ -21,6 +21,10 @@ PROBE_TIMEOUT_S = 2.0
 NO_STORE_HEADERS = {"Cache-Control": "no-store"}
 HEALTHY_STATES = frozenset({"ok", "fresh", "resting"})
 
+# A first start is ready once this share of the covered assets has its history.
+MIN_BUILT_RATIO = 0.9
+NOT_ENOUGH_ASSETS = "building: "
+
 Checks = dict[str, str]
 
 log = structlog.get_logger("operations")
@@ -52,10 +56,9 @@ class Readiness:
         if self._access is not None:
             probes["access_store"] = self._run_probe(self._probe_access(self._access))
         checks = dict(zip(probes, await asyncio.gather(*probes.values()), strict=True))
-        return {
-            **checks,
-            "state": self._describe_state() if checks["market_store"] == "ok" else "unknown",
-        }
+        if checks["market_store"] != "ok":
+            return {**checks, "state": "unknown"}
+        return {**checks, "state": self._describe_state(), **self._count_assets()}
 
     async def _probe_market(self) -> None:
         """Check that the store can be written and read, then load its snapshot."""
@@ -93,6 +96,19 @@ class Readiness:
             return "resting"
         return "stale" if is_stale(snapshot, self.clock()) else "fresh"
 
+    def _count_assets(self) -> Checks:
+        """Return how many of the covered assets of live markets have their history."""
+        snapshot = self.snapshots.last
+        if snapshot is None or snapshot.coverage.source != "live":
+            return {}
+        covered = {asset.ticker for asset in snapshot.coverage.tracked if asset.timeframes}
+        built = len(covered.difference(snapshot.building_tickers))
+        # Assets that a ready store lacks later, as those which a universe file adds, don't count:
+        # a service that has been ready goes on as before.
+        unbuilt = len(covered.intersection(snapshot.stored.unbuilt_tickers))
+        is_enough = len(covered) - unbuilt >= MIN_BUILT_RATIO * len(covered)
+        return {"assets": f"{'' if is_enough else NOT_ENOUGH_ASSETS}{built} of {len(covered)}"}
+
 
 def _describe_store_error(error: StoreError) -> str:
     if isinstance(error, LostStoreError):
@@ -108,7 +124,9 @@ def _on_probe_done(task: "asyncio.Future[object]") -> None:
 
 def is_ready(checks: Checks) -> bool:
     """Return whether every part is healthy."""
-    return HEALTHY_STATES.issuperset(checks.values())
+    states = {name: state for name, state in checks.items() if name != "assets"}
+    has_assets = not checks.get("assets", "").startswith(NOT_ENOUGH_ASSETS)
+    return has_assets and HEALTHY_STATES.issuperset(states.values())
 
 
 def build_health_routes(readiness: Readiness) -> list[Route]:

@@ -164,6 +164,12 @@ class CurrentGauges:
                 "Bars of the last 330 days that the venues never delivered.",
                 value=sum(missing_bars.values()),
             )
+            building = len(self.snapshot.building_tickers)
+            yield GaugeMetricFamily(
+                "signals_building_assets",
+                "Assets whose history is still being built.",
+                value=building,
+            )
 
 
 async def sample_loop_lag(

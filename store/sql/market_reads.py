@@ -13,7 +13,7 @@ from schemas.vocabulary import (
     find_latest_run,
 )
 from store.bar_blocks import find_last_open
-from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
+from store.codes import HISTORIES_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.market_rows import ReadingRow, SourceRow, WatermarkRow
 from store.sql.database import Database, Row, fetch_value
 from store.sql.market_statements import COUNT_MISSING_BARS, LIST_LAST_BARS, LIST_SOURCES
@@ -85,11 +85,14 @@ async def load_last_number(db: Database) -> int | None:
 async def load_watermarks(db: Database, number: int | None) -> list[WatermarkRow]:
     """Return the assets whose bars were incomplete at a commit, sorted by ticker."""
     sql = """
-        SELECT a.ticker, w.watermark, w.is_late
+        SELECT a.ticker, w.watermark, w.is_late, w.history
         FROM watermarks w JOIN assets a ON a.id = w.asset_id WHERE w.pass = ? ORDER BY a.ticker
     """
     rows = await db.execute(sql, number)
-    return [WatermarkRow(row["ticker"], row["watermark"], bool(row["is_late"])) for row in rows]
+    return [
+        WatermarkRow(ticker, watermark, bool(is_late), HISTORIES_BY_CODE[history])
+        for ticker, watermark, is_late, history in rows
+    ]
 
 
 async def load_sources(db: Database) -> list[SourceRow]:
@@ -194,6 +197,27 @@ def _unpack_readings(bits: int) -> dict[Timeframe, int]:
         for code, timeframe in TIMEFRAMES_BY_CODE.items()
         if bits >> (2 * code) & 3
     }
+
+
+async def find_building_tickers(
+    db: Database, rows: Iterable[WatermarkRow]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the assets whose history is being built, and those that a first start lacks.
+
+    The latter never had all of it, and are not assets which a universe file added later.
+    """
+    building = [row for row in rows if row.history == "building"]
+    if not building:
+        return (), ()
+    # The feed of all assets of a first start begins at one time, that of later ones after it.
+    published_from = await load_publish_from(db)
+    first = min(published_from.values())
+    unbuilt = [
+        row.ticker
+        for row in building
+        if not row.is_late and published_from.get(row.ticker) == first
+    ]
+    return tuple(row.ticker for row in building), tuple(unbuilt)
 
 
 async def find_late_tickers(

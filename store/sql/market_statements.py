@@ -43,7 +43,7 @@ SELECT e.ticker, e.timeframe, e.opened_by, e.last_open, b.data FROM ends e
   LEFT JOIN bars b ON b.asset_id = e.id AND b.generation = e.generation
     AND b.timeframe = e.timeframe AND b.last_open = e.next_open AND b.first_open <= e.opened_by
 """
-# The bars that the newest revision lacks, of those that closed in (:after, :until]. A row is counted
+# The bars that the newest revision lacks, of those that closed in (:after, :until]. A row counts
 # whole if one of its bars did.
 COUNT_MISSING_BARS = f"""
 SELECT a.ticker, CAST(sum(m.count) AS BIGINT) AS count

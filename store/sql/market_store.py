@@ -283,12 +283,15 @@ class MarketStore:
             number = await reads.load_last_number(db)
             watermarks = await reads.load_watermarks(db, number)
             market_time = await reads.load_market_time(db)
+            building, unbuilt = await reads.find_building_tickers(db, watermarks)
             return StoredSnapshot(
                 coverage=coverage,
                 market_time=market_time,
                 last_created_at=await reads.load_last_created_at(db),
                 readings=await reads.load_grouped_readings(db),
                 late_tickers=await reads.find_late_tickers(db, watermarks, coverage),
+                building_tickers=building,
+                unbuilt_tickers=unbuilt,
                 history_starts_at=await reads.load_history_start(db),
                 last_closes=await reads.load_last_closes(db, number, market_time or 0),
                 missing_bars=await reads.load_missing_bars(db, market_time or 0),

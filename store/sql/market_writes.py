@@ -13,7 +13,7 @@ from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
 )
 from store.bar_blocks import pack_block
-from store.codes import KEY_CODES
+from store.codes import HISTORY_CODES, KEY_CODES
 from store.digest import (
     GENESIS,
     digest_alerts,
@@ -199,8 +199,14 @@ async def _write_watermarks(
 ) -> None:
     await db.insert(
         "watermarks",
-        "pass, asset_id, watermark, is_late",
-        [(number, assets[row.ticker], row.watermark, int(row.is_late)) for row in batch.watermarks],
+        "pass, asset_id, watermark, is_late, history",
+        [
+            (
+                *(number, assets[row.ticker], row.watermark),
+                *(int(row.is_late), HISTORY_CODES[row.history]),
+            )
+            for row in batch.watermarks
+        ],
     )
 
 

@@ -9,6 +9,7 @@ from store.sql.database import Database, fetch_value
 from store.sql.market_reads import (
     READING_COLUMNS,
     Readings,
+    find_building_tickers,
     find_late_tickers,
     group_readings,
     load_coverage,
@@ -53,14 +54,16 @@ async def find_past_key(db: Database, at: int) -> PastKey:
 async def load_past_snapshot(db: Database, key: PastKey, known: Readings | None) -> StoredSnapshot:
     """Return the state of a key; `known` are its readings if they were loaded before."""
     published_coverage = await load_coverage(db)
+    watermarks = await load_watermarks(db, key.number)
+    building, unbuilt = await find_building_tickers(db, watermarks)
     return StoredSnapshot(
         coverage=published_coverage,
         market_time=key.market_time,
         last_created_at=key.last_created_at,
         readings=await _load_readings_at(db, key.last_created_at) if known is None else known,
-        late_tickers=await find_late_tickers(
-            db, await load_watermarks(db, key.number), published_coverage
-        ),
+        late_tickers=await find_late_tickers(db, watermarks, published_coverage),
+        building_tickers=building,
+        unbuilt_tickers=unbuilt,
         history_starts_at=await load_history_start(db),
         last_closes=await load_last_closes(db, key.number, key.market_time),
         missing_bars=await load_missing_bars(db, key.market_time),

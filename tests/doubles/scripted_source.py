@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from compute.audit.audit import Audit
-from compute.bars import DAY_S, HOUR_S, NO_FUNDING, Series
+from compute.bars import DAY_S, HOUR_S, NO_BARS, NO_FUNDING, Series
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Bar, Carry, Readings, Values
@@ -113,7 +113,8 @@ class ScriptedSource:
 
     A bar that never comes counts as missing an hour after its close. `before_fetch` is awaited at
     the start of every fetch and may raise or wait. `splits` maps an asset to a divisor of its
-    prices and the close from which it applies; the source then restates the history.
+    prices and the close from which it applies; the source then restates the history. `outages` maps
+    an asset to the time up to which its fetches fail.
     """
 
     shown_history_s = 30 * DAY_S
@@ -133,6 +134,7 @@ class ScriptedSource:
         self.before_fetch: Callable[[str, int], Awaitable[None]] | None = None
         self.begins_at = begins_at
         self.venue_delays: dict[str, int] = {}
+        self.outages: dict[str, int] = {}
         self.refusal: str | None = None
         self.splits: dict[str, list[tuple[int, int]]] = {}
         self._clock = clock
@@ -168,6 +170,8 @@ class ScriptedSource:
         if self.before_fetch is not None:
             await self.before_fetch(ticker, until)
         now, session = self._clock() // 1000, self._sessions[ticker]
+        if now < self.outages.get(ticker, 0):
+            return FetchResult(NO_BARS, NO_FUNDING, after, has_failed=True)
         closes = self.closes(ticker, after, min(until, now))
         pending = [close for close in closes if close + self._known_after(ticker, close) > now]
         known = find_session_watermark(session, pending[0] - 1 if pending else now)

@@ -56,6 +56,7 @@ FREE_TEXT = (
     "meta.removed_assets",
     "meta.stand_ins.*",
     "meta.late_assets",
+    "meta.building_assets",
     "meta.ended_assets",
     "meta.not_covered",
     "meta.timing",
@@ -151,6 +152,7 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
     if "ended_assets" in answer["meta"]:
         answer["meta"]["ended_assets"] = ["XAU"]
         answer["meta"]["missing_bars"] = {"XAU": 2}
+        answer["meta"]["building_assets"] = ["XAU"]
     if tool == "signals_get_state":
         answer["meta"]["last_bars"] = [{"closed_at": answer["as_of"], "tickers": ["BTC"]}]
         answer["board"] = {

@@ -56,6 +56,14 @@ def test_sources_end_the_bars_digest_in_the_order_of_tickers() -> None:
     assert found == sha256(expected).digest()
 
 
+def test_a_watermark_of_a_history_that_is_built_has_another_encoding() -> None:
+    building = WatermarkRow("ETH", 7, is_late=False, history="building")
+    built = WatermarkRow("BTC", -1, is_late=False, history="built")
+    expected = b"h2\x00BTC\x00" + struct.pack(">q?", -1, False)
+    expected += b"h1\x00ETH\x00" + struct.pack(">q?", 7, False)
+    assert digest.digest_bars([], [], [building, built]) == sha256(expected).digest()
+
+
 def test_a_first_reading_differs_from_a_change_from_neutral() -> None:
     first = make_change(1000, close_time=5)
     head = b"c" + struct.pack(">q", 1000) + b"BTC\x00enzo\x001h\x00"

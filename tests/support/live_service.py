@@ -95,6 +95,13 @@ class LiveService:
         self.clock.now = to_market_ms(self.runs.done_hour) + after_s * 1000
         await self.runs.run_late()
 
+    async def build_histories(self) -> None:
+        """Build the histories that are missing, as the loop does between two runs."""
+        async with asyncio.timeout(30):
+            while self.runs.building_tickers:
+                await self.runs.build_history()
+                await asyncio.sleep(0)
+
     async def load_closes(self, ticker: str) -> list[int]:
         """Return the close times of an asset's stored bars from START on."""
         blocks = await self.store.bars(ticker, START - HOUR_S)

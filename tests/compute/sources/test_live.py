@@ -133,12 +133,13 @@ async def test_an_asset_still_warms_up_in_silence_if_its_first_calls_fail(
     async with open_live_service(double, clock, tmp_path) as one:
         binance("unavailable", times=3)(double, {})
         await one.runs.run_until(START)
+        await one.build_histories()
         assert set((await one.store.snapshot()).readings) == set(ALWAYS)
         assert set((await one.store.publish_from()).values()) == {clock.now}
         assert [row for row in await one.load_changes() if row.published] == []
 
 
-async def test_an_asset_that_has_no_bars_yet_is_late_until_they_come(
+async def test_an_asset_whose_history_could_not_be_fetched_is_being_built_until_it_comes(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
@@ -148,12 +149,20 @@ async def test_an_asset_that_has_no_bars_yet_is_late_until_they_come(
         snapshot = build_snapshot(await one.store.snapshot())
         assert snapshot is not None
         assert "ETH" not in snapshot.stored.readings
-        assert build_freshness(snapshot, one.clock.now)["late_assets"] == ["ETH"]
-        assert (await one.store.snapshot_at(one.clock.now)).late_tickers == ("ETH",)
+        meta = build_freshness(snapshot, one.clock.now)
+        assert (meta["building_assets"], meta["late_assets"]) == (["ETH"], [])
+        assert meta["nothing_new_before"] is None
+        assert "The history of ETH is still being built" in meta["note"]
+        assert (await one.store.snapshot_at(one.clock.now)).building_tickers == ("ETH",)
         double.clear_failures()
-        await one.run_late(60)
+        one.clock.now += 60_000
+        await one.build_histories()
         assert one.runs.late_tickers == ()
-        assert "ETH" in (await one.store.snapshot()).readings
+        readings = (await one.store.snapshot()).readings
+        assert {key: set(cells) for key, cells in readings["ETH"].items()} == {
+            key: set(cells) for key, cells in readings["OKB"].items()
+        }
+        assert set((await one.store.publish_from()).values()) == {clock.now - 60_000}
         assert [row for row in await one.load_changes() if row.published] == []
         report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
     assert report.findings == []

@@ -9,7 +9,7 @@ import pytest
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import DAY_MS, format_instant
-from store.market_rows import MissingBarsRow
+from store.market_rows import MissingBarsRow, WatermarkRow
 from tests.support.bad_inputs import CONFLUENCE, FLIPS, SIGNALS, STATE
 from tests.support.row_builders import make_bar, make_blocks
 from tests.support.running_service import RunningService, run_service
@@ -225,6 +225,27 @@ async def test_bars_that_never_came_are_counted_by_asset_in_every_answer(served_
     for tool in (STATE, SIGNALS, FLIPS, CONFLUENCE):
         meta = (await served_alone.fetch_answer(transport, tool))["meta"]
         assert meta["missing_bars"] == {"ETH": 3}
+
+
+@pytest.mark.clause("2.4.16")
+async def test_answers_for_an_asset_that_is_being_built_say_so(tmp_path, transport):
+    new = ASSETS[0].model_copy(update={"ticker": "NEW", "name": "New"})
+    published = make_coverage("live")
+    published = published.model_copy(update={"assets": (*published.assets, new)})
+    row = WatermarkRow("NEW", -1, is_late=False, history="building")
+    async with run_service(tmp_path, published) as served:
+        batch = replace(make_batch(NOON, []), watermarks=[row], publish_from={"NEW": NOON})
+        await served.market.commit(batch)
+        for tool in (STATE, SIGNALS, FLIPS, CONFLUENCE):
+            meta = (await served.fetch_answer(transport, tool))["meta"]
+            assert (meta["building_assets"], meta["late_assets"]) == (["NEW"], []), tool
+            assert meta["nothing_new_before"] is None
+            assert "The history of NEW is still being built" in meta["note"]
+        meta = (await served.fetch_answer(transport, STATE, ticker="NEW"))["meta"]
+        assert "Their history is still being built. Call again in a few minutes." in meta["note"]
+        await served.market.commit(make_batch(NOON, []))
+        meta = (await served.fetch_answer(transport, STATE))["meta"]
+        assert meta["building_assets"] == []
 
 
 async def test_many_ended_recordings_are_counted_in_the_note(tmp_path, transport):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -11,14 +12,14 @@ import pytest
 from service.http.health import Readiness
 from serving.snapshot_cache import SnapshotCache
 from store.errors import StoreError
-from store.market_rows import Progress
+from store.market_rows import Batch, Progress, WatermarkRow
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 from tests.support.postgres.server import PostgresServer
 from tests.support.running_service import ManualClock, RunningService, open_stores, run_service
 from tests.support.shared_service import served as served
 from tests.support.store_homes import open_access_as
-from tools.example_market import HOUR_MS, NOON, make_coverage
+from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_coverage
 
 pytestmark = pytest.mark.clause("monitoring")
 
@@ -67,6 +68,37 @@ async def test_a_complete_recording_is_ready(tmp_path: Path):
         tmp_path, make_coverage("recorded", NOON), clock=ManualClock(NOON * 2)
     ) as served:
         assert await readyz(served) == (200, {**WELL, "state": "resting"})
+
+
+@pytest.mark.clause("monitoring")
+async def test_a_first_start_is_ready_once_nine_tenths_of_its_assets_have_their_history(
+    tmp_path: Path,
+):
+    btc = ASSETS[0]
+    assets = tuple(btc.model_copy(update={"ticker": f"C{n}"}) for n in range(10))
+    published = make_coverage("live").model_copy(update={"assets": assets})
+    healthy = {**WELL, "assets": "10 of 10"}
+    publish_from = {asset.ticker: NOON for asset in assets}
+
+    def lacking(*tickers: str) -> Batch:
+        rows = [WatermarkRow(t, -1, is_late=False, history="building") for t in tickers]
+        return replace(make_batch(NOON, []), watermarks=rows, publish_from=publish_from)
+
+    async with run_service(tmp_path) as served:
+        await served.market.publish_coverage(published)
+        await served.market.commit(lacking("C0", "C1"))
+        building = {**healthy, "assets": "building: 8 of 10"}
+        assert await readyz(served) == (503, building)
+        await served.market.commit(lacking("C0"))
+        assert await readyz(served) == (200, {**healthy, "assets": "9 of 10"})
+        await served.market.commit(lacking())
+        assert await readyz(served) == (200, healthy)
+        publish_from = {f"N{n}": NOON + 1 for n in range(5)}
+        later = [btc.model_copy(update={"ticker": ticker}) for ticker in publish_from]
+        more = published.model_copy(update={"assets": (*assets, *later)})
+        await served.market.publish_coverage(more)
+        await served.market.commit(lacking(*publish_from))
+        assert await readyz(served) == (200, {**healthy, "assets": "10 of 15"})
 
 
 class LostMarket(MarketStore):

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,10 +31,11 @@ from service.http.metrics_server import (
 )
 from service.processes.shutdown import run_in_background
 from serving.snapshot_cache import SnapshotCache
+from store.market_rows import WatermarkRow
 from tests.support.bad_inputs import STATE
 from tests.support.running_service import RunningService, run_service
 from tests.support.signals_command import find_free_port
-from tools.example_market import HOUR_MS, NOON, make_coverage
+from tools.example_market import HOUR_MS, NOON, make_batch, make_coverage
 
 pytestmark = pytest.mark.clause("monitoring")
 
@@ -151,6 +153,15 @@ async def test_a_scrape_has_snapshot_age_late_assets_and_readiness(
     operated_service.served.clock.now = NOON + 2 * HOUR_MS
     assert await operated_service.value("signals_snapshot_age_seconds") == 7200
     assert await operated_service.value("signals_ready") == 0
+
+
+async def test_a_scrape_counts_the_assets_that_are_being_built(operated_service: Operated):
+    assert await operated_service.value("signals_building_assets") == 0
+    row = WatermarkRow("ETH", -1, is_late=False, history="building")
+    batch = replace(make_batch(NOON, []), watermarks=[row])
+    await operated_service.served.market.commit(batch)
+    assert await operated_service.value("signals_building_assets") == 1
+    assert await operated_service.value("signals_late_assets") == 0
 
 
 async def test_a_scrape_has_the_process_metrics(operated_service: Operated):

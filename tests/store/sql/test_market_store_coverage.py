@@ -1,11 +1,14 @@
 """The recorded source, which never changes, and the published coverage."""
 
+from dataclasses import replace
 from datetime import date
 
 import pytest
 
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
+from store.digest import digest_bars
 from store.errors import StoreError
+from store.market_rows import WatermarkRow
 from store.sql.market_store import MarketStore
 from tests.support.row_builders import NOW, make_bar, make_batch, make_blocks
 
@@ -37,6 +40,30 @@ async def test_published_coverage_is_in_the_next_snapshot(market: MarketStore) -
     for recorded_until in (None, NOW):
         await market.publish_coverage(make_coverage(recorded_until))
         assert (await market.snapshot()).coverage == make_coverage(recorded_until)
+
+
+@pytest.mark.clause("2.4.16")
+async def test_a_snapshot_tells_assets_that_are_being_built_from_late_ones(
+    market: MarketStore,
+) -> None:
+    await market.publish_coverage(make_coverage(recorded_until=None))
+    rows = [
+        WatermarkRow("BTC", -1, is_late=False, history="building"),
+        WatermarkRow("ETH", 3600, is_late=True, history="building"),
+        WatermarkRow("NVDA", -1, is_late=False, history="building"),
+        WatermarkRow("SOL", 3600, is_late=False, history="built"),
+    ]
+    publish_from = {"BTC": NOW, "ETH": NOW, "NVDA": NOW + 1, "SOL": NOW}
+    await market.commit(make_batch(watermarks=rows, publish_from=publish_from))
+    for snapshot in (await market.snapshot(), await market.snapshot_at(NOW + 3_600_000)):
+        assert snapshot.building_tickers == ("BTC", "ETH", "NVDA")
+        assert snapshot.unbuilt_tickers == ("BTC",)
+        assert snapshot.late_tickers == ("ETH",)
+    assert await market.watermarks() == rows
+    (commit,) = await market.commits()
+    assert commit.bars_digest == digest_bars((), (), rows)
+    other = [replace(row, history="followed") for row in rows]
+    assert digest_bars((), (), other) != commit.bars_digest
 
 
 async def test_a_covered_asset_without_bars_is_late_if_the_source_is_live(
