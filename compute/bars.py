@@ -187,7 +187,9 @@ def validate_bars(
     `after` is the open time of the last bar that was accepted earlier.
     """
     rows = sorted(rows, key=lambda row: row.open_time)
-    open_time = np.array([row.open_time for row in rows], dtype=np.int64)
+    # A time too large for 64 bits becomes another one that is out of range.
+    times = [max(NO_TIME, min(row.open_time, MAX_TIME_S + 1)) for row in rows]
+    open_time = np.array(times, dtype=np.int64)
     table = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 5)
     faults = find_value_faults(open_time, table)
     has_values = faults == 0

@@ -254,7 +254,7 @@ class _BarChecks:
             by_reason[reason].append(ticker)
         for reason, tickers in by_reason.items():
             text = f"the history of {len(tickers)} was not checked, {reason}"
-            parts.append(f"{text} ({format_names(tickers)})")
+            parts.append(f"{text} ({format_names(sorted(tickers))})")
         is_ok = bool(checked) and len(parts) == 1
         return Finding("ok" if is_ok else "warn", "bars", "; ".join(parts))
 

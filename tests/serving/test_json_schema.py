@@ -29,7 +29,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "signals_get_stats": {},
     "signals_get_usage": {},
 }
-OPEN_MAPS = ("indicator_fields", "meta.rules", "meta.stand_ins")
+OPEN_MAPS = ("indicator_fields", "meta.rules", "meta.stand_ins", "meta.missing_bars")
 CLOSED_MAPS = (
     "assets.signals",
     "assets.signals.*",

@@ -218,9 +218,10 @@ async def test_a_first_start_behind_a_403_takes_the_next_venue_and_never_mixes_t
     block(double)
     async with open_live_service(double, clock, tmp_path, history_s=SHORT) as one:
         await one.runs.run_until(START)
-        assert one.runs.late_tickers == ("ETH", "XAU")
+        assert one.runs.building_tickers == ("ETH", "XAU")
         double.clear_failures()
         await run_until(one, clock, START + HOUR_S)
+        await one.build_histories()
         assert one.runs.late_tickers == ()
         await check_sources(one, volumes, OKX)
         assert (await one.load_closes("ETH"))[-1] == START + HOUR_S

@@ -90,7 +90,8 @@ async def test_before_a_first_start_it_checks_the_venues_and_stores_nothing(exam
         ("ok", "okx lists all of 1 first choices, 1 fallbacks, 1 perpetuals"),
         ("ok", "alpaca lists all of 1 first choices"),
     ]
-    assert checks["clock"] == [("ok", "this machine's clock is 0.0 s behind the venues'")]
+    confirmed = "3 of 3 venues that reported their time confirm this machine's"
+    assert checks["clock"] == [("ok", confirmed)]
     assert checks["assets"] == [
         ("ok", "5 of 5 assets have a source: 3 at binance, 1 at okx, 1 at alpaca"),
         ("ok", "1 use a perpetual as proxy (XAU)"),

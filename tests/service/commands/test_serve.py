@@ -138,7 +138,7 @@ def test_a_second_start_continues_from_the_store(first_start, market):
     api_key = run_signals(market, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(market, universe=str(market / "universe.toml")) as (address, printed):
         state = httpx.get(f"{address}/api/v1/state", headers={"X-Api-Key": api_key}).json()
-    assert not [line for line in printed if "building" in line]
+    assert not [line for line in printed if "building history" in line]
     assert state["meta"]["as_of"] >= before["meta"]["as_of"]
     assert {row["ticker"] for row in state["assets"]} == {"BTC", "NVDA"}
 

@@ -102,7 +102,12 @@ async def test_a_database_of_an_earlier_version_takes_its_sources_from_the_cover
 
 async def forget_sources(home: StoreHome) -> None:
     """Return the market store to the state before sources were recorded."""
-    await run_sql(home, "DROP TABLE sources")
+    for statement in (
+        "DROP TABLE sources",
+        "DROP TABLE missing_bars",
+        "ALTER TABLE watermarks DROP COLUMN history",
+    ):
+        await run_sql(home, statement)
     (row,) = await run_sql(home, "SELECT max(name) FROM migrations WHERE name LIKE '%market%'")
     if row[0].startswith("postgres"):
         await run_sql(home, "DROP FUNCTION refuse_second_source")
