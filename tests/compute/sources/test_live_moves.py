@@ -201,6 +201,7 @@ async def test_an_asset_that_a_refusal_left_uncovered_is_tried_again_daily(
         await run_until(one, clock, START + 23 * HOUR_S)
         assert one.source.get_listing("ETH") is None
         await run_until(one, clock, START + 26 * HOUR_S)
+        await one.build_histories()
         assert one.source.get_listing("BTC") == OKX
         assert (await one.load_closes("ETH"))[-1] == START + 26 * HOUR_S
         snapshot = build_snapshot(await one.store.snapshot())
