@@ -4,13 +4,12 @@ If a venue fails, its assets become late, with a reason; no bar is ever made up 
 """
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import numpy as np
 import structlog
 
 from compute.bars import (
@@ -18,20 +17,13 @@ from compute.bars import (
     HOUR_S,
     NO_BARS,
     NO_FUNDING,
-    Funding,
-    RawBar,
     Series,
     Times,
-    find_settlement_fault,
-    resample_bars,
-    validate_bars,
 )
 from compute.sessions import (
     find_last_close,
     find_next_close,
     find_session_watermark,
-    list_expected_bars,
-    opens_off_hour,
 )
 from compute.sources.clocks import compute_lag_s, describe_clock, judge_clocks
 from compute.sources.history_diff import (
@@ -43,10 +35,11 @@ from compute.sources.history_diff import (
 )
 from compute.sources.holes import MissingBarLog, fill_holes, list_missing
 from compute.sources.listing_choice import VenueStatus, choose_listings
+from compute.sources.listing_reader import ListingReader
 from compute.sources.plausibility import find_reason_to_hold
 from compute.sources.source import FetchResult, NotReadyError
-from compute.sources.venue import UnknownSymbolError, Venue, VenueError
-from compute.universe import Listing, Session, Universe
+from compute.sources.venue import Venue, VenueError
+from compute.universe import Listing, Universe
 from schemas.clock import Clock
 from schemas.vocabulary import SourceKind, Timeframe, format_instant
 
@@ -95,9 +88,8 @@ class LiveSource:
         self._refusing_venues: set[str] = set()
         self._chosen_at = clock()
         self._needs_choice = False
-        self._funding_cache: Final[dict[str, tuple[int, int, Funding]]] = {}
+        self._reader: Final = ListingReader(self._assets, venues, clock)
         self._refused_opens: Final = defaultdict[str, set[int]](set)
-        self._logged_rejections: Final = set[tuple[str, str, str]]()
         self._wrong_skews_ms: dict[str, float] = {}
         self._missing_log: Final = MissingBarLog()
         self.late_reasons: Final[dict[str, str]] = {}
@@ -117,7 +109,7 @@ class LiveSource:
         )
         self._chosen_at, self._needs_choice = self._clock(), False
         # They may be another venue's.
-        self._funding_cache.clear()
+        self._reader.forget_funding(*self._assets)
         self.late_reasons.clear()
 
     async def has_moved(self) -> bool:
@@ -215,7 +207,9 @@ class LiveSource:
             )
         try:
             fetched, reason = await self._fetch_complete(ticker, after, end, rebuild_reason)
-            funding = await self._fetch_funding(ticker, max(after, self._begins_at - DAY_S), end)
+            funding = await self._reader.fetch_funding(
+                ticker, self._listings[ticker], max(after, self._begins_at - DAY_S), end
+            )
         except VenueError as error:
             # A venue that has begun to refuse is left before the next run.
             self._needs_choice |= error.is_permanent and venue.name not in self._refusing_venues
@@ -271,7 +265,7 @@ class LiveSource:
         if closed <= begin or self._clock() // 1000 - closed >= HOUR_S:
             return bars, ""
         others = [
-            partial(self._fetch_listed_bars, ticker, listing)
+            partial(self._reader.fetch_bars, ticker, listing)
             for listing in self._assets[ticker].listings
             if listing != self._listings[ticker] and listing.venue in self._venues
         ]
@@ -345,65 +339,10 @@ class LiveSource:
 
     async def _fetch_bars(self, ticker: str, begin: int, end: int) -> Series:
         """Return the asset's usable bars that close in (begin, end]."""
-        return await self._fetch_listed_bars(ticker, self._listings[ticker], begin, end)
-
-    async def _fetch_listed_bars(
-        self, ticker: str, listing: Listing, begin: int, end: int
-    ) -> Series:
-        """Return the usable bars of one of the asset's listings that close in (begin, end]."""
-        session = self._assets[ticker].session
-        period_s = choose_period_s(session)
-        venue = self._venues[listing.venue]
-        rows = await venue.fetch_bars(listing.symbol, begin, end, period_s)
-        bars = self._clean_bars(ticker, rows, period_s)
-        return join_session_bars(bars, session, begin, end)
+        return await self._reader.fetch_bars(ticker, self._listings[ticker], begin, end)
 
     def _get_venue(self, ticker: str) -> Venue:
         return self._venues[self._listings[ticker].venue]
-
-    def _clean_bars(self, ticker: str, rows: Sequence[RawBar], period_s: int) -> Series:
-        """Return the valid bars in order."""
-        accepted_rows, rejected_rows = validate_bars(rows, period_s)
-        self._log_rejected_rows("bars_rejected", ticker, [reason for _, reason in rejected_rows])
-        return Series.from_rows(accepted_rows, period_s)
-
-    def _log_rejected_rows(self, event: str, ticker: str, reasons: Iterable[str]) -> None:
-        """Log why rows of a venue were rejected: once per asset and reason, with their number."""
-        for reason, count in Counter(reasons).items():
-            if (event, ticker, reason) not in self._logged_rejections:
-                self._logged_rejections.add((event, ticker, reason))
-                at = self.get_listing(ticker)
-                log.warning(event, ticker=ticker, at=at, rows=count, reason=reason)
-
-    async def _fetch_funding(self, ticker: str, after: int, until: int) -> Funding:
-        """Return the settlements of the asset's perpetual in (after, until], if it has one."""
-        # Venues allow few requests for funding. So everything up to now is fetched at once, and a
-        # history that is built batch by batch takes its settlements from the first fetch.
-        perpetual = self._listings[ticker].perpetual
-        if perpetual is None or after >= until:
-            return NO_FUNDING
-        cached = self._funding_cache.get(ticker)
-        if cached is None or not cached[0] <= after < until <= cached[1]:
-            now = self._clock() // 1000
-            funding = await self._fetch_settlements(ticker, perpetual, after, now)
-            cached = self._funding_cache[ticker] = after, now, funding
-        return cached[2].select_between(after, until)
-
-    async def _fetch_settlements(
-        self, ticker: str, perpetual: str, after: int, until: int
-    ) -> Funding:
-        """Return the usable settlements of a perpetual in (after, until], in order."""
-        try:
-            settlements = await self._get_venue(ticker).fetch_funding(perpetual, after, until)
-        # The perpetual was delisted; the asset's own bars go on.
-        except UnknownSymbolError:
-            return NO_FUNDING
-        faults = [find_settlement_fault(*settlement) for settlement in settlements]
-        self._log_rejected_rows("settlements_rejected", ticker, filter(None, faults))
-        usable = {
-            at: rate for (at, rate), fault in zip(settlements, faults, strict=True) if not fault
-        }
-        return Funding.from_pairs(sorted(usable.items()))
 
     def _find_watermark(
         self, ticker: str, bars: Series, after: int, until: int, held_reason: str
@@ -421,7 +360,7 @@ class LiveSource:
     def _record_late_reason(self, ticker: str, reason: str, event: str = "bars_missing") -> None:
         """Record why an asset is late; log a venue's failure once for all its assets."""
         # By the time the bars come, newer settlements may have come too.
-        self._funding_cache.pop(ticker, None)
+        self._reader.forget_funding(ticker)
         if self.late_reasons.get(ticker) == reason:
             return
         is_logged = reason != _NO_NEWER_BAR and reason in self.late_reasons.values()
@@ -449,27 +388,6 @@ class LiveSource:
         except VenueError:
             return None
         return (before + self._clock()) / 2 - venue_time_ms
-
-
-def choose_period_s(session: Session) -> int:
-    """Return the period of the bars to fetch: half an hour if the session opens off the hour."""
-    return HOUR_S // 2 if opens_off_hour(session) else HOUR_S
-
-
-def join_session_bars(bars: Series, session: Session, begin: int, end: int) -> Series:
-    """Return the hourly bars that the session expects in (begin, end], from bars of any period."""
-    # This drops the bar that is still forming, and the hours at which an instrument trades while
-    # the session is closed: extended hours of stocks, and all others of proxy instruments.
-    expected = list_expected_bars(session, begin, end)
-    index = np.searchsorted(expected.close_time, bars.close_time)
-    begin_time = np.append(expected.begin_time, np.iinfo(np.int64).max)[index]
-    inside = bars.select(bars.open_time >= begin_time)
-    if not len(inside):
-        return NO_BARS
-    # If the newest hour lacks its second half, that half may still come. In an older hour it was
-    # never traded, and the first half is the bar.
-    hours = resample_bars(inside, HOUR_S)
-    return hours.select(hours.close_time <= inside.close_time[-1])
 
 
 def _name(listing: Listing | None) -> str | None:
