@@ -1,23 +1,30 @@
 # Every target works on a fresh machine with make and Python 3.11 or newer, with its venv module.
 PYTHON ?= python3
-BIN := .venv/bin
+# Another environment on request, such as make PYTHON=python3.12 VENV=.venv-3.12 test-fast.
+VENV := .venv
+BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # The tests start many processes: without cached bytecode each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 # Empty unless PYTHON came from the command line or the environment.
 REQUESTED := $(filter-out file,$(origin PYTHON))
-RUNTIME := .venv/installed
-DEV := .venv/installed-dev
+RUNTIME := $(VENV)/installed
+DEV := $(VENV)/installed-dev
+# Tests of the parts that depend on the version of Python: SQLite, asyncio, schemas, commands,
+# processes. Those on PostgreSQL repeat tests on SQLite, and would take as long again.
+FAST := tests/access tests/compute/test_executor.py tests/mcp_server tests/rest_shim tests/serving \
+  tests/service/commands/test_cli.py tests/service/config tests/service/http tests/service/processes \
+  tests/store/sql tests/store/sqlite tests/web
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url pyproject.toml
 
-.PHONY: serve test prove mutants check coverage bench docs format wheel lock FORCE
+.PHONY: serve test test-fast prove mutants check coverage bench docs format wheel lock FORCE
 
-# FORCE checks the interpreter at every run. The stamps below are rebuilt only if .venv was recreated,
+# FORCE checks the interpreter at every run. The stamps below are rebuilt only if it was recreated,
 # because otherwise this file keeps its time.
-.venv/pyvenv.cfg: FORCE
-	@tools/create_venv.sh "$(PYTHON)" "$(REQUESTED)"
+$(VENV)/pyvenv.cfg: FORCE
+	@tools/create_venv.sh "$(VENV)" "$(PYTHON)" "$(REQUESTED)"
 
-$(RUNTIME): .venv/pyvenv.cfg pyproject.toml requirements.lock
+$(RUNTIME): $(VENV)/pyvenv.cfg pyproject.toml requirements.lock
 	$(PIP) install --require-hashes -r requirements.lock
 	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
@@ -32,6 +39,9 @@ serve: $(RUNTIME)
 
 test: $(DEV)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not prove"
+
+test-fast: $(DEV)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not prove" -k "not postgres" $(FAST)
 
 prove: $(DEV)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -rP --junitxml=.interop/results.xml; status=$$?; \

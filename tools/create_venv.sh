@@ -1,13 +1,14 @@
 #!/bin/sh
-# Create .venv in the current folder: `tools/create_venv.sh PYTHON [REQUESTED]`.
+# Create an environment in the current folder: `tools/create_venv.sh .venv PYTHON [REQUESTED]`.
 #
-# Keep a .venv that works. Recreate one that doesn't: its interpreter is gone, too old or replaced by
+# Keep one that works. Recreate one that doesn't: its interpreter is gone, too old or replaced by
 # another version, or the folder was moved. With a non-empty REQUESTED, PYTHON was chosen by hand and
 # its version must match too.
 set -eu
 
-python=$1
-requested=${2:-}
+venv=$1
+python=$2
+requested=${3:-}
 needed=$(sed -n 's/^requires-python = ">=\(.*\)"$/\1/p' pyproject.toml)
 
 fail() {
@@ -34,9 +35,9 @@ check_python() {
 }
 
 find_fault() {
-  # pip's modules lie in a folder named after the version that created .venv, so importing them also
+  # pip's modules lie in a folder named after the version that created them, so importing them also
   # fails when bin/python now leads to another version.
-  version=$(read_version .venv/bin/python 'import pip')
+  version=$(read_version "$venv/bin/python" 'import pip')
   if [ -z "$version" ]; then
     echo "its Python doesn't work"
   elif ! is_new_enough "$version"; then
@@ -44,18 +45,18 @@ find_fault() {
   elif [ -n "$requested" ] && [ "$version" != "$found" ]; then
     echo "its Python is $version, not $found"
   # Scripts name their interpreter by its absolute path.
-  elif ! grep -qF "$(pwd -P)/.venv/bin/python" .venv/bin/pip 2>/dev/null; then
+  elif ! grep -qF "$(pwd -P)/$venv/bin/python" "$venv/bin/pip" 2>/dev/null; then
     echo "it was moved"
   fi
 }
 
 [ -z "$requested" ] || check_python
-if [ -e .venv ]; then
+if [ -e "$venv" ]; then
   fault=$(find_fault)
   [ -n "$fault" ] || exit 0
   check_python
-  echo "recreating .venv: $fault" >&2
-  rm -rf .venv
+  echo "recreating $venv: $fault" >&2
+  rm -rf "$venv"
 fi
 check_python
-"$python" -m venv .venv
+"$python" -m venv "$venv"
