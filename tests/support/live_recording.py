@@ -16,6 +16,10 @@ from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.venues.market import Market
 
+ALPACA_DELAY_S = 900
+# Closes (epoch seconds) and tickers.
+Late = set[tuple[int, str]]
+
 
 class StoredResult(NamedTuple):
     """The final content of a store."""
@@ -28,6 +32,10 @@ class StoredResult(NamedTuple):
     async def load(cls, store: MarketStore) -> "StoredResult":
         changes = [row async for row in store.changes()]
         return cls(await store.snapshot(), changes, [row async for row in store.alerts()])
+
+    def created_before(self, start: int) -> list[int]:
+        """Return the times at which the changes up to a close were written, in order of closes."""
+        return [row.created_at for row in _sort(self.changes) if row.close_time <= start]
 
 
 def write_recording(
@@ -60,6 +68,43 @@ async def replay_recording(folder: Path, path: Path, universe: Universe, end: in
         return await StoredResult.load(store)
     finally:
         await store.close()
+
+
+def find_delayed(
+    live: StoredResult, replayed: StoredResult, universe: Universe, start: int
+) -> Late:
+    """Assert that a live store has the rows of a replay; return which came after their run.
+
+    `start` is the close of the first start's last bars (epoch seconds), which shows nothing older.
+    """
+    assert live.snapshot.readings == replayed.snapshot.readings
+    rows, others = _sort(live.changes), _sort(replayed.changes)
+    assert _drop_times(rows, start) == _drop_times(others, start)
+    expected_alerts = [alert[1:] for alert in replayed.alerts if alert.close_time > start]
+    assert sorted(alert[1:] for alert in live.alerts) == sorted(expected_alerts)
+    created = [row.created_at for row in live.changes]
+    assert created == sorted(set(created))
+    # If some rows of a run are late, the ones after them come a millisecond earlier for each.
+    return {
+        (row.close_time, row.ticker)
+        for row, other in zip(rows, others, strict=True)
+        if row.close_time > start
+        and abs(row.created_at - other.created_at - _compute_delay_ms(universe, row)) >= 1000
+    }
+
+
+def _sort(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
+    return sorted(rows, key=lambda r: (r.close_time, r.timeframe, r.ticker, r.indicator))
+
+
+def _drop_times(rows: Iterable[ChangeRow], start: int) -> list[tuple[object, ...]]:
+    """Return rows without `created_at`; `published` only after the start."""
+    return [row[1:9] + ((row.published,) if row.close_time > start else ()) for row in rows]
+
+
+def _compute_delay_ms(universe: Universe, row: ChangeRow) -> int:
+    is_delayed = universe.by_ticker[row.ticker].venue == "alpaca"
+    return 1000 * ALPACA_DELAY_S if is_delayed else 0
 
 
 def _close_time(open_time: int) -> int:

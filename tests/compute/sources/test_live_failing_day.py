@@ -1,6 +1,5 @@
 """A day of the whole universe at failing venues, compared with a replay of the same bars."""
 
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -13,10 +12,16 @@ from compute.hourly_loop import HourlyLoop
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
 from compute.universe import Universe
-from store.market_rows import ChangeRow
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
 from tests.doubles.venues.server import DIALECTS, VenuesDouble
-from tests.support.live_recording import StoredResult, replay_recording, write_recording
+from tests.support.live_recording import (
+    ALPACA_DELAY_S,
+    Late,
+    StoredResult,
+    find_delayed,
+    replay_recording,
+    write_recording,
+)
 from tests.support.live_service import RETRY_POLICY, START, open_live_service
 from tests.support.live_universe import (
     SAMPLE_TICKERS,
@@ -28,7 +33,6 @@ pytestmark = pytest.mark.clause("live")
 
 SEED = 7
 RUN_S = to_market_ms(0) // 1000
-ALPACA_DELAY_S = 900
 LAST_PASS_S = ALPACA_DELAY_S + 120
 
 
@@ -45,9 +49,6 @@ class Size(NamedTuple):
 @pytest.fixture
 def clock() -> AcceleratedClock:
     return AcceleratedClock(START + RUN_S + 300)
-
-
-Late = set[tuple[int, str]]
 
 
 async def day(
@@ -76,15 +77,6 @@ async def day(
         return await StoredResult.load(one.store), late
 
 
-def in_order(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
-    return sorted(rows, key=lambda r: (r.close_time, r.timeframe, r.ticker, r.indicator))
-
-
-def content(rows: Iterable[ChangeRow]) -> list[tuple[object, ...]]:
-    """Return rows without `created_at`; `published` only from the first run on."""
-    return [row[1:9] + ((row.published,) if row.close_time > START else ()) for row in rows]
-
-
 @pytest.mark.parametrize(
     "size",
     [
@@ -105,35 +97,7 @@ async def test_a_day_of_failing_calls_loses_no_change_that_the_bars_contain(
     funded = [asset.ticker for asset in universe.assets if asset.perpetual is not None]
     folder = write_recording(tmp_path / "bars", made, funded, begin, end)
     replayed = await replay_recording(folder, tmp_path / "replayed.db", universe, end)
-    delayed = compared(live_store, replayed, universe)
+    assert live_store.created_before(START) == replayed.created_before(START)
+    delayed = find_delayed(live_store, replayed, universe, START)
     assert delayed <= late
     assert delayed or size.tries > 1
-
-
-def compared(live_store: StoredResult, replayed: StoredResult, universe: Universe) -> Late:
-    """Compare a live store with a replay; return the rows written later than their run."""
-    assert live_store.snapshot.readings == replayed.snapshot.readings
-    live_rows, rows = in_order(live_store.changes), in_order(replayed.changes)
-    assert content(live_rows) == content(rows)
-    assert [a[1:] for a in live_store.alerts] == [
-        a[1:] for a in replayed.alerts if a.close_time > START
-    ]
-    created = [row.created_at for row in live_store.changes]
-    assert created == sorted(set(created))
-    assert _before(live_rows) == _before(rows)
-    # If some rows of a run are late, the ones after them come a millisecond earlier for each.
-    return {
-        (row.close_time, row.ticker)
-        for row, other in zip(live_rows, rows, strict=True)
-        if abs(row.created_at - other.created_at - _delay_ms(universe, row)) >= 1000
-    }
-
-
-def _delay_ms(universe: Universe, row: ChangeRow) -> int:
-    is_delayed = universe.by_ticker[row.ticker].venue == "alpaca" and row.close_time > START
-    return 1000 * ALPACA_DELAY_S if is_delayed else 0
-
-
-def _before(rows: Iterable[ChangeRow]) -> list[int]:
-    """Return the times at which the rows of the history were written."""
-    return [row.created_at for row in rows if row.close_time <= START]

@@ -214,6 +214,11 @@ class VenueDouble:
         self._failures.append(trouble)
         return trouble
 
+    def end_failure(self, failure: Failure) -> None:
+        """End one failure; requests that hang are answered."""
+        failure.times = 0
+        failure.released.set()
+
     def set_failure_share(self, share: float, seed: int) -> None:
         """Fail a share of all calls, chosen by the request and the number of earlier equal ones."""
         self._failure_share = share, seed

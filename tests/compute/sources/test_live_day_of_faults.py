@@ -1,0 +1,280 @@
+"""A day on which a different fault hits every run: each costs its own asset an hour at most."""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from structlog.testing import capture_logs
+
+from compute.audit.audit import Audit
+from compute.bars import DAY_S, HOUR_S
+from compute.hourly_loop import HourlyLoop
+from compute.indicators.registry import INDICATORS
+from compute.schedule import to_market_ms
+from compute.sessions import list_expected_bars
+from compute.universe import Universe
+from serving.freshness import build_freshness
+from serving.snapshot_cache import build_snapshot
+from store.market_rows import ChangeRow
+from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
+from tests.doubles.venues.market import Market
+from tests.doubles.venues.server import VenuesDouble
+from tests.doubles.venues.venue import Failure
+from tests.support.live_recording import (
+    Late,
+    StoredResult,
+    find_delayed,
+    replay_recording,
+    write_recording,
+)
+from tests.support.live_service import RETRY_POLICY, START, LiveService, open_live_service
+from tests.support.live_universe import (
+    SAMPLE_TICKERS,
+    list_packaged_universe,
+    load_covered_universe,
+)
+
+pytestmark = pytest.mark.clause("live")
+
+RUN_S = to_market_ms(0) // 1000
+# Faults begin when a bar closes and end before the next one does.
+FAULT_S = 20 * 60
+HOURS = 13
+RESTART_HOUR = 8
+HISTORY_DAYS = 25
+
+
+class Fault(NamedTuple):
+    """What begins at the close of an hour (1 to HOURS); it makes `late` late at that run.
+
+    `begin` returns what ends it.
+    """
+
+    hour: int
+    late: tuple[str, ...]
+    begin: Callable[[VenuesDouble], Callable[[], None]]
+
+
+def fail(venue: str, kind: Any = "unavailable", **more: Any) -> Any:
+    """Return a fault that fails every request to a venue, or those for a path or symbol."""
+
+    def begin(double: VenuesDouble) -> Callable[[], None]:
+        failure: Failure = double.get_venue(venue).add_failure(kind, **{"times": None, **more})
+        return partial(double.get_venue(venue).end_failure, failure)
+
+    return begin
+
+
+def turn_clock(venue: str, by_s: int) -> Any:
+    """Return a fault that sets the clock of a venue ahead by some seconds."""
+
+    def begin(double: VenuesDouble) -> Callable[[], None]:
+        double.get_venue(venue).skew_ms = 1000 * by_s
+        return partial(setattr, double.get_venue(venue), "skew_ms", 0)
+
+    return begin
+
+
+def spoil_rows(rows: list[list[Any]]) -> list[list[Any]]:
+    """Return rows of Binance whose closes are null."""
+    return [[*row[:4], None, *row[5:]] for row in rows]
+
+
+FAULTS = (
+    Fault(
+        1, ("BTC",), fail("binance", "garbled", symbol="BTC/USDT", path="klines", garble=spoil_rows)
+    ),
+    Fault(2, (), fail("binance", "garbled", path="time", garble=lambda body: {})),
+    Fault(3, (), turn_clock("okx", 600)),
+    Fault(4, ("AKT",), turn_clock("gate", -600)),
+    Fault(7, ("FLR",), fail("okx")),
+    Fault(RESTART_HOUR, ("BTC", "XAU"), fail("binance", status=403)),
+    Fault(
+        10,
+        ("XMR",),
+        fail("kucoin", "garbled", symbol="XMR/USDT", path="candles", garble=lambda body: 1e308),
+    ),
+    Fault(12, ("HYPE",), fail("hyperliquid", "hanging", symbol="HYPE/USDC:USDC", times=1)),
+)
+# These are in the markets from the beginning: a bar at ten times its price until 27 minutes after
+# its close, a bar that comes 25 minutes late, and one that never comes.
+SPIKE_HOUR, LATE_HOUR, MISSING_HOUR = 6, 11, 9
+MISSING_OPEN = START + (MISSING_HOUR - 1) * HOUR_S
+MARKET_FAULTS = ((SPIKE_HOUR, "XMR"), (LATE_HOUR, "FLR"), (MISSING_HOUR, "MNT"))
+EXPECTED_LATE: Late = {
+    *((START + fault.hour * HOUR_S, ticker) for fault in FAULTS for ticker in fault.late),
+    *((START + hour * HOUR_S, ticker) for hour, ticker in MARKET_FAULTS),
+}
+
+
+def add_market_faults(double: VenuesDouble, made: Mapping[str, Market]) -> None:
+    """Add the faults of single bars to the markets of a double."""
+    opened = START + (SPIKE_HOUR - 1) * HOUR_S
+    bars = made["XMR"].all_bars()
+    place = next(n for n, bar in enumerate(bars) if bar.open_time == opened)
+    true, close = bars[place], 10 * bars[place].close
+    bars[place] = true._replace(high=close, close=close)
+    spiked = Market(bars, made["XMR"].settlements)
+    spiked.revise(true, opened + HOUR_S + 27 * 60)
+    double.get_venue("kucoin").add_listing("XMR/USDT", spiked)
+    flare = double.get_venue("okx").get_market("FLR/USDT")
+    flare.delay(START + (LATE_HOUR - 1) * HOUR_S, 25 * 60)
+    mantle = double.get_venue("bybit").get_market("MNT/USDT")
+    mantle.withhold(MISSING_OPEN)
+    mantle.shorten(200)
+
+
+def leave_out(market: Market, opened: int) -> Market:
+    """Return a market without one of its bars."""
+    return Market([b for b in market.all_bars() if b.open_time != opened], market.settlements)
+
+
+@dataclass
+class Day:
+    """Begins and ends the faults by the clock, and watches what is published."""
+
+    double: VenuesDouble
+    clock: AcceleratedClock
+    late: Late = field(default_factory=set)
+    reported: Late = field(default_factory=set)
+    published: list[ChangeRow] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=lambda: list(FAULTS))
+    ends: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    version: int = -1
+
+    async def watch(self, one: LiveService) -> None:
+        """Look at the clock and the store between two sleeps."""
+        while self.faults and self.clock.now_s >= START + self.faults[0].hour * HOUR_S:
+            fault = self.faults.pop(0)
+            until = START + fault.hour * HOUR_S + FAULT_S
+            self.ends.append((until, fault.begin(self.double)))
+        while self.ends and self.clock.now_s >= self.ends[0][0]:
+            self.ends.pop(0)[1]()
+        self.late.update((one.runs.done_hour, ticker) for ticker in one.runs.late_tickers)
+        if one.store.version() != self.version:
+            self.version = one.store.version()
+            await self._check_store(one)
+
+    async def _check_store(self, one: LiveService) -> None:
+        rows = await one.load_changes()
+        assert rows[: len(self.published)] == self.published
+        self.published = rows
+        snapshot = build_snapshot(await one.store.snapshot())
+        assert snapshot is not None
+        freshness = build_freshness(snapshot, self.clock.now)
+        self.reported.update((one.runs.done_hour, t) for t in freshness["late_assets"])
+
+
+@pytest.fixture
+def clock() -> AcceleratedClock:
+    return AcceleratedClock(START + RUN_S + 300)
+
+
+@asynccontextmanager
+async def started(
+    day: Day, folder: Path, universe: Universe, timeout_s: float
+) -> AsyncIterator[LiveService]:
+    patience = RETRY_POLICY._replace(max_tries=1)
+    async with open_live_service(
+        day.double, day.clock, folder, universe, patience, HISTORY_DAYS * DAY_S, timeout_s
+    ) as one:
+        day.clock.watch = partial(day.watch, one)
+        yield one
+
+
+async def run(one: LiveService, clock: AcceleratedClock, until: int) -> None:
+    """Run the loop, and kill it some minutes after the run of an hour."""
+    clock.ends_at = until + RUN_S + 1200
+    with suppress(ClockEnded):
+        await HourlyLoop(
+            one.reopen_pipeline,
+            one.store,
+            clock,
+            clock.sleep,
+            pipeline=one.runs,
+            has_source_moved=one.source.has_moved,
+        ).run()
+
+
+def count_gaps(made: Mapping[str, Market], universe: Universe, begin: int, end: int) -> Any:
+    """Return how many bars of its session each market lacks in (begin, end]."""
+    gaps = {}
+    for ticker, market in made.items():
+        expected = list_expected_bars(universe.by_ticker[ticker].session, begin, end)
+        closes = {-(-bar.open_time // HOUR_S) * HOUR_S + HOUR_S for bar in market.all_bars()}
+        gaps[ticker] = len(set(expected.close_time.tolist()) - closes)
+    return {ticker: count for ticker, count in gaps.items() if count}
+
+
+def list_warnings(logged: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return event and subject of the warnings; `refused` is a line of the double."""
+    return [
+        (line["event"], line.get("ticker") or line.get("venue") or ",".join(line["assets"]))
+        for line in logged
+        if line["log_level"] == "warning" and line["event"] != "refused"
+    ]
+
+
+WARNINGS = [
+    ("bars_missing", "MNT"),
+    ("history_set_aside", "MNT"),
+    ("bars_rejected", "BTC"),
+    ("bars_missing", "BTC"),
+    ("venue_clock_wrong", "okx"),
+    ("venue_clock_wrong", "gate"),
+    ("bars_missing", "AKT"),
+    ("bar_held", "XMR"),
+    ("bars_missing", "FLR"),
+    ("bars_missing", "BTC"),
+    ("circuit_opened", "binance"),
+    ("bars_missing", "MNT"),
+    ("bars_missing", "XMR"),
+    ("bars_skipped", "MNT"),
+    ("bars_missing", "FLR"),
+    ("bars_missing", "HYPE"),
+]
+
+
+@pytest.mark.parametrize(
+    "tickers", [SAMPLE_TICKERS, pytest.param(None, marks=pytest.mark.prove)], ids=["few", "all"]
+)
+async def test_a_day_with_a_fault_in_every_run_ends_as_a_replay_of_the_true_bars(
+    double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path, tickers: tuple[str, ...] | None
+) -> None:
+    universe = load_covered_universe(tickers)
+    made = await list_packaged_universe(double, universe, HISTORY_DAYS)
+    begin, end = (START - HISTORY_DAYS * DAY_S) // DAY_S * DAY_S, START + HOURS * HOUR_S
+    there = made | {"MNT": leave_out(made["MNT"], MISSING_OPEN)}
+    gaps = count_gaps(made, universe, begin, end)
+    add_market_faults(double, made)
+    day = Day(double, clock)
+    with capture_logs() as logged:
+        end_outage = fail("bybit", path="kline")(double)
+        async with started(day, tmp_path, universe, 60) as one:
+            await one.runs.run_until(START)
+            assert "MNT" in one.runs.building_tickers
+            end_outage()
+            await run(one, clock, START + (RESTART_HOUR - 1) * HOUR_S)
+        clock.now = 1000 * (START + RESTART_HOUR * HOUR_S + 60)
+        async with started(day, tmp_path, universe, 2 if tickers else 20) as one:
+            await day.watch(one)
+            await run(one, clock, end)
+            live = await StoredResult.load(one.store)
+            report = await (await Audit.open(one.store, universe, INDICATORS)).run()
+    assert (report.findings, dict(report.not_verifiable)) == ([], {})
+    funded = [asset.ticker for asset in universe.assets if asset.perpetual is not None]
+    folder = write_recording(tmp_path / "bars", there, funded, begin, end)
+    replayed = await replay_recording(folder, tmp_path / "replayed.db", universe, end)
+    assert find_delayed(live, replayed, universe, START) <= day.late
+    assert day.late == day.reported
+    assert live.snapshot.missing_bars == gaps | {"MNT": 1}
+    if tickers is None:
+        assert day.late >= EXPECTED_LATE
+        return
+    assert day.late == EXPECTED_LATE
+    warnings = list_warnings(logged)
+    assert [one for one in warnings if one[1] not in gaps or one[0] != "bars_skipped"] == WARNINGS
