@@ -40,7 +40,16 @@ PAGE_ORDER = (
     *("getting-started", "connect", "agents", "tools", "rest", "examples"),
     *("indicators", "behavior", "contract", "universe", "faq", "interop"),
     *("buy", "members", "legal"),
-    *("deployment", "recovery", "monitoring", "selling", "sources", "settings", "commands"),
+    *(
+        "deployment",
+        "recovery",
+        "monitoring",
+        "selling",
+        "sources",
+        "faults",
+        "settings",
+        "commands",
+    ),
 )
 Values = dict[str, Any]
 
