@@ -123,13 +123,18 @@ def _split_off(fetched: FetchResult, length_s: int) -> tuple[FetchResult, FetchR
     end = (int(bars.close_time[0]) - 1) // length_s * length_s + length_s
     if end >= int(bars.close_time[-1]):
         return fetched, None
-    is_first = bars.close_time <= end
-    settlements = fetched.funding
+    is_first, settlements, missing = bars.close_time <= end, fetched.funding, fetched.missing
     return (
-        FetchResult(bars.select(is_first), settlements.select_between(-1, end), end),
+        FetchResult(
+            bars.select(is_first),
+            settlements.select_between(-1, end),
+            end,
+            missing=missing[missing <= end],
+        ),
         FetchResult(
             bars.select(~is_first),
             settlements.select_between(end, max(end, fetched.watermark)),
             fetched.watermark,
+            missing=missing[missing > end],
         ),
     )
