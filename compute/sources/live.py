@@ -38,7 +38,7 @@ from compute.sources.listing_choice import VenueStatus, choose_listings
 from compute.sources.listing_reader import ListingReader
 from compute.sources.plausibility import find_reason_to_hold
 from compute.sources.source import FetchResult, NotReadyError
-from compute.sources.venue import Venue, VenueError
+from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from compute.universe import Listing, Universe
 from schemas.clock import Clock
 from schemas.vocabulary import SourceKind, Timeframe, format_instant
@@ -252,10 +252,18 @@ class LiveSource:
             self._assets[ticker].session,
             fetched,
             self._begins_at if is_history else begin,
-            partial(self._fetch_bars, ticker),
+            partial(self._fetch_more, ticker),
             may_begin_later=is_history,
         )
         return filled, reason
+
+    async def _fetch_more(self, ticker: str, begin: int, end: int) -> Series:
+        """Return bars of a window that the first answer may have left out."""
+        try:
+            return await self._fetch_bars(ticker, begin, end)
+        # A venue may say so of a window without bars; it just had bars of the symbol.
+        except UnknownSymbolError:
+            return NO_BARS
 
     async def _hold_implausible(self, ticker: str, bars: Series, begin: int) -> tuple[Series, str]:
         """Return the bars without an implausible newest one, and why it is held."""

@@ -54,14 +54,24 @@ class ScriptedAnswers:
 YEAR = range(BEGIN, START, HOUR_S)
 
 
-@pytest.mark.parametrize(("most_rows", "requests"), [(10_000, 0), (1000, 23), (200, 64)])
+@pytest.mark.parametrize(("most_rows", "requests"), [(10_000, 0), (1000, 8), (200, 40)])
 async def test_a_year_that_comes_in_short_answers_is_whole_within_the_bound(
     most_rows: int, requests: int
 ) -> None:
     venue = ScriptedAnswers(YEAR, most_rows)
     filled, count = await venue.fill()
     assert filled.open_time.tolist() == list(YEAR)
-    assert count <= requests <= MAX_REQUESTS
+    assert count == requests <= MAX_REQUESTS
+
+
+async def test_hours_without_trades_hide_no_bar_of_a_venue_that_shortens_its_answers() -> None:
+    halts = {
+        START - hours * HOUR_S for hours in (240, 241, 700, 1300, 1900, 2500, 3333, 4444, 5555)
+    }
+    traded = [at for at in YEAR if at not in halts]
+    filled, count = await ScriptedAnswers(traded, 200).fill()
+    assert filled.open_time.tolist() == traded
+    assert count <= MAX_REQUESTS
 
 
 async def test_answers_that_stay_too_short_end_at_the_bound() -> None:
@@ -175,6 +185,20 @@ async def test_bars_that_stay_missing_are_counted_logged_once_and_named_over_res
         format_instant(1000 * (first + HOUR_S)),
         format_instant(1000 * (last + HOUR_S)),
     )
+
+
+async def test_a_venue_that_denies_a_symbol_for_an_empty_window_delays_nothing(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    made = await list_all_markets(double)
+    opened = START - DAY_S + 3 * HOUR_S
+    made["NVDA"].withhold(opened, opened + HOUR_S // 2)
+    double.get_venue("alpaca").add_failure("unavailable", path="v2/assets/", status=404, times=None)
+    async with open_live_service(double, clock, tmp_path, history_s=HISTORY_S) as one:
+        await one.runs.run_until(START)
+        assert one.runs.building_tickers == ()
+        assert await load_opens(one, "NVDA")
+        assert await count_missing(one) == {"NVDA": 1}
 
 
 async def test_a_listing_that_begins_inside_the_history_lacks_no_bar(

@@ -59,6 +59,8 @@ class Alpaca:
                 return _format_clock(venue.now_ms)
             case (_, "v2/assets"):
                 return [_format_asset(key) for key, _ in venue.list_tradable()]
+            case (_, path) if path.startswith("v2/assets/"):
+                return _find_asset(venue, path.removeprefix("v2/assets/"))
         raise RefusedError(404, {"message": "endpoint not found."})
 
 
@@ -169,6 +171,15 @@ def _parse_time(text: str | None, default: int) -> int:
 
 def _format_time(at: int) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _find_asset(venue: VenueDouble, symbol: str) -> dict[str, Any]:
+    tradable = {key for key, _ in venue.list_tradable()}
+    if symbol in tradable:
+        return _format_asset(symbol)
+    if symbol in {key for key, _ in venue.list_ever_listed()}:
+        return _format_asset(symbol) | {"status": "inactive", "tradable": False}
+    raise RefusedError(404, {"message": f"asset not found for {symbol}"})
 
 
 def _format_asset(symbol: str) -> dict[str, Any]:
