@@ -1,1 +1,4 @@
-"""The OAuth authorization server: clients, authorizations and tokens. Imports access, store and schemas."""
+"""OAuth 2.1 authorization server: clients, authorization requests, codes and tokens.
+
+Imports store and schemas, and the keys and throttles of access.
+"""
