@@ -13,7 +13,15 @@ from store.access_rows import AttemptLimit
 from store.sql.access_store import AccessStore
 
 AttemptKind = Literal[
-    "checkout", "access-request", "sign-in", "sign-in-mail", "authorization", "token"
+AttemptKind = Literal[
+    "checkout",
+    "access-request",
+    "sign-in",
+    "sign-in-mail",
+    "client-registration",
+    "authorization",
+    "token",
+]
 ]
 # Maintenance deletes attempts after a day, so a longer window would forget some.
 MAX_WINDOW_S = DAY_MS // 1000
