@@ -13,7 +13,6 @@ from store.access_rows import AttemptLimit
 from store.sql.access_store import AccessStore
 
 AttemptKind = Literal[
-AttemptKind = Literal[
     "checkout",
     "access-request",
     "sign-in",
@@ -21,7 +20,6 @@ AttemptKind = Literal[
     "client-registration",
     "authorization",
     "token",
-]
 ]
 # Maintenance deletes attempts after a day, so a longer window would forget some.
 MAX_WINDOW_S = DAY_MS // 1000
