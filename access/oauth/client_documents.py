@@ -14,7 +14,8 @@ from typing import Any
 import httpx2
 import structlog
 
-from access.oauth.client_metadata import ClientMetadata, OAuthClientError, parse_client_metadata
+from access.oauth.client_metadata import ClientMetadata, parse_client_metadata
+from access.oauth.errors import OAuthClientError
 from access.oauth.public_addresses import HostResolver, Resolver, is_public
 from access.single_flight_cache import SingleFlightCache
 from schemas.clock import Clock
