@@ -17,9 +17,9 @@ AttemptKind = Literal[
     "access-request",
     "sign-in",
     "sign-in-mail",
-    "client-registration",
     "authorization",
     "token",
+    "client-registration",
 ]
 # Maintenance deletes attempts after a day, so a longer window would forget some.
 MAX_WINDOW_S = DAY_MS // 1000

@@ -3,28 +3,14 @@
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from access.oauth.errors import OAuthClientError
 from access.oauth.redirects import ACCEPTED_REDIRECTS, is_redirect_uri
 
 MAX_REDIRECT_URIS = 10
 MAX_NAME_CHARS = 80
 UNNAMED = "Unnamed program"
-
-ClientErrorCode = Literal["invalid_client", "invalid_client_metadata", "invalid_redirect_uri"]
-
-
-class OAuthClientError(Exception):
-    """A client that cannot be used, or a registration that is refused.
-
-    `error` is the code of RFC 6749 or RFC 7591. The message says what is accepted or what to do
-    next, in the characters that `error_description` allows, and repeats no text of the client.
-    """
-
-    def __init__(self, error: ClientErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.error = error
-        self.message = message
 
 
 @dataclass(frozen=True, slots=True)

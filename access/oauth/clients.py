@@ -8,7 +8,8 @@ import secrets
 from dataclasses import dataclass
 
 from access.oauth.client_documents import ClientDocuments
-from access.oauth.client_metadata import OAuthClientError, parse_client_metadata
+from access.oauth.client_metadata import parse_client_metadata
+from access.oauth.errors import OAuthClientError
 from access.oauth.redirects import matches_redirect_uri
 from access.throttle import Limit, Throttle
 from schemas.clock import Clock
