@@ -1,6 +1,8 @@
 """OAuth over HTTP, with a client written by hand: metadata, authorization, tokens, revocation."""
 
 import asyncio
+import shutil
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,6 +12,7 @@ import pytest
 from access.member_keys import MAX_LIVE_KEYS
 from access.oauth.tokens import MAX_LIVE_ACCESS_TOKENS
 from access.throttle import Limit
+from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS, HOUR_MS
 from tests.support.oauth_client import (
     CHALLENGE,
@@ -22,9 +25,11 @@ from tests.support.oauth_client import (
     read_answer,
     register,
 )
-from tests.support.running_service import RunningService
+from tests.support.running_service import RunningService, run_service
 
 pytestmark = pytest.mark.clause("oauth")
+
+TOKENS = ("access_token", "refresh_token")
 
 
 @pytest.fixture
@@ -93,7 +98,7 @@ async def test_a_connection_is_a_key_that_its_member_sees(host: HandClient) -> N
     assert (tokens["expires_in"], tokens["scope"]) == (3600, "read")
     for used in (1, 2):
         result = (await host.call(tokens["access_token"])).json()["result"]
-        assert result["structuredContent"]["used_today"] == used
+        assert result["structuredContent"]["quota"]["used_today"] == used
     (held,) = (await find_plan(served.access, served.clock)).live_keys
     assert (held.key.label, held.key.client_id, held.used) == ("Hand", host.client_id, 2)
     await served.call_log.flush()
@@ -258,7 +263,7 @@ async def test_refreshing_in_a_loop_is_bounded(host: HandClient) -> None:
 
 
 @pytest.mark.clause("4.15.6")
-@pytest.mark.parametrize("kind", ["access_token", "refresh_token"])
+@pytest.mark.parametrize("kind", TOKENS)
 async def test_a_client_revokes_its_connection(host: HandClient, kind: str) -> None:
     tokens = await host.connect()
     other = await register(host.served, name="Other")
@@ -333,7 +338,7 @@ async def test_a_repeated_parameter_is_refused(host: HandClient) -> None:
         repeated = [*pairs, (name, host.build_request()[name])]
         response = await host.served.client.get("/oauth/authorize", params=repeated)
         assert response.status_code == 400
-    response = await host.served.client.get("/oauth/authorize", params=[*pairs, ("scope", "a")] * 1)
+    response = await host.served.client.get("/oauth/authorize", params=[*pairs, ("scope", "a")])
     assert urlsplit(response.headers["location"]).path == "/oauth/consent"
     doubled = [*pairs, ("scope", "a"), ("scope", "b")]
     response = await host.served.client.get("/oauth/authorize", params=doubled)
@@ -346,8 +351,6 @@ async def test_a_repeated_parameter_is_refused(host: HandClient) -> None:
 
 @pytest.mark.clause("4.15.7")
 async def test_a_request_is_decided_once_and_expires_after_an_hour(host: HandClient) -> None:
-    from schemas.errors import ApiError
-
     authorizations = host.authorizations
     approved, denied, expired = [await host.begin() for _ in range(3)]
     await authorizations.approve_as_owner(approved)
@@ -364,8 +367,6 @@ async def test_a_request_is_decided_once_and_expires_after_an_hour(host: HandCli
 
 @pytest.mark.clause("4.15.8")
 async def test_connections_count_towards_the_live_keys_of_the_plan(host: HandClient) -> None:
-    from schemas.errors import ApiError
-
     served = host.served
     plan = await buy_plan(served.access, served.clock)
     codes = [await host.get_code(plan) for _ in range(MAX_LIVE_KEYS + 1)]
@@ -407,7 +408,7 @@ async def test_a_token_works_only_at_its_resource(host: HandClient) -> None:
     over_mcp = await host.call(token, path="/api/v1/mcp")
     assert (over_mcp.status_code, over_mcp.json()["result"]["isError"]) == (200, True)
     with_key = await host.call(host.served.api_key)
-    assert with_key.json()["result"]["structuredContent"]["used_today"] == 1
+    assert with_key.json()["result"]["structuredContent"]["quota"]["used_today"] == 1
 
 
 @pytest.mark.clause("4.15.9")
@@ -434,15 +435,10 @@ async def test_no_secret_is_stored_in_clear(host: HandClient) -> None:
         assert secret.encode() not in stored
 
 
-TOKENS = ("access_token", "refresh_token")
-
-
 @pytest.mark.clause("4.15.10")
-async def test_requests_and_refusals_of_an_address_are_limited(tmp_path, seeded) -> None:
-    import shutil
-
-    from tests.support.running_service import run_service
-
+async def test_requests_and_refusals_of_an_address_are_limited(
+    tmp_path: Path, seeded: Path
+) -> None:
     shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
     async with run_service(tmp_path, attempt_limit=Limit(2, 600)) as served:
         host = await register(served)
