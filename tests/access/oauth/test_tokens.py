@@ -84,7 +84,7 @@ class Process:
             return error
 
     async def is_live(self, tokens: Tokens) -> bool:
-        key_hash = await self.access_tokens.find_key_hash(tokens.access_token)
+        key_hash = await self.access_tokens.find_key_hash(tokens.access_token.encode())
         return await self.access_tokens.is_live(key_hash)
 
 
