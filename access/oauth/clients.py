@@ -67,7 +67,9 @@ class ClientRegistry:
             metadata = await self._documents.get(client_id)
             return OAuthClient(client_id, metadata.name, metadata.redirect_uris)
         row = await self._store.oauth.find_client(client_id)
-        return row and OAuthClient(row.client_id, row.name, row.redirect_uris, row.created_at)
+        if row is None:
+            return None
+        return OAuthClient(row.client_id, row.name, row.redirect_uris, row.created_at)
 
     async def register(self, metadata: object, address: str) -> OAuthClient:
         """Register a client from a decoded JSON body; `address` is the sender's IP address.

@@ -1,4 +1,4 @@
-"""A host of client metadata documents on a loopback port, with a certificate of a private authority.
+"""A host of client metadata documents on a loopback port, certified by a private authority.
 
     async with open_document_host() as host:
         host.responses["/client.json"] = build_response(document)
