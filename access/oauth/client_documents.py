@@ -70,7 +70,7 @@ class ClientDocuments:
         *,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._transport = transport or create_transport(ssl.create_default_context())
+        self._transport = transport
         self._resolve = resolve or HostResolver()
         self._timeout_s = timeout_s
         self._cache = SingleFlightCache[_Fetched](
@@ -92,7 +92,8 @@ class ClientDocuments:
 
     async def close(self) -> None:
         """Close every connection; idempotent."""
-        await self._transport.aclose()
+        if self._transport is not None:
+            await self._transport.aclose()
 
     async def _fetch(self, client_id: str, url: httpx2.URL) -> _Fetched:
         if self._fetching >= MAX_FETCHES:
@@ -158,6 +159,9 @@ class ClientDocuments:
             },
         )
         # The transport alone: a client would follow redirects and keep cookies.
+        # Created for the first fetch, because reading the trusted certificates takes 0.1 s.
+        if self._transport is None:
+            self._transport = create_transport(ssl.create_default_context())
         response = await self._transport.handle_async_request(request)
         try:
             _check_head(response)
