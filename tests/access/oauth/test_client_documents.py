@@ -407,7 +407,7 @@ async def test_the_certificate_has_to_name_the_host(
 
 
 async def test_an_unknown_authority_is_refused(host: DocumentHost, clock: ManualClock) -> None:
-    async with open_document_host() as impostor:
+    async with open_document_host(["impostor.example"]) as impostor:
         impostor.port = host.port
         documents = ClientDocuments(clock, impostor.transport, host.resolve)
         assert "cannot be reached" in await fetch_refusal(documents)
