@@ -6,7 +6,7 @@ in and paying included, names the request only by its id.
 Who may approve is decided as follows.
 
 - Opening a page or a mailed link approves nothing. Only the Allow button does, with the form token
-  of the viewer's session, or for the owner with the id of the request, which other sites don't know.
+  of the viewer's session, or for the owner with the id of the request, which no other site knows.
 - The mailed link works in any browser, because some programs open a window of their own that the
   mail program does not use. Approving there is safe for the program's user: the code goes to the
   program's own address, and only the program that began has the PKCE verifier for it. But anyone
@@ -30,12 +30,13 @@ from starlette.routing import Route
 from access.member_billing import MemberBilling
 from access.member_keys import MAX_LIVE_KEYS, MemberKeys, MemberPlan
 from access.oauth.authorizations import Authorizations
+from access.oauth.redirects import is_loopback
 from access.plan import ASK_OPERATOR_HINT, PRICES_USD
 from access.sign_in import LINK_MINUTES
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.purchase import CheckoutBody, CheckoutResponse
 from schemas.vocabulary import Billing
-from serving.host_origin import LOCAL_HOSTS
+from serving.context import Context
 from serving.http import CACHE_NO_STORE
 from serving.tool_runner import ToolRunner
 from store.access_rows import ClaimRow
@@ -45,7 +46,6 @@ from web.owner import is_owner
 from web.pages import (
     SECURITY_HEADERS,
     build_page_route,
-    format_minute,
     redirect_to,
     render_page,
 )
@@ -53,6 +53,7 @@ from web.pending_requests import CONSENT_PATH, PendingRequests, build_consent_pa
 from web.sessions import HOME_PATH, Sessions, Viewer, check_form_token
 
 BUY_PATH = "oauth/buy"
+CONSENT_TITLE = "Connect a program"
 MAX_NAME_CHARS = 80
 # Opens a checkout for (body, the client's IP address, an Idempotency-Key).
 Checkout = Callable[[CheckoutBody, str, str | None], Awaitable[CheckoutResponse]]
@@ -72,59 +73,37 @@ class _Funding:
         return self.plan is not None and len(self.plan.live_keys) >= MAX_LIVE_KEYS
 
 
-def build_consent_routes(
-    authorizations: Authorizations,
-    requests: PendingRequests,
-    sessions: Sessions,
-    members: MemberKeys,
-    billing: MemberBilling,
-    checkout: Checkout,
-    runner: ToolRunner,
-    owner_uid: int | None,
-) -> list[Route]:
-    """Return the routes; `owner_uid` is the user whose own machine this is, None if it is public."""
-    pages = _ConsentPages(
-        authorizations, requests, sessions, members, billing, checkout, runner, owner_uid
-    )
-    return [
-        build_page_route(f"/{CONSENT_PATH}", runner, pages.answer, "GET", "POST"),
-        build_page_route(f"/{BUY_PATH}", runner, pages.buy, "GET", "POST"),
-    ]
+@dataclass(frozen=True, slots=True)
+class ConsentPages:
+    """The pages; `owner_uid` is the user whose own machine this is, None if others can reach it."""
 
+    authorizations: Authorizations
+    pending_requests: PendingRequests
+    sessions: Sessions
+    members: MemberKeys
+    billing: MemberBilling
+    checkout: Checkout
+    context: Context
+    owner_uid: int | None
 
-class _ConsentPages:
-    def __init__(
-        self,
-        authorizations: Authorizations,
-        requests: PendingRequests,
-        sessions: Sessions,
-        members: MemberKeys,
-        billing: MemberBilling,
-        checkout: Checkout,
-        runner: ToolRunner,
-        owner_uid: int | None,
-    ) -> None:
-        self._authorizations = authorizations
-        self._requests = requests
-        self._sessions = sessions
-        self._members = members
-        self._billing = billing
-        self._checkout = checkout
-        self._daily_limit = runner.context.daily_limit
-        self._sells_keys = runner.context.sells_keys
-        self._owner_uid = owner_uid
+    def build_routes(self, runner: ToolRunner) -> list[Route]:
+        """Return the routes."""
+        return [
+            build_page_route(f"/{CONSENT_PATH}", runner, self.answer, "GET", "POST"),
+            build_page_route(f"/{BUY_PATH}", runner, self.buy, "GET", "POST"),
+        ]
 
     async def answer(self, request: Request) -> Response:
         """Show a request, or approve or deny it."""
         if request.method != "POST":
-            pending = await self._requests.get(request.query_params.get("request", ""))
+            pending = await self.pending_requests.get(request.query_params.get("request", ""))
             return await self._show(request, pending)
         form = await read_form(request)
-        pending = await self._requests.get(form.get("request", ""))
+        pending = await self.pending_requests.get(form.get("request", ""))
         action = form.get("action")
         if action == "deny":
             # Whoever knows the id can deny: a visitor who cannot sign in must be able to leave.
-            return self._send_back(await self._authorizations.deny(pending.id))
+            return self._send_back(await self.authorizations.deny(pending.id))
         if action == "allow_as_owner":
             return await self._approve_as_owner(request, pending)
         if action == "allow":
@@ -135,17 +114,19 @@ class _ConsentPages:
 
     async def buy(self, request: Request) -> Response:
         """Show the form to buy the plan, or open the checkout."""
+        if not self.context.sells_keys:
+            raise ApiError("invalid_parameter", ASK_OPERATOR_HINT, 404)
         if request.method != "POST":
-            pending = await self._requests.get(request.query_params.get("request", ""))
-            viewer = await self._sessions.find_viewer(request)
+            pending = await self.pending_requests.get(request.query_params.get("request", ""))
+            viewer = await self.sessions.find_viewer(request)
             return self._render(
                 request, pending, "connect_buy.html", "Buy the plan", viewer, prices=PRICES_USD
             )
         form = await read_form(request)
-        pending = await self._requests.get(form.get("request", ""))
+        pending = await self.pending_requests.get(form.get("request", ""))
         address = request.client.host if request.client else "unknown"
-        opened = await self._checkout(_parse_order(form), address, None)
-        # Not a redirect: the page's policy would refuse the processor's host, see redirect_to_portal.
+        opened = await self.checkout(_parse_order(form), address, None)
+        # Not a redirect, for the reason that `redirect_to_portal` of the API access page has.
         response = self._render(
             request, pending, "connect_checkout.html", "Checkout", url=opened.checkout_url
         )
@@ -153,50 +134,23 @@ class _ConsentPages:
         return response
 
     async def _show(self, request: Request, pending: PendingAuthorization) -> Response:
-        """Show what the visitor has to do next: sign in, buy, make room for a key, or answer."""
-        viewer = await self._sessions.find_viewer(request)
+        """Show what the visitor has to do next: answer, sign in, buy, or make room for a key."""
+        viewer = await self.sessions.find_viewer(request)
         funding = _Funding() if viewer is None else await self._find_funding(viewer)
-        if funding.plan is None and is_owner(request.scope, self._owner_uid):
-            return self._render(
-                request, pending, "connect.html", "Connect a program", viewer, action="allow_as_owner"
-            )
-        if viewer is None:
-            return self._render(
-                request,
-                pending,
-                "sign_in.html",
-                "Sign in",
-                minutes=LINK_MINUTES,
-                sells_keys=self._sells_keys,
-                ask_operator=ASK_OPERATOR_HINT,
-            )
-        return self._show_to_member(request, pending, viewer, funding)
-
-    def _show_to_member(
-        self, request: Request, pending: PendingAuthorization, viewer: Viewer, funding: _Funding
-    ) -> Response:
-        if funding.is_full:
+        if funding.is_full and viewer is not None:
             problem = f"All {MAX_LIVE_KEYS} keys of your plan are in use."
             return self._show_problem(request, pending, viewer, problem, 200)
-        if funding.plan is None and funding.payment is None:
-            return self._render(
-                request,
-                pending,
-                "connect_no_plan.html",
-                "You have no plan yet",
-                viewer,
-                sells_keys=self._sells_keys,
-                ask_operator=ASK_OPERATOR_HINT,
-            )
-        return self._render(
-            request,
-            pending,
-            "connect.html",
-            "Connect a program",
-            viewer,
-            action="allow",
-            payment=funding.payment,
-        )
+        title = CONSENT_TITLE
+        values: dict[str, Any] = {"action": "allow", "payment": funding.payment}
+        if funding != _Funding():
+            template = "connect.html"
+        elif is_owner(request.scope, self.owner_uid):
+            template, values = "connect_owner.html", {"action": "allow_as_owner", "payment": None}
+        elif viewer is None:
+            template, title = "sign_in.html", "Sign in"
+        else:
+            template, title = "connect_no_plan.html", "You have no plan yet"
+        return self._render(request, pending, template, title, viewer, **values)
 
     def _show_problem(
         self,
@@ -215,48 +169,46 @@ class _ConsentPages:
     async def _approve(
         self, request: Request, pending: PendingAuthorization, form: Form
     ) -> Response:
-        viewer = await self._sessions.find_viewer(request)
+        viewer = await self.sessions.find_viewer(request)
         if viewer is None:
             return redirect_to(request, build_consent_path(pending))
         check_form_token(form, viewer)
         funding = await self._find_funding(viewer)
         if funding.plan is None and funding.payment is not None:
             # The payment that the page showed, not one that came since.
-            await self._members.activate(viewer.email, form.get("payment", ""))
+            await self.members.activate(viewer.email, form.get("payment", ""))
             funding = await self._find_funding(viewer)
         if funding.plan is None:
             return redirect_to(request, build_consent_path(pending))
         try:
-            return self._send_back(await self._authorizations.approve(pending.id, funding.plan))
+            return self._send_back(await self.authorizations.approve(pending.id, funding.plan))
         except ApiError as error:
             if error.status != 409:
                 raise
             return self._show_problem(request, pending, viewer, error.message, 409)
 
     async def _approve_as_owner(self, request: Request, pending: PendingAuthorization) -> Response:
-        if not is_owner(request.scope, self._owner_uid):
+        if not is_owner(request.scope, self.owner_uid):
             raise ApiError(
                 "invalid_parameter",
                 "Only the owner of this service can allow this, in a browser on the machine that "
                 "runs it. Sign in instead.",
                 403,
             )
-        return self._send_back(await self._authorizations.approve_as_owner(pending.id))
+        return self._send_back(await self.authorizations.approve_as_owner(pending.id))
 
     async def _find_funding(self, viewer: Viewer) -> _Funding:
         """Return the newest active plan, one with room if there is one, else a paid checkout."""
-        live = [plan for plan in await self._members.list_plans(viewer.email) if plan.is_live]
+        live = [plan for plan in await self.members.list_plans(viewer.email) if plan.is_live]
         if live:
-            return _Funding(max(live, key=lambda plan: len(plan.live_keys) < MAX_LIVE_KEYS))
-        unclaimed = await self._billing.list_unclaimed(viewer.email)
+            return max(map(_Funding, reversed(live)), key=lambda funding: not funding.is_full)
+        unclaimed = await self.billing.list_unclaimed(viewer.email)
         return _Funding(payment=unclaimed[0]) if unclaimed else _Funding()
 
     def _send_back(self, url: str) -> Response:
         """Redirect the browser to the client's address."""
-        response = RedirectResponse(
-            url, 303, {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE}
-        )
-        self._requests.forget(response)
+        response = RedirectResponse(url, 303, {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE})
+        self.pending_requests.forget(response)
         return response
 
     def _render(
@@ -278,12 +230,13 @@ class _ConsentPages:
             viewer=viewer,
             pending=pending,
             client=describe_client(pending),
-            daily_limit=self._daily_limit,
+            daily_limit=self.context.daily_limit,
             home_path=HOME_PATH,
-            buy_path=BUY_PATH,
-            consent_path=CONSENT_PATH,
             is_elsewhere="elsewhere" in request.query_params,
-            **{"payment": None, "action": None, **values},
+            sells_keys=self.context.sells_keys,
+            ask_operator=ASK_OPERATOR_HINT,
+            minutes=LINK_MINUTES,
+            **values,
         )
         # Browsers apply `form-action` to the redirect after the form, and to those of the client's
         # page that follow it. So the policy allows the scheme: a host could not be told beforehand.
@@ -292,7 +245,7 @@ class _ConsentPages:
             "Content-Security-Policy"
         ].replace("form-action 'self'", f"form-action 'self' https: {scheme}:")
         if "elsewhere" not in request.query_params:
-            self._requests.remember(response, pending)
+            self.pending_requests.remember(response, pending)
         return response
 
 
@@ -307,20 +260,16 @@ class ClientDescription:
 
 def describe_client(pending: PendingAuthorization) -> ClientDescription:
     """Describe the client of a request in text that is safe to show."""
-    host = pending.redirect_host
-    scheme = urlsplit(pending.redirect_uri).scheme
-    if scheme == "http" and (host in LOCAL_HOSTS or host == "::1"):
+    if is_loopback(pending.redirect_uri):
         destination = "a program on this computer"
-    elif scheme in {"http", "https"}:
-        destination = host
+    elif pending.redirect_host.endswith(":"):
+        destination = f"the program on this computer that opens {pending.redirect_host} links"
     else:
-        destination = f"the program on this computer that opens {host} links"
-    document_host = urlsplit(pending.client_id).hostname if _is_document(pending) else None
-    return ClientDescription(_clean_name(pending.client_name), document_host, destination)
-
-
-def _is_document(pending: PendingAuthorization) -> bool:
-    return pending.client_id.startswith("https://")
+        destination = pending.redirect_host
+    # The id of a client that a document describes is the document's address.
+    is_document = pending.client_id.startswith("https://")
+    described_at = urlsplit(pending.client_id).hostname if is_document else None
+    return ClientDescription(_clean_name(pending.client_name), described_at, destination)
 
 
 def _clean_name(name: str) -> str:
@@ -341,7 +290,7 @@ def _parse_order(form: Form) -> CheckoutBody:
         raise invalid_parameter_error(
             f"billing: is missing or not accepted; accepted: {', '.join(periods)}."
         )
-    email = form.get("contact_email", "")
+    # The purchase validates the address.
     return CheckoutBody.model_construct(
-        contact_email=email, billing=periods[form["billing"]], agent_name=None
+        contact_email=form.get("contact_email", ""), billing=periods[form["billing"]]
     )

@@ -21,7 +21,14 @@ CONNECTION_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 COLUMNS = (1, 2, 3, 7)
 ESTABLISHED = "01"
 PROXY_HEADERS = frozenset(
-    {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+    {
+        b"forwarded",
+        b"via",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+    }
 )
 
 

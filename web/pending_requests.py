@@ -24,9 +24,13 @@ class PendingRequests:
         self._is_secure = base_url.startswith("https://")
         self._cookie_name = "__Host-signals_request" if self._is_secure else "signals_request"
 
+    async def find(self, request_id: str) -> PendingAuthorization | None:
+        """Return a request, None if it is unknown, answered or has expired."""
+        return await self._authorizations.find_pending(request_id)
+
     async def get(self, request_id: str) -> PendingAuthorization:
-        """Return a request; raise ApiError 404 if it is unknown, answered or has expired."""
-        pending = await self._authorizations.find_pending(request_id)
+        """Return a request; raise ApiError 404 if there is none, see `find`."""
+        pending = await self.find(request_id)
         if pending is None:
             raise ApiError(
                 "invalid_parameter",
@@ -39,7 +43,7 @@ class PendingRequests:
     async def find_of_browser(self, request: Request) -> PendingAuthorization | None:
         """Return the request that this browser began and has not answered yet, or None."""
         request_id = request.cookies.get(self._cookie_name)
-        return await self._authorizations.find_pending(request_id) if request_id else None
+        return await self.find(request_id) if request_id else None
 
     def is_of_browser(self, request: Request, pending: PendingAuthorization) -> bool:
         """Return whether this browser began a request."""
