@@ -138,10 +138,15 @@ class MemberKeys:
         """Replace a live key, which works for another `overlap_hours`, and return the new one.
 
         Raise ApiError 404 if there is no such live key, 409 if it was rotated before, or if the
-        membership has ended or was rotated too often.
+        membership has ended or was rotated too often, or if the key belongs to a connection.
         """
         held = await self.get_live_key(email, membership_id, key_id)
         self._require_live(await self._get_membership(email, membership_id))
+        if held.key.client_id is not None:
+            raise _conflict_error(
+                "This key belongs to a connected program, which renews its own tokens. To end its "
+                "access, revoke the key"
+            )
         if held.key.replaced_by is not None:
             raise _conflict_error("This key was rotated before: rotate the key that replaced it")
         api_key, now = generate_key(), self._clock()

@@ -28,7 +28,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from access.member_billing import MemberBilling
-from access.member_keys import MAX_LIVE_KEYS, MemberKeys, MemberPlan
+from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
 from access.oauth.authorizations import Authorizations
 from access.oauth.redirects import is_loopback
 from access.plan import ASK_OPERATOR_HINT, PRICES_USD
@@ -62,15 +62,29 @@ Form = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Funding:
-    """What a member can connect a program with: an active plan, or a payment that starts one."""
+    """What a member can connect a program with: an active plan, or a payment that starts one.
+
+    `is_known` is false if the payment processor could not say whether there is a payment.
+    """
 
     plan: MemberPlan | None = None
     payment: ClaimRow | None = None
+    is_known: bool = True
 
     @property
-    def is_full(self) -> bool:
-        """Whether the plan has no room for another key."""
-        return self.plan is not None and len(self.plan.live_keys) >= MAX_LIVE_KEYS
+    def problem(self) -> str | None:
+        """Why the plan has no room for a connection, and what to do; None if it has."""
+        if self.plan is None or self.plan.has_room:
+            return None
+        if len(self.plan.live_keys) >= MAX_LIVE_KEYS:
+            return (
+                f"All {MAX_LIVE_KEYS} keys of your plan are in use, and a connected program counts "
+                "as one. Revoke a key that you no longer use, then try again."
+            )
+        return (
+            f"Your plan got {MAX_NEW_KEYS_PER_DAY} keys in the last 24 hours, and a connected "
+            "program counts as one. Try again tomorrow."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +151,18 @@ class ConsentPages:
         """Show what the visitor has to do next: answer, sign in, buy, or make room for a key."""
         viewer = await self.sessions.find_viewer(request)
         funding = _Funding() if viewer is None else await self._find_funding(viewer)
-        if funding.is_full and viewer is not None:
-            problem = f"All {MAX_LIVE_KEYS} keys of your plan are in use."
-            return self._show_problem(request, pending, viewer, problem, 200)
+        if funding.problem is not None:
+            return self._show_problem(request, pending, viewer, funding.problem, 200)
         title = CONSENT_TITLE
-        values: dict[str, Any] = {"action": "allow", "payment": funding.payment}
-        if funding != _Funding():
+        values: dict[str, Any] = {
+            "action": "allow",
+            "payment": funding.payment,
+            "is_payment_known": funding.is_known,
+        }
+        if funding.plan or funding.payment:
             template = "connect.html"
         elif is_owner(request.scope, self.owner_uid):
-            template, values = "connect_owner.html", {"action": "allow_as_owner", "payment": None}
+            template, values = "connect_owner.html", {**values, "action": "allow_as_owner"}
         elif viewer is None:
             template, title = "sign_in.html", "Sign in"
         else:
@@ -156,7 +173,7 @@ class ConsentPages:
         self,
         request: Request,
         pending: PendingAuthorization,
-        viewer: Viewer,
+        viewer: Viewer | None,
         problem: str,
         status: int,
     ) -> Response:
@@ -201,9 +218,9 @@ class ConsentPages:
         """Return the newest active plan, one with room if there is one, else a paid checkout."""
         live = [plan for plan in await self.members.list_plans(viewer.email) if plan.is_live]
         if live:
-            return max(map(_Funding, reversed(live)), key=lambda funding: not funding.is_full)
+            return max(map(_Funding, reversed(live)), key=lambda funding: funding.problem is None)
         unclaimed = await self.billing.list_unclaimed(viewer.email)
-        return _Funding(payment=unclaimed[0]) if unclaimed else _Funding()
+        return _Funding(payment=unclaimed[0] if unclaimed else None, is_known=unclaimed is not None)
 
     def _send_back(self, url: str) -> Response:
         """Redirect the browser to the client's address."""

@@ -17,6 +17,7 @@ from access.claims import Claims
 from access.email_address import normalize_email
 from access.member_keys import MemberKeys
 from access.oauth.authorizations import Authorizations
+from access.oauth.clients import ClientRegistry
 from access.purchases import ClaimResult, Purchases
 from access.quota import QuotaGuard
 from access.sign_in import SignIn
@@ -122,7 +123,13 @@ def create_app(
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
     sign_in = _build_sign_in(config, resources, claims, base_url)
-    authorizations = Authorizations(access, clock, issuer=base_url)
+    authorizations = Authorizations(
+        access,
+        ClientRegistry(),
+        Throttle(access, clock, "authorization", DEFAULT_LIMIT),
+        clock,
+        issuer=base_url,
+    )
     purchases = _build_purchase_handlers(config, resources, claims, base_url, on_sale)
     endpoint = McpEndpoint(runner, TOOLS)
     app = Starlette(
