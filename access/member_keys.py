@@ -57,7 +57,7 @@ class MemberPlan:
 
     @property
     def has_room(self) -> bool:
-        """Whether another key can be created: neither MAX_LIVE_KEYS nor the day's limit is reached."""
+        """Whether neither limit on keys, MAX_LIVE_KEYS or that of a day, is reached."""
         rotated = {held.key.replaced_by for held in self.keys}
         new_keys = [
             held

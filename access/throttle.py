@@ -13,7 +13,13 @@ from store.access_rows import AttemptLimit
 from store.sql.access_store import AccessStore
 
 AttemptKind = Literal[
-    "checkout", "access-request", "sign-in", "sign-in-mail", "authorization", "token"
+    "checkout",
+    "access-request",
+    "sign-in",
+    "sign-in-mail",
+    "authorization",
+    "token",
+    "client-registration",
 ]
 # Maintenance deletes attempts after a day, so a longer window would forget some.
 MAX_WINDOW_S = DAY_MS // 1000

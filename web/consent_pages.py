@@ -16,8 +16,6 @@ Who may approve is decided as follows.
   Other sites cannot submit our forms, and the page names the account.
 """
 
-import re
-import unicodedata
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +28,7 @@ from starlette.routing import Route
 from access.member_billing import MemberBilling
 from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
 from access.oauth.authorizations import Authorizations
-from access.oauth.redirects import is_loopback
+from access.oauth.redirects import is_loopback_redirect
 from access.plan import ASK_OPERATOR_HINT, PRICES_USD
 from access.sign_in import LINK_MINUTES
 from schemas.errors import ApiError, invalid_parameter_error
@@ -54,7 +52,6 @@ from web.sessions import HOME_PATH, Sessions, Viewer, check_form_token
 
 BUY_PATH = "oauth/buy"
 CONSENT_TITLE = "Connect a program"
-MAX_NAME_CHARS = 80
 # Opens a checkout for (body, the client's IP address, an Idempotency-Key).
 Checkout = Callable[[CheckoutBody, str, str | None], Awaitable[CheckoutResponse]]
 Form = dict[str, str]
@@ -268,7 +265,11 @@ class ConsentPages:
 
 @dataclass(frozen=True, slots=True)
 class ClientDescription:
-    """A client as a page shows it: its own unverified `name`, and hosts that are facts."""
+    """A client as a page shows it.
+
+    `name` is the client's own text, unverified but cleaned by `ClientRegistry`: pages escape and
+    isolate it. The hosts are facts.
+    """
 
     name: str
     described_at: str | None
@@ -277,7 +278,7 @@ class ClientDescription:
 
 def describe_client(pending: PendingAuthorization) -> ClientDescription:
     """Describe the client of a request in text that is safe to show."""
-    if is_loopback(pending.redirect_uri):
+    if is_loopback_redirect(pending.redirect_uri):
         destination = "a program on this computer"
     elif pending.redirect_host.endswith(":"):
         destination = f"the program on this computer that opens {pending.redirect_host} links"
@@ -286,18 +287,7 @@ def describe_client(pending: PendingAuthorization) -> ClientDescription:
     # The id of a client that a document describes is the document's address.
     is_document = pending.client_id.startswith("https://")
     described_at = urlsplit(pending.client_id).hostname if is_document else None
-    return ClientDescription(_clean_name(pending.client_name), described_at, destination)
-
-
-def _clean_name(name: str) -> str:
-    """Return a client's name as one short line without invisible or direction-changing marks."""
-    # Without them, no name can turn around or hide the text next to it.
-    visible = "".join(
-        " " if unicodedata.category(char)[0] in "CZ" else char
-        for char in unicodedata.normalize("NFKC", name)
-    )
-    text = re.sub(r" +", " ", visible).strip()
-    return f"{text[:MAX_NAME_CHARS]}…" if len(text) > MAX_NAME_CHARS else text or "(no name)"
+    return ClientDescription(pending.client_name, described_at, destination)
 
 
 def _parse_order(form: Form) -> CheckoutBody:

@@ -17,15 +17,20 @@ COOKIE_MAX_AGE_S = 3600
 
 
 class PendingRequests:
-    """Finds the authorization requests that pages name; the cookie needs TLS if `base_url` does."""
+    """Finds the authorization requests that pages name; the cookie needs TLS if `base_url` does.
 
-    def __init__(self, authorizations: Authorizations, base_url: str) -> None:
+    Without `authorizations`, the service has no OAuth and there are no requests.
+    """
+
+    def __init__(self, authorizations: Authorizations | None, base_url: str) -> None:
         self._authorizations = authorizations
         self._is_secure = base_url.startswith("https://")
         self._cookie_name = "__Host-signals_request" if self._is_secure else "signals_request"
 
     async def find(self, request_id: str) -> PendingAuthorization | None:
         """Return a request, None if it is unknown, answered or has expired."""
+        if self._authorizations is None:
+            return None
         return await self._authorizations.find_pending(request_id)
 
     async def get(self, request_id: str) -> PendingAuthorization:

@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 
 from access.keys import hash_key
 from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberPlan
-from access.oauth.clients import OAuthClient, OAuthClientError
-from access.oauth.errors import OAuthError
+from access.oauth.clients import OAuthClient
+from access.oauth.errors import OAuthClientError, OAuthError
 from access.oauth.parameters import (
     RESOURCE_PATH,
     check_challenge,

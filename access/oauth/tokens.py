@@ -13,8 +13,7 @@ import structlog
 from access.keys import generate_key, hash_key
 from access.member_keys import build_limits
 from access.oauth.authorizations import ClientFinder
-from access.oauth.clients import OAuthClientError
-from access.oauth.errors import OAuthError
+from access.oauth.errors import OAuthClientError, OAuthError
 from access.oauth.parameters import RESOURCE_PATH, SCOPE, check_resource, matches_challenge
 from schemas.clock import Clock
 from schemas.errors import ApiError

@@ -30,32 +30,31 @@ def build_page_routes(
     member_keys: MemberKeys,
     sign_in: SignIn,
     outbox: Path | None,
-    authorizations: Authorizations,
+    authorizations: Authorizations | None,
     checkout: Checkout,
     owner_uid: int | None,
 ) -> list[Route]:
     """Return the routes of all pages; the sign-in page names the `outbox` folder if given.
 
-    `owner_uid` is the user who may connect programs without a plan, None for nobody.
+    Without `authorizations`, no page connects programs. `owner_uid` is the user who may connect
+    programs without a plan, None for nobody.
     """
     pending = PendingRequests(authorizations, runner.context.base_url)
     sessions = Sessions(sign_in, member_keys, runner.context.base_url)
     billing = MemberBilling(member_keys, provider, runner.context.clock)
-    consent_pages = ConsentPages(
-        authorizations,
-        pending,
-        sessions,
-        member_keys,
-        billing,
-        checkout,
-        runner.context,
-        owner_uid,
+    context = runner.context
+    consent_routes = (
+        []
+        if authorizations is None
+        else ConsentPages(
+            authorizations, pending, sessions, member_keys, billing, checkout, context, owner_uid
+        ).build_routes(runner)
     )
     return [
         *_build_checkout_routes(provider, pending, runner),
         *build_reference_routes(runner),
         *build_sign_in_routes(sign_in, sessions, pending, runner, outbox),
-        *consent_pages.build_routes(runner),
+        *consent_routes,
         *build_api_access_routes(member_keys, billing, sessions, runner),
         *build_static_routes(),
         *build_board_routes(runner, sessions.find_viewer),

@@ -99,8 +99,11 @@ class OAuthStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def add_client(self, client: OAuthClientRow, max_clients: int) -> bool:
-        """Store a client; False if there are `max_clients` already."""
+    async def add_client(self, client: OAuthClientRow, max_clients: int, unused_since: int) -> bool:
+        """Store a client; False if there are `max_clients` already.
+
+        If so, delete those without a live connection that were last used before `unused_since`.
+        """
         values = {
             "client_id": client.client_id,
             "name": client.name,
@@ -110,6 +113,9 @@ class OAuthStore:
         }
         async with self._engine.begin_durable_write() as db:
             await db.acquire_named_lock("oauth clients")
+            if await db.execute_named(INSERT_CLIENT, values):
+                return True
+            await db.execute(PRUNE_CLIENTS, unused_since)
             return bool(await db.execute_named(INSERT_CLIENT, values))
 
     async def find_client(self, client_id: str) -> OAuthClientRow | None:
