@@ -38,7 +38,8 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
     """Return a rendered page that no cache may store.
 
     Every template requires `title`. Optional: `badge` (a label next to the logo), `here` (the
-    page's path in the navigation), `is_wide`, `is_public` (search engines may list it), `viewer`.
+    page's path in the navigation), `is_wide`, `is_public` (search engines may list it), `viewer`,
+    `pending` (the authorization request that the page is part of), `continue_path` (its page).
     """
     return make_page_response(
         render_template(template, get_relative_root(request), **values), status
@@ -78,7 +79,15 @@ def redirect_to(request: Request, path: str) -> Response:
 
 def render_template(template: str, root: str, **values: Any) -> str:
     """Render a template; `root` is the prefix of its links."""
-    defaults = {"badge": "", "here": None, "is_wide": False, "is_public": False, "viewer": None}
+    defaults = {
+        "badge": "",
+        "here": None,
+        "is_wide": False,
+        "is_public": False,
+        "viewer": None,
+        "pending": None,
+        "continue_path": None,
+    }
     variables: dict[str, Any] = {
         **defaults,
         **values,

@@ -1,5 +1,6 @@
 """Builds the ASGI app from open resources; it opens nothing itself."""
 
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -63,7 +64,8 @@ class AppConfig:
     """The plain values that an app needs; `base_url` is its address without a trailing slash.
 
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
-    folder of undelivered mail that the sign-in page names, None to name none.
+    folder of undelivered mail that the sign-in page names, None to name none. `owner_uid` is the
+    user whose own machine this is, None if others can reach the service.
     """
 
     base_url: str
@@ -76,6 +78,7 @@ class AppConfig:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     outbox: Path | None = None
+    owner_uid: int | None = None
 
 
 def build_app(
@@ -93,6 +96,7 @@ def build_app(
         allowed_hosts=split_commas(settings.allowed_hosts),
         allowed_origins=split_commas(settings.allowed_origins),
         outbox=choose_visible_outbox(settings),
+        owner_uid=os.getuid() if settings.is_local else None,
     )
     return create_app(
         config,
@@ -127,6 +131,7 @@ def create_app(
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
     sign_in = _build_sign_in(config, resources, claims, base_url)
+    purchases = _build_purchase_handlers(config, resources, claims, base_url, on_sale)
     endpoint = McpEndpoint(runner, TOOLS)
     oauth = (
         build_oauth_server(resources, runner, endpoint, config.oauth_limit)
@@ -137,10 +142,17 @@ def create_app(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
             *(oauth.routes if oauth is not None else ()),
-            *build_routes(
-                runner, _build_purchase_handlers(config, resources, claims, base_url, on_sale)
+            *build_routes(runner, purchases),
+            *build_page_routes(
+                runner,
+                provider,
+                member_keys,
+                sign_in,
+                config.outbox,
+                None if oauth is None else oauth.authorizations,
+                purchases.checkout,
+                config.owner_uid,
             ),
-            *build_page_routes(runner, provider, member_keys, sign_in, config.outbox),
             *build_health_routes(Readiness(snapshots, access, clock)),
             *_build_webhook_routes(resources, runner),
         ],
@@ -175,7 +187,8 @@ class FastPathRouter:
         self._routes: dict[tuple[str | None, str | None], Route] = {
             (method, route.path): route
             for route in routes
-            if isinstance(route, Route) and isinstance(route.endpoint, McpEndpoint | ProtectedMcpEndpoint | ToolRoute)
+            if isinstance(route, Route)
+            and isinstance(route.endpoint, McpEndpoint | ProtectedMcpEndpoint | ToolRoute)
             for method in route.methods or ("POST",)
         }
 

@@ -45,9 +45,7 @@ async def open_resources(settings: Settings, clock: Clock) -> AsyncIterator[Reso
         client_documents = ClientDocuments(clock)
         stack.push_async_callback(client_documents.close)
         mailer = open_mailer(settings)
-        yield Resources(
-            market, access, provider, mailer, clock, client_documents=client_documents
-        )
+        yield Resources(market, access, provider, mailer, clock, client_documents=client_documents)
 
 
 def build_readiness(resources: Resources) -> Readiness:
