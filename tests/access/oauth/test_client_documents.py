@@ -33,7 +33,7 @@ from tests.doubles.document_host import (
 from tests.support.running_service import ManualClock
 from tools.example_market import NOON
 
-pytestmark = pytest.mark.clause("access")
+pytestmark = pytest.mark.clause("11.4")
 
 CLIENT_ID = f"https://{HOST}/client.json"
 DOCUMENT = {
@@ -84,6 +84,7 @@ async def fetch_refusal(documents: ClientDocuments, client_id: str = CLIENT_ID) 
     return refused.value.message
 
 
+@pytest.mark.clause("11.3")
 async def test_a_document_describes_its_client(
     documents: ClientDocuments, host: DocumentHost
 ) -> None:
@@ -108,6 +109,7 @@ async def test_port_and_query_are_part_of_the_address(
     assert f"\r\nHost: {HOST}:8443\r\n" in host.requests[0]
 
 
+@pytest.mark.clause("11.8")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -135,6 +137,7 @@ async def test_json_types_are_accepted(
     assert (await documents.get(CLIENT_ID)).name == "A client"
 
 
+@pytest.mark.clause("11.3")
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
@@ -163,6 +166,7 @@ async def test_a_document_that_does_not_fit_is_refused(
     assert problem in await fetch_refusal(documents)
 
 
+@pytest.mark.clause("11.5", "11.7")
 @pytest.mark.parametrize(
     ("response", "problem"),
     [
@@ -200,6 +204,7 @@ async def test_a_response_that_is_no_document_is_refused(
     assert len(host.requests) == 1
 
 
+@pytest.mark.clause("11.5")
 async def test_no_more_than_the_limit_is_read_of_an_endless_document(
     documents: ClientDocuments, host: DocumentHost
 ) -> None:
@@ -219,6 +224,7 @@ async def test_no_more_than_the_limit_is_read_of_an_endless_document(
     assert sent < 20_000_000
 
 
+@pytest.mark.clause("11.5", "11.7")
 @pytest.mark.parametrize(
     "head", [b"", b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{"]
 )
@@ -235,6 +241,7 @@ async def test_a_host_that_hangs_is_given_up(
     assert "0.3 seconds" in await fetch_refusal(documents)
 
 
+@pytest.mark.clause("11.5", "11.7")
 async def test_a_host_that_drips_is_given_up(host: DocumentHost, clock: ManualClock) -> None:
     async def drip(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
@@ -248,6 +255,7 @@ async def test_a_host_that_drips_is_given_up(host: DocumentHost, clock: ManualCl
     assert "0.3 seconds" in await fetch_refusal(documents)
 
 
+@pytest.mark.clause("11.7")
 async def test_a_lookup_that_hangs_is_given_up(host: DocumentHost, clock: ManualClock) -> None:
     async def hang(_: str) -> Sequence[str]:
         await asyncio.Event().wait()
@@ -375,6 +383,7 @@ async def test_the_next_address_is_tried_if_one_does_not_answer(
     assert [address for address, _ in host.connections] == list(PUBLIC_ADDRESSES)
 
 
+@pytest.mark.clause("11.7")
 async def test_a_service_without_outbound_access_says_what_to_do(
     documents: ClientDocuments, host: DocumentHost
 ) -> None:
@@ -396,6 +405,7 @@ async def test_a_proxy_of_the_environment_is_not_used(
     assert (await documents.get(CLIENT_ID)).name == "A client"
 
 
+@pytest.mark.clause("11.5")
 async def test_the_certificate_has_to_name_the_host(
     documents: ClientDocuments, host: DocumentHost
 ) -> None:
@@ -414,6 +424,7 @@ async def test_an_unknown_authority_is_refused(host: DocumentHost, clock: Manual
     assert host.requests == []
 
 
+@pytest.mark.clause("11.6")
 @pytest.mark.parametrize(
     ("cache_control", "ttl_s"),
     [
@@ -446,6 +457,7 @@ async def test_a_document_is_cached_as_its_server_says_within_bounds(
     assert (await documents.get(CLIENT_ID)).name == "Renamed"
 
 
+@pytest.mark.clause("11.6")
 async def test_a_failure_is_cached_briefly(
     documents: ClientDocuments, host: DocumentHost, clock: ManualClock
 ) -> None:
@@ -458,6 +470,7 @@ async def test_a_failure_is_cached_briefly(
     assert (await documents.get(CLIENT_ID)).name == "A client"
 
 
+@pytest.mark.clause("11.6")
 async def test_concurrent_requests_share_one_fetch(
     documents: ClientDocuments, host: DocumentHost
 ) -> None:

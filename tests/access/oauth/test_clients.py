@@ -71,6 +71,7 @@ async def test_unknown_ids_are_not_found(registry: ClientRegistry) -> None:
         assert await registry.find(client_id) is None
 
 
+@pytest.mark.clause("11.3")
 async def test_a_client_with_a_document_is_found_without_registration(
     store: AccessStore, clock: ManualClock
 ) -> None:
@@ -84,6 +85,7 @@ async def test_a_client_with_a_document_is_found_without_registration(
     assert await store.oauth.find_client(client_id) is None
 
 
+@pytest.mark.clause("11.8")
 async def test_a_response_has_integers_and_no_nulls(registry: ClientRegistry) -> None:
     client = await registry.register({"redirect_uris": ["cursor://host/callback"]}, ADDRESS)
     assert json.loads(json.dumps(describe_registration(client))) == {
@@ -97,6 +99,7 @@ async def test_a_response_has_integers_and_no_nulls(registry: ClientRegistry) ->
     }
 
 
+@pytest.mark.clause("11.8")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -121,6 +124,7 @@ async def test_metadata_as_hosts_send_it_registers_a_public_client(
     assert response["redirect_uris"] == (METADATA | fields)["redirect_uris"]
 
 
+@pytest.mark.clause("11.1", "11.8")
 @pytest.mark.parametrize(
     ("metadata", "error"),
     [
@@ -156,6 +160,7 @@ async def test_repeated_redirect_uris_are_stored_once(registry: ClientRegistry) 
     assert client.redirect_uris == ("app:/a", "app:/b")
 
 
+@pytest.mark.clause("11.9")
 async def test_only_accepted_registrations_count_against_the_limit(
     registry: ClientRegistry, clock: ManualClock
 ) -> None:
@@ -178,6 +183,7 @@ async def use(store: AccessStore, client: OAuthClient, at: int) -> None:
     await store.oauth.add_request(request, client.client_id.encode()[:32].ljust(32), 0)
 
 
+@pytest.mark.clause("11.10")
 async def test_a_full_store_makes_room_by_dropping_unused_clients(
     registry: ClientRegistry,
     store: AccessStore,
@@ -199,12 +205,14 @@ async def test_a_full_store_makes_room_by_dropping_unused_clients(
     assert found == [None, used, late, new]
 
 
+@pytest.mark.clause("11.10")
 async def test_the_limit_holds_if_clients_register_at_once(store: AccessStore) -> None:
     rows = [OAuthClientRow(f"oc_{number}", "", ("app:/",), NOON) for number in range(8)]
     added = await asyncio.gather(*(store.oauth.add_client(row, 3, NOON) for row in rows))
     assert sum(added) == 3
 
 
+@pytest.mark.clause("11.11")
 @pytest.mark.parametrize(
     ("text", "name"),
     [
@@ -226,6 +234,7 @@ def test_a_name_is_one_line_of_visible_text(text: str, name: str) -> None:
     assert clean_name(text) == name
 
 
+@pytest.mark.clause("11.11")
 @given(st.text())
 def test_every_name_is_a_valid_label_of_a_key(text: str) -> None:
     assert is_valid_label(clean_name(text))
