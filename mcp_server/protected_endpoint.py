@@ -6,7 +6,6 @@ It passes each request on to `McpEndpoint`, so that both addresses give the same
 import re
 from collections.abc import Callable, Sequence
 
-import structlog
 from starlette.types import Receive, Scope, Send
 
 from access.keys import identify_key, invalid_key_error
@@ -15,6 +14,7 @@ from access.oauth.parameters import RESOURCE_PATH, SCOPE
 from mcp_server.endpoint import McpEndpoint
 from schemas.errors import ApiError
 from serving.http import (
+    CORS_KEY,
     ERROR_KEY,
     EXCHANGE_KEY,
     JSON_TYPE,
@@ -36,8 +36,6 @@ QUOTA_HEADER = b"x-ratelimit-limit"
 
 _TOKEN_PATTERN = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +(at_[A-Za-z0-9_-]{43}) *")
 
-log = structlog.get_logger("mcp")
-
 
 class ProtectedMcpEndpoint:
     """ASGI app: identifies the caller by access token or key, and runs `McpEndpoint` for it."""
@@ -54,16 +52,16 @@ class ProtectedMcpEndpoint:
         try:
             key_hash = scope[KEY_HASH_KEY] = await self._identify(read_headers(scope))
             answer = await self._run(scope, receive, send)
-            if answer is not None:
-                error = await self._find_refusal(scope, answer, key_hash)
-                if error is not None:
-                    raise error
-                await send_parts(scope, send, answer.status, answer.headers, answer.parts)
+            if answer is None:
+                return
+            await self._check_key(scope, answer, key_hash)
         except ApiError as error:
             await self._refuse(scope, send, error)
         except StoreError as failure:
-            error = self._runner.log_store_failure(failure, RESOURCE_PATH)
-            await self._refuse(scope, send, error)
+            outage = self._runner.log_store_failure(failure, RESOURCE_PATH)
+            await self._refuse(scope, send, outage)
+        else:
+            await send_parts(scope, send, answer.status, answer.headers, answer.parts)
 
     async def _identify(self, headers: HeaderMap) -> bytes:
         """Return the hash of the caller's key; ApiError 401 if there is none."""
@@ -78,28 +76,26 @@ class ProtectedMcpEndpoint:
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> "HeldResponse | None":
         """Return the endpoint's response; None if the client disconnected."""
-        inner = scope.get(EXCHANGE_KEY)
+        inner, cors = scope.get(EXCHANGE_KEY), scope.pop(CORS_KEY, None)
         held = scope[EXCHANGE_KEY] = HeldResponse(inner)
         try:
             await self._endpoint(scope, receive, send)
         finally:
             scope[EXCHANGE_KEY] = inner
+            if cors is not None:
+                scope[CORS_KEY] = cors
         return held if held.status else None
 
-    async def _find_refusal(
-        self, scope: Scope, answer: "HeldResponse", key_hash: bytes
-    ) -> ApiError | None:
-        """Return why the key of a request is refused, None if it is live."""
+    async def _check_key(self, scope: Scope, answer: "HeldResponse", key_hash: bytes) -> None:
+        """Raise ApiError if the key of a request is not live."""
         # Counting a call has checked its key, and put the quota into the headers. Other requests,
         # such as tools/list, are not counted, so their key is looked up.
         error = scope.get(ERROR_KEY)
         if isinstance(error, ApiError) and error.code in CREDENTIAL_CODES:
-            return error
-        if any(name == QUOTA_HEADER for name, _ in answer.headers):
-            return None
-        if await self._tokens.is_live(key_hash):
-            return None
-        return invalid_key_error("The API key or connection is unknown or was revoked.")
+            raise error
+        is_counted = any(name == QUOTA_HEADER for name, _ in answer.headers)
+        if not is_counted and not await self._tokens.is_live(key_hash):
+            raise invalid_key_error("The API key or connection is unknown or was revoked.")
 
     async def _refuse(self, scope: Scope, send: Send, error: ApiError) -> None:
         scope[ERROR_KEY] = error
@@ -113,6 +109,8 @@ class ProtectedMcpEndpoint:
 
 class HeldResponse:
     """An `InlineExchange` that keeps the response back, so that it can still be replaced."""
+
+    __slots__ = ("_inner", "headers", "parts", "status")
 
     def __init__(self, inner: InlineExchange | None) -> None:
         self._inner = inner

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from access.oauth.clients import ClientRegistry, OAuthClientError, describe_registration
-from access.oauth.errors import OAuthError
+from access.oauth.clients import ClientRegistry, describe_registration
+from access.oauth.errors import OAuthClientError, OAuthError
 from access.oauth.parameters import RESOURCE_PATH, SCOPE, find_repeated
 from access.oauth.tokens import TokenIssuer
 from access.throttle import Throttle

@@ -53,6 +53,7 @@ from web.sessions import HOME_PATH as API_ACCESS_PATH
 API_PATHS = ("/api/v1", "/legal")
 TOKEN_PATHS = ("/mcp", "/oauth/register", "/oauth/token", "/oauth/revoke")
 PUBLIC_PATHS = ("/.well-known/",)
+FAST_ENDPOINTS = McpEndpoint | ProtectedMcpEndpoint | ToolRoute
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
 ParamsT = ParamSpec("ParamsT")
@@ -187,8 +188,7 @@ class FastPathRouter:
         self._routes: dict[tuple[str | None, str | None], Route] = {
             (method, route.path): route
             for route in routes
-            if isinstance(route, Route)
-            and isinstance(route.endpoint, McpEndpoint | ProtectedMcpEndpoint | ToolRoute)
+            if isinstance(route, Route) and isinstance(route.endpoint, FAST_ENDPOINTS)
             for method in route.methods or ("POST",)
         }
 
