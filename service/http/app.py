@@ -27,6 +27,7 @@ from rest_shim.purchases import PurchaseHandlers
 from rest_shim.routes import ToolRoute, build_routes
 from rest_shim.webhooks import build_webhook_route
 from schemas.errors import ApiError
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse
 from schemas.vocabulary import DAILY_LIMIT
 from service.config.mail import choose_visible_outbox
@@ -68,6 +69,7 @@ class AppConfig:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     outbox: Path | None = None
+    operator: Operator = UNNAMED_OPERATOR
 
 
 def build_app(
@@ -84,6 +86,7 @@ def build_app(
         allowed_hosts=split_commas(settings.allowed_hosts),
         allowed_origins=split_commas(settings.allowed_origins),
         outbox=choose_visible_outbox(settings),
+        operator=settings.operator,
     )
     return create_app(
         config,
@@ -111,7 +114,15 @@ def create_app(
     base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
     docs_url = f"{base_url}/api/v1"
     snapshots = SnapshotCache(resources.market)
-    context = Context(snapshots, base_url, docs_url, clock, provider.mode, daily_limit)
+    context = Context(
+        snapshots,
+        base_url,
+        docs_url,
+        clock,
+        provider.mode,
+        daily_limit,
+        operator=config.operator,
+    )
     quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     claims = Claims(access, provider, clock)
