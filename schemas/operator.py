@@ -40,8 +40,17 @@ class Operator:
         return "" if self.name is None else f"The operator is {self.name}."
 
     @property
+    def is_known(self) -> bool:
+        """Whether any of the settings is set."""
+        return self != UNKNOWN_OPERATOR
+
+    def complete(self, text: str) -> str:
+        """Return a text that sends users to the operator, with the introduction at its end."""
+        return f"{text} {self.introduction}".rstrip()
+
+    @property
     def _has_page(self) -> bool:
         return self.contact is not None and self.contact.startswith("https://")
 
 
-UNNAMED_OPERATOR = Operator()
+UNKNOWN_OPERATOR = Operator()

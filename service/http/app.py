@@ -27,7 +27,7 @@ from rest_shim.purchases import PurchaseHandlers
 from rest_shim.routes import ToolRoute, build_routes
 from rest_shim.webhooks import build_webhook_route
 from schemas.errors import ApiError
-from schemas.operator import UNNAMED_OPERATOR, Operator
+from schemas.operator import UNKNOWN_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse
 from schemas.vocabulary import DAILY_LIMIT
 from service.config.mail import choose_visible_outbox
@@ -69,7 +69,7 @@ class AppConfig:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     outbox: Path | None = None
-    operator: Operator = UNNAMED_OPERATOR
+    operator: Operator = UNKNOWN_OPERATOR
 
 
 def build_app(
@@ -115,13 +115,7 @@ def create_app(
     docs_url = f"{base_url}/api/v1"
     snapshots = SnapshotCache(resources.market)
     context = Context(
-        snapshots,
-        base_url,
-        docs_url,
-        clock,
-        provider.mode,
-        daily_limit,
-        operator=config.operator,
+        snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=config.operator
     )
     quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
@@ -141,6 +135,8 @@ def create_app(
         ],
         exception_handlers=build_exception_handlers(runner),
     )
+    # The footer of every page names the operator.
+    app.state.operator = config.operator
     # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
     host_origin = HostOriginMiddleware(
@@ -149,6 +145,7 @@ def create_app(
         docs=docs_url,
         allowed_hosts=config.allowed_hosts,
         allowed_origins=config.allowed_origins,
+        operator=config.operator,
     )
     trusted_networks = parse_proxies(config.trusted_proxies)
     app.middleware_stack = ForwardedForMiddleware(
@@ -203,6 +200,7 @@ def _build_sign_in(
         resources.clock,
         resources.sleep,
         base_url=base_url,
+        operator=config.operator,
     )
 
 
