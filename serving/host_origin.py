@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.errors import ApiError
-from schemas.operator import UNKNOWN_OPERATOR, Operator
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from serving.arguments import quote_value
 from serving.http import (
     CLOSE_CONNECTION,
@@ -54,7 +54,7 @@ class HostOriginMiddleware:
         allowed_hosts: Iterable[str] = (),
         allowed_origins: Iterable[str] = (),
         allows_own_address: bool = False,
-        operator: Operator = UNKNOWN_OPERATOR,
+        operator: Operator = UNNAMED_OPERATOR,
     ) -> None:
         """Allow local names, the host of `base_url` and the given ones; errors name the operator.
 
