@@ -19,7 +19,7 @@ from access.mail.mailer import Mailer, MailError, build_mail
 from access.throttle import Limit, Throttle
 from schemas.clock import Clock
 from schemas.errors import ApiError, describe_failure
-from schemas.operator import UNKNOWN_OPERATOR, Operator
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import DAY_MS
 from store.access_rows import SignInRow, normalize_email
 from store.sql.access_store import AccessStore
@@ -56,7 +56,7 @@ class SignIn:
         sleep: Callable[[float], Awaitable[object]],
         *,
         base_url: str,
-        operator: Operator = UNKNOWN_OPERATOR,
+        operator: Operator = UNNAMED_OPERATOR,
     ) -> None:
         self._store = store
         self._provider = provider

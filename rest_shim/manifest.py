@@ -36,7 +36,7 @@ from schemas.manifest import (
     TiersCoverage,
     Versioning,
 )
-from schemas.operator import UNKNOWN_OPERATOR, Operator
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.signals import SignalsQuery
 from schemas.vocabulary import (
     DAILY_LIMIT,
@@ -87,7 +87,7 @@ def build_manifest(
     coverage: Coverage | None,
     mode: Mode | None = None,
     daily_limit: int = DAILY_LIMIT,
-    operator: Operator = UNKNOWN_OPERATOR,
+    operator: Operator = UNNAMED_OPERATOR,
 ) -> Manifest:
     """Build the manifest; `base_url` has no trailing slash and starts every URL."""
     endpoints = list_endpoints(sells_keys=mode is not None)

@@ -17,7 +17,7 @@ from rest_shim.error_catalog import QUOTA_HEADERS
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
 from rest_shim.openapi_components import SAMPLE_NAME, build_components, build_header_refs, build_ref
 from schemas.coverage import Coverage
-from schemas.operator import UNKNOWN_OPERATOR, Operator
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import IDEMPOTENCY_KEY_PATTERN, CheckoutResponse
 from schemas.signals import SignalsResponse
 from serving.http import JSON
@@ -62,7 +62,7 @@ def render_openapi(
     coverage: Coverage | None,
     *,
     sells_keys: bool,
-    operator: Operator = UNKNOWN_OPERATOR,
+    operator: Operator = UNNAMED_OPERATOR,
 ) -> str:
     """Return the document as minified JSON, cached until another coverage is published."""
     return to_json(build_openapi(base_url, coverage, sells_keys=sells_keys, operator=operator))
@@ -73,7 +73,7 @@ def build_openapi(
     coverage: Coverage | None,
     *,
     sells_keys: bool = True,
-    operator: Operator = UNKNOWN_OPERATOR,
+    operator: Operator = UNNAMED_OPERATOR,
 ) -> JsonObject:
     """Build the document; if `coverage` is given, enums of parameters list only covered values."""
     return {

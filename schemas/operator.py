@@ -42,7 +42,7 @@ class Operator:
     @property
     def is_known(self) -> bool:
         """Whether any of the settings is set."""
-        return self != UNKNOWN_OPERATOR
+        return self != UNNAMED_OPERATOR
 
     def complete(self, text: str) -> str:
         """Return a text that sends users to the operator, with the introduction at its end."""
@@ -53,4 +53,4 @@ class Operator:
         return self.contact is not None and self.contact.startswith("https://")
 
 
-UNKNOWN_OPERATOR = Operator()
+UNNAMED_OPERATOR = Operator()

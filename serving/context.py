@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from access.quota import Caller
 from schemas.clock import Clock
 from schemas.errors import unavailable_error
-from schemas.operator import UNKNOWN_OPERATOR, Operator
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
     Mode,
@@ -32,7 +32,7 @@ class Context:
     mode: Mode | None
     daily_limit: int
     caller: Caller | None = None
-    operator: Operator = UNKNOWN_OPERATOR
+    operator: Operator = UNNAMED_OPERATOR
 
     @property
     def sells_keys(self) -> bool:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.errors import ApiError
-from schemas.operator import UNKNOWN_OPERATOR, Operator
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from serving.arguments import quote_value
 from serving.cors import (
     ANY_ORIGIN_HEADERS,
@@ -70,7 +70,7 @@ class HostOriginMiddleware:
         api_paths: tuple[str, ...] = (),
         token_paths: tuple[str, ...] = (),
         public_paths: tuple[str, ...] = (),
-        operator: Operator = UNKNOWN_OPERATOR,
+        operator: Operator = UNNAMED_OPERATOR,
     ) -> None:
         """Allow local names, the host of `base_url` and the given ones; errors name the operator.
 

@@ -15,7 +15,7 @@ from access.plan import ASK_OPERATOR_HINT, BUY_KEY_HINT, describe_purchase
 from access.quota import Caller, QuotaGuard
 from access.throttle import find_client
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, describe_failure, unavailable_error
-from schemas.operator import UNKNOWN_OPERATOR, Operator
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.usage import QuotaUsage
 from serving.arguments import ArgumentError, parse_arguments
 from serving.context import Context
@@ -336,7 +336,7 @@ def format_error_body(
     docs: str,
     access: HowToGetAccess | None = None,
     hint: str = "",
-    operator: Operator = UNKNOWN_OPERATOR,
+    operator: Operator = UNNAMED_OPERATOR,
 ) -> bytes:
     """Return the error body of both transports as minified JSON; `hint` ends the message."""
     message = f"{error.describe(operator)} {hint}".rstrip()

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from schemas.errors import ApiError
-from schemas.operator import UNKNOWN_OPERATOR, Operator
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import INDICATOR_COUNT_TEXT, format_instant
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_NO_STORE, accepts_gzip, read_headers
@@ -40,7 +40,7 @@ DEFAULT_VALUES = {
     "viewer": None,
     "pending": None,
     "continue_path": None,
-    "operator": UNKNOWN_OPERATOR,
+    "operator": UNNAMED_OPERATOR,
 }
 ERROR_TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
 

@@ -23,7 +23,7 @@ from rest_shim.manifest import PURCHASE_NOTES
 from rest_shim.openapi import build_openapi
 from schemas.coverage import Coverage
 from schemas.errors import ErrorBody
-from schemas.operator import UNKNOWN_OPERATOR, Operator
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import (
     CLAIM_POLL_DURATION_S,
     CLAIM_POLL_INTERVAL_S,
@@ -55,7 +55,7 @@ class ReferenceFacts:
     coverage: Coverage | None
     mode: Mode | None
     daily_limit: int
-    operator: Operator = UNKNOWN_OPERATOR
+    operator: Operator = UNNAMED_OPERATOR
 
 
 class GeneratedPage(NamedTuple):

@@ -29,7 +29,7 @@ from rest_shim.purchases import PurchaseHandlers
 from rest_shim.routes import ToolRoute, build_routes
 from rest_shim.webhooks import build_webhook_route
 from schemas.errors import ApiError
-from schemas.operator import UNKNOWN_OPERATOR, Operator
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse
 from schemas.vocabulary import DAILY_LIMIT
 from service.config.mail import choose_visible_outbox
@@ -81,7 +81,7 @@ class AppConfig:
     allowed_origins: tuple[str, ...] = ()
     outbox: Path | None = None
     owner_uid: int | None = None
-    operator: Operator = UNKNOWN_OPERATOR
+    operator: Operator = UNNAMED_OPERATOR
 
 
 def build_app(
