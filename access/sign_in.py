@@ -19,6 +19,7 @@ from access.mail.mailer import Mailer, MailError, build_mail
 from access.throttle import Limit, Throttle
 from schemas.clock import Clock
 from schemas.errors import ApiError, describe_failure
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import DAY_MS
 from store.access_rows import SignInRow, normalize_email
 from store.sql.access_store import AccessStore
@@ -55,6 +56,7 @@ class SignIn:
         sleep: Callable[[float], Awaitable[object]],
         *,
         base_url: str,
+        operator: Operator = UNNAMED_OPERATOR,
     ) -> None:
         self._store = store
         self._provider = provider
@@ -64,6 +66,7 @@ class SignIn:
         self._mail_throttle = Throttle(store, clock, "sign-in-mail", MAIL_LIMIT)
         self._clock = clock
         self._sleep = sleep
+        self._operator = operator
         self._link_base = f"{base_url}{SIGN_IN_PATH}"
 
     async def request_link(self, email: str, address: str) -> str:
@@ -171,6 +174,8 @@ class SignIn:
             f"The link works once and expires after {LINK_MINUTES} minutes.\n"
             "If you didn't ask to sign in, ignore this e-mail."
         )
+        if self._operator.introduction:
+            text += f"\n\n{self._operator.introduction}"
         return build_mail(reported or email, "Sign in to Signals", text, now)
 
 

@@ -126,7 +126,7 @@ class ConsentPages:
     async def buy(self, request: Request) -> Response:
         """Show the form to buy the plan, or open the checkout."""
         if not self.context.sells_keys:
-            raise ApiError("invalid_parameter", ASK_OPERATOR_HINT, 404)
+            raise ApiError("invalid_parameter", ASK_OPERATOR_HINT, 404, names_operator=True)
         if request.method != "POST":
             pending = await self.pending_requests.get(request.query_params.get("request", ""))
             viewer = await self.sessions.find_viewer(request)

@@ -12,7 +12,7 @@ from access.sign_in import LINK_MINUTES, SIGN_IN_PATH, SignIn
 from serving.tool_runner import ToolRunner
 from web.forms import read_form
 from web.pages import build_page_route, redirect_to, render_page
-from web.pending_requests import PendingRequests, build_consent_path
+from web.pending_requests import CONSENT_PATH, PendingRequests, build_consent_path
 from web.sessions import HOME_PATH, Sessions, Viewer
 
 
@@ -83,9 +83,12 @@ class _SignInPages:
     async def _find_next_path(self, request: Request) -> str:
         """Return the page after signing in: the connection that the link is for, or API access."""
         request_id = request.query_params.get("request")
-        pending = await self._pending.find(request_id) if request_id else None
-        if pending is None:
+        if request_id is None:
             return HOME_PATH
+        pending = await self._pending.find(request_id)
+        if pending is None:
+            # It says that the connection must be started again.
+            return CONSENT_PATH
         # The consent page warns if another browser, perhaps someone else's, began the request.
         is_own = self._pending.is_of_browser(request, pending)
         return f"{build_consent_path(pending)}{'' if is_own else '&elsewhere=1'}"

@@ -29,6 +29,7 @@ from rest_shim.purchases import PurchaseHandlers
 from rest_shim.routes import ToolRoute, build_routes
 from rest_shim.webhooks import build_webhook_route
 from schemas.errors import ApiError
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse
 from schemas.vocabulary import DAILY_LIMIT
 from service.config.mail import choose_visible_outbox
@@ -80,6 +81,7 @@ class AppConfig:
     allowed_origins: tuple[str, ...] = ()
     outbox: Path | None = None
     owner_uid: int | None = None
+    operator: Operator = UNNAMED_OPERATOR
 
 
 def build_app(
@@ -98,6 +100,7 @@ def build_app(
         allowed_origins=split_commas(settings.allowed_origins),
         outbox=choose_visible_outbox(settings),
         owner_uid=os.getuid() if settings.is_local else None,
+        operator=settings.operator,
     )
     return create_app(
         config,
@@ -126,7 +129,9 @@ def create_app(
     base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
     docs_url = f"{base_url}/api/v1"
     snapshots = SnapshotCache(resources.market)
-    context = Context(snapshots, base_url, docs_url, clock, provider.mode, daily_limit)
+    context = Context(
+        snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=config.operator
+    )
     quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     claims = Claims(access, provider, clock)
@@ -159,6 +164,8 @@ def create_app(
         ],
         exception_handlers=build_exception_handlers(runner),
     )
+    # The footer of every page names the operator.
+    app.state.operator = config.operator
     # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
     host_origin = HostOriginMiddleware(
@@ -170,6 +177,7 @@ def create_app(
         api_paths=API_PATHS,
         token_paths=TOKEN_PATHS,
         public_paths=PUBLIC_PATHS,
+        operator=config.operator,
     )
     trusted_networks = parse_proxies(config.trusted_proxies)
     app.middleware_stack = ForwardedForMiddleware(
@@ -224,6 +232,7 @@ def _build_sign_in(
         resources.clock,
         resources.sleep,
         base_url=base_url,
+        operator=config.operator,
     )
 
 

@@ -22,6 +22,7 @@ from access.keys import OperatorKeys
 from access.throttle import DEFAULT_LIMIT, Limit
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.coverage import Coverage, CoveredAsset
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import DAILY_LIMIT
 from service.http.app import AppConfig, create_app
 from service.http.metrics import Metrics
@@ -244,6 +245,7 @@ async def run_service(
     fair_share: FairShare | None = None,
     on_call: OnCall | None = None,
     allowed_origins: tuple[str, ...] = (),
+    operator: Operator = UNNAMED_OPERATOR,
 ) -> AsyncIterator[RunningService]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock, mailbox = clock or ManualClock(), Mailbox()
@@ -264,6 +266,7 @@ async def run_service(
                     sign_in_limit=attempt_limit,
                     oauth_limit=attempt_limit,
                     allowed_origins=allowed_origins,
+                    operator=operator,
                 ),
                 Resources(
                     market,

@@ -335,11 +335,13 @@ async def test_a_form_must_say_what_to_do(
 
 async def test_a_sign_in_link_leads_to_no_other_place(served: RunningService) -> None:
     await buy_plan(served)
-    for target in ("https://evil.example/", "//evil.example", "../x", "\x00"):
+    for target in ("https://evil.example/", "//evil.example", "../x", "", "\x00"):
         await request_link(served)
         link = await wait_for_link(served)
         answer = await served.client.post(link, params={"request": target})
-        assert (answer.status_code, answer.headers["location"]) == (303, f"..{HOME}")
+        assert (answer.status_code, answer.headers["location"]) == (303, "../oauth/consent")
+    page = check_page(await served.client.get("/oauth/consent"), 404, "Not found")
+    assert "start the connection again" in page.text
 
 
 async def test_a_plan_whose_keys_are_all_in_use_is_said_to_be_full(
