@@ -33,19 +33,20 @@ CLIENTS = [
 
 
 async def buy_plan(walk: BrowserWindow) -> None:
-    """Buy the plan on the way to the consent page."""
+    """Buy the plan on the way to the consent page, and return to it."""
     await walk.press("Buy the plan")
     await walk.fill_in("contact_email", EMAIL)
+    await walk.page.wait_for_url("**/sandbox/checkout/*")
     await walk.press("Pay USD 129")
+    await walk.wait_for_title("Paid in the sandbox")
+    await walk.press("Continue to connect the program")
 
 
 async def allow(served: RunningService, url: str) -> None:
     """Open a client's address in a browser, buy the plan, sign in by mail, and press Allow."""
     async with open_window(WIDTHS[1]) as walk:
         await walk.page.goto(url)
-        consent = walk.page.url
         await buy_plan(walk)
-        await walk.page.goto(consent)
         await walk.fill_in("contact_email", EMAIL)
         await walk.page.goto(f"{served.base_url}{await wait_for_link(served)}")
         await walk.press("Sign in")
