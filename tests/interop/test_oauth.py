@@ -8,14 +8,19 @@ import asyncio
 import json
 import os
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from access.oauth.client_documents import ClientDocuments
+from tests.doubles.document_host import HOST, build_response, open_document_host
 from tests.interop.test_clients import CATALOG, STATE, Client
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
-from tests.support.running_service import RunningService
+from tests.support.running_service import ManualClock, RunningService, run_service
 from tests.support.web_member import EMAIL, wait_for_link
+from tools.example_market import make_coverage
 
 pytestmark = [pytest.mark.clause("interop", "consent"), *BROWSER_TESTS]
 
@@ -29,6 +34,11 @@ CLIENTS = [
     Client("sdk_1_oauth"),
     Client("client_2_oauth"),
     Client("mcp_remote_oauth"),
+]
+CLIENTS_WITH_DOCUMENTS = [
+    client
+    for client in CLIENTS
+    if client.name in {"mcp_2_oauth", "fastmcp_4_oauth", "sdk_1_oauth", "client_2_oauth"}
 ]
 
 
@@ -56,7 +66,7 @@ async def allow(served: RunningService, url: str) -> None:
         assert not walk.page.url.startswith(served.base_url)
 
 
-async def run_client(client: Client, served: RunningService) -> dict[str, Any]:
+async def run_client(client: Client, served: RunningService, **environment: str) -> dict[str, Any]:
     """Run a client, act as its user in a browser, and return its report."""
     plan = {
         "url": f"{served.base_url}/mcp",
@@ -72,7 +82,7 @@ async def run_client(client: Client, served: RunningService) -> dict[str, Any]:
         *command,
         cwd=folder,
         # Programs that open a window themselves print the address instead.
-        env={**os.environ, "BROWSER": "/bin/echo"},
+        env={**os.environ, "BROWSER": "/bin/echo", **environment},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -103,14 +113,49 @@ async def run_client(client: Client, served: RunningService) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
-async def test_it_gets_an_answer_after_its_user_bought_a_plan_and_allowed_it(
-    client: Client, served: RunningService, record_property
-):
-    report = await run_client(client, served)
-    record_property("interop", json.dumps([report["client"], report["version"], "sign-in"]))
+async def check_report(served: RunningService, report: dict[str, Any]) -> None:
+    """Assert that a client listed the tools and got the results that a key gets."""
     (session,) = report["sessions"]
     assert CATALOG in session["tools"]
     for (tool, arguments), result in zip(CALLS, session["results"], strict=True):
         assert not result["is_error"], result
         assert json.loads(result["text"]) == await served.fetch_answer("mcp", tool, **arguments)
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+async def test_a_client_registers_and_gets_an_answer_once_its_user_allows_it(
+    client: Client, served: RunningService, record_property: Callable[[str, object], None]
+) -> None:
+    report = await run_client(client, served)
+    record_property("interop", json.dumps([report["client"], report["version"], "registration"]))
+    await check_report(served, report)
+
+
+@pytest.mark.clause("11.2", "11.3")
+@pytest.mark.parametrize("client", CLIENTS_WITH_DOCUMENTS, ids=lambda client: client.name)
+async def test_a_client_with_a_metadata_document_gets_an_answer_without_registration(
+    client: Client, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    client_id = f"https://{HOST}/client.json"
+    # The clients listen on a port of their own choice.
+    redirect_uris = [f"http://{host}/callback" for host in ("localhost", "127.0.0.1")]
+    document = {
+        "client_id": client_id,
+        "client_name": client.name,
+        "redirect_uris": redirect_uris,
+        "token_endpoint_auth_method": "none",
+    }
+    clock = ManualClock()
+    async with open_document_host() as host:
+        host.responses["/client.json"] = build_response(document)
+        documents = ClientDocuments(clock, host.transport, host.resolve)
+        async with run_service(
+            tmp_path, make_coverage(), clock=clock, client_documents=documents
+        ) as served:
+            report = await run_client(client, served, CLIENT_METADATA_URL=client_id)
+            await check_report(served, report)
+            keys = await served.keys.list()
+        await documents.close()
+    record_property("interop", json.dumps([report["client"], report["version"], "document"]))
+    assert [key.client_id for key in keys if key.client_id] == [client_id]
+    assert len(host.requests) == 1

@@ -5,6 +5,7 @@ import { listAndCall } from "./plan.mjs";
 
 class Provider {
   kept = {};
+  clientMetadataUrl = process.env.CLIENT_METADATA_URL;
 
   constructor(server, clientName) {
     this.redirectUrl = `http://localhost:${server.address().port}/callback`;

@@ -1,5 +1,7 @@
 """The official SDK's OAuth client, version 2."""
 
+import os
+
 import httpx2
 from browser import Browser, MemoryStorage
 from mcp import Client
@@ -16,7 +18,14 @@ async def session(url, headers, calls):
     async def wait_for_code():
         return AuthorizationCodeResult(**await browser.wait_for_answer())
 
-    auth = OAuthClientProvider(url, metadata, MemoryStorage(), browser.open, wait_for_code)
+    auth = OAuthClientProvider(
+        url,
+        metadata,
+        MemoryStorage(),
+        browser.open,
+        wait_for_code,
+        client_metadata_url=os.environ.get("CLIENT_METADATA_URL"),
+    )
     async with (
         httpx2.AsyncClient(auth=auth) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
