@@ -14,7 +14,8 @@ from starlette.types import Scope
 from serving.host_origin import LOCAL_HOSTS, parse_host
 from serving.http import read_headers
 
-# The tables of this machine's TCP connections; the kernel names the user of each of our own ends.
+# Linux's tables of TCP connections, with the user of each end that is on this machine. Systems
+# without them recognize no owner, who then signs in.
 CONNECTION_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 # The columns local address, remote address, state and user id of a line, and the state of an open
 # connection. A closed end belongs to no user, and the kernel writes 0 for it, as for root.

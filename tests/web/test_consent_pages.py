@@ -10,8 +10,14 @@ import pytest
 
 from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError
+from access.billing.sandbox import SandboxBilling
 from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY
+from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.vocabulary import HOUR_MS
+from service.config.settings import Settings
+from service.http.app import build_app
+from service.http.metrics import Metrics
+from service.http.resources import Resources
 from store.oauth_rows import PendingAuthorization
 from tests.support.pending_requests import (
     REDIRECT_URI,
@@ -21,7 +27,14 @@ from tests.support.pending_requests import (
     exchange_code,
     read_redirect,
 )
-from tests.support.running_service import ManualClock, RunningService, run_service
+from tests.support.running_service import (
+    ManualClock,
+    RunningService,
+    open_loopback_socket,
+    run_app,
+    run_service,
+    skip_sleep,
+)
 from tests.support.sandbox_shop import HeldProvider
 from tests.support.stripe_shop import BUYER, StripeShop
 from tests.support.stripe_shop import shop as shop
@@ -94,6 +107,7 @@ def check_code(answer: httpx.Response, served: RunningService) -> None:
 # The way of a member.
 
 
+@pytest.mark.clause("12.3")
 async def test_a_visitor_signs_in_by_mail_and_is_led_back_to_the_request(
     served: RunningService, pending: PendingAuthorization
 ) -> None:
@@ -115,6 +129,7 @@ async def test_a_visitor_signs_in_by_mail_and_is_led_back_to_the_request(
     assert not await is_pending(served, pending)
 
 
+@pytest.mark.clause("12.3")
 async def test_the_mail_names_the_purpose_but_no_text_of_the_client(
     served: RunningService, pending: PendingAuthorization
 ) -> None:
@@ -129,6 +144,7 @@ async def test_the_mail_names_the_purpose_but_no_text_of_the_client(
     assert "?" not in text
 
 
+@pytest.mark.clause("12.1", "12.4")
 async def test_a_link_opened_in_another_browser_warns_and_approves_nothing_by_itself(
     served: RunningService, pending: PendingAuthorization
 ) -> None:
@@ -148,6 +164,7 @@ async def test_a_link_opened_in_another_browser_warns_and_approves_nothing_by_it
         check_code(await decide(elsewhere, pending), served)
 
 
+@pytest.mark.clause("12.1")
 async def test_a_signed_in_member_only_presses_allow(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
@@ -158,6 +175,7 @@ async def test_a_signed_in_member_only_presses_allow(
     assert "signals_request" not in member.client.cookies
 
 
+@pytest.mark.clause("12.1")
 async def test_opening_the_page_and_heads_approve_nothing(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
@@ -169,6 +187,7 @@ async def test_opening_the_page_and_heads_approve_nothing(
     assert await is_pending(served, pending)
 
 
+@pytest.mark.clause("12.8")
 async def test_anyone_with_the_page_can_cancel_signed_in_or_not(
     served: RunningService, member: MemberBrowser
 ) -> None:
@@ -180,6 +199,7 @@ async def test_anyone_with_the_page_can_cancel_signed_in_or_not(
         assert not await is_pending(served, pending)
 
 
+@pytest.mark.clause("12.11")
 async def test_a_connected_program_is_listed_among_the_keys_until_it_is_revoked(
     served: RunningService, member: MemberBrowser
 ) -> None:
@@ -214,6 +234,7 @@ async def call_endpoint(served: RunningService, token: str) -> int:
 # What the page says about the client.
 
 
+@pytest.mark.clause("12.2")
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
@@ -233,6 +254,7 @@ async def test_the_name_of_a_client_is_shown_as_short_plain_text(
     assert page.find_all("bdi")
 
 
+@pytest.mark.clause("12.2", "12.10")
 @pytest.mark.parametrize(
     ("uri", "destination", "scheme"),
     [
@@ -252,6 +274,7 @@ async def test_the_page_names_where_the_browser_goes_and_its_policy_allows_it(
     assert "code" in read_redirect(await decide(member.client, pending), uri)
 
 
+@pytest.mark.clause("12.2")
 async def test_a_client_that_a_document_describes_is_shown_with_the_documents_host(
     served: RunningService, member: MemberBrowser
 ) -> None:
@@ -264,6 +287,7 @@ async def test_a_client_that_a_document_describes_is_shown_with_the_documents_ho
 # Refusals.
 
 
+@pytest.mark.clause("12.1")
 async def test_a_form_without_the_token_of_its_session_approves_nothing(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
@@ -275,6 +299,7 @@ async def test_a_form_without_the_token_of_its_session_approves_nothing(
     assert await is_pending(served, pending)
 
 
+@pytest.mark.clause("12.1")
 async def test_a_form_of_another_site_approves_and_denies_nothing(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
@@ -301,6 +326,7 @@ async def test_allowing_without_a_session_leads_to_the_sign_in_form(
     assert await is_pending(served, pending)
 
 
+@pytest.mark.clause("12.9")
 async def test_an_unknown_answered_or_expired_request_says_to_start_again(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
@@ -333,6 +359,7 @@ async def test_a_form_must_say_what_to_do(
     assert await is_pending(served, pending)
 
 
+@pytest.mark.clause("12.3")
 async def test_a_sign_in_link_leads_to_no_other_place(served: RunningService) -> None:
     await buy_plan(served)
     for target in ("https://evil.example/", "//evil.example", "../x", "", "\x00"):
@@ -344,6 +371,7 @@ async def test_a_sign_in_link_leads_to_no_other_place(served: RunningService) ->
     assert "start the connection again" in page.text
 
 
+@pytest.mark.clause("12.7")
 async def test_a_plan_whose_keys_are_all_in_use_is_said_to_be_full(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
@@ -360,6 +388,7 @@ async def test_a_plan_whose_keys_are_all_in_use_is_said_to_be_full(
     check_code(await decide(member.client, pending), served)
 
 
+@pytest.mark.clause("12.7")
 async def test_a_plan_that_got_all_its_keys_of_a_day_says_to_wait(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
@@ -397,6 +426,7 @@ async def sign_in(served: RunningService, pending: PendingAuthorization, email: 
     assert answer.headers["location"] == f"..{build_path(pending)}"
 
 
+@pytest.mark.clause("12.5", "12.6")
 async def test_someone_without_a_plan_buys_one_in_the_sandbox_and_comes_back(
     served: RunningService, pending: PendingAuthorization
 ) -> None:
@@ -415,6 +445,7 @@ async def test_someone_without_a_plan_buys_one_in_the_sandbox_and_comes_back(
     assert ("Premium, billed monthly" in text, "Payment without a key" in text) == (True, False)
 
 
+@pytest.mark.clause("12.5")
 async def test_someone_without_a_plan_buys_one_by_stripe_and_comes_back(shop: StripeShop) -> None:
     served = shop.served
     pending = await add_request(served)
@@ -429,6 +460,7 @@ async def test_someone_without_a_plan_buys_one_by_stripe_and_comes_back(shop: St
     check_code(await decide(served.client, pending), served)
 
 
+@pytest.mark.clause("12.5")
 async def test_a_member_whose_plan_ended_is_led_to_buying(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
@@ -444,6 +476,7 @@ async def test_a_member_whose_plan_ended_is_led_to_buying(
     assert await is_pending(served, pending)
 
 
+@pytest.mark.clause("12.6")
 async def test_only_the_payment_that_the_page_showed_is_used(
     served: RunningService, pending: PendingAuthorization
 ) -> None:
@@ -501,6 +534,7 @@ async def test_a_service_that_sells_no_keys_offers_none_on_the_way(
 # The owner on their own machine.
 
 
+@pytest.mark.clause("12.12")
 async def test_the_owner_allows_without_a_plan_or_signing_in(
     served: RunningService, pending: PendingAuthorization
 ) -> None:
@@ -526,6 +560,7 @@ async def test_the_owner_can_use_a_plan_instead(
         check_code(await decide(own.client, pending), own)
 
 
+@pytest.mark.clause("12.12", "12.13")
 async def test_nobody_else_can_allow_as_owner(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
@@ -544,6 +579,31 @@ async def test_nobody_else_can_allow_as_owner(
         answer = await others.client.post("/oauth/consent", data=sent)
         check_page(answer, 403, "Something went wrong")
     assert await is_pending(served, pending)
+
+
+@pytest.mark.clause("12.14")
+async def test_only_a_service_on_loopback_has_an_owner(
+    served: RunningService, pending: PendingAuthorization
+) -> None:
+    resources = Resources(
+        served.market,
+        served.access,
+        SandboxBilling(served.access, served.clock, served.base_url),
+        served.mailbox,
+        served.clock,
+        skip_sleep,
+    )
+    for environment, title in (
+        ({}, CONSENT),
+        ({"SIGNALS_HOST": "0.0.0.0"}, "Sign in"),
+        ({"SIGNALS_BASE_URL": "https://signals.example"}, "Sign in"),
+    ):
+        settings = Settings.read(environment)
+        app = build_app(settings, resources, Metrics(TOOLS_BY_NAME), served.call_log)
+        with open_loopback_socket() as bound:
+            address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+            async with run_app(app, bound), httpx.AsyncClient(base_url=address) as client:
+                await show(client, pending, title)
 
 
 # The cookie.

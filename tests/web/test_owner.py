@@ -49,11 +49,13 @@ async def ask(owner_uid: int | None = OWN_UID, **headers: str) -> bool | None:
     return probe.recognized
 
 
+@pytest.mark.clause("12.12")
 async def test_a_program_of_the_owner_on_this_machine_is_the_owner() -> None:
     for host in ("127.0.0.1:8000", "localhost", "LOCALHOST.:8000", "[::1]:80"):
         assert await ask(host=host) is True
 
 
+@pytest.mark.clause("12.12")
 async def test_a_program_of_another_user_of_this_machine_is_not() -> None:
     assert await ask(OWN_UID + 1) is False
 
@@ -62,6 +64,7 @@ async def test_a_service_that_others_can_reach_has_no_owner() -> None:
     assert await ask(None) is False
 
 
+@pytest.mark.clause("12.13")
 @pytest.mark.parametrize(
     "header",
     ["X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Forwarded", "Via"],
@@ -70,6 +73,7 @@ async def test_a_request_that_came_through_a_proxy_is_not_from_the_owner(header:
     assert await ask(**{header: "127.0.0.1"}) is False
 
 
+@pytest.mark.clause("12.13")
 async def test_a_page_under_a_foreign_name_is_not_the_owner() -> None:
     for host in ("signals.example", "127.0.0.1.evil.example", "evil.example:8000", "192.0.2.1"):
         assert await ask(host=host) is False
