@@ -42,7 +42,8 @@ def check_refused(response: httpx.Response, status: int, error: str) -> str:
     assert (response.status_code, response.json()["error"]) == (status, error), response.text
     assert response.headers["cache-control"] == "no-store"
     description: str = response.json()["error_description"]
-    assert description.isascii() and '"' not in description
+    assert description.isascii()
+    assert '"' not in description
     return description
 
 
