@@ -156,6 +156,8 @@ async def test_a_client_with_a_metadata_document_gets_an_answer_without_registra
             await check_report(served, report)
             keys = await served.keys.list()
         await documents.close()
-    record_property("interop", json.dumps([report["client"], report["version"], "metadata document"]))
+    record_property(
+        "interop", json.dumps([report["client"], report["version"], "metadata document"])
+    )
     assert [key.client_id for key in keys if key.client_id] == [client_id]
     assert len(host.requests) == 1
