@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.errors import ApiError
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from serving.arguments import quote_value
 from serving.cors import (
     ANY_ORIGIN_HEADERS,
@@ -69,8 +70,9 @@ class HostOriginMiddleware:
         api_paths: tuple[str, ...] = (),
         token_paths: tuple[str, ...] = (),
         public_paths: tuple[str, ...] = (),
+        operator: Operator = UNNAMED_OPERATOR,
     ) -> None:
-        """Allow local names, the host of `base_url` and the given ones.
+        """Allow local names, the host of `base_url` and the given ones; errors name the operator.
 
         If `allows_own_address`, also allow the IP address that the client connected to.
 
@@ -81,6 +83,7 @@ class HostOriginMiddleware:
         self._app = app
         self._allows_own_address = allows_own_address
         self._docs = docs
+        self._operator = operator
         names = {parse_host(host) for host in (urlsplit(base_url).netloc, *allowed_hosts)}
         self._allowed_hosts = LOCAL_HOSTS | {host for host in names if host}
         # Nearly all requests send the same Host, so its check is cached.
@@ -112,7 +115,8 @@ class HostOriginMiddleware:
         scope[ERROR_KEY] = error
         # After ambiguous framing, the next bytes on the connection may not be a new request.
         headers = [JSON_TYPE, CLOSE_CONNECTION] if error.status == 400 else [JSON_TYPE]
-        return respond(scope, send, error.status, headers, format_error_body(error, self._docs))
+        body = format_error_body(error, self._docs, operator=self._operator)
+        return respond(scope, send, error.status, headers, body)
 
     def _find_error(
         self, scope: Scope, headers: HeaderMap, foreign_origin: bytes | None
@@ -127,6 +131,7 @@ class HostOriginMiddleware:
                 f"Host {quoted} is not allowed; the operator can set SIGNALS_BASE_URL to the "
                 "address that clients use, for example http://signals.example:8000, or add a name "
                 "to SIGNALS_ALLOWED_HOSTS, for example signals.example.",
+                names_operator=True,
             )
         if foreign_origin is not None:
             quoted = quote_value(foreign_origin.decode("latin-1"))
@@ -134,6 +139,7 @@ class HostOriginMiddleware:
                 403,
                 f"Origin {quoted} is not allowed; the operator can add it to "
                 "SIGNALS_ALLOWED_ORIGINS, for example https://app.example.",
+                names_operator=True,
             )
         return None
 

@@ -142,9 +142,9 @@ def build_quota_headers(quota: QuotaUsage | None) -> HeaderList:
     ]
 
 
-def http_error(status: int, message: str) -> ApiError:
+def http_error(status: int, message: str, *, names_operator: bool = False) -> ApiError:
     """Return an error for a request that is invalid at the HTTP level."""
-    return ApiError("invalid_parameter", message, status)
+    return ApiError("invalid_parameter", message, status, names_operator=names_operator)
 
 
 def check_media_types(headers: HeaderMap) -> None:

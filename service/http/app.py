@@ -1,5 +1,6 @@
 """Builds the ASGI app from open resources; it opens nothing itself."""
 
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,7 @@ from rest_shim.purchases import PurchaseHandlers
 from rest_shim.routes import ToolRoute, build_routes
 from rest_shim.webhooks import build_webhook_route
 from schemas.errors import ApiError
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse
 from schemas.vocabulary import DAILY_LIMIT
 from service.config.mail import choose_visible_outbox
@@ -65,7 +67,8 @@ class AppConfig:
     """The plain values that an app needs; `base_url` is its address without a trailing slash.
 
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
-    folder of undelivered mail that the sign-in page names, None to name none.
+    folder of undelivered mail that the sign-in page names, None to name none. `owner_uid` is the
+    user whose own machine this is, None if others can reach the service.
     """
 
     base_url: str
@@ -78,6 +81,8 @@ class AppConfig:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     outbox: Path | None = None
+    owner_uid: int | None = None
+    operator: Operator = UNNAMED_OPERATOR
 
 
 def build_app(
@@ -95,6 +100,8 @@ def build_app(
         allowed_hosts=split_commas(settings.allowed_hosts),
         allowed_origins=split_commas(settings.allowed_origins),
         outbox=choose_visible_outbox(settings),
+        owner_uid=os.getuid() if settings.is_local else None,
+        operator=settings.operator,
     )
     return create_app(
         config,
@@ -123,12 +130,15 @@ def create_app(
     base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
     docs_url = f"{base_url}/api/v1"
     snapshots = SnapshotCache(resources.market)
-    context = Context(snapshots, base_url, docs_url, clock, provider.mode, daily_limit)
+    context = Context(
+        snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=config.operator
+    )
     quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
     sign_in = _build_sign_in(config, resources, claims, base_url)
+    purchases = _build_purchase_handlers(config, resources, claims, base_url, on_sale)
     endpoint = McpEndpoint(runner, TOOLS)
     oauth = (
         build_oauth_server(resources, runner, endpoint, config.oauth_limit)
@@ -139,15 +149,24 @@ def create_app(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
             *(oauth.routes if oauth is not None else ()),
-            *build_routes(
-                runner, _build_purchase_handlers(config, resources, claims, base_url, on_sale)
+            *build_routes(runner, purchases),
+            *build_page_routes(
+                runner,
+                provider,
+                member_keys,
+                sign_in,
+                config.outbox,
+                None if oauth is None else oauth.authorizations,
+                purchases.checkout,
+                config.owner_uid,
             ),
-            *build_page_routes(runner, provider, member_keys, sign_in, config.outbox),
             *build_health_routes(Readiness(snapshots, access, clock)),
             *_build_webhook_routes(resources, runner),
         ],
         exception_handlers=build_exception_handlers(runner),
     )
+    # The footer of every page names the operator.
+    app.state.operator = config.operator
     # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
     host_origin = HostOriginMiddleware(
@@ -159,6 +178,7 @@ def create_app(
         api_paths=API_PATHS,
         token_paths=TOKEN_PATHS,
         public_paths=PUBLIC_PATHS,
+        operator=config.operator,
     )
     trusted_networks = parse_proxies(config.trusted_proxies)
     app.middleware_stack = ForwardedForMiddleware(
@@ -213,6 +233,7 @@ def _build_sign_in(
         resources.clock,
         resources.sleep,
         base_url=base_url,
+        operator=config.operator,
     )
 
 

@@ -225,6 +225,40 @@ async def test_stripe_prices_and_key_are_checked(well, source, changed, status, 
     assert given["stripe_api_key"] not in str(checks)
 
 
+@pytest.mark.parametrize(
+    ("given", "finding"),
+    [
+        (
+            {"operator_name": "Acme", "terms_url": "https://acme.example/terms"},
+            (
+                "warn",
+                "buyers do not see whom they pay and on what terms: set "
+                "SIGNALS_OPERATOR_CONTACT, SIGNALS_PRIVACY_URL",
+            ),
+        ),
+        (
+            {
+                "operator_name": "Acme",
+                "operator_contact": "support@acme.example",
+                "terms_url": "https://acme.example/terms",
+                "privacy_url": "https://acme.example/privacy",
+            },
+            ("ok", "Acme, support@acme.example"),
+        ),
+    ],
+)
+async def test_a_seller_without_contact_or_policies_is_a_warning(well, source, given, finding):
+    async with run_stripe_double(ManualClock()) as stripe:
+        settings = selling(stripe, **given)
+        status, checks = await asyncio.to_thread(examined, well, source=source, **settings)
+    assert (status, checks["operator"]) == (0, [finding])
+
+
+def test_a_service_that_sells_nothing_needs_no_operator(well, source):
+    _, checks = examined(well, source=source)
+    assert "operator" not in checks
+
+
 async def test_an_unusable_customer_portal_is_a_warning(well, source):
     async with run_stripe_double(ManualClock()) as stripe:
         stripe.books.objects.pop(stripe.books.list_objects("billing_portal.configuration")[0]["id"])
