@@ -39,7 +39,8 @@ ACCEPTED_CLIENT_IDS = (
     f"dot segments, of at most {MAX_CLIENT_ID_CHARS} ASCII characters"
 )
 _CLIENT_ID_PATTERN = re.compile(
-    r"https://(?:[a-z0-9-]+\.)+[a-z][a-z0-9-]*(?::[1-9][0-9]{0,4})?/[!$%&'()*+,\-./0-9:;=?@A-Z_a-z~]+"
+    r"https://(?:[a-z0-9-]+\.)+[a-z][a-z0-9-]*(?::[1-9][0-9]{0,4})?"
+    r"/(?!\?)[!$%&'()*+,\-./0-9:;=?@A-Z_a-z~]+"
 )
 # Parsers of addresses also resolve segments with encoded dots.
 _DOT_SEGMENT_PATTERN = re.compile(r"/(?:\.|%2e){1,2}(?:[/?]|\Z)", re.I)
@@ -118,8 +119,7 @@ class ClientDocuments:
             try:
                 response, body = await self._request(url, address)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-                # For the operator: the service may lack outbound access.
-                log.warning("client_document_unreachable", host=url.host, why=str(error))
+                _log_unreachable(url.host, error)
                 continue
             except httpx2.HTTPError:
                 raise _unreachable_error("the connection failed") from None
@@ -131,7 +131,7 @@ class ClientDocuments:
         try:
             found = await self._resolve(host)
         except (OSError, UnicodeError) as error:
-            log.warning("client_document_unreachable", host=host, why=str(error))
+            _log_unreachable(host, error)
             raise _unreachable_error("its host name cannot be resolved") from None
         # One internal address among public ones is an attack or a mistake, so none is used.
         if not found or not all(map(is_public, found)):
@@ -158,10 +158,10 @@ class ClientDocuments:
                 "timeout": httpx2.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S).as_dict(),
             },
         )
-        # The transport alone: a client would follow redirects and keep cookies.
         # Created for the first fetch, because reading the trusted certificates takes 0.1 s.
         if self._transport is None:
             self._transport = create_transport(ssl.create_default_context())
+        # Without an httpx2 client, which would follow redirects and keep cookies.
         response = await self._transport.handle_async_request(request)
         try:
             _check_head(response)
@@ -238,6 +238,12 @@ def _find_ttl_s(response: httpx2.Response) -> int:
     max_age = _MAX_AGE_PATTERN.search(cache_control)
     ttl_s = DEFAULT_TTL_S if max_age is None else int(max_age[1])
     return min(max(ttl_s, MIN_TTL_S), MAX_TTL_S)
+
+
+def _log_unreachable(host: str, error: Exception) -> None:
+    # For the operator: the service may lack outbound access.
+    why = str(error) or type(error).__name__
+    log.warning("client_document_unreachable", host=host, why=why)
 
 
 def _refused_error(problem: str) -> OAuthClientError:

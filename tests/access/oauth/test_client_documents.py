@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from access.oauth.client_documents import (
     DEFAULT_TTL_S,
@@ -271,6 +272,7 @@ async def test_a_lookup_that_hangs_is_given_up(host: DocumentHost, clock: Manual
         "https://client.example",
         "https://client.example/",
         "https://client.example?a=1",
+        "https://client.example/?a=1",
         "https://client.example/client.json#",
         "https://client.example/client.json#part",
         "https://user@client.example/client.json",
@@ -389,10 +391,14 @@ async def test_a_service_without_outbound_access_says_what_to_do(
 ) -> None:
     host.addresses[HOST] = [f"93.184.215.{number}" for number in range(20)]
     host.unreachable.update(host.addresses[HOST])
-    message = await fetch_refusal(documents)
+    with capture_logs() as lines:
+        message = await fetch_refusal(documents)
     assert "cannot be reached" in message
     assert "outbound access" in message
     assert len(host.connections) == 3
+    assert [(line["event"], line["host"]) for line in lines] == [
+        ("client_document_unreachable", HOST)
+    ] * 3
     assert "cannot be resolved" in await fetch_refusal(documents, "https://other.example/a")
 
 
