@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from access.billing.provider import Provider
+from access.billing.provider import Provider, SettledPayment
 from access.claims import Claims
 from access.keys import MAX_LABEL_CHARS, generate_key, hash_key, is_valid_label
 from schemas.clock import Clock
@@ -19,7 +19,7 @@ from store.access_rows import (
 )
 from store.sql.access_store import AccessStore
 
-MAX_LIVE_KEYS = 3
+MAX_LIVE_KEYS = 5
 # Per membership in any 24 hours. Each key has its own quota, so creating and revoking keys freely
 # would multiply the calls that the plan includes.
 MAX_NEW_KEYS_PER_DAY = 10
@@ -54,6 +54,17 @@ class MemberPlan:
         """The working keys that count against MAX_LIVE_KEYS: those without a working successor."""
         working = {held.key.id for held in self.working_keys}
         return [held for held in self.working_keys if held.key.replaced_by not in working]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether neither limit on keys, MAX_LIVE_KEYS or that of a day, is reached."""
+        rotated = {held.key.replaced_by for held in self.keys}
+        new_keys = [
+            held
+            for held in self.keys
+            if held.key.created_at > self.at - DAY_MS and held.key.id not in rotated
+        ]
+        return len(self.live_keys) < MAX_LIVE_KEYS and len(new_keys) < MAX_NEW_KEYS_PER_DAY
 
     @property
     def ended_keys(self) -> list[MemberKey]:
@@ -115,7 +126,7 @@ class MemberKeys:
         api_key, now = generate_key(), self._clock()
         expires_at = None if expiry_days is None else now + expiry_days * DAY_MS
         key = membership.id, hash_key(api_key), clean_label, now
-        if not await self._store.create_member_key(*key, _build_limits(now), expires_at):
+        if not await self._store.create_member_key(*key, build_limits(now), expires_at):
             raise _conflict_error(
                 f"A membership has at most {MAX_LIVE_KEYS} live keys, and at most "
                 f"{MAX_NEW_KEYS_PER_DAY} new ones in 24 hours. "
@@ -127,15 +138,20 @@ class MemberKeys:
         """Replace a live key, which works for another `overlap_hours`, and return the new one.
 
         Raise ApiError 404 if there is no such live key, 409 if it was rotated before, or if the
-        membership has ended or was rotated too often.
+        membership has ended or was rotated too often, or if the key belongs to a connection.
         """
         held = await self.get_live_key(email, membership_id, key_id)
         self._require_live(await self._get_membership(email, membership_id))
+        if held.key.client_id is not None:
+            raise _conflict_error(
+                "This key belongs to a connected program, which renews its own tokens. To end its "
+                "access, revoke the key"
+            )
         if held.key.replaced_by is not None:
             raise _conflict_error("This key was rotated before: rotate the key that replaced it")
         api_key, now = generate_key(), self._clock()
         key = key_id, hash_key(api_key), now, now + overlap_hours * HOUR_MS
-        if await self._store.rotate_key(*key, _build_limits(now)) is None:
+        if await self._store.rotate_key(*key, build_limits(now)) is None:
             raise _conflict_error(
                 f"The keys of a membership are rotated at most {MAX_ROTATIONS_PER_DAY} times in "
                 "24 hours, and each key once. Revoke the key, or try again tomorrow"
@@ -193,15 +209,24 @@ class MemberKeys:
         # For buyers whose agent lost the claim token. Redeeming is the same statement as with the
         # token, so only the first of the two gets the key. This one is random and cannot be shown
         # again, because no token was given to derive it from; the member can create another.
+        claim, payment = await self._get_unredeemed(email, claim_id)
+        api_key = await self._claims.create_key(claim, payment)
+        if api_key is None:
+            raise _spent_payment_error()
+        return api_key
+
+    async def activate(self, email: str, claim_id: str) -> None:
+        """Create the membership of a paid checkout without a key, for a connection.
+
+        Raise as `claim`.
+        """
+        if not await self._claims.create_membership(*await self._get_unredeemed(email, claim_id)):
+            raise _spent_payment_error()
+
+    async def _get_unredeemed(self, email: str, claim_id: str) -> tuple[ClaimRow, SettledPayment]:
         for claim, payment in await self._claims.list_unredeemed(email):
             if claim.id == claim_id:
-                api_key = await self._claims.create_key(claim, payment)
-                if api_key is None:
-                    raise _conflict_error(
-                        "Another client has just created the key of this payment, or the payment "
-                        "was reversed. Reload the page to see which"
-                    )
-                return api_key
+                return claim, payment
         raise _not_found_error("payment without a key")
 
     async def _get_membership(self, email: str, membership_id: int) -> StoredMembership:
@@ -226,7 +251,8 @@ class MemberKeys:
         return membership.ended_at is None and membership.row.mode == self._provider.mode
 
 
-def _build_limits(now: int) -> KeyLimits:
+def build_limits(now: int) -> KeyLimits:
+    """Return the bounds on a membership's keys at a time (epoch ms)."""
     return KeyLimits(
         MAX_LIVE_KEYS,
         MAX_NEW_KEYS_PER_DAY,
@@ -251,6 +277,13 @@ def _not_found_error(name: str) -> ApiError:
         "invalid_parameter",
         f"You have no such {name}. Reload the page to see the current list.",
         404,
+    )
+
+
+def _spent_payment_error() -> ApiError:
+    return _conflict_error(
+        "Another client has just used this payment, or the payment was reversed. Reload the page "
+        "to see which"
     )
 
 

@@ -6,6 +6,8 @@ from schemas.vocabulary import Billing
 
 PRICES_USD: dict[Billing, int] = {"monthly": 129, "yearly": 1199}
 BUY_KEY_HINT = "To get a key: POST /api/v1/access/checkout, pay, then POST /api/v1/access/claim."
+# Works on every deployment, also if its operator has published no contact.
+CONTACT_OPERATOR = "contact the operator, for example with POST /api/v1/access-request"
 # With billing off, the operator creates every key, and nothing may offer a sale.
 ASK_OPERATOR_HINT = (
     "This server sells no keys: request one from its operator, for example with "

@@ -8,7 +8,7 @@ from hashlib import sha256
 from access.billing.provider import FailedPayment, Order, Provider, SettledPayment
 from access.claims import Claims, derive_key, derive_secret, explain_lost_key
 from access.email_address import parse_contact_email
-from access.plan import PRICES_USD
+from access.plan import CONTACT_OPERATOR, PRICES_USD
 from access.single_flight_cache import call_provider
 from access.throttle import Throttle
 from schemas.clock import Clock
@@ -221,12 +221,12 @@ class Purchases:
 
     def _no_key_error(self, reason: str) -> ApiError:
         message = f"claim_token: {reason} {self._describe_new_purchase()}"
-        return ApiError("invalid_parameter", message, 404)
+        return ApiError("invalid_parameter", message, 404, names_operator=True)
 
     def _describe_new_purchase(self) -> str:
         # With billing off, no checkout can be started.
         if self._provider.mode is None:
-            return "contact the operator."
+            return f"{CONTACT_OPERATOR}."
         return f"start again with POST {self._api_url}/access/checkout."
 
     def _already_redeemed_error(self, reason: str, ended_reason: str | None) -> ApiError:

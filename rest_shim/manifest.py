@@ -28,6 +28,7 @@ from schemas.manifest import (
     ManifestCoverage,
     ManifestEndpoint,
     ManifestMcp,
+    ManifestOperator,
     ManifestTool,
     PageSize,
     Polling,
@@ -35,6 +36,7 @@ from schemas.manifest import (
     TiersCoverage,
     Versioning,
 )
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.signals import SignalsQuery
 from schemas.vocabulary import (
     DAILY_LIMIT,
@@ -70,10 +72,14 @@ PURCHASE_NOTES: dict[Mode | None, str] = {
 # a process.
 @lru_cache(maxsize=2)
 def render_manifest(
-    base_url: str, coverage: Coverage | None, mode: Mode | None, daily_limit: int
+    base_url: str,
+    coverage: Coverage | None,
+    mode: Mode | None,
+    daily_limit: int,
+    operator: Operator,
 ) -> str:
     """Return the manifest as minified JSON, cached until another coverage is published."""
-    return build_manifest(base_url, coverage, mode, daily_limit).model_dump_json()
+    return build_manifest(base_url, coverage, mode, daily_limit, operator).model_dump_json()
 
 
 def build_manifest(
@@ -81,6 +87,7 @@ def build_manifest(
     coverage: Coverage | None,
     mode: Mode | None = None,
     daily_limit: int = DAILY_LIMIT,
+    operator: Operator = UNNAMED_OPERATOR,
 ) -> Manifest:
     """Build the manifest; `base_url` has no trailing slash and starts every URL."""
     endpoints = list_endpoints(sells_keys=mode is not None)
@@ -92,14 +99,15 @@ def build_manifest(
         source=None if coverage is None else coverage.source,
         simulated=coverage is not None and coverage.source == "simulated",
         endpoints=[_build_endpoint(endpoint, base_url) for endpoint in endpoints],
-        auth=_build_auth(mode),
+        auth=_build_auth(mode, operator),
         mcp=_build_mcp(base_url),
         how_to_buy=describe_purchase(base_url) if mode else None,
         coverage=_build_coverage(coverage, f"{base_url}/api/v1/catalog"),
         polling=_build_polling(base_url),
         limits=_build_limits(daily_limit),
         versioning=Versioning(api_version="v1", policy=VERSIONING_POLICY),
-        legal=_build_legal(base_url),
+        legal=_build_legal(base_url, operator),
+        operator=_build_operator(operator),
         changelog=list(CHANGELOG),
         docs=f"{base_url}/api/v1",
         openapi=base_url + GET_OPENAPI.path,
@@ -118,14 +126,15 @@ def _build_endpoint(endpoint: Endpoint, base_url: str) -> ManifestEndpoint:
     )
 
 
-def _build_auth(mode: Mode | None) -> ManifestAuth:
+def _build_auth(mode: Mode | None, operator: Operator) -> ManifestAuth:
+    note = PURCHASE_NOTES[mode]
     return ManifestAuth(
         scheme="Bearer",
         header="Authorization: Bearer <API_KEY>",
         alternative_header="X-Api-Key: <API_KEY>",
         key_prefix="ek_",
         statuses={str(refusal.status): refusal.description for refusal in KEY_REFUSALS},
-        note=PURCHASE_NOTES[mode],
+        note=operator.complete(note) if mode is None else note,
     )
 
 
@@ -209,11 +218,17 @@ def _build_limits(daily_limit: int) -> Limits:
     )
 
 
-def _build_legal(base_url: str) -> Legal:
+def _build_operator(operator: Operator) -> ManifestOperator | None:
+    if operator.name is None and operator.contact is None:
+        return None
+    return ManifestOperator(name=operator.name, contact=operator.contact)
+
+
+def _build_legal(base_url: str, operator: Operator) -> Legal:
     page = base_url + GET_LEGAL.path
     return Legal(
-        terms=page,
-        privacy=page,
+        terms=operator.terms_url or page,
+        privacy=operator.privacy_url or page,
         disclaimer=DISCLAIMER,
         redistribution="Redistribution or resale of the raw feed needs a separate written "
         f"agreement: request one with POST {REQUEST_ACCESS.path}.",

@@ -17,6 +17,7 @@ from rest_shim.error_catalog import QUOTA_HEADERS
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
 from rest_shim.openapi_components import SAMPLE_NAME, build_components, build_header_refs, build_ref
 from schemas.coverage import Coverage
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import IDEMPOTENCY_KEY_PATTERN, CheckoutResponse
 from schemas.signals import SignalsResponse
 from serving.http import JSON
@@ -56,13 +57,23 @@ CLAIM_LINK = {
 
 
 @lru_cache(maxsize=2)
-def render_openapi(base_url: str, coverage: Coverage | None, *, sells_keys: bool) -> str:
+def render_openapi(
+    base_url: str,
+    coverage: Coverage | None,
+    *,
+    sells_keys: bool,
+    operator: Operator = UNNAMED_OPERATOR,
+) -> str:
     """Return the document as minified JSON, cached until another coverage is published."""
-    return to_json(build_openapi(base_url, coverage, sells_keys=sells_keys))
+    return to_json(build_openapi(base_url, coverage, sells_keys=sells_keys, operator=operator))
 
 
 def build_openapi(
-    base_url: str, coverage: Coverage | None, *, sells_keys: bool = True
+    base_url: str,
+    coverage: Coverage | None,
+    *,
+    sells_keys: bool = True,
+    operator: Operator = UNNAMED_OPERATOR,
 ) -> JsonObject:
     """Build the document; if `coverage` is given, enums of parameters list only covered values."""
     return {
@@ -72,7 +83,8 @@ def build_openapi(
             "version": "1.0.0",
             "summary": DISCLAIMER,
             "description": f"{DESCRIPTION} {DISCLAIMER} Every GET answers HEAD too.",
-            "termsOfService": base_url + GET_LEGAL.path,
+            "termsOfService": operator.terms_url or base_url + GET_LEGAL.path,
+            **_build_contact(operator),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": base_url}],
@@ -83,6 +95,14 @@ def build_openapi(
         },
         "components": build_components(sells_keys=sells_keys),
     }
+
+
+def _build_contact(operator: Operator) -> JsonObject:
+    """Return the contact member of the document's info; empty if the operator has no name."""
+    page = None if operator.contact_email else operator.contact_url
+    fields = {"name": operator.name, "email": operator.contact_email, "url": page}
+    contact = {name: value for name, value in fields.items() if value is not None}
+    return {"contact": contact} if contact else {}
 
 
 def _build_operation(endpoint: Endpoint, coverage: Coverage | None) -> JsonObject:

@@ -23,7 +23,7 @@ from rest_shim.endpoints import (
     REQUEST_ACCESS,
     Endpoint,
 )
-from rest_shim.legal import load_legal_text
+from rest_shim.legal import render_legal
 from rest_shim.manifest import render_manifest
 from rest_shim.openapi import render_openapi
 from rest_shim.purchases import (
@@ -184,13 +184,17 @@ def _to_http_response(status: int, headers: HeaderList, body: bytes) -> Response
 async def _render_manifest(runner: ToolRunner) -> str:
     context = runner.context
     coverage = await context.snapshots.coverage()
-    return render_manifest(context.base_url, coverage, context.mode, context.daily_limit)
+    return render_manifest(
+        context.base_url, coverage, context.mode, context.daily_limit, context.operator
+    )
 
 
 async def _render_openapi(runner: ToolRunner) -> str:
     context = runner.context
     coverage = await context.snapshots.coverage()
-    return render_openapi(context.base_url, coverage, sells_keys=context.sells_keys)
+    return render_openapi(
+        context.base_url, coverage, sells_keys=context.sells_keys, operator=context.operator
+    )
 
 
 async def _render_sample(runner: ToolRunner) -> str:
@@ -198,7 +202,7 @@ async def _render_sample(runner: ToolRunner) -> str:
 
 
 async def _render_legal(runner: ToolRunner) -> str:
-    return load_legal_text()
+    return render_legal(runner.context.operator)
 
 
 _DOCUMENT_RENDERERS: dict[str, DocumentRenderer] = {

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from schemas.operator import Operator
 from schemas.operator_error import OperatorError
 from schemas.vocabulary import Billing, ErrorCode, Uri
 
@@ -41,7 +42,8 @@ class ApiError(Exception):
     """An error meant for the caller, with its HTTP status on REST.
 
     `quota` is the key's remaining quota. It is set if the key is live or was revoked. `outcome` is
-    the label of the error in metrics, by default its code.
+    the label of the error in metrics, by default its code. If `names_operator`, callers see the
+    operator's name and contact after the message.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class ApiError(Exception):
         retry_after_s: int | None = None,
         quota: "QuotaUsage | None" = None,
         outcome: str | None = None,
+        names_operator: bool = False,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -61,6 +64,11 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
         self.quota = quota
         self.outcome = outcome or code
+        self.names_operator = names_operator
+
+    def describe(self, operator: Operator) -> str:
+        """Return the message as the users of an operator see it."""
+        return operator.complete(self.message) if self.names_operator else self.message
 
 
 def invalid_parameter_error(message: str) -> ApiError:
@@ -68,9 +76,13 @@ def invalid_parameter_error(message: str) -> ApiError:
     return ApiError("invalid_parameter", message, 400)
 
 
-def unavailable_error(message: str, retry_after_s: int) -> ApiError:
+def unavailable_error(
+    message: str, retry_after_s: int, *, names_operator: bool = False
+) -> ApiError:
     """Return a 503 error for a request that can succeed after `retry_after_s` seconds."""
-    return ApiError("unavailable", message, 503, retry_after_s=retry_after_s)
+    return ApiError(
+        "unavailable", message, 503, retry_after_s=retry_after_s, names_operator=names_operator
+    )
 
 
 def describe_failure(error: BaseException) -> dict[str, str]:

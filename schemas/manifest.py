@@ -4,9 +4,10 @@ from datetime import date
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from schemas.errors import HowToGetAccess
-from schemas.result import Count, Result
+from schemas.result import Count, Result, is_none
 from schemas.signals import RetentionDays
 from schemas.vocabulary import IndicatorId, SourceKind, Timeframe, Uri
 
@@ -132,6 +133,17 @@ class Legal(Result):
     software_license: str
 
 
+class ManifestOperator(Result):
+    """The operator of this deployment; a field is absent if the operator has not published it."""
+
+    name: str | SkipJsonSchema[None] = Field(
+        default=None, exclude_if=is_none, description="Name of the person or company."
+    )
+    contact: str | SkipJsonSchema[None] = Field(
+        default=None, exclude_if=is_none, description="E-mail address, or https URL of a page."
+    )
+
+
 class ChangelogEntry(Result):
     """The changes of one day."""
 
@@ -164,6 +176,11 @@ class Manifest(Result):
     limits: Limits
     versioning: Versioning
     legal: Legal
+    operator: ManifestOperator | SkipJsonSchema[None] = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Who runs this deployment; absent if the operator has not published it.",
+    )
     changelog: list[ChangelogEntry] = Field(description="Newest first.")
     docs: Uri
     openapi: Uri

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from access.quota import Caller
 from schemas.clock import Clock
 from schemas.errors import unavailable_error
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
     Mode,
@@ -19,7 +20,7 @@ FIRST_COMPUTE_RETRY_S = 900
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Snapshots, public addresses, the wall clock (epoch ms), the billing mode and the caller.
+    """Snapshots, public addresses, the wall clock (epoch ms), billing mode, caller and operator.
 
     `caller` is None if the call needs no key.
     """
@@ -31,6 +32,7 @@ class Context:
     mode: Mode | None
     daily_limit: int
     caller: Caller | None = None
+    operator: Operator = UNNAMED_OPERATOR
 
     @property
     def sells_keys(self) -> bool:
@@ -47,6 +49,7 @@ class Context:
             self.mode,
             self.daily_limit,
             caller,
+            self.operator,
         )
 
     async def snapshot(self) -> Snapshot:

@@ -15,12 +15,13 @@ from access.plan import ASK_OPERATOR_HINT, BUY_KEY_HINT, describe_purchase
 from access.quota import Caller, QuotaGuard
 from access.throttle import find_client
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, describe_failure, unavailable_error
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.usage import QuotaUsage
 from serving.arguments import ArgumentError, parse_arguments
 from serving.context import Context
 from serving.fair_share import CallerId, FairShare
 from serving.freshness import find_expiry
-from serving.http import EXCHANGE_KEY, REQUEST_ID_KEY, HeaderMap
+from serving.http import EXCHANGE_KEY, KEY_HASH_KEY, REQUEST_ID_KEY, HeaderMap
 from serving.response_cache import CacheEntry, ResponseBody
 from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
@@ -187,6 +188,7 @@ class ToolRunner:
             "The store is unavailable; details are in the operator's log. "
             f"Retry after {STORE_RETRY_S} seconds.",
             STORE_RETRY_S,
+            names_operator=True,
         )
 
     def format_error(self, error: ApiError) -> bytes:
@@ -196,9 +198,10 @@ class ToolRunner:
         """
         context = self.context
         if error.code not in ACCESS_CODES:
-            return format_error_body(error, context.docs_url)
+            return format_error_body(error, context.docs_url, operator=context.operator)
         access = describe_purchase(context.base_url) if context.sells_keys else None
-        hint = BUY_KEY_HINT if context.sells_keys else ASK_OPERATOR_HINT
+        ask_operator = context.operator.complete(ASK_OPERATOR_HINT)
+        hint = BUY_KEY_HINT if context.sells_keys else ask_operator
         return format_error_body(error, context.docs_url, access, hint)
 
     def _cache_query(self, tool: AnyTool, raw_key: str | bytes, parsed: ParsedQuery) -> None:
@@ -278,7 +281,8 @@ def _identify_caller(tool: AnyTool, headers: HeaderMap, scope: Mapping[str, Any]
     Raise ApiError 401 if a key is needed and missing or malformed.
     """
     if tool.requires_key:
-        return identify_key(
+        key_hash: bytes | None = scope.get(KEY_HASH_KEY)
+        return key_hash or identify_key(
             _decode_header(headers, b"authorization"), _decode_header(headers, b"x-api-key")
         )
     return find_client((scope.get("client") or ("unknown", 0))[0])
@@ -323,13 +327,18 @@ def internal_error() -> ApiError:
         f"Retry after {INTERNAL_RETRY_S} seconds.",
         500,
         retry_after_s=INTERNAL_RETRY_S,
+        names_operator=True,
     )
 
 
 def format_error_body(
-    error: ApiError, docs: str, access: HowToGetAccess | None = None, hint: str = ""
+    error: ApiError,
+    docs: str,
+    access: HowToGetAccess | None = None,
+    hint: str = "",
+    operator: Operator = UNNAMED_OPERATOR,
 ) -> bytes:
     """Return the error body of both transports as minified JSON; `hint` ends the message."""
-    message = f"{error.message} {hint}".rstrip()
+    message = f"{error.describe(operator)} {hint}".rstrip()
     body = ErrorBody(error=error.code, message=message, how_to_get_access=access, docs=docs)
     return body.model_dump_json(exclude_none=True).encode()

@@ -110,7 +110,7 @@ def _align_cells(tokens: Sequence[Token]) -> None:
 
 def _resolve_target(href: str, pages: Collection[str]) -> str | None:
     """Return the link target as seen from a page, None if the target is not served."""
-    if href.startswith(("https://", "#")):
+    if href.startswith(("https://", "mailto:", "#")):
         return href
     name, dot, rest = href.partition(".md")
     return name + rest if dot and name in pages else None

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from schemas.errors import ApiError
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import INDICATOR_COUNT_TEXT, format_instant
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_NO_STORE, accepts_gzip, read_headers
@@ -31,6 +32,16 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
+DEFAULT_VALUES = {
+    "badge": "",
+    "here": None,
+    "is_wide": False,
+    "is_public": False,
+    "viewer": None,
+    "pending": None,
+    "continue_path": None,
+    "operator": UNNAMED_OPERATOR,
+}
 ERROR_TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
 
 
@@ -38,10 +49,14 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
     """Return a rendered page that no cache may store.
 
     Every template requires `title`. Optional: `badge` (a label next to the logo), `here` (the
-    page's path in the navigation), `is_wide`, `is_public` (search engines may list it), `viewer`.
+    page's path in the navigation), `is_wide`, `is_public` (search engines may list it), `viewer`,
+    `pending` (the authorization request that the page is part of), `continue_path` (its page).
     """
     return make_page_response(
-        render_template(template, get_relative_root(request), **values), status
+        render_template(
+            template, get_relative_root(request), operator=get_operator(request), **values
+        ),
+        status,
     )
 
 
@@ -76,11 +91,16 @@ def redirect_to(request: Request, path: str) -> Response:
     )
 
 
+def get_operator(request: Request) -> Operator:
+    """Return the operator of the service that a request reached."""
+    operator: Operator = request.app.state.operator
+    return operator
+
+
 def render_template(template: str, root: str, **values: Any) -> str:
     """Render a template; `root` is the prefix of its links."""
-    defaults = {"badge": "", "here": None, "is_wide": False, "is_public": False, "viewer": None}
     variables: dict[str, Any] = {
-        **defaults,
+        **DEFAULT_VALUES,
         **values,
         "root": root,
         "asset": _create_asset_url_builder(root),
@@ -109,7 +129,11 @@ def render_error_page(request: Request, error: ApiError) -> Response:
     """Return the page that shows an error."""
     title = ERROR_TITLES.get(error.status, "Something went wrong")
     response = render_page(
-        request, "message.html", status=error.status, title=title, text=error.message
+        request,
+        "message.html",
+        status=error.status,
+        title=title,
+        text=error.describe(get_operator(request)),
     )
     if error.retry_after_s is not None:
         response.headers["Retry-After"] = str(error.retry_after_s)

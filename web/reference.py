@@ -9,7 +9,13 @@ from starlette.routing import Route
 
 from serving.http import CACHE_NO_STORE, CACHE_ONE_MINUTE
 from serving.tool_runner import ToolRunner
-from web.pages import build_page_route, get_relative_root, make_page_response, render_template
+from web.pages import (
+    build_page_route,
+    get_operator,
+    get_relative_root,
+    make_page_response,
+    render_template,
+)
 from web.reference_pages import ReferenceFacts, build_page_values, list_page_links
 
 INDEX_TITLE = "Documentation"
@@ -46,7 +52,12 @@ def _render_index(
     request: Request, title: str, about: str, status: int = 200, *, sells_keys: bool
 ) -> Response:
     is_found = status == 200
-    values = {"title": title, "about": about, "is_public": is_found}
+    values = {
+        "title": title,
+        "about": about,
+        "is_public": is_found,
+        "operator": get_operator(request),
+    }
     text = render_template(
         "docs_index.html", get_relative_root(request), **values, **_build_frame_values(sells_keys)
     )
@@ -59,7 +70,9 @@ def _render_reference_page(name: str, root: str, facts: ReferenceFacts) -> str:
     # `facts` is part of the key, so a newly published coverage renders the pages again.
     template, values = build_page_values(name, facts)
     frame = _build_frame_values(facts.mode is not None)
-    return render_template(template, root, name=name, is_public=True, **frame, **values)
+    return render_template(
+        template, root, name=name, is_public=True, operator=facts.operator, **frame, **values
+    )
 
 
 def _build_frame_values(sells_keys: bool) -> dict[str, Any]:
@@ -72,4 +85,6 @@ def _build_frame_values(sells_keys: bool) -> dict[str, Any]:
 async def _collect_facts(runner: ToolRunner) -> ReferenceFacts:
     context = runner.context
     coverage = await context.snapshots.coverage()
-    return ReferenceFacts(context.base_url, coverage, context.mode, context.daily_limit)
+    return ReferenceFacts(
+        context.base_url, coverage, context.mode, context.daily_limit, context.operator
+    )

@@ -18,10 +18,12 @@ from rest_shim.endpoints import (
     list_endpoints,
 )
 from rest_shim.error_catalog import ERROR_MEANINGS
+from rest_shim.legal import render_legal
 from rest_shim.manifest import PURCHASE_NOTES
 from rest_shim.openapi import build_openapi
 from schemas.coverage import Coverage
 from schemas.errors import ErrorBody
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import (
     CLAIM_POLL_DURATION_S,
     CLAIM_POLL_INTERVAL_S,
@@ -31,7 +33,7 @@ from schemas.vocabulary import Mode
 from serving.json_schema import build_input_schema
 from serving.tool_runner import AnyTool
 from web.field_rows import FieldRow, Shape, list_shapes, walk_field_rows
-from web.markdown import Article, Heading, render_inline
+from web.markdown import Article, Heading, parse_article, render_inline
 from web.markdown_files import Example, load_articles, load_examples
 
 EXAMPLE_EMAIL = "agent@example.com"
@@ -62,6 +64,7 @@ class ReferenceFacts:
     coverage: Coverage | None
     mode: Mode | None
     daily_limit: int
+    operator: Operator = UNNAMED_OPERATOR
 
 
 class GeneratedPage(NamedTuple):
@@ -122,6 +125,8 @@ def build_page_values(name: str, facts: ReferenceFacts) -> tuple[str, Values]:
         }
         return f"docs_{name}.html", values
     article = load_articles(tuple(GENERATED_PAGES))[name]
+    if name == "legal":
+        article = parse_article(render_legal(facts.operator), ())
     template = "docs_indicators.html" if name == "indicators" else "docs_text.html"
     return template, {**_build_article_values(article), "coverage": facts.coverage}
 

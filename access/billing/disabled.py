@@ -8,6 +8,7 @@ from access.billing.provider import (
     SubscriptionStatus,
     WebhookEvent,
 )
+from access.plan import CONTACT_OPERATOR
 from schemas.errors import ApiError, unavailable_error
 from schemas.vocabulary import Mode
 from store.access_rows import ClaimRow, MembershipRow
@@ -29,16 +30,18 @@ class NoBilling:
         """Raise ApiError 503: nothing is sold."""
         raise unavailable_error(
             "This server does not sell keys (billing is off). Request a key from its operator, "
-            "or retry later.",
+            "for example with POST /api/v1/access-request, or retry later.",
             RETRY_AFTER_S,
+            names_operator=True,
         )
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
         """Raise ApiError 503: no payment can be verified."""
         raise unavailable_error(
             "Billing is off on this server, so no payment can be verified. Keep the token and "
-            "claim again later, or contact the operator.",
+            f"claim again later, or {CONTACT_OPERATOR}.",
             RETRY_AFTER_S,
+            names_operator=True,
         )
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:

@@ -44,7 +44,7 @@ from access.billing.stripe_responses import (
     format_status,
     parse_renewal,
 )
-from access.plan import PRICES_USD
+from access.plan import CONTACT_OPERATOR, PRICES_USD
 from schemas.clock import Clock
 from schemas.errors import invalid_parameter_error
 from schemas.vocabulary import Billing, Mode
@@ -354,4 +354,4 @@ def _parse_mode(api_key: str) -> Mode:
 
 def _reject_mismatch(claim: ClaimRow, mismatches: Iterable[str]) -> FailedPayment:
     log.error("checkout_differs", session=claim.session, wrong=", ".join(mismatches))
-    return FailedPayment("does not match the order (contact the operator of this service)")
+    return FailedPayment(f"does not match the order ({CONTACT_OPERATOR})")

@@ -12,6 +12,7 @@ import structlog
 from pydantic import SecretStr
 
 from access.billing.provider import BillingError, BillingSetupError, Provider
+from access.oauth.parameters import can_serve_oauth
 from compute.sources.files import FilesSource
 from compute.sources.live import LiveSource
 from compute.sources.source import Source, SourceError
@@ -60,6 +61,13 @@ async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding
     )
     if settings.address_hint is not None:
         yield Finding("warn", "settings", settings.address_hint)
+    if not can_serve_oauth(settings.address):
+        yield Finding(
+            "warn",
+            "oauth",
+            "off, because tokens must not cross a network unencrypted: serve over https and set "
+            "SIGNALS_BASE_URL to that address; clients with an API key need no OAuth",
+        )
     known_id: str | None = None
     market_findings = await _check_store(settings, "market")
     for finding in market_findings:
@@ -213,7 +221,7 @@ async def _check_portal(provider: Provider) -> Finding:
 
 
 def _check_stripe_settings(settings: Settings) -> Iterator[Finding]:
-    """Check what Stripe and the buyers' browsers need: a webhook secret and a public address."""
+    """Check what Stripe and buyers need: a webhook secret, a public address, a known seller."""
     yield Finding("ok", "billing", "SIGNALS_STRIPE_WEBHOOK_SECRET is set")
     if settings.base_url is None or not settings.base_url.startswith("https://"):
         text = (
@@ -221,6 +229,17 @@ def _check_stripe_settings(settings: Settings) -> Iterator[Finding]:
             "buyers do not return from its pay page"
         )
         yield Finding("warn", "billing", text)
+    yield _check_operator(settings)
+
+
+def _check_operator(settings: Settings) -> Finding:
+    """Check that buyers see whom they pay, on what terms, and how to reach them."""
+    names = ("operator_name", "operator_contact", "terms_url", "privacy_url")
+    missing = [PREFIX + name.upper() for name in names if getattr(settings, name) is None]
+    if not missing:
+        return Finding("ok", "operator", f"{settings.operator_name}, {settings.operator_contact}")
+    text = f"buyers do not see whom they pay and on what terms: set {', '.join(missing)}"
+    return Finding("warn", "operator", text)
 
 
 async def _check_proxies(store: AccessStore, now: int) -> Finding:

@@ -13,6 +13,8 @@ SQLITE = "sqlite:///"
 POSTGRES = "postgresql://"
 POSTGRES_ALIAS = "postgres://"
 
+MAX_NAME_CHARS = 120
+
 ValueT = TypeVar("ValueT")
 
 
@@ -90,12 +92,9 @@ def _validate_hosts(value: str) -> str:
 
 
 def _validate_origins(value: str) -> str:
-    for origin in split_commas(value):
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s*]+/?", origin):
-            raise ValueError(
-                f"{origin!r} is not an origin; expected scheme and host, such as "
-                "https://app.example, without path and wildcards"
-            )
+    from serving.cors import parse_allowed_origins
+
+    parse_allowed_origins(split_commas(value))
     return value
 
 
@@ -130,6 +129,49 @@ def _parse_mailbox(value: str) -> str:
     return normalize_email(value, accepts_special_use=True)
 
 
+def _parse_name(value: str) -> str:
+    # Shown in pages, mails and messages, where other characters could hide or reorder text.
+    if len(value) > MAX_NAME_CHARS or not value.isprintable():
+        raise ValueError(
+            f"expected one line of at most {MAX_NAME_CHARS} printable characters, such as "
+            "Example Ltd"
+        )
+    return value
+
+
+def _parse_contact(value: str) -> str:
+    if _is_page(value):
+        return value
+    try:
+        return _parse_mailbox(value)
+    except ValueError:
+        raise ValueError(
+            "expected an e-mail address such as support@signals.example, without mailto:, or the "
+            "https:// address of a page, such as https://signals.example/support"
+        ) from None
+
+
+def _validate_page(value: str) -> str:
+    if not _is_page(value):
+        raise ValueError(
+            "expected the https:// address of a page, such as https://signals.example/terms, "
+            "without user name, and with other characters than ASCII percent-encoded"
+        )
+    return value
+
+
+def _is_page(value: str) -> bool:
+    """Return whether the value is an https URL that can stand in a page, a mail and JSON as is."""
+    is_plain = re.fullmatch(
+        r"https://[A-Za-z0-9.:\[\]-]+([/?#][!#$%&'()*+,./:;=?@\w~-]*)?", value, re.A
+    )
+    try:
+        parts = urlsplit(value)
+        return bool(is_plain and parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def _parse_limit(value: object) -> object:
     return Limit.parse(value) if isinstance(value, str) else value
 
@@ -140,10 +182,13 @@ def _parse_optional(value: object) -> object:
 
 EmptyAsNone = Annotated[ValueT | None, BeforeValidator(_parse_optional)]
 Address = Annotated[str, AfterValidator(_parse_address)]
+Contact = Annotated[str, AfterValidator(_parse_contact)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_parse_database_url)]
 Hosts = Annotated[str, AfterValidator(_validate_hosts)]
 Mailbox = Annotated[str, AfterValidator(_parse_mailbox)]
+OperatorName = Annotated[str, AfterValidator(_parse_name)]
 Origins = Annotated[str, AfterValidator(_validate_origins)]
+PageUrl = Annotated[str, AfterValidator(_validate_page)]
 Proxies = Annotated[str, AfterValidator(_validate_proxies)]
 Scheduler = Annotated[str, AfterValidator(_validate_scheduler)]
 SmtpUrl = Annotated[SecretStr, AfterValidator(_validate_smtp_url)]

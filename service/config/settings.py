@@ -10,17 +10,21 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from access.throttle import DEFAULT_LIMIT
+from schemas.operator import Operator
 from schemas.operator_error import OperatorError
 from schemas.vocabulary import DAILY_LIMIT
 from service.config.logs import LogFormat, LogLevel
 from service.config.setting_types import (
     SQLITE,
     Address,
+    Contact,
     DatabaseUrl,
     EmptyAsNone,
     Hosts,
     Mailbox,
+    OperatorName,
     Origins,
+    PageUrl,
     Proxies,
     Scheduler,
     SmtpUrl,
@@ -99,6 +103,23 @@ class Settings(BaseModel):
         description="Public address of the service, used in all absolute links; the default is "
         "http://HOST:PORT, with a loopback address if HOST stands for all addresses (0.0.0.0, ::).",
     )
+    operator_name: EmptyAsNone[OperatorName] = Field(
+        default=None,
+        description="Name of the person or company that runs the service, shown to its users.",
+    )
+    operator_contact: EmptyAsNone[Contact] = Field(
+        default=None,
+        description="Where users reach the operator: an e-mail address or the https:// address of "
+        "a page.",
+    )
+    terms_url: EmptyAsNone[PageUrl] = Field(
+        default=None,
+        description="Page with the operator's own terms (https://), besides those of /legal.",
+    )
+    privacy_url: EmptyAsNone[PageUrl] = Field(
+        default=None,
+        description="Page with the operator's own privacy policy (https://), besides /legal.",
+    )
     billing: Literal["sandbox", "stripe", "off"] = Field(
         default="sandbox",
         description="Payment processor: sandbox (no real payments, local only), stripe, or off.",
@@ -144,6 +165,11 @@ class Settings(BaseModel):
     sign_in_limit: ThrottleLimit = Field(
         default=DEFAULT_LIMIT,
         description="Limit of sign-in links per client address: ATTEMPTS/SECONDS.",
+    )
+    oauth_limit: ThrottleLimit = Field(
+        default=DEFAULT_LIMIT,
+        description="Limit of requests for access (OAuth), and of refused requests for tokens, per "
+        "client address: ATTEMPTS/SECONDS.",
     )
     trusted_proxies: Proxies = Field(
         default="",
@@ -241,6 +267,11 @@ class Settings(BaseModel):
         """The folder of recorded bars, None if the source is another one."""
         kind, _, folder = self.source.partition(":")
         return Path(folder) if kind == "files" else None
+
+    @property
+    def operator(self) -> Operator:
+        """The operator as the service names it to its users."""
+        return Operator(self.operator_name, self.operator_contact, self.terms_url, self.privacy_url)
 
     @property
     def is_stripe_live(self) -> bool:

@@ -1,5 +1,6 @@
 """Builds the ASGI app from open resources; it opens nothing itself."""
 
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -15,18 +16,21 @@ from access.call_log import CallLog
 from access.claims import Claims
 from access.email_address import normalize_email
 from access.member_keys import MemberKeys
+from access.oauth.parameters import can_serve_oauth
 from access.purchases import ClaimResult, Purchases
 from access.quota import QuotaGuard
 from access.sign_in import SignIn
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from access.webhooks import WebhookHandler
 from mcp_server.endpoint import PATHS, McpEndpoint
+from mcp_server.protected_endpoint import ProtectedMcpEndpoint
 from mcp_server.tools.registry import TOOLS
 from rest_shim.exception_handlers import build_exception_handlers
 from rest_shim.purchases import PurchaseHandlers
 from rest_shim.routes import ToolRoute, build_routes
 from rest_shim.webhooks import build_webhook_route
 from schemas.errors import ApiError
+from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse
 from schemas.vocabulary import DAILY_LIMIT
 from service.config.mail import choose_visible_outbox
@@ -34,6 +38,7 @@ from service.config.setting_types import split_commas
 from service.config.settings import Settings
 from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
+from service.http.oauth import build_oauth_server
 from service.http.pages import build_page_routes
 from service.http.resources import Resources
 from serving.context import Context
@@ -45,6 +50,12 @@ from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
+# Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
+# pages for people are not among them, because their forms contain tokens.
+API_PATHS = ("/api/v1", "/legal")
+TOKEN_PATHS = ("/mcp", "/oauth/register", "/oauth/token", "/oauth/revoke")
+PUBLIC_PATHS = ("/.well-known/",)
+FAST_ENDPOINTS = McpEndpoint | ProtectedMcpEndpoint | ToolRoute
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
 ParamsT = ParamSpec("ParamsT")
@@ -56,7 +67,8 @@ class AppConfig:
     """The plain values that an app needs; `base_url` is its address without a trailing slash.
 
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
-    folder of undelivered mail that the sign-in page names, None to name none.
+    folder of undelivered mail that the sign-in page names, None to name none. `owner_uid` is the
+    user whose own machine this is, None if others can reach the service.
     """
 
     base_url: str
@@ -64,10 +76,13 @@ class AppConfig:
     checkout_limit: Limit = DEFAULT_LIMIT
     access_request_limit: Limit = DEFAULT_LIMIT
     sign_in_limit: Limit = DEFAULT_LIMIT
+    oauth_limit: Limit = DEFAULT_LIMIT
     trusted_proxies: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     outbox: Path | None = None
+    owner_uid: int | None = None
+    operator: Operator = UNNAMED_OPERATOR
 
 
 def build_app(
@@ -80,10 +95,13 @@ def build_app(
         checkout_limit=settings.checkout_limit,
         access_request_limit=settings.access_request_limit,
         sign_in_limit=settings.sign_in_limit,
+        oauth_limit=settings.oauth_limit,
         trusted_proxies=split_commas(settings.trusted_proxies),
         allowed_hosts=split_commas(settings.allowed_hosts),
         allowed_origins=split_commas(settings.allowed_origins),
         outbox=choose_visible_outbox(settings),
+        owner_uid=os.getuid() if settings.is_local else None,
+        operator=settings.operator,
     )
     return create_app(
         config,
@@ -105,31 +123,50 @@ def create_app(
 ) -> Starlette:
     """Return the ASGI app of both transports and the pages over open resources.
 
-    ValueError names a trusted proxy that is neither an address nor a network.
+    ValueError names a trusted proxy that is neither an address nor a network, or a malformed
+    origin.
     """
     access, provider, clock = resources.access, resources.provider, resources.clock
     base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
     docs_url = f"{base_url}/api/v1"
     snapshots = SnapshotCache(resources.market)
-    context = Context(snapshots, base_url, docs_url, clock, provider.mode, daily_limit)
+    context = Context(
+        snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=config.operator
+    )
     quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
     sign_in = _build_sign_in(config, resources, claims, base_url)
+    purchases = _build_purchase_handlers(config, resources, claims, base_url, on_sale)
     endpoint = McpEndpoint(runner, TOOLS)
+    oauth = (
+        build_oauth_server(resources, runner, endpoint, config.oauth_limit)
+        if can_serve_oauth(base_url)
+        else None
+    )
     app = Starlette(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
-            *build_routes(
-                runner, _build_purchase_handlers(config, resources, claims, base_url, on_sale)
+            *(oauth.routes if oauth is not None else ()),
+            *build_routes(runner, purchases),
+            *build_page_routes(
+                runner,
+                provider,
+                member_keys,
+                sign_in,
+                config.outbox,
+                None if oauth is None else oauth.authorizations,
+                purchases.checkout,
+                config.owner_uid,
             ),
-            *build_page_routes(runner, provider, member_keys, sign_in, config.outbox),
             *build_health_routes(Readiness(snapshots, access, clock)),
             *_build_webhook_routes(resources, runner),
         ],
         exception_handlers=build_exception_handlers(runner),
     )
+    # The footer of every page names the operator.
+    app.state.operator = config.operator
     # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
     host_origin = HostOriginMiddleware(
@@ -138,6 +175,10 @@ def create_app(
         docs=docs_url,
         allowed_hosts=config.allowed_hosts,
         allowed_origins=config.allowed_origins,
+        api_paths=API_PATHS,
+        token_paths=TOKEN_PATHS,
+        public_paths=PUBLIC_PATHS,
+        operator=config.operator,
     )
     trusted_networks = parse_proxies(config.trusted_proxies)
     app.middleware_stack = ForwardedForMiddleware(
@@ -156,7 +197,7 @@ class FastPathRouter:
         self._routes: dict[tuple[str | None, str | None], Route] = {
             (method, route.path): route
             for route in routes
-            if isinstance(route, Route) and isinstance(route.endpoint, McpEndpoint | ToolRoute)
+            if isinstance(route, Route) and isinstance(route.endpoint, FAST_ENDPOINTS)
             for method in route.methods or ("POST",)
         }
 
@@ -192,6 +233,7 @@ def _build_sign_in(
         resources.clock,
         resources.sleep,
         base_url=base_url,
+        operator=config.operator,
     )
 
 

@@ -44,6 +44,7 @@ HEADINGS = [
     "Service level",
     "Privacy",
     "Licence of the software",
+    "Operator",
 ]
 
 

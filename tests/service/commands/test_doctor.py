@@ -181,6 +181,18 @@ def test_a_service_on_all_addresses_needs_its_public_address(well, source):
     assert len(checks["settings"]) == 1
 
 
+@pytest.mark.clause("4.15.11")
+def test_oauth_needs_https_or_this_machine(well, source):
+    for base_url, grades in (
+        (None, []),
+        ("https://signals.example", []),
+        ("http://signals.example:8000", ["warn"]),
+    ):
+        given = {} if base_url is None else {"base_url": base_url}
+        _, checks = examined(well, source=source, billing="off", **given)
+        assert [grade for grade, _ in checks.get("oauth", [])] == grades
+
+
 def test_a_public_sandbox_must_be_fixed_or_is_a_warning_if_allowed(well, source):
     status, checks = examined(well, source=source, host="0.0.0.0")
     assert (status, checks["billing"][0][0]) == (1, "fix")
@@ -211,6 +223,40 @@ async def test_stripe_prices_and_key_are_checked(well, source, changed, status, 
         found, checks = await asyncio.to_thread(examined, well, source=source, **given)
     assert (found, [grade for grade, _ in checks["billing"]]) == (status, grades)
     assert given["stripe_api_key"] not in str(checks)
+
+
+@pytest.mark.parametrize(
+    ("given", "finding"),
+    [
+        (
+            {"operator_name": "Acme", "terms_url": "https://acme.example/terms"},
+            (
+                "warn",
+                "buyers do not see whom they pay and on what terms: set "
+                "SIGNALS_OPERATOR_CONTACT, SIGNALS_PRIVACY_URL",
+            ),
+        ),
+        (
+            {
+                "operator_name": "Acme",
+                "operator_contact": "support@acme.example",
+                "terms_url": "https://acme.example/terms",
+                "privacy_url": "https://acme.example/privacy",
+            },
+            ("ok", "Acme, support@acme.example"),
+        ),
+    ],
+)
+async def test_a_seller_without_contact_or_policies_is_a_warning(well, source, given, finding):
+    async with run_stripe_double(ManualClock()) as stripe:
+        settings = selling(stripe, **given)
+        status, checks = await asyncio.to_thread(examined, well, source=source, **settings)
+    assert (status, checks["operator"]) == (0, [finding])
+
+
+def test_a_service_that_sells_nothing_needs_no_operator(well, source):
+    _, checks = examined(well, source=source)
+    assert "operator" not in checks
 
 
 async def test_an_unusable_customer_portal_is_a_warning(well, source):

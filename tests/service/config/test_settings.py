@@ -69,6 +69,21 @@ def test_the_variable_of_the_api_key_is_accepted():
         ("SIGNALS_BASE_URL", "https://example.com/a b"),
         ("SIGNALS_BASE_URL", "https://example.com:99999"),
         ("SIGNALS_BILLING", "cash"),
+        ("SIGNALS_OPERATOR_NAME", "Example\nLtd"),
+        ("SIGNALS_OPERATOR_NAME", "Example \u202edtL"),
+        ("SIGNALS_OPERATOR_NAME", "x" * 121),
+        ("SIGNALS_OPERATOR_CONTACT", "support"),
+        ("SIGNALS_OPERATOR_CONTACT", "mailto:support@signals.example"),
+        ("SIGNALS_OPERATOR_CONTACT", "http://signals.example/support"),
+        ("SIGNALS_OPERATOR_CONTACT", "a@example.com, b@example.com"),
+        ("SIGNALS_TERMS_URL", "terms.html"),
+        ("SIGNALS_TERMS_URL", "http://signals.example/terms"),
+        ("SIGNALS_TERMS_URL", "javascript:alert(1)"),
+        ("SIGNALS_TERMS_URL", "https://"),
+        ("SIGNALS_TERMS_URL", "https://signals.example:99999/terms"),
+        ("SIGNALS_PRIVACY_URL", "https://signals.example/a b"),
+        ("SIGNALS_PRIVACY_URL", "https://signals.example/<b>"),
+        ("SIGNALS_PRIVACY_URL", "support@signals.example"),
         ("SIGNALS_MAIL_FROM", "nobody"),
         ("SIGNALS_MAIL_FROM", "me <me@example.com>"),
         ("SIGNALS_MAIL_FROM", "a@example.com\nBcc: b@example.com"),
@@ -86,6 +101,35 @@ def test_a_wrong_value_fails_in_one_line_that_names_the_variable(variable, value
         Settings.read({variable: value})
     assert str(caught.value).startswith(f"{variable}={value!r}: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("contact", "email", "link"),
+    [
+        ("support@EXAMPLE.com", "support@example.com", "mailto:support@example.com"),
+        ("a&b?c@example.com", "a&b?c@example.com", "mailto:a%26b%3Fc@example.com"),
+        (
+            "https://signals.example/support?lang=en#top",
+            None,
+            "https://signals.example/support?lang=en#top",
+        ),
+    ],
+)
+def test_the_operator_is_read_from_the_settings(contact, email, link):
+    operator = Settings.read(
+        {
+            "SIGNALS_OPERATOR_NAME": "  Müller & Söhne ",
+            "SIGNALS_OPERATOR_CONTACT": contact,
+            "SIGNALS_TERMS_URL": "https://signals.example/terms",
+            "SIGNALS_PRIVACY_URL": "",
+        }
+    ).operator
+    assert (operator.name, operator.terms_url, operator.privacy_url) == (
+        "Müller & Söhne",
+        "https://signals.example/terms",
+        None,
+    )
+    assert (operator.contact_email, operator.contact_url) == (email, link)
 
 
 @pytest.mark.parametrize("address", ["http://me:hidden@example.com", "http://hidden@127.0.0.1"])

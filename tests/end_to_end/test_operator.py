@@ -1,0 +1,232 @@
+"""A service names its operator wherever a user needs them, and says what works without a name."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from access.billing.disabled import NoBilling
+from schemas.errors import unavailable_error
+from schemas.operator import Operator
+from tests.support.openapi_document import OpenApiDocument
+from tests.support.running_service import RunningService, break_usage_counting, run_service
+from tests.support.web_member import buy_plan, request_link
+from tests.support.web_page import check_page
+from tools.example_market import make_coverage
+
+ACME = Operator(
+    "Acme *Signals* & Sons",
+    "support@acme.example",
+    "https://acme.example/terms?lang=en",
+    "https://acme.example/privacy",
+)
+CONTACT_PAGE = "https://acme.example/support"
+INTRODUCTION = "Contact the operator: Acme *Signals* & Sons (support@acme.example)."
+CLAIM = {"claim_token": "ct_" + "A" * 43}
+CACHE = "public, max-age=60"
+PAGES = ("/", "/assets/BTC", "/docs", "/docs/faq", "/docs/legal", "/sign-in", "/docs/missing")
+
+
+@pytest.fixture
+async def named(tmp_path: Path) -> AsyncIterator[RunningService]:
+    """A service that sells keys, of an operator who has published everything."""
+    async with run_service(tmp_path, make_coverage(), operator=ACME) as served:
+        yield served
+
+
+@pytest.fixture
+async def unbilled(tmp_path: Path) -> AsyncIterator[RunningService]:
+    """The same with billing off."""
+    provider = NoBilling()
+    async with run_service(tmp_path, make_coverage(), provider=provider, operator=ACME) as served:
+        yield served
+
+
+@pytest.mark.clause("4.1.10")
+async def test_the_manifest_names_the_operator_and_the_policies(named: RunningService) -> None:
+    response = await named.client.get("/api/v1")
+    manifest = response.json()
+    assert manifest["operator"] == {"name": ACME.name, "contact": ACME.contact}
+    assert manifest["legal"]["terms"] == ACME.terms_url
+    assert manifest["legal"]["privacy"] == ACME.privacy_url
+    document = OpenApiDocument((await named.client.get("/api/v1/openapi.json")).json())
+    document.check_response("GET", "/api/v1", response)
+
+
+@pytest.mark.clause("4.1.10")
+@pytest.mark.parametrize(
+    ("operator", "shown"),
+    [
+        (Operator(), None),
+        (Operator(terms_url="https://acme.example/terms"), None),
+        (Operator(name="Acme"), {"name": "Acme"}),
+        (Operator(contact=CONTACT_PAGE), {"contact": CONTACT_PAGE}),
+    ],
+)
+async def test_what_is_not_published_is_absent_and_never_null(
+    tmp_path: Path, operator: Operator, shown: dict[str, str] | None
+) -> None:
+    async with run_service(tmp_path, make_coverage(), operator=operator) as served:
+        manifest = (await served.client.get("/api/v1")).json()
+        assert manifest.get("operator") == shown
+        assert ("operator" in manifest) == (shown is not None)
+        own_page = f"{served.base_url}/legal"
+        assert manifest["legal"]["terms"] == (operator.terms_url or own_page)
+        assert manifest["legal"]["privacy"] == own_page
+
+
+@pytest.mark.clause("1.48")
+async def test_the_openapi_definition_names_the_operator(tmp_path: Path) -> None:
+    expected = {
+        ACME: {"name": ACME.name, "email": ACME.contact},
+        replace(ACME, contact=CONTACT_PAGE): {"name": ACME.name, "url": CONTACT_PAGE},
+        Operator(terms_url=ACME.terms_url): None,
+    }
+    for number, (operator, contact) in enumerate(expected.items()):
+        (folder := tmp_path / str(number)).mkdir()
+        async with run_service(folder, make_coverage(), operator=operator) as served:
+            info = (await served.client.get("/api/v1/openapi.json")).json()["info"]
+            assert info.get("contact") == contact
+            assert info["termsOfService"] == ACME.terms_url
+
+
+@pytest.mark.clause("1.48")
+async def test_the_legal_page_names_the_operator_in_markdown_and_html(
+    named: RunningService,
+) -> None:
+    section = (await named.client.get("/legal")).text.split("## Operator\n\n")[1]
+    assert section.splitlines()[:4] == [
+        r"- Name: Acme \*Signals\* \& Sons",
+        "- Contact: <support@acme.example>",
+        "- Terms: <https://acme.example/terms?lang=en>",
+        "- Privacy policy: <https://acme.example/privacy>",
+    ]
+    assert "POST /api/v1/access-request" in section
+    page = check_page(await named.get_page("/docs/legal"), 200, "Terms, privacy and licence", CACHE)
+    assert "Name: Acme *Signals* & Sons" in page.text
+    links = [link["href"] for link in page.find_all("a")]
+    assert links.count("mailto:support@acme.example") == 2
+    assert links.count(ACME.privacy_url) == 2
+
+
+@pytest.mark.clause("1.48")
+@pytest.mark.parametrize("path", PAGES)
+async def test_every_page_ends_with_the_operator(named: RunningService, path: str) -> None:
+    footer = read_footer((await named.get_page(path)).text)
+    assert "Run by Acme *Signals* &amp; Sons" in footer
+    for link in ("mailto:support@acme.example", ACME.terms_url, ACME.privacy_url):
+        assert f'href="{link}"' in footer
+
+
+@pytest.mark.clause("1.48")
+async def test_a_page_links_to_our_own_terms_if_the_operator_has_none(tmp_path: Path) -> None:
+    operator = Operator(contact=CONTACT_PAGE)
+    async with run_service(tmp_path, make_coverage(), operator=operator) as served:
+        footer = read_footer((await served.get_page("/docs/faq")).text)
+        assert "Run by" not in footer
+        links = re.findall(r'href="([^"]+)"', footer)
+        assert links == [CONTACT_PAGE, "../docs/legal#terms-of-use", "../docs/legal#privacy"]
+        article = check_page(
+            await served.get_page("/docs/legal"), 200, "Terms, privacy and licence", CACHE
+        )
+        assert {"terms-of-use", "privacy"} <= set(article.ids)
+
+
+@pytest.mark.clause("1.48")
+async def test_a_page_without_an_operator_has_no_footer(served: RunningService) -> None:
+    for path in PAGES:
+        assert "<footer" not in (await served.get_page(path)).text
+
+
+@pytest.mark.clause("1.48")
+async def test_the_sign_in_mail_ends_with_the_operator(named: RunningService) -> None:
+    await buy_plan(named)
+    await request_link(named)
+    mail = await named.mailbox.wait_for_mail()
+    assert mail.get_content().rstrip().endswith(f"ignore this e-mail.\n\n{INTRODUCTION}")
+
+
+@pytest.mark.clause("7.36")
+async def test_a_failure_of_the_store_names_the_operator(named: RunningService) -> None:
+    with break_usage_counting(named.access):
+        response = await named.get_api("/usage")
+        result = await named.call("signals_get_usage")
+    assert response.status_code == 503
+    assert response.json()["message"].endswith(f"Retry after 60 seconds. {INTRODUCTION}")
+    assert json.loads(result["content"][0]["text"]) == response.json()
+
+
+@pytest.mark.clause("7.36")
+async def test_a_refused_host_or_origin_names_who_can_allow_it(named: RunningService) -> None:
+    for headers, status in (({"host": "x.example"}, 421), ({"origin": "https://x.example"}, 403)):
+        response = await named.client.get("/api/v1", headers=headers)
+        assert response.status_code == status
+        assert response.json()["message"].endswith(f". {INTRODUCTION}")
+
+
+@pytest.mark.clause("7.36", "5.30")
+async def test_with_billing_off_every_refusal_names_the_operator(unbilled: RunningService) -> None:
+    response = await unbilled.client.get("/api/v1/state")
+    result = await unbilled.call("signals_get_state", headers={})
+    assert json.loads(result["content"][0]["text"]) == response.json()
+    checkout = {"contact_email": "a@example.org"}
+    refusals = [
+        response,
+        await unbilled.client.post("/api/v1/access/checkout", json=checkout),
+        await unbilled.client.post("/api/v1/access/claim", json=CLAIM),
+    ]
+    assert [refusal.status_code for refusal in refusals] == [401, 503, 404]
+    for refusal in refusals:
+        assert "POST /api/v1/access-request" in refusal.json()["message"]
+        assert refusal.json()["message"].endswith(f". {INTRODUCTION}")
+    note = (await unbilled.client.get("/api/v1")).json()["auth"]["note"]
+    assert note.endswith(INTRODUCTION)
+
+
+@pytest.mark.clause("7.36")
+async def test_with_billing_off_pages_name_whom_to_ask(unbilled: RunningService) -> None:
+    shown = "Contact the operator: Acme *Signals* &amp; Sons (support@acme.example)."
+    for path in ("/sign-in", "/docs/faq"):
+        assert shown in (await unbilled.get_page(path)).text
+
+
+@pytest.mark.clause("7.36")
+@pytest.mark.parametrize(
+    ("operator", "shown"),
+    [
+        (Operator(), "It failed."),
+        (Operator(name="Acme"), "It failed. The operator is Acme."),
+        (Operator(contact="a@b.example"), "It failed. Contact the operator (a@b.example)."),
+    ],
+)
+def test_an_error_says_as_much_as_is_published(operator: Operator, shown: str) -> None:
+    assert unavailable_error("It failed.", 5, names_operator=True).describe(operator) == shown
+
+
+@pytest.mark.clause("7.36")
+async def test_an_error_page_names_the_operator(named: RunningService) -> None:
+    await named.access.close()
+    page = check_page(
+        await named.client.post("/sign-in", data={"contact_email": "a@example.com"}),
+        503,
+        "Temporarily unavailable",
+    )
+    assert INTRODUCTION in page.text
+
+
+@pytest.mark.clause("7.36")
+async def test_an_error_that_the_caller_can_correct_names_no_operator(
+    named: RunningService,
+) -> None:
+    response = await named.get_api("/state?ticker=NOPE")
+    assert response.status_code == 400
+    assert "operator" not in response.json()["message"]
+
+
+def read_footer(html: str) -> str:
+    match = re.search(r"<footer>.*</footer>", html, re.DOTALL)
+    assert match is not None
+    return match[0]
