@@ -124,7 +124,12 @@ async def test_a_list_of_too_many_tickers_is_refused(
 
 @pytest.mark.parametrize(
     "text",
-    ["x" * 58, "international business", "american incorporated holdings corp", "etaoinsrhldcu" * 4],
+    [
+        "x" * 58,
+        "international business",
+        "american incorporated holdings corp",
+        "etaoinsrhldcu" * 4,
+    ],
 )
 def test_the_work_of_suggestions_is_bounded(text: str) -> None:
     assets = {asset.ticker: asset for asset in make_full_coverage().assets}
@@ -152,7 +157,9 @@ def count_compared_chars() -> Iterator[list[int]]:
         sys.setprofile(None)
 
 
-@pytest.mark.parametrize("typo", ["Artificial Superinteligence Alliance", "Nvidai", "Goldd", "SOLL"])
+@pytest.mark.parametrize(
+    "typo", ["Artificial Superinteligence Alliance", "Nvidai", "Goldd", "SOLL"]
+)
 def test_a_bounded_search_finds_the_nearest_name(typo: str) -> None:
     assets = {asset.ticker: asset for asset in make_full_coverage().assets}
     nearest = {"A": "FET", "N": "NVDA", "G": "XAU", "S": "SOL"}[typo[0]]
