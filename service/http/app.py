@@ -21,6 +21,7 @@ from access.sign_in import SignIn
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from access.webhooks import WebhookHandler
 from mcp_server.endpoint import PATHS, McpEndpoint
+from mcp_server.protected_endpoint import ProtectedMcpEndpoint
 from mcp_server.tools.registry import TOOLS
 from rest_shim.exception_handlers import build_exception_handlers
 from rest_shim.purchases import PurchaseHandlers
@@ -35,6 +36,7 @@ from service.config.setting_types import split_commas
 from service.config.settings import Settings
 from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
+from service.http.oauth import build_oauth_server, can_serve_oauth
 from service.http.pages import build_page_routes
 from service.http.resources import Resources
 from serving.context import Context
@@ -46,6 +48,12 @@ from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
+# Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
+# pages for people are not among them, because their forms contain tokens.
+API_PATHS = ("/api/v1", "/legal")
+TOKEN_PATHS = ("/mcp", "/oauth/register", "/oauth/token", "/oauth/revoke")
+PUBLIC_PATHS = ("/.well-known/",)
+FAST_ENDPOINTS = McpEndpoint | ProtectedMcpEndpoint | ToolRoute
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
 ParamsT = ParamSpec("ParamsT")
@@ -65,6 +73,7 @@ class AppConfig:
     checkout_limit: Limit = DEFAULT_LIMIT
     access_request_limit: Limit = DEFAULT_LIMIT
     sign_in_limit: Limit = DEFAULT_LIMIT
+    oauth_limit: Limit = DEFAULT_LIMIT
     trusted_proxies: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
@@ -82,6 +91,7 @@ def build_app(
         checkout_limit=settings.checkout_limit,
         access_request_limit=settings.access_request_limit,
         sign_in_limit=settings.sign_in_limit,
+        oauth_limit=settings.oauth_limit,
         trusted_proxies=split_commas(settings.trusted_proxies),
         allowed_hosts=split_commas(settings.allowed_hosts),
         allowed_origins=split_commas(settings.allowed_origins),
@@ -108,7 +118,8 @@ def create_app(
 ) -> Starlette:
     """Return the ASGI app of both transports and the pages over open resources.
 
-    ValueError names a trusted proxy that is neither an address nor a network.
+    ValueError names a trusted proxy that is neither an address nor a network, or a malformed
+    origin.
     """
     access, provider, clock = resources.access, resources.provider, resources.clock
     base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
@@ -123,9 +134,15 @@ def create_app(
     member_keys = MemberKeys(access, provider, claims, clock)
     sign_in = _build_sign_in(config, resources, claims, base_url)
     endpoint = McpEndpoint(runner, TOOLS)
+    oauth = (
+        build_oauth_server(resources, runner, endpoint, config.oauth_limit)
+        if can_serve_oauth(base_url)
+        else None
+    )
     app = Starlette(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
+            *(oauth.routes if oauth is not None else ()),
             *build_routes(
                 runner, _build_purchase_handlers(config, resources, claims, base_url, on_sale)
             ),
@@ -146,6 +163,9 @@ def create_app(
         allowed_hosts=config.allowed_hosts,
         allowed_origins=config.allowed_origins,
         operator=config.operator,
+        api_paths=API_PATHS,
+        token_paths=TOKEN_PATHS,
+        public_paths=PUBLIC_PATHS,
     )
     trusted_networks = parse_proxies(config.trusted_proxies)
     app.middleware_stack = ForwardedForMiddleware(
@@ -164,7 +184,7 @@ class FastPathRouter:
         self._routes: dict[tuple[str | None, str | None], Route] = {
             (method, route.path): route
             for route in routes
-            if isinstance(route, Route) and isinstance(route.endpoint, McpEndpoint | ToolRoute)
+            if isinstance(route, Route) and isinstance(route.endpoint, FAST_ENDPOINTS)
             for method in route.methods or ("POST",)
         }
 

@@ -245,6 +245,7 @@ async def run_service(
     fair_share: FairShare | None = None,
     on_call: OnCall | None = None,
     operator: Operator = UNNAMED_OPERATOR,
+    allowed_origins: tuple[str, ...] = (),
 ) -> AsyncIterator[RunningService]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock, mailbox = clock or ManualClock(), Mailbox()
@@ -264,6 +265,8 @@ async def run_service(
                     access_request_limit=attempt_limit,
                     sign_in_limit=attempt_limit,
                     operator=operator,
+                    oauth_limit=attempt_limit,
+                    allowed_origins=allowed_origins,
                 ),
                 Resources(
                     market,
