@@ -74,16 +74,23 @@ class Claims:
         api_key = generate_key()
         return api_key if await self._redeem(claim, payment, api_key, None) else None
 
+    async def create_membership(self, claim: ClaimRow, payment: SettledPayment) -> bool:
+        """Create the membership of a paid claim without a key; return whether it was created.
+
+        False if the claim was already redeemed, or if the payment has just been reversed.
+        """
+        return await self._redeem(claim, payment, None, None)
+
     async def redeem(self, claim: ClaimRow, payment: SettledPayment, claim_token: str) -> None:
         """Create the one key of a paid claim, unless it was already redeemed; see `derive_key`."""
         key_salt = secrets.token_bytes(32)
         await self._redeem(claim, payment, derive_key(claim_token, key_salt), key_salt)
 
     async def _redeem(
-        self, claim: ClaimRow, payment: SettledPayment, api_key: str, key_salt: bytes | None
+        self, claim: ClaimRow, payment: SettledPayment, api_key: str | None, key_salt: bytes | None
     ) -> bool:
         # A client that disconnects after the commit must not cancel the check that follows it.
-        redemption = asyncio.create_task(self._store_key(claim, payment, api_key, key_salt))
+        redemption = asyncio.create_task(self._store_redemption(claim, payment, api_key, key_salt))
         self._redemptions.add(redemption)
         redemption.add_done_callback(self._on_redeemed)
         return await asyncio.shield(redemption)
@@ -94,10 +101,10 @@ class Claims:
             # Retrieve it: if the caller was cancelled, asyncio would log it as never retrieved.
             redemption.exception()
 
-    async def _store_key(
-        self, claim: ClaimRow, payment: SettledPayment, api_key: str, key_salt: bytes | None
+    async def _store_redemption(
+        self, claim: ClaimRow, payment: SettledPayment, api_key: str | None, key_salt: bytes | None
     ) -> bool:
-        """Store membership and key; return whether this created a key that works."""
+        """Store membership and key, if there is one; return whether both are new and work."""
         now = self._clock()
         member = MembershipRow(
             provider=claim.provider,
@@ -108,7 +115,8 @@ class Claims:
             billing=claim.billing,
             created_at=now,
         )
-        if not await self._store.redeem_claim(claim, member, hash_key(api_key), now, key_salt):
+        key_hash = None if api_key is None else hash_key(api_key)
+        if not await self._store.redeem_claim(claim, member, key_hash, now, key_salt):
             return False
         # A webhook that arrived between the check of the payment and the commit found no membership
         # to end, so the status is checked again.
@@ -156,7 +164,7 @@ def explain_lost_key(redemption: Redemption, now: int) -> str | None:
     # Whoever has the token gets the key, as before the claim; so this ends early, and at the latest
     # when the buyer is sure to have the key.
     if redemption.key_hash is None:
-        return "its payment had already given a key"
+        return "its payment had already given a key or a connection"
     if redemption.revoked_at is not None:
         return "its key was revoked"
     if redemption.is_used:

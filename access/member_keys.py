@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from access.billing.provider import Provider
+from access.billing.provider import Provider, SettledPayment
 from access.claims import Claims
 from access.keys import MAX_LABEL_CHARS, generate_key, hash_key, is_valid_label
 from schemas.clock import Clock
@@ -138,10 +138,15 @@ class MemberKeys:
         """Replace a live key, which works for another `overlap_hours`, and return the new one.
 
         Raise ApiError 404 if there is no such live key, 409 if it was rotated before, or if the
-        membership has ended or was rotated too often.
+        membership has ended or was rotated too often, or if the key belongs to a connection.
         """
         held = await self.get_live_key(email, membership_id, key_id)
         self._require_live(await self._get_membership(email, membership_id))
+        if held.key.client_id is not None:
+            raise _conflict_error(
+                "This key belongs to a connected program, which renews its own tokens. To end its "
+                "access, revoke the key"
+            )
         if held.key.replaced_by is not None:
             raise _conflict_error("This key was rotated before: rotate the key that replaced it")
         api_key, now = generate_key(), self._clock()
@@ -204,15 +209,24 @@ class MemberKeys:
         # For buyers whose agent lost the claim token. Redeeming is the same statement as with the
         # token, so only the first of the two gets the key. This one is random and cannot be shown
         # again, because no token was given to derive it from; the member can create another.
+        claim, payment = await self._get_unredeemed(email, claim_id)
+        api_key = await self._claims.create_key(claim, payment)
+        if api_key is None:
+            raise _spent_payment_error()
+        return api_key
+
+    async def activate(self, email: str, claim_id: str) -> None:
+        """Create the membership of a paid checkout without a key, for a connection.
+
+        Raise as `claim`.
+        """
+        if not await self._claims.create_membership(*await self._get_unredeemed(email, claim_id)):
+            raise _spent_payment_error()
+
+    async def _get_unredeemed(self, email: str, claim_id: str) -> tuple[ClaimRow, SettledPayment]:
         for claim, payment in await self._claims.list_unredeemed(email):
             if claim.id == claim_id:
-                api_key = await self._claims.create_key(claim, payment)
-                if api_key is None:
-                    raise _conflict_error(
-                        "Another client has just created the key of this payment, or the payment "
-                        "was reversed. Reload the page to see which"
-                    )
-                return api_key
+                return claim, payment
         raise _not_found_error("payment without a key")
 
     async def _get_membership(self, email: str, membership_id: int) -> StoredMembership:
@@ -263,6 +277,13 @@ def _not_found_error(name: str) -> ApiError:
         "invalid_parameter",
         f"You have no such {name}. Reload the page to see the current list.",
         404,
+    )
+
+
+def _spent_payment_error() -> ApiError:
+    return _conflict_error(
+        "Another client has just used this payment, or the payment was reversed. Reload the page "
+        "to see which"
     )
 
 

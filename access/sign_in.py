@@ -107,8 +107,11 @@ class SignIn:
         """End every session of the member who owns this one; idempotent."""
         await self._store.end_sessions(hash_token(session_token))
 
-    async def mail_link(self, email: str) -> None:
-        """Mail a link if the address is a member's; log failures instead of raising them."""
+    async def mail_link(self, email: str, pending_id: str | None = None) -> None:
+        """Mail a link if the address is a member's; log failures instead of raising them.
+
+        The link leads on to the authorization request `pending_id`, if one is given.
+        """
         # Runs after the response, whose status, body, headers and time would otherwise reveal who
         # is a member. The work up to the pause is the same for everyone: the same statements, the
         # same requests to the processor, one link stored and one mail built. Requests that wait for
@@ -117,7 +120,7 @@ class SignIn:
             # First, because the lookup may send requests to the processor.
             await self._mail_throttle.take_mailbox_attempt(normalize_email(email))
             reported = await self._find_reported_email(email)
-            mail = await self._create_link_mail(email, reported)
+            mail = await self._create_link_mail(email, reported, pending_id)
             pause_s = secrets.SystemRandom().uniform(MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S)
             await self._sleep(pause_s)
             if reported is not None:
@@ -148,7 +151,9 @@ class SignIn:
             return None
         return unredeemed[0][1].contact_email if unredeemed else None
 
-    async def _create_link_mail(self, email: str, reported: str | None) -> EmailMessage:
+    async def _create_link_mail(
+        self, email: str, reported: str | None, pending_id: str | None
+    ) -> EmailMessage:
         """Store a new link and return its mail; without a member, a link that cannot be used."""
         token, now = f"sl_{secrets.token_urlsafe(32)}", self._clock()
         link = (
@@ -158,9 +163,14 @@ class SignIn:
             else SignInRow(hash_token(token), reported, now + LINK_MS)
         )
         await self._store.create_sign_in_link(link)
+        # The mail says that a program is to be connected, but not its name: anyone can request this
+        # mail for a program of any name, and would write to members in our own name.
+        purpose, query = (
+            ("", "") if pending_id is None else (" to connect a program", f"?request={pending_id}")
+        )
         text = (
-            "You asked to sign in to Signals. Open this link to continue:\n\n"
-            f"{self._link_base}{token}\n\n"
+            f"You asked to sign in to Signals{purpose}. Open this link to continue:\n\n"
+            f"{self._link_base}{token}{query}\n\n"
             f"The link works once and expires after {LINK_MINUTES} minutes.\n"
             "If you didn't ask to sign in, ignore this e-mail."
         )

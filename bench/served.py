@@ -86,7 +86,7 @@ def build_environment(store: Store) -> dict[str, str]:
         "SIGNALS_DAILY_LIMIT": "1000000000",
         **{
             f"SIGNALS_{kind}_LIMIT": "1000000/600"
-            for kind in ("CHECKOUT", "ACCESS_REQUEST", "SIGN_IN")
+            for kind in ("CHECKOUT", "ACCESS_REQUEST", "SIGN_IN", "OAUTH")
         },
     }
 

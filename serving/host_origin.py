@@ -67,10 +67,10 @@ class HostOriginMiddleware:
         allowed_hosts: Iterable[str] = (),
         allowed_origins: Iterable[str] = (),
         allows_own_address: bool = False,
-        operator: Operator = UNNAMED_OPERATOR,
         api_paths: tuple[str, ...] = (),
         token_paths: tuple[str, ...] = (),
         public_paths: tuple[str, ...] = (),
+        operator: Operator = UNNAMED_OPERATOR,
     ) -> None:
         """Allow local names, the host of `base_url` and the given ones; errors name the operator.
 

@@ -4,7 +4,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from web.pages import render_page
+from serving.tool_runner import ToolRunner
+from web.pages import build_page_route, render_page
+from web.pending_requests import PendingRequests, build_consent_path
 
 PAGES = {
     "/checkout/paid": (
@@ -18,13 +20,22 @@ PAGES = {
         "your agent can start a new one with POST /api/v1/access/checkout.",
     ),
 }
+CONNECTING_TEXTS = {
+    "/checkout/paid": "Sign in with the e-mail address you paid with, then connect the program.",
+    "/checkout/cancelled": "You left the checkout before paying.",
+}
 
 
-def build_return_page_routes() -> list[Route]:
-    """Return the routes of both pages."""
-    return [Route(path, _render_return_page, methods=["GET"]) for path in PAGES]
+def build_return_page_routes(pending_requests: PendingRequests, runner: ToolRunner) -> list[Route]:
+    """Return the routes of both pages; they lead on to a connection that the browser has begun."""
 
+    async def respond(request: Request) -> Response:
+        pending = await pending_requests.find_of_browser(request)
+        title, text = PAGES[request.url.path]
+        if pending is None:
+            return render_page(request, "message.html", title=title, text=text)
+        text = CONNECTING_TEXTS[request.url.path]
+        path = build_consent_path(pending)
+        return render_page(request, "message.html", title=title, text=text, continue_path=path)
 
-async def _render_return_page(request: Request) -> Response:
-    title, text = PAGES[request.url.path]
-    return render_page(request, "message.html", title=title, text=text)
+    return [build_page_route(path, runner, respond) for path in PAGES]

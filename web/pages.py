@@ -38,6 +38,8 @@ DEFAULT_VALUES = {
     "is_wide": False,
     "is_public": False,
     "viewer": None,
+    "pending": None,
+    "continue_path": None,
     "operator": UNNAMED_OPERATOR,
 }
 ERROR_TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
@@ -47,7 +49,8 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
     """Return a rendered page that no cache may store.
 
     Every template requires `title`. Optional: `badge` (a label next to the logo), `here` (the
-    page's path in the navigation), `is_wide`, `is_public` (search engines may list it), `viewer`.
+    page's path in the navigation), `is_wide`, `is_public` (search engines may list it), `viewer`,
+    `pending` (the authorization request that the page is part of), `continue_path` (its page).
     """
     return make_page_response(
         render_template(

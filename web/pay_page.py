@@ -14,6 +14,7 @@ from serving.tool_runner import ToolRunner
 from store.access_rows import SandboxSession
 from web.forms import read_form
 from web.pages import render_page
+from web.pending_requests import PendingRequests, build_consent_path
 
 PAY_PATH = "/sandbox/checkout/{session_id}"
 SANDBOX_BADGE = "Sandbox"
@@ -34,21 +35,39 @@ STATUS_TEXTS: dict[SessionStatus, tuple[str, str]] = {
     "cancelled": ("Checkout cancelled", f"Nothing was paid. {START_OVER}"),
     "expired": ("Checkout expired", f"Nothing was paid. {START_OVER}"),
 }
+# For a person who buys in order to connect a program.
+CONNECTING_TEXTS: dict[SessionStatus, tuple[str, str]] = {
+    "open": (
+        "Pay for the premium plan",
+        "This is a sandbox: no money moves, and you need no card.",
+    ),
+    "paid": (
+        "Paid in the sandbox",
+        "No money moved. Sign in with this e-mail address, then connect the program.",
+    ),
+    "cancelled": ("Checkout cancelled", "Nothing was paid."),
+    "expired": ("Checkout expired", "Nothing was paid."),
+}
 
 
-def build_pay_page_routes(billing: SandboxBilling, runner: ToolRunner) -> list[Route]:
+def build_pay_page_routes(
+    billing: SandboxBilling, pending_requests: PendingRequests, runner: ToolRunner
+) -> list[Route]:
     """Return the route of the page that every checkout_url of the sandbox points to."""
 
     async def respond(request: Request) -> Response:
         session = await billing.find_session(request.path_params["session_id"])
         if session is None:
             raise ApiError("invalid_parameter", f"There is no such checkout. {START_OVER}", 404)
+        pending = await pending_requests.find_of_browser(request)
+        continue_path = None if pending is None else build_consent_path(pending)
         if request.method != "POST":
-            return _render_checkout(request, session, billing.get_status(session))
+            return _render_checkout(request, session, billing.get_status(session), continue_path)
         requested = _parse_action(await read_form(request))
         status = await billing.settle(session, requested)
         # Not a redirect: scripts pay with one POST and read the new state from its response.
-        return _render_checkout(request, session, status, 200 if status == requested else 409)
+        http_status = 200 if status == requested else 409
+        return _render_checkout(request, session, status, continue_path, http_status)
 
     return [Route(PAY_PATH, guard_route(PAY_PATH, runner, respond), methods=["GET", "POST"])]
 
@@ -64,10 +83,17 @@ def _parse_action(form: dict[str, str]) -> Literal["paid", "cancelled"]:
 
 
 def _render_checkout(
-    request: Request, session: SandboxSession, status: SessionStatus, http_status: int = 200
+    request: Request,
+    session: SandboxSession,
+    status: SessionStatus,
+    continue_path: str | None,
+    http_status: int = 200,
 ) -> Response:
-    """Return the page of a checkout; status 409 adds that it can no longer be changed."""
-    title, text = STATUS_TEXTS[status]
+    """Return the page of a checkout; status 409 adds that it can no longer be changed.
+
+    `continue_path` leads on to the connection that the browser has begun.
+    """
+    title, text = STATUS_TEXTS[status] if continue_path is None else CONNECTING_TEXTS[status]
     return render_page(
         request,
         "checkout.html",
@@ -76,6 +102,7 @@ def _render_checkout(
         badge=SANDBOX_BADGE,
         text=text if http_status == 200 else f"This checkout can no longer be changed. {text}",
         state=status,
+        continue_path=None if status == "open" else continue_path,
         plan=f"Premium, billed {session.billing}",
         amount=f"USD {session.amount_usd:,}",
         period=PERIODS[session.billing],

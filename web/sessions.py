@@ -75,7 +75,7 @@ class Sessions:
             if request.method != "POST":
                 return redirect_to(request, HOME_PATH)
             form = await read_form(request)
-            _check_token(form, viewer)
+            check_form_token(form, viewer)
             return await respond(request, viewer, form)
 
         return self.require_viewer(check_and_respond)
@@ -104,7 +104,8 @@ class Sessions:
         return request.cookies.get(self._cookie_name, "")
 
 
-def _check_token(form: dict[str, str], viewer: Viewer) -> None:
+def check_form_token(form: dict[str, str], viewer: Viewer) -> None:
+    """Raise ApiError 403 if the form token is not this viewer's."""
     if not compare_digest(form.get("form_token", "").encode(), viewer.form_token.encode()):
         raise ApiError(
             "invalid_parameter",

@@ -1,6 +1,8 @@
 """Finds the key that an access token stands for."""
 
-from access.keys import hash_key, invalid_key_error
+from hashlib import sha256
+
+from access.keys import invalid_key_error
 from access.oauth.parameters import RESOURCE_PATH
 from schemas.clock import Clock
 from store.oauth_rows import AccessTokenRow
@@ -24,9 +26,14 @@ class AccessTokens:
         self._resource = f"{issuer}{RESOURCE_PATH}"
         self._rows: dict[bytes, AccessTokenRow] = {}
 
-    async def find_key_hash(self, token: str) -> bytes:
+    def peek(self, token: bytes) -> bytes | None:
+        """Return the hash of a token's key if it is cached and has not expired."""
+        row = self._rows.get(sha256(token).digest())
+        return None if row is None or row.expires_at <= self._clock() else row.key_hash
+
+    async def find_key_hash(self, token: bytes) -> bytes:
         """Return the hash of a token's key; ApiError 401 if the token is unknown or expired."""
-        token_hash = hash_key(token)
+        token_hash = sha256(token).digest()
         row = self._rows.get(token_hash) or await self._load(token_hash)
         if row is None:
             raise invalid_key_error("The access token is unknown: connect again.")

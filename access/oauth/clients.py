@@ -4,6 +4,7 @@ A client is known by a metadata document at its client id, or because it registe
 7591). All are public clients, without a secret: PKCE protects their codes.
 """
 
+import re
 import secrets
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ GRANT_TYPES = ("authorization_code", "refresh_token")
 # A registration that asks for a shared secret gets `none` instead, which RFC 7591 (section 3.2.1)
 # allows. The program then works as a public client.
 _REPLACED_METHODS = frozenset({"client_secret_basic", "client_secret_post", "none"})
+_CLIENT_ID_PATTERN = re.compile(r"oc_[A-Za-z0-9_-]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,12 @@ class ClientRegistry:
         if client_id.startswith("https://"):
             metadata = await self._documents.get(client_id)
             return OAuthClient(client_id, metadata.name, metadata.redirect_uris)
-        row = await self._store.oauth.find_client(client_id)
-        return row and OAuthClient(row.client_id, row.name, row.redirect_uris, row.created_at)
+        # PostgreSQL fails on some texts, such as NUL, that are no id of ours.
+        is_ours = _CLIENT_ID_PATTERN.fullmatch(client_id)
+        row = await self._store.oauth.find_client(client_id) if is_ours else None
+        if row is None:
+            return None
+        return OAuthClient(row.client_id, row.name, row.redirect_uris, row.created_at)
 
     async def register(self, metadata: object, address: str) -> OAuthClient:
         """Register a client from a decoded JSON body; `address` is the sender's IP address.

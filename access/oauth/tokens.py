@@ -104,7 +104,7 @@ class TokenIssuer:
         # A code of a server at another address, which a changed setting can leave behind.
         check_resource(request.resource, self._resource)
         family = secrets.token_urlsafe(32)
-        tokens, stored = _create_tokens(f"rt_{family}", now)
+        tokens, stored = create_tokens(f"rt_{family}", now)
         outcome = await self._store.oauth.redeem_code(
             code_hash,
             request,
@@ -141,7 +141,7 @@ class TokenIssuer:
                 429,
                 retry_after_s=ACCESS_TOKEN_MS // 1000,
             )
-        tokens, stored = _create_tokens(token[:FAMILY_CHARS], now)
+        tokens, stored = create_tokens(token[:FAMILY_CHARS], now)
         if await self._store.oauth.rotate_tokens(row.key_id, hash_key(token), stored, now):
             return tokens
         # The token was used before, so somebody else may have it. The family ends for both.
@@ -203,7 +203,8 @@ def _check_code(form: Mapping[str, str], request: ApprovedAuthorization, now: in
         raise _invalid_grant_error("code_verifier is missing or does not match the code_challenge")
 
 
-def _create_tokens(family: str, now: int) -> tuple[Tokens, NewTokens]:
+def create_tokens(family: str, now: int) -> tuple[Tokens, NewTokens]:
+    """Return new tokens of a connection in clear and as they are stored."""
     access_token = f"at_{secrets.token_urlsafe(32)}"
     refresh_token = f"{family}.{secrets.token_urlsafe(32)}"
     stored = NewTokens(

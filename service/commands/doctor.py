@@ -12,6 +12,7 @@ import structlog
 from pydantic import SecretStr
 
 from access.billing.provider import BillingError, BillingSetupError, Provider
+from access.oauth.parameters import can_serve_oauth
 from compute.sources.files import FilesSource
 from compute.sources.live import LiveSource
 from compute.sources.source import Source, SourceError
@@ -60,6 +61,13 @@ async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding
     )
     if settings.address_hint is not None:
         yield Finding("warn", "settings", settings.address_hint)
+    if not can_serve_oauth(settings.address):
+        yield Finding(
+            "warn",
+            "oauth",
+            "off, because tokens must not cross a network unencrypted: serve over https and set "
+            "SIGNALS_BASE_URL to that address; clients with an API key need no OAuth",
+        )
     known_id: str | None = None
     market_findings = await _check_store(settings, "market")
     for finding in market_findings:

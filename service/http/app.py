@@ -1,5 +1,6 @@
 """Builds the ASGI app from open resources; it opens nothing itself."""
 
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from access.call_log import CallLog
 from access.claims import Claims
 from access.email_address import normalize_email
 from access.member_keys import MemberKeys
+from access.oauth.parameters import can_serve_oauth
 from access.purchases import ClaimResult, Purchases
 from access.quota import QuotaGuard
 from access.sign_in import SignIn
@@ -36,7 +38,7 @@ from service.config.setting_types import split_commas
 from service.config.settings import Settings
 from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
-from service.http.oauth import build_oauth_server, can_serve_oauth
+from service.http.oauth import build_oauth_server
 from service.http.pages import build_page_routes
 from service.http.resources import Resources
 from serving.context import Context
@@ -65,7 +67,8 @@ class AppConfig:
     """The plain values that an app needs; `base_url` is its address without a trailing slash.
 
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
-    folder of undelivered mail that the sign-in page names, None to name none.
+    folder of undelivered mail that the sign-in page names, None to name none. `owner_uid` is the
+    user whose own machine this is, None if others can reach the service.
     """
 
     base_url: str
@@ -78,6 +81,7 @@ class AppConfig:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     outbox: Path | None = None
+    owner_uid: int | None = None
     operator: Operator = UNNAMED_OPERATOR
 
 
@@ -96,6 +100,7 @@ def build_app(
         allowed_hosts=split_commas(settings.allowed_hosts),
         allowed_origins=split_commas(settings.allowed_origins),
         outbox=choose_visible_outbox(settings),
+        owner_uid=os.getuid() if settings.is_local else None,
         operator=settings.operator,
     )
     return create_app(
@@ -133,6 +138,7 @@ def create_app(
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
     sign_in = _build_sign_in(config, resources, claims, base_url)
+    purchases = _build_purchase_handlers(config, resources, claims, base_url, on_sale)
     endpoint = McpEndpoint(runner, TOOLS)
     oauth = (
         build_oauth_server(resources, runner, endpoint, config.oauth_limit)
@@ -143,10 +149,17 @@ def create_app(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
             *(oauth.routes if oauth is not None else ()),
-            *build_routes(
-                runner, _build_purchase_handlers(config, resources, claims, base_url, on_sale)
+            *build_routes(runner, purchases),
+            *build_page_routes(
+                runner,
+                provider,
+                member_keys,
+                sign_in,
+                config.outbox,
+                None if oauth is None else oauth.authorizations,
+                purchases.checkout,
+                config.owner_uid,
             ),
-            *build_page_routes(runner, provider, member_keys, sign_in, config.outbox),
             *build_health_routes(Readiness(snapshots, access, clock)),
             *_build_webhook_routes(resources, runner),
         ],
@@ -162,10 +175,10 @@ def create_app(
         docs=docs_url,
         allowed_hosts=config.allowed_hosts,
         allowed_origins=config.allowed_origins,
-        operator=config.operator,
         api_paths=API_PATHS,
         token_paths=TOKEN_PATHS,
         public_paths=PUBLIC_PATHS,
+        operator=config.operator,
     )
     trusted_networks = parse_proxies(config.trusted_proxies)
     app.middleware_stack = ForwardedForMiddleware(

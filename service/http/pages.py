@@ -8,14 +8,17 @@ from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
 from access.member_billing import MemberBilling
 from access.member_keys import MemberKeys
+from access.oauth.authorizations import Authorizations
 from access.sign_in import SignIn
 from serving.tool_runner import ToolRunner
 from web.api_access import build_api_access_routes
 from web.asset_page import build_asset_page_routes
 from web.board import build_board_routes
 from web.checkout_return_pages import build_return_page_routes
+from web.consent_pages import Checkout, ConsentPages
 from web.pages import build_static_routes
 from web.pay_page import build_pay_page_routes
+from web.pending_requests import PendingRequests
 from web.reference import build_reference_routes
 from web.sessions import Sessions
 from web.sign_in_pages import build_sign_in_routes
@@ -27,14 +30,31 @@ def build_page_routes(
     member_keys: MemberKeys,
     sign_in: SignIn,
     outbox: Path | None,
+    authorizations: Authorizations | None,
+    checkout: Checkout,
+    owner_uid: int | None,
 ) -> list[Route]:
-    """Return the routes of all pages; the sign-in page names the `outbox` folder if given."""
+    """Return the routes of all pages; the sign-in page names the `outbox` folder if given.
+
+    Without `authorizations`, no page connects programs. `owner_uid` is the user who may connect
+    programs without a plan, None for nobody.
+    """
+    pending = PendingRequests(authorizations, runner.context.base_url)
     sessions = Sessions(sign_in, member_keys, runner.context.base_url)
     billing = MemberBilling(member_keys, provider, runner.context.clock)
+    context = runner.context
+    consent_routes = (
+        []
+        if authorizations is None
+        else ConsentPages(
+            authorizations, pending, sessions, member_keys, billing, checkout, context, owner_uid
+        ).build_routes(runner)
+    )
     return [
-        *_build_checkout_routes(provider, runner),
+        *_build_checkout_routes(provider, pending, runner),
         *build_reference_routes(runner),
-        *build_sign_in_routes(sign_in, sessions, runner, outbox),
+        *build_sign_in_routes(sign_in, sessions, pending, runner, outbox),
+        *consent_routes,
         *build_api_access_routes(member_keys, billing, sessions, runner),
         *build_static_routes(),
         *build_board_routes(runner, sessions.find_viewer),
@@ -42,8 +62,10 @@ def build_page_routes(
     ]
 
 
-def _build_checkout_routes(provider: Provider, runner: ToolRunner) -> list[Route]:
+def _build_checkout_routes(
+    provider: Provider, pending: PendingRequests, runner: ToolRunner
+) -> list[Route]:
     """Return the sandbox's pay page, or the pages that Stripe sends buyers back to."""
     if isinstance(provider, SandboxBilling):
-        return build_pay_page_routes(provider, runner)
-    return build_return_page_routes() if provider.name == "stripe" else []
+        return build_pay_page_routes(provider, pending, runner)
+    return build_return_page_routes(pending, runner) if provider.name == "stripe" else []

@@ -56,7 +56,8 @@ REDEEM_CLAIM = """
 UPDATE claims SET redeemed_at = ?, key_salt = ?
 WHERE id = ? AND redeemed_at IS NULL RETURNING 1
 """
-# The key is missing if the claim's payment had already given one through another checkout.
+# The key is missing if the claim's payment had already given one through another checkout, or if it
+# started a membership for a connection.
 FIND_REDEMPTION = """
 SELECT claims.redeemed_at, claims.key_salt, keys.key_hash, keys.revoked_at,
   memberships.ended_why AS ended_reason,

@@ -16,11 +16,13 @@ from store.oauth_rows import (
 from store.sql.access_statements import INSERT_MEMBER_KEY, INSERT_OPERATOR_KEY
 from store.sql.database import Database, Engine, fetch_value
 
-# The limit is part of the INSERT; ORDER BY with OFFSET reads no more rows than the limit.
+# The limit is part of the INSERT. It reads the index up to a position, so it counts no more rows
+# than the limit.
 INSERT_CLIENT = """
 INSERT INTO oauth_clients (client_id, name, redirect_uris, created_at, used_at)
 SELECT :client_id, :name, :redirect_uris, CAST(:created_at AS BIGINT), CAST(:created_at AS BIGINT)
-WHERE NOT EXISTS (SELECT 1 FROM oauth_clients ORDER BY client_id LIMIT 1 OFFSET :max_clients - 1)
+WHERE NOT EXISTS (SELECT 1 FROM oauth_clients WHERE used_at > 0 ORDER BY used_at
+                  LIMIT 1 OFFSET :max_clients - 1)
 RETURNING 1
 """
 FIND_CLIENT = """

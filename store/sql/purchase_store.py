@@ -60,15 +60,15 @@ class PurchaseStore:
         self,
         claim: ClaimRow,
         membership: MembershipRow,
-        key_hash: bytes,
+        key_hash: bytes | None,
         redeemed_at: int,
         key_salt: bytes | None = None,
     ) -> bool:
         """Store the membership and the one key of a claim; return whether that was done.
 
-        `key_salt` is the salt from which the key was derived, None for a random key. Return False
-        if the claim was redeemed before, or if its subscription already has a membership. The claim
-        counts as redeemed in either case.
+        Without a `key_hash`, store only the membership. `key_salt` is the salt from which the key
+        was derived, None for a random key. Return False if the claim was redeemed before, or if its
+        subscription already has a membership. The claim counts as redeemed in either case.
         """
         async with self._engine.begin_durable_write() as db:
             if not await db.execute(statements.REDEEM_CLAIM, redeemed_at, key_salt, claim.id):
@@ -78,6 +78,8 @@ class PurchaseStore:
                 # Two claims on one subscription mean one payment, so the second gives no key.
                 # Returning commits redeemed_at: a repeated claim gets 409, not another check.
                 return False
+            if key_hash is None:
+                return True
             key = (key_hash, claim.agent_name, redeemed_at, membership.mode, inserted[0]["id"])
             key_id = (await db.execute(statements.INSERT_PURCHASED_KEY, *key))[0]["id"]
             await db.execute("UPDATE claims SET key_id = ? WHERE id = ?", key_id, claim.id)

@@ -238,6 +238,32 @@ async def test_a_payment_that_is_reversed_during_a_claim_on_the_page_gives_no_wo
     assert (await counter.get_plan()).live_keys == []
 
 
+@pytest.mark.clause("12.6")
+async def test_a_payment_can_start_a_membership_without_a_key(counter: Counter) -> None:
+    session = await counter.pay()
+    (claim,) = await counter.members.list_unclaimed(MINE)
+    await assert_refused(counter.members.activate(THEIRS, claim.id), 404, "no such payment")
+    await counter.members.activate(MINE, claim.id)
+    plan = await counter.get_plan()
+    assert (plan.is_live, plan.keys) == (True, [])
+    assert await counter.members.list_unclaimed(MINE) == []
+    refusal = await counter.shop.claim_refused(counter.tokens[session])
+    assert (refusal.status, "a key or a connection" in refusal.message) == (409, True)
+    assert "can create another key" in refusal.message
+    await assert_refused(counter.members.activate(MINE, claim.id), 404, "no such payment")
+
+
+async def test_a_payment_that_is_reversed_starts_no_membership_for_a_connection(
+    counter: Counter,
+) -> None:
+    session = await counter.pay()
+    (claim,) = await counter.members.list_unclaimed(MINE)
+    counter.billing.statuses[f"sub_{session}"] = SubscriptionStatus(ended_reason="refunded")
+    refusal = counter.members.activate(MINE, claim.id)
+    await assert_refused(refusal, 409, "or the payment was reversed")
+    assert not (await counter.get_plan()).is_live
+
+
 async def test_only_one_of_member_and_agent_claiming_at_once_gets_the_key(counter: Counter) -> None:
     session = await counter.pay()
     (claim,) = await counter.members.list_unclaimed(MINE)

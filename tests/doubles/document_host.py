@@ -1,4 +1,4 @@
-"""A host of client metadata documents on a loopback port, with a certificate of a private authority.
+"""A host of client metadata documents on a loopback port, certified by a private authority.
 
     async with open_document_host() as host:
         host.responses["/client.json"] = build_response(document)
@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import httpx2
@@ -104,8 +105,11 @@ def build_response(
 
 @asynccontextmanager
 async def open_document_host(names: Iterable[str] = (HOST,)) -> AsyncIterator[DocumentHost]:
-    """Serve on a free loopback port, with a certificate for the names."""
-    client_context, server_context = _create_ssl_contexts(names)
+    """Serve on a free loopback port, with a certificate for the names.
+
+    Each tuple of names has an authority of its own.
+    """
+    client_context, server_context = _create_ssl_contexts(tuple(names))
     host = DocumentHost(client_context)
     server = await asyncio.start_server(host.serve, "127.0.0.1", 0, ssl=server_context)
     host.port = server.sockets[0].getsockname()[1]
@@ -115,7 +119,8 @@ async def open_document_host(names: Iterable[str] = (HOST,)) -> AsyncIterator[Do
         server.close()
 
 
-def _create_ssl_contexts(names: Iterable[str]) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+@cache
+def _create_ssl_contexts(names: tuple[str, ...]) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Return the context of a client that trusts the authority, and that of the server."""
     authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = _issue("authority", authority_key, authority_key, [], is_authority=True)

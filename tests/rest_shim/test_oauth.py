@@ -26,6 +26,7 @@ from tests.support.oauth_client import (
     register,
 )
 from tests.support.running_service import RunningService, run_service
+from tests.support.web_member import run_second_service
 
 pytestmark = pytest.mark.clause("oauth")
 
@@ -42,7 +43,8 @@ def check_refused(response: httpx.Response, status: int, error: str) -> str:
     assert (response.status_code, response.json()["error"]) == (status, error), response.text
     assert response.headers["cache-control"] == "no-store"
     description: str = response.json()["error_description"]
-    assert description.isascii() and '"' not in description
+    assert description.isascii()
+    assert '"' not in description
     return description
 
 
@@ -452,3 +454,39 @@ async def test_requests_and_refusals_of_an_address_are_limited(
         assert limited.headers["retry-after"] == "600"
         # A host that serves many members refreshes from one address.
         assert [(await host.exchange(code)).status_code for code in codes] == [200, 200]
+
+
+@pytest.mark.clause("4.15.11")
+@pytest.mark.parametrize(
+    ("base_url", "status"), [("http://signals.example", 404), ("https://signals.example", 401)]
+)
+async def test_tokens_do_not_cross_a_network_unencrypted(
+    served: RunningService, base_url: str, status: int
+) -> None:
+    async with run_second_service(served, base_url=base_url) as other:
+        assert (await other.client.post("/mcp", json={})).status_code == status
+        metadata = await other.client.get("/.well-known/oauth-authorization-server")
+        assert metadata.status_code == (200 if status == 401 else 404)
+        if status == 401:
+            assert metadata.json()["issuer"] == base_url
+
+
+@pytest.mark.clause("4.15.1")
+async def test_both_addresses_give_the_same_results(host: HandClient) -> None:
+    tokens = await host.connect()
+    for method, params in (
+        ("initialize", {}),
+        ("ping", {}),
+        ("tools/list", {}),
+        ("tools/call", {"name": "signals_get_catalog"}),
+        ("tools/call", {"name": "signals_get_state", "arguments": {"ticker": "BTC"}}),
+        ("tools/call", {"name": "signals_get_state", "arguments": {"bad": 1}}),
+        ("unknown", {}),
+    ):
+        ours = await host.send(tokens["access_token"], method, params)
+        theirs = await host.send(host.served.api_key, method, params, "/api/v1/mcp")
+        assert ours.status_code == theirs.status_code
+        results = [each.json() for each in (ours, theirs)]
+        for result in results:
+            result.get("result", {}).pop("_meta", None)
+        assert results[0] == results[1], method

@@ -12,6 +12,12 @@ from store.access_rows import (
     RetentionCutoffs,
     SignInRow,
 )
+from store.oauth_rows import (
+    ApprovedAuthorization,
+    NewTokens,
+    OAuthClientRow,
+    PendingAuthorization,
+)
 from store.sql.access_store import AccessStore
 from tests.store.sql.test_access_store_purchases import CLAIM, IDEMPOTENCY, MEMBER, NOW, SESSION
 from tests.support.row_builders import DAY_MS, make_call_group
@@ -23,6 +29,16 @@ CALL = LoggedCall(NOW, "id-1", "signals_get_state", "mcp", "ok", 200)
 StoreCall = Callable[[AccessStore], Awaitable[object]]
 
 REQUEST = AccessRequestRow("a@example.com", "Agent", None, "use", None, NOW, NOW)
+CODE_HASH, FAMILY_HASH, TOKEN_HASH = (bytes(range(n, n + 32)) for n in (5, 6, 7))
+CLIENT = OAuthClientRow("oc_1", "Host", ("https://host.example/callback",), NOW)
+PENDING = PendingAuthorization(
+    "id", "oc_1", "Host", CLIENT.redirect_uris[0], None, "https://s.example/mcp", "challenge", NOW
+)
+APPROVED = ApprovedAuthorization(
+    *(PENDING.client_id, PENDING.client_name, PENDING.redirect_uri, PENDING.resource),
+    *(PENDING.code_challenge, NOW, 1),
+)
+TOKENS = NewTokens(HASH, NOW + 9000, TOKEN_HASH, NOW + 1000)
 DURABLE_CALLS: dict[str, StoreCall] = {
     "create_key": lambda store: store.create_key(HASH, "agent", NOW),
     "revoke_key": lambda store: store.revoke_key(1, NOW),
@@ -48,6 +64,13 @@ DURABLE_CALLS: dict[str, StoreCall] = {
     "create_sandbox_session": lambda store: store.create_sandbox_session(SESSION),
     "settle_sandbox_session": lambda store: store.settle_sandbox_session(SESSION.id, "paid"),
     "put_access_request": lambda store: store.put_access_request(REQUEST, 9),
+    "add_client": lambda store: store.oauth.add_client(CLIENT, 9, NOW),
+    "approve_request": lambda store: store.oauth.approve_request(HASH, CODE_HASH, NOW, 1, 0),
+    "deny_request": lambda store: store.oauth.deny_request(HASH),
+    "redeem_code": lambda store: store.oauth.redeem_code(
+        CODE_HASH, APPROVED, bytes(range(8, 40)), FAMILY_HASH, TOKENS, NOW, KeyLimits(9, 9, NOW)
+    ),
+    "rotate_tokens": lambda store: store.oauth.rotate_tokens(4, HASH, TOKENS, NOW),
 }
 FAST_CALLS: dict[str, StoreCall] = {
     "count": lambda store: store.count_calls([make_call_group(HASH, NOW)], None, 10),
@@ -55,6 +78,7 @@ FAST_CALLS: dict[str, StoreCall] = {
         "checkout", [AttemptLimit("192.0.2.1", 20), AttemptLimit("*", 99)], NOW, 600
     ),
     "notice": lambda store: store.put_notice(Notice("seen", "", NOW)),
+    "add_request": lambda store: store.oauth.add_request(PENDING, HASH, NOW - 9),
     "prune": lambda store: store.prune(RetentionCutoffs(*[NOW] * 8)),
 }
 REQUEST_CALLS: dict[str, StoreCall] = {
@@ -77,5 +101,12 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     "add_calls": lambda store: store.add_calls({1: [CALL]}, 100),
     "find_key_id": lambda store: store.find_key_id(HASH),
     "calls of a key": lambda store: store.list_calls(1, 100),
+    "find_client": lambda store: store.oauth.find_client("oc_1"),
+    "find_request": lambda store: store.oauth.find_request("id", HASH, 0),
+    "find_code": lambda store: store.oauth.find_code(CODE_HASH),
+    "find_key_of_code": lambda store: store.oauth.find_key_of_code(CODE_HASH),
+    "find_connection": lambda store: store.oauth.find_connection(FAMILY_HASH, NOW),
+    "find_access_token": lambda store: store.oauth.find_access_token(TOKEN_HASH),
+    "is_key_live": lambda store: store.oauth.is_key_live(HASH, NOW),
     "memberships of a customer": lambda store: store.list_active_memberships("stripe", "cus_1"),
 }

@@ -19,6 +19,7 @@ from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
 from access.call_log import CallLog
 from access.keys import OperatorKeys
+from access.oauth.client_documents import ClientDocuments
 from access.throttle import DEFAULT_LIMIT, Limit
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.coverage import Coverage, CoveredAsset
@@ -244,8 +245,9 @@ async def run_service(
     metrics: Metrics | None = None,
     fair_share: FairShare | None = None,
     on_call: OnCall | None = None,
-    operator: Operator = UNNAMED_OPERATOR,
     allowed_origins: tuple[str, ...] = (),
+    operator: Operator = UNNAMED_OPERATOR,
+    client_documents: ClientDocuments | None = None,
 ) -> AsyncIterator[RunningService]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock, mailbox = clock or ManualClock(), Mailbox()
@@ -264,9 +266,9 @@ async def run_service(
                     checkout_limit=attempt_limit,
                     access_request_limit=attempt_limit,
                     sign_in_limit=attempt_limit,
-                    operator=operator,
                     oauth_limit=attempt_limit,
                     allowed_origins=allowed_origins,
+                    operator=operator,
                 ),
                 Resources(
                     market,
@@ -275,6 +277,7 @@ async def run_service(
                     mailbox,
                     clock,
                     skip_sleep,
+                    client_documents=client_documents,
                 ),
                 on_call=on_call or metrics.on_call,
                 on_sale=metrics.on_sale,

@@ -126,7 +126,7 @@ class LookupCountingStore(AccessStore):
         self,
         claim: ClaimRow,
         membership: MembershipRow,
-        key_hash: bytes,
+        key_hash: bytes | None,
         redeemed_at: int,
         key_salt: bytes | None = None,
     ) -> bool:

@@ -26,7 +26,7 @@ EMAIL = "Ann.Agent@example.com"
 HOME = "/settings/api-access"
 API_KEY = re.compile(r"ek_[A-Za-z0-9_-]{43}")
 KEYS = re.compile(rf"{HOME}/\d+/keys")
-LINK = re.compile(r"https?://\S+/sign-in/sl_[A-Za-z0-9_-]{43}")
+LINK = re.compile(r"https?://\S+/sign-in/sl_[A-Za-z0-9_-]{43}(?:\?\S+)?")
 
 
 async def buy_plan(served: RunningService, email: str = EMAIL, billing: str = "monthly") -> str:
@@ -39,16 +39,16 @@ async def buy_plan(served: RunningService, email: str = EMAIL, billing: str = "m
     return str(claim["api_key"])
 
 
-async def request_link(served: RunningService, email: str = EMAIL) -> httpx.Response:
-    """Request a sign-in link."""
-    return await served.client.post("/sign-in", data={"contact_email": email})
+async def request_link(served: RunningService, email: str = EMAIL, **fields: str) -> httpx.Response:
+    """Request a sign-in link; `fields` are sent with the form."""
+    return await served.client.post("/sign-in", data={"contact_email": email, **fields})
 
 
 async def wait_for_link(served: RunningService) -> str:
-    """Return the path of the link in the next mail."""
+    """Return the path of the link in the next mail, with its query string."""
     found = LINK.findall((await served.mailbox.wait_for_mail()).get_content())
     assert len(found) == 1
-    return urlsplit(found[0]).path
+    return urlsplit(found[0])._replace(scheme="", netloc="").geturl()
 
 
 @dataclass
@@ -99,12 +99,13 @@ async def run_second_service(
     provider: Provider | None = None,
     mailer: Mailer | None = None,
     outbox: Path | None = None,
+    owner_uid: int | None = None,
 ) -> AsyncIterator[RunningService]:
     """Serve the same stores with other settings, as another process would."""
     with open_loopback_socket() as bound:
         own = f"http://127.0.0.1:{bound.getsockname()[1]}"
         app = create_app(
-            AppConfig(base_url or own, outbox=outbox),
+            AppConfig(base_url or own, outbox=outbox, owner_uid=owner_uid),
             Resources(
                 served.market,
                 served.access,

@@ -48,11 +48,22 @@ class Page(HTMLParser):
         return {field.get("name"): field.get("value") or "" for field in self.find_all("input")}
 
     @property
+    def links(self) -> list[str]:
+        """The addresses of the links, in the page's order."""
+        return [link.get("href") or "" for link in self.find_all("a")]
+
+    @property
     def actions(self) -> list[str | None]:
-        return [button["value"] for button in self.find_all("button")]
+        return [button.get("value") for button in self.find_all("button")]
 
 
-def check_page(answer: httpx.Response, status: int, title: str, cache: str = "no-store") -> Page:
+def check_page(
+    answer: httpx.Response,
+    status: int,
+    title: str,
+    cache: str = "no-store",
+    form_action: str = "'self'",
+) -> Page:
     """Assert that a response is a valid page; return the parsed page."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -68,7 +79,7 @@ def check_page(answer: httpx.Response, status: int, title: str, cache: str = "no
         "img-src": "'self'",
         "connect-src": "'self'",
         "style-src": "'self'",
-        "form-action": "'self'",
+        "form-action": form_action,
         "frame-ancestors": "'none'",
         "base-uri": "'none'",
     }

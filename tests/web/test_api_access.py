@@ -52,7 +52,7 @@ async def test_a_member_creates_a_second_key_without_a_purchase_and_it_works_at_
     assert (await holder.fetch_answer(transport, "signals_get_state", ticker="BTC"))["counts"][
         "assets"
     ] == 1
-    assert "2 of 3 keys in use" in (await member.get_home()).text
+    assert "2 of 5 keys in use" in (await member.get_home()).text
 
 
 @pytest.mark.clause("5.28")
@@ -104,7 +104,7 @@ async def test_a_revoked_key_is_refused_at_once_and_stays_listed(
     assert (answer.status_code, answer.headers["location"]) == (303, f"../../../../..{HOME}")
     assert await get_usage_status(served, api_key) == 403
     text = (await member.get_home()).text
-    assert "1 of 3 keys in use" in text
+    assert "1 of 5 keys in use" in text
     assert f"revoked on {AT_FIRST}" in text
     check_page(await member.client.get(path), 404, "Not found")
     relabelled = await member.send_form(path.replace("/revoke", "/label"), label="x")
@@ -125,30 +125,31 @@ async def test_a_relabelled_key_keeps_working(
 
 
 @pytest.mark.clause("5.13", "5.28")
-async def test_a_fourth_key_is_refused_and_the_page_says_so_before(
+async def test_a_sixth_key_is_refused_and_the_page_says_so_before(
     served: RunningService, member: MemberBrowser
 ) -> None:
     path = await member.find_keys_path()
-    await member.create_and_read_key("second")
-    await member.create_and_read_key("third")
+    for label in ("second", "third", "fourth", "fifth"):
+        await member.create_and_read_key(label)
     page = await member.get_home()
-    assert "All 3 keys of this plan are in use" in page.text
+    assert "All 5 keys of this plan are in use" in page.text
     assert path not in [form["action"] for form in page.find_all("form")]
-    refused = check_page(await member.send_form(path, label="fourth"), 409, "Something went wrong")
-    assert "at most 3 live keys" in refused.text
+    refused = check_page(await member.send_form(path, label="sixth"), 409, "Something went wrong")
+    assert "at most 5 live keys" in refused.text
     await member.send_form(f"{await member.find_key_path('second')}/revoke")
-    assert await get_usage_status(served, await member.create_and_read_key("fourth")) == 200
+    assert await get_usage_status(served, await member.create_and_read_key("sixth")) == 200
 
 
 async def test_only_one_of_several_concurrent_requests_gets_the_last_key(
     member: MemberBrowser,
 ) -> None:
-    await member.create_and_read_key("second")
+    for label in ("second", "third", "fourth"):
+        await member.create_and_read_key(label)
     token, path = (await member.get_home()).fields["form_token"], await member.find_keys_path()
     sent = {"form_token": token, "label": "last"}
     answers = await asyncio.gather(*(member.client.post(path, data=sent) for _ in range(4)))
     assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
-    assert "3 of 3 keys in use" in (await member.get_home()).text
+    assert "5 of 5 keys in use" in (await member.get_home()).text
 
 
 @pytest.mark.parametrize("label", ["", "  ", "x" * 121, "a\nb", "\x1b[31m"])
@@ -157,7 +158,7 @@ async def test_an_invalid_label_is_refused(member: MemberBrowser, label: str) ->
     for path in (await member.find_keys_path(), f"{await member.find_key_path('laptop')}/label"):
         refused = check_page(await member.send_form(path, label=label), 400, "Something went wrong")
         assert "label: is empty, too long or has control characters" in refused.text
-    assert "2 of 3 keys in use" in (await member.get_home()).text
+    assert "2 of 5 keys in use" in (await member.get_home()).text
 
 
 async def test_labels_and_addresses_are_escaped(served: RunningService) -> None:

@@ -222,7 +222,7 @@ async def test_the_key_of_an_unclaimed_payment_is_created_here_once(
         check_page(await member.send_form(path), 404, "Not found")
         text = (await member.get_home()).text
         assert "No agent has claimed" not in text
-        assert "1 of 3 keys in use" in text
+        assert "1 of 5 keys in use" in text
     claim = await served.client.post("/api/v1/access/claim", json={"claim_token": token})
     assert claim.status_code == 409
     assert f"{served.base_url}{HOME}" in claim.json()["message"]

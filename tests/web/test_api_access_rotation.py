@@ -57,7 +57,7 @@ async def test_a_key_expires_when_the_member_chose(
     assert await get_usage_status(served, api_key) == 403
     async with open_member_browser(served) as later:
         text = (await later.get_home()).text
-        assert "1 of 3 keys in use" in text
+        assert "1 of 5 keys in use" in text
         assert "expired on 2026-10-30 12:06 UTC" in text
 
 
@@ -74,7 +74,7 @@ async def test_a_choice_that_the_page_does_not_offer_is_refused(
         assert "accepted: never, 30, 90, 365" in refused.text
         answer = await member.send_form(f"{key}/rotate", overlap=chosen)
         assert "accepted: 0, 1, 24, 72" in check_page(answer, 400, "Something went wrong").text
-    assert "2 of 3 keys in use" in (await member.get_home()).text
+    assert "2 of 5 keys in use" in (await member.get_home()).text
 
 
 @pytest.mark.clause("5.28", "5.32")
@@ -85,7 +85,7 @@ async def test_both_keys_of_a_rotation_work_until_the_overlap_ends(
     new = await rotate(member, "laptop")
     assert [await get_usage_status(served, key) for key in (old, new)] == [200, 200]
     text = (await member.get_home()).text
-    assert "2 of 3 keys in use" in text
+    assert "2 of 5 keys in use" in text
     assert "replaced" in text
     served.clock.now += 24 * HOUR_MS
     assert [await get_usage_status(served, key) for key in (old, new)] == [403, 200]
@@ -94,15 +94,16 @@ async def test_both_keys_of_a_rotation_work_until_the_overlap_ends(
 
 
 @pytest.mark.clause("5.32")
-async def test_neither_three_live_keys_nor_ten_new_ones_block_a_rotation(
+async def test_neither_five_live_keys_nor_ten_new_ones_block_a_rotation(
     served: RunningService, member: MemberBrowser
 ) -> None:
-    for number in range(MAX_NEW_KEYS_PER_DAY - 3):
+    for number in range(MAX_NEW_KEYS_PER_DAY - 5):
         await member.create_key(f"key {number}")
         await member.send_form(f"{await member.find_key_path(f'key {number}')}/revoke")
-    await member.create_and_read_key("second")
+    for label in ("second", "fourth", "fifth"):
+        await member.create_and_read_key(label)
     last = await member.create_and_read_key("third")
-    assert "All 3 keys of this plan are in use" in (await member.get_home()).text
+    assert "All 5 keys of this plan are in use" in (await member.get_home()).text
     for _ in range(MAX_ROTATIONS_PER_DAY):
         last = await rotate(member, "third")
         assert await get_usage_status(served, last) == 200

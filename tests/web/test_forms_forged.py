@@ -43,7 +43,7 @@ async def forms(member: MemberBrowser) -> list[tuple[str, dict[str, str]]]:
 async def is_unchanged(member: MemberBrowser) -> bool:
     """Return whether both keys are unchanged."""
     text = (await member.get_home()).text
-    return "2 of 3 keys in use" in text and "laptop" in text and "forged" not in text
+    return "2 of 5 keys in use" in text and "laptop" in text and "forged" not in text
 
 
 @pytest.mark.parametrize("token", [None, "", "0" * 64, "\xe9", "\ud800"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from access.oauth.clients import OAuthClient
 from access.oauth.redirects import MAX_REDIRECT_URI_CHARS, is_redirect_uri
 
-pytestmark = pytest.mark.clause("access")
+pytestmark = pytest.mark.clause("11.1")
 
 # As hosts register them.
 SEEN_CALLBACKS = [
@@ -101,6 +101,7 @@ def test_no_client_may_register_or_use_an_address(uri: str) -> None:
     assert not OAuthClient("oc_1", "A client", ("http://localhost/callback",)).allows_redirect(uri)
 
 
+@pytest.mark.clause("11.2")
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
 @pytest.mark.parametrize("registered_port", ["", ":33418"])
 def test_a_program_on_this_computer_may_use_any_port(host: str, registered_port: str) -> None:
@@ -111,6 +112,7 @@ def test_a_program_on_this_computer_may_use_any_port(host: str, registered_port:
         assert not client.allows_redirect(f"http://{host}{port}/callback?a=1")
 
 
+@pytest.mark.clause("11.2")
 @pytest.mark.parametrize(
     ("registered", "requested"),
     [

@@ -181,6 +181,18 @@ def test_a_service_on_all_addresses_needs_its_public_address(well, source):
     assert len(checks["settings"]) == 1
 
 
+@pytest.mark.clause("4.15.11")
+def test_oauth_needs_https_or_this_machine(well, source):
+    for base_url, grades in (
+        (None, []),
+        ("https://signals.example", []),
+        ("http://signals.example:8000", ["warn"]),
+    ):
+        given = {} if base_url is None else {"base_url": base_url}
+        _, checks = examined(well, source=source, billing="off", **given)
+        assert [grade for grade, _ in checks.get("oauth", [])] == grades
+
+
 def test_a_public_sandbox_must_be_fixed_or_is_a_warning_if_allowed(well, source):
     status, checks = examined(well, source=source, host="0.0.0.0")
     assert (status, checks["billing"][0][0]) == (1, "fix")

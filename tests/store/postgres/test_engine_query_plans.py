@@ -70,6 +70,16 @@ INSERT INTO events SELECT n::text, n FROM generate_series(1, {PASSES}) n;
 INSERT INTO attempts SELECT 'checkout', (n % 100)::text, n FROM generate_series(1, {ROWS}) n;
 INSERT INTO access_requests SELECT n::text, NULL, NULL, NULL, NULL, 0, 0
   FROM generate_series(1, {PASSES}) n;
+INSERT INTO oauth_clients SELECT n::text, '', '[]', n, n FROM generate_series(1, {PASSES}) n;
+INSERT INTO oauth_requests
+  SELECT decode(lpad(to_hex(n), 64, '0'), 'hex'), n::text, '', '', NULL, '', '', n,
+    decode(lpad(to_hex(n), 64, '0'), 'hex'), n, NULL FROM generate_series(1, {PASSES}) n;
+INSERT INTO oauth_connections
+  SELECT n, n::text, '', decode(lpad(to_hex(n), 64, '0'), 'hex'),
+    decode(lpad(to_hex(n), 64, '0'), 'hex'), decode(lpad(to_hex(n), 64, '0'), 'hex')
+  FROM generate_series(1, {PASSES}) n;
+INSERT INTO oauth_access_tokens SELECT decode(lpad(to_hex(n), 64, '0'), 'hex'), n, n
+  FROM generate_series(1, {PASSES}) n;
 ANALYZE
 """
 READ_WHOLE = {"assets", "clock", "coverage", "facts", "readings", "version"}

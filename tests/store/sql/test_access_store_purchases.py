@@ -78,6 +78,18 @@ async def test_a_claim_is_redeemed_for_one_key_that_knows_its_membership(
     assert [call.verdict for call in counted] == ["counted"]
 
 
+@pytest.mark.clause("12.6")
+async def test_a_claim_can_be_redeemed_for_a_membership_without_a_key(access: AccessStore) -> None:
+    await access.create_claim(CLAIM)
+    assert await access.redeem_claim(CLAIM, MEMBER, None, NOW + 5)
+    assert not await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 6)
+    assert await access.list_keys() == []
+    assert await access.list_active_memberships("stripe") == [MEMBER]
+    assert await access.find_redemption(CLAIM.id) == Redemption(
+        NOW + 5, None, None, None, None, False
+    )
+
+
 HASH_2 = bytes([2] * 32)
 
 

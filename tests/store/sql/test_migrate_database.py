@@ -47,6 +47,12 @@ WRITTEN = (
     "notice",
     "create_sign_in_link",
     "sign_in",
+    "add_client",
+    "add_request",
+    "approve_request",
+    "redeem_code",
+    # Another one, which stays pending.
+    "add_request",
 )
 
 

@@ -1,0 +1,303 @@
+"""The pages on which a person lets a program use their plan (OAuth): consent, and buying a plan.
+
+`/oauth/authorize` stores a client's request and sends the browser here. All that follows, signing
+in and paying included, names the request only by its id.
+
+Who may approve is decided as follows.
+
+- Opening a page or a mailed link approves nothing. Only the Allow button does, with the form token
+  of the viewer's session, or for the owner with the id of the request, which no other site knows.
+- The mailed link works in any browser, because some programs open a window of their own that the
+  mail program does not use. Approving there is safe for the program's user: the code goes to the
+  program's own address, and only the program that began has the PKCE verifier for it. But anyone
+  could make us mail a member a link to a request of theirs. So in a browser that did not begin the
+  request, the page warns and advises to cancel.
+- A visitor who is made to sign in as someone else would let their program use that person's plan.
+  Other sites cannot submit our forms, and the page names the account.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from access.member_billing import MemberBilling
+from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
+from access.oauth.authorizations import Authorizations
+from access.oauth.redirects import is_loopback_redirect
+from access.plan import ASK_OPERATOR_HINT, PRICES_USD
+from access.sign_in import LINK_MINUTES
+from schemas.errors import ApiError, invalid_parameter_error
+from schemas.purchase import CheckoutBody, CheckoutResponse
+from schemas.vocabulary import Billing
+from serving.context import Context
+from serving.http import CACHE_NO_STORE
+from serving.tool_runner import ToolRunner
+from store.access_rows import ClaimRow
+from store.oauth_rows import PendingAuthorization
+from web.forms import read_form
+from web.owner import is_owner
+from web.pages import (
+    SECURITY_HEADERS,
+    build_page_route,
+    redirect_to,
+    render_page,
+)
+from web.pending_requests import CONSENT_PATH, PendingRequests, build_consent_path
+from web.sessions import HOME_PATH, Sessions, Viewer, check_form_token
+
+BUY_PATH = "oauth/buy"
+CONSENT_TITLE = "Connect a program"
+# Opens a checkout for (body, the client's IP address, an Idempotency-Key).
+Checkout = Callable[[CheckoutBody, str, str | None], Awaitable[CheckoutResponse]]
+Form = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Funding:
+    """What a member can connect a program with: an active plan, or a payment that starts one.
+
+    `is_known` is false if the payment processor could not say whether there is a payment.
+    """
+
+    plan: MemberPlan | None = None
+    payment: ClaimRow | None = None
+    is_known: bool = True
+
+    @property
+    def problem(self) -> str | None:
+        """Why the plan has no room for a connection, and what to do; None if it has."""
+        if self.plan is None or self.plan.has_room:
+            return None
+        if len(self.plan.live_keys) >= MAX_LIVE_KEYS:
+            return (
+                f"All {MAX_LIVE_KEYS} keys of your plan are in use, and a connected program counts "
+                "as one. Revoke a key that you no longer use, then try again."
+            )
+        return (
+            f"Your plan got {MAX_NEW_KEYS_PER_DAY} keys in the last 24 hours, and a connected "
+            "program counts as one. Try again tomorrow."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsentPages:
+    """The pages; `owner_uid` is the user whose own machine this is, None if others can reach it."""
+
+    authorizations: Authorizations
+    pending_requests: PendingRequests
+    sessions: Sessions
+    members: MemberKeys
+    billing: MemberBilling
+    checkout: Checkout
+    context: Context
+    owner_uid: int | None
+
+    def build_routes(self, runner: ToolRunner) -> list[Route]:
+        """Return the routes."""
+        return [
+            build_page_route(f"/{CONSENT_PATH}", runner, self.answer, "GET", "POST"),
+            build_page_route(f"/{BUY_PATH}", runner, self.buy, "GET", "POST"),
+        ]
+
+    async def answer(self, request: Request) -> Response:
+        """Show a request, or approve or deny it."""
+        if request.method != "POST":
+            pending = await self.pending_requests.get(request.query_params.get("request", ""))
+            return await self._show(request, pending)
+        form = await read_form(request)
+        pending = await self.pending_requests.get(form.get("request", ""))
+        action = form.get("action")
+        if action == "deny":
+            # Whoever knows the id can deny: a visitor who cannot sign in must be able to leave.
+            return self._send_back(await self.authorizations.deny(pending.id))
+        if action == "allow_as_owner":
+            return await self._approve_as_owner(request, pending)
+        if action == "allow":
+            return await self._approve(request, pending, form)
+        raise invalid_parameter_error(
+            "action: is missing or not accepted; accepted: allow, deny. Open the page again."
+        )
+
+    async def buy(self, request: Request) -> Response:
+        """Show the form to buy the plan, or open the checkout."""
+        if not self.context.sells_keys:
+            raise ApiError("invalid_parameter", ASK_OPERATOR_HINT, 404, names_operator=True)
+        if request.method != "POST":
+            pending = await self.pending_requests.get(request.query_params.get("request", ""))
+            viewer = await self.sessions.find_viewer(request)
+            return self._render(
+                request, pending, "connect_buy.html", "Buy the plan", viewer, prices=PRICES_USD
+            )
+        form = await read_form(request)
+        pending = await self.pending_requests.get(form.get("request", ""))
+        address = request.client.host if request.client else "unknown"
+        opened = await self.checkout(_parse_order(form), address, None)
+        # Not a redirect, for the reason that `redirect_to_portal` of the API access page has.
+        response = self._render(
+            request, pending, "connect_checkout.html", "Checkout", url=opened.checkout_url
+        )
+        response.headers["Refresh"] = f"0; url={opened.checkout_url}"
+        return response
+
+    async def _show(self, request: Request, pending: PendingAuthorization) -> Response:
+        """Show what the visitor has to do next: answer, sign in, buy, or make room for a key."""
+        viewer = await self.sessions.find_viewer(request)
+        funding = _Funding() if viewer is None else await self._find_funding(viewer)
+        if funding.problem is not None:
+            return self._show_problem(request, pending, viewer, funding.problem, 200)
+        title = CONSENT_TITLE
+        values: dict[str, Any] = {
+            "action": "allow",
+            "payment": funding.payment,
+            "is_payment_known": funding.is_known,
+        }
+        if funding.plan or funding.payment:
+            template = "connect.html"
+        elif is_owner(request.scope, self.owner_uid):
+            template, values = "connect_owner.html", {**values, "action": "allow_as_owner"}
+        elif viewer is None:
+            template, title = "sign_in.html", "Sign in"
+        else:
+            template, title = "connect_no_plan.html", "You have no plan yet"
+        return self._render(request, pending, template, title, viewer, **values)
+
+    def _show_problem(
+        self,
+        request: Request,
+        pending: PendingAuthorization,
+        viewer: Viewer | None,
+        problem: str,
+        status: int,
+    ) -> Response:
+        """Show why the plan has no room for the connection."""
+        title = "No room for another key"
+        return self._render(
+            request, pending, "connect_full.html", title, viewer, status=status, problem=problem
+        )
+
+    async def _approve(
+        self, request: Request, pending: PendingAuthorization, form: Form
+    ) -> Response:
+        viewer = await self.sessions.find_viewer(request)
+        if viewer is None:
+            return redirect_to(request, build_consent_path(pending))
+        check_form_token(form, viewer)
+        funding = await self._find_funding(viewer)
+        if funding.plan is None and funding.payment is not None:
+            # The payment that the page showed, not one that came since.
+            await self.members.activate(viewer.email, form.get("payment", ""))
+            funding = await self._find_funding(viewer)
+        if funding.plan is None:
+            return redirect_to(request, build_consent_path(pending))
+        try:
+            return self._send_back(await self.authorizations.approve(pending.id, funding.plan))
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return self._show_problem(request, pending, viewer, error.message, 409)
+
+    async def _approve_as_owner(self, request: Request, pending: PendingAuthorization) -> Response:
+        if not is_owner(request.scope, self.owner_uid):
+            raise ApiError(
+                "invalid_parameter",
+                "Only the owner of this service can allow this, in a browser on the machine that "
+                "runs it. Sign in instead.",
+                403,
+            )
+        return self._send_back(await self.authorizations.approve_as_owner(pending.id))
+
+    async def _find_funding(self, viewer: Viewer) -> _Funding:
+        """Return the newest active plan, one with room if there is one, else a paid checkout."""
+        live = [plan for plan in await self.members.list_plans(viewer.email) if plan.is_live]
+        if live:
+            return max(map(_Funding, reversed(live)), key=lambda funding: funding.problem is None)
+        unclaimed = await self.billing.list_unclaimed(viewer.email)
+        return _Funding(payment=unclaimed[0] if unclaimed else None, is_known=unclaimed is not None)
+
+    def _send_back(self, url: str) -> Response:
+        """Redirect the browser to the client's address."""
+        response = RedirectResponse(url, 303, {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE})
+        self.pending_requests.forget(response)
+        return response
+
+    def _render(
+        self,
+        request: Request,
+        pending: PendingAuthorization,
+        template: str,
+        title: str,
+        viewer: Viewer | None = None,
+        *,
+        status: int = 200,
+        **values: Any,
+    ) -> Response:
+        response = render_page(
+            request,
+            template,
+            status=status,
+            title=title,
+            viewer=viewer,
+            pending=pending,
+            client=describe_client(pending),
+            daily_limit=self.context.daily_limit,
+            home_path=HOME_PATH,
+            is_elsewhere="elsewhere" in request.query_params,
+            sells_keys=self.context.sells_keys,
+            ask_operator=ASK_OPERATOR_HINT,
+            minutes=LINK_MINUTES,
+            **values,
+        )
+        # Browsers apply `form-action` to the redirect after the form, and to those of the client's
+        # page that follow it. So the policy allows the scheme: a host could not be told beforehand.
+        scheme = urlsplit(pending.redirect_uri).scheme
+        response.headers["Content-Security-Policy"] = SECURITY_HEADERS[
+            "Content-Security-Policy"
+        ].replace("form-action 'self'", f"form-action 'self' https: {scheme}:")
+        if "elsewhere" not in request.query_params:
+            self.pending_requests.remember(response, pending)
+        return response
+
+
+@dataclass(frozen=True, slots=True)
+class ClientDescription:
+    """A client as a page shows it.
+
+    `name` is the client's own text, unverified but cleaned by `ClientRegistry`: pages escape and
+    isolate it. The hosts are facts.
+    """
+
+    name: str
+    described_at: str | None
+    destination: str
+
+
+def describe_client(pending: PendingAuthorization) -> ClientDescription:
+    """Describe the client of a request in text that is safe to show."""
+    if is_loopback_redirect(pending.redirect_uri):
+        destination = "a program on this computer"
+    elif pending.redirect_host.endswith(":"):
+        destination = f"the program on this computer that opens {pending.redirect_host} links"
+    else:
+        destination = pending.redirect_host
+    # The id of a client that a document describes is the document's address.
+    is_document = pending.client_id.startswith("https://")
+    described_at = urlsplit(pending.client_id).hostname if is_document else None
+    return ClientDescription(pending.client_name, described_at, destination)
+
+
+def _parse_order(form: Form) -> CheckoutBody:
+    """Return the order of a form; ApiError 400 if the billing period is not offered."""
+    periods: dict[str, Billing] = {billing: billing for billing in PRICES_USD}
+    if form.get("billing") not in periods:
+        raise invalid_parameter_error(
+            f"billing: is missing or not accepted; accepted: {', '.join(periods)}."
+        )
+    # The purchase validates the address.
+    return CheckoutBody.model_construct(
+        contact_email=form.get("contact_email", ""), billing=periods[form["billing"]]
+    )
