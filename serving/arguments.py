@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from heapq import nlargest
 from itertools import takewhile
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -18,6 +19,7 @@ from serving.json_schema import Schema, build_input_schema
 MAX_QUOTED_CHARS = 60
 MAX_LISTED_ITEMS = 20
 MAX_SUGGESTIONS = 3  # each takes up to 0.4 ms
+MAX_COMPARED_CHARS = 400  # of a text, over all names that it is compared with
 DEXTER_HINT = "dexter is the former name of enzo and is no longer updated; use enzo"
 # Keys, claim tokens and the processor's secrets are longer than any name or instant.
 SECRET_PATTERN = re.compile(r"([A-Za-z0-9_-]{6})[A-Za-z0-9_-]{26,}")
@@ -108,18 +110,20 @@ def find_nearest(text: str, candidates: Mapping[str, str]) -> str | None:
 
     The keys are folded names, the values the names to suggest.
     """
-    # difflib takes quadratic time, so an overlong text is cut.
     target = fold_name(text[:MAX_QUOTED_CHARS])
-    # A ratio of 0.6 needs 0.3 of both lengths as common characters. Names with fewer are dropped
-    # first, because difflib takes a millisecond to compare 500 names.
-    letters = set(target)
-    spare = len(target) - len(letters)
+    # A ratio of 0.6 needs 0.3 of both lengths as common characters. Names that are too short for
+    # that, or have too few of the characters, are dropped first: difflib would take milliseconds.
+    letters, size = set(target), len(target)
+    spare = size - len(letters)
     near = [
-        name
+        (common / (size + len(name)), name)
         for name in candidates
-        if len(letters.intersection(name)) + spare >= 0.3 * (len(target) + len(name))
+        if len(name) >= (needed := 0.3 * (size + len(name)))
+        and (common := min(len(letters.intersection(name)) + spare, len(name))) >= needed
     ]
-    matches = difflib.get_close_matches(target, near, 5, 0.6)
+    # Each comparison takes quadratic time, so fewer are made of a longer text.
+    compared = [name for _, name in nlargest(MAX_COMPARED_CHARS // max(size, 1), near)]
+    matches = difflib.get_close_matches(target, compared, 5, 0.6)
 
     # Of equally similar names, the one with the longer common prefix wins.
     def measure_similarity(name: str) -> tuple[float, int]:

@@ -151,7 +151,7 @@ class Authorizations:
         try:
             client = await self._clients.find(values.get("client_id", ""))
         except OAuthClientError as error:
-            raise _bad_request_error(error.message) from None
+            raise _bad_request_error(error.message, error.names_operator) from None
         if client is None:
             raise _bad_request_error(
                 "This server does not know the program that sent you here: client_id is missing, "
@@ -184,8 +184,9 @@ def _not_pending_error() -> ApiError:
     )
 
 
-def _bad_request_error(reason: str) -> ApiError:
-    return ApiError("invalid_parameter", f"{reason.rstrip('.')}. {START_AGAIN_HINT}", 400)
+def _bad_request_error(reason: str, names_operator: bool = False) -> ApiError:
+    message = f"{reason.rstrip('.')}. {START_AGAIN_HINT}"
+    return ApiError("invalid_parameter", message, 400, names_operator=names_operator)
 
 
 def _conflict_error(reason: str) -> ApiError:

@@ -86,10 +86,13 @@ class ClientDocuments:
         documents are being fetched.
         """
         url = parse_client_id(client_id)
-        fetched = await self._cache.get(client_id, lambda: self._fetch(client_id, url))
-        if isinstance(fetched.result, OAuthClientError):
-            raise OAuthClientError(fetched.result.error, fetched.result.message)
-        return fetched.result
+        result = (await self._cache.get(client_id, lambda: self._fetch(client_id, url))).result
+        # A copy, because each raise adds its frames to the exception.
+        if isinstance(result, OAuthClientError):
+            raise OAuthClientError(
+                result.error, result.message, names_operator=result.names_operator
+            )
+        return result
 
     async def close(self) -> None:
         """Close every connection; idempotent."""
@@ -260,4 +263,5 @@ def _unreachable_error(problem: str) -> OAuthClientError:
         f"The client's metadata document could not be fetched, because {problem}. Try again after "
         f"{FAILURE_TTL_S} seconds. If that fails too, this service may have no outbound access: "
         "ask its operator, or use a client that registers itself.",
+        names_operator=True,
     )

@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
+    ExitStack,
     asynccontextmanager,
+    closing,
     contextmanager,
     suppress,
 )
@@ -105,7 +107,8 @@ class SqliteEngine:
             stack.push_async_callback(writer.close)
             reader = await _connect(path, *READER_PRAGMAS)
             stack.push_async_callback(reader.close)
-            engine = cls(path, writer, reader, _connect_directly(path), migrations)
+            direct = stack.enter_context(closing(_connect_directly(path)))
+            engine = cls(path, writer, reader, direct, migrations)
             stack.pop_all()
         return engine
 
@@ -338,33 +341,32 @@ class SqliteEngine:
 
 
 async def _connect(path: Path, *extra_pragmas: str) -> aiosqlite.Connection:
-    try:
-        connection = await aiosqlite.connect(
-            path, isolation_level=None, cached_statements=STATEMENT_CACHE_SIZE
-        )
-    except sqlite3.Error as error:
-        raise StoreError(f"cannot open {path}: {error}") from error
-    try:
-        for pragma in (*PRAGMAS, *extra_pragmas):
-            await connection.execute_fetchall(pragma)
-    except BaseException as error:
-        await connection.close()
-        if isinstance(error, sqlite3.Error):
+    async with AsyncExitStack() as stack:
+        try:
+            connection = await aiosqlite.connect(
+                path, isolation_level=None, cached_statements=STATEMENT_CACHE_SIZE
+            )
+            stack.push_async_callback(connection.close)
+            for pragma in (*PRAGMAS, *extra_pragmas):
+                await connection.execute_fetchall(pragma)
+        except sqlite3.Error as error:
             raise StoreError(f"cannot open {path}: {error}") from error
-        raise
+        stack.pop_all()
     return connection
 
 
 def _connect_directly(path: Path) -> sqlite3.Connection:
     """Open a connection that never waits, neither for another writer nor for a checkpoint."""
-    pragmas = (*PRAGMAS, CRASH_SAFE, FAIL_IF_LOCKED, "PRAGMA wal_autocheckpoint = 0")
-    try:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        connection.row_factory = sqlite3.Row
-        for pragma in pragmas:
-            connection.execute(pragma)
-    except sqlite3.Error as error:
-        raise StoreError(f"cannot open {path}: {error}") from error
+    with ExitStack() as stack:
+        try:
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            stack.callback(connection.close)
+            connection.row_factory = sqlite3.Row
+            for pragma in (*PRAGMAS, CRASH_SAFE, FAIL_IF_LOCKED, "PRAGMA wal_autocheckpoint = 0"):
+                connection.execute(pragma)
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot open {path}: {error}") from error
+        stack.pop_all()
     return connection
 
 

@@ -1,4 +1,4 @@
-"""Members' keys: up to three live ones per membership, shown once, and only their own."""
+"""Members' keys: up to five live ones per membership, shown once, and only their own."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -104,7 +104,7 @@ async def test_no_key_can_be_read_out_of_the_store(counter: Counter) -> None:
 
 
 @pytest.mark.clause("5.13", "5.27")
-async def test_a_membership_has_three_live_keys_and_one_more_for_each_that_is_revoked(
+async def test_a_membership_has_five_live_keys_and_one_more_for_each_that_is_revoked(
     counter: Counter,
 ) -> None:
     first = await counter.buy()

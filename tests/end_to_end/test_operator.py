@@ -218,6 +218,18 @@ async def test_an_error_page_names_the_operator(named: RunningService) -> None:
 
 
 @pytest.mark.clause("7.36")
+async def test_a_program_that_the_service_cannot_look_up_names_who_can_help(
+    named: RunningService,
+) -> None:
+    query = {"client_id": "https://client.invalid/a.json", "redirect_uri": "https://x.example"}
+    page = check_page(
+        await named.client.get("/oauth/authorize", params=query), 400, "Something went wrong"
+    )
+    assert "ask its operator" in page.text
+    assert INTRODUCTION in page.text
+
+
+@pytest.mark.clause("7.36")
 async def test_an_error_that_the_caller_can_correct_names_no_operator(
     named: RunningService,
 ) -> None:

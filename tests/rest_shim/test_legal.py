@@ -26,6 +26,10 @@ PRIVACY_TEXTS = {
     "access_requests": "its e-mail address and its other fields",
     "sign_in_links": "SHA-256 hashes of the sign-in link",
     "sessions": "of your session, with your e-mail address",
+    "oauth_clients": "the program's name, id and redirect addresses",
+    "oauth_requests": "with the program's state and challenge",
+    "oauth_connections": "SHA-256 hashes of the code and the tokens of the connection",
+    "oauth_access_tokens": "an access token is deleted within a day after it expires",
     "attempts": "the address and its networks",
     "notices": "the address of the latest such proxy",
 }
@@ -58,6 +62,7 @@ async def test_the_privacy_section_states_how_long_data_is_kept(served: RunningS
         "sign_ins": 0,
         "access_requests": 180,
         "calls": 30,
+        "oauth_clients": 90,
     }
     for words in (
         "on each UTC day, for 400 days",
@@ -66,6 +71,7 @@ async def test_the_privacy_section_states_how_long_data_is_kept(served: RunningS
         "for at most a day and are deleted within two",
         "with your e-mail address, until a day after they expire (after 15 minutes and 7 days)",
         "until 180 days after its last change",
+        "deleted 90 days after it last requested access",
         f"its last {CALLS_KEPT_PER_KEY} calls, for up to 30 days",
     ):
         assert words in stored

@@ -1,6 +1,10 @@
 """Every argument and body field has a bound, which its error names, and a full list fits."""
 
+import difflib
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Literal
 
 import pytest
@@ -11,13 +15,20 @@ from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
 from schemas.purchase import Body
 from schemas.query import MAX_LIST_CHARS, MAX_NAME_CHARS, Query
 from schemas.signals import MAX_OFFSET
-from serving.argument_values import MAX_TICKERS
-from serving.arguments import get_argument_schemas, quote_value
+from serving.argument_values import MAX_TICKERS, find_assets
+from serving.arguments import (
+    MAX_COMPARED_CHARS,
+    MAX_SUGGESTIONS,
+    ArgumentError,
+    get_argument_schemas,
+    quote_value,
+)
 from serving.json_schema import Schema, build_input_schema
 from serving.tool_runner import AnyTool
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
+from tools.full_universe import make_full_coverage
 
 pytestmark = pytest.mark.clause("endpoint")
 
@@ -109,6 +120,51 @@ async def test_a_list_of_too_many_tickers_is_refused(
     assert "error" not in await served.fetch_answer(transport, tool, ticker=",".join(known))
     _, error = await served.fetch_refusal(transport, tool, ticker=",".join([*known, "BTC"]))
     assert f"ticker: {MAX_TICKERS + 1} items are too many; accepted: at most" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 58,
+        "international business",
+        "american incorporated holdings corp",
+        "etaoinsrhldcu" * 4,
+    ],
+)
+def test_the_work_of_suggestions_is_bounded(text: str) -> None:
+    assets = {asset.ticker: asset for asset in make_full_coverage().assets}
+    unknown = ",".join(f"{text}{number:02}" for number in range(20))
+    with count_compared_chars() as compared, pytest.raises(ArgumentError, match="unknown"):
+        find_assets(unknown, assets)
+    assert sum(compared) <= MAX_SUGGESTIONS * MAX_COMPARED_CHARS
+
+
+@contextmanager
+def count_compared_chars() -> Iterator[list[int]]:
+    """Collect the length of the text in each comparison with a name that difflib begins."""
+    compared: list[int] = []
+
+    def observe(frame: FrameType, event: str, argument: object) -> None:
+        is_comparison = frame.f_code is difflib.SequenceMatcher.set_seq1.__code__
+        # Without a text, a matcher is created and compares nothing yet.
+        if event == "call" and is_comparison and (text := frame.f_locals["self"].b):
+            compared.append(len(text))
+
+    sys.setprofile(observe)
+    try:
+        yield compared
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize(
+    "typo", ["Artificial Superinteligence Alliance", "Nvidai", "Goldd", "SOLL"]
+)
+def test_a_bounded_search_finds_the_nearest_name(typo: str) -> None:
+    assets = {asset.ticker: asset for asset in make_full_coverage().assets}
+    nearest = {"A": "FET", "N": "NVDA", "G": "XAU", "S": "SOL"}[typo[0]]
+    with pytest.raises(ArgumentError, match=f"did you mean {nearest}"):
+        find_assets(typo, assets)
 
 
 async def test_an_offset_beyond_its_bound_is_refused(
