@@ -37,6 +37,11 @@ _MISTAKES = tuple(
             "the variable that it stands for where the client starts, then restart it.",
         ),
         (
+            r"at_.*",
+            "An OAuth access token works only at the MCP address that it was issued for, /mcp. "
+            f"Use that address, or an API key here. {SEND_KEY_HINT}",
+        ),
+        (
             rf"((?i:bearer) +)+{_API_KEY}",
             "The word Bearer belongs once before the key in Authorization, and not into X-Api-Key. "
             + SEND_KEY_HINT,

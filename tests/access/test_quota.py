@@ -270,6 +270,7 @@ async def test_malformed_and_unknown_keys_have_different_messages(
         ("Basic cHJveHk6cHJveHk=, Bearer {}", None, "several values"),
         (None, "{}, {}", "several values"),
         (None, ", {}", "several values"),
+        ("Bearer at_" + "A" * 43, None, "OAuth access token works only at"),
         ("{}", None, "does not use the Bearer scheme"),
         ("Basic cHJveHk6cHJveHk=", None, "does not use the Bearer scheme"),
         ("Basic cHJveHk6cHJveHk=", "", "does not use the Bearer scheme"),
