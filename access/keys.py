@@ -37,7 +37,7 @@ _MISTAKES = tuple(
             "the variable that it stands for where the client starts, then restart it.",
         ),
         (
-            r"at_.*",
+            "at_[A-Za-z0-9_-]{43}",
             "An OAuth access token works only at the MCP address that it was issued for, /mcp. "
             f"Use that address, or an API key here. {SEND_KEY_HINT}",
         ),
