@@ -12,9 +12,46 @@ from store.sql.access_store import AccessStore
 
 MAX_LABEL_CHARS = 120
 
-_API_KEY_PATTERN = re.compile(r"ek_[A-Za-z0-9_-]{43}", re.ASCII)
-_BEARER_PATTERN = re.compile(f"Bearer ({_API_KEY_PATTERN.pattern})", re.ASCII)
+_API_KEY = "ek_[A-Za-z0-9_-]{43}"
+_API_KEY_PATTERN = re.compile(_API_KEY, re.ASCII)
+_BEARER_PATTERN = re.compile(rf"[ \t]*(?i:bearer)[ \t]+({_API_KEY})[ \t]*", re.ASCII)
 SEND_KEY_HINT = "Send it as `Authorization: Bearer <API_KEY>`."
+# The last five are the bytes of typographic quotes, which headers carry as Latin-1.
+_QUOTES = "[\"'`<>(){}\\[\\]\xe2\x80\x98\x99\x9c\x9d]"
+_MISTAKES = tuple(
+    (re.compile(pattern, re.ASCII | re.DOTALL), message)
+    for pattern, message in (
+        # Some MCP hosts send the placeholder of their configuration file without expanding it.
+        (
+            r".*\$\{.*",
+            "The client sent the text ${SIGNALS_API_KEY} unexpanded instead of a key: set the "
+            "environment variable SIGNALS_API_KEY where the client starts, then restart it.",
+        ),
+        (
+            rf"{_QUOTES}+((?i:bearer) +)?{_API_KEY}{_QUOTES}*|{_API_KEY}{_QUOTES}+",
+            "The API key has quotes or brackets around it: send it without them. " + SEND_KEY_HINT,
+        ),
+        (
+            r"\$\w+|%\w+%|\{.+\}|<[\w -]+>|(?i:([a-z]+[_ -])*key|undefined|null|none)",
+            "The client sent a placeholder instead of a key: write the key in its place, or set "
+            "the variable that it stands for where the client starts, then restart it.",
+        ),
+        (
+            "at_[A-Za-z0-9_-]{43}",
+            "An OAuth access token works only at the MCP address that it was issued for, /mcp. "
+            f"Use that address, or an API key here. {SEND_KEY_HINT}",
+        ),
+        (
+            rf"((?i:bearer) +)+{_API_KEY}",
+            "The word Bearer belongs once before the key in Authorization, and not into X-Api-Key. "
+            + SEND_KEY_HINT,
+        ),
+        (
+            rf"{_API_KEY} *,.*|.*, *((?i:bearer) +)?{_API_KEY}",
+            "The header for the API key has several values: send it once, with one key.",
+        ),
+    )
+)
 
 
 def hash_key(api_key: str) -> bytes:
@@ -80,58 +117,43 @@ def identify_key(authorization: str | None, x_api_key: str | None) -> bytes:
 
 
 def read_key_headers(authorization: str | None, x_api_key: str | None) -> str:
-    """Return the key from the headers; raise ApiError 401 if missing, malformed or ambiguous."""
-    keys = []
-    if authorization is not None:
-        keys.append(_parse_bearer(authorization))
-    if x_api_key is not None:
-        keys.append(_check_key_format(x_api_key.strip()))
-    if not keys:
-        raise ApiError("missing_key", f"This call needs an API key. {SEND_KEY_HINT}", 401)
-    if keys[0] != keys[-1]:
+    """Return the key from the headers; raise ApiError 401 if they have none, or two keys.
+
+    A key in one header wins over anything else in the other, such as a proxy's Basic credentials.
+    """
+    bearer = None if authorization is None else _BEARER_PATTERN.fullmatch(authorization)
+    plain = None if x_api_key is None else _API_KEY_PATTERN.fullmatch(x_api_key.strip())
+    if bearer is not None and plain is not None and bearer[1] != plain[0]:
         raise invalid_key_error(
             "Authorization and X-Api-Key carry different keys: send one of them."
         )
-    return keys[0]
+    if bearer is not None:
+        return bearer[1]
+    if plain is not None:
+        return plain[0]
+    if authorization is None and x_api_key is None:
+        raise ApiError("missing_key", f"This call needs an API key. {SEND_KEY_HINT}", 401)
+    raise invalid_key_error(_find_mistake((authorization or "").strip(), (x_api_key or "").strip()))
 
 
-def _parse_bearer(authorization: str) -> str:
-    # The usual form first: it needs one match per call.
-    if (match := _BEARER_PATTERN.fullmatch(authorization)) is not None:
-        return match[1]
-    scheme, _, value = authorization.strip().partition(" ")
-    _reject_unexpanded(authorization)
-    if scheme.lower() != "bearer":
-        raise invalid_key_error(
-            f"The Authorization header does not use the Bearer scheme. {SEND_KEY_HINT}"
-        )
-    return _check_key_format(value.strip())
-
-
-def _check_key_format(value: str) -> str:
-    _reject_unexpanded(value)
-    if value.startswith("at_"):
-        raise invalid_key_error(
-            "An OAuth access token works only at the MCP address that it was issued for, /mcp. "
-            f"Use that address, or an API key here. {SEND_KEY_HINT}"
-        )
+def _find_mistake(authorization: str, x_api_key: str) -> str:
+    """Return what is wrong with headers that have no key; the message quotes no value."""
+    scheme, _, value = authorization.replace("\t", " ").partition(" ")
+    is_bearer = scheme.lower() == "bearer"
+    # Another scheme may be a proxy's, so the key is more likely to be in the other header.
+    if not is_bearer:
+        value = x_api_key or authorization
+    for pattern, message in _MISTAKES:
+        if pattern.fullmatch(value.strip()):
+            return message
     if not value:
-        raise invalid_key_error(f"The header for the API key is empty. {SEND_KEY_HINT}")
-    if not _API_KEY_PATTERN.fullmatch(value):
-        raise invalid_key_error(
-            "The API key is malformed: a key is ek_ and 43 letters, digits, - or _. "
-            "Check that it was copied whole."
-        )
-    return value
-
-
-def _reject_unexpanded(value: str) -> None:
-    # Some MCP hosts send the placeholder of their configuration file without expanding it.
-    if "${" in value:
-        raise invalid_key_error(
-            "The client sent the text ${SIGNALS_API_KEY} unexpanded instead of a key: set the "
-            "environment variable SIGNALS_API_KEY where the client starts, then restart it."
-        )
+        return f"The header for the API key is empty. {SEND_KEY_HINT}"
+    if not is_bearer and not x_api_key:
+        return f"The Authorization header does not use the Bearer scheme. {SEND_KEY_HINT}"
+    return (
+        "The API key is malformed: a key is ek_ and 43 letters, digits, - or _. "
+        "Check that it was copied whole."
+    )
 
 
 def invalid_key_error(message: str) -> ApiError:

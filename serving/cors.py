@@ -1,6 +1,6 @@
 """CORS: the headers that let pages of other origins call the API and read its responses.
 
-Always without credentials: a browser never adds the cookies of this service to such a call.
+Always without credentials, so no such page reads what a visitor's cookies give access to.
 """
 
 import re
@@ -10,6 +10,7 @@ from ipaddress import IPv6Address
 from starlette.types import Message, Send
 
 from serving.http import HeaderList
+from store.addresses import is_loopback
 
 # Browsers call an API only with the headers listed here, and show a page only the response headers
 # that EXPOSED_HEADERS lists.
@@ -75,24 +76,26 @@ def _parse_allowed_origin(text: str) -> str:
     # People copy an origin with a slash from the address bar.
     origin = parse_origin(text.removesuffix("/"))
     if origin is None:
+        # What precedes an @ may be a password.
         raise ValueError(
-            f"{text!r} is not an origin{_suggest_origin(text)}; expected scheme and host, such as "
-            "https://app.example.com, with a port only if it is not the scheme's default, such as "
-            "http://localhost:5173, and without path, wildcards and the origin null"
+            f"{text.rpartition('@')[2]!r} is not an origin; expected scheme and host, such as "
+            "https://app.example.com, with the port if it is not the scheme's default, such as "
+            "http://localhost:5173, and without path and wildcards; null cannot be allowed"
+            f"{_suggest_origin(text)}"
         )
     return origin
 
 
 def _suggest_origin(text: str) -> str:
     """Return the hint that names the origin within an address or host name, empty if none."""
-    scheme, separator, rest = text.partition("://")
-    if not separator:
-        scheme, rest = "https", text
-    authority = re.split("[/?#]", rest)[0].rpartition("@")[2]
-    origin = parse_origin(f"{scheme}://{authority}")
-    # A single word, such as null, names no address.
-    is_name = bool(separator) or "." in authority
-    return f", did you mean {origin}?" if origin is not None and is_name else ""
+    scheme, separator, rest = text.rpartition("://")
+    host_port = re.split("[/?#]", rest)[0].rpartition("@")[2]
+    is_local = is_loopback(host_port.partition(":")[0])
+    # A single word, such as null, names no host.
+    if not separator and not is_local and "." not in host_port:
+        return ""
+    origin = parse_origin(f"{scheme or ('http' if is_local else 'https')}://{host_port}")
+    return "" if origin is None else f"; did you mean {origin}?"
 
 
 def build_cors_headers(origin: bytes) -> HeaderList:

@@ -7,6 +7,7 @@ in front of the service might read such a request as two.
 import re
 from collections.abc import Awaitable, Iterable
 from functools import lru_cache
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -37,9 +38,10 @@ from serving.http import (
     respond,
 )
 from serving.tool_runner import format_error_body
-from store.addresses import is_loopback
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+# The names that are reserved for this machine and for private networks.
+PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".home.arpa")
 AUTHORITY_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@\[\]\s?#]+)(?::[0-9]{0,5})?")
 
 
@@ -189,9 +191,14 @@ class HostOriginMiddleware:
 
 
 def is_public(base_url: str) -> bool:
-    """Return whether an address is meant for the internet: https, and not this machine."""
+    """Return whether an address is https and, by its host, can be reached from the internet."""
     parts = urlsplit(base_url)
-    return parts.scheme == "https" and not is_loopback(parts.hostname or "")
+    host = (parts.hostname or "").removesuffix(".")
+    try:
+        is_reachable = ip_address(host).is_global
+    except ValueError:
+        is_reachable = host not in LOCAL_HOSTS and not host.endswith(PRIVATE_SUFFIXES)
+    return parts.scheme == "https" and is_reachable
 
 
 def _find_framing_error(scope: Scope, headers: HeaderMap) -> ApiError | None:

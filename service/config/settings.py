@@ -183,8 +183,8 @@ class Settings(BaseModel):
     )
     allowed_origins: Origins = Field(
         default="",
-        description="Comma-separated origins (https://app.example) to accept besides those of the "
-        "accepted Host names.",
+        description="Comma-separated origins of web pages that may call the API in a browser "
+        "(CORS): https://app.example.com, http://localhost:5173.",
     )
 
     @classmethod

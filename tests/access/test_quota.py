@@ -146,9 +146,21 @@ def list_admitted_counts(outcomes: Sequence[Caller | BaseException]) -> list[int
         ("Bearer {}", None),
         ("bearer {}", None),
         ("BEARER   {} ", None),
+        (" Bearer\t{}", None),
         (None, "{}"),
         (None, " {} "),
         ("Bearer {}", "{}"),
+        ("Bearer {}", ""),
+        ("Bearer {}", "  "),
+        ("Bearer {}", "${{SIGNALS_API_KEY}}"),
+        ("Bearer {}", "nonsense"),
+        ("", "{}"),
+        ("Basic cHJveHk6cHJveHk=", "{}"),
+        ("Negotiate YII=", "{}"),
+        ('Digest username="proxy", realm="proxy"', "{}"),
+        ("Bearer eyJhbGciOiJIUzI1NiJ9.e30.c2ln", "{}"),
+        ("Bearer ek_short", "{}"),
+        ("Bearer ${{SIGNALS_API_KEY}}", "{}"),
     ],
 )
 async def test_a_live_key_is_accepted_in_either_header(
@@ -227,31 +239,65 @@ async def test_malformed_and_unknown_keys_have_different_messages(
 
 
 @OVER_ONE_STORE
-async def test_an_empty_second_header_is_an_invalid_key(
-    quota_guard: QuotaGuard, keys: OperatorKeys
-) -> None:
-    assert (await get_refusal(quota_guard, None, "")).code == "invalid_key"
-    key = await keys.create("agent")
-    assert (await get_refusal(quota_guard, f"Bearer {key}", "")).code == "invalid_key"
-
-
-@OVER_ONE_STORE
 @pytest.mark.parametrize(
-    ("authorization", "x_api_key"),
+    ("authorization", "x_api_key", "named"),
     [
-        ("Bearer ${SIGNALS_API_KEY}", None),
-        ("${SIGNALS_API_KEY}", None),
-        (None, "${SIGNALS_API_KEY}"),
-        ("Bearer ${MY_KEY:-}", None),
+        ("Bearer ${SIGNALS_API_KEY}", None, "${SIGNALS_API_KEY}"),
+        ("${SIGNALS_API_KEY}", None, "${SIGNALS_API_KEY}"),
+        (None, "${SIGNALS_API_KEY}", "set the environment variable"),
+        ("Bearer ${MY_KEY:-}", None, "set the environment variable"),
+        ("Basic cHJveHk6cHJveHk=", "${env:SIGNALS_API_KEY}", "set the environment variable"),
+        ("Bearer $SIGNALS_API_KEY", None, "placeholder"),
+        ("Bearer %SIGNALS_API_KEY%", None, "placeholder"),
+        ("Bearer {{SIGNALS_API_KEY}}", None, "placeholder"),
+        ("Bearer {env:SIGNALS_API_KEY}", None, "placeholder"),
+        ("Bearer <API_KEY>", None, "placeholder"),
+        ("Bearer <your key>", None, "placeholder"),
+        ("Bearer YOUR_API_KEY", None, "placeholder"),
+        (None, "your-api-key", "placeholder"),
+        ("Bearer undefined", None, "placeholder"),
+        ("Bearer null", None, "placeholder"),
+        ('Bearer "{}"', None, "quotes or brackets"),
+        ("Bearer '{}'", None, "quotes or brackets"),
+        ('"Bearer {}"', None, "quotes or brackets"),
+        ("Bearer <{}>", None, "quotes or brackets"),
+        ("Bearer {}'", None, "quotes or brackets"),
+        (None, "`{}`", "quotes or brackets"),
+        (None, "“{}”".encode().decode("latin-1"), "quotes or brackets"),
+        ("Bearer Bearer {}", None, "The word Bearer"),
+        (None, "Bearer {}", "The word Bearer"),
+        ("Bearer {}, Bearer {}", None, "several values"),
+        ("Basic cHJveHk6cHJveHk=, Bearer {}", None, "several values"),
+        (None, "{}, {}", "several values"),
+        (None, ", {}", "several values"),
+        ("Bearer at_" + "A" * 43, None, "OAuth access token works only at"),
+        ("{}", None, "does not use the Bearer scheme"),
+        ("Basic cHJveHk6cHJveHk=", None, "does not use the Bearer scheme"),
+        ("Basic cHJveHk6cHJveHk=", "", "does not use the Bearer scheme"),
+        ("Basic cHJveHk6cHJveHk=", "ek_short", "malformed"),
+        ("Bearer ek_short", "", "malformed"),
+        ("Bearer\tek_short", None, "malformed"),
+        ("", "", "empty"),
+        ("", None, "empty"),
+        (None, " ", "empty"),
+        ("bearer", None, "empty"),
+        ("Bearer ", "", "empty"),
     ],
 )
-async def test_an_unexpanded_variable_is_named(
-    quota_guard: QuotaGuard, authorization: str | None, x_api_key: str | None
+async def test_a_refusal_names_the_mistake_and_quotes_no_secret(
+    quota_guard: QuotaGuard,
+    keys: OperatorKeys,
+    authorization: str | None,
+    x_api_key: str | None,
+    named: str,
 ) -> None:
-    error = await get_refusal(quota_guard, authorization, x_api_key)
-    assert error.code == "invalid_key"
-    assert "${SIGNALS_API_KEY}" in error.message
-    assert "set the environment variable" in error.message
+    key = await keys.create("agent")
+    sent = [value and value.replace("{}", key) for value in (authorization, x_api_key)]
+    error = await get_refusal(quota_guard, *sent)
+    assert (error.code, error.status) == ("invalid_key", 401)
+    assert named in error.message
+    assert key not in error.message
+    assert "cHJveHk" not in error.message
 
 
 @OVER_ONE_STORE

@@ -12,7 +12,7 @@ from serving.cors import parse_origin
 from serving.host_origin import HostOriginMiddleware
 from tests.security.wire import LAST, exchange_bytes, parse_statuses
 from tests.support.openapi_document import list_operations
-from tests.support.running_service import RunningService, run_service
+from tests.support.running_service import RunningService, break_usage_counting, run_service
 from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("4.0.7")
@@ -154,9 +154,11 @@ async def test_every_kind_of_error_can_be_read(served: RunningService) -> None:
             "/api/v1/access/claim", json={"claim_token": "x"}, headers={"Origin": ORIGIN}
         ),
     ]
+    with break_usage_counting(served.access):
+        answers.append(await client.get("/api/v1/state?ticker=BTC", headers=sent))
     for _ in range(2):
         answers.append(await client.get("/api/v1/state?ticker=BTC", headers=sent))
-    expected = [400, 401, 403, 404, 405, 405, 405, 406, 413, 200, 415, 421, 400, 200, 429]
+    expected = [400, 401, 403, 404, 405, 405, 405, 406, 413, 200, 415, 421, 400, 503, 200, 429]
     assert [answer.status_code for answer in answers] == expected
     for answer in answers:
         check_readable(answer)
@@ -252,7 +254,15 @@ async def test_any_page_can_look_for_metadata(served: RunningService) -> None:
         ("http://127.0.0.1:8000", "/mcp", False),
         ("https://localhost", "/mcp", False),
         ("https://[::1]:8443", "/mcp", False),
-        ("http://signals.lan:8000", "/mcp", False),
+        ("https://localhost.", "/mcp", False),
+        ("https://signals.localhost", "/mcp", False),
+        ("https://signals.local", "/mcp", False),
+        ("https://signals.internal:8443", "/mcp", False),
+        ("https://10.0.0.7", "/mcp", False),
+        ("https://[fd00::7]", "/mcp", False),
+        ("https://100.64.0.7", "/mcp", False),
+        ("https://8.8.8.8", "/mcp", True),
+        ("http://signals.example:8000", "/mcp", False),
     ],
 )
 async def test_any_origin_may_send_a_token_only_to_a_public_service(

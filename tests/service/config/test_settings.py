@@ -301,14 +301,50 @@ def test_a_host_that_stands_for_all_addresses_is_never_advertised(given, address
         ("ALLOWED_HOSTS", "*.example"),
         ("ALLOWED_HOSTS", "2001:db8::1"),
         ("ALLOWED_ORIGINS", "app.example"),
+        ("ALLOWED_ORIGINS", "localhost:3000"),
         ("ALLOWED_ORIGINS", "https://app.example/path"),
+        ("ALLOWED_ORIGINS", "https://app.example, https://app.example?query"),
+        ("ALLOWED_ORIGINS", "https://app.example:0"),
+        ("ALLOWED_ORIGINS", "https://app.example:99999"),
+        ("ALLOWED_ORIGINS", "https://app.example https://other.example"),
         ("ALLOWED_ORIGINS", "https://*.example"),
+        ("ALLOWED_ORIGINS", "*"),
+        ("ALLOWED_ORIGINS", "null"),
+        ("ALLOWED_ORIGINS", "https://app.example, null"),
+        ("ALLOWED_ORIGINS", "file:///home/app"),
+        ("ALLOWED_ORIGINS", "https://user@app.example"),
+        ("ALLOWED_ORIGINS", "https://b\xfccher.example"),
     ],
 )
 def test_a_name_that_no_request_can_have_is_refused(name, value):
-    with pytest.raises(SettingsError, match=f"^{PREFIX}{name}=") as caught:
+    with pytest.raises(SettingsError, match=f"^{PREFIX}{name}") as caught:
         Settings.read({PREFIX + name: value})
     assert "such as" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ("app.example.com", "https://app.example.com"),
+        ("App.Example.com/path", "https://app.example.com"),
+        ("localhost:3000", "http://localhost:3000"),
+        ("127.0.0.1:3000/", "http://127.0.0.1:3000"),
+        ("https://app.example.com/path?query", "https://app.example.com"),
+        ("http://app.example.com:80/path", "http://app.example.com"),
+        ("https://user:secret@app.example.com:8443/", "https://app.example.com:8443"),
+        ("*", None),
+        ("null", None),
+        ("app", None),
+        ("https://*.example.com", None),
+    ],
+)
+def test_the_right_form_of_an_origin_is_suggested(value: str, meant: str | None):
+    with pytest.raises(SettingsError) as caught:
+        Settings.read({PREFIX + "ALLOWED_ORIGINS": value})
+    hint = "" if meant is None else f"did you mean {meant}?"
+    assert hint in str(caught.value)
+    assert ("did you mean" in str(caught.value)) is (meant is not None)
+    assert "secret" not in str(caught.value)
 
 
 def test_host_names_addresses_ports_and_origins_are_accepted():
