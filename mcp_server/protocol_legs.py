@@ -62,7 +62,7 @@ MODERN = Leg(
 
 def guess_leg(headers: HeaderMap) -> Leg:
     """Return the leg of a request whose body cannot be read, by its version header."""
-    return MODERN if headers.get(VERSION_HEADER) == _MODERN_HEADER else LEGACY
+    return MODERN if _get_header(headers, VERSION_HEADER) == _MODERN_HEADER else LEGACY
 
 
 def choose_leg(message: Message, headers: HeaderMap) -> Leg:
@@ -73,7 +73,7 @@ def choose_leg(message: Message, headers: HeaderMap) -> Leg:
     # Some hosts negotiate a legacy version and then send 2026-07-28 in the header or in the body
     # only; refusing them would refuse all of their calls. Mcp-Method and Mcp-Name choose nothing,
     # because some hosts send them in any revision.
-    is_legacy_header = headers.get(VERSION_HEADER) in _LEGACY_HEADERS
+    is_legacy_header = _get_header(headers, VERSION_HEADER) in _LEGACY_HEADERS
     if message.method == DISCOVER or not (is_legacy_header or _is_legacy_body(message)):
         return MODERN
     check_version_header(headers)
@@ -82,7 +82,7 @@ def choose_leg(message: Message, headers: HeaderMap) -> Leg:
 
 def check_version_header(headers: HeaderMap) -> None:
     """Raise RpcError with status 400 if no leg serves the version of the header."""
-    version = headers.get(VERSION_HEADER)
+    version = _get_header(headers, VERSION_HEADER)
     if version in _LEGACY_HEADERS or version == _MODERN_HEADER:
         return
     requested = (version or b"").decode("latin-1")
@@ -111,9 +111,9 @@ def check_modern_request(message: Message, headers: HeaderMap, scope: Scope) -> 
             reason = f"params._meta must have {quote_value(key)}"
             raise RpcError(mcp_types.INVALID_PARAMS, f"Invalid params: {reason}.")
     version = meta[mcp_types.PROTOCOL_VERSION_META_KEY]
-    if not _repeats(headers.get(VERSION_HEADER), version):
+    if not _repeats(_get_header(headers, VERSION_HEADER), version):
         raise _mismatch_error(VERSION_HEADER, "must repeat the protocol version of params._meta")
-    if not _repeats(headers.get(METHOD_HEADER), message.method):
+    if not _repeats(_get_header(headers, METHOD_HEADER), message.method):
         raise _mismatch_error(METHOD_HEADER, "must repeat the method of the body")
     if message.method == "tools/call":
         _check_name_header(_as_mapping(message.params).get("name"), headers)
@@ -127,7 +127,7 @@ def check_modern_request(message: Message, headers: HeaderMap, scope: Scope) -> 
 
 def _check_name_header(tool_name: object, headers: HeaderMap) -> None:
     """Raise RpcError -32020 if `Mcp-Name` does not repeat the name of a tool, if there is one."""
-    value = headers.get(NAME_HEADER)
+    value = _get_header(headers, NAME_HEADER)
     if tool_name is not None and (value is None or _decode_name(value) != tool_name):
         raise _mismatch_error(NAME_HEADER, "must repeat params.name of the body")
 
@@ -159,6 +159,12 @@ def _get_meta(message: Message) -> Mapping[str, object]:
 
 def _as_mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
+
+
+def _get_header(headers: HeaderMap, name: bytes) -> bytes | None:
+    """Return the value of a header without the whitespace around it, None if it is missing."""
+    value = headers.get(name)
+    return None if value is None else value.strip(b" \t")
 
 
 def _repeats(value: bytes | None, expected: object) -> bool:

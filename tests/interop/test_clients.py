@@ -136,14 +136,15 @@ async def reported(
 
 @asynccontextmanager
 async def record_versions(served: RunningService) -> AsyncIterator[tuple[str, set[str]]]:
-    """Serve a service at another address; yield its base URL and the versions that requests name.
+    """Serve a service at another address; yield its base URL and the versions that POSTs name.
 
     The version of a request without the header is empty.
     """
     versions: set[str] = set()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        versions.add(dict(scope["headers"]).get(b"mcp-protocol-version", b"").decode())
+        if scope["method"] == "POST":
+            versions.add(dict(scope["headers"]).get(b"mcp-protocol-version", b"").decode())
         await served.app(scope, receive, send)
 
     with open_loopback_socket() as bound:

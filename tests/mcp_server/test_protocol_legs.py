@@ -19,6 +19,7 @@ from mcp_server.protocol_legs import LEGACY, MODERN, check_modern_request, choos
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.version import VERSION
 from serving.http import read_headers
+from tests.security.wire import HOST, exchange_bytes
 from tests.support.legacy_record import ENVELOPE, LEGACY_VERSIONS
 from tests.support.shared_service import served as served
 
@@ -216,6 +217,19 @@ async def test_a_header_that_is_sent_twice_is_a_mismatch(served, name):
     response = await send(served, body, sent)
     assert (response.status_code, response.json()["error"]["code"]) == (400, -32020)
     assert f"{name.lower()} must be sent once" in response.json()["error"]["message"]
+
+
+@pytest.mark.clause("4.15.7")
+async def test_whitespace_around_the_value_of_a_header_does_not_count(served):
+    body, headers = build_request(CALL, NAME)
+    content = json.dumps(body).encode()
+    for sent in (headers, {"mcp-protocol-version": "2025-06-18"}):
+        padded = "".join(f"{name}: \t {value} \t \r\n" for name, value in sent.items()).encode()
+        head = b"POST /api/v1/mcp HTTP/1.1\r\n" + HOST + b"Connection: close\r\n" + padded
+        message = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(content), content)
+        answer = await exchange_bytes(served.base_url, message)
+        assert b"200 OK" in answer
+        assert b'"result"' in answer
 
 
 @pytest.mark.clause("4.15.7")
