@@ -17,12 +17,11 @@ from mcp_server.jsonrpc import (
     format_error_response,
     parse_message,
 )
-from mcp_server.protocol_legs import check_version_header, choose_leg, guess_leg
+from mcp_server.protocol_legs import check_version, choose_leg, guess_leg, read_version
 from schemas.errors import ApiError
 from serving.http import (
     ERROR_KEY,
     JSON_TYPE,
-    HeaderMap,
     build_quota_headers,
     check_media_types,
     http_error,
@@ -62,15 +61,16 @@ class McpEndpoint:
             return
         status, headers = 200, [JSON_TYPE]
         parts: tuple[bytes, ...] = ()
-        leg = guess_leg(request_headers)
+        version = read_version(request_headers)
+        leg = guess_leg(version)
         try:
-            message = _read_request(body, request_headers)
+            message = _read_request(body, version)
             # The body of a 202 is empty. A malformed notification is accepted too: JSON-RPC never
             # answers one, and none is executed. A response answers no request of this server.
             if message is None:
                 status, headers = 202, []
             else:
-                leg = choose_leg(message, request_headers)
+                leg = choose_leg(message, version)
                 result = await self._dispatcher.dispatch(message, leg, request_headers, scope)
                 headers += build_quota_headers(result.quota)
                 parts = build_result_parts(message.request_id, result.result)
@@ -81,17 +81,17 @@ class McpEndpoint:
         await respond(scope, send, status, headers, *parts)
 
 
-def _read_request(body: bytes, headers: HeaderMap) -> Message | None:
+def _read_request(body: bytes, version: bytes | None) -> Message | None:
     """Parse a body; return None for a notification or a response, which get no answer.
 
-    Raise RpcError if the body is malformed or no leg serves the version of the header.
+    Raise RpcError if the body is malformed or no leg serves the version in the headers.
     """
     try:
         message = parse_message(body)
     except RpcError:
-        check_version_header(headers)
+        check_version(version)
         raise
     if message is None or message.is_notification:
-        check_version_header(headers)
+        check_version(version)
         return None
     return message

@@ -60,29 +60,36 @@ MODERN = Leg(
 )
 
 
-def guess_leg(headers: HeaderMap) -> Leg:
-    """Return the leg of a request whose body cannot be read, by its version header."""
-    return MODERN if _get_header(headers, VERSION_HEADER) == _MODERN_HEADER else LEGACY
+def read_version(headers: HeaderMap) -> bytes | None:
+    """Return the protocol version in the headers of a request, None if they name none."""
+    return _get_header(headers, VERSION_HEADER)
 
 
-def choose_leg(message: Message, headers: HeaderMap) -> Leg:
+def guess_leg(version: bytes | None) -> Leg:
+    """Return the leg of a request whose body cannot be read, by the version in its headers."""
+    return MODERN if version == _MODERN_HEADER else LEGACY
+
+
+def choose_leg(message: Message, version: bytes | None) -> Leg:
     """Return the leg that serves a request; raise RpcError if none serves its version.
 
-    It is the modern one if header and body both go beyond the legacy versions, and for `DISCOVER`.
+    It is the modern one if the version in the headers and the one in the body both go beyond the
+    legacy ones, and for `DISCOVER`.
     """
     # Some hosts negotiate a legacy version and then send 2026-07-28 in the header or in the body
     # only; refusing them would refuse all of their calls. Mcp-Method and Mcp-Name choose nothing,
     # because some hosts send them in any revision.
-    is_legacy_header = _get_header(headers, VERSION_HEADER) in _LEGACY_HEADERS
-    if message.method == DISCOVER or not (is_legacy_header or _is_legacy_body(message)):
+    if message.method == DISCOVER:
         return MODERN
-    check_version_header(headers)
+    if version not in _LEGACY_HEADERS:
+        if not _is_legacy_body(message):
+            return MODERN
+        check_version(version)
     return LEGACY
 
 
-def check_version_header(headers: HeaderMap) -> None:
-    """Raise RpcError with status 400 if no leg serves the version of the header."""
-    version = _get_header(headers, VERSION_HEADER)
+def check_version(version: bytes | None) -> None:
+    """Raise RpcError with status 400 if no leg serves a version in the headers."""
     if version in _LEGACY_HEADERS or version == _MODERN_HEADER:
         return
     requested = (version or b"").decode("latin-1")
@@ -102,9 +109,11 @@ def check_modern_request(message: Message, headers: HeaderMap, scope: Scope) -> 
         raise RpcError(
             mcp_types.INVALID_REQUEST, "Invalid request: id must be a string or an integer."
         )
-    for name in (VERSION_HEADER, METHOD_HEADER, NAME_HEADER):
-        if len(list_header_values(scope, name)) > 1:
-            raise _mismatch_error(name, "must be sent once")
+    # The map joins the values of headers with one name, so there are fewer names if one repeats.
+    if len(headers) < len(scope["headers"]):
+        for name in (VERSION_HEADER, METHOD_HEADER, NAME_HEADER):
+            if len(list_header_values(scope, name)) > 1:
+                raise _mismatch_error(name, "must be sent once")
     meta = _get_meta(message)
     for key in (mcp_types.PROTOCOL_VERSION_META_KEY, mcp_types.CLIENT_CAPABILITIES_META_KEY):
         if key not in meta:

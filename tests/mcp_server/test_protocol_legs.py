@@ -15,7 +15,7 @@ from mcp.shared.inbound import (
 from mcp_types.methods import validate_server_result
 
 from mcp_server.jsonrpc import Message, RpcError
-from mcp_server.protocol_legs import LEGACY, MODERN, check_modern_request, choose_leg
+from mcp_server.protocol_legs import LEGACY, MODERN, check_modern_request, choose_leg, read_version
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.version import VERSION
 from serving.http import read_headers
@@ -380,7 +380,7 @@ def decide(headers: list[tuple[str, str]], body: dict[str, Any]) -> tuple[str, A
     scope = {"headers": [(name.encode(), value.encode()) for name, value in headers]}
     message = Message(body["method"], body["params"], body["id"], False)
     try:
-        leg = choose_leg(message, read_headers(scope))
+        leg = choose_leg(message, read_version(read_headers(scope)))
         if leg is LEGACY:
             return "legacy", None
         check_modern_request(message, read_headers(scope), scope)
