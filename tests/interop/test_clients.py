@@ -11,6 +11,8 @@ A client is a script that reads a plan and writes a report, both JSON, of these 
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,12 @@ import pytest
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from tests.support.later_version import serve_later_version
 from tests.support.response_schemas import ADDED_FIELD
-from tests.support.running_service import RunningService, run_service
+from tests.support.running_service import (
+    RunningService,
+    open_loopback_socket,
+    run_app,
+    run_service,
+)
 from tests.support.signals_command import COMMAND
 from tools.client_environments import INTEROP_FOLDER, get_node_environment, get_python_environment
 from tools.example_market import make_coverage
@@ -33,42 +40,60 @@ STATE, SIGNALS = "signals_get_state", "signals_get_signals"
 CONFLUENCE = "signals_get_confluence"
 
 
+MODERN_VERSION = "2026-07-28"
+
+
 @dataclass(frozen=True)
 class Client:
-    """A client script; `keeps_structured` and the list of requirements that pins it."""
+    """A client script, and the mode in which it negotiates the protocol if it has several.
+
+    `is_structured` says that it passes on structured results, `is_modern` that it uses revision
+    2026-07-28.
+    """
 
     name: str
+    mode: str = ""
     is_structured: bool = True
-    pinned_as: str = ""
+    is_modern: bool = False
 
     def command(self) -> tuple[list[str], Path]:
         """Return the command of the client and its working folder."""
         if (INTEROP_FOLDER / "python" / f"{self.name}.py").exists():
             script = INTEROP_FOLDER / "python" / f"{self.name}.py"
-            python = get_python_environment(self.pinned_as or self.name)
-            return [str(python), str(script)], INTEROP_FOLDER
+            python = get_python_environment(self.name)
+            return [str(python), str(script), *self.mode.split()], INTEROP_FOLDER
         folder = get_node_environment()
-        return [str(folder / "node_modules" / ".bin" / "node"), f"{self.name}.mjs"], folder
+        node = str(folder / "node_modules" / ".bin" / "node")
+        return [node, f"{self.name}.mjs", *self.mode.split()], folder
 
 
 CLIENTS = [
     Client("mcp_1"),
-    Client("mcp_2"),
-    Client("mcp_2_legacy", pinned_as="mcp_2"),
-    Client("fastmcp_4"),
+    Client("mcp_2", "auto", is_modern=True),
+    Client("mcp_2", "legacy"),
+    Client("mcp_2", MODERN_VERSION, is_modern=True),
+    Client("fastmcp_4", "auto", is_modern=True),
+    Client("fastmcp_4", "legacy"),
+    Client("fastmcp_4", MODERN_VERSION, is_modern=True),
     Client("langchain_tools"),
-    Client("openai_agents", is_structured=False),
-    Client("pydantic_agent", is_structured=False),
+    Client("openai_agents", is_structured=False, is_modern=True),
+    Client("pydantic_agent", is_structured=False, is_modern=True),
     Client("sdk_1"),
-    Client("client_2"),
-    Client("mcp_remote"),
-    Client("inspector"),
+    Client("client_2", "auto", is_modern=True),
+    Client("client_2", "legacy"),
+    Client("client_2", MODERN_VERSION, is_modern=True),
+    Client("mcp_remote", "auto", is_modern=True),
+    Client("mcp_remote", "legacy"),
+    Client("inspector", "auto", is_modern=True),
+    Client("inspector", "legacy"),
+    Client("inspector", "modern", is_modern=True),
     Client("stdio"),
-    Client("inspector_stdio"),
+    Client("inspector_stdio", "legacy"),
+    Client("inspector_stdio", "modern", is_modern=True),
 ]
 
 
-@pytest.fixture(params=CLIENTS, ids=lambda client: client.name)
+@pytest.fixture(params=CLIENTS, ids=lambda client: f"{client.name} {client.mode}".rstrip())
 def client(request: pytest.FixtureRequest) -> Client:
     chosen: Client = request.param
     return chosen
@@ -109,10 +134,30 @@ async def reported(
     return report
 
 
+@asynccontextmanager
+async def record_versions(served: RunningService) -> AsyncIterator[tuple[str, set[str]]]:
+    """Serve a service at another address; yield its base URL and the versions that POSTs name.
+
+    The version of a request without the header is empty.
+    """
+    versions: set[str] = set()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "POST":
+            versions.add(dict(scope["headers"]).get(b"mcp-protocol-version", b"").decode())
+        await served.app(scope, receive, send)
+
+    with open_loopback_socket() as bound:
+        async with run_app(app, bound):
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}", versions
+
+
 async def test_it_lists_the_tools_and_calls_every_one(client, served, record_property):
     narrow = {STATE: {"ticker": "BTC"}, SIGNALS: {"limit": 2}}
     calls = [(tool, narrow.get(tool, {})) for tool in TOOLS_BY_NAME]
-    report = await reported(client, served, (served.api_key, calls))
+    async with record_versions(served) as (base_url, versions):
+        report = await reported(client, served, (served.api_key, calls), base_url=base_url)
+    assert versions == {MODERN_VERSION} if client.is_modern else MODERN_VERSION not in versions
     record_property("interop", json.dumps([report["client"], report["version"], "every tool"]))
     (session,) = report["sessions"]
     assert session["tools"] == list(TOOLS_BY_NAME)

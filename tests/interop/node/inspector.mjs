@@ -1,7 +1,7 @@
 // Inspector over HTTP.
 import { inspect } from "./inspected.mjs";
-import { asOptions, report } from "./plan.mjs";
+import { asOptions, mode, report } from "./plan.mjs";
 
 await report("@modelcontextprotocol/inspector", (url, headers, calls) =>
-  inspect([url, "--transport", "http", ...asOptions(headers)], calls),
+  inspect([url, "--transport", "http", "--protocol-era", mode, ...asOptions(headers)], calls),
 );

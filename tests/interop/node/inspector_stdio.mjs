@@ -1,7 +1,7 @@
 // Inspector over the service's stdio bridge, registered in a file as hosts do it.
 import { writeFileSync } from "node:fs";
 import { inspect } from "./inspected.mjs";
-import { BRIDGE, report } from "./plan.mjs";
+import { BRIDGE, mode, report } from "./plan.mjs";
 
 const FILE = "inspector.json";
 
@@ -9,5 +9,6 @@ await report("@modelcontextprotocol/inspector", (url, headers, calls, [command, 
   const api_key = headers.Authorization?.replace("Bearer ", "");
   writeFileSync(FILE, JSON.stringify({ mcpServers: { signals: { command, args } } }));
   const key = api_key ? ["-e", `SIGNALS_API_KEY=${api_key}`] : [];
-  return inspect(["--config", FILE, "--server", "signals", ...key], calls);
+  const target = ["--config", FILE, "--server", "signals", "--protocol-era", mode];
+  return inspect([...target, ...key], calls);
 }, BRIDGE);

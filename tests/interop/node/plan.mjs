@@ -5,6 +5,9 @@ import { json } from "node:stream/consumers";
 // Files that a client writes to the home folder go next to the packages.
 export const environment = { ...process.env, HOME: import.meta.dirname };
 
+// The mode in which a client negotiates the protocol, for clients that have several.
+export const mode = process.argv[2];
+
 // A mark in the table of clients for those that use the service's stdio bridge.
 export const BRIDGE = ", over `signals stdio`";
 
@@ -19,7 +22,8 @@ export async function report(client, session, way = "") {
     sessions.push(await session(plan.url, headers, calls, plan.bridge));
   }
   const { version } = JSON.parse(readFileSync(`node_modules/${client}/package.json`));
-  console.log(JSON.stringify({ client: client + way, version, sessions }));
+  const name = client + (mode ? `, mode ${mode}` : "") + way;
+  console.log(JSON.stringify({ client: name, version, sessions }));
 }
 
 export async function listAndCall(client, transport, calls) {

@@ -1,13 +1,17 @@
-"""FastMCP's client, which raises an exception if a call is refused."""
+"""FastMCP's client, in the mode of its argument; it raises an exception if a call is refused."""
+
+import sys
 
 from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError
 from plan import build_entry, report
 
+MODE = sys.argv[1]
+
 
 async def session(url, headers, calls):
-    async with Client(StreamableHttpTransport(url, headers=headers)) as client:
+    async with Client(StreamableHttpTransport(url, headers=headers), mode=MODE) as client:
         tools = [tool.name for tool in await client.list_tools()]
         return tools, [await called(client, call) for call in calls]
 
@@ -20,4 +24,4 @@ async def called(client, call):
     return build_entry(False, result.content[0].text, result.structured_content)
 
 
-report("fastmcp-slim", session)
+report("fastmcp-slim", session, f"fastmcp-slim, mode {MODE}")
