@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from mcp_server.client_registration import CLIENTS
+from mcp_server.clients import CLIENTS
 from rest_shim.endpoints import ENDPOINTS
 from schemas.vocabulary import INDICATOR_IDS
 from tests.service.commands.test_serve import served_process

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from mcp_server.client_registration import CLIENTS_BY_NAME
+from mcp_server.clients import CLIENTS_BY_NAME
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from tools.client_environments import INTEROP_FOLDER, get_python_environment
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from access.billing.disabled import NoBilling
-from mcp_server.client_registration import CLIENTS
+from mcp_server.clients import CLIENTS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from schemas.errors import ErrorBody
