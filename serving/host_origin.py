@@ -1,4 +1,4 @@
-"""Refuses foreign hosts and origins, and ambiguously framed requests.
+"""Refuses foreign hosts and origins, and ambiguously framed requests; allows CORS to the others.
 
 The host check defends against DNS rebinding, the framing check against request smuggling: a proxy
 in front of the service might read such a request as two.
@@ -13,11 +13,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.errors import ApiError
 from serving.arguments import quote_value
+from serving.cors import (
+    ANY_ORIGIN_HEADERS,
+    PREFLIGHT_HEADERS,
+    VARY_ORIGIN,
+    add_headers,
+    build_cors_headers,
+    parse_allowed_origins,
+    parse_origin,
+)
 from serving.http import (
     CLOSE_CONNECTION,
+    CORS_KEY,
     ERROR_KEY,
     JSON_TYPE,
     MAX_CACHED_VALUES,
+    HeaderList,
     HeaderMap,
     http_error,
     list_header_values,
@@ -25,6 +36,7 @@ from serving.http import (
     respond,
 )
 from serving.tool_runner import format_error_body
+from store.addresses import is_loopback
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 AUTHORITY_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@\[\]\s?#]+)(?::[0-9]{0,5})?")
@@ -41,7 +53,8 @@ class HostOriginMiddleware:
     """ASGI middleware that refuses foreign hosts and origins, and ambiguously framed requests.
 
     A foreign Host gets 421, a foreign Origin 403. Ambiguous framing gets 400, and the connection
-    is closed.
+    is closed. `allowed_origins` get CORS for the API, all origins for what is public. The other
+    ports of our own hosts pass, but without CORS: they need not be ours.
     """
 
     def __init__(
@@ -53,10 +66,17 @@ class HostOriginMiddleware:
         allowed_hosts: Iterable[str] = (),
         allowed_origins: Iterable[str] = (),
         allows_own_address: bool = False,
+        api_paths: tuple[str, ...] = (),
+        token_paths: tuple[str, ...] = (),
+        public_paths: tuple[str, ...] = (),
     ) -> None:
         """Allow local names, the host of `base_url` and the given ones.
 
         If `allows_own_address`, also allow the IP address that the client connected to.
+
+        The paths are prefixes. `allowed_origins` get CORS below `api_paths` and `token_paths`,
+        any origin below `public_paths`, and below `token_paths` if `base_url` is public.
+        ValueError names an origin that is malformed.
         """
         self._app = app
         self._allows_own_address = allows_own_address
@@ -65,20 +85,38 @@ class HostOriginMiddleware:
         self._allowed_hosts = LOCAL_HOSTS | {host for host in names if host}
         # Nearly all requests send the same Host, so its check is cached.
         self._is_allowed_host = lru_cache(MAX_CACHED_VALUES)(self._check_host)
-        self._allowed_origins = {origin.lower().rstrip("/") for origin in allowed_origins}
+        self._allowed_origins = parse_allowed_origins(allowed_origins)
+        self._cors_paths = api_paths + token_paths
+        # A token protects its paths from foreign pages on the internet. On this machine or in a
+        # private network, being able to connect is a privilege that such a page must not borrow.
+        self._any_origin_paths = public_paths + (token_paths if is_public(base_url) else ())
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Pass an allowed request on, or send the error."""
-        error = self._find_error(scope) if scope["type"] == "http" else None
-        if error is None:
+        """Pass an allowed request on, answer a preflight, or send the error."""
+        if scope["type"] != "http":
             return self._app(scope, receive, send)
+        headers = read_headers(scope)
+        foreign_origin = self._find_foreign_origin(scope, headers)
+        cors = self._build_cors_headers(scope, headers) if foreign_origin is None else []
+        if cors:
+            scope[CORS_KEY] = cors
+            send = add_headers(send, cors)
+        error = self._find_error(scope, headers, foreign_origin)
+        if error is not None:
+            return self._refuse(scope, send, error)
+        if cors and scope["method"] == "OPTIONS" and b"origin" in headers:
+            return respond(scope, send, 204, [*PREFLIGHT_HEADERS])
+        return self._app(scope, receive, send)
+
+    def _refuse(self, scope: Scope, send: Send, error: ApiError) -> Awaitable[None]:
         scope[ERROR_KEY] = error
         # After ambiguous framing, the next bytes on the connection may not be a new request.
         headers = [JSON_TYPE, CLOSE_CONNECTION] if error.status == 400 else [JSON_TYPE]
         return respond(scope, send, error.status, headers, format_error_body(error, self._docs))
 
-    def _find_error(self, scope: Scope) -> ApiError | None:
-        headers = read_headers(scope)
+    def _find_error(
+        self, scope: Scope, headers: HeaderMap, foreign_origin: bytes | None
+    ) -> ApiError | None:
         if (error := _find_framing_error(scope, headers)) is not None:
             return error
         host = headers.get(b"host", b"")
@@ -90,15 +128,37 @@ class HostOriginMiddleware:
                 "address that clients use, for example http://signals.example:8000, or add a name "
                 "to SIGNALS_ALLOWED_HOSTS, for example signals.example.",
             )
-        for origin in list_header_values(scope, b"origin") if b"origin" in headers else ():
-            if not self._is_allowed_origin(origin.decode("latin-1")):
-                quoted = quote_value(origin.decode("latin-1"))
-                return http_error(
-                    403,
-                    f"Origin {quoted} is not allowed; the operator can add it to "
-                    "SIGNALS_ALLOWED_ORIGINS, for example https://app.example.",
-                )
+        if foreign_origin is not None:
+            quoted = quote_value(foreign_origin.decode("latin-1"))
+            return http_error(
+                403,
+                f"Origin {quoted} is not allowed; the operator can add it to "
+                "SIGNALS_ALLOWED_ORIGINS, for example https://app.example.",
+            )
         return None
+
+    def _find_foreign_origin(self, scope: Scope, headers: HeaderMap) -> bytes | None:
+        """Return the first origin that may not call this path, None if there is none."""
+        if b"origin" not in headers or scope["path"].startswith(self._any_origin_paths):
+            return None
+        for origin in list_header_values(scope, b"origin"):
+            if not self._is_allowed_origin(origin):
+                return origin
+        return None
+
+    def _build_cors_headers(self, scope: Scope, headers: HeaderMap) -> HeaderList:
+        """Return the headers with which the origin of a request may read its response."""
+        if scope["path"].startswith(self._any_origin_paths):
+            return ANY_ORIGIN_HEADERS
+        if not scope["path"].startswith(self._cors_paths):
+            return []
+        origin = headers.get(b"origin")
+        if origin is not None and self._is_listed_origin(origin):
+            return build_cors_headers(origin)
+        # A cache must not give a page of a listed origin the response to another request. It never
+        # stores a POST.
+        is_cacheable = self._allowed_origins and scope["method"] in ("GET", "HEAD")
+        return [VARY_ORIGIN] if is_cacheable else []
 
     def _check_host(self, host: bytes) -> bool:
         return parse_host(host.decode("latin-1")) in self._allowed_hosts
@@ -111,12 +171,21 @@ class HostOriginMiddleware:
         own = f"[{address}]" if ":" in address else address
         return parse_host(host.decode("latin-1")) == own
 
-    def _is_allowed_origin(self, origin: str) -> bool:
-        if origin.lower() in self._allowed_origins:
+    def _is_listed_origin(self, origin: bytes) -> bool:
+        return parse_origin(origin.decode("latin-1")) in self._allowed_origins
+
+    def _is_allowed_origin(self, origin: bytes) -> bool:
+        if self._is_listed_origin(origin):
             return True
-        scheme, separator, authority = origin.partition("://")
+        scheme, separator, authority = origin.decode("latin-1").partition("://")
         is_web = bool(separator) and scheme.lower() in {"http", "https"}
         return is_web and parse_host(authority) in self._allowed_hosts
+
+
+def is_public(base_url: str) -> bool:
+    """Return whether an address is meant for the internet: https, and not this machine."""
+    parts = urlsplit(base_url)
+    return parts.scheme == "https" and not is_loopback(parts.hostname or "")
 
 
 def _find_framing_error(scope: Scope, headers: HeaderMap) -> ApiError | None:

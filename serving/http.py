@@ -38,6 +38,8 @@ REQUEST_ID_KEY = "signals.request_id"
 # has both.
 TOOL_KEY = "signals.tool"
 ERROR_KEY = "signals.error"
+# Headers that `HostOriginMiddleware` adds to whatever response the request gets.
+CORS_KEY = "signals.cors"
 # The merged headers, cached for the next reader of the same request.
 _HEADERS_KEY = "signals.fields"
 
@@ -86,14 +88,19 @@ def respond(
 
     `headers` is extended in place.
     """
-    headers.append((b"content-length", b"%d" % sum(map(len, parts))))
+    # HTTP forbids the length of a 204, which has no body.
+    if status != 204:
+        headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     if status >= 400:
         headers.append(NO_STORE)
     # One writev of head and parts. uvicorn writes twice, and joining the parts of an unfiltered
     # state would cost as much as sending it.
     exchange: InlineExchange | None = scope.get(EXCHANGE_KEY)
-    if exchange is not None and exchange.try_send(status, headers, parts):
-        return _ALREADY_SENT
+    if exchange is not None:
+        # `send` adds them to the ASGI events below.
+        sent_headers = headers + scope[CORS_KEY] if CORS_KEY in scope else headers
+        if exchange.try_send(status, sent_headers, parts):
+            return _ALREADY_SENT
     return _send_events(send, status, headers, parts)
 
 

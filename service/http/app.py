@@ -46,6 +46,11 @@ from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
+# Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
+# pages for people are not among them, because their forms contain tokens.
+API_PATHS = ("/api/v1", "/legal")
+TOKEN_PATHS = ("/mcp", "/oauth/register", "/oauth/token", "/oauth/revoke")
+PUBLIC_PATHS = ("/.well-known/",)
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
 ParamsT = ParamSpec("ParamsT")
@@ -108,7 +113,8 @@ def create_app(
 ) -> Starlette:
     """Return the ASGI app of both transports and the pages over open resources.
 
-    ValueError names a trusted proxy that is neither an address nor a network.
+    ValueError names a trusted proxy that is neither an address nor a network, or a malformed
+    origin.
     """
     access, provider, clock = resources.access, resources.provider, resources.clock
     base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
@@ -149,6 +155,9 @@ def create_app(
         docs=docs_url,
         allowed_hosts=config.allowed_hosts,
         allowed_origins=config.allowed_origins,
+        api_paths=API_PATHS,
+        token_paths=TOKEN_PATHS,
+        public_paths=PUBLIC_PATHS,
     )
     trusted_networks = parse_proxies(config.trusted_proxies)
     app.middleware_stack = ForwardedForMiddleware(

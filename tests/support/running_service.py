@@ -243,6 +243,7 @@ async def run_service(
     metrics: Metrics | None = None,
     fair_share: FairShare | None = None,
     on_call: OnCall | None = None,
+    allowed_origins: tuple[str, ...] = (),
 ) -> AsyncIterator[RunningService]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock, mailbox = clock or ManualClock(), Mailbox()
@@ -261,6 +262,7 @@ async def run_service(
                     checkout_limit=attempt_limit,
                     access_request_limit=attempt_limit,
                     sign_in_limit=attempt_limit,
+                    allowed_origins=allowed_origins,
                 ),
                 Resources(
                     market,

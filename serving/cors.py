@@ -1,0 +1,111 @@
+"""CORS: the headers that let pages of other origins call the API and read its responses.
+
+Always without credentials: a browser never adds the cookies of this service to such a call.
+"""
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv6Address
+
+from starlette.types import Message, Send
+
+from serving.http import HeaderList
+
+# Browsers call an API only with the headers listed here, and show a page only the response headers
+# that EXPOSED_HEADERS lists.
+REQUEST_HEADERS = (
+    "Authorization, X-Api-Key, Content-Type, Accept, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
+    "Mcp-Session-Id, Last-Event-ID, Idempotency-Key, If-None-Match, X-Request-Id"
+)
+EXPOSED_HEADERS = (
+    "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, ETag, "
+    "WWW-Authenticate, Allow, MCP-Protocol-Version, Mcp-Session-Id, X-Request-Id"
+)
+# DELETE, because MCP clients end a session with it. They can only handle the 405 if the browser
+# lets them send the request.
+METHODS = "GET, HEAD, POST, DELETE"
+# Two hours, the longest time that Chromium remembers a preflight.
+MAX_AGE_S = 7200
+VARY_ORIGIN = (b"vary", b"Origin")
+_EXPOSE = (b"access-control-expose-headers", EXPOSED_HEADERS.encode())
+# The same for every request, also without an Origin, so a cache can serve it to any page.
+ANY_ORIGIN_HEADERS: HeaderList = [(b"access-control-allow-origin", b"*"), _EXPOSE]
+PREFLIGHT_HEADERS: HeaderList = [
+    (b"access-control-allow-methods", METHODS.encode()),
+    (b"access-control-allow-headers", REQUEST_HEADERS.encode()),
+    (b"access-control-max-age", b"%d" % MAX_AGE_S),
+]
+
+# Pages of files, sandboxed frames and `data:` URLs have the origin `null`, so `file` names none.
+ORIGIN_PATTERN = re.compile(
+    r"(?!file:)(?P<scheme>[a-z][a-z0-9+.-]*)://"
+    r"(?P<host>\[(?P<v6>[0-9a-f:.]+)\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?)(?::(?P<port>[0-9]{1,5}))?",
+    re.ASCII,
+)
+DEFAULT_PORTS = {"http": 80, "https": 443}
+MAX_PORT = 65535
+
+
+def parse_origin(text: str) -> str | None:
+    """Return an origin as browsers send it, or None if malformed.
+
+    That is lower case, without the default port of its scheme.
+    """
+    match = ORIGIN_PATTERN.fullmatch(text.lower())
+    if match is None:
+        return None
+    scheme, host, port = match["scheme"], match["host"], int(match["port"] or 0)
+    if match["v6"] is not None:
+        try:
+            host = f"[{IPv6Address(match['v6'])}]"
+        except ValueError:
+            return None
+    if port > MAX_PORT or (match["port"] is not None and port == 0):
+        return None
+    is_default = port in (0, DEFAULT_PORTS.get(scheme))
+    return f"{scheme}://{host}" if is_default else f"{scheme}://{host}:{port}"
+
+
+def parse_allowed_origins(texts: Iterable[str]) -> frozenset[str]:
+    """Parse the origins of a setting; ValueError quotes the first invalid one."""
+    return frozenset(_parse_allowed_origin(text) for text in texts)
+
+
+def _parse_allowed_origin(text: str) -> str:
+    # People copy an origin with a slash from the address bar.
+    origin = parse_origin(text.removesuffix("/"))
+    if origin is None:
+        raise ValueError(
+            f"{text!r} is not an origin{_suggest_origin(text)}; expected scheme and host, such as "
+            "https://app.example.com, with a port only if it is not the scheme's default, such as "
+            "http://localhost:5173, and without path, wildcards and the origin null"
+        )
+    return origin
+
+
+def _suggest_origin(text: str) -> str:
+    """Return the hint that names the origin within an address or host name, empty if none."""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "https", text
+    authority = re.split("[/?#]", rest)[0].rpartition("@")[2]
+    origin = parse_origin(f"{scheme}://{authority}")
+    # A single word, such as null, names no address.
+    is_name = bool(separator) or "." in authority
+    return f", did you mean {origin}?" if origin is not None and is_name else ""
+
+
+def build_cors_headers(origin: bytes) -> HeaderList:
+    """Return the headers with which pages of an accepted origin may read a response."""
+    return [(b"access-control-allow-origin", origin), _EXPOSE, VARY_ORIGIN]
+
+
+def add_headers(send: Send, headers: HeaderList) -> Send:
+    """Return a `send` that adds headers to the response."""
+
+    async def send_with_headers(event: Message) -> None:
+        if event["type"] == "http.response.start":
+            event["headers"] = [*event.get("headers", ()), *headers]
+        await send(event)
+
+    return send_with_headers
