@@ -25,7 +25,7 @@ FILE_TIME = (2026, 1, 1, 0, 0, 0)
 
 @lru_cache(maxsize=2)
 def build_bundle(base_url: str | None = None, operator: Operator = UNNAMED_OPERATOR) -> bytes:
-    """Return a bundle; `base_url` is the address that it suggests, None to let the user enter it."""
+    """Return a bundle that suggests `base_url` to its user, or no address if it is None."""
     content = {
         "manifest.json": json.dumps(build_manifest(base_url, operator), indent=2) + "\n",
         ENTRY_POINT: files("mcp_server").joinpath("bundle_bridge.js").read_text(encoding="utf-8"),

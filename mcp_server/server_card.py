@@ -8,8 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from mcp_server.client_registration import SIGN_IN_PATH
-from mcp_server.dispatcher import PROTOCOL_VERSION
-from mcp_server.endpoint import PATHS
+from mcp_server.endpoint import PATHS, SUPPORTED_VERSIONS
 from schemas.operator import Operator
 from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT
@@ -81,7 +80,7 @@ def _build_remote(url: str) -> dict[str, Any]:
     return {
         "type": "streamable-http",
         "url": url,
-        "supportedProtocolVersions": [PROTOCOL_VERSION],
+        "supportedProtocolVersions": list(SUPPORTED_VERSIONS),
     }
 
 

@@ -9,47 +9,38 @@ from rest_shim.manifest import DESCRIPTION, DISCLAIMER
 from web.reference_pages import list_page_links
 
 SKILL_PATH = "/skills/signals/SKILL.md"
-# Pages for operators and developers; the others help whoever uses the service.
-OPERATOR_PAGES = frozenset(
+# Pages for operators. The format's section "Optional" holds what readers in a hurry can skip.
+OPTIONAL_PAGES = frozenset(
     {"deployment", "recovery", "monitoring", "selling", "settings", "commands", "scaling"}
 )
+# Title, path and meaning of each link.
+LinkRow = tuple[str, str, str]
+CONNECT_ROWS: list[LinkRow] = [
+    ("MCP server, sign-in with OAuth", SIGN_IN_PATH, "for hosts that ask for an address only"),
+    ("MCP server, with an API key", CALL_MCP.path, "for hosts that send a header"),
+    ("Registrations", "/docs/connect", "a file, command or install link for each host"),
+    ("Skill", SKILL_PATH, "which tool when, how to poll, how to read answers"),
+    ("Manifest", GET_MANIFEST.path, "endpoints, authentication, limits and how to get a key"),
+    ("OpenAPI", GET_OPENAPI.path, "the REST API, which has the same tools"),
+    ("Terms and privacy", GET_LEGAL.path, "terms of use, stored personal data, redistribution"),
+]
 
 
 def render_llms_text(base_url: str, *, sells_keys: bool) -> str:
     """Return the file in Markdown; `base_url` starts every link."""
     links = list_page_links(sells_keys=sells_keys)
-    pages = [(one.title, f"/docs/{one.name}", one.about) for one in links]
-    is_optional = [one.name in OPERATOR_PAGES for one in links]
+    pages = {link.name: (link.title, f"/docs/{link.name}", link.about) for link in links}
     sections = {
-        "Connect": _CONNECT,
+        "Connect": CONNECT_ROWS,
         "Tools": [(tool.name, f"/docs/tools#{tool.name}", tool.title) for tool in TOOLS],
-        "Documentation": [page for page, out in zip(pages, is_optional, strict=True) if not out],
-        "Optional": [page for page, out in zip(pages, is_optional, strict=True) if out],
+        "Documentation": [row for name, row in pages.items() if name not in OPTIONAL_PAGES],
+        "Optional": [row for name, row in pages.items() if name in OPTIONAL_PAGES],
     }
     prompts = "\n".join(f"- {prompt}" for prompt in EXAMPLE_PROMPTS)
-    return "\n\n".join(
-        [
-            f"# {TITLE}",
-            f"> {DESCRIPTION}",
-            DISCLAIMER,
-            INSTRUCTIONS,
-            f"Questions that it answers:\n\n{prompts}",
-            *(f"## {title}\n\n{_render_links(base_url, rows)}" for title, rows in sections.items()),
-        ]
-    )
+    head = [f"# {TITLE}", f"> {DESCRIPTION}", DISCLAIMER, INSTRUCTIONS, f"Examples:\n\n{prompts}"]
+    rest = [f"## {title}\n\n{_render_links(base_url, rows)}" for title, rows in sections.items()]
+    return "\n\n".join([*head, *rest]) + "\n"
 
 
-_CONNECT = [
-    ("MCP server, sign-in with OAuth", SIGN_IN_PATH, "Streamable HTTP, for hosts that take an URL"),
-    ("MCP server, with an API key", CALL_MCP.path, "Streamable HTTP, the key in a header"),
-    ("Registration for each host", "/docs/connect", "files, commands and install links"),
-    ("Skill", SKILL_PATH, "which tool when, how to poll, how to read answers"),
-    ("Manifest", GET_MANIFEST.path, "endpoints, authentication, limits and how to get a key"),
-    ("OpenAPI", GET_OPENAPI.path, "the REST API, with the same tools"),
-    ("Terms and privacy", GET_LEGAL.path, "terms of use, stored personal data, redistribution"),
-]
-
-
-def _render_links(base_url: str, rows: list[tuple[str, str, str]]) -> str:
-    lines = [f"- [{title}]({base_url}{path}): {about}" for title, path, about in rows]
-    return "\n".join(lines) + ("\n" if False else "")
+def _render_links(base_url: str, rows: list[LinkRow]) -> str:
+    return "\n".join(f"- [{title}]({base_url}{path}): {about}" for title, path, about in rows)

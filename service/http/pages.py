@@ -1,4 +1,4 @@
-"""The routes of all HTML pages."""
+"""The routes of all HTML pages, and of the files that programs find the service by."""
 
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from web.api_access import build_api_access_routes
 from web.asset_page import build_asset_page_routes
 from web.board import build_board_routes
 from web.checkout_return_pages import build_return_page_routes
+from web.discovery import build_discovery_routes
 from web.pages import build_static_routes
 from web.pay_page import build_pay_page_routes
 from web.reference import build_reference_routes
@@ -34,6 +35,7 @@ def build_page_routes(
     return [
         *_build_checkout_routes(provider, runner),
         *build_reference_routes(runner),
+        *build_discovery_routes(runner),
         *build_sign_in_routes(sign_in, sessions, runner, outbox),
         *build_api_access_routes(member_keys, billing, sessions, runner),
         *build_static_routes(),
