@@ -6,6 +6,7 @@ const readline = require("node:readline");
 
 const INTERNAL_ERROR = -32603;
 const PARSE_ERROR = -32700;
+const MAX_CHARS = 500;
 const TIMEOUT_MS = 60_000;
 const VERSION_FIELD = "io.modelcontextprotocol/protocolVersion";
 
@@ -38,7 +39,8 @@ function buildHeaders(request) {
 
 // A failure is a result of a tool call, so that the model sees it; `initialize` must look failed.
 function describeFailure(request, text) {
-  const line = key ? text.replaceAll(key, "(the key)") : text;
+  const hidden = key ? text.replaceAll(key, "(the key)") : text;
+  const line = hidden.replace(/\s+/g, " ").replace(/[^\x20-\x7e\xa0-\uffff]/g, "?").slice(0, MAX_CHARS);
   process.stderr.write(`${line}\n`);
   if (request.method !== "tools/call") {
     return { jsonrpc: "2.0", id: request.id, error: { code: INTERNAL_ERROR, message: line } };
@@ -70,18 +72,28 @@ async function forward(request) {
     const reason = failure.cause?.message || failure.message;
     return describeFailure(request, `${url} did not answer: ${reason}. Check the service address.`);
   }
+  const message = parseObject(text);
+  // The service answers a malformed request with a null id; the host waits for its own.
+  if (message.jsonrpc && (message.result || message.error)) return { ...message, id: request.id };
+  return describeFailure(request, describeRefusal(response, message));
+}
+
+function parseObject(text) {
   try {
-    const message = JSON.parse(text);
-    // The service answers a malformed request with a null id; the host waits for its own.
-    if (message.result || (message.error && message.jsonrpc)) return { ...message, id: request.id };
-    return describeFailure(request, `${url} answered ${response.status}: ${message.message}`);
+    return Object(JSON.parse(text));
   } catch {
-    const reason = response.status < 400 ? "without MCP" : "with an error";
-    return describeFailure(
-      request,
-      `${url} answered ${response.status} ${reason}. Check the service address and the key.`,
-    );
+    return {};
   }
+}
+
+function describeRefusal(response, message) {
+  const summary = `${url} answered ${response.status}`;
+  if (response.status >= 300 && response.status < 400) {
+    return `${summary}, a redirect, which is not followed, to keep the API key private. Set the address that it leads to.`;
+  }
+  if (typeof message.message === "string") return `${summary}: ${message.message}`;
+  if (response.status === 401 || response.status === 403) return `${summary}; check the API key.`;
+  return `${summary} without MCP; is that the address of a Signals service?`;
 }
 
 readline.createInterface({ input: process.stdin }).on("line", async (line) => {
