@@ -104,8 +104,12 @@ def test_the_registration_file_names_the_default_address_and_the_key_variable():
 
 
 def test_the_readme_counts_the_other_clients():
-    counts = {5: "five", 6: "six", 7: "seven", 8: "eight"}
-    assert f"has {counts[len(CLIENTS) - len(FIRST_CLIENTS)]} more clients" in README
+    assert f"has {len(CLIENTS) - len(FIRST_CLIENTS)} more clients" in README
+
+
+def test_the_readme_holds_the_name_that_the_registry_looks_for():
+    name = json.loads((ROOT / "server.json").read_text())["name"]
+    assert re.findall(r"mcp-name: (\S+)", README) == [name]
 
 
 def test_every_open_address_without_a_tool_is_named():

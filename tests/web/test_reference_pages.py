@@ -21,6 +21,7 @@ from schemas.vocabulary import INDICATOR_IDS
 from service.commands.connect import print_registration
 from tests.support.running_service import RunningService, run_service
 from tests.support.shared_service import served as served
+from tests.support.web_page import Page
 from tools.example_market import make_coverage
 from web.pages import render_template
 from web.reference_pages import ReferenceFacts, build_page_values
@@ -174,6 +175,19 @@ async def test_the_lines_of_a_client_are_those_of_signals_connect(
     assert print_registration(client, served.base_url) == 0
     assert lines == capsys.readouterr().out
     assert served.api_key not in lines
+
+
+async def test_the_connect_page_has_address_links_and_files(served: RunningService) -> None:
+    page = Page(await served.client.get("/docs/connect"))
+    links = [str(link["href"]) for link in page.find_all("a")]
+    for client in CLIENTS:
+        assert client.documentation in links
+        assert client.tried_with in page.text
+        if client.render_link is not None:
+            assert client.render_link(served.base_url) in links
+    assert {"../signals.mcpb", "../skills/signals/SKILL.md", "../llms.txt"} <= set(links)
+    sections = await shown(served, "connect")
+    assert sections.code["sign-in"] == [f"{served.base_url}/mcp\n"]
 
 
 @pytest.mark.clause("5.10")
