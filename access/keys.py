@@ -110,6 +110,11 @@ def _parse_bearer(authorization: str) -> str:
 
 def _check_key_format(value: str) -> str:
     _reject_unexpanded(value)
+    if value.startswith("at_"):
+        raise invalid_key_error(
+            "An OAuth access token works only at the MCP address that it was issued for, /mcp. "
+            f"Use that address, or an API key here. {SEND_KEY_HINT}"
+        )
     if not value:
         raise invalid_key_error(f"The header for the API key is empty. {SEND_KEY_HINT}")
     if not _API_KEY_PATTERN.fullmatch(value):

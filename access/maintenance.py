@@ -137,4 +137,5 @@ def compute_cutoffs(now: int) -> RetentionCutoffs:
         sign_ins=now,
         access_requests=now - 180 * DAY_MS,
         calls=now - CALL_RETENTION_DAYS * DAY_MS,
+        oauth_clients=now - 90 * DAY_MS,
     )

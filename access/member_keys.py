@@ -19,7 +19,7 @@ from store.access_rows import (
 )
 from store.sql.access_store import AccessStore
 
-MAX_LIVE_KEYS = 3
+MAX_LIVE_KEYS = 5
 # Per membership in any 24 hours. Each key has its own quota, so creating and revoking keys freely
 # would multiply the calls that the plan includes.
 MAX_NEW_KEYS_PER_DAY = 10
@@ -54,6 +54,17 @@ class MemberPlan:
         """The working keys that count against MAX_LIVE_KEYS: those without a working successor."""
         working = {held.key.id for held in self.working_keys}
         return [held for held in self.working_keys if held.key.replaced_by not in working]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether neither limit on keys, MAX_LIVE_KEYS or that of a day, is reached."""
+        rotated = {held.key.replaced_by for held in self.keys}
+        new_keys = [
+            held
+            for held in self.keys
+            if held.key.created_at > self.at - DAY_MS and held.key.id not in rotated
+        ]
+        return len(self.live_keys) < MAX_LIVE_KEYS and len(new_keys) < MAX_NEW_KEYS_PER_DAY
 
     @property
     def ended_keys(self) -> list[MemberKey]:
@@ -115,7 +126,7 @@ class MemberKeys:
         api_key, now = generate_key(), self._clock()
         expires_at = None if expiry_days is None else now + expiry_days * DAY_MS
         key = membership.id, hash_key(api_key), clean_label, now
-        if not await self._store.create_member_key(*key, _build_limits(now), expires_at):
+        if not await self._store.create_member_key(*key, build_limits(now), expires_at):
             raise _conflict_error(
                 f"A membership has at most {MAX_LIVE_KEYS} live keys, and at most "
                 f"{MAX_NEW_KEYS_PER_DAY} new ones in 24 hours. "
@@ -135,7 +146,7 @@ class MemberKeys:
             raise _conflict_error("This key was rotated before: rotate the key that replaced it")
         api_key, now = generate_key(), self._clock()
         key = key_id, hash_key(api_key), now, now + overlap_hours * HOUR_MS
-        if await self._store.rotate_key(*key, _build_limits(now)) is None:
+        if await self._store.rotate_key(*key, build_limits(now)) is None:
             raise _conflict_error(
                 f"The keys of a membership are rotated at most {MAX_ROTATIONS_PER_DAY} times in "
                 "24 hours, and each key once. Revoke the key, or try again tomorrow"
@@ -226,7 +237,8 @@ class MemberKeys:
         return membership.ended_at is None and membership.row.mode == self._provider.mode
 
 
-def _build_limits(now: int) -> KeyLimits:
+def build_limits(now: int) -> KeyLimits:
+    """Return the bounds on a membership's keys at a time (epoch ms)."""
     return KeyLimits(
         MAX_LIVE_KEYS,
         MAX_NEW_KEYS_PER_DAY,

@@ -1,4 +1,4 @@
-"""Shares concurrent requests to the payment processor and caches their results for a while."""
+"""Shares concurrent requests to another server and caches their results for a while."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -18,12 +18,19 @@ log = structlog.get_logger("billing")
 class SingleFlightCache(Generic[ValueT]):
     """Caches values by key; at most one fetch of a key runs at a time.
 
-    `clock` returns epoch ms, `get_ttl_ms` how long a value is kept.
+    `clock` returns epoch ms, `get_ttl_ms` how long a value is kept. Beyond `max_entries` values,
+    the one that was fetched first is dropped.
     """
 
-    def __init__(self, clock: Clock, get_ttl_ms: Callable[[ValueT], int]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        get_ttl_ms: Callable[[ValueT], int],
+        max_entries: int | None = None,
+    ) -> None:
         self._clock = clock
         self._get_ttl_ms = get_ttl_ms
+        self._max_entries = max_entries
         self._tasks: dict[str, asyncio.Task[ValueT]] = {}
         self._entries: dict[str, tuple[ValueT, int]] = {}
 
@@ -46,6 +53,8 @@ class SingleFlightCache(Generic[ValueT]):
         # Drop expired entries here, so that the cache is bounded by the rate of fetches.
         self._entries = {about: entry for about, entry in self._entries.items() if now < entry[1]}
         self._entries[key] = (value, now + self._get_ttl_ms(value))
+        if self._max_entries is not None and len(self._entries) > self._max_entries:
+            del self._entries[next(iter(self._entries))]
         return value
 
     def _on_done(self, key: str, task: "asyncio.Task[ValueT]") -> None:

@@ -12,7 +12,15 @@ from schemas.vocabulary import DAY_MS
 from store.access_rows import AttemptLimit
 from store.sql.access_store import AccessStore
 
-AttemptKind = Literal["checkout", "access-request", "sign-in", "sign-in-mail"]
+AttemptKind = Literal[
+    "checkout",
+    "access-request",
+    "sign-in",
+    "sign-in-mail",
+    "authorization",
+    "token",
+    "client-registration",
+]
 # Maintenance deletes attempts after a day, so a longer window would forget some.
 MAX_WINDOW_S = DAY_MS // 1000
 # The attempts of a network, as a multiple of those of a client, by prefix length. Providers usually

@@ -39,6 +39,8 @@ REQUEST_ID_KEY = "signals.request_id"
 # has both.
 TOOL_KEY = "signals.tool"
 ERROR_KEY = "signals.error"
+# The hash of the key that a request was identified by before its call, if its endpoint does that.
+KEY_HASH_KEY = "signals.key_hash"
 # Headers that `HostOriginMiddleware` adds to whatever response the request gets.
 CORS_KEY = "signals.cors"
 # The merged headers, cached for the next reader of the same request.
@@ -94,6 +96,13 @@ def respond(
         headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     if status >= 400:
         headers.append(NO_STORE)
+    return send_parts(scope, send, status, headers, parts)
+
+
+def send_parts(
+    scope: Scope, send: Send, status: int, headers: HeaderList, parts: Sequence[bytes]
+) -> Awaitable[None]:
+    """Send a complete response whose headers are complete too."""
     # One writev of head and parts. uvicorn writes twice, and joining the parts of an unfiltered
     # state would cost as much as sending it.
     exchange: InlineExchange | None = scope.get(EXCHANGE_KEY)

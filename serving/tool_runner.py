@@ -20,7 +20,7 @@ from serving.arguments import ArgumentError, parse_arguments
 from serving.context import Context
 from serving.fair_share import CallerId, FairShare
 from serving.freshness import find_expiry
-from serving.http import EXCHANGE_KEY, REQUEST_ID_KEY, HeaderMap
+from serving.http import EXCHANGE_KEY, KEY_HASH_KEY, REQUEST_ID_KEY, HeaderMap
 from serving.response_cache import CacheEntry, ResponseBody
 from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
@@ -278,7 +278,8 @@ def _identify_caller(tool: AnyTool, headers: HeaderMap, scope: Mapping[str, Any]
     Raise ApiError 401 if a key is needed and missing or malformed.
     """
     if tool.requires_key:
-        return identify_key(
+        key_hash: bytes | None = scope.get(KEY_HASH_KEY)
+        return key_hash or identify_key(
             _decode_header(headers, b"authorization"), _decode_header(headers, b"x-api-key")
         )
     return find_client((scope.get("client") or ("unknown", 0))[0])

@@ -17,7 +17,9 @@ MAX_CALL_GROUPS = 64
 class KeyRow:
     """One API key without its secret; operator keys have neither `mode` nor `membership_id`.
 
-    `replaced_by` is the id of the key that a rotation created in its place.
+    `replaced_by` is the id of the key that a rotation created in its place. `client_id` is that of
+    the OAuth client if the key is a connection: then it has tokens, and `label` is what the client
+    called itself.
     """
 
     id: int
@@ -29,6 +31,7 @@ class KeyRow:
     last_used_at: int | None = None
     expires_at: int | None = None
     replaced_by: int | None = None
+    client_id: str | None = None
 
     def works_at(self, at: int) -> bool:
         """Return whether the key is neither revoked nor expired at a time (epoch ms)."""
@@ -253,3 +256,4 @@ class RetentionCutoffs:
     sign_ins: int
     access_requests: int
     calls: int
+    oauth_clients: int

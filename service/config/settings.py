@@ -166,6 +166,11 @@ class Settings(BaseModel):
         default=DEFAULT_LIMIT,
         description="Limit of sign-in links per client address: ATTEMPTS/SECONDS.",
     )
+    oauth_limit: ThrottleLimit = Field(
+        default=DEFAULT_LIMIT,
+        description="Limit of requests for access (OAuth), and of refused requests for tokens, per "
+        "client address: ATTEMPTS/SECONDS.",
+    )
     trusted_proxies: Proxies = Field(
         default="",
         description="Comma-separated proxies (addresses or networks) whose X-Forwarded-For is "

@@ -21,6 +21,7 @@ from access.sign_in import SignIn
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from access.webhooks import WebhookHandler
 from mcp_server.endpoint import PATHS, McpEndpoint
+from mcp_server.protected_endpoint import ProtectedMcpEndpoint
 from mcp_server.tools.registry import TOOLS
 from rest_shim.exception_handlers import build_exception_handlers
 from rest_shim.purchases import PurchaseHandlers
@@ -35,6 +36,7 @@ from service.config.setting_types import split_commas
 from service.config.settings import Settings
 from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
+from service.http.oauth import build_oauth_server, can_serve_oauth
 from service.http.pages import build_page_routes
 from service.http.resources import Resources
 from serving.context import Context
@@ -52,6 +54,7 @@ from web.sessions import HOME_PATH as API_ACCESS_PATH
 API_PATHS = ("/api/v1", "/legal")
 TOKEN_PATHS = ("/mcp", "/oauth/register", "/oauth/token", "/oauth/revoke")
 PUBLIC_PATHS = ("/.well-known/", *DISCOVERY_PATHS)
+FAST_ENDPOINTS = McpEndpoint | ProtectedMcpEndpoint | ToolRoute
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
 ParamsT = ParamSpec("ParamsT")
@@ -71,6 +74,7 @@ class AppConfig:
     checkout_limit: Limit = DEFAULT_LIMIT
     access_request_limit: Limit = DEFAULT_LIMIT
     sign_in_limit: Limit = DEFAULT_LIMIT
+    oauth_limit: Limit = DEFAULT_LIMIT
     trusted_proxies: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
@@ -88,6 +92,7 @@ def build_app(
         checkout_limit=settings.checkout_limit,
         access_request_limit=settings.access_request_limit,
         sign_in_limit=settings.sign_in_limit,
+        oauth_limit=settings.oauth_limit,
         trusted_proxies=split_commas(settings.trusted_proxies),
         allowed_hosts=split_commas(settings.allowed_hosts),
         allowed_origins=split_commas(settings.allowed_origins),
@@ -136,9 +141,15 @@ def create_app(
     member_keys = MemberKeys(access, provider, claims, clock)
     sign_in = _build_sign_in(config, resources, claims, base_url)
     endpoint = McpEndpoint(runner, TOOLS)
+    oauth = (
+        build_oauth_server(resources, runner, endpoint, config.oauth_limit)
+        if can_serve_oauth(base_url)
+        else None
+    )
     app = Starlette(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
+            *(oauth.routes if oauth is not None else ()),
             *build_routes(
                 runner, _build_purchase_handlers(config, resources, claims, base_url, on_sale)
             ),
@@ -177,7 +188,7 @@ class FastPathRouter:
         self._routes: dict[tuple[str | None, str | None], Route] = {
             (method, route.path): route
             for route in routes
-            if isinstance(route, Route) and isinstance(route.endpoint, McpEndpoint | ToolRoute)
+            if isinstance(route, Route) and isinstance(route.endpoint, FAST_ENDPOINTS)
             for method in route.methods or ("POST",)
         }
 

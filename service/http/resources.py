@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from access.billing.provider import Provider
 from access.mail.mailer import Mailer
+from access.oauth.client_documents import ClientDocuments
 from schemas.clock import Clock
 from service.config.billing import open_provider
 from service.config.mail import open_mailer
@@ -20,7 +21,10 @@ from store.sql.market_store import MarketStore
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Both stores, the billing provider, the mailer, the wall clock (epoch ms) and a sleep (s)."""
+    """Both stores, the billing provider, the mailer, the wall clock (epoch ms) and a sleep (s).
+
+    `client_documents` fetches the documents of OAuth clients.
+    """
 
     market: MarketStore
     access: AccessStore
@@ -28,6 +32,7 @@ class Resources:
     mailer: Mailer
     clock: Clock
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    client_documents: ClientDocuments | None = None
 
 
 @asynccontextmanager
@@ -37,7 +42,10 @@ async def open_resources(settings: Settings, clock: Clock) -> AsyncIterator[Reso
         market, access = await stack.enter_async_context(open_both(settings))
         provider = open_provider(settings, access, clock)
         stack.push_async_callback(provider.close)
-        yield Resources(market, access, provider, open_mailer(settings), clock)
+        client_documents = ClientDocuments(clock)
+        stack.push_async_callback(client_documents.close)
+        mailer = open_mailer(settings)
+        yield Resources(market, access, provider, mailer, clock, client_documents=client_documents)
 
 
 def build_readiness(resources: Resources) -> Readiness:

@@ -14,7 +14,12 @@ from asyncpg import Connection
 from store.errors import StoreError, describe_failed_migration, describe_statement
 
 MARKET_MIGRATIONS = ("postgres_market_0001", "postgres_market_0002")
-ACCESS_MIGRATIONS = ("postgres_access_0001", "postgres_access_0002", "postgres_access_0003")
+ACCESS_MIGRATIONS = (
+    "postgres_access_0001",
+    "postgres_access_0002",
+    "postgres_access_0003",
+    "postgres_access_0004",
+)
 # The two schemas stand for SQLite's two files, so a database holds exactly one deployment.
 SCHEMAS = {
     "market": ("signals_market", MARKET_MIGRATIONS),

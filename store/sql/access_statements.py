@@ -3,7 +3,8 @@
 # A count that a rotation carried over has 0 as the time of its last call.
 _KEY_COLUMNS = """id, label, created_at, revoked_at, mode, membership_id, expires_at,
   (SELECT nullif(max(last_at), 0) FROM usage WHERE key_id = keys.id) AS last_used_at,
-  (SELECT id FROM keys AS successor WHERE successor.replaces = keys.id) AS replaced_by"""
+  (SELECT id FROM keys AS successor WHERE successor.replaces = keys.id) AS replaced_by,
+  (SELECT client_id FROM oauth_connections WHERE key_id = keys.id) AS client_id"""
 LIST_KEYS = f"SELECT {_KEY_COLUMNS} FROM keys ORDER BY id"
 INSERT_OPERATOR_KEY = """
 INSERT INTO keys (key_hash, label, created_at, expires_at) VALUES (?, ?, ?, ?) RETURNING id
@@ -126,6 +127,7 @@ SELECT :key_hash, label, CAST(:at AS BIGINT), mode, membership_id,
 FROM keys AS rotated
 WHERE id = :key_id AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :at)
   AND NOT EXISTS (SELECT 1 FROM keys WHERE replaces = :key_id)
+  AND NOT EXISTS (SELECT 1 FROM oauth_connections WHERE key_id = :key_id)
   AND (SELECT count(made.replaces) FROM keys AS made
        WHERE made.membership_id = rotated.membership_id
          AND made.created_at > :created_since) < :max_rotated

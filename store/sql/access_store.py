@@ -22,6 +22,12 @@ from store.access_rows import (
 from store.errors import LostStoreError
 from store.sql import access_statements as statements
 from store.sql.database import Engine, fetch_value
+from store.sql.oauth_store import (
+    PRUNE_ACCESS_TOKENS,
+    PRUNE_CLIENTS,
+    PRUNE_REQUESTS,
+    OAuthStore,
+)
 from store.sql.purchase_store import PurchaseStore
 from store.sql.usage import UsageCounter
 from store.write_health import TestWrite, WriteKind
@@ -36,6 +42,7 @@ NO_LIMIT = 2**62
 class AccessStore(PurchaseStore):
     """Keys and tokens (only as SHA-256), usage, purchases, throttle attempts and requests.
 
+    `oauth` is the part that stores OAuth clients, requests and connections.
     Times are epoch ms, days are UTC days since 1970. Every method raises StoreError if the store
     fails. Keys, claims and memberships are on the disk when a method returns. Counted calls and
     attempts survive a crash of the process, but on SQLite not a power cut.
@@ -43,6 +50,7 @@ class AccessStore(PurchaseStore):
 
     def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
         super().__init__(engine)
+        self.oauth = OAuthStore(engine)
         self._usage_counter = usage_counter
         self._id: str | None = None
 
@@ -315,6 +323,9 @@ class AccessStore(PurchaseStore):
             (statements.PRUNE_SIGN_IN_LINKS, cutoffs.sign_ins),
             (statements.PRUNE_SESSIONS, cutoffs.sign_ins),
             (statements.PRUNE_CALLS, cutoffs.calls),
+            (PRUNE_REQUESTS, cutoffs.attempts),
+            (PRUNE_ACCESS_TOKENS, cutoffs.sign_ins),
+            (PRUNE_CLIENTS, cutoffs.oauth_clients),
         ):
             async with self._engine.begin_write() as db:
                 pruned += len(await db.execute(sql, cutoff))

@@ -100,6 +100,19 @@ ACCESS_TABLES = (
         is_numbered=True,
     ),
     Table("usage", "key_id, day, used, last_at", "key_id, day"),
+    Table("oauth_clients", "client_id, name, redirect_uris, created_at, used_at", "client_id"),
+    Table(
+        "oauth_requests",
+        "id_hash, client_id, client_name, redirect_uri, state, resource, code_challenge, "
+        "created_at, code_hash, approved_at, membership_id",
+        "id_hash",
+    ),
+    Table(
+        "oauth_connections",
+        "key_id, client_id, resource, code_hash, family_hash, refresh_hash",
+        "key_id",
+    ),
+    Table("oauth_access_tokens", "token_hash, key_id, expires_at", "token_hash"),
     Table(
         "calls",
         "id, key_id, at, request_id, tool, transport, outcome, status",

@@ -27,7 +27,13 @@ MARKET_MIGRATIONS = (
     "market_0005",
     "market_0006",
 )
-ACCESS_MIGRATIONS = ("access_0001", "access_0002", "access_0003", "access_0004")
+ACCESS_MIGRATIONS = (
+    "access_0001",
+    "access_0002",
+    "access_0003",
+    "access_0004",
+    "access_0005",
+)
 LOCK_TIMEOUT_S, RETRY_PAUSE_S = 5.0, 0.005
 # A copy of the access file has the hashes of keys and the addresses of buyers, so it must not stay.
 COPY_RETENTION_DAYS = 30

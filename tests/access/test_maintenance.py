@@ -224,6 +224,7 @@ def test_rows_are_kept_as_long_as_they_are_needed() -> None:
         sign_ins=500 * DAY_MS,
         access_requests=320 * DAY_MS,
         calls=470 * DAY_MS,
+        oauth_clients=410 * DAY_MS,
     )
 
 

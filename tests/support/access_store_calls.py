@@ -55,7 +55,7 @@ FAST_CALLS: dict[str, StoreCall] = {
         "checkout", [AttemptLimit("192.0.2.1", 20), AttemptLimit("*", 99)], NOW, 600
     ),
     "notice": lambda store: store.put_notice(Notice("seen", "", NOW)),
-    "prune": lambda store: store.prune(RetentionCutoffs(NOW, NOW, NOW, NOW, NOW, NOW, NOW)),
+    "prune": lambda store: store.prune(RetentionCutoffs(*[NOW] * 8)),
 }
 REQUEST_CALLS: dict[str, StoreCall] = {
     **{name: verb for name, verb in (DURABLE_CALLS | FAST_CALLS).items() if name != "prune"},

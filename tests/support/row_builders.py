@@ -27,7 +27,7 @@ from store.market_rows import (
 
 NOW = 1_780_000_000_000
 # Cutoffs at which nothing is deleted.
-NO_CUTOFFS = RetentionCutoffs(0, 0, 0, 0, 0, 0, 0)
+NO_CUTOFFS = RetentionCutoffs(0, 0, 0, 0, 0, 0, 0, 0)
 DAY_MS = 86_400_000
 EVER = 2**62
 TABLES = (

@@ -262,6 +262,7 @@ async def run_service(
                     checkout_limit=attempt_limit,
                     access_request_limit=attempt_limit,
                     sign_in_limit=attempt_limit,
+                    oauth_limit=attempt_limit,
                     allowed_origins=allowed_origins,
                 ),
                 Resources(

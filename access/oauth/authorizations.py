@@ -1,0 +1,192 @@
+"""Authorization requests: from a client's request to the code that it receives after consent."""
+
+import secrets
+from collections.abc import Sequence
+from typing import Protocol
+from urllib.parse import urlencode
+
+from access.keys import hash_key
+from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberPlan
+from access.oauth.clients import OAuthClient
+from access.oauth.errors import OAuthClientError, OAuthError
+from access.oauth.parameters import (
+    RESOURCE_PATH,
+    check_challenge,
+    check_resource,
+    check_state,
+    find_repeated,
+)
+from access.throttle import Throttle
+from schemas.clock import Clock
+from schemas.errors import ApiError
+from schemas.vocabulary import HOUR_MS
+from store.oauth_rows import PendingAuthorization
+from store.sql.access_store import AccessStore
+
+CONSENT_PATH = "/oauth/consent"
+START_AGAIN_HINT = "Start again in the program that sent you here."
+
+
+class ClientFinder(Protocol):
+    """The part of ClientRegistry that finds clients."""
+
+    async def find(self, client_id: str) -> OAuthClient | None:
+        """Return a client, or None if it is unknown; OAuthClientError if it cannot be used."""
+
+
+class Authorizations:
+    """Holds authorization requests until a person decides; `clock` returns epoch ms.
+
+    `issuer` is the base URL. Requests live for an hour, so that a sign-in and a purchase fit in.
+    """
+
+    def __init__(
+        self,
+        store: AccessStore,
+        clients: ClientFinder,
+        throttle: Throttle,
+        clock: Clock,
+        *,
+        issuer: str,
+    ) -> None:
+        self._store = store
+        self._clients = clients
+        self._throttle = throttle
+        self._clock = clock
+        self._issuer = issuer
+
+    async def begin(self, parameters: Sequence[tuple[str, str]], address: str) -> str:
+        """Store a valid request; return the address to redirect the browser to.
+
+        That is the consent page, or the client's redirect URI with an error. Raise ApiError 400 if
+        the client or its redirect URI is bad, so that no browser is sent to an unknown place, and
+        429 if the client address made too many requests.
+        """
+        await self._throttle.take_attempt(address)
+        values, repeated = dict(parameters), find_repeated(parameters)
+        client = await self._find_client(values, repeated)
+        redirect_uri = values["redirect_uri"]
+        state = None
+        try:
+            if repeated:
+                raise OAuthError("invalid_request", "a parameter is repeated: send each one once")
+            state = check_state(values.get("state"))
+            if values.get("response_type") != "code":
+                raise OAuthError("unsupported_response_type", "response_type: must be code")
+            challenge = check_challenge(values)
+            resource = f"{self._issuer}{RESOURCE_PATH}"
+            check_resource(values.get("resource"), resource)
+        except OAuthError as error:
+            failure = {"error": error.error, "error_description": error.message}
+            return self._build_redirect(redirect_uri, state, failure)
+        request = PendingAuthorization(
+            secrets.token_urlsafe(32),
+            client.client_id,
+            client.name,
+            redirect_uri,
+            state,
+            resource,
+            challenge,
+            self._clock(),
+        )
+        await self._store.oauth.add_request(request, hash_key(request.id), self._oldest())
+        return f"{self._issuer}{CONSENT_PATH}?{urlencode({'request': request.id})}"
+
+    async def find_pending(self, request_id: str) -> PendingAuthorization | None:
+        """Return a request; None if it is unknown, has expired, or was approved or denied."""
+        id_hash = hash_key(request_id)
+        return await self._store.oauth.find_request(request_id, id_hash, self._oldest())
+
+    async def approve(self, request_id: str, plan: MemberPlan) -> str:
+        """Approve a request for a member's plan; return the address to redirect the browser to.
+
+        The key is created when the client exchanges the code. Raise ApiError 404 if the request is
+        not pending, 409 if the plan is not live or has reached a limit on keys (the request then
+        stays pending).
+        """
+        if not plan.is_live:
+            raise _conflict_error("This membership has ended or belongs to another billing mode.")
+        if not plan.has_room:
+            raise _conflict_error(
+                f"A membership has at most {MAX_LIVE_KEYS} live keys, and at most "
+                f"{MAX_NEW_KEYS_PER_DAY} new ones in 24 hours. A connection is a key: revoke one "
+                "that you no longer use under Settings, API access, or try again tomorrow."
+            )
+        return await self._approve(request_id, plan.membership.id)
+
+    async def approve_as_owner(self, request_id: str) -> str:
+        """Approve a request for the owner of a loopback service; return the redirect address.
+
+        The caller has checked that the request comes from the owner's machine. The connection is a
+        key of the operator, without a plan. Raise ApiError 404 if the request is not pending.
+        """
+        return await self._approve(request_id, None)
+
+    async def deny(self, request_id: str) -> str:
+        """Deny a request; return the address to redirect to. Raise ApiError 404 if not pending."""
+        request = await self._get_pending(request_id)
+        if not await self._store.oauth.deny_request(hash_key(request_id)):
+            raise _not_pending_error()
+        failure = {"error": "access_denied", "error_description": "The user denied access."}
+        return self._build_redirect(request.redirect_uri, request.state, failure)
+
+    async def _approve(self, request_id: str, membership_id: int | None) -> str:
+        request = await self._get_pending(request_id)
+        code = f"ac_{secrets.token_urlsafe(32)}"
+        approval = hash_key(request_id), hash_key(code), self._clock(), membership_id
+        if not await self._store.oauth.approve_request(*approval, self._oldest()):
+            raise _not_pending_error()
+        return self._build_redirect(request.redirect_uri, request.state, {"code": code})
+
+    async def _get_pending(self, request_id: str) -> PendingAuthorization:
+        request = await self.find_pending(request_id)
+        if request is None:
+            raise _not_pending_error()
+        return request
+
+    async def _find_client(self, values: dict[str, str], repeated: set[str]) -> OAuthClient:
+        """Return the client of a request, which may use the request's redirect URI."""
+        if repeated & {"client_id", "redirect_uri"}:
+            raise _bad_request_error("The request repeats client_id or redirect_uri.")
+        try:
+            client = await self._clients.find(values.get("client_id", ""))
+        except OAuthClientError as error:
+            raise _bad_request_error(error.message) from None
+        if client is None:
+            raise _bad_request_error(
+                "This server does not know the program that sent you here: client_id is missing, "
+                "or the program's registration has expired. Remove the connection in the program "
+                "and add it again."
+            )
+        if not client.allows_redirect(values.get("redirect_uri", "")):
+            raise _bad_request_error(
+                "The program that sent you here did not register the address that it wants the "
+                "answer at (redirect_uri)."
+            )
+        return client
+
+    def _oldest(self) -> int:
+        """Return the time (epoch ms) after which a pending request must have been created."""
+        return self._clock() - HOUR_MS
+
+    def _build_redirect(self, uri: str, state: str | None, answer: dict[str, str]) -> str:
+        # `iss` lets a client that uses several servers tell their answers apart (RFC 9207).
+        states = {} if state is None else {"state": state}
+        separator = "&" if "?" in uri else "?"
+        return f"{uri}{separator}{urlencode(answer | states | {'iss': self._issuer})}"
+
+
+def _not_pending_error() -> ApiError:
+    return ApiError(
+        "invalid_parameter",
+        f"This request for access has expired or was answered before. {START_AGAIN_HINT}",
+        404,
+    )
+
+
+def _bad_request_error(reason: str) -> ApiError:
+    return ApiError("invalid_parameter", f"{reason.rstrip('.')}. {START_AGAIN_HINT}", 400)
+
+
+def _conflict_error(reason: str) -> ApiError:
+    return ApiError("invalid_parameter", f"Access was not granted. {reason}", 409)

@@ -1,0 +1,219 @@
+"""The token endpoint: exchanges codes and refresh tokens, and revokes connections.
+
+A connection is a key of the member who approved it, whose clear text nobody has. Tokens are random;
+only their SHA-256 is stored.
+"""
+
+import secrets
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import structlog
+
+from access.keys import generate_key, hash_key
+from access.member_keys import build_limits
+from access.oauth.authorizations import ClientFinder
+from access.oauth.errors import OAuthClientError, OAuthError
+from access.oauth.parameters import RESOURCE_PATH, SCOPE, check_resource, matches_challenge
+from schemas.clock import Clock
+from schemas.errors import ApiError
+from schemas.vocabulary import DAY_MS, HOUR_MS
+from store.oauth_rows import ApprovedAuthorization, NewTokens
+from store.sql.access_store import AccessStore
+
+CODE_MS = 60_000
+ACCESS_TOKEN_MS = HOUR_MS
+# A connection that is not used for so long ends, and no longer counts as a live key.
+REFRESH_TOKEN_MS = 90 * DAY_MS
+# Bounds the rows that a client can add by refreshing in a loop.
+MAX_LIVE_ACCESS_TOKENS = 20
+# Refresh tokens are `rt_`, the family (43 characters), a dot and 43 characters of their own.
+FAMILY_CHARS = len("rt_") + 43
+
+log = structlog.get_logger("oauth")
+
+
+class Tokens(NamedTuple):
+    """The clear tokens of a response, which are shown only once."""
+
+    access_token: str
+    refresh_token: str
+
+    def to_response(self) -> dict[str, object]:
+        """Return the body of the response (RFC 6749, section 5.1)."""
+        return {
+            "access_token": self.access_token,
+            "token_type": "Bearer",
+            "expires_in": ACCESS_TOKEN_MS // 1000,
+            "refresh_token": self.refresh_token,
+            "scope": SCOPE,
+        }
+
+
+class TokenIssuer:
+    """Issues and revokes tokens; `issuer` is the base URL, `clock` returns epoch ms."""
+
+    def __init__(
+        self, store: AccessStore, clients: ClientFinder, clock: Clock, *, issuer: str
+    ) -> None:
+        self._store = store
+        self._clients = clients
+        self._clock = clock
+        self._resource = f"{issuer}{RESOURCE_PATH}"
+
+    async def exchange(self, form: Mapping[str, str]) -> Tokens:
+        """Exchange a code or a refresh token; raise OAuthError if it is refused.
+
+        ApiError 429 if a client refreshes too often.
+        """
+        grant_type = form.get("grant_type")
+        if grant_type not in {"authorization_code", "refresh_token"}:
+            raise OAuthError(
+                "unsupported_grant_type",
+                "grant_type: must be authorization_code or refresh_token",
+            )
+        check_resource(form.get("resource"), self._resource)
+        if grant_type == "authorization_code":
+            return await self._exchange_code(form)
+        return await self._refresh(form)
+
+    async def revoke(self, form: Mapping[str, str]) -> None:
+        """End the connection of an access or refresh token (RFC 7009); unknown ones are ignored.
+
+        Raise OAuthError if the token is missing or belongs to another client.
+        """
+        token = form.get("token", "")
+        if not token:
+            raise OAuthError("invalid_request", "token: missing; send the token to revoke")
+        found = await self._find_connection(token)
+        if found is None:
+            return
+        key_id, client_id = found
+        if form.get("client_id", client_id) != client_id:
+            raise OAuthError("invalid_client", "client_id: the token belongs to another client")
+        await self._revoke(key_id, "revoked_by_client")
+
+    async def _exchange_code(self, form: Mapping[str, str]) -> Tokens:
+        code_hash = hash_key(form.get("code", ""))
+        request = await self._store.oauth.find_code(code_hash)
+        if request is None:
+            raise await self._refuse_spent_code(form, code_hash)
+        await self._check_client(form, request.client_id)
+        now = self._clock()
+        _check_code(form, request, now)
+        # A code of a server at another address, which a changed setting can leave behind.
+        check_resource(request.resource, self._resource)
+        family = secrets.token_urlsafe(32)
+        tokens, stored = _create_tokens(f"rt_{family}", now)
+        outcome = await self._store.oauth.redeem_code(
+            code_hash,
+            request,
+            hash_key(generate_key()),
+            hash_key(f"rt_{family}"),
+            stored,
+            now,
+            build_limits(now),
+        )
+        if outcome == "spent":
+            raise await self._refuse_spent_code(form, code_hash)
+        if outcome == "full":
+            raise _invalid_grant_error(
+                "the membership has ended or has no room for another key: revoke a key under "
+                "Settings, API access, and connect again"
+            )
+        return tokens
+
+    async def _refresh(self, form: Mapping[str, str]) -> Tokens:
+        token = form.get("refresh_token", "")
+        now = self._clock()
+        row = await self._store.oauth.find_connection(hash_key(token[:FAMILY_CHARS]), now)
+        await self._check_client(form, None if row is None else row.client_id)
+        if row is None or not row.is_live:
+            raise _invalid_grant_error(
+                "the refresh token is unknown or expired, or its connection was revoked: connect "
+                "again"
+            )
+        check_resource(row.resource, self._resource)
+        if row.tokens >= MAX_LIVE_ACCESS_TOKENS:
+            raise ApiError(
+                "rate_limited",
+                "This connection was refreshed too often: use the access token until it expires.",
+                429,
+                retry_after_s=ACCESS_TOKEN_MS // 1000,
+            )
+        tokens, stored = _create_tokens(token[:FAMILY_CHARS], now)
+        if await self._store.oauth.rotate_tokens(row.key_id, hash_key(token), stored, now):
+            return tokens
+        # The token was used before, so somebody else may have it. The family ends for both.
+        await self._revoke(row.key_id, "refresh_token_replayed")
+        raise _invalid_grant_error(
+            "the refresh token was used before, so the connection was revoked: connect again"
+        )
+
+    async def _refuse_spent_code(self, form: Mapping[str, str], code_hash: bytes) -> OAuthError:
+        """Return the error of an unknown or used code; revoke what a used one gave."""
+        key_id = await self._store.oauth.find_key_of_code(code_hash)
+        if key_id is None:
+            await self._check_client(form, None)
+            return _invalid_grant_error("the code is unknown or expired: connect again")
+        await self._revoke(key_id, "code_replayed")
+        return _invalid_grant_error(
+            "the code was used before, so its connection was revoked: connect again"
+        )
+
+    async def _check_client(self, form: Mapping[str, str], bound_to: str | None) -> None:
+        """Raise OAuthError unless the client of a request is the one that a grant is bound to.
+
+        A client that is not known at all gets `invalid_client`, which makes hosts register again.
+        """
+        client_id = form.get("client_id", "")
+        if bound_to is not None and client_id == bound_to:
+            return
+        try:
+            is_known = await self._clients.find(client_id) is not None
+        except OAuthClientError:
+            is_known = False
+        if not is_known:
+            raise OAuthError("invalid_client", "client_id: unknown client: register again")
+        if bound_to is not None:
+            raise _invalid_grant_error("it was issued to another client: connect again")
+
+    async def _find_connection(self, token: str) -> tuple[int, str] | None:
+        """Return the key id and client of a token of either kind."""
+        access = await self._store.oauth.find_access_token(hash_key(token))
+        if access is not None:
+            return access.key_id, access.client_id
+        family_hash = hash_key(token[:FAMILY_CHARS])
+        row = await self._store.oauth.find_connection(family_hash, self._clock())
+        return None if row is None else (row.key_id, row.client_id)
+
+    async def _revoke(self, key_id: int, reason: str) -> None:
+        await self._store.revoke_key(key_id, self._clock())
+        log.info("connection_revoked", key=key_id, why=reason)
+
+
+def _check_code(form: Mapping[str, str], request: ApprovedAuthorization, now: int) -> None:
+    """Raise OAuthError unless a code is in time and sent with what it is bound to."""
+    if now >= request.approved_at + CODE_MS:
+        raise _invalid_grant_error("the code has expired: connect again")
+    # OAuth 2.1 clients no longer send it; PKCE protects the exchange.
+    if form.get("redirect_uri", request.redirect_uri) != request.redirect_uri:
+        raise _invalid_grant_error("redirect_uri differs from that of the authorization request")
+    if not matches_challenge(form.get("code_verifier", ""), request.code_challenge):
+        raise _invalid_grant_error("code_verifier is missing or does not match the code_challenge")
+
+
+def _create_tokens(family: str, now: int) -> tuple[Tokens, NewTokens]:
+    access_token = f"at_{secrets.token_urlsafe(32)}"
+    refresh_token = f"{family}.{secrets.token_urlsafe(32)}"
+    stored = NewTokens(
+        hash_key(refresh_token),
+        now + REFRESH_TOKEN_MS,
+        hash_key(access_token),
+        now + ACCESS_TOKEN_MS,
+    )
+    return Tokens(access_token, refresh_token), stored
+
+
+def _invalid_grant_error(reason: str) -> OAuthError:
+    return OAuthError("invalid_grant", reason)

@@ -1,0 +1,52 @@
+-- OAuth: clients that registered themselves, requests that wait for consent or for the exchange of
+-- their code, and connections. A connection is a key; its tokens are stored only as hashes.
+
+CREATE TABLE oauth_clients (
+  client_id TEXT PRIMARY KEY,
+  name TEXT NOT NULL,
+  redirect_uris TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  used_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX oauth_clients_unused ON oauth_clients (used_at);
+
+-- A request is pending until it is approved, which gives it a code. Without a membership, the owner
+-- of the service approved it.
+CREATE TABLE oauth_requests (
+  id_hash BLOB PRIMARY KEY CHECK (length(id_hash) = 32),
+  client_id TEXT NOT NULL,
+  client_name TEXT NOT NULL,
+  redirect_uri TEXT NOT NULL,
+  state TEXT,
+  resource TEXT NOT NULL,
+  code_challenge TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  code_hash BLOB UNIQUE CHECK (length(code_hash) = 32),
+  approved_at INTEGER,
+  membership_id INTEGER REFERENCES memberships (id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX oauth_requests_expiring ON oauth_requests (created_at);
+
+-- Every refresh token of a connection begins with the same random part, so a replayed one is
+-- recognized by `family_hash`, however old it is. Only the latest has `refresh_hash`.
+CREATE TABLE oauth_connections (
+  key_id INTEGER PRIMARY KEY REFERENCES keys (id),
+  client_id TEXT NOT NULL,
+  resource TEXT NOT NULL,
+  code_hash BLOB NOT NULL UNIQUE CHECK (length(code_hash) = 32),
+  family_hash BLOB NOT NULL UNIQUE CHECK (length(family_hash) = 32),
+  refresh_hash BLOB NOT NULL CHECK (length(refresh_hash) = 32)
+) STRICT;
+
+CREATE INDEX oauth_connections_of_client ON oauth_connections (client_id);
+
+CREATE TABLE oauth_access_tokens (
+  token_hash BLOB PRIMARY KEY CHECK (length(token_hash) = 32),
+  key_id INTEGER NOT NULL REFERENCES oauth_connections (key_id),
+  expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX oauth_access_tokens_of_key ON oauth_access_tokens (key_id);
+CREATE INDEX oauth_access_tokens_expiring ON oauth_access_tokens (expires_at);

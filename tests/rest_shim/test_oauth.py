@@ -1,0 +1,454 @@
+"""OAuth over HTTP, with a client written by hand: metadata, authorization, tokens, revocation."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from access.member_keys import MAX_LIVE_KEYS
+from access.oauth.tokens import MAX_LIVE_ACCESS_TOKENS
+from access.throttle import Limit
+from schemas.errors import ApiError
+from schemas.vocabulary import DAY_MS, HOUR_MS
+from tests.support.oauth_client import (
+    CHALLENGE,
+    REDIRECT_URI,
+    VERIFIER,
+    HandClient,
+    buy_plan,
+    find_plan,
+    make_challenge,
+    read_answer,
+    register,
+)
+from tests.support.running_service import RunningService, run_service
+
+pytestmark = pytest.mark.clause("oauth")
+
+TOKENS = ("access_token", "refresh_token")
+
+
+@pytest.fixture
+async def host(served_alone: RunningService) -> HandClient:
+    return await register(served_alone)
+
+
+def check_refused(response: httpx.Response, status: int, error: str) -> str:
+    """Assert the error of RFC 6749, and return its description."""
+    assert (response.status_code, response.json()["error"]) == (status, error), response.text
+    assert response.headers["cache-control"] == "no-store"
+    description: str = response.json()["error_description"]
+    assert description.isascii() and '"' not in description
+    return description
+
+
+async def is_connected(host: HandClient, tokens: dict[str, Any]) -> bool:
+    """Return whether the tokens of a connection still work."""
+    return (await host.call(tokens["access_token"])).status_code == 200
+
+
+def test_the_challenge_is_that_of_rfc_7636() -> None:
+    assert make_challenge(VERIFIER) == CHALLENGE
+
+
+@pytest.mark.clause("4.15.1")
+async def test_a_client_finds_every_address_from_the_401(served: RunningService) -> None:
+    refused = await served.client.post("/mcp", json={})
+    assert refused.status_code == 401
+    challenge = refused.headers["www-authenticate"]
+    metadata_url = f"{served.base_url}/.well-known/oauth-protected-resource/mcp"
+    assert challenge == f'Bearer resource_metadata="{metadata_url}", scope="read"'
+    resource = (await served.client.get(metadata_url)).json()
+    assert resource["resource"] == f"{served.base_url}/mcp"
+    assert resource == (await served.client.get("/.well-known/oauth-protected-resource")).json()
+    (issuer,) = resource["authorization_servers"]
+    assert issuer == served.base_url
+    server = (await served.client.get("/.well-known/oauth-authorization-server")).json()
+    assert server["issuer"] == served.base_url
+    assert server["code_challenge_methods_supported"] == ["S256"]
+    assert "none" in server["token_endpoint_auth_methods_supported"]
+    assert server["authorization_response_iss_parameter_supported"] is True
+    assert server["client_id_metadata_document_supported"] is True
+    assert "offline_access" not in server["scopes_supported"]
+    addresses = [value for name, value in server.items() if name.endswith("_endpoint")]
+    assert len(addresses) == 4
+    for address in addresses:
+        assert address.startswith(f"{served.base_url}/")
+        assert (await served.client.options(address)).status_code != 404
+
+
+@pytest.mark.clause("4.15.2")
+async def test_a_connection_is_a_key_that_its_member_sees(host: HandClient) -> None:
+    served = host.served
+    plan = await buy_plan(served.access, served.clock)
+    request_id = await host.begin()
+    pending = await host.authorizations.find_pending(request_id)
+    assert pending is not None
+    assert (pending.client_name, pending.redirect_host) == ("Hand", "127.0.0.1")
+    answer = read_answer(await host.authorizations.approve(request_id, plan))
+    assert (answer["state"], answer["iss"]) == ("a state", served.base_url)
+    response = await host.exchange(answer["code"])
+    assert response.headers["cache-control"] == "no-store"
+    tokens = response.json()
+    assert tokens["token_type"] == "Bearer"
+    assert (tokens["expires_in"], tokens["scope"]) == (3600, "read")
+    for used in (1, 2):
+        result = (await host.call(tokens["access_token"])).json()["result"]
+        assert result["structuredContent"]["quota"]["used_today"] == used
+    (held,) = (await find_plan(served.access, served.clock)).live_keys
+    assert (held.key.label, held.key.client_id, held.used) == ("Hand", host.client_id, 2)
+    await served.call_log.flush()
+    assert len(await served.access.list_calls(held.key.id, 10)) == 2
+
+
+@pytest.mark.clause("4.15.3")
+async def test_revoking_the_key_ends_its_tokens_at_once(host: HandClient) -> None:
+    served = host.served
+    plan = await buy_plan(served.access, served.clock)
+    tokens = await host.connect(plan)
+    assert await is_connected(host, tokens)
+    (held,) = (await find_plan(served.access, served.clock)).live_keys
+    await served.access.revoke_member_key(plan.membership.id, held.key.id, served.clock())
+    for method in ("initialize", "ping", "tools/list", "tools/call"):
+        params = {"name": "signals_get_state"} if method == "tools/call" else {}
+        refused = await host.send(tokens["access_token"], method, params)
+        assert refused.status_code == 401, method
+        assert 'error="invalid_token"' in refused.headers["www-authenticate"]
+    assert (await host.call(tokens["access_token"], "signals_get_catalog")).status_code == 401
+    check_refused(await host.refresh(tokens["refresh_token"]), 400, "invalid_grant")
+
+
+@pytest.mark.clause("4.15.3")
+async def test_the_end_of_the_membership_ends_its_connections(host: HandClient) -> None:
+    served = host.served
+    plan = await buy_plan(served.access, served.clock)
+    tokens = await host.connect(plan)
+    code = await host.get_code(plan)
+    await served.access.end_membership(plan.membership.row, served.clock(), "refunded")
+    assert not await is_connected(host, tokens)
+    check_refused(await host.exchange(code), 400, "invalid_grant")
+
+
+@pytest.mark.clause("4.15.4")
+async def test_a_code_used_twice_revokes_what_it_gave(host: HandClient) -> None:
+    code = await host.get_code()
+    tokens = (await host.exchange(code)).json()
+    assert await is_connected(host, tokens)
+    check_refused(await host.exchange(code), 400, "invalid_grant")
+    assert not await is_connected(host, tokens)
+
+
+@pytest.mark.clause("4.15.4")
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"code_verifier": "A" * 43}, "invalid_grant"),
+        ({"code_verifier": CHALLENGE}, "invalid_grant"),
+        ({"code_verifier": None}, "invalid_grant"),
+        ({"redirect_uri": "http://127.0.0.1:33419/callback"}, "invalid_grant"),
+        ({"redirect_uri": "https://elsewhere.example/callback"}, "invalid_grant"),
+        ({"resource": "https://elsewhere.example/mcp"}, "invalid_target"),
+        ({"code": "ac_" + "A" * 43}, "invalid_grant"),
+        ({"code": None}, "invalid_grant"),
+        ({"grant_type": "password"}, "unsupported_grant_type"),
+        ({"grant_type": None}, "unsupported_grant_type"),
+    ],
+)
+async def test_a_bad_exchange_is_refused_and_spends_no_code(
+    host: HandClient, changed: dict[str, str | None], error: str
+) -> None:
+    code = await host.get_code()
+    sent = {"code": code, **changed}
+    check_refused(await host.exchange(**sent), 400, error)  # type: ignore[arg-type]
+    assert (await host.exchange(code)).status_code == 200
+
+
+@pytest.mark.clause("4.15.4")
+async def test_a_code_is_valid_for_a_minute(host: HandClient) -> None:
+    plan = await buy_plan(host.served.access, host.served.clock)
+    code, late = await host.get_code(plan), await host.get_code(plan)
+    host.served.clock.now += 59_999
+    assert (await host.exchange(code)).status_code == 200
+    host.served.clock.now += 1
+    check_refused(await host.exchange(late), 400, "invalid_grant")
+
+
+@pytest.mark.clause("4.15.4")
+async def test_a_code_works_only_for_its_client(host: HandClient) -> None:
+    other = await register(host.served, name="Other")
+    code = await host.get_code()
+    check_refused(await other.exchange(code), 400, "invalid_grant")
+    check_refused(await host.exchange(code, client_id="unknown"), 401, "invalid_client")
+    check_refused(await host.exchange(code, client_id=None), 401, "invalid_client")
+    assert (await host.exchange(code)).status_code == 200
+
+
+@pytest.mark.clause("4.15.5")
+async def test_an_access_token_expires_and_is_refreshed(host: HandClient) -> None:
+    served = host.served
+    tokens = await host.connect(await buy_plan(served.access, served.clock))
+    served.clock.now += HOUR_MS - 1
+    assert await is_connected(host, tokens)
+    renewed = (await host.refresh(tokens["refresh_token"])).json()
+    served.clock.now += 1
+    assert not await is_connected(host, tokens)
+    assert await is_connected(host, renewed)
+    assert renewed["refresh_token"] != tokens["refresh_token"]
+    # It is the same key, so the quota goes on.
+    (held,) = (await find_plan(served.access, served.clock)).live_keys
+    assert held.used == 2
+
+
+@pytest.mark.clause("4.15.5")
+async def test_a_replayed_refresh_token_revokes_its_family(host: HandClient) -> None:
+    tokens = await host.connect()
+    second = (await host.refresh(tokens["refresh_token"])).json()
+    third = (await host.refresh(second["refresh_token"])).json()
+    assert await is_connected(host, third)
+    check_refused(await host.refresh(tokens["refresh_token"]), 400, "invalid_grant")
+    for each in (tokens, second, third):
+        assert not await is_connected(host, each)
+        check_refused(await host.refresh(each["refresh_token"]), 400, "invalid_grant")
+
+
+@pytest.mark.clause("4.15.5")
+@pytest.mark.parametrize(
+    ("changed", "status", "error"),
+    [
+        ({"client_id": "unknown"}, 401, "invalid_client"),
+        ({"client_id": None}, 401, "invalid_client"),
+        ({"refresh_token": "rt_" + "A" * 43 + "." + "A" * 43}, 400, "invalid_grant"),
+        ({"refresh_token": None}, 400, "invalid_grant"),
+        ({"resource": "https://elsewhere.example/mcp"}, 400, "invalid_target"),
+    ],
+)
+async def test_a_bad_refresh_is_refused_and_ends_nothing(
+    host: HandClient, changed: dict[str, str | None], status: int, error: str
+) -> None:
+    tokens = await host.connect()
+    sent = {"refresh_token": tokens["refresh_token"], **changed}
+    check_refused(await host.refresh(**sent), status, error)  # type: ignore[arg-type]
+    other = await register(host.served, name="Other")
+    check_refused(await other.refresh(tokens["refresh_token"]), 400, "invalid_grant")
+    assert (await host.refresh(tokens["refresh_token"])).status_code == 200
+
+
+@pytest.mark.clause("4.15.5")
+async def test_a_connection_ends_when_it_is_not_refreshed_for_90_days(host: HandClient) -> None:
+    served = host.served
+    plan = await buy_plan(served.access, served.clock)
+    kept, left = await host.connect(plan), await host.connect(plan)
+    served.clock.now += 60 * DAY_MS
+    kept = (await host.refresh(kept["refresh_token"])).json()
+    served.clock.now += 30 * DAY_MS
+    check_refused(await host.refresh(left["refresh_token"]), 400, "invalid_grant")
+    assert len((await find_plan(served.access, served.clock)).live_keys) == 1
+    assert (await host.refresh(kept["refresh_token"])).status_code == 200
+
+
+@pytest.mark.clause("4.15.5")
+async def test_refreshing_in_a_loop_is_bounded(host: HandClient) -> None:
+    tokens = await host.connect()
+    for _ in range(MAX_LIVE_ACCESS_TOKENS - 1):
+        tokens = (await host.refresh(tokens["refresh_token"])).json()
+    refused = await host.refresh(tokens["refresh_token"])
+    check_refused(refused, 429, "temporarily_unavailable")
+    assert refused.headers["retry-after"] == "3600"
+    host.served.clock.now += HOUR_MS
+    assert (await host.refresh(tokens["refresh_token"])).status_code == 200
+
+
+@pytest.mark.clause("4.15.6")
+@pytest.mark.parametrize("kind", TOKENS)
+async def test_a_client_revokes_its_connection(host: HandClient, kind: str) -> None:
+    tokens = await host.connect()
+    other = await register(host.served, name="Other")
+    form = {"token": tokens[kind], "client_id": other.client_id}
+    check_refused(await host.post("/oauth/revoke", {**form}), 401, "invalid_client")
+    assert await is_connected(host, tokens)
+    form["client_id"] = host.client_id
+    for _ in range(2):
+        assert (await host.post("/oauth/revoke", {**form})).status_code == 200
+    assert not await is_connected(host, tokens)
+    unknown: dict[str, str | None] = {"token": "unknown", "client_id": host.client_id}
+    assert (await host.post("/oauth/revoke", unknown)).status_code == 200
+    check_refused(await host.post("/oauth/revoke", {}), 400, "invalid_request")
+
+
+@pytest.mark.clause("4.15.7")
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"response_type": "token"}, "unsupported_response_type"),
+        ({"response_type": None}, "unsupported_response_type"),
+        ({"code_challenge": None}, "invalid_request"),
+        ({"code_challenge": "too short"}, "invalid_request"),
+        ({"code_challenge_method": "plain"}, "invalid_request"),
+        ({"code_challenge_method": None}, "invalid_request"),
+        ({"resource": "https://elsewhere.example/mcp"}, "invalid_target"),
+        ({"resource": "http://user@127.0.0.1/mcp"}, "invalid_target"),
+        ({"resource": "not an address"}, "invalid_target"),
+        ({"state": "x" * 2049}, "invalid_request"),
+        ({"state": "tab\t"}, "invalid_request"),
+    ],
+)
+async def test_a_bad_request_goes_back_to_the_client(
+    host: HandClient, changed: dict[str, str | None], error: str
+) -> None:
+    response = await host.authorize(**changed)
+    assert response.status_code == 303
+    target = response.headers["location"]
+    assert target.startswith(f"{REDIRECT_URI}?")
+    answer = read_answer(target)
+    assert (answer["error"], answer["iss"]) == (error, host.served.base_url)
+    assert answer.get("state") == (None if "state" in changed else "a state")
+    assert "code" not in answer
+
+
+@pytest.mark.clause("4.15.7")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"client_id": "unknown"},
+        {"client_id": None},
+        {"redirect_uri": None},
+        {"redirect_uri": "http://127.0.0.1:33418/elsewhere"},
+        {"redirect_uri": "http://127.0.0.1.attacker.example/callback"},
+        {"redirect_uri": "https://attacker.example/callback"},
+    ],
+)
+async def test_a_browser_is_never_sent_to_an_unregistered_address(
+    host: HandClient, changed: dict[str, str | None]
+) -> None:
+    response = await host.authorize(**changed)
+    assert response.status_code == 400
+    assert "location" not in response.headers
+    assert response.headers["content-type"].startswith("text/html")
+    assert "Start again" in response.text
+
+
+@pytest.mark.clause("4.15.7")
+async def test_a_repeated_parameter_is_refused(host: HandClient) -> None:
+    pairs = [*host.build_request().items()]
+    for name in ("client_id", "redirect_uri"):
+        repeated = [*pairs, (name, host.build_request()[name])]
+        response = await host.served.client.get("/oauth/authorize", params=repeated)
+        assert response.status_code == 400
+    response = await host.served.client.get("/oauth/authorize", params=[*pairs, ("scope", "a")])
+    assert urlsplit(response.headers["location"]).path == "/oauth/consent"
+    doubled = [*pairs, ("scope", "a"), ("scope", "b")]
+    response = await host.served.client.get("/oauth/authorize", params=doubled)
+    assert read_answer(response.headers["location"])["error"] == "invalid_request"
+    form = f"grant_type=refresh_token&client_id={host.client_id}&client_id=other"
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    sent = await host.served.client.post("/oauth/token", content=form, headers=headers)
+    check_refused(sent, 400, "invalid_request")
+
+
+@pytest.mark.clause("4.15.7")
+async def test_a_request_is_decided_once_and_expires_after_an_hour(host: HandClient) -> None:
+    authorizations = host.authorizations
+    approved, denied, expired = [await host.begin() for _ in range(3)]
+    await authorizations.approve_as_owner(approved)
+    answer = read_answer(await authorizations.deny(denied))
+    assert (answer["error"], answer["state"]) == ("access_denied", "a state")
+    host.served.clock.now += HOUR_MS
+    for request_id in (approved, denied, expired, "unknown"):
+        assert await authorizations.find_pending(request_id) is None
+        for decide in (authorizations.approve_as_owner, authorizations.deny):
+            with pytest.raises(ApiError) as refused:
+                await decide(request_id)
+            assert refused.value.status == 404
+
+
+@pytest.mark.clause("4.15.8")
+async def test_connections_count_towards_the_live_keys_of_the_plan(host: HandClient) -> None:
+    served = host.served
+    plan = await buy_plan(served.access, served.clock)
+    codes = [await host.get_code(plan) for _ in range(MAX_LIVE_KEYS + 1)]
+    answers = [await host.exchange(code) for code in codes]
+    assert [answer.status_code for answer in answers] == [200] * MAX_LIVE_KEYS + [400]
+    check_refused(answers[-1], 400, "invalid_grant")
+    plan = await find_plan(served.access, served.clock)
+    assert (len(plan.live_keys), plan.has_room) == (MAX_LIVE_KEYS, False)
+    request_id = await host.begin()
+    with pytest.raises(ApiError) as refused:
+        await host.authorizations.approve(request_id, plan)
+    assert refused.value.status == 409
+    # The member revokes a key and goes on with the same request.
+    await served.access.revoke_key(plan.live_keys[0].key.id, served.clock())
+    plan = await find_plan(served.access, served.clock)
+    answer = read_answer(await host.authorizations.approve(request_id, plan))
+    assert (await host.exchange(answer["code"])).status_code == 200
+
+
+@pytest.mark.clause("4.15.4", "4.15.5")
+async def test_of_several_exchanges_at_once_exactly_one_succeeds(host: HandClient) -> None:
+    code = await host.get_code()
+    answers = await asyncio.gather(*(host.exchange(code) for _ in range(5)))
+    assert sorted(answer.status_code for answer in answers) == [200, 400, 400, 400, 400]
+    tokens = await host.connect()
+    answers = await asyncio.gather(*(host.refresh(tokens["refresh_token"]) for _ in range(5)))
+    assert sorted(answer.status_code for answer in answers) == [200, 400, 400, 400, 400]
+
+
+@pytest.mark.clause("4.15.9")
+async def test_a_token_works_only_at_its_resource(host: HandClient) -> None:
+    tokens = await host.connect()
+    token = tokens["access_token"]
+    over_rest = await host.served.client.get(
+        "/api/v1/usage", headers={"Authorization": f"Bearer {token}"}
+    )
+    assert (over_rest.status_code, over_rest.json()["error"]) == (401, "invalid_key")
+    assert "/mcp" in over_rest.json()["message"]
+    over_mcp = await host.call(token, path="/api/v1/mcp")
+    assert (over_mcp.status_code, over_mcp.json()["result"]["isError"]) == (200, True)
+    with_key = await host.call(host.served.api_key)
+    assert with_key.json()["result"]["structuredContent"]["quota"]["used_today"] == 1
+
+
+@pytest.mark.clause("4.15.9")
+@pytest.mark.parametrize("token", ["at_" + "A" * 43, "ek_" + "A" * 43, "garbage", "${KEY}"])
+async def test_an_unknown_token_gets_401(served: RunningService, token: str) -> None:
+    for method in ("initialize", "tools/list", "tools/call"):
+        params = {"name": "signals_get_usage"} if method == "tools/call" else {}
+        refused = await HandClient(served, "").send(token, method, params)
+        assert refused.status_code == 401
+        assert 'error="invalid_token"' in refused.headers["www-authenticate"]
+        assert token not in refused.text or token == "${KEY}"
+
+
+async def test_no_secret_is_stored_in_clear(host: HandClient) -> None:
+    request_id = await host.begin()
+    code = read_answer(await host.authorizations.approve_as_owner(request_id))["code"]
+    first = (await host.exchange(code)).json()
+    tokens = (await host.refresh(first["refresh_token"])).json()
+    folder = host.served.access._engine.path.parent  # type: ignore[attr-defined]
+    stored = b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
+    assert host.client_id.encode() in stored
+    secrets = (request_id, code, *(each[name] for each in (first, tokens) for name in TOKENS))
+    for secret in secrets:
+        assert secret.encode() not in stored
+
+
+@pytest.mark.clause("4.15.10")
+async def test_requests_and_refusals_of_an_address_are_limited(
+    tmp_path: Path, seeded: Path
+) -> None:
+    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
+    async with run_service(tmp_path, attempt_limit=Limit(2, 600)) as served:
+        host = await register(served)
+        codes = [await host.get_code(), await host.get_code()]
+        refused = await host.authorize()
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "600")
+        for _ in range(2):
+            check_refused(await host.exchange("wrong"), 400, "invalid_grant")
+        limited = await host.exchange("wrong")
+        check_refused(limited, 429, "temporarily_unavailable")
+        assert limited.headers["retry-after"] == "600"
+        # A host that serves many members refreshes from one address.
+        assert [(await host.exchange(code)).status_code for code in codes] == [200, 200]
