@@ -1,4 +1,4 @@
-"""Dispatches the MCP methods initialize, ping, tools/list and tools/call; results are JSON text."""
+"""Dispatches MCP methods for both protocol legs; results are JSON text."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -9,12 +9,14 @@ import structlog
 from starlette.types import Scope
 
 from mcp_server.jsonrpc import Message, Params, RpcError
+from mcp_server.protocol_legs import DISCOVER, MODERN, MODERN_VERSION, Leg, check_modern_request
 from schemas.coverage import Coverage
 from schemas.errors import ApiError, describe_failure
 from schemas.usage import QuotaUsage
 from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT
 from serving.arguments import format_suggestion, quote_value
+from serving.freshness import find_next_run
 from serving.http import ERROR_KEY, REQUEST_ID_KEY, TOOL_KEY, HeaderMap
 from serving.json_text import to_json
 from serving.tool import to_mcp_tool
@@ -23,7 +25,6 @@ from serving.tool_runner import AnyTool, CallResult, ToolRunner
 # initialize always offers this version. As MCP's lifecycle prescribes, a client that does not
 # support it disconnects.
 PROTOCOL_VERSION = "2025-06-18"
-METHODS = ("initialize", "ping", "tools/list", "tools/call")
 INSTRUCTIONS = (
     f"Readings of {INDICATOR_COUNT_TEXT} trading indicators over a fixed universe of crypto, "
     "stocks and metals on "
@@ -38,14 +39,36 @@ INSTRUCTIONS = (
 
 log = structlog.get_logger("mcp")
 
+_CAPABILITIES = mcp_types.ServerCapabilities(tools=mcp_types.ToolsCapability(list_changed=False))
+_SERVER_INFO = mcp_types.Implementation(name="signals", version=VERSION)
 _INITIALIZED = mcp_types.InitializeResult(
     protocol_version=PROTOCOL_VERSION,
-    capabilities=mcp_types.ServerCapabilities(tools=mcp_types.ToolsCapability(list_changed=False)),
-    server_info=mcp_types.Implementation(name="signals", version=VERSION),
+    capabilities=_CAPABILITIES,
+    server_info=_SERVER_INFO,
     instructions=INSTRUCTIONS,
 )
-# Rendered once, because it depends neither on the caller nor on coverage.
-INITIALIZE_RESULT = _INITIALIZED.model_dump_json(by_alias=True, exclude_unset=True).encode()
+_SERVER_INFO_META = {
+    mcp_types.SERVER_INFO_META_KEY: _SERVER_INFO.model_dump(by_alias=True, exclude_unset=True)
+}
+_DISCOVERED = mcp_types.DiscoverResult(
+    supported_versions=[MODERN_VERSION],
+    capabilities=_CAPABILITIES,
+    instructions=INSTRUCTIONS,
+    _meta=_SERVER_INFO_META,
+)
+
+
+def _render_members(result: mcp_types.Result) -> bytes:
+    """Return a result as JSON text without its first brace, to which a leg adds members."""
+    return result.model_dump_json(by_alias=True, exclude_unset=True).encode()[1:]
+
+
+# Rendered once, because they depend neither on the caller nor on coverage.
+_CONSTANT_RESULTS = {
+    "initialize": _render_members(_INITIALIZED),
+    "ping": b"}",
+    DISCOVER: _render_members(_DISCOVERED),
+}
 
 
 class DispatchResult(NamedTuple):
@@ -64,15 +87,19 @@ class Dispatcher:
         # Two entries: the coverage in use, and the one that replaces it.
         self._get_tools_list = lru_cache(maxsize=2)(self._render_tools_list)
 
-    async def dispatch(self, message: Message, headers: HeaderMap, scope: Scope) -> DispatchResult:
-        """Return the result of a request; raise RpcError for a protocol error.
+    async def dispatch(
+        self, message: Message, leg: Leg, headers: HeaderMap, scope: Scope
+    ) -> DispatchResult:
+        """Return the result of a request in its leg's form; raise RpcError for a protocol error.
 
         The result of a tool call repeats the id that `scope` gives the HTTP request. The name of
         the tool and its error are added to `scope`.
         """
         try:
+            if leg is MODERN:
+                check_modern_request(message, headers, scope)
             if message.method != "tools/call":
-                return await self._handle_protocol_method(message)
+                return DispatchResult(await self._handle_protocol_method(message, leg))
             params = _get_params(message)
             tool, arguments = self._find_tool(params), _get_arguments(params)
             # repr() is a cheap cache key that differs whenever the arguments differ. The same
@@ -85,7 +112,7 @@ class Dispatcher:
                 scope[ERROR_KEY] = result.error
             self._runner.report_key_call(scope, tool, "mcp", result, 200)
             request_id = scope.get(REQUEST_ID_KEY)
-            return DispatchResult(_build_tool_result(result, request_id), result.quota)
+            return DispatchResult(_build_tool_result(leg, result, request_id), result.quota)
         except RpcError as error:
             error.request_id = message.request_id
             raise
@@ -96,28 +123,36 @@ class Dispatcher:
             )
             raise RpcError(mcp_types.INTERNAL_ERROR, "internal error", message.request_id) from None
 
-    async def _handle_protocol_method(self, message: Message) -> DispatchResult:
-        if message.method not in METHODS:
+    async def _handle_protocol_method(self, message: Message, leg: Leg) -> tuple[bytes, ...]:
+        if message.method not in leg.methods:
             raise RpcError(
                 mcp_types.METHOD_NOT_FOUND,
-                f"Unknown method {quote_value(message.method)}; supported: {', '.join(METHODS)}.",
+                f"Unknown method {quote_value(message.method)}; "
+                f"supported: {', '.join(leg.methods)}.",
             )
         params = _get_params(message)
         if message.method == "tools/list" and params.get("cursor") is not None:
             raise _invalid_params_error("cursor: all tools are on one page; omit cursor")
         if message.method == "tools/list":
-            return DispatchResult(
-                (self._get_tools_list(await self._runner.context.snapshots.coverage()),)
-            )
-        return DispatchResult((INITIALIZE_RESULT if message.method == "initialize" else b"{}",))
+            members = self._get_tools_list(await self._runner.context.snapshots.coverage())
+        else:
+            members = _CONSTANT_RESULTS[message.method]
+        return (leg.result_start, self._build_cache_hints() if leg is MODERN else b"", members)
+
+    def _build_cache_hints(self) -> bytes:
+        """Return the members that say how long, and for whom, a result may be cached."""
+        # The tools name the assets that are covered, which only an hourly run changes. They are the
+        # same for every caller, with and without a key.
+        now = self._runner.context.clock()
+        return b'"ttlMs":%d,"cacheScope":"public",' % (find_next_run("1h", now) - now)
 
     def _render_tools_list(self, coverage: Coverage | None) -> bytes:
-        """Return the result of tools/list for a coverage; equal coverage gives equal bytes."""
+        """Return the members of tools/list for a coverage; equal coverage gives equal bytes."""
         tools = [to_mcp_tool(tool, coverage) for tool in self._tools.values()]
         tool_dicts = [
             tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools
         ]
-        return to_json({"tools": tool_dicts}).encode()
+        return to_json({"tools": tool_dicts})[1:].encode()
 
     def _find_tool(self, params: Params) -> AnyTool:
         name = params.get("name")
@@ -150,7 +185,7 @@ def _get_arguments(params: Params) -> dict[str, Any]:
     return arguments
 
 
-def _build_tool_result(result: CallResult, request_id: bytes | None) -> tuple[bytes, ...]:
+def _build_tool_result(leg: Leg, result: CallResult, request_id: bytes | None) -> tuple[bytes, ...]:
     """Return the result of tools/call in parts.
 
     `_meta` repeats the status and headers of the HTTP response, which a host does not pass on.
@@ -163,7 +198,7 @@ def _build_tool_result(result: CallResult, request_id: bytes | None) -> tuple[by
         meta.append(f'"signals/quota":{quota.to_json()}')
     if request_id is not None:
         meta.append(f'"signals/request_id":"{request_id.decode()}"')
-    return b"{", members, b',"_meta":{%b}}' % ",".join(meta).encode()
+    return leg.result_start, members, b',"_meta":{%b}}' % ",".join(meta).encode()
 
 
 def _build_error_meta(error: ApiError) -> list[str]:

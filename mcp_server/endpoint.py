@@ -6,14 +6,19 @@ headers, the error body and the status codes of docs/contract.md.
 
 from collections.abc import Iterable
 
-import mcp_types
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from mcp_server.dispatcher import Dispatcher
-from mcp_server.jsonrpc import RpcError, build_result_parts, format_error_response, parse_message
+from mcp_server.jsonrpc import (
+    Message,
+    RpcError,
+    build_result_parts,
+    format_error_response,
+    parse_message,
+)
+from mcp_server.protocol_legs import check_version_header, choose_leg, guess_leg
 from schemas.errors import ApiError
-from serving.arguments import quote_value
 from serving.http import (
     ERROR_KEY,
     JSON_TYPE,
@@ -30,9 +35,6 @@ from serving.tool_runner import AnyTool, ToolRunner
 
 # Both spellings are served, because not every client repeats a POST after a redirect.
 PATHS = ("/api/v1/mcp", "/api/v1/mcp/")
-# Clients name the negotiated version in a header. Responses are the same in all of these versions.
-SUPPORTED_VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")
-_SUPPORTED_VERSION_BYTES = frozenset(version.encode() for version in SUPPORTED_VERSIONS)
 
 
 class McpEndpoint:
@@ -60,32 +62,36 @@ class McpEndpoint:
             return
         status, headers = 200, [JSON_TYPE]
         parts: tuple[bytes, ...] = ()
+        leg = guess_leg(request_headers)
         try:
-            _check_version(request_headers)
-            message = parse_message(body)
+            message = _read_request(body, request_headers)
             # The body of a 202 is empty. A malformed notification is accepted too: JSON-RPC never
             # answers one, and none is executed. A response answers no request of this server.
-            if message is None or message.is_notification:
+            if message is None:
                 status, headers = 202, []
             else:
-                result = await self._dispatcher.dispatch(message, request_headers, scope)
+                leg = choose_leg(message, request_headers)
+                result = await self._dispatcher.dispatch(message, leg, request_headers, scope)
                 headers += build_quota_headers(result.quota)
                 parts = build_result_parts(message.request_id, result.result)
         except RpcError as error:
             scope[ERROR_KEY] = error
-            status, parts = error.status, (format_error_response(error),)
+            status = leg.statuses.get(error.code, error.status)
+            parts = (format_error_response(error, has_null_id=leg.has_null_id),)
         await respond(scope, send, status, headers, *parts)
 
 
-def _check_version(headers: HeaderMap) -> None:
-    version = headers.get(b"mcp-protocol-version")
-    if version is None or version in _SUPPORTED_VERSION_BYTES:
-        return
-    requested = version.decode("latin-1")
-    raise RpcError(
-        mcp_types.INVALID_PARAMS,
-        f"Unsupported MCP-Protocol-Version {quote_value(requested)}; "
-        f"supported: {', '.join(SUPPORTED_VERSIONS)}.",
-        status=400,
-        data={"supported": list(SUPPORTED_VERSIONS), "requested": requested[:60]},
-    )
+def _read_request(body: bytes, headers: HeaderMap) -> Message | None:
+    """Parse a body; return None for a notification or a response, which get no answer.
+
+    Raise RpcError if the body is malformed or no leg serves the version of the header.
+    """
+    try:
+        message = parse_message(body)
+    except RpcError:
+        check_version_header(headers)
+        raise
+    if message is None or message.is_notification:
+        check_version_header(headers)
+        return None
+    return message

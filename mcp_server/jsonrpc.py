@@ -63,12 +63,17 @@ def build_result_parts(request_id: RequestId, result: Iterable[bytes]) -> tuple[
     return (b'{"jsonrpc":"2.0","id":%b,"result":' % encoded_id, *result, b"}")
 
 
-def format_error_response(error: RpcError) -> bytes:
-    """Return the response with an error, as JSON text."""
+def format_error_response(error: RpcError, *, has_null_id: bool = True) -> bytes:
+    """Return the response with an error, as JSON text.
+
+    If the id of the request is unknown, the response has id null, or none.
+    """
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
-    return to_utf8(to_json({"jsonrpc": "2.0", "id": error.request_id, "error": body}))
+    has_id = has_null_id or error.request_id is not None
+    rpc_id = {"id": error.request_id} if has_id else {}
+    return to_utf8(to_json({"jsonrpc": "2.0", **rpc_id, "error": body}))
 
 
 def _parse_json(body: bytes) -> Any:

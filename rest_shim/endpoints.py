@@ -208,9 +208,9 @@ CALL_MCP = Endpoint(
     tag="mcp",
     summary="MCP server",
     description="JSON-RPC 2.0 over Streamable HTTP with JSON responses, no stream. initialize, "
-    "ping, tools/list and the catalog and stats tools need no key. The other tools share the quota "
-    "of the REST reads, which is in the headers and in _meta of the result. An error of a tool is "
-    "a result with isError true and the Error object as its text.",
+    "ping, server/discover, tools/list and the catalog and stats tools need no key. The other "
+    "tools share the quota of the REST reads, which is in the headers and in _meta of the result. "
+    "An error of a tool is a result with isError true and the Error object as its text.",
     body=RpcRequest,
     successes=(
         SuccessResponse(200, "A JSON-RPC result or error", RpcAnswer),
@@ -218,6 +218,7 @@ CALL_MCP = Endpoint(
     ),
     refusals=(
         refusals.RPC_VERSION,
+        refusals.RPC_METHOD,
         refusals.RPC_ACCEPT,
         refusals.BODY_TOO_LARGE,
         refusals.RPC_CONTENT_TYPE,

@@ -166,7 +166,13 @@ IDEMPOTENCY_CONFLICT = Refusal(
 )
 
 RPC_VERSION = Refusal(
-    "UnsupportedVersion", 400, "MCP-Protocol-Version is not supported.", body=RpcFailure
+    "UnsupportedVersion",
+    400,
+    "MCP-Protocol-Version is not supported, or a request of revision 2026-07-28 is invalid.",
+    body=RpcFailure,
+)
+RPC_METHOD = Refusal(
+    "UnknownMethod", 404, "Revision 2026-07-28 does not have the method.", body=RpcFailure
 )
 RPC_ACCEPT = Refusal("NotAcceptable", 406, "Accept excludes application/json.")
 RPC_CONTENT_TYPE = Refusal("UnsupportedMediaType", 415, "The Content-Type is not JSON.")

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
-from mcp_server.endpoint import SUPPORTED_VERSIONS
+from mcp_server.protocol_legs import LEGACY_VERSIONS, MODERN_VERSION
 from rest_shim.endpoints import (
     CALL_MCP,
     CLAIM_KEY,
@@ -40,6 +40,20 @@ MCP_CALL = {
     "id": 1,
     "method": "tools/call",
     "params": {"name": "signals_get_state", "arguments": {"ticker": "BTC"}},
+}
+MCP_HEADERS: dict[str, JsonObject] = {
+    "MCP-Protocol-Version": {"type": "string", "enum": [*LEGACY_VERSIONS, MODERN_VERSION]},
+    "Mcp-Method": {
+        "type": "string",
+        "pattern": "^[ -~]*$",
+        "description": f"The method of the body. Revision {MODERN_VERSION} requires it.",
+    },
+    "Mcp-Name": {
+        "type": "string",
+        "pattern": "^[ -~]*$",
+        "description": "The name of the tool that tools/call calls. "
+        f"Revision {MODERN_VERSION} requires it.",
+    },
 }
 NOT_MODIFIED_TEXT = "The response still matches If-None-Match. The call counts if it needs a key."
 IDEMPOTENCY_KEY_SCHEMA = {
@@ -111,8 +125,7 @@ def _build_security(endpoint: Endpoint) -> list[JsonObject]:
 
 def _build_parameters(endpoint: Endpoint, coverage: Coverage | None) -> list[JsonObject]:
     if endpoint is CALL_MCP:
-        versions = {"type": "string", "enum": list(SUPPORTED_VERSIONS)}
-        return [_build_parameter("MCP-Protocol-Version", versions, "header")]
+        return [_build_parameter(name, schema, "header") for name, schema in MCP_HEADERS.items()]
     if endpoint is CREATE_CHECKOUT:
         return [_build_parameter("Idempotency-Key", IDEMPOTENCY_KEY_SCHEMA, "header")]
     if endpoint.tool is None:

@@ -18,10 +18,12 @@ class RpcRequest(BaseModel):
         default=None, description="Repeated in the response; omit it in a notification."
     )
     method: str = Field(
-        description="initialize, ping, tools/list, tools/call or notifications/initialized."
+        description="server/discover, initialize, ping, tools/list, tools/call or a notification."
     )
     params: dict[str, Any] | None = Field(
-        default=None, description="For tools/call: name (of the tool) and arguments (an object)."
+        default=None,
+        description="For tools/call: name (of the tool) and arguments (an object). Requests of "
+        "revision 2026-07-28 name it in _meta, as server/discover always does.",
     )
 
 
@@ -29,17 +31,17 @@ class _Response(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     jsonrpc: Literal["2.0"]
-    id: RpcId
 
 
 class RpcResult(_Response):
     """A result. tools/call returns structuredContent and the same JSON as text in content."""
 
+    id: RpcId
     result: dict[str, Any]
 
 
 class RpcErrorObject(BaseModel):
-    """A protocol error: code -32700, -32600, -32601, -32602 or -32603."""
+    """A protocol error: code -32700, -32600 to -32603, and in 2026-07-28 also -32020 or -32022."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,8 +53,12 @@ class RpcErrorObject(BaseModel):
 class RpcFailure(_Response):
     """A protocol error. Errors of a tool are results with isError true."""
 
+    id: RpcId = Field(
+        default=None,
+        description="Null if the request has no readable id; absent then in revision 2026-07-28.",
+    )
     error: RpcErrorObject
 
 
 class RpcAnswer(RootModel[RpcResult | RpcFailure]):
-    """A result or an error, both with HTTP status 200."""
+    """A result or an error. Errors have HTTP status 200 before revision 2026-07-28."""

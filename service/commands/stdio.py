@@ -1,7 +1,7 @@
 """`signals stdio`: bridges MCP over stdio to a service, for hosts that only start commands.
 
-Requests and responses pass unchanged, and nothing is kept between them. If the service does not
-answer with MCP, the host gets an error that says why.
+The bodies of requests and responses pass unchanged, and nothing is kept between them. If the
+service does not answer with MCP, the host gets an error that says why.
 """
 
 import asyncio
@@ -11,10 +11,18 @@ import anyio
 import httpx2
 import structlog
 from mcp.server.stdio import stdio_server
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
+    encode_header_value,
+)
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     INTERNAL_ERROR,
     PARSE_ERROR,
+    PROTOCOL_VERSION_META_KEY,
     ErrorData,
     JSONRPCError,
     JSONRPCRequest,
@@ -49,8 +57,9 @@ class RemoteEndpoint:
     async def forward_request(self, request: JSONRPCRequest) -> RpcResponse:
         """Send a request to the service; return its response, or an error that says why not."""
         body = request.model_dump_json(exclude_unset=True)
+        headers = _build_routing_headers(request)
         try:
-            response = await self.client.post(self._url, content=body)
+            response = await self.client.post(self._url, content=body, headers=headers)
         except httpx2.HTTPError as error:
             reason = f"{type(error).__name__} {error}".strip()
             return self._build_failure(
@@ -127,6 +136,22 @@ async def bridge_stdio(address: str, api_key: str) -> int:
     except* (BrokenPipeError, anyio.BrokenResourceError):
         log.info("host_gone")
     return 0
+
+
+def _build_routing_headers(request: JSONRPCRequest) -> dict[str, str]:
+    """Return the headers that repeat a request which names its protocol version in `_meta`."""
+    # Revision 2026-07-28 requires them over HTTP, while a host on stdio sends only the body. Older
+    # requests have neither.
+    params = request.params or {}
+    meta = params.get("_meta")
+    version = meta.get(PROTOCOL_VERSION_META_KEY) if isinstance(meta, dict) else None
+    if not isinstance(version, str):
+        return {}
+    headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: request.method}
+    name = params.get(NAME_BEARING_METHODS.get(request.method, ""))
+    if isinstance(name, str):
+        headers[MCP_NAME_HEADER] = name
+    return {key: encode_header_value(value) for key, value in headers.items()}
 
 
 def _parse_rpc_response(response: httpx2.Response, request_id: RequestId) -> RpcResponse | None:

@@ -1,3 +1,5 @@
+import json
+
 import httpx2
 import pytest
 from mcp import Client
@@ -14,11 +16,16 @@ pytestmark = pytest.mark.clause("endpoint")
 NEEDS = {"signals_get_state": {"ticker": "BTC"}, "signals_get_signals": {"ticker": "BTC"}}
 
 
-@pytest.mark.clause("1.39", "4.14.2", "4.14.9", "4.14.10", "4.14.17")
-async def test_the_sdks_client_lists_and_calls_every_tool(served):
+MODES = ["auto", "legacy", "2026-07-28"]
+
+
+@pytest.mark.clause("1.39", "4.14.2", "4.14.9", "4.14.10", "4.14.17", "4.15.1", "4.15.3")
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_sdks_client_lists_and_calls_every_tool(served, mode):
     async with httpx2.AsyncClient(headers=served.key_headers) as http:
         transport = streamable_http_client(f"{served.base_url}/api/v1/mcp", http_client=http)
-        async with Client(transport, read_timeout_seconds=10) as client:
+        async with Client(transport, mode=mode, read_timeout_seconds=10) as client:
+            assert client.protocol_version == ("2025-06-18" if mode == "legacy" else "2026-07-28")
             names = [tool.name for tool in (await client.list_tools()).tools]
             assert names == list(TOOLS_BY_NAME)
             for name in names:
@@ -29,6 +36,38 @@ async def test_the_sdks_client_lists_and_calls_every_tool(served):
             refused = await client.call_tool("signals_get_state", {"ticker": "BTX"})
             assert refused.is_error
             assert "BTC" in refused.content[0].text
+
+
+@pytest.mark.clause("4.15.1", "4.15.3", "4.15.5")
+@pytest.mark.parametrize(
+    ("mode", "before_call"),
+    [
+        ("auto", ["server/discover"]),
+        ("legacy", ["initialize", "notifications/initialized"]),
+        ("2026-07-28", []),
+    ],
+)
+async def test_a_client_sends_few_requests_before_its_first_call_and_caches_the_tools(
+    served, mode, before_call
+):
+    sent = []
+
+    async def record(request):
+        if request.method == "POST":
+            sent.append(json.loads(request.content)["method"])
+
+    async with httpx2.AsyncClient(
+        headers=served.key_headers, event_hooks={"request": [record]}
+    ) as http:
+        transport = streamable_http_client(f"{served.base_url}/api/v1/mcp", http_client=http)
+        async with Client(transport, mode=mode, read_timeout_seconds=10) as client:
+            await client.call_tool("signals_get_state", {"ticker": "BTC"})
+            assert sent[: len(before_call) + 1] == [*before_call, "tools/call"]
+            await client.list_tools()
+            listed = sent.count("tools/list")
+            await client.list_tools()
+            # Before revision 2026-07-28, nothing says how long a list stays valid.
+            assert sent.count("tools/list") - listed == (mode == "legacy")
 
 
 @pytest.mark.clause("9.21")

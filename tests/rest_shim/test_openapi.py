@@ -190,7 +190,8 @@ def test_every_error_is_the_error_object_except_for_protocol_errors():
             if int(status) >= 400:
                 response = DOCUMENT.response(method, path, int(status))
                 schema = response["content"]["application/json"]["schema"]
-                name = "RpcFailure" if (path, status) == ("/api/v1/mcp", "400") else "ErrorBody"
+                is_rpc = path == "/api/v1/mcp" and status in ("400", "404")
+                name = "RpcFailure" if is_rpc else "ErrorBody"
                 assert f"#/components/schemas/{name}" in json.dumps(schema)
 
 

@@ -22,7 +22,7 @@ async def test_known_protocol_versions_are_served(served, version):
 async def test_an_unknown_protocol_version_is_refused_with_those_supported(served):
     notification = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     for message in (PING, notification):
-        response = await served.post_mcp(message, mcp_protocol_version="2026-07-28")
+        response = await served.post_mcp(message, mcp_protocol_version="1999-01-01")
         assert response.status_code == 400
         assert response.headers["content-type"] == "application/json"
         answer = response.json()
@@ -30,7 +30,7 @@ async def test_an_unknown_protocol_version_is_refused_with_those_supported(serve
         assert (answer["id"], answer["error"]["code"]) == (None, -32602)
         assert answer["error"]["data"] == {
             "supported": ["2025-03-26", "2025-06-18", "2025-11-25"],
-            "requested": "2026-07-28",
+            "requested": "1999-01-01",
         }
 
 

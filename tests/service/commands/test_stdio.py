@@ -18,6 +18,7 @@ from mcp_server.dispatcher import PROTOCOL_VERSION
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from service.commands.stdio import RemoteEndpoint
 from tests.service.commands.test_cli import only_line
+from tests.support.legacy_record import ENVELOPE
 from tests.support.running_service import open_loopback_socket, run_app
 from tests.support.signals_command import COMMAND, ENDS_WITHIN_S, build_environment, run_signals
 
@@ -44,7 +45,10 @@ def uncounted(result: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-async def test_a_host_gets_the_same_responses_as_over_http(served, tmp_path):
+@pytest.mark.clause("4.15.4", "4.15.7")
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_host_gets_the_same_responses_as_over_http(served, tmp_path, mode):
+    own_members = {} if mode == "legacy" else {"resultType": "complete"}
     command, *options = COMMAND
     host = StdioServerParameters(
         command=command,
@@ -53,18 +57,21 @@ async def test_a_host_gets_the_same_responses_as_over_http(served, tmp_path):
     )
     complaints = tmp_path / "stderr"
     with complaints.open("w") as errlog:
-        async with Client(stdio_client(host, errlog=errlog), read_timeout_seconds=60) as client:
+        transport = stdio_client(host, errlog=errlog)
+        async with Client(transport, mode=mode, read_timeout_seconds=60) as client:
+            assert client.protocol_version == ("2025-06-18" if mode == "legacy" else "2026-07-28")
             listed = await client.list_tools()
             assert [tool.name for tool in listed.tools] == list(TOOLS_BY_NAME)
             calls = [(tool, ARGUMENTS.get(tool, {})) for tool in TOOLS_BY_NAME]
             for tool, arguments in [*calls, *REFUSED]:
                 result = await client.call_tool(tool, arguments)
                 shown = result.model_dump(mode="json", by_alias=True, exclude_unset=True)
-                assert uncounted(shown) == uncounted(await served.call(tool, arguments))
+                over_http = await served.call(tool, arguments)
+                assert uncounted(shown) == uncounted(own_members | over_http)
             with pytest.raises(MCPError) as refused:
                 await client.call_tool("signals_get_stat", {})
-    over_http = (await served.rpc("tools/call", {"name": "signals_get_stat"}))["error"]
-    assert refused.value.error.model_dump(exclude_none=True) == over_http
+    error = (await served.rpc("tools/call", {"name": "signals_get_stat"}))["error"]
+    assert refused.value.error.model_dump(exclude_none=True) == error
     assert complaints.read_text() == ""
 
 
@@ -201,6 +208,24 @@ async def test_a_json_rpc_error_is_passed_on_with_any_http_status():
         answer = await asked_of(address, "tools/call")
     assert answer.model_dump() == {"jsonrpc": "2.0", "id": 7, "error": error}
     assert keys == [f"Bearer {KEY}"]
+
+
+@pytest.mark.clause("4.15.7")
+@pytest.mark.parametrize(
+    ("method", "name", "code"),
+    [("tools/call", "nothing", -32602), ("tools/call", "ä\n", -32602), ("no/such", "x", -32601)],
+)
+async def test_a_request_of_the_newest_revision_gets_the_headers_it_needs(
+    served, method, name, code
+):
+    params = {"name": name, "_meta": ENVELOPE}
+    remote = RemoteEndpoint(served.base_url, served.api_key)
+    async with remote.client:
+        answer = await remote.forward_request(
+            JSONRPCRequest(jsonrpc="2.0", id=7, method=method, params=params)
+        )
+    assert isinstance(answer, JSONRPCError)
+    assert answer.error.code == code
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,170 @@
+"""The two protocol legs of the MCP endpoint, and how a request chooses one.
+
+The legacy leg serves the revisions that begin with `initialize`. The modern leg serves revision
+2026-07-28, which has no handshake: each request names its revision and repeats its method in
+headers.
+"""
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import mcp_types
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.types import Scope
+
+from mcp_server.jsonrpc import Message, RpcError
+from serving.arguments import quote_value
+from serving.http import HeaderMap, list_header_values
+
+# Clients of the legacy leg name the negotiated version in a header, or none. Responses are the same
+# in all of these versions.
+LEGACY_VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")
+MODERN_VERSION = "2026-07-28"
+DISCOVER = "server/discover"
+VERSION_HEADER, METHOD_HEADER, NAME_HEADER = b"mcp-protocol-version", b"mcp-method", b"mcp-name"
+_LEGACY_HEADERS = frozenset((None, *(version.encode() for version in LEGACY_VERSIONS)))
+_MODERN_HEADER = MODERN_VERSION.encode()
+# A header value that is not plain ASCII comes as base64 of its UTF-8.
+_ENCODED_VALUE = re.compile(r"=\?base64\?(.*)\?=")
+
+
+class Leg(NamedTuple):
+    """What differs between the legs.
+
+    `result_start` begins each result. `statuses` has the HTTP statuses of JSON-RPC error codes that
+    are not sent with 200. `has_null_id` says that an error without a known request id has id null;
+    in the modern leg, the schema of an error requires that it has none.
+    """
+
+    methods: tuple[str, ...]
+    result_start: bytes
+    statuses: Mapping[int, int]
+    has_null_id: bool
+
+
+LEGACY = Leg(("initialize", "ping", "tools/list", "tools/call"), b"{", {}, has_null_id=True)
+MODERN = Leg(
+    (DISCOVER, "tools/list", "tools/call"),
+    b'{"resultType":"complete",',
+    {
+        mcp_types.PARSE_ERROR: 400,
+        mcp_types.INVALID_REQUEST: 400,
+        mcp_types.METHOD_NOT_FOUND: 404,
+        mcp_types.INVALID_PARAMS: 400,
+        mcp_types.HEADER_MISMATCH: 400,
+        mcp_types.UNSUPPORTED_PROTOCOL_VERSION: 400,
+    },
+    has_null_id=False,
+)
+
+
+def guess_leg(headers: HeaderMap) -> Leg:
+    """Return the leg of a request whose body cannot be read, by its version header."""
+    return MODERN if headers.get(VERSION_HEADER) == _MODERN_HEADER else LEGACY
+
+
+def choose_leg(message: Message, headers: HeaderMap) -> Leg:
+    """Return the leg that serves a request; raise RpcError if none serves its version.
+
+    It is the modern one if header and body both go beyond the legacy versions, and for `DISCOVER`.
+    """
+    # Some hosts negotiate a legacy version and then send 2026-07-28 in the header or in the body
+    # only; refusing them would refuse all of their calls. Mcp-Method and Mcp-Name choose nothing,
+    # because some hosts send them in any revision.
+    is_legacy_header = headers.get(VERSION_HEADER) in _LEGACY_HEADERS
+    if message.method == DISCOVER or not (is_legacy_header or _is_legacy_body(message)):
+        return MODERN
+    check_version_header(headers)
+    return LEGACY
+
+
+def check_version_header(headers: HeaderMap) -> None:
+    """Raise RpcError with status 400 if no leg serves the version of the header."""
+    version = headers.get(VERSION_HEADER)
+    if version in _LEGACY_HEADERS or version == _MODERN_HEADER:
+        return
+    requested = (version or b"").decode("latin-1")
+    # Clients of the legacy leg rely on these bytes, so they do not name the modern version.
+    raise RpcError(
+        mcp_types.INVALID_PARAMS,
+        f"Unsupported MCP-Protocol-Version {quote_value(requested)}; "
+        f"supported: {', '.join(LEGACY_VERSIONS)}.",
+        status=400,
+        data={"supported": list(LEGACY_VERSIONS), "requested": requested[:60]},
+    )
+
+
+def check_modern_request(message: Message, headers: HeaderMap, scope: Scope) -> None:
+    """Raise RpcError if a request breaks a rule of the modern leg; the first broken rule counts."""
+    if message.request_id is None:
+        raise RpcError(
+            mcp_types.INVALID_REQUEST, "Invalid request: id must be a string or an integer."
+        )
+    for name in (VERSION_HEADER, METHOD_HEADER, NAME_HEADER):
+        if len(list_header_values(scope, name)) > 1:
+            raise _mismatch_error(name, "must be sent once")
+    meta = _get_meta(message)
+    for key in (mcp_types.PROTOCOL_VERSION_META_KEY, mcp_types.CLIENT_CAPABILITIES_META_KEY):
+        if key not in meta:
+            reason = f"params._meta must have {quote_value(key)}"
+            raise RpcError(mcp_types.INVALID_PARAMS, f"Invalid params: {reason}.")
+    version = meta[mcp_types.PROTOCOL_VERSION_META_KEY]
+    if not _repeats(headers.get(VERSION_HEADER), version):
+        raise _mismatch_error(VERSION_HEADER, "must repeat the protocol version of params._meta")
+    if not _repeats(headers.get(METHOD_HEADER), message.method):
+        raise _mismatch_error(METHOD_HEADER, "must repeat the method of the body")
+    if message.method == "tools/call":
+        _check_name_header(_as_mapping(message.params).get("name"), headers)
+    if version != MODERN_VERSION:
+        raise RpcError(
+            mcp_types.UNSUPPORTED_PROTOCOL_VERSION,
+            f"Unsupported protocol version {quote_value(version)}; supported: {MODERN_VERSION}.",
+            data={"supported": [MODERN_VERSION], "requested": version},
+        )
+
+
+def _check_name_header(tool_name: object, headers: HeaderMap) -> None:
+    """Raise RpcError -32020 if `Mcp-Name` does not repeat the name of a tool, if there is one."""
+    value = headers.get(NAME_HEADER)
+    if tool_name is not None and (value is None or _decode_name(value) != tool_name):
+        raise _mismatch_error(NAME_HEADER, "must repeat params.name of the body")
+
+
+def _decode_name(value: bytes) -> str | None:
+    """Return the text of a header value, which may be encoded; None if its encoding is broken."""
+    text = value.decode("latin-1")
+    encoded = _ENCODED_VALUE.fullmatch(text)
+    if encoded is None:
+        return text
+    try:
+        decoded = base64.b64decode(encoded[1], validate=True)
+        # A gateway compares the header as it came, so only one spelling of each name is accepted.
+        is_canonical = base64.b64encode(decoded).decode() == encoded[1]
+        return decoded.decode() if is_canonical else None
+    except ValueError:  # Neither base64 nor UTF-8.
+        return None
+
+
+def _is_legacy_body(message: Message) -> bool:
+    """Return true if a body names no protocol version, or one that has a handshake."""
+    version = _get_meta(message).get(mcp_types.PROTOCOL_VERSION_META_KEY)
+    return not isinstance(version, str) or version in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+def _get_meta(message: Message) -> Mapping[str, object]:
+    return _as_mapping(_as_mapping(message.params).get("_meta"))
+
+
+def _as_mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _repeats(value: bytes | None, expected: object) -> bool:
+    """Return true if there is a value of a header and it equals one of the body."""
+    return value is not None and value.decode("latin-1") == expected
+
+
+def _mismatch_error(name: bytes, reason: str) -> RpcError:
+    return RpcError(mcp_types.HEADER_MISMATCH, f"Header mismatch: {name.decode()} {reason}.")

@@ -1,0 +1,147 @@
+"""A record of the MCP endpoint's bytes for clients of the revisions before 2026-07-28.
+
+`python -m tests.support.legacy_record` writes it anew. Do so only if the contract with these
+clients has changed.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+
+from schemas.version import VERSION
+from tests.support.running_service import RunningService, run_service
+from tools.example_market import make_coverage
+
+FILE = Path(__file__).with_suffix(".json")
+VERSION_HEADER = "MCP-Protocol-Version"
+LEGACY_VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")
+# What clients of the newest revision add to each request.
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "host", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+STATE = {"name": "signals_get_state", "arguments": {"ticker": "BTC"}}
+# Differs between two runs, or with the version of the service.
+UNSTABLE = [
+    (re.compile(rb"http://127\.0\.0\.1:\d+"), b"http://ADDRESS"),
+    (re.compile(rb'("signals/request_id":)"[^"]+"'), rb'\1"ID"'),
+    (re.compile(rb'("tools":)\[.+\]', re.DOTALL), rb"\1[TOOLS]"),
+    (re.compile(rb'"version":"%b"' % re.escape(VERSION.encode())), b'"version":"VERSION"'),
+]
+SKIPPED_HEADERS = {"content-length", "date", "x-request-id"}
+
+Case = tuple[str, dict[str, str], bytes]
+
+
+def list_cases(api_key: str) -> Iterator[Case]:
+    """Yield (HTTP method, headers, body) of each request, in the order of the record."""
+    key = {"Authorization": f"Bearer {api_key}"}
+    bodies = [*_list_messages(), *_list_malformed_bodies()]
+    for body in bodies:
+        yield "POST", key, body
+    for version in LEGACY_VERSIONS:
+        for body in bodies[:12]:
+            yield "POST", key | {VERSION_HEADER: version}, body
+    for version in ("2024-11-05", "1999-01-01", "2026-07-27", "", "x" * 90, "2025-06-18, x"):
+        for body in (bodies[0], bodies[1], b"{"):
+            yield "POST", {VERSION_HEADER: version}, body
+    routing = [{"Mcp-Method": "tools/call", "Mcp-Name": "other"}, {"Mcp-Session-Id": "7"}]
+    for headers in routing:
+        for body in bodies[:12]:
+            yield "POST", key | headers, body
+    for version in ((), *[{VERSION_HEADER: version}.items() for version in LEGACY_VERSIONS]):
+        for method, params in _list_requests():
+            with_meta = {**(params or {}), "_meta": ENVELOPE}
+            yield "POST", key | dict(version), _encode(method, with_meta)
+    for headers in ({"Accept": "text/event-stream"}, {"Content-Type": "text/plain"}):
+        yield "POST", key | headers, bodies[0]
+    for method in ("GET", "DELETE", "PUT", "HEAD"):
+        yield method, key, b""
+
+
+async def record_bytes(served: RunningService) -> list[dict[str, Any]]:
+    """Send all cases to a fresh service; return requests and responses as JSON values."""
+    return [
+        {
+            "request": [method, _hide_key(headers), body.decode("latin-1")],
+            "response": _describe_response(await _send(served, method, headers, body)),
+        }
+        for method, headers, body in list_cases(served.api_key)
+    ]
+
+
+def _list_requests() -> Iterator[tuple[str, Any]]:
+    for requested in ("2025-06-18", "2025-11-25", "2026-07-28"):
+        yield (
+            "initialize",
+            {"protocolVersion": requested, "capabilities": {}, "clientInfo": ENVELOPE},
+        )
+    yield "ping", None
+    yield "tools/list", {}
+    yield "tools/call", STATE
+    yield "tools/call", {"name": "signals_get_stats"}
+    yield "tools/call", {"name": "signals_get_state", "arguments": {"ticker": "BTX"}}
+    yield "tools/call", {"name": "signals_get_nothing", "arguments": {}}
+    yield "resources/list", {}
+
+
+def _list_messages() -> Iterator[bytes]:
+    for method, params in _list_requests():
+        yield _encode(method, params)
+    yield json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode()
+    yield json.dumps({"jsonrpc": "2.0", "id": 3, "result": {}}).encode()
+    yield _encode("tools/list", {"cursor": "x"})
+    yield _encode("tools/call", [])
+    yield _encode("ping", None, None)
+    yield _encode("ping", {"_meta": {"progressToken": 1}}, "text")
+
+
+def _list_malformed_bodies() -> Iterator[bytes]:
+    yield from (b"", b"{", b"[]", b"1", b"null", b"{}", b"\xff", b'{"jsonrpc":"2.0","id":NaN}')
+    yield b"[%b]" % _encode("ping", None)
+    yield b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}'
+    yield b'{"jsonrpc":"1.0","id":1,"method":"ping"}'
+    yield b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}'
+    yield b'{"jsonrpc":"2.0","id":1,"method":5}'
+    yield b'{"jsonrpc":"2.0","id":1,"result":{},"error":{}}'
+
+
+def _encode(method: str, params: Any, request_id: Any = 1) -> bytes:
+    message = {"jsonrpc": "2.0", "id": request_id, "method": method}
+    return json.dumps(message if params is None else {**message, "params": params}).encode()
+
+
+async def _send(
+    served: RunningService, method: str, headers: dict[str, str], body: bytes
+) -> httpx.Response:
+    sent = {"Content-Type": "application/json", **headers}
+    return await served.client.request(method, "/api/v1/mcp", content=body, headers=sent)
+
+
+def _hide_key(headers: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name != "Authorization"}
+
+
+def _describe_response(response: httpx.Response) -> dict[str, Any]:
+    content = response.content
+    for pattern, replacement in UNSTABLE:
+        content = pattern.sub(replacement, content)
+    headers = [list(pair) for pair in response.headers.items() if pair[0] not in SKIPPED_HEADERS]
+    return {"status": response.status_code, "headers": headers, "body": content.decode()}
+
+
+async def _write_record() -> None:
+    with TemporaryDirectory() as folder:
+        async with run_service(Path(folder), make_coverage()) as served:
+            FILE.write_text(json.dumps(await record_bytes(served), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(_write_record())
