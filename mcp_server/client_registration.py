@@ -15,8 +15,6 @@ from mcp_server.endpoint import PATHS
 KEY_VARIABLE: Final = "SIGNALS_API_KEY"
 # For files in which a client expands no variables, as far as its documentation says.
 KEY_PLACEHOLDER: Final = "YOUR_API_KEY"
-# The same tools as at PATHS, for hosts that sign their users in with OAuth.
-SIGN_IN_PATH: Final = "/mcp"
 
 
 @dataclass(frozen=True, slots=True)

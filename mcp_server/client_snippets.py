@@ -11,10 +11,10 @@ from textwrap import indent
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from access.oauth.parameters import RESOURCE_PATH
 from mcp_server.client_registration import (
     KEY_PLACEHOLDER,
     KEY_VARIABLE,
-    SIGN_IN_PATH,
     build_headers,
     build_server_entry,
     render_json,
@@ -28,7 +28,7 @@ INPUT_ID = "signals_key"
 
 def render_sign_in_address(base_url: str) -> str:
     """Return the address that a host asks for if it signs its user in with OAuth."""
-    return base_url + SIGN_IN_PATH
+    return base_url + RESOURCE_PATH
 
 
 def _build_entry(

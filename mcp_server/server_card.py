@@ -7,8 +7,9 @@ from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from mcp_server.client_registration import SIGN_IN_PATH
-from mcp_server.endpoint import PATHS, SUPPORTED_VERSIONS
+from access.oauth.parameters import RESOURCE_PATH, can_serve_oauth
+from mcp_server.endpoint import PATHS
+from mcp_server.protocol_legs import LEGACY_VERSIONS, MODERN_VERSION
 from schemas.operator import Operator
 from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT
@@ -44,7 +45,7 @@ def build_server_card(base_url: str, operator: Operator) -> dict[str, Any]:
             {"src": f"{base_url}/web/icon.svg", "mimeType": "image/svg+xml", "sizes": ["any"]}
         ],
         "remotes": [
-            _build_remote(base_url + SIGN_IN_PATH),
+            *([_build_remote(base_url + RESOURCE_PATH)] if can_serve_oauth(base_url) else []),
             {**_build_remote(base_url + PATHS[0]), "headers": [_KEY_HEADER]},
         ],
         "_meta": {
@@ -64,7 +65,7 @@ def build_ai_catalog(base_url: str, skill_path: str) -> dict[str, Any]:
                 "identifier": f"urn:air:{publisher}:mcp:signals",
                 "displayName": TITLE,
                 "type": CARD_TYPE,
-                "url": base_url + SIGN_IN_PATH + CARD_SUFFIX,
+                "url": base_url + PATHS[0] + CARD_SUFFIX,
             },
             {
                 "identifier": f"urn:air:{publisher}:skill:signals",
@@ -80,7 +81,7 @@ def _build_remote(url: str) -> dict[str, Any]:
     return {
         "type": "streamable-http",
         "url": url,
-        "supportedProtocolVersions": list(SUPPORTED_VERSIONS),
+        "supportedProtocolVersions": [MODERN_VERSION, *LEGACY_VERSIONS],
     }
 
 

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from access.oauth.parameters import RESOURCE_PATH
 from mcp_server.bundle import build_bundle
-from mcp_server.client_registration import SIGN_IN_PATH
 from mcp_server.endpoint import PATHS
 from mcp_server.server_card import (
     CARD_SUFFIX,
@@ -95,7 +95,7 @@ def _render_bundle(context: Context) -> bytes:
 FILES: tuple[tuple[Endpoint, FileRenderer], ...] = (
     (
         _describe_file(
-            "server_card", CARD_TYPE, SIGN_IN_PATH + CARD_SUFFIX, PATHS[0] + CARD_SUFFIX
+            "server_card", CARD_TYPE, RESOURCE_PATH + CARD_SUFFIX, PATHS[0] + CARD_SUFFIX
         ),
         _render_server_card,
     ),

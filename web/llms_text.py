@@ -1,6 +1,6 @@
 """llms.txt: what an agent can call and read here, in the form of llmstxt.org."""
 
-from mcp_server.client_registration import SIGN_IN_PATH
+from access.oauth.parameters import RESOURCE_PATH, can_serve_oauth
 from mcp_server.dispatcher import INSTRUCTIONS
 from mcp_server.server_card import EXAMPLE_PROMPTS, TITLE
 from mcp_server.tools.registry import TOOLS
@@ -15,8 +15,12 @@ OPTIONAL_PAGES = frozenset(
 )
 # Title, path and meaning of each link.
 LinkRow = tuple[str, str, str]
+SIGN_IN_ROW: LinkRow = (
+    "MCP server, sign-in with OAuth",
+    RESOURCE_PATH,
+    "for hosts that ask for an address only",
+)
 CONNECT_ROWS: list[LinkRow] = [
-    ("MCP server, sign-in with OAuth", SIGN_IN_PATH, "for hosts that ask for an address only"),
     ("MCP server, with an API key", CALL_MCP.path, "for hosts that send a header"),
     ("Registrations", "/docs/connect", "a file, command or install link for each host"),
     ("Skill", SKILL_PATH, "which tool when, how to poll, how to read answers"),
@@ -31,7 +35,7 @@ def render_llms_text(base_url: str, *, sells_keys: bool) -> str:
     links = list_page_links(sells_keys=sells_keys)
     pages = {link.name: (link.title, f"/docs/{link.name}", link.about) for link in links}
     sections = {
-        "Connect": CONNECT_ROWS,
+        "Connect": [*([SIGN_IN_ROW] if can_serve_oauth(base_url) else []), *CONNECT_ROWS],
         "Tools": [(tool.name, f"/docs/tools#{tool.name}", tool.title) for tool in TOOLS],
         "Documentation": [row for name, row in pages.items() if name not in OPTIONAL_PAGES],
         "Optional": [row for name, row in pages.items() if name in OPTIONAL_PAGES],

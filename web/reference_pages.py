@@ -9,8 +9,9 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
+from access.oauth.parameters import RESOURCE_PATH, can_serve_oauth
 from access.plan import PRICES_USD
-from mcp_server.client_registration import KEY_VARIABLE, SIGN_IN_PATH, Client
+from mcp_server.client_registration import KEY_VARIABLE, Client
 from mcp_server.clients import CLIENTS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import (
@@ -202,15 +203,20 @@ def _format_curl(endpoint: Endpoint, base_url: str, body: str = "") -> str:
 
 
 def _build_connect_values(facts: ReferenceFacts) -> Values:
-    parts = [_build_client_section(client, facts.base_url) for client in CLIENTS]
+    has_sign_in = can_serve_oauth(facts.base_url)
+    parts = [
+        _build_client_section(client, facts.base_url)
+        for client in CLIENTS
+        if has_sign_in or not client.signs_in
+    ]
     return {
         "parts": parts,
-        "sign_in_url": facts.base_url + SIGN_IN_PATH,
+        "sign_in_url": facts.base_url + RESOURCE_PATH if has_sign_in else "",
         "key_url": facts.base_url + CALL_MCP.path,
         "key_variable": KEY_VARIABLE,
         "base_url": facts.base_url,
         "headings": [
-            _make_heading("sign-in", "Connect by address"),
+            *([_make_heading("sign-in", "Connect by address")] if has_sign_in else []),
             *(part.heading for part in parts),
             _make_heading("skill", "Instructions for the agent"),
         ],

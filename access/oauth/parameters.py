@@ -9,6 +9,7 @@ from secrets import compare_digest
 from urllib.parse import urlsplit
 
 from access.oauth.errors import OAuthError
+from store.addresses import is_loopback
 
 SCOPE = "read"
 RESOURCE_PATH = "/mcp"
@@ -18,6 +19,12 @@ MAX_STATE_CHARS = 2048
 _CHALLENGE_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 _VERIFIER_PATTERN = re.compile(r"[A-Za-z0-9._~-]{43,128}", re.ASCII)
 _STATE_PATTERN = re.compile(r"[\x20-\x7e]*", re.ASCII)
+
+
+def can_serve_oauth(base_url: str) -> bool:
+    """Return whether an address may carry tokens: https, or http on this machine."""
+    parts = urlsplit(base_url)
+    return parts.scheme == "https" or is_loopback(parts.hostname or "")
 
 
 def find_repeated(pairs: Iterable[tuple[str, str]]) -> set[str]:

@@ -1,5 +1,6 @@
 """`signals connect`: how to register the service with an MCP client."""
 
+from access.oauth.parameters import can_serve_oauth
 from mcp_server.client_registration import Client
 from mcp_server.clients import CLIENTS
 from service.commands.console import echo
@@ -16,5 +17,7 @@ def print_registration(client: Client | None, address: str) -> int:
     print(client.render_lines(address), end="")
     if client.render_link is not None:
         echo(f"Or open this link to install it: {client.render_link(address)}")
+    if client.signs_in and not can_serve_oauth(address):
+        echo("This address serves no OAuth, which needs https. Register a client with a key.")
     echo(f"{client.tried_with} The format: {client.documentation}")
     return 0

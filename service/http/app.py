@@ -15,6 +15,7 @@ from access.call_log import CallLog
 from access.claims import Claims
 from access.email_address import normalize_email
 from access.member_keys import MemberKeys
+from access.oauth.parameters import can_serve_oauth
 from access.purchases import ClaimResult, Purchases
 from access.quota import QuotaGuard
 from access.sign_in import SignIn
@@ -36,7 +37,7 @@ from service.config.setting_types import split_commas
 from service.config.settings import Settings
 from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
-from service.http.oauth import build_oauth_server, can_serve_oauth
+from service.http.oauth import build_oauth_server
 from service.http.pages import build_page_routes
 from service.http.resources import Resources
 from serving.context import Context

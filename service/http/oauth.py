@@ -1,7 +1,6 @@
 """The OAuth server of the service: its routes, and the MCP endpoint that it protects."""
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.routing import Route
 
@@ -16,7 +15,6 @@ from mcp_server.protected_endpoint import PATHS, ProtectedMcpEndpoint
 from rest_shim.oauth import OAuthEndpoints, build_oauth_routes
 from service.http.resources import Resources
 from serving.tool_runner import ToolRunner
-from store.addresses import is_loopback
 from web.authorize import build_authorize_route
 
 OFF_HINT = (
@@ -31,12 +29,6 @@ class OAuthServer:
 
     authorizations: Authorizations
     routes: list[Route]
-
-
-def can_serve_oauth(base_url: str) -> bool:
-    """Return whether an address may carry tokens: https, or http on this machine."""
-    parts = urlsplit(base_url)
-    return parts.scheme == "https" or is_loopback(parts.hostname or "")
 
 
 def build_oauth_server(

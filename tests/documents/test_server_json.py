@@ -7,7 +7,7 @@ import httpx
 import jsonschema
 import pytest
 
-from mcp_server.client_registration import SIGN_IN_PATH
+from access.oauth.parameters import RESOURCE_PATH
 from rest_shim.endpoints import CALL_MCP
 from schemas.version import VERSION
 from tests.support.signals_command import ROOT
@@ -21,7 +21,7 @@ def test_it_names_the_version_and_the_endpoint_of_any_host():
     assert SERVER["version"] == VERSION
     assert SERVER["name"].endswith("/signals")
     # Registries reject remotes that are not https, or whose scheme is a variable.
-    urls = ["https://{host}" + path for path in (SIGN_IN_PATH, CALL_MCP.path)]
+    urls = ["https://{host}" + path for path in (RESOURCE_PATH, CALL_MCP.path)]
     assert [remote["url"] for remote in SERVER["remotes"]] == urls
     for remote in SERVER["remotes"]:
         assert remote["type"] == "streamable-http"

@@ -14,6 +14,7 @@ import yaml
 
 from mcp_server.client_registration import Client, build_registration_file
 from mcp_server.clients import CLIENTS, CLIENTS_BY_NAME, FRAMEWORKS, HOSTS
+from service.commands.connect import print_registration
 from tests.support.signals_command import ROOT, run_signals
 from tools.client_environments import INTEROP_FOLDER
 
@@ -254,6 +255,14 @@ def test_the_command_prints_only_the_snippet(tmp_path, client):
     assert [client.render_link(BASE) in line for line in lines[1:-1]] == (
         [True] if client.render_link else []
     )
+
+
+@pytest.mark.parametrize(
+    ("base_url", "is_warned"), [("http://signals.lan:8000", True), (BASE, False)]
+)
+def test_the_command_warns_that_an_address_serves_no_oauth(base_url, is_warned, capsys):
+    print_registration(CLIENTS_BY_NAME["claude"], base_url)
+    assert ("serves no OAuth" in capsys.readouterr().err) is is_warned
 
 
 def test_a_mark_says_whether_a_registration_was_tried():

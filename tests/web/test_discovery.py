@@ -15,7 +15,6 @@ import pytest
 from access.billing.disabled import NoBilling
 from mcp_server.bundle import build_bundle
 from mcp_server.dispatcher import INSTRUCTIONS
-from mcp_server.endpoint import SUPPORTED_VERSIONS
 from mcp_server.server_card import EXAMPLE_PROMPTS, build_ai_catalog, build_server_card
 from mcp_server.tools.registry import TOOLS
 from rest_shim.manifest import DESCRIPTION
@@ -103,11 +102,23 @@ async def test_the_card_does_not_contradict_the_server(served: RunningService) -
     assert card["version"] == server["version"] == VERSION
     assert card["name"].rpartition("/")[2] == server["name"]
     for remote in card["remotes"]:
-        assert remote["supportedProtocolVersions"] == list(SUPPORTED_VERSIONS)
+        versions = remote["supportedProtocolVersions"]
+        assert versions == ["2026-07-28", "2025-03-26", "2025-06-18", "2025-11-25"]
+        for version in versions[1:]:
+            ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+            got = await served.post_mcp(ping, mcp_protocol_version=version)
+            assert got.status_code == 200
     # The card tells how to connect; what the server offers is listed by the server.
     assert "tools" not in card
     icon = await served.client.get(urlsplit(card["icons"][0]["src"]).path)
     assert icon.headers["content-type"].startswith(card["icons"][0]["mimeType"])
+
+
+def test_an_address_that_serves_no_oauth_names_only_the_other_endpoint() -> None:
+    base_url = "http://signals.lan:8000"
+    (remote,) = build_server_card(base_url, UNNAMED_OPERATOR)["remotes"]
+    assert remote["url"] == f"{base_url}/api/v1/mcp"
+    assert f"{base_url}/mcp" not in render_llms_text(base_url, sells_keys=True)
 
 
 def test_the_card_names_the_operator_and_example_prompts() -> None:
@@ -186,10 +197,8 @@ async def test_every_link_of_llms_txt_leads_somewhere(served: RunningService) ->
         assert link.startswith(served.base_url)
         path, _, anchor = link.removeprefix(served.base_url).partition("#")
         got = await served.client.get(path)
-        # The endpoints take POST only.
-        expected = 405 if path == "/api/v1/mcp" else 200
-        if path != "/mcp":
-            assert got.status_code == expected, link
+        # The endpoints take POST only, and the first one refuses callers without a key before.
+        assert got.status_code == {"/mcp": 401, "/api/v1/mcp": 405}.get(path, 200), link
         assert not anchor or f'id="{anchor}"' in got.text
 
 

@@ -190,6 +190,16 @@ async def test_the_connect_page_has_address_links_and_files(served: RunningServi
     assert sections.code["sign-in"] == [f"{served.base_url}/mcp\n"]
 
 
+def test_without_oauth_the_connect_page_has_only_registrations_with_a_key() -> None:
+    facts = ReferenceFacts("http://signals.lan:8000", None, "test", 10)
+    template, values = build_page_values("connect", facts)
+    text = render_template(template, "../", name="connect", links=[], sells_keys=True, **values)
+    code = Sections(text).code
+    assert "sign-in" not in code
+    assert not {client.name for client in CLIENTS if client.signs_in} & set(code)
+    assert "http://signals.lan:8000/mcp\n" not in text
+
+
 @pytest.mark.clause("5.10")
 async def test_the_calls_of_the_buy_page_buy_a_key(served: RunningService) -> None:
     sections = await shown(served, "buy")
