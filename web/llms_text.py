@@ -6,7 +6,7 @@ from mcp_server.server_card import EXAMPLE_PROMPTS, TITLE
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import CALL_MCP, GET_LEGAL, GET_MANIFEST, GET_OPENAPI
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
-from web.reference_pages import list_page_links
+from web.reference_pages import list_shown_links
 
 SKILL_PATH = "/skills/signals/SKILL.md"
 # Pages for operators. The format's section "Optional" holds what readers in a hurry can skip.
@@ -32,7 +32,7 @@ CONNECT_ROWS: list[LinkRow] = [
 
 def render_llms_text(base_url: str, *, sells_keys: bool) -> str:
     """Return the file in Markdown; `base_url` starts every link."""
-    links = list_page_links(sells_keys=sells_keys)
+    links = list_shown_links(sells_keys=sells_keys)
     pages = {link.name: (link.title, f"/docs/{link.name}", link.about) for link in links}
     sections = {
         "Connect": [*([SIGN_IN_ROW] if can_serve_oauth(base_url) else []), *CONNECT_ROWS],

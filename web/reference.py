@@ -10,7 +10,12 @@ from starlette.routing import Route
 from serving.http import CACHE_NO_STORE, CACHE_ONE_MINUTE
 from serving.tool_runner import ToolRunner
 from web.pages import build_page_route, get_relative_root, make_page_response, render_template
-from web.reference_pages import ReferenceFacts, build_page_values, list_page_links
+from web.reference_pages import (
+    ReferenceFacts,
+    build_page_values,
+    list_page_links,
+    list_shown_links,
+)
 
 INDEX_TITLE = "Documentation"
 INDEX_SUMMARY = (
@@ -63,9 +68,7 @@ def _render_reference_page(name: str, root: str, facts: ReferenceFacts) -> str:
 
 
 def _build_frame_values(sells_keys: bool) -> dict[str, Any]:
-    # Other articles link to the page for members, so without sales it is only not listed.
-    pages = list_page_links(sells_keys=sells_keys)
-    links = [link for link in pages if sells_keys or link.name != "members"]
+    links = list_shown_links(sells_keys=sells_keys)
     return {"here": "docs", "is_wide": True, "links": links, "sells_keys": sells_keys}
 
 

@@ -117,6 +117,13 @@ def list_page_links(*, sells_keys: bool) -> list[PageLink]:
     return [PageLink(name, pages[name].title, pages[name].about) for name in names]
 
 
+def list_shown_links(*, sells_keys: bool) -> list[PageLink]:
+    """Return the links that the index, the pages and llms.txt show."""
+    # Other articles link to the page for members, so without sales it exists, but is not listed.
+    links = list_page_links(sells_keys=sells_keys)
+    return [link for link in links if sells_keys or link.name != "members"]
+
+
 def build_page_values(name: str, facts: ReferenceFacts) -> tuple[str, Values]:
     """Return the template and values of a page; KeyError if there is no such page."""
     if name in GENERATED_PAGES:

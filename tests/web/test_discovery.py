@@ -221,6 +221,7 @@ async def test_without_billing_llms_txt_offers_no_sale(tmp_path: Path) -> None:
     assert text == render_llms_text(unbilled.base_url, sells_keys=False)
     assert "[API keys]" in text
     assert "Buy access" not in text
+    assert "/docs/members" not in text
 
 
 async def test_the_skill_and_the_bundle_are_those_of_the_repository(
