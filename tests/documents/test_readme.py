@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from mcp_server.clients import CLIENTS
+from mcp_server.server_card import EXAMPLE_PROMPTS
 from rest_shim.endpoints import ENDPOINTS
 from schemas.vocabulary import INDICATOR_IDS
 from tests.service.commands.test_serve import served_process
@@ -105,6 +106,10 @@ def test_the_registration_file_names_the_default_address_and_the_key_variable():
 
 def test_the_readme_counts_the_other_clients():
     assert f"has {len(CLIENTS) - len(FIRST_CLIENTS)} more clients" in README
+
+
+def test_the_readme_has_the_example_prompts_of_the_server_card():
+    assert all(f"\n- {prompt}\n" in README for prompt in EXAMPLE_PROMPTS)
 
 
 def test_the_readme_holds_the_name_that_the_registry_looks_for():

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
@@ -15,7 +16,7 @@ from tools.client_environments import INTEROP_FOLDER, get_node_environment, get_
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
-ENDS_WITHIN_S = 120
+ENDS_WITHIN_S = 60
 INITIALIZE = {
     "protocolVersion": "2025-06-18",
     "capabilities": {},
@@ -87,6 +88,8 @@ async def test_the_printed_bridge_calls_a_tool_with_the_key(
         stdin=PIPE,
         stdout=PIPE,
         stderr=DEVNULL,
+        # The shell starts the bridge as a child, which has to end too.
+        start_new_session=True,
     )
     try:
         assert process.stdin is not None
@@ -97,7 +100,7 @@ async def test_the_printed_bridge_calls_a_tool_with_the_key(
             for _ in range(2)
         ]
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
     assert [answer["id"] for answer in answers] == [1, 2]
     assert answers[1]["result"]["structuredContent"]["label"] == "tests"
