@@ -17,7 +17,7 @@ FAST := tests/access tests/compute/test_executor.py tests/mcp_server tests/rest_
   tests/store/sql tests/store/sqlite tests/web
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url pyproject.toml
 
-.PHONY: serve test test-fast prove mutants check coverage bench docs format wheel lock FORCE
+.PHONY: serve test test-fast prove mutants check coverage bench docs format wheel bundle lock FORCE
 
 # FORCE checks the interpreter at every run. The stamps below are rebuilt only if it was recreated,
 # because otherwise this file keeps its time.
@@ -73,6 +73,10 @@ format: $(DEV)
 wheel: $(RUNTIME)
 	rm -rf build
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
+
+# URL=https://... is the address of the service that the bundle suggests.
+bundle: $(RUNTIME)
+	$(BIN)/python -m tools.build_bundle --url '$(URL)'
 
 # Each lock starts from the one before, and keeps the versions it already names.
 lock:

@@ -1,7 +1,7 @@
 """Conditional and compressed responses: 304 for a matching ETag, gzip if the client accepts it."""
 
 from rest_shim.endpoints import Endpoint
-from serving.http import JSON, HeaderList, HeaderMap, accepts_gzip
+from serving.http import HeaderList, HeaderMap, accepts_gzip
 from serving.response_cache import ResponseBody
 
 # A smaller response fits into one packet anyway, so compressing it saves nothing.
@@ -20,9 +20,10 @@ def negotiate_response(
     if if_none_match is not None and _has_tag(if_none_match, response.etag):
         return 304, headers, b""
     success = endpoint.successes[0]
-    # JSON is UTF-8 by definition; Markdown needs the charset.
-    text_type = "" if success.media_type == JSON else "; charset=utf-8"
-    headers.append((b"content-type", f"{success.media_type}{text_type}".encode()))
+    media_type = success.media_type or ""
+    # JSON is UTF-8 by definition; texts such as Markdown need the charset.
+    charset = "; charset=utf-8" if media_type.startswith("text/") else ""
+    headers.append((b"content-type", f"{media_type}{charset}".encode()))
     if len(response.text) < MIN_COMPRESSED_BYTES or not accepts_gzip(
         request_headers.get(b"accept-encoding", b"")
     ):

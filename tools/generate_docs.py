@@ -17,7 +17,8 @@ from xml.etree import ElementTree
 
 from pydantic import SecretStr
 
-from mcp_server.client_registration import CLIENTS, CLIENTS_BY_NAME, Client
+from mcp_server.client_registration import Client
+from mcp_server.clients import CLIENTS, CLIENTS_BY_NAME, FRAMEWORKS, HOSTS
 from mcp_server.tools.get_flips import WINDOW_HOURS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
@@ -37,8 +38,8 @@ BLOCK_PATTERN = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re
 STATE, SIGNALS = "signals_get_state", "signals_get_signals"
 CONFLUENCE, FLIPS = "signals_get_confluence", "signals_get_flips"
 CATALOG = "signals_get_catalog"
-# The README is short: a command-line host, an editor and a library stand for the rest.
-FIRST_CLIENTS = ("claude-code", "cursor", "python-sdk")
+# The README is short: a command-line host and an editor stand for the rest.
+FIRST_CLIENTS = ("claude-code", "cursor")
 # These tests solve the tasks, and record the cost of each in this property of their results.
 TASK_TESTS, TASK_PROPERTY = "tests/agents", "agent_tasks"
 
@@ -145,21 +146,30 @@ async def render_tools() -> str:
 
 
 async def render_clients() -> str:
-    """Return the table of clients: the place of the registration and the command that prints it."""
+    """Return the table of clients: location, command, version tried, and documentation."""
     return _render_table(
-        ("client", "location", "command"),
-        ((c.title, c.location, f"`signals connect {c.name}`") for c in CLIENTS),
+        ("client", "location", "command", "tried", "format"),
+        (
+            (
+                client.title,
+                client.location,
+                f"`signals connect {client.name}`",
+                client.tried or "no",
+                f"[documentation]({client.documentation})",
+            )
+            for client in CLIENTS
+        ),
     )
 
 
 async def render_hosts() -> str:
     """Return the registrations for hosts, the programs that run agents."""
-    return _render_registrations(client for client in CLIENTS if client.language != "python")
+    return _render_registrations(HOSTS)
 
 
 async def render_frameworks() -> str:
     """Return the registrations for Python programs."""
-    return _render_registrations(client for client in CLIENTS if client.language == "python")
+    return _render_registrations(FRAMEWORKS)
 
 
 async def render_first_clients() -> str:

@@ -27,7 +27,8 @@ from access.member_keys import (
     MemberPlan,
 )
 from access.plan import ASK_OPERATOR_HINT
-from mcp_server.client_registration import CLIENTS, KEY_VARIABLE
+from mcp_server.client_registration import KEY_VARIABLE
+from mcp_server.clients import CLIENTS
 from schemas.errors import ApiError, invalid_parameter_error
 from serving.arguments import quote_value
 from serving.tool_runner import ToolRunner
@@ -194,7 +195,11 @@ class _ApiAccessPages:
             status=201,
             api_key=api_key,
             variable=KEY_VARIABLE,
-            clients=[(client, client.render_lines(self._base_url)) for client in CLIENTS],
+            clients=[
+                (client, client.render_lines(self._base_url))
+                for client in CLIENTS
+                if not client.signs_in
+            ],
         )
 
 

@@ -16,7 +16,12 @@ from web.pages import (
     make_page_response,
     render_template,
 )
-from web.reference_pages import ReferenceFacts, build_page_values, list_page_links
+from web.reference_pages import (
+    ReferenceFacts,
+    build_page_values,
+    list_page_links,
+    list_shown_links,
+)
 
 INDEX_TITLE = "Documentation"
 INDEX_SUMMARY = (
@@ -76,9 +81,7 @@ def _render_reference_page(name: str, root: str, facts: ReferenceFacts) -> str:
 
 
 def _build_frame_values(sells_keys: bool) -> dict[str, Any]:
-    # Other articles link to the page for members, so without sales it is only not listed.
-    pages = list_page_links(sells_keys=sells_keys)
-    links = [link for link in pages if sells_keys or link.name != "members"]
+    links = list_shown_links(sells_keys=sells_keys)
     return {"here": "docs", "is_wide": True, "links": links, "sells_keys": sells_keys}
 
 

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from markupsafe import Markup
+
+from access.oauth.parameters import RESOURCE_PATH, can_serve_oauth
 from access.plan import PRICES_USD
-from mcp_server.client_registration import CLIENTS, KEY_VARIABLE
+from mcp_server.client_registration import KEY_VARIABLE, Client
+from mcp_server.clients import CLIENTS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import (
+    CALL_MCP,
     CLAIM_KEY,
     CREATE_CHECKOUT,
     ENDPOINTS,
@@ -104,6 +109,16 @@ class EndpointSection(NamedTuple):
     call: str
 
 
+class ClientSection(NamedTuple):
+    """The section of one client; `link` installs the server in it, empty if there is no such."""
+
+    client: Client
+    heading: Heading
+    instructions: Markup
+    lines: str
+    link: str
+
+
 def list_page_links(*, sells_keys: bool) -> list[PageLink]:
     """Return links to all pages, in `PAGE_ORDER`."""
     pages: dict[str, GeneratedPage | Article] = {
@@ -112,6 +127,13 @@ def list_page_links(*, sells_keys: bool) -> list[PageLink]:
     }
     names = [*PAGE_ORDER, *sorted(pages.keys() - set(PAGE_ORDER))]
     return [PageLink(name, pages[name].title, pages[name].about) for name in names]
+
+
+def list_shown_links(*, sells_keys: bool) -> list[PageLink]:
+    """Return the links that the index, the pages and llms.txt show."""
+    # Other articles link to the page for members, so without sales it exists, but is not listed.
+    links = list_page_links(sells_keys=sells_keys)
+    return [link for link in links if sells_keys or link.name != "members"]
 
 
 def build_page_values(name: str, facts: ReferenceFacts) -> tuple[str, Values]:
@@ -202,16 +224,34 @@ def _format_curl(endpoint: Endpoint, base_url: str, body: str = "") -> str:
 
 
 def _build_connect_values(facts: ReferenceFacts) -> Values:
-    headings = [_make_heading(one.name, one.title.replace("`", "")) for one in CLIENTS]
-    instructions = [
-        (render_inline(one.instructions), one.render_lines(facts.base_url)) for one in CLIENTS
+    has_sign_in = can_serve_oauth(facts.base_url)
+    parts = [
+        _build_client_section(client, facts.base_url)
+        for client in CLIENTS
+        if has_sign_in or not client.signs_in
     ]
     return {
-        "parts": [(heading, *each) for heading, each in zip(headings, instructions, strict=True)],
+        "parts": parts,
+        "sign_in_url": facts.base_url + RESOURCE_PATH if has_sign_in else "",
+        "key_url": facts.base_url + CALL_MCP.path,
         "key_variable": KEY_VARIABLE,
         "base_url": facts.base_url,
-        "headings": headings,
+        "headings": [
+            *([_make_heading("sign-in", "Connect by address")] if has_sign_in else []),
+            *(part.heading for part in parts),
+            _make_heading("skill", "Instructions for the agent"),
+        ],
     }
+
+
+def _build_client_section(client: Client, base_url: str) -> ClientSection:
+    return ClientSection(
+        client,
+        _make_heading(client.name, client.title.replace("`", "")),
+        render_inline(client.instructions),
+        client.render_lines(base_url),
+        client.render_link(base_url) if client.render_link else "",
+    )
 
 
 def _build_buy_values(facts: ReferenceFacts) -> Values:

@@ -1,9 +1,8 @@
 """`signals connect`: how to register the service with an MCP client."""
 
-import sys
-from pathlib import Path
-
-from mcp_server.client_registration import CLIENTS, DEFAULT_COMMAND, Client
+from access.oauth.parameters import can_serve_oauth
+from mcp_server.client_registration import Client
+from mcp_server.clients import CLIENTS
 from service.commands.console import echo
 
 
@@ -14,9 +13,11 @@ def print_registration(client: Client | None, address: str) -> int:
             print(choice.name, f"{choice.title}, {choice.location}", sep="\t")
         return 0
     echo(client.instructions)
-    program = Path(sys.argv[0])
-    # Desktop programs search other folders for commands than a shell does, so give the full path.
-    command = str(program.absolute()) if program.name == DEFAULT_COMMAND else DEFAULT_COMMAND
     # It names the variable of the key, never the key: output is pasted and committed.
-    print(client.render_lines(address, command), end="")
+    print(client.render_lines(address), end="")
+    if client.render_link is not None:
+        echo(f"Or open this link to install it: {client.render_link(address)}")
+    if client.signs_in and not can_serve_oauth(address):
+        echo("This address serves no OAuth, which needs https. Register a client with a key.")
+    echo(f"{client.tried_with} The format: {client.documentation}")
     return 0

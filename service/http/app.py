@@ -48,13 +48,14 @@ from serving.host_origin import HostOriginMiddleware
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
+from web.discovery import DISCOVERY_PATHS
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
 # Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
 # pages for people are not among them, because their forms contain tokens.
 API_PATHS = ("/api/v1", "/legal")
 TOKEN_PATHS = ("/mcp", "/oauth/register", "/oauth/token", "/oauth/revoke")
-PUBLIC_PATHS = ("/.well-known/",)
+PUBLIC_PATHS = ("/.well-known/", *DISCOVERY_PATHS)
 FAST_ENDPOINTS = McpEndpoint | ProtectedMcpEndpoint | ToolRoute
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]

@@ -1,4 +1,4 @@
-"""The routes of all HTML pages."""
+"""The routes of all HTML pages, and of the files that programs find the service by."""
 
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from web.asset_page import build_asset_page_routes
 from web.board import build_board_routes
 from web.checkout_return_pages import build_return_page_routes
 from web.consent_pages import Checkout, ConsentPages
+from web.discovery import build_discovery_routes
 from web.pages import build_static_routes
 from web.pay_page import build_pay_page_routes
 from web.pending_requests import PendingRequests
@@ -53,6 +54,7 @@ def build_page_routes(
     return [
         *_build_checkout_routes(provider, pending, runner),
         *build_reference_routes(runner),
+        *build_discovery_routes(runner),
         *build_sign_in_routes(sign_in, sessions, pending, runner, outbox),
         *consent_routes,
         *build_api_access_routes(member_keys, billing, sessions, runner),

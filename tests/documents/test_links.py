@@ -12,7 +12,16 @@ from web.markdown import build_anchor
 
 pytestmark = pytest.mark.clause("documents")
 
-FOLDERS = ("", ".github", "bench", "docs", "docs/clauses", "docs/images", "rest_shim")
+FOLDERS = (
+    "",
+    ".github",
+    "bench",
+    "docs",
+    "docs/clauses",
+    "docs/images",
+    "rest_shim",
+    "skills/signals",
+)
 PAGES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md"))
 FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 

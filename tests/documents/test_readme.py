@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from mcp_server.client_registration import CLIENTS
+from mcp_server.clients import CLIENTS
+from mcp_server.server_card import EXAMPLE_PROMPTS
 from rest_shim.endpoints import ENDPOINTS
 from schemas.vocabulary import INDICATOR_IDS
 from tests.service.commands.test_serve import served_process
@@ -104,8 +105,16 @@ def test_the_registration_file_names_the_default_address_and_the_key_variable():
 
 
 def test_the_readme_counts_the_other_clients():
-    counts = {5: "five", 6: "six", 7: "seven", 8: "eight"}
-    assert f"has {counts[len(CLIENTS) - len(FIRST_CLIENTS)]} more clients" in README
+    assert f"has {len(CLIENTS) - len(FIRST_CLIENTS)} more clients" in README
+
+
+def test_the_readme_has_the_example_prompts_of_the_server_card():
+    assert all(f"\n- {prompt}\n" in README for prompt in EXAMPLE_PROMPTS)
+
+
+def test_the_readme_holds_the_name_that_the_registry_looks_for():
+    name = json.loads((ROOT / "server.json").read_text())["name"]
+    assert re.findall(r"mcp-name: (\S+)", README) == [name]
 
 
 def test_every_open_address_without_a_tool_is_named():

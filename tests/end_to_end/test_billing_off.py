@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from access.billing.disabled import NoBilling
-from mcp_server.client_registration import CLIENTS
+from mcp_server.clients import CLIENTS
 from rest_shim.endpoints import CLAIM_KEY, CREATE_CHECKOUT
 from tests.support.openapi_document import OpenApiDocument
 from tests.support.running_service import RunningService, run_service

@@ -35,6 +35,21 @@ METRIC = re.compile(r"\b(?:signals|process)_\w+")
 COMPOSE_VARIABLES = {"SIGNALS_SITE", "SIGNALS_UPSTREAM"}
 
 
+def test_the_image_is_built_with_the_files_that_the_packages_link_to():
+    rules = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    kept = [ROOT / rule[1:] for rule in rules if rule.startswith("!")]
+    links = [
+        path
+        for package in (marker.parent for marker in ROOT.glob("*/py.typed"))
+        for path in package.rglob("*")
+        if path.is_symlink()
+    ]
+    assert links
+    for link in links:
+        target = link.resolve(strict=True)
+        assert any(target.is_relative_to(folder) for folder in kept), link
+
+
 def read_alerts() -> list[dict[str, Any]]:
     (group,) = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"]
     rules: list[dict[str, Any]] = group["rules"]

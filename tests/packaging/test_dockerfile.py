@@ -187,7 +187,9 @@ def copy_context(folder: Path) -> Path:
         source, target = ROOT / path, folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            # Docker copies symbolic links as they are.
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, target, symlinks=True, ignore=ignore)
         else:
             shutil.copy(source, target)
     return folder

@@ -13,6 +13,7 @@ from referencing.jsonschema import DRAFT202012
 
 from tests.support.response_schemas import close_schema
 from tests.support.running_service import RunningService
+from web.discovery import DISCOVERY_PATHS
 
 Part = dict[str, Any]
 
@@ -90,12 +91,12 @@ async def fetch_document(served: RunningService) -> OpenApiDocument:
 def list_operations(served: RunningService) -> list[tuple[str, str]]:
     """Return method and path of every route of the API, except for the MCP endpoint.
 
-    Pages and health probes are not part of the API.
+    Pages, the files of web/discovery.py and health probes are not part of the API.
     """
     return [
         (method, route.path)
         for route in served.app.routes
-        if route.path != "/" and not route.path.startswith(PAGES)
+        if route.path not in ("/", *DISCOVERY_PATHS) and not route.path.startswith(PAGES)
         for method in (route.methods or {"POST"}) - {"HEAD"}
     ]
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from access.billing.disabled import NoBilling
-from mcp_server.client_registration import CLIENTS
+from mcp_server.clients import CLIENTS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from schemas.errors import ErrorBody
@@ -21,6 +21,7 @@ from schemas.vocabulary import INDICATOR_IDS
 from service.commands.connect import print_registration
 from tests.support.running_service import RunningService, run_service
 from tests.support.shared_service import served as served
+from tests.support.web_page import Page
 from tools.example_market import make_coverage
 from web.pages import render_template
 from web.reference_pages import ReferenceFacts, build_page_values
@@ -174,6 +175,29 @@ async def test_the_lines_of_a_client_are_those_of_signals_connect(
     assert print_registration(client, served.base_url) == 0
     assert lines == capsys.readouterr().out
     assert served.api_key not in lines
+
+
+async def test_the_connect_page_has_address_links_and_files(served: RunningService) -> None:
+    page = Page(await served.client.get("/docs/connect"))
+    links = [str(link["href"]) for link in page.find_all("a")]
+    for client in CLIENTS:
+        assert client.documentation in links
+        assert client.tried_with in page.text
+        if client.render_link is not None:
+            assert client.render_link(served.base_url) in links
+    assert {"../signals.mcpb", "../skills/signals/SKILL.md", "../llms.txt"} <= set(links)
+    sections = await shown(served, "connect")
+    assert sections.code["sign-in"] == [f"{served.base_url}/mcp\n"]
+
+
+def test_without_oauth_the_connect_page_has_only_registrations_with_a_key() -> None:
+    facts = ReferenceFacts("http://signals.lan:8000", None, "test", 10)
+    template, values = build_page_values("connect", facts)
+    text = render_template(template, "../", name="connect", links=[], sells_keys=True, **values)
+    code = Sections(text).code
+    assert "sign-in" not in code
+    assert not {client.name for client in CLIENTS if client.signs_in} & set(code)
+    assert "http://signals.lan:8000/mcp\n" not in text
 
 
 @pytest.mark.clause("5.10")

@@ -1,0 +1,101 @@
+"""Builds the MCPB bundle, the file from which desktop hosts install the server.
+
+It holds a manifest of version 0.3 and a bridge from stdio to the service, in JavaScript without
+dependencies: hosts that install bundles bring Node.js, so nothing else has to be on the machine.
+"""
+
+import io
+import json
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+from mcp_server.client_registration import KEY_VARIABLE
+from mcp_server.server_card import SUMMARY, TITLE
+from mcp_server.tools.registry import TOOLS
+from schemas.operator import UNNAMED_OPERATOR, Operator
+from schemas.version import VERSION
+
+ENTRY_POINT: Final = "server/index.js"
+AUTHOR: Final = "the signals developers"
+# Equal content gives equal bytes, so caches and checksums hold.
+FILE_TIME = (2026, 1, 1, 0, 0, 0)
+
+
+@lru_cache(maxsize=2)
+def build_bundle(base_url: str | None = None, operator: Operator = UNNAMED_OPERATOR) -> bytes:
+    """Return a bundle that suggests `base_url` to its user, or no address if it is None."""
+    content = {
+        "manifest.json": json.dumps(build_manifest(base_url, operator), indent=2) + "\n",
+        ENTRY_POINT: files("mcp_server").joinpath("bundle_bridge.js").read_text(encoding="utf-8"),
+    }
+    buffer = io.BytesIO()
+    with ZipFile(buffer, "w") as archive:
+        for name, text in content.items():
+            archive.writestr(ZipInfo(name, FILE_TIME), text, compress_type=ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def build_manifest(base_url: str | None, operator: Operator = UNNAMED_OPERATOR) -> dict[str, Any]:
+    """Return the manifest of a bundle."""
+    return {
+        "manifest_version": "0.3",
+        "name": "signals",
+        "display_name": TITLE,
+        "version": VERSION,
+        "description": SUMMARY,
+        "author": {"name": operator.name or AUTHOR},
+        **_list_pages(base_url, operator),
+        "server": {
+            "type": "node",
+            "entry_point": ENTRY_POINT,
+            "mcp_config": {
+                "command": "node",
+                "args": [f"${{__dirname}}/{ENTRY_POINT}"],
+                "env": {
+                    "SIGNALS_URL": "${user_config.url}",
+                    KEY_VARIABLE: "${user_config.api_key}",
+                },
+            },
+        },
+        "tools": [{"name": tool.name, "description": tool.title} for tool in TOOLS],
+        "keywords": ["indicators", "trading", "crypto", "stocks", "metals"],
+        "license": "Apache-2.0",
+        "compatibility": {
+            "platforms": ["darwin", "win32", "linux"],
+            "runtimes": {"node": ">=18.0.0"},
+        },
+        "user_config": {
+            "url": _build_url_field(base_url),
+            "api_key": {
+                "type": "string",
+                "title": "API key",
+                "description": "A key of that service, which starts with ek_.",
+                "sensitive": True,
+                "required": True,
+            },
+        },
+    }
+
+
+def _build_url_field(base_url: str | None) -> dict[str, Any]:
+    field = {
+        "type": "string",
+        "title": "Service address",
+        "description": "Address of the Signals service, such as https://signals.example.com.",
+        "required": True,
+    }
+    return field if base_url is None else {**field, "default": base_url}
+
+
+def _list_pages(base_url: str | None, operator: Operator) -> dict[str, Any]:
+    """Return the links to pages of the service."""
+    if base_url is None:
+        return {}
+    pages: dict[str, Any] = {
+        "homepage": f"{base_url}/",
+        "documentation": f"{base_url}/docs",
+        "privacy_policies": [operator.privacy_url or f"{base_url}/legal"],
+    }
+    return pages if operator.contact_url is None else {**pages, "support": operator.contact_url}

@@ -1,0 +1,82 @@
+"""The skill follows the format of agentskills.io, and names only what the tools have."""
+
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
+from rest_shim.error_catalog import ERROR_MEANINGS
+from serving.json_schema import build_input_schema, build_output_schema
+from tests.support.signals_command import ROOT
+from tools.example_market import make_coverage
+
+pytestmark = pytest.mark.clause("install")
+
+PATH = ROOT / "skills" / "signals" / "SKILL.md"
+FRONT_MATTER, BODY = re.fullmatch(r"---\n(.*?)---\n(.*)", PATH.read_text(), re.S).groups()
+CALLS = [json.loads(block) for block in re.findall(r"```json\s+(.*?)\s+```", BODY, re.S)]
+CODE_WORDS = set(re.findall(r"`(\w+)`", BODY))
+
+
+def list_names(schema: Any) -> set[str]:
+    """Return the names of all fields of a schema, at any depth."""
+    if isinstance(schema, list):
+        return set().union(*map(list_names, schema))
+    if not isinstance(schema, dict):
+        return set()
+    own = set(schema.get("properties", {}))
+    return own.union(*map(list_names, schema.values()))
+
+
+def test_the_front_matter_has_the_fields_of_the_format():
+    fields = yaml.safe_load(FRONT_MATTER)
+    assert set(fields) == {"name", "description", "license", "compatibility"}
+    assert fields["name"] == PATH.parent.name
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", fields["name"])
+    assert 0 < len(fields["description"]) <= 1024
+    assert 0 < len(fields["compatibility"]) <= 500
+    assert len(BODY.splitlines()) < 500
+
+
+def test_every_tool_is_in_the_table_and_no_other():
+    table = re.findall(r"^\| .*\? \| `(\w+)` \|$", BODY, re.M)
+    assert sorted(table) == sorted(TOOLS_BY_NAME)
+    assert {word for word in CODE_WORDS if word.startswith("signals_")} == set(TOOLS_BY_NAME)
+
+
+def test_the_tools_without_a_key_are_named():
+    (sentence,) = re.findall(r"Only (.*) work without a key", BODY)
+    named = set(re.findall(r"`(\w+)`", sentence))
+    assert named == {tool.name for tool in TOOLS if not tool.requires_key}
+
+
+@pytest.mark.parametrize("call", CALLS, ids=[json.dumps(call) for call in CALLS])
+def test_an_example_call_is_valid_by_the_schema_of_its_tool(call):
+    tool = TOOLS_BY_NAME[call["name"]]
+    schema = build_input_schema(tool.query, make_coverage())
+    assert set(call["arguments"]) <= set(schema["properties"])
+    jsonschema.Draft202012Validator(schema).validate(call["arguments"])
+    tool.query.model_validate(call["arguments"])
+
+
+def test_the_calls_show_the_tools_that_return_readings():
+    assert {call["name"] for call in CALLS} == {
+        "signals_get_state",
+        "signals_get_signals",
+        "signals_get_confluence",
+        "signals_get_flips",
+    }
+
+
+def test_every_field_that_it_names_is_one_of_the_tools():
+    fields = set().union(
+        *(list_names(build_output_schema(tool.result)) for tool in TOOLS),
+        *(list_names(build_input_schema(tool.query)) for tool in TOOLS),
+    )
+    codes = {meaning.error for meaning in ERROR_MEANINGS}
+    assert fields | codes | set(TOOLS_BY_NAME) | {"isError", "CLOSE", "meta"} >= CODE_WORDS
+    assert codes <= CODE_WORDS
