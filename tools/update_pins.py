@@ -64,9 +64,10 @@ class Updater:
             return True
         if not (self._root / change.file).exists():
             return False
-        before = self._base_changes.get(clause.id, change)
-        then, now = self._read(before.file, self._base), self._read(change.file)
-        old_names = {*then.tokens, *self._gone_names} - {*now.tokens}
+        now = self._read(change.file)
+        before = self._base_changes.get(clause.id)
+        then = {*self._read(before.file, self._base).tokens} if before else set()
+        old_names = then.union(self._gone_names) - {*now.tokens}
         return now.count(change.old) == 1 and old_names.isdisjoint(Text(change.new).tokens)
 
     def find_place(self, clause: Clause) -> Place:

@@ -57,7 +57,7 @@ def test_the_challenge_is_that_of_rfc_7636() -> None:
     assert make_challenge(VERIFIER) == CHALLENGE
 
 
-@pytest.mark.clause("4.15.1")
+@pytest.mark.clause("10.1")
 async def test_a_client_finds_every_address_from_the_401(served: RunningService) -> None:
     refused = await served.client.post("/mcp", json={})
     assert refused.status_code == 401
@@ -83,7 +83,7 @@ async def test_a_client_finds_every_address_from_the_401(served: RunningService)
         assert (await served.client.options(address)).status_code != 404
 
 
-@pytest.mark.clause("4.15.2")
+@pytest.mark.clause("10.2")
 async def test_a_connection_is_a_key_that_its_member_sees(host: HandClient) -> None:
     served = host.served
     plan = await buy_plan(served.access, served.clock)
@@ -107,7 +107,7 @@ async def test_a_connection_is_a_key_that_its_member_sees(host: HandClient) -> N
     assert len(await served.access.list_calls(held.key.id, 10)) == 2
 
 
-@pytest.mark.clause("4.15.3")
+@pytest.mark.clause("10.3")
 async def test_revoking_the_key_ends_its_tokens_at_once(host: HandClient) -> None:
     served = host.served
     plan = await buy_plan(served.access, served.clock)
@@ -124,7 +124,7 @@ async def test_revoking_the_key_ends_its_tokens_at_once(host: HandClient) -> Non
     check_refused(await host.refresh(tokens["refresh_token"]), 400, "invalid_grant")
 
 
-@pytest.mark.clause("4.15.3")
+@pytest.mark.clause("10.3")
 async def test_the_end_of_the_membership_ends_its_connections(host: HandClient) -> None:
     served = host.served
     plan = await buy_plan(served.access, served.clock)
@@ -135,7 +135,7 @@ async def test_the_end_of_the_membership_ends_its_connections(host: HandClient) 
     check_refused(await host.exchange(code), 400, "invalid_grant")
 
 
-@pytest.mark.clause("4.15.4")
+@pytest.mark.clause("10.4")
 async def test_a_code_used_twice_revokes_what_it_gave(host: HandClient) -> None:
     code = await host.get_code()
     tokens = (await host.exchange(code)).json()
@@ -144,7 +144,7 @@ async def test_a_code_used_twice_revokes_what_it_gave(host: HandClient) -> None:
     assert not await is_connected(host, tokens)
 
 
-@pytest.mark.clause("4.15.4")
+@pytest.mark.clause("10.4")
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
@@ -169,7 +169,7 @@ async def test_a_bad_exchange_is_refused_and_spends_no_code(
     assert (await host.exchange(code)).status_code == 200
 
 
-@pytest.mark.clause("4.15.4")
+@pytest.mark.clause("10.4")
 async def test_a_code_is_valid_for_a_minute(host: HandClient) -> None:
     plan = await buy_plan(host.served.access, host.served.clock)
     code, late = await host.get_code(plan), await host.get_code(plan)
@@ -179,7 +179,7 @@ async def test_a_code_is_valid_for_a_minute(host: HandClient) -> None:
     check_refused(await host.exchange(late), 400, "invalid_grant")
 
 
-@pytest.mark.clause("4.15.4")
+@pytest.mark.clause("10.4")
 async def test_a_code_works_only_for_its_client(host: HandClient) -> None:
     other = await register(host.served, name="Other")
     code = await host.get_code()
@@ -189,7 +189,7 @@ async def test_a_code_works_only_for_its_client(host: HandClient) -> None:
     assert (await host.exchange(code)).status_code == 200
 
 
-@pytest.mark.clause("4.15.5")
+@pytest.mark.clause("10.5")
 async def test_an_access_token_expires_and_is_refreshed(host: HandClient) -> None:
     served = host.served
     tokens = await host.connect(await buy_plan(served.access, served.clock))
@@ -205,7 +205,7 @@ async def test_an_access_token_expires_and_is_refreshed(host: HandClient) -> Non
     assert held.used == 2
 
 
-@pytest.mark.clause("4.15.5")
+@pytest.mark.clause("10.5")
 async def test_a_replayed_refresh_token_revokes_its_family(host: HandClient) -> None:
     tokens = await host.connect()
     second = (await host.refresh(tokens["refresh_token"])).json()
@@ -217,7 +217,7 @@ async def test_a_replayed_refresh_token_revokes_its_family(host: HandClient) -> 
         check_refused(await host.refresh(each["refresh_token"]), 400, "invalid_grant")
 
 
-@pytest.mark.clause("4.15.5")
+@pytest.mark.clause("10.5")
 @pytest.mark.parametrize(
     ("changed", "status", "error"),
     [
@@ -239,7 +239,7 @@ async def test_a_bad_refresh_is_refused_and_ends_nothing(
     assert (await host.refresh(tokens["refresh_token"])).status_code == 200
 
 
-@pytest.mark.clause("4.15.5")
+@pytest.mark.clause("10.5")
 async def test_a_connection_ends_when_it_is_not_refreshed_for_90_days(host: HandClient) -> None:
     served = host.served
     plan = await buy_plan(served.access, served.clock)
@@ -252,7 +252,7 @@ async def test_a_connection_ends_when_it_is_not_refreshed_for_90_days(host: Hand
     assert (await host.refresh(kept["refresh_token"])).status_code == 200
 
 
-@pytest.mark.clause("4.15.5")
+@pytest.mark.clause("10.5")
 async def test_refreshing_in_a_loop_is_bounded(host: HandClient) -> None:
     tokens = await host.connect()
     for _ in range(MAX_LIVE_ACCESS_TOKENS - 1):
@@ -264,7 +264,7 @@ async def test_refreshing_in_a_loop_is_bounded(host: HandClient) -> None:
     assert (await host.refresh(tokens["refresh_token"])).status_code == 200
 
 
-@pytest.mark.clause("4.15.6")
+@pytest.mark.clause("10.6")
 @pytest.mark.parametrize("kind", TOKENS)
 async def test_a_client_revokes_its_connection(host: HandClient, kind: str) -> None:
     tokens = await host.connect()
@@ -281,7 +281,7 @@ async def test_a_client_revokes_its_connection(host: HandClient, kind: str) -> N
     check_refused(await host.post("/oauth/revoke", {}), 400, "invalid_request")
 
 
-@pytest.mark.clause("4.15.7")
+@pytest.mark.clause("10.7")
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
@@ -311,7 +311,7 @@ async def test_a_bad_request_goes_back_to_the_client(
     assert "code" not in answer
 
 
-@pytest.mark.clause("4.15.7")
+@pytest.mark.clause("10.7")
 @pytest.mark.parametrize(
     "changed",
     [
@@ -333,7 +333,7 @@ async def test_a_browser_is_never_sent_to_an_unregistered_address(
     assert "Start again" in response.text
 
 
-@pytest.mark.clause("4.15.7")
+@pytest.mark.clause("10.7")
 async def test_a_repeated_parameter_is_refused(host: HandClient) -> None:
     pairs = [*host.build_request().items()]
     for name in ("client_id", "redirect_uri"):
@@ -351,7 +351,7 @@ async def test_a_repeated_parameter_is_refused(host: HandClient) -> None:
     check_refused(sent, 400, "invalid_request")
 
 
-@pytest.mark.clause("4.15.7")
+@pytest.mark.clause("10.7")
 async def test_a_request_is_decided_once_and_expires_after_an_hour(host: HandClient) -> None:
     authorizations = host.authorizations
     approved, denied, expired = [await host.begin() for _ in range(3)]
@@ -367,7 +367,7 @@ async def test_a_request_is_decided_once_and_expires_after_an_hour(host: HandCli
             assert refused.value.status == 404
 
 
-@pytest.mark.clause("4.15.8")
+@pytest.mark.clause("10.8")
 async def test_connections_count_towards_the_live_keys_of_the_plan(host: HandClient) -> None:
     served = host.served
     plan = await buy_plan(served.access, served.clock)
@@ -388,7 +388,7 @@ async def test_connections_count_towards_the_live_keys_of_the_plan(host: HandCli
     assert (await host.exchange(answer["code"])).status_code == 200
 
 
-@pytest.mark.clause("4.15.4", "4.15.5")
+@pytest.mark.clause("10.4", "10.5")
 async def test_of_several_exchanges_at_once_exactly_one_succeeds(host: HandClient) -> None:
     code = await host.get_code()
     answers = await asyncio.gather(*(host.exchange(code) for _ in range(5)))
@@ -398,7 +398,7 @@ async def test_of_several_exchanges_at_once_exactly_one_succeeds(host: HandClien
     assert sorted(answer.status_code for answer in answers) == [200, 400, 400, 400, 400]
 
 
-@pytest.mark.clause("4.15.9")
+@pytest.mark.clause("10.9")
 async def test_a_token_works_only_at_its_resource(host: HandClient) -> None:
     tokens = await host.connect()
     token = tokens["access_token"]
@@ -413,7 +413,7 @@ async def test_a_token_works_only_at_its_resource(host: HandClient) -> None:
     assert with_key.json()["result"]["structuredContent"]["quota"]["used_today"] == 1
 
 
-@pytest.mark.clause("4.15.9")
+@pytest.mark.clause("10.9")
 @pytest.mark.parametrize("token", ["at_" + "A" * 43, "ek_" + "A" * 43, "garbage", "${KEY}"])
 async def test_an_unknown_token_gets_401(served: RunningService, token: str) -> None:
     for method in ("initialize", "tools/list", "tools/call"):
@@ -437,7 +437,7 @@ async def test_no_secret_is_stored_in_clear(host: HandClient) -> None:
         assert secret.encode() not in stored
 
 
-@pytest.mark.clause("4.15.10")
+@pytest.mark.clause("10.10")
 async def test_requests_and_refusals_of_an_address_are_limited(
     tmp_path: Path, seeded: Path
 ) -> None:
@@ -456,7 +456,7 @@ async def test_requests_and_refusals_of_an_address_are_limited(
         assert [(await host.exchange(code)).status_code for code in codes] == [200, 200]
 
 
-@pytest.mark.clause("4.15.11")
+@pytest.mark.clause("10.11")
 @pytest.mark.parametrize(
     ("base_url", "status"), [("http://signals.example", 404), ("https://signals.example", 401)]
 )
@@ -471,7 +471,7 @@ async def test_tokens_do_not_cross_a_network_unencrypted(
             assert metadata.json()["issuer"] == base_url
 
 
-@pytest.mark.clause("4.15.1")
+@pytest.mark.clause("10.1")
 async def test_both_addresses_give_the_same_results(host: HandClient) -> None:
     tokens = await host.connect()
     for method, params in (

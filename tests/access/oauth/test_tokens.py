@@ -109,7 +109,7 @@ def split(outcomes: list[Any]) -> tuple[list[Tokens], list[OAuthError]]:
     return [each for each in outcomes if isinstance(each, Tokens)], errors
 
 
-@pytest.mark.clause("4.15.4")
+@pytest.mark.clause("10.4")
 async def test_one_of_several_exchanges_of_a_code_wins_and_the_others_revoke_it(
     processes: list[Process],
 ) -> None:
@@ -120,7 +120,7 @@ async def test_one_of_several_exchanges_of_a_code_wins_and_the_others_revoke_it(
     assert len(await processes[0].store.list_keys()) == 1
 
 
-@pytest.mark.clause("4.15.5")
+@pytest.mark.clause("10.5")
 async def test_one_of_several_refreshes_of_a_token_wins_and_the_others_revoke_it(
     processes: list[Process],
 ) -> None:
@@ -133,7 +133,7 @@ async def test_one_of_several_refreshes_of_a_token_wins_and_the_others_revoke_it
     assert isinstance(await processes[1].refresh(won[0].refresh_token), OAuthError)
 
 
-@pytest.mark.clause("4.15.7")
+@pytest.mark.clause("10.7")
 async def test_one_of_several_decisions_on_a_request_counts(processes: list[Process]) -> None:
     target = await processes[0].authorizations.begin([*REQUEST.items()], "192.0.2.1")
     request_id = read_answer(target)["request"]
@@ -150,7 +150,7 @@ async def test_one_of_several_decisions_on_a_request_counts(processes: list[Proc
     assert sorted(decided)[:3] == ["404", "404", "404"]
 
 
-@pytest.mark.clause("4.15.8")
+@pytest.mark.clause("10.8")
 async def test_connections_at_once_do_not_exceed_the_keys_of_a_plan(
     processes: list[Process], clock: ManualClock
 ) -> None:
@@ -162,7 +162,7 @@ async def test_connections_at_once_do_not_exceed_the_keys_of_a_plan(
     assert len((await find_plan(processes[0].store, clock)).live_keys) == MAX_LIVE_KEYS
 
 
-@pytest.mark.clause("4.15.3")
+@pytest.mark.clause("10.3")
 async def test_a_key_revoked_by_one_process_is_refused_by_the_others_at_once(
     processes: list[Process], clock: ManualClock
 ) -> None:
@@ -175,7 +175,7 @@ async def test_a_key_revoked_by_one_process_is_refused_by_the_others_at_once(
     assert isinstance(await processes[1].refresh(tokens.refresh_token), OAuthError)
 
 
-@pytest.mark.clause("4.15.2")
+@pytest.mark.clause("10.2")
 async def test_a_connection_cannot_be_rotated_to_a_key(
     processes: list[Process], clock: ManualClock
 ) -> None:
@@ -185,7 +185,7 @@ async def test_a_connection_cannot_be_rotated_to_a_key(
     assert await store.rotate_key(key.id, bytes(32), clock(), clock() + 1) is None
 
 
-@pytest.mark.clause("4.15.9")
+@pytest.mark.clause("10.9")
 async def test_a_token_of_another_address_is_refused(
     processes: list[Process], clock: ManualClock
 ) -> None:

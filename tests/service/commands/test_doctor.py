@@ -181,7 +181,7 @@ def test_a_service_on_all_addresses_needs_its_public_address(well, source):
     assert len(checks["settings"]) == 1
 
 
-@pytest.mark.clause("4.15.11")
+@pytest.mark.clause("10.11")
 def test_oauth_needs_https_or_this_machine(well, source):
     for base_url, grades in (
         (None, []),
