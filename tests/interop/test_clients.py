@@ -48,19 +48,20 @@ class Client:
     """A client script, and the mode in which it negotiates the protocol if it has several.
 
     `is_structured` says that it passes on structured results, `is_modern` that it uses revision
-    2026-07-28.
+    2026-07-28. `pinned_as` is the list of requirements that pins it, by default its name.
     """
 
     name: str
     mode: str = ""
     is_structured: bool = True
     is_modern: bool = False
+    pinned_as: str = ""
 
     def command(self) -> tuple[list[str], Path]:
         """Return the command of the client and its working folder."""
         if (INTEROP_FOLDER / "python" / f"{self.name}.py").exists():
             script = INTEROP_FOLDER / "python" / f"{self.name}.py"
-            python = get_python_environment(self.name)
+            python = get_python_environment(self.pinned_as or self.name)
             return [str(python), str(script), *self.mode.split()], INTEROP_FOLDER
         folder = get_node_environment()
         node = str(folder / "node_modules" / ".bin" / "node")

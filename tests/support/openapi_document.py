@@ -18,9 +18,12 @@ from web.discovery import DISCOVERY_PATHS
 Part = dict[str, Any]
 
 PAGES = (
+    "/.well-known/",
     "/assets/",
     "/docs",
     "/healthz",
+    "/mcp",
+    "/oauth/",
     "/readyz",
     "/sandbox/",
     "/settings",
@@ -89,9 +92,9 @@ async def fetch_document(served: RunningService) -> OpenApiDocument:
 
 
 def list_operations(served: RunningService) -> list[tuple[str, str]]:
-    """Return method and path of every route of the API, except for the MCP endpoint.
+    """Return method and path of every route of the API.
 
-    Pages, the files of web/discovery.py and health probes are not part of the API.
+    Pages, OAuth with `/mcp`, the files of web/discovery.py and health probes are not part of it.
     """
     return [
         (method, route.path)

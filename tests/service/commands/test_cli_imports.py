@@ -93,4 +93,4 @@ def test_serving_loads_no_sdk_payment_or_progress_library(tmp_path):
         text=True,
         check=True,
     )
-    assert set(done.stdout.split()) & (NEVER | SQLITE | POSTGRES | {"httpx2", "mcp"}) == set()
+    assert set(done.stdout.split()) & (NEVER | SQLITE | POSTGRES | {"mcp"}) == set()
