@@ -54,8 +54,10 @@ from web.sessions import HOME_PATH as API_ACCESS_PATH
 # Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
 # pages for people are not among them, because their forms contain tokens.
 API_PATHS = ("/api/v1", "/legal")
-TOKEN_PATHS = ("/mcp", "/oauth/register", "/oauth/token", "/oauth/revoke")
-PUBLIC_PATHS = ("/.well-known/", *DISCOVERY_PATHS)
+TOKEN_PATHS = ("/mcp",)
+# Clients that run in a browser exchange codes and tokens there, which no page has by itself.
+OAUTH_PATHS = ("/oauth/register", "/oauth/token", "/oauth/revoke")
+PUBLIC_PATHS = ("/.well-known/", *OAUTH_PATHS, *DISCOVERY_PATHS)
 FAST_ENDPOINTS = McpEndpoint | ProtectedMcpEndpoint | ToolRoute
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]

@@ -333,6 +333,21 @@ async def test_a_browser_is_never_sent_to_an_unregistered_address(
     assert "Start again" in response.text
 
 
+@pytest.mark.clause("4.0.8")
+@pytest.mark.parametrize("path", ["/oauth/register", "/oauth/token", "/oauth/revoke"])
+async def test_a_client_in_a_browser_can_read_every_answer(served: RunningService, path: str):
+    sent = {"Origin": "https://host.example", "Access-Control-Request-Method": "POST"}
+    preflight = await served.client.options(path, headers=sent)
+    refused = await served.client.post(path, json={}, headers={"Origin": "https://host.example"})
+    assert preflight.status_code == 204
+    assert 400 <= refused.status_code < 500
+    for response in (preflight, refused):
+        assert response.headers["access-control-allow-origin"] == "*"
+        assert "access-control-allow-credentials" not in response.headers
+    page = await served.client.get("/oauth/consent", headers={"Origin": "https://host.example"})
+    assert (page.status_code, "access-control-allow-origin" in page.headers) == (403, False)
+
+
 @pytest.mark.clause("10.7")
 async def test_a_repeated_parameter_is_refused(host: HandClient) -> None:
     pairs = [*host.build_request().items()]
