@@ -59,6 +59,7 @@ def signals(
 ) -> Iterator[RunSignals]:
     """The command as an operator runs it, on a database in `tmp_path`, in this process."""
     monkeypatch.setenv("SIGNALS_UNIVERSE", str(write_universe(tmp_path)))
+    monkeypatch.setenv("SIGNALS_METRICS_PORT", "0")
 
     def run(*arguments: object, database: Path | None = None) -> CommandResult:
         monkeypatch.setenv("SIGNALS_DATABASE_URL", f"sqlite:///{database or tmp_path / 'cli.db'}")

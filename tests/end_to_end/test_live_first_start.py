@@ -92,10 +92,15 @@ async def test_a_first_start_reports_its_progress_and_continues_from_there_if_ki
             refused = await client.get("/api/v1/state")
             assert (refused.status_code, refused.headers["Retry-After"]) == (503, "900")
             assert refused.json()["error"] == "unavailable"
-            assert f"built up to {format_instant(kept)}, needed up to " in refused.json()["message"]
+            # Assets whose requests hang are set aside after a while, and the history goes on.
+            built = {format_instant(time) for time in (kept, stored(tmp_path)[0])}
+            assert any(
+                f"built up to {time}, needed up to " in refused.json()["message"] for time in built
+            )
             called = (await client.post("/api/v1/mcp", json=CALL)).json()["result"]
             assert called["isError"]
-            assert json.loads(called["content"][0]["text"]) == refused.json()
+            again = await client.get("/api/v1/state")
+            assert json.loads(called["content"][0]["text"]) in (refused.json(), again.json())
             for path in ("", "/catalog", "/openapi.json", "/signals/sample"):
                 assert (await client.get(f"/api/v1{path}")).status_code == 200, path
         hung = len(history(double))
