@@ -18,6 +18,9 @@ CHANGELOG = (
             "meta has missing_bars, which counts by ticker the bars that a source never delivered.",
             "meta.building_assets names assets whose history is still being built; "
             "nothing_new_before is null meanwhile.",
+            "Programs can connect by URL at /mcp, with OAuth. /api/v1/mcp serves revision "
+            "2026-07-28 of MCP beside the older ones.",
+            "A valid key in one header counts whatever the other carries, except another key.",
             "Published response schemas accept added fields.",
             "since and as_of accept a date, which means 00:00Z of that day.",
             "One error names every bad argument, with values quoted as JSON.",

@@ -247,7 +247,7 @@ class LiveSource:
             if rebuild_reason
             else await self._fetch_series(ticker, begin, end)
         )
-        is_history = bool(reason) or after < self._begins_at
+        is_history = self._is_history(after, reason)
         filled = await fill_holes(
             self._assets[ticker].session,
             fetched,
@@ -256,6 +256,10 @@ class LiveSource:
             may_begin_later=is_history,
         )
         return filled, reason
+
+    def _is_history(self, after: int, reason: str) -> bool:
+        """Return whether a fetch brings an asset's whole history, not only what is new."""
+        return bool(reason) or after < self._begins_at
 
     async def _fetch_more(self, ticker: str, begin: int, end: int) -> Series:
         """Return bars of a window that the first answer may have left out."""
@@ -285,8 +289,7 @@ class LiveSource:
         if not len(bars):
             return NO_BARS.close_time
         # A listing that begins later than the history is not a hole.
-        is_history = bool(reason) or after < self._begins_at
-        begin = int(bars.open_time[0]) if is_history else after
+        begin = int(bars.open_time[0]) if self._is_history(after, reason) else after
         missing = list_missing(self._assets[ticker].session, bars, begin, int(bars.close_time[-1]))
         self._missing_log.write(ticker, self.get_listing(ticker), missing)
         return missing
