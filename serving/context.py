@@ -13,7 +13,8 @@ from schemas.vocabulary import (
 )
 from serving.argument_values import parse_instant_ms
 from serving.arguments import ArgumentError, Problem, quote_value
-from serving.snapshot_cache import Snapshot, SnapshotCache
+from serving.snapshot import Snapshot
+from serving.snapshot_cache import SnapshotCache
 
 FIRST_COMPUTE_RETRY_S = 900
 

@@ -15,7 +15,7 @@ from schemas.vocabulary import (
     Timeframe,
     format_instant,
 )
-from serving.snapshot_cache import Snapshot
+from serving.snapshot import Snapshot
 
 # Late batches run up to 120 s after the run, and rows take up to 5 minutes to appear.
 GRACE_MS = 600_000

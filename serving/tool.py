@@ -11,6 +11,7 @@ from schemas.coverage import Coverage
 from serving.context import Context
 from serving.json_schema import build_input_schema, build_output_schema
 from serving.response_cache import ResponseBody
+from serving.snapshot import Snapshot
 
 QueryT = TypeVar("QueryT", bound=BaseModel)
 ResultT = TypeVar("ResultT", bound=BaseModel)
@@ -24,6 +25,10 @@ async def accept_any(query: BaseModel, context: Context) -> None:
     """Accept arguments that need no data to be checked."""
 
 
+def render_nothing(query: BaseModel, context: Context, snapshot: Snapshot) -> None:
+    """Leave every response to the handler."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[QueryT, ResultT]):
     """A read-only tool. Its handler returns a result, or a response that it rendered itself.
@@ -32,6 +37,8 @@ class Tool(Generic[QueryT, ResultT]):
     work of the handler. The runner calls it for the rest of a query that has bad arguments.
     `requires_key`: an API key is needed. `allow_over_quota`: usable with an exhausted quota.
     `depends_on_snapshot`: the response depends only on the snapshot, so all callers share it.
+    `render_at_once` returns the response if it can be made from memory in a fraction of a
+    millisecond, else None.
     `is_slow`: the response takes so long to compute that other tools must not wait for it.
     """
 
@@ -42,6 +49,7 @@ class Tool(Generic[QueryT, ResultT]):
     result: type[ResultT]
     handler: Callable[[QueryT, Context], Awaitable[ResultT | ResponseBody]]
     check: Callable[[QueryT, Context], Awaitable[object]] = accept_any
+    render_at_once: Callable[[QueryT, Context, Snapshot], ResponseBody | None] = render_nothing
     requires_key: bool = True
     allow_over_quota: bool = False
     depends_on_snapshot: bool = True

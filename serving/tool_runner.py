@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -23,8 +25,7 @@ from serving.fair_share import CallerId, FairShare
 from serving.freshness import find_expiry
 from serving.http import EXCHANGE_KEY, KEY_HASH_KEY, REQUEST_ID_KEY, HeaderMap
 from serving.response_cache import CacheEntry, ResponseBody
-from serving.snapshot_cache import Snapshot
-from serving.tool import Tool
+from serving.tool import Tool, render_nothing
 from store.access_rows import LoggedCall, Transport
 from store.errors import StoreError
 from store.failure_log import FailureLog
@@ -58,15 +59,18 @@ class CallResult(NamedTuple):
     key_hash: bytes | None = None
 
 
-class ParsedQuery(NamedTuple):
-    """A query and its cache key, which is unique to the tool and the query's values.
+@dataclass(frozen=True)
+class ParsedQuery:
+    """A query of a tool; `as_of` is the past instant that it names, None for the present."""
 
-    `as_of` is the past instant that it names, None for the present.
-    """
-
+    tool_name: str
     query: BaseModel
-    key: str
     as_of: str | None
+
+    @cached_property
+    def key(self) -> str:
+        """The key of the response in caches, unique to the tool and the query's values."""
+        return f"{self.tool_name} {self.query!r}"
 
 
 class ToolRunner:
@@ -159,11 +163,10 @@ class ToolRunner:
                 raise await self._add_problems(tool, query)
             if parsed is None:
                 self._cache_query(tool, raw_key, query)
-            # The cached response is looked up without awaiting, which covers most calls.
-            snapshot = self.context.snapshots.peek() if tool.depends_on_snapshot else None
-            response = self._peek_response(snapshot, query) or await self._get_response(
-                tool, query, caller_id, caller
-            )
+            # Most responses are cached or made at once, without awaiting.
+            response = self._respond_at_once(tool, query, is_repeated=parsed is not None)
+            if response is None:
+                response = await self._get_response(tool, query, caller_id, caller)
             return CallResult(response, None, _get_quota(caller), _get_key_hash(caller_id))
         except ApiError as refusal:
             error = refusal
@@ -255,11 +258,27 @@ class ToolRunner:
                 lambda: _render_response(tool, parsed.query, self.context),
             )
 
-    def _peek_response(self, snapshot: Snapshot | None, parsed: ParsedQuery) -> ResponseBody | None:
-        """Return the response cached for a snapshot if it is still valid, else None."""
-        return (
-            None if snapshot is None else snapshot.responses.get(parsed.key, self.context.clock())
-        )
+    def _respond_at_once(
+        self, tool: AnyTool, parsed: ParsedQuery, *, is_repeated: bool
+    ) -> ResponseBody | None:
+        """Return a response that needs no I/O and little work, else None."""
+        snapshot = self.context.snapshots.peek() if tool.depends_on_snapshot else None
+        if snapshot is None:
+            return None
+        if tool.render_at_once is render_nothing:
+            return snapshot.responses.get(parsed.key, self.context.clock())
+        # Pollers send another `since` in each call, and such a response would only displace others.
+        if not is_repeated:
+            return tool.render_at_once(parsed.query, self.context, snapshot)
+        now = self.context.clock()
+        response = snapshot.responses.get(parsed.key, now)
+        if response is None:
+            response = tool.render_at_once(parsed.query, self.context, snapshot)
+            if response is not None:
+                snapshot.responses.put(
+                    parsed.key, CacheEntry(response, now, find_expiry(snapshot, now))
+                )
+        return response
 
 
 async def get_or_render(
@@ -298,7 +317,7 @@ def _parse_query(tool: AnyTool, read_arguments: ArgumentsReader) -> ParsedQuery 
         query = parse_arguments(tool.query, read_arguments())
     except ArgumentError as error:
         return error
-    return ParsedQuery(query, f"{tool.name} {query!r}", getattr(query, "as_of", None))
+    return ParsedQuery(tool.name, query, getattr(query, "as_of", None))
 
 
 async def _render_response(tool: AnyTool, query: BaseModel, context: Context) -> ResponseBody:

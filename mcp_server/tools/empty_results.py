@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from schemas.coverage import CoveredAsset, merge_timeframes
 from schemas.vocabulary import AssetClass, Timeframe, format_instant
 from serving.freshness import NO_CALL, format_removed_note, is_recording_over
-from serving.snapshot_cache import Snapshot
+from serving.snapshot import Snapshot
 
 NEXT_CALL = "Call again at meta.next_update; nothing comes before meta.nothing_new_before."
 CATALOG_HINT = "signals_get_catalog lists the covered assets."

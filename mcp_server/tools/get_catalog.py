@@ -42,7 +42,7 @@ from serving.freshness import (
     format_removed_note,
     list_timing_exceptions,
 )
-from serving.snapshot_cache import Snapshot
+from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 STATE, SIGNALS = "/api/v1/state", "/api/v1/signals"

@@ -30,7 +30,7 @@ from schemas.vocabulary import (
 )
 from serving.context import Context
 from serving.freshness import build_freshness, find_legacy_keys
-from serving.snapshot_cache import Snapshot
+from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (

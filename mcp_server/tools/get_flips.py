@@ -20,7 +20,7 @@ from schemas.vocabulary import HOUR_MS, READING_NAMES, Timeframe, classify_chang
 from serving.arguments import ArgumentError, Problem
 from serving.context import Context
 from serving.freshness import build_freshness
-from serving.snapshot_cache import Snapshot
+from serving.snapshot import Snapshot
 from serving.tool import Tool
 from store.market_rows import ChangeRow, FeedQuery
 

@@ -11,7 +11,6 @@ from mcp_server.tools.empty_results import (
     explain_missing_reading,
     explain_next_call,
 )
-from mcp_server.tools.signal_rows import to_signal
 from schemas.coverage import CoveredAsset, merge_timeframes
 from schemas.signals import Pagination, RetentionDays, SignalsMeta, SignalsQuery, SignalsResponse
 from schemas.vocabulary import (
@@ -31,10 +30,13 @@ from serving.context import Context
 from serving.freshness import (
     NO_CALL,
     build_freshness,
+    find_expiry,
     is_recording_over,
     list_timing_exceptions,
 )
-from serving.snapshot_cache import Snapshot
+from serving.recent_feed import FeedPage, FeedWindow, RowFilter, encode_row
+from serving.response_cache import CacheEntry, ResponseBody
+from serving.snapshot import Snapshot
 from serving.tool import Tool
 from store.market_rows import FeedQuery, FeedRow
 
@@ -89,30 +91,95 @@ class _FeedFilter:
 
 async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
     """Return one page of the feed; the rows and `meta` are of the same snapshot."""
+    return SignalsResponse.model_validate_json((await render_signals(query, context)).text)
+
+
+async def render_signals(query: SignalsQuery, context: Context) -> ResponseBody:
+    """Return the response of one page of the feed."""
     snapshot = await context.snapshot()
     feed_filter = _build_filter(query, snapshot)
-    rows = await _read_rows(query, feed_filter, snapshot, context)
+    page = _find_recent_page(query, feed_filter, snapshot, context)
+    if page is None:
+        page = _encode_page(
+            query, await _read_rows(query, feed_filter, snapshot, context), snapshot
+        )
+    return _render_page(query, feed_filter, page, snapshot, context)
+
+
+def render_recent_signals(
+    query: SignalsQuery, context: Context, snapshot: Snapshot
+) -> ResponseBody | None:
+    """Return the response of a page whose rows are in memory, else None."""
+    feed_filter = _build_filter(query, snapshot)
+    page = _find_recent_page(query, feed_filter, snapshot, context)
+    return None if page is None else _render_page(query, feed_filter, page, snapshot, context)
+
+
+def _find_recent_page(
+    query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot, context: Context
+) -> FeedPage | None:
+    ticker, indicator = feed_filter.ticker, feed_filter.indicator
+    row_filter = RowFilter(query.tier, ticker, indicator, query.timeframe, query.direction)
+    after = feed_filter.alerts_after if query.tier == "alerts" else feed_filter.after
+    # Rows committed after the snapshot was read stay out, so that they agree with `meta`.
+    window = FeedWindow(
+        after, snapshot.stored.last_created_at, query.limit, query.offset, query.order == "oldest"
+    )
+    return context.snapshots.recent_feed.find_page(row_filter, window)
+
+
+def _encode_page(query: SignalsQuery, rows: Sequence[FeedRow], snapshot: Snapshot) -> FeedPage:
+    """Return the page of rows that the store returned, of which the last may be one too many."""
     page = rows[: query.limit]
+    newest_at = max(page[0].created_at, page[-1].created_at) if page else None
+    texts = [encode_row(row, snapshot) for row in page]
+    return FeedPage(texts, len(rows) > query.limit, newest_at)
+
+
+def _render_page(
+    query: SignalsQuery,
+    feed_filter: _FeedFilter,
+    page: FeedPage,
+    snapshot: Snapshot,
+    context: Context,
+) -> ResponseBody:
     end = _explain_end(query, feed_filter, snapshot)
-    note = end if page else _explain_empty(query, feed_filter, snapshot, end)
+    note = end if page.rows else _explain_empty(query, feed_filter, snapshot, end)
     # A held alert is published in the hour in which its window ends, so every hour may bring one.
     timeframe = query.timeframe if query.tier == "universe" else None
-    return SignalsResponse(
-        signals=[to_signal(row, snapshot) for row in page],
-        pagination=_build_pagination(query, rows),
-        meta=SignalsMeta(
-            **build_freshness(
-                snapshot,
-                context.clock(),
-                *[note] * bool(note),
-                timeframe=timeframe,
-            ),
+    pagination = Pagination(
+        limit=query.limit,
+        offset=query.offset,
+        returned=len(page.rows),
+        has_more=page.has_more,
+        next_cursor=None if page.newest_at is None else format_instant(page.newest_at),
+    )
+    return ResponseBody(
+        b'{"signals":[%b],"pagination":%b,"meta":%b}'
+        % (
+            b",".join(page.rows),
+            pagination.model_dump_json().encode(),
+            _get_meta(snapshot, context.clock(), note, timeframe),
+        )
+    )
+
+
+def _get_meta(snapshot: Snapshot, now: int, note: str, timeframe: Timeframe | None) -> bytes:
+    """Return `meta` as JSON, which many pages of a snapshot share."""
+    key = f"meta of signals {timeframe} {note}"
+    meta = snapshot.responses.get(key, now)
+    if meta is None:
+        fields = build_freshness(snapshot, now, *[note] * bool(note), timeframe=timeframe)
+        model = SignalsMeta(
+            **fields,
             retention_days=RETENTION_DAYS,
             timing=" ".join([TIMING_NOTE, *list_timing_exceptions(snapshot.coverage)]),
             cooldown=COOLDOWN_NOTE,
             close=CLOSE_NOTE,
-        ),
-    )
+        )
+        meta = ResponseBody(model.model_dump_json(by_alias=True).encode())
+        snapshot.responses.put(key, CacheEntry(meta, now, find_expiry(snapshot, now)))
+    return meta.text
 
 
 def _build_filter(query: SignalsQuery, snapshot: Snapshot) -> _FeedFilter:
@@ -173,21 +240,6 @@ async def _read_rows(
     if tiers == "alerts":
         return await store.alerts_feed(feed_query)
     return await store.merged_feed(feed_query, feed_filter.alerts_after)
-
-
-def _build_pagination(query: SignalsQuery, rows: Sequence[FeedRow]) -> Pagination:
-    return Pagination(
-        limit=query.limit,
-        offset=query.offset,
-        returned=min(len(rows), query.limit),
-        has_more=len(rows) > query.limit,
-        next_cursor=format_instant(_find_newest(rows[: query.limit])) if rows else None,
-    )
-
-
-def _find_newest(page: Sequence[FeedRow]) -> int:
-    # The page is sorted by created_at in either direction, so its newest row is first or last.
-    return max(page[0].created_at, page[-1].created_at)
 
 
 def _explain_end(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> str:
@@ -284,7 +336,8 @@ GET_SIGNALS = Tool(
     description=DESCRIPTION,
     query=SignalsQuery,
     result=SignalsResponse,
-    handler=get_signals,
+    handler=render_signals,
+    render_at_once=render_recent_signals,
     check=_check_filter,
     meta={"anthropic/maxResultSizeChars": 500_000},
 )

@@ -32,7 +32,7 @@ from serving.freshness import (
     find_legacy_keys,
     format_removed_note,
 )
-from serving.snapshot_cache import Snapshot
+from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (

@@ -34,7 +34,7 @@ from service.config.stores import (
 )
 from serving.forwarded_for import NOTICE_NAME
 from serving.freshness import is_ahead, is_final, is_stale
-from serving.snapshot_cache import Snapshot, build_snapshot
+from serving.snapshot import Snapshot, build_snapshot
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore

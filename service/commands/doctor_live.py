@@ -23,7 +23,7 @@ from schemas.clock import Clock
 from service.commands.console import Finding, format_names
 from service.config.settings import Settings
 from service.config.sources import create_bar_loader, create_sources_loader, open_live_venues
-from serving.snapshot_cache import build_snapshot
+from serving.snapshot import build_snapshot
 from store.sql.market_store import MarketStore
 
 # 1d readings begin after this many daily bars.

@@ -36,7 +36,7 @@ from service.http.metrics import Metrics
 from service.http.server import BoundedProtocol, build_server_config, serve_in_background
 from service.processes.shutdown import run_in_background
 from serving.host_origin import HostOriginMiddleware
-from serving.snapshot_cache import Snapshot
+from serving.snapshot import Snapshot
 
 LAG_SAMPLE_INTERVAL_S = 0.25
 MAX_METRICS_CONNECTIONS = 16

@@ -21,10 +21,10 @@ from compute.indicators.registry import INDICATORS
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
 from mcp_server.tools.get_signals import get_signals
-from mcp_server.tools.signal_rows import _build_signal
 from schemas.signals import Signal, SignalsQuery
 from schemas.vocabulary import UNIVERSE_RETENTION_MS, format_instant
 from serving.context import Context
+from serving.signal_rows import _build_signal
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import Batch, ChangeRow
 from store.sql.market_store import MarketStore

@@ -12,7 +12,8 @@ from mcp_server.tools.get_state import GET_STATE
 from schemas.vocabulary import DAY_MS, RUN_DELAY_MS, format_instant
 from serving import snapshot_cache
 from serving.context import Context
-from serving.snapshot_cache import Snapshot, SnapshotCache
+from serving.snapshot import Snapshot
+from serving.snapshot_cache import SnapshotCache
 from store.errors import StoreError
 from store.market_rows import Batch, PastKey, StoredSnapshot, WatermarkRow
 from store.sql.market_store import MarketStore

@@ -13,7 +13,7 @@ from compute.sources.holes import MAX_REQUESTS, fill_holes, list_missing
 from schemas.vocabulary import format_instant
 from service.http.metrics_server import CurrentGauges
 from serving.freshness import build_freshness
-from serving.snapshot_cache import build_snapshot
+from serving.snapshot import build_snapshot
 from tests.doubles.venues.server import VenuesDouble
 from tests.support.live_service import START, LiveService, list_all_markets, open_live_service
 from tests.support.running_service import ManualClock

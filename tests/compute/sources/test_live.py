@@ -22,7 +22,7 @@ from schemas.vocabulary import compute_midnight_s
 from service.config.settings import Settings
 from service.config.venues import open_venues
 from serving.freshness import build_freshness
-from serving.snapshot_cache import build_snapshot
+from serving.snapshot import build_snapshot
 from store.market_rows import ChangeRow
 from tests.doubles.scripted_venue import SleepClock
 from tests.doubles.venues.market import Market

@@ -18,7 +18,7 @@ from compute.schedule import to_market_ms
 from compute.sessions import list_expected_bars
 from compute.universe import Universe
 from serving.freshness import build_freshness
-from serving.snapshot_cache import build_snapshot
+from serving.snapshot import build_snapshot
 from store.market_rows import ChangeRow
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
 from tests.doubles.venues.market import Market

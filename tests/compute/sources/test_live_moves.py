@@ -11,7 +11,7 @@ from compute.hourly_loop import HourlyLoop
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
 from serving.freshness import build_freshness
-from serving.snapshot_cache import build_snapshot
+from serving.snapshot import build_snapshot
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.server import VenuesDouble

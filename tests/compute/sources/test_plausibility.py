@@ -14,7 +14,7 @@ from compute.schedule import to_market_ms
 from compute.sources.plausibility import find_reason_to_hold
 from compute.sources.venue import VenueError
 from serving.freshness import build_freshness
-from serving.snapshot_cache import build_snapshot
+from serving.snapshot import build_snapshot
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.server import VenuesDouble
 from tests.support.bar_sets import get_recorded_folder, load_series, require_recorded

@@ -23,7 +23,7 @@ from schemas.vocabulary import (
     format_instant,
 )
 from serving.json_schema import build_output_schema
-from serving.snapshot_cache import Snapshot, build_snapshot
+from serving.snapshot import Snapshot, build_snapshot
 from store.market_rows import ChangeRow, StoredSnapshot
 from tests.support.bad_inputs import FLIPS, SIGNALS
 from tests.support.promised_sizes import parse_largest_size

@@ -11,7 +11,7 @@ from schemas.vocabulary import (
     classify_change,
     format_instant,
 )
-from serving.snapshot_cache import Snapshot
+from serving.snapshot import Snapshot
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 
 MAX_CACHED_ROWS = 512

@@ -1,0 +1,265 @@
+"""Keeps the newest rows of the feed in memory, as the JSON that results contain.
+
+Published rows never change, so a page of them is a search and a join of bytes. Older pages come
+from the store.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from schemas.signals import Signal
+from schemas.vocabulary import DAY_MS, AssetClass, Direction, Tier, Timeframe
+from serving.signal_rows import to_signal
+from serving.snapshot import Snapshot
+from store.market_rows import FeedQuery, FeedRow
+
+if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
+    from store.sql.market_store import MarketStore
+
+RECENT_MS = 30 * DAY_MS
+# 251 assets have about 40,000 rows of 350 bytes in 30 days.
+MAX_ROW_BYTES = 40_000_000
+# Converting so many rows to JSON takes about 5 ms, in which the event loop does nothing else.
+ROWS_PER_READ = 500
+# Beyond this offset, stepping over the rows takes longer than a page of the store.
+MAX_RECENT_OFFSET = 1000
+# Kinds are searched in pieces, because most pages are full after the first one.
+KINDS_PER_SEARCH = 4096
+
+
+class RowFilter(NamedTuple):
+    """The rows that a page is made of; None stands for any value."""
+
+    tier: Literal["universe", "alerts", "all"]
+    ticker: str | None
+    indicator: str | None
+    timeframe: Timeframe | None
+    direction: Direction | None
+
+
+class FeedWindow(NamedTuple):
+    """The rows of a page: those with `created_at` in (`after`, `until`], epoch ms, and its size."""
+
+    after: int
+    until: int
+    limit: int
+    offset: int
+    oldest_first: bool
+
+
+class FeedPage(NamedTuple):
+    """Rows as JSON; `newest_at` is the largest `created_at` (epoch ms), None without rows."""
+
+    rows: Sequence[bytes]
+    has_more: bool
+    newest_at: int | None
+
+
+class _Kind(NamedTuple):
+    """What a filter selects rows by, apart from their ticker."""
+
+    tier: Tier
+    indicator: str
+    timeframe: Timeframe
+    direction: Direction
+
+
+class _Row(NamedTuple):
+    created_at: int
+    ticker: str
+    kind: _Kind
+    text: bytes
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows sorted by time: `created_at`, the number of the kind, and the row as JSON."""
+
+    times: "array[int]" = field(default_factory=lambda: array("q"))
+    kinds: bytearray = field(default_factory=bytearray)
+    texts: list[bytes] = field(default_factory=list)
+
+    def append(self, created_at: int, kind: int, text: bytes) -> None:
+        self.times.append(created_at)
+        self.kinds.append(kind)
+        self.texts.append(text)
+
+    def drop_first(self, count: int) -> None:
+        del self.times[:count], self.kinds[:count], self.texts[:count]
+
+    def find_page(self, window: FeedWindow, selected: bytes | None) -> FeedPage:
+        """Return the rows of a window, in its order.
+
+        `selected` has a byte for each kind, 1 if its rows are wanted; None selects all rows.
+        """
+        first = bisect_right(self.times, window.after)
+        end = bisect_right(self.times, window.until)
+        positions: Iterable[int]
+        if selected is None:
+            positions = range(first, end) if window.oldest_first else range(end - 1, first - 1, -1)
+        else:
+            search = _search_forwards if window.oldest_first else _search_backwards
+            positions = search(self.kinds, selected, first, end)
+        found = [*islice(positions, window.offset, window.offset + window.limit + 1)]
+        page = found[: window.limit]
+        newest_at = max(self.times[page[0]], self.times[page[-1]]) if page else None
+        return FeedPage([self.texts[at] for at in page], len(found) > len(page), newest_at)
+
+
+class RecentFeed:
+    """The published rows of both tiers of 30 days, fewer if they exceed `max_bytes`."""
+
+    def __init__(self, store: "MarketStore", max_bytes: int = MAX_ROW_BYTES) -> None:
+        self._store = store
+        self._max_bytes = max_bytes
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows = _Rows()
+        self._rows_by_ticker: defaultdict[str, _Rows] = defaultdict(_Rows)
+        self._kinds: dict[_Kind, int] = {}
+        self._selections: dict[RowFilter, bytes | None] = {}
+        self._size_bytes = 0
+        # All rows with `created_at` in (begins, ends] are here.
+        self._begins = self._ends = 0
+        self._names: tuple[dict[str, AssetClass], dict[str, str]] = ({}, {})
+
+    async def follow(self, snapshot: Snapshot) -> None:
+        """Read the rows up to a snapshot that are missing here, and drop the oldest ones."""
+        asset_classes = {ticker: asset.asset_class for ticker, asset in snapshot.assets.items()}
+        names = asset_classes, snapshot.indicator_names
+        newest_at = snapshot.stored.last_created_at
+        # Rows contain these names.
+        if names != self._names:
+            self._clear()
+        oldest_at = snapshot.market_time - RECENT_MS
+        if self._ends:
+            rows = await self._read_newer(newest_at, snapshot)
+        else:
+            rows = await self._read_all(oldest_at, newest_at, snapshot)
+        for row in rows:
+            self._append(row)
+        self._names, self._ends = names, newest_at
+        self._drop_until(oldest_at)
+
+    def find_page(self, row_filter: RowFilter, window: FeedWindow) -> FeedPage | None:
+        """Return a page, or None if rows that it needs may be missing here."""
+        if window.until > self._ends or window.offset > MAX_RECENT_OFFSET:
+            return None
+        holds_all = window.after >= self._begins
+        if window.oldest_first and not holds_all:
+            return None
+        selected = self._select_kinds(row_filter._replace(ticker=None))
+        ticker = row_filter.ticker
+        rows = self._rows if ticker is None else self._rows_by_ticker.get(ticker, _Rows())
+        page = rows.find_page(window, selected)
+        return page if holds_all or page.has_more else None
+
+    async def _read_newer(self, newest_at: int, snapshot: Snapshot) -> list[_Row]:
+        """Return the rows after the last one here, oldest first."""
+        rows: list[_Row] = []
+        after = self._ends
+        while after < newest_at:
+            query = FeedQuery(after, newest_at, ROWS_PER_READ, 0, oldest_first=True)
+            found = await self._store.merged_feed(query, after)
+            rows += [_encode(row, snapshot) for row in found]
+            after = found[-1].created_at if len(found) == ROWS_PER_READ else newest_at
+        return rows
+
+    async def _read_all(self, oldest_at: int, newest_at: int, snapshot: Snapshot) -> list[_Row]:
+        """Return the rows after a time, or fewer if they are too many, oldest first."""
+        # Backwards, so that of a huge feed only the rows that fit are read.
+        rows: list[_Row] = []
+        size_bytes, until, self._begins = 0, newest_at, 0
+        while True:
+            found = await self._store.merged_feed(FeedQuery(0, until, ROWS_PER_READ, 0), 0)
+            rows += [_encode(row, snapshot) for row in found]
+            size_bytes += sum(len(row.text) for row in rows[-len(found) :])
+            if len(found) < ROWS_PER_READ:
+                break
+            until = found[-1].created_at - 1
+            if until < oldest_at or size_bytes > self._max_bytes:
+                self._begins = until
+                break
+        return rows[::-1]
+
+    def _append(self, row: _Row) -> None:
+        if row.kind not in self._kinds:
+            self._kinds[row.kind] = len(self._kinds)
+            self._selections.clear()
+        kind = self._kinds[row.kind]
+        self._rows.append(row.created_at, kind, row.text)
+        self._rows_by_ticker[row.ticker].append(row.created_at, kind, row.text)
+        self._size_bytes += len(row.text)
+
+    def _drop_until(self, oldest_at: int) -> None:
+        """Drop the rows up to a time, and as many more as the limit of bytes requires."""
+        rows = self._rows
+        count = bisect_right(rows.times, oldest_at)
+        size_bytes = self._size_bytes - sum(map(len, rows.texts[:count]))
+        while size_bytes > self._max_bytes:
+            size_bytes -= len(rows.texts[count])
+            count += 1
+        if count:
+            self._begins, self._size_bytes = rows.times[count - 1], size_bytes
+            for each in [rows, *self._rows_by_ticker.values()]:
+                each.drop_first(bisect_right(each.times, self._begins))
+
+    def _select_kinds(self, row_filter: RowFilter) -> bytes | None:
+        if row_filter not in self._selections:
+            numbers = [n for kind, n in self._kinds.items() if _matches(kind, row_filter)]
+            is_all = len(numbers) == len(self._kinds)
+            selected = bytes(number in numbers for number in range(256))
+            self._selections[row_filter] = None if is_all else selected
+        return self._selections[row_filter]
+
+
+def encode_row(row: FeedRow, snapshot: Snapshot) -> bytes:
+    """Return a row of the feed as JSON."""
+    return _to_json(to_signal(row, snapshot))
+
+
+def _encode(row: FeedRow, snapshot: Snapshot) -> _Row:
+    signal = to_signal(row, snapshot)
+    kind = _Kind(signal.tier, signal.indicator, signal.timeframe, signal.direction)
+    return _Row(row.created_at, row.ticker, kind, _to_json(signal))
+
+
+def _to_json(signal: Signal) -> bytes:
+    return signal.model_dump_json(by_alias=True).encode()
+
+
+def _matches(kind: _Kind, row_filter: RowFilter) -> bool:
+    return (
+        row_filter.tier in ("all", kind.tier)
+        and row_filter.indicator in (None, kind.indicator)
+        and row_filter.timeframe in (None, kind.timeframe)
+        and row_filter.direction in (None, kind.direction)
+    )
+
+
+def _search_backwards(kinds: bytearray, selected: bytes, first: int, end: int) -> Iterator[int]:
+    """Yield the positions of the selected kinds in [first, end), last first."""
+    while end > first:
+        start = max(first, end - KINDS_PER_SEARCH)
+        marks = kinds[start:end].translate(selected)
+        at = marks.rfind(1)
+        while at >= 0:
+            yield start + at
+            at = marks.rfind(1, 0, at)
+        end = start
+
+
+def _search_forwards(kinds: bytearray, selected: bytes, first: int, end: int) -> Iterator[int]:
+    """Yield the positions of the selected kinds in [first, end), first first."""
+    for start in range(first, end, KINDS_PER_SEARCH):
+        marks = kinds[start : min(start + KINDS_PER_SEARCH, end)].translate(selected)
+        at = marks.find(1)
+        while at >= 0:
+            yield start + at
+            at = marks.find(1, at + 1)
