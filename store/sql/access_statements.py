@@ -93,6 +93,21 @@ SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, cu
   contact_email, billing, created_at
 FROM memberships WHERE lower(contact_email) = ? ORDER BY id
 """
+LIST_NEWEST_MEMBERSHIPS = """
+SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, customer,
+  contact_email, billing, created_at
+FROM memberships ORDER BY id DESC LIMIT ?
+"""
+LIST_BUSIEST_KEYS = f"""
+SELECT * FROM (
+  SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0) AS used,
+    {_KEY_COLUMNS}
+  FROM keys
+) AS listed
+ORDER BY CASE WHEN revoked_at IS NULL THEN 0 ELSE 1 END,
+  coalesce(last_used_at, created_at) DESC, id DESC
+LIMIT ?
+"""
 LIST_MEMBER_KEYS = f"""
 SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0) AS used,
   {_KEY_COLUMNS}

@@ -28,6 +28,7 @@ from store.sql.oauth_store import (
     PRUNE_REQUESTS,
     OAuthStore,
 )
+from store.sql.operations import AccessOperations
 from store.sql.purchase_store import PurchaseStore
 from store.sql.usage import UsageCounter
 from store.write_health import TestWrite, WriteKind
@@ -42,7 +43,8 @@ NO_LIMIT = 2**62
 class AccessStore(PurchaseStore):
     """Keys and tokens (only as SHA-256), usage, purchases, throttle attempts and requests.
 
-    `oauth` is the part that stores OAuth clients, requests and connections.
+    `oauth` is the part that stores OAuth clients, requests and connections, `operations` the part
+    that the operations page reads.
     Times are epoch ms, days are UTC days since 1970. Every method raises StoreError if the store
     fails. Keys, claims and memberships are on the disk when a method returns. Counted calls and
     attempts survive a crash of the process, but on SQLite not a power cut.
@@ -51,6 +53,7 @@ class AccessStore(PurchaseStore):
     def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
         super().__init__(engine)
         self.oauth = OAuthStore(engine)
+        self.operations = AccessOperations(engine)
         self._usage_counter = usage_counter
         self._id: str | None = None
 
