@@ -41,6 +41,7 @@ from service.http.metrics import Metrics
 from service.http.oauth import build_oauth_server
 from service.http.pages import build_page_routes
 from service.http.resources import Resources
+from service.processes.doctor_process import build_doctor
 from serving.context import Context
 from serving.fair_share import FairShare
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
@@ -49,6 +50,7 @@ from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
 from web.discovery import DISCOVERY_PATHS
+from web.operations import Doctor
 from web.pages import Site, build_refusal_renderer
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
@@ -115,6 +117,7 @@ def build_app(
         on_call=metrics.on_call,
         on_sale=metrics.on_sale,
         on_key_call=call_log.add,
+        doctor=build_doctor(settings, resources.access, resources.clock),
     )
 
 
@@ -126,9 +129,11 @@ def create_app(
     on_sale: OnSale = lambda operation, outcome: None,
     on_key_call: OnKeyCall = lambda key_hash, call: None,
     fair_share: FairShare | None = None,
+    doctor: Doctor | None = None,
 ) -> Starlette:
     """Return the ASGI app of both transports and the pages over open resources.
 
+    The owner can run the checks of `doctor` on a page.
     ValueError names a trusted proxy that is neither an address nor a network, or a malformed
     origin.
     """
@@ -167,6 +172,8 @@ def create_app(
                 None if oauth is None else oauth.authorizations,
                 purchases.checkout,
                 config.owner_uid,
+                access,
+                doctor,
             ),
             *build_health_routes(Readiness(snapshots, access, clock)),
             *_build_webhook_routes(resources, runner),

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from store.access_rows import KeyRow, MemberKey, MembershipRow, StoredMembership
-from store.sql.access_statements import LIST_BUSIEST_KEYS, LIST_NEWEST_MEMBERSHIPS
+from store.sql.access_statements import (
+    FIND_KEY_BY_ID,
+    LIST_BUSIEST_KEYS,
+    LIST_NEWEST_MEMBERSHIPS,
+)
 from store.sql.database import Database, Engine, fetch_value
 from store.sql.lanes import Lane
 
@@ -100,6 +104,12 @@ class AccessOperations:
         async with self._engine.begin_read(Lane.BATCH) as db:
             rows = [dict(row) for row in await db.execute(LIST_BUSIEST_KEYS, day, limit)]
         return [MemberKey(used=row.pop("used"), key=KeyRow(**row)) for row in rows]
+
+    async def find_key(self, key_id: int, day: int) -> MemberKey | None:
+        """Return a key with its calls of a UTC day, live or not; None if there is no such key."""
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            rows = [dict(row) for row in await db.execute(FIND_KEY_BY_ID, day, key_id)]
+        return MemberKey(used=rows[0].pop("used"), key=KeyRow(**rows[0])) if rows else None
 
     async def count_keys(self, at: int, day: int) -> KeyCounts:
         """Return the numbers of keys, calls and requests at a time (epoch ms)."""
