@@ -21,6 +21,7 @@ from schemas.vocabulary import INDICATOR_COUNT_TEXT, format_instant
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_NO_STORE, accepts_gzip, read_headers
 from serving.tool_runner import ToolRunner
+from web.prices import format_price
 
 MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 # Not `no-referrer`: with it, browsers send `Origin: null` with forms, which HostOriginMiddleware
@@ -198,4 +199,5 @@ def _create_environment() -> Environment:
     templates.globals["indicator_count"] = INDICATOR_COUNT_TEXT
     templates.filters["minute"] = format_minute
     templates.filters["instant"] = format_instant
+    templates.filters["price"] = format_price
     return templates
