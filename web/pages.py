@@ -23,6 +23,7 @@ from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_NO_STORE, accepts_gzip, prefers_html, read_headers
 from serving.tool_runner import ToolRunner
 from web.next_steps import DEFAULT_TITLE, ROUTING_TEXTS, TITLES, list_steps
+from web.prices import format_price
 from web.static_files import hash_file
 
 # Not `no-referrer`: with it, browsers send `Origin: null` with forms, which HostOriginMiddleware
@@ -225,4 +226,5 @@ def _create_environment() -> Environment:
     templates.globals["version"] = VERSION
     templates.filters["minute"] = format_minute
     templates.filters["instant"] = format_instant
+    templates.filters["price"] = format_price
     return templates

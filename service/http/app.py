@@ -46,6 +46,7 @@ from serving.context import Context
 from serving.fair_share import FairShare
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
+from serving.prices import Prices
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
@@ -142,7 +143,14 @@ def create_app(
     docs_url = f"{base_url}/api/v1"
     snapshots = SnapshotCache(resources.market)
     context = Context(
-        snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=config.operator
+        snapshots,
+        base_url,
+        docs_url,
+        clock,
+        provider.mode,
+        daily_limit,
+        operator=config.operator,
+        prices=Prices(snapshots),
     )
     quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
