@@ -87,7 +87,7 @@ async def test_the_page_of_a_wrong_host_names_the_right_address(served: RunningS
 async def test_a_request_of_another_site_is_a_page(served: RunningService) -> None:
     headers = {**BROWSER, "Origin": "https://evil.example"}
     answer = await served.client.post("/settings/api-access", headers=headers)
-    page = check_page(answer, 403, "Not allowed")
+    page = check_page(answer, 403, "Not sent from here")
     assert "nothing was changed" in page.text
     assert read_steps(answer)[0] == "../settings/api-access"
 
@@ -95,14 +95,14 @@ async def test_a_request_of_another_site_is_a_page(served: RunningService) -> No
 @pytest.mark.clause("20.2")
 async def test_a_used_link_leads_to_a_new_one(served: RunningService) -> None:
     answer = await served.client.post("/sign-in/sl_unknown", headers=BROWSER)
-    check_page(answer, 404, "Page not found")
+    check_page(answer, 404, "Not found")
     assert read_steps(answer)[0] == "../sign-in"
 
 
 @pytest.mark.clause("20.2")
 async def test_a_wrong_filter_leads_to_the_page_without_filters(served: RunningService) -> None:
     answer = await served.client.get("/?timeframe=9h", headers=BROWSER)
-    page = check_page(answer, 400, "Check the address")
+    page = check_page(answer, 400, "Something went wrong")
     assert "9h" in page.text
     assert read_steps(answer) == ["./"]
 
@@ -111,7 +111,7 @@ async def test_a_wrong_filter_leads_to_the_page_without_filters(served: RunningS
 async def test_the_pay_page_answers_browsers_with_pages(served: RunningService) -> None:
     path = "/sandbox/checkout/unknown"
     answer = await served.client.get(path, headers=BROWSER)
-    check_page(answer, 404, "Page not found")
+    check_page(answer, 404, "Not found")
     assert read_steps(answer)[0] == "../../buy"
     assert (await served.client.get(path)).headers["content-type"] == JSON
 
