@@ -188,7 +188,8 @@ def build_refusal_renderer(
 def _render_error(
     site: Site, scope: Scope, error: ApiError, title: str = "", text: str = ""
 ) -> Response:
-    path, status = scope["path"], error.status
+    # As it was sent, so that a link to it keeps characters such as %3F.
+    path, status = scope["raw_path"].decode("latin-1"), error.status
     # The wrong host serves no styles, and no relative link leads away from it.
     template = "wrong_address.html" if status == 421 else "error.html"
     page = render_template(

@@ -74,11 +74,10 @@ async def test_the_page_of_a_wrong_host_names_the_right_address(served: RunningS
     headers = {**BROWSER, "Host": "evil.example"}
     answer = await served.client.get("/assets/<b>", headers=headers)
     page = check_page(answer, 421, "Wrong address")
-    assert page.links == [f"{served.base_url}/assets/<b>"]
+    assert page.links == [f"{served.base_url}/assets/%3Cb%3E"]
     assert "SIGNALS_ALLOWED_HOSTS" in page.text
     # Nothing is loaded from the wrong host, which would refuse it too.
-    assert not page.find_all("script")
-    assert [link["href"] for link in page.find_all("link")] == ["data:,"]
+    assert not page.find_all("script") + page.find_all("link")
     answer = await served.client.get("/api/v1", headers=headers)
     assert (answer.status_code, answer.headers["content-type"]) == (421, JSON)
 
