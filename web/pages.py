@@ -41,6 +41,7 @@ DEFAULT_VALUES = {
     "is_wide": False,
     "is_public": False,
     "viewer": None,
+    "has_session": False,
     "pending": None,
     "continue_path": None,
     "operator": UNNAMED_OPERATOR,
@@ -201,6 +202,8 @@ def _render_error(
         steps=list_steps(path, status, scope["method"], sells_keys=site.sells_keys),
         operator=site.operator,
         sells_keys=site.sells_keys,
+        # Who has a session need not sign in; whose it is was not looked up.
+        has_session=b"signals_session=" in read_headers(scope).get(b"cookie", b""),
     )
     response = make_page_response(page, status)
     if error.retry_after_s is not None:

@@ -50,7 +50,7 @@ COLOURS = """
 # Visible elements beyond the right edge of the screen, unless the keyboard can scroll there.
 OFF_SCREEN = """
 () => [...document.body.querySelectorAll("*")]
-  .filter(one => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1
+  .filter(one => !one.ownerSVGElement && one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1
     && one.getBoundingClientRect().width > 1 && !one.closest("[tabindex='0']"))
   .map(one => one.outerHTML.slice(0, 120))
 """

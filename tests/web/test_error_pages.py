@@ -137,3 +137,11 @@ async def test_a_wrong_address_comes_back_with_the_error_at_the_field(
     assert field["aria-describedby"] in page.ids
     assert "This is not an e-mail address" in page.text
     assert "contact_email:" not in page.text
+
+
+@pytest.mark.clause("20.6")
+async def test_an_error_page_asks_only_visitors_to_sign_in(served: RunningService) -> None:
+    for is_member in (True, False):
+        answer = await served.get_page("/nonsense", is_member=is_member, **BROWSER)
+        links = check_page(answer, 404, "Page not found").links
+        assert ("./sign-in" in links) is not is_member
