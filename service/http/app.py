@@ -40,6 +40,7 @@ from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
 from service.http.oauth import build_oauth_server
 from service.http.pages import build_page_routes
+from service.http.paths import API_PATHS, PROGRAM_PATHS, PUBLIC_PATHS, TOKEN_PATHS
 from service.http.resources import Resources
 from service.processes.doctor_process import build_doctor
 from serving.context import Context
@@ -50,20 +51,10 @@ from serving.prices import Prices
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
-from web.discovery import DISCOVERY_PATHS
 from web.operations import Doctor
 from web.pages import Site, build_refusal_renderer
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
-# Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
-# pages for people are not among them, because their forms contain tokens.
-API_PATHS = ("/api/v1", "/legal")
-TOKEN_PATHS = ("/mcp",)
-# Clients that run in a browser exchange codes and tokens there, which no page has by itself.
-OAUTH_PATHS = ("/oauth/register", "/oauth/token", "/oauth/revoke")
-PUBLIC_PATHS = ("/.well-known/", *OAUTH_PATHS, *DISCOVERY_PATHS)
-# Errors of these paths, and of all below them, are never pages.
-PROGRAM_PATHS = ("/api", "/legal", *TOKEN_PATHS, *PUBLIC_PATHS)
 FAST_ENDPOINTS = McpEndpoint | ProtectedMcpEndpoint | ToolRoute
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
