@@ -218,7 +218,7 @@ async def test_on_the_day_of_a_first_start_every_asset_costs_its_sample_price():
         source = market(now_s=now_s + 2 * DAY_S, priced_at=start.priced_at)
         for asset in packaged().assets[::9]:
             bars = (await source.fetch(asset.ticker, start.priced_at, now_s + 2 * DAY_S)).bars
-            if asset.session == "24x7":
+            if asset.session == "24x7" and bars.open_time[0] == start.priced_at:
                 assert bars.close[0] == pytest.approx(asset.sample_price, rel=1e-9), asset.ticker
             assert bars.open[0] == pytest.approx(asset.sample_price, rel=0.1), asset.ticker
 
@@ -233,8 +233,8 @@ async def test_sample_prices_scale_a_market_and_change_none_of_its_moves():
         assert scale == pytest.approx(scale[0], rel=2e-4)
         assert ours.bars.close_time.tolist() == drawn.bars.close_time.tolist()
         assert ours.funding.rate == pytest.approx(drawn.funding.rate, abs=1e-6)
-        turnover = ours.bars.volume * ours.bars.close
-        assert turnover == pytest.approx(drawn.bars.volume * drawn.bars.close, rel=0.01)
+        volume_scale = ours.bars.volume / drawn.bars.volume
+        assert volume_scale == pytest.approx(volume_scale[0], rel=0.02)
 
 
 @pytest.mark.clause("14.5")
