@@ -207,7 +207,12 @@ class OperationsPages:
     async def _build_check_values(self, snapshot: Snapshot | None, now: int) -> dict[str, Any]:
         """Return the findings of the quick checks now, and of the last run of all checks."""
         if self._doctor is None:
-            return {"findings": [], "grades": {}, "checked_at": None, "is_checking": False}
+            return {
+                "findings": [],
+                "grades": count_grades([]),
+                "checked_at": None,
+                "is_checking": False,
+            }
         quick, notices = await asyncio.gather(
             self._doctor.run_quick_checks(snapshot), self._load_notices()
         )
