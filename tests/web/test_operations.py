@@ -14,7 +14,7 @@ from service.config.settings import Settings
 from service.processes.doctor_process import build_doctor
 from serving.snapshot_cache import Snapshot
 from tests.support.running_service import RunningService, run_service
-from tests.support.store_homes import HomeFactory
+from tests.support.store_homes import SqliteHome, StoreHome
 from tests.support.web_member import (
     EMAIL,
     buy_plan,
@@ -67,8 +67,10 @@ async def test_only_the_owner_sees_the_page_and_others_learn_how_to_sign_in(
 
 
 @pytest.mark.clause("13.7")
-async def test_the_page_works_on_both_databases(new_home: HomeFactory) -> None:
-    async with new_home() as home, run_service(home.address, make_coverage()) as served:
+async def test_the_page_works_on_both_databases(home: StoreHome) -> None:
+    is_sqlite = isinstance(home, SqliteHome)
+    address = Path(home.address) if is_sqlite else home.address
+    async with run_service(address, make_coverage()) as served:
         await served.market.commit(
             replace(make_batch(NOON + HOUR_MS, []), written_at=NOON + HOUR_MS + 4_300)
         )
@@ -98,7 +100,7 @@ async def test_the_page_works_on_both_databases(new_home: HomeFactory) -> None:
     assert rows.endswith("commits 5")
     assert find_row(page, "Keys and sales")[1].startswith("keys 2, memberships 1, ")
     assert f"Signals {VERSION}" in page.text
-    assert ("SQLite" if isinstance(home.address, Path) else "PostgreSQL") in page.text
+    assert ("SQLite" if is_sqlite else "PostgreSQL") in page.text
 
 
 @pytest.mark.clause("13.7")
