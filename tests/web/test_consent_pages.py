@@ -114,7 +114,7 @@ async def test_a_visitor_signs_in_by_mail_and_is_led_back_to_the_request(
     await buy_plan(served)
     page = await show(served.client, pending, "Sign in")
     assert "Desk Assistant" in page.text
-    assert page.fields == {"request": pending.id, "contact_email": "", "api_key": ""}
+    assert page.fields["request"] == pending.id
     answer = await served.client.post("/sign-in", data={**page.fields, "contact_email": EMAIL})
     assert f".{build_path(pending)}" in check_page(answer, 200, "Check your inbox").links
     link = await wait_for_link(served)

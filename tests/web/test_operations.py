@@ -111,7 +111,7 @@ async def test_late_assets_are_listed_with_their_venue(
     assert find_row(page, "simulated")[:3] == ["partly late", "4", "1"]
     assert find_row(page, "ETH")[:2] == ["late", "simulated"]
     assert "1 of 4 assets are late, being built or lack bars" in page.text
-    assert "1 assets have no source" in page.text
+    assert "assets without a source: 1" in page.text
 
 
 async def test_the_page_is_shown_before_anything_is_computed(served_empty: RunningService) -> None:
