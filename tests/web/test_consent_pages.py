@@ -114,9 +114,8 @@ async def test_a_visitor_signs_in_by_mail_and_is_led_back_to_the_request(
     await buy_plan(served)
     page = await show(served.client, pending, "Sign in")
     assert "Desk Assistant" in page.text
-    fields = {"request": pending.id, "contact_email": ""}
-    assert fields.items() <= page.fields.items()
-    answer = await served.client.post("/sign-in", data={**fields, "contact_email": EMAIL})
+    assert page.fields["request"] == pending.id
+    answer = await served.client.post("/sign-in", data={**page.fields, "contact_email": EMAIL})
     assert f".{build_path(pending)}" in check_page(answer, 200, "Check your inbox").links
     link = await wait_for_link(served)
     check_page(await served.client.get(link), 200, "Sign in to Signals")
