@@ -12,6 +12,7 @@ from access.oauth.authorizations import Authorizations
 from access.sign_in import SignIn
 from serving.tool_runner import ToolRunner
 from web.api_access import build_api_access_routes
+from web.asset_list import build_asset_list_routes
 from web.asset_page import build_asset_page_routes
 from web.board import build_board_routes
 from web.checkout_return_pages import build_return_page_routes
@@ -53,13 +54,14 @@ def build_page_routes(
     )
     return [
         *_build_checkout_routes(provider, pending, runner),
-        *build_reference_routes(runner),
+        *build_reference_routes(runner, sessions.find_viewer),
         *build_discovery_routes(runner),
         *build_sign_in_routes(sign_in, sessions, pending, runner, outbox),
         *consent_routes,
         *build_api_access_routes(member_keys, billing, sessions, runner),
         *build_static_routes(),
         *build_board_routes(runner, sessions.find_viewer),
+        *build_asset_list_routes(runner, sessions.find_viewer),
         *build_asset_page_routes(runner, sessions.find_viewer),
     ]
 
