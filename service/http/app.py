@@ -49,6 +49,7 @@ from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
 from web.discovery import DISCOVERY_PATHS
+from web.pages import Site, build_refusal_renderer
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
 # Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
@@ -58,6 +59,8 @@ TOKEN_PATHS = ("/mcp",)
 # Clients that run in a browser exchange codes and tokens there, which no page has by itself.
 OAUTH_PATHS = ("/oauth/register", "/oauth/token", "/oauth/revoke")
 PUBLIC_PATHS = ("/.well-known/", *OAUTH_PATHS, *DISCOVERY_PATHS)
+# Errors of these paths, and of all below them, are never pages.
+PROGRAM_PATHS = ("/api", "/legal", *TOKEN_PATHS, *PUBLIC_PATHS)
 FAST_ENDPOINTS = McpEndpoint | ProtectedMcpEndpoint | ToolRoute
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
@@ -148,6 +151,8 @@ def create_app(
         if can_serve_oauth(base_url)
         else None
     )
+    site = Site(base_url, config.operator, context.sells_keys)
+    render_refusal = build_refusal_renderer(site, PROGRAM_PATHS)
     app = Starlette(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
@@ -166,10 +171,9 @@ def create_app(
             *build_health_routes(Readiness(snapshots, access, clock)),
             *_build_webhook_routes(resources, runner),
         ],
-        exception_handlers=build_exception_handlers(runner),
+        exception_handlers=build_exception_handlers(runner, render_refusal),
     )
-    # The footer of every page names the operator.
-    app.state.operator = config.operator
+    app.state.site = site
     # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
     host_origin = HostOriginMiddleware(
@@ -181,6 +185,7 @@ def create_app(
         api_paths=API_PATHS,
         token_paths=TOKEN_PATHS,
         public_paths=PUBLIC_PATHS,
+        render_page=render_refusal,
         operator=config.operator,
     )
     trusted_networks = parse_proxies(config.trusted_proxies)

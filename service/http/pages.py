@@ -17,13 +17,14 @@ from web.asset_page import build_asset_page_routes
 from web.board import build_board_routes
 from web.checkout_return_pages import build_return_page_routes
 from web.consent_pages import Checkout, ConsentPages
+from web.crawlers import build_crawler_routes
 from web.discovery import build_discovery_routes
-from web.pages import build_static_routes
 from web.pay_page import build_pay_page_routes
 from web.pending_requests import PendingRequests
 from web.reference import build_reference_routes
 from web.sessions import Sessions
 from web.sign_in_pages import build_sign_in_routes
+from web.static_files import build_static_routes
 
 
 def build_page_routes(
@@ -60,6 +61,7 @@ def build_page_routes(
         *consent_routes,
         *build_api_access_routes(member_keys, billing, sessions, runner),
         *build_static_routes(),
+        *build_crawler_routes(runner),
         *build_board_routes(runner, sessions.find_viewer),
         *build_asset_list_routes(runner, sessions.find_viewer),
         *build_asset_page_routes(runner, sessions.find_viewer),
