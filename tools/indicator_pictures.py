@@ -24,7 +24,7 @@ START_PRICE = 100.0
 
 WIDTH, MARGIN = 640.0, 8.0
 PRICE_TOP, PRICE_HEIGHT = 10.0, 190.0
-SCORE_TOP, SCORE_HEIGHT = 216.0, 90.0
+SCORE_TOP, SCORE_HEIGHT = 236.0, 90.0
 RIBBON_HEIGHT, MIN_LABEL_WIDTH = 24.0, 78.0
 # The share of a panel's range that stays empty above and below.
 PADDING = 0.06
@@ -206,7 +206,7 @@ def _draw_panel(panel: Panel, values: list[float]) -> Iterator[str]:
             f'text-anchor="end">{limit:g}</text>'
         )
     yield _draw_line("score", converted, scale)
-    yield f'<text x="{MARGIN + 4:g}" y="{SCORE_TOP + 4:g}">{panel.label}</text>'
+    yield f'<text x="{MARGIN + 4:g}" y="{SCORE_TOP - 8:g}">{panel.label}</text>'
 
 
 def _build_scale(values: Sequence[float], top: float, height: float) -> Callable[[float], float]:

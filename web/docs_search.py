@@ -13,8 +13,10 @@ MAX_RESULTS = 20
 MAX_RESULTS_PER_PAGE = 3
 SNIPPET_CHARS = 180
 # A match in a heading says more about a section than several in its text.
-TITLE_WEIGHT, HEADING_WEIGHT, MAX_TEXT_WEIGHT = 6, 10, 5
-PHRASE_WEIGHT = 8
+TITLE_WEIGHT, HEADING_WEIGHT, MAX_TEXT_WEIGHT = 6, 10, 3
+PHRASE_WEIGHT = 20
+# A shorter word matches only itself, since many words begin with its letters.
+MIN_PREFIX_CHARS = 3
 WORD_PATTERN = re.compile(r"[^\W_]+")
 SKIPPED_TAGS = frozenset({"nav", "svg", "form"})
 
@@ -43,10 +45,11 @@ class SectionReader(HTMLParser):
         super().__init__()
         self.sections: list[Section] = []
         self._page, self._title = page, title
-        self._anchor = self._heading = self._text = ""
-        self._heading_tag = ""
+        self._anchor = self._heading = self._text = self._chapter = ""
+        self._heading_tag = self._level = ""
         self._skipped = 0
-        self.feed(html)
+        # A plain text: `Markup` would escape what is added to it.
+        self.feed(str(html))
         self._finish("")
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -56,10 +59,10 @@ class SectionReader(HTMLParser):
             self._skipped += 1
         elif anchor and tag in {"h2", "h3"}:
             self._finish(anchor)
-            self._heading_tag, self._heading = tag, ""
+            self._heading_tag, self._level, self._heading = tag, tag, ""
         elif anchor and tag == "span":
             self._finish(anchor)
-            self._heading = anchor
+            self._level, self._heading = tag, anchor
         self._text += " "
 
     def handle_endtag(self, tag: str) -> None:
@@ -81,6 +84,10 @@ class SectionReader(HTMLParser):
         text = " ".join(self._text.split())
         if text or self._anchor:
             heading = " ".join(self._heading.split())
+            if self._level == "h2":
+                self._chapter = heading
+            elif self._level == "h3" and self._chapter:
+                heading = f"{self._chapter} › {heading}"
             self.sections.append(Section(self._page, self._title, self._anchor, heading, text))
         self._anchor, self._text = anchor, ""
 
@@ -102,17 +109,22 @@ def search(query: str, index: Iterable[Section]) -> list[SearchResult]:
     terms = list(dict.fromkeys(map(_stem, WORD_PATTERN.findall(query.lower()))))[:MAX_TERMS]
     if not terms:
         return []
-    patterns = [re.compile(rf"(?<![^\W_]){re.escape(term)}", re.IGNORECASE) for term in terms]
+    patterns = [re.compile(_build_pattern(term), re.IGNORECASE) for term in terms]
     phrase = " ".join(query.lower().split())
     scored = [(_score(section, patterns, phrase), section) for section in index]
     most = max((matched for (matched, _), _ in scored), default=0)
     found = [(score, section) for (matched, score), section in scored if matched == most > 0]
     found.sort(key=lambda pair: -pair[0])
-    marked = re.compile("|".join(pattern.pattern + r"[^\W_]*" for pattern in patterns), re.I)
+    marked = re.compile("|".join(f"{pattern.pattern}[^\\W_]*" for pattern in patterns), re.I)
     return [
         SearchResult(section, _mark(_cut(section.text, marked), marked))
         for section in _limit_per_page(section for _, section in found)
     ]
+
+
+def _build_pattern(term: str) -> str:
+    end = "" if len(term) >= MIN_PREFIX_CHARS else r"(?![^\W_])"
+    return rf"(?<![^\W_]){re.escape(term)}{end}"
 
 
 def _stem(word: str) -> str:

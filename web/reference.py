@@ -26,6 +26,8 @@ INDEX_SUMMARY = (
     "How to get a key, connect an agent and use the tools, and how readings are computed."
 )
 SEARCH_SUMMARY = "Search all pages of the documentation."
+# It repeats the page of the REST endpoints.
+UNSEARCHED_PAGES = frozenset({"openapi"})
 # Former pages, by the page that now answers their readers' questions.
 MOVED_PAGES = {"performance": "docs/scaling"}
 
@@ -111,5 +113,9 @@ def _render_body(name: str, root: str, facts: ReferenceFacts) -> Markup:
 def _build_index(facts: ReferenceFacts) -> tuple[Section, ...]:
     links = list_shown_links(sells_keys=facts.mode is not None)
     return build_index(
-        {link.name: (link.title, _render_body(link.name, "../", facts)) for link in links}
+        {
+            link.name: (link.title, _render_body(link.name, "../", facts))
+            for link in links
+            if link.name not in UNSEARCHED_PAGES
+        }
     )
