@@ -227,7 +227,7 @@ def _format_value(value: Any) -> str:
 
 def _render_rpc(endpoint: Endpoint, arguments: dict[str, Any]) -> str:
     params = {"name": endpoint.operation_id, "arguments": arguments}
-    return json.dumps({**MCP_CALL, "params": params}, ensure_ascii=False)
+    return json.dumps({**MCP_CALL, "params": params}, indent=2, ensure_ascii=False)
 
 
 def _render_body(model: type[BaseModel], values: Mapping[str, str]) -> str:

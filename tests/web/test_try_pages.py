@@ -27,6 +27,7 @@ def read_names(page: Page) -> set[str | None]:
     return {field["name"] for field in fields if str(field.get("id", "")).startswith("field-")}
 
 
+@pytest.mark.clause("19.5")
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=[one.operation_id for one in ENDPOINTS])
 async def test_every_endpoint_has_a_form_with_all_its_fields(served: RunningService, endpoint):
     answer = await served.client.get(f"/docs/try/{endpoint.operation_id}")

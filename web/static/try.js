@@ -75,8 +75,8 @@ if (key) {
   key.value = sessionStorage.getItem(STORED_KEY) || "";
 }
 form.addEventListener("submit", event => { event.preventDefault(); clearTimeout(timer); submit(); });
-form.addEventListener("input", event => {
+form.addEventListener("change", event => {
   if (event.target === key) return;
   clearTimeout(timer);
-  timer = setTimeout(() => refresh(false).catch(() => {}), 300);
+  timer = setTimeout(() => refresh(false).catch(() => {}), 100);
 });
