@@ -92,8 +92,8 @@ def build_bars() -> list[Bar]:
     for before, close in pairwise(closes):
         reach = RANGE * (1.0 + abs(next(noise)))
         high, low = max(before, close) + reach, min(before, close) - reach
-        prices = [np.array([math.exp(value)]) for value in (before, high, low, close)]
-        bars.append(Bar(*prices, volume=np.array([1.0]), funding=np.array([np.nan])))
+        prices = (np.array([math.exp(value)]) for value in (before, high, low, close))
+        bars.append(Bar(*prices, np.array([1.0]), np.array([np.nan])))
     return bars
 
 
