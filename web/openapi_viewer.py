@@ -91,7 +91,7 @@ def _list_operations(document: JsonObject) -> Iterator[tuple[list[str], ViewerOp
     for path, item in document["paths"].items():
         for method, operation in item.items():
             body = operation.get("requestBody", {}).get("content", {})
-            content = next(iter(body.values()), {})
+            content: JsonObject = next(iter(body.values()), {})
             yield (
                 operation["tags"],
                 ViewerOperation(

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from serving.tool_runner import ToolRunner
 from web.docs_frame import DocsFrame, build_frame_values
-from web.docs_search import MAX_QUERY_CHARS, Section, build_index, search
+from web.docs_search import MAX_QUERY_CHARS, MAX_RESULTS, Section, build_index, search
 from web.pages import build_page_route, get_relative_root, redirect_to, render_template
 from web.reference_pages import (
     ReferenceFacts,
@@ -60,7 +60,9 @@ class ReferencePages:
     async def show_search(self, request: Request) -> Response:
         """Return the sections that match the query `q`."""
         query = " ".join(request.query_params.get("q", "")[:MAX_QUERY_CHARS].split())
-        results = search(query, await self._get_index()) if query else []
+        # In a thread, as an index has a thousand sections and searching them takes milliseconds.
+        index = await self._get_index()
+        results = await asyncio.to_thread(search, query, index) if query else []
         return await self._frame.respond_with(
             request,
             "docs_search.html",
@@ -69,6 +71,7 @@ class ReferencePages:
             is_of_url=bool(query),
             query=query,
             results=results,
+            max_results=MAX_RESULTS,
         )
 
     async def _respond_index(

@@ -10,7 +10,7 @@ from web.docs_search import MAX_RESULTS_PER_PAGE, Section, build_index, search
 pytestmark = pytest.mark.clause("19.2")
 
 HTML = """
-<nav>Skipped words</nav><article><h1>Keys</h1><p>About <code>api_key</code> &amp; more.</p>
+<nav>Skipped words</nav><article><h1>Keys</h1><p>About <code>api_key</code>, &amp; more.</p>
 <h2 id="rotate">Rotate a key</h2><p>The old key works for an hour.</p><svg><text>drawn</text></svg>
 <ul><li><span id="4.1"></span><strong>4.1</strong> A <b>quota</b> of calls.</li></ul></article>
 """
@@ -27,7 +27,7 @@ def test_a_page_is_split_at_headings_and_anchors_without_navigation_and_pictures
         ("rotate", "Rotate a key"),
         ("4.1", "4.1"),
     ]
-    assert sections[0].text == "Keys About api_key & more."
+    assert sections[0].text == "Keys About api_key, & more."
     assert sections[1].text == "The old key works for an hour."
     assert sections[2].text == "4.1 A quota of calls."
 
