@@ -13,6 +13,7 @@ from access.sign_in import SignIn
 from serving.tool_runner import ToolRunner
 from store.sql.access_store import AccessStore
 from web.api_access import build_api_access_routes
+from web.asset_list import build_asset_list_routes
 from web.asset_page import build_asset_page_routes
 from web.board import build_board_routes
 from web.checkout_return_pages import build_return_page_routes
@@ -58,7 +59,7 @@ def build_page_routes(
     )
     return [
         *_build_checkout_routes(provider, pending, runner),
-        *build_reference_routes(runner),
+        *build_reference_routes(runner, sessions.find_viewer),
         *build_discovery_routes(runner),
         *build_sign_in_routes(sign_in, sessions, pending, runner, outbox),
         *consent_routes,
@@ -67,6 +68,7 @@ def build_page_routes(
         *build_static_routes(),
         *build_crawler_routes(runner),
         *build_board_routes(runner, sessions.find_viewer),
+        *build_asset_list_routes(runner, sessions.find_viewer),
         *build_asset_page_routes(runner, sessions.find_viewer),
     ]
 
