@@ -31,6 +31,8 @@ class Database(Protocol):
     """One open transaction."""
 
     feed_statements: FeedStatements
+    packed_bars: str
+    """The aggregate that joins the data of blocks `b` of bars as hexadecimal text, in any order."""
 
     async def execute(self, sql: str, *values: object) -> Sequence[Row]:
         """Return every row of a statement; no cursor stays open."""
