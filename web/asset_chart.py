@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from schemas.vocabulary import (
     ACTION_DIRECTIONS,
@@ -107,7 +107,8 @@ class Chart:
 
     def find_mark_y(self, mark: Mark) -> float:
         """Return the height of a mark: bullish ones stand below their bar, the others above it."""
-        assert self.bars and mark.bar is not None
+        assert self.bars
+        assert mark.bar is not None
         away = PADDING / 2 + MARK_STEP * mark.level
         if mark.direction == "bullish":
             return min(self.find_y(self.bars.lows[mark.bar]) + away, PRICE_HEIGHT - 5)

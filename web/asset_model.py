@@ -109,7 +109,7 @@ def build_chart(
 ) -> Chart | None:
     """Return the chart of bars up to `ends`, and of readings from `begins` on; None if empty.
 
-    `bars` is None if prices are not shown; the axis then covers the time of the readings.
+    Without bars, the axis covers the time of the readings.
     """
     if bars is None:
         axis = TimeAxis.build_regular(begins, ends, timeframe)
@@ -125,10 +125,11 @@ def build_chart(
 async def _load_bars(
     asset: CoveredAsset, timeframe: Timeframe, begins: int, context: Context
 ) -> BarColumns | None:
-    """Return the bars of the chart, None if the operator shows no prices."""
+    """Return the bars of the chart, None if there are none or the operator shows no prices."""
     if context.prices is None:
         return None
-    return await context.prices.load_bars(asset.ticker, timeframe, begins)
+    bars = await context.prices.load_bars(asset.ticker, timeframe, begins)
+    return bars if bars.open_times else None
 
 
 def _build_alerts_query(

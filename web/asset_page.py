@@ -1,4 +1,4 @@
-"""An asset's page: chart, readings and changes for members; a sample or its coverage for visitors."""
+"""An asset's page: chart and readings for members; a sample or the coverage for visitors."""
 
 from collections.abc import Sequence
 from typing import Any

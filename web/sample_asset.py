@@ -253,14 +253,17 @@ def _generate_readings(
     final = _NUMBERS[asset.signals[indicator][timeframe]]
     for row in _list_feed(asset.ticker, timeframe):
         if row.indicator == indicator and row.transition is not None:
-            place = bars.open_times.index(_find_close(row) - TIMEFRAME_DURATIONS_S[timeframe] * 1000)
+            place = bars.open_times.index(
+                _find_close(row) - TIMEFRAME_DURATIONS_S[timeframe] * 1000
+            )
             readings[place - window : place] = [_NUMBERS[row.transition.from_]] * window
             return readings[:place] + [final] * (len(readings) - place)
     return readings[: -window // 2] + [final] * -(-window // 2)
 
 
 def _to_alert(row: Signal) -> AlertRow:
-    assert row.action is not None and row.price is not None
+    assert row.action is not None
+    assert row.price is not None
     created_at = parse_instant_ms("created_at", row.created_at)
     closed = _find_close(row) // 1000
     cell = (row.ticker, row.indicator, row.timeframe)

@@ -40,7 +40,9 @@ def test_prices_fill_the_pane_from_the_lowest_low_to_the_highest_high() -> None:
     # One candle rose; one fell, and one closed where it opened.
     middle = chart.find_y(110)
     bottom = chart.find_y(100)
-    assert chart.draw_candles(rising=True).startswith(f"M5 {chart.find_y(112)}V{bottom}M2 {middle}h6")
+    assert chart.draw_candles(rising=True).startswith(
+        f"M5 {chart.find_y(112)}V{bottom}M2 {middle}h6"
+    )
     assert chart.draw_candles(rising=True).count("z") == 2
     assert chart.draw_candles(rising=False).count("z") == 1
     assert chart.draw_volumes().startswith(f"M2 {PRICE_HEIGHT}h6v-18.0h-6z")
