@@ -26,10 +26,10 @@ from web.timeline import Lane, Tick, TimeAxis
 PRICE_HEIGHT, PADDING, VOLUME_HEIGHT = 260, 18, 36
 LANE_HEIGHT, LANE_STEP = 16, 22
 BAR_WIDTH = 10
-MARK_STEP = 9
-PRICE_TICKS = 5
+MARK_STEP, ALERT_STEP = 9, 5
+PRICE_TICKS = 7
 # Enough for every price of the universe, and half as long as the shortest exact text.
-PRICE_DIGITS = 7
+PRICE_DIGITS = 8
 
 
 class Mark(NamedTuple):
@@ -81,7 +81,7 @@ class Chart:
 
     def to_percent(self, x: float) -> float:
         """Return a position as a percentage of the chart's width."""
-        return round(100 * x / len(self.axis), 2)
+        return round(100 * x / self.axis.size, 2)
 
     def list_price_ticks(self) -> list[tuple[float, str]]:
         """Return the height and label of round prices."""
@@ -109,7 +109,7 @@ class Chart:
         """Return the height of a mark: bullish ones stand below their bar, the others above it."""
         assert self.bars
         assert mark.bar is not None
-        away = PADDING / 2 + MARK_STEP * mark.level
+        away = PADDING / 2 + MARK_STEP * mark.level + ALERT_STEP * (mark.kind != "change")
         if mark.direction == "bullish":
             return min(self.find_y(self.bars.lows[mark.bar]) + away, PRICE_HEIGHT - 5)
         return max(self.find_y(self.bars.highs[mark.bar]) - away, 5)
@@ -145,6 +145,7 @@ class Chart:
         """Return the chart for the script, which draws it again at every zoom."""
         places: dict[str, int] = {lane.indicator: number for number, lane in enumerate(self.lanes)}
         document = {
+            "size": self.axis.size,
             "opens": [at // 1000 for at in self.axis.opens],
             "closes": [at // 1000 for at in self.axis.closes],
             "bars": self.bars and [[_shorten(v) for v in column] for column in self.bars[1:]],

@@ -19,8 +19,10 @@ from schemas.vocabulary import (
 from store.market_rows import ChangeRow
 
 MAX_TICKS = 9
+# The share of the axis after the last bar, so that a change at its close is seen.
+ROOM = 0.02
 HOURS_PER_TICK = (1, 3, 6, 12, 24, 48, 120, 168, 336)
-MONTHS_PER_TICK = (1, 3, 6, 12)
+MONTHS_PER_TICK = (1, 2, 3, 6, 12)
 
 
 class Tick(NamedTuple):
@@ -65,6 +67,11 @@ class TimeAxis:
 
     def __len__(self) -> int:
         return len(self.opens)
+
+    @property
+    def size(self) -> int:
+        """The length of the axis in bars, with room after the last one for the current readings."""
+        return len(self) + max(1, round(ROOM * len(self)))
 
     def place(self, at: int) -> float:
         """Return the position of a time, between 0 and the number of bars."""
@@ -126,8 +133,8 @@ def _build_spans(
     first = now if not rows else None if before is None else READING_NAMES[before]
     turns: list[tuple[int | None, Reading | None]] = [(None, first)]
     turns += [(row.close_time * 1000, READING_NAMES[row.after]) for row in rows]
-    times = [begins, *(min(max(row.close_time * 1000, begins), ends) for row in rows), ends]
-    positions = [axis.place(at) for at in times]
+    times = [begins, *(min(max(row.close_time * 1000, begins), ends) for row in rows)]
+    positions = [*(axis.place(at) for at in times), float(axis.size)]
     return [
         Span(reading, start, end, since)
         for (since, reading), (start, end) in zip(turns, pairwise(positions), strict=True)

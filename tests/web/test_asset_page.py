@@ -111,11 +111,11 @@ async def test_lanes_draw_every_reading_since_the_store_has_it(served):
         ["bullish", 0.0, 329.0],
         ["bearish", 329.0, 331.0],
         ["bullish", 331.0, 333.0],
-        ["bearish", 333.0, 335.0],
+        ["bearish", 333.0, 342.0],
     ]
-    assert chart["lanes"][-1]["spans"] == [["bullish", 0.0, 334.0], ["bearish", 334.0, 335.0]]
+    assert chart["lanes"][-1]["spans"] == [["bullish", 0.0, 334.0], ["bearish", 334.0, 342.0]]
     spans = [rect["width"] for rect in page.find_all("rect") if rect["class"] == "bearish"]
-    assert spans == ["0.6%", "0.6%", "0.3%"]
+    assert spans == ["0.58%", "2.63%", "2.34%"]
 
 
 @pytest.mark.clause("15.3")

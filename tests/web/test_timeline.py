@@ -45,28 +45,32 @@ def test_a_reading_changes_at_the_close_of_the_bar_that_fired() -> None:
     assert lane(turned(6, -1, 0), turned(2, 0, 1)) == [
         Span("bearish", 0.0, 4.0, None),
         Span("neutral", 4.0, 8.0, since(6)),
-        Span("bullish", 8.0, 10.0, since(2)),
+        Span("bullish", 8.0, 11.0, since(2)),
     ]
 
 
 def test_without_a_change_the_current_reading_fills_the_lane() -> None:
-    assert lane(now="bearish") == [Span("bearish", 0.0, 10.0, None)]
+    assert lane(now="bearish") == [Span("bearish", 0.0, 11.0, None)]
 
 
 def test_a_lane_is_empty_before_the_first_reading() -> None:
     assert lane(now=None) == []
-    assert lane(turned(3, None, 1)) == [Span("bullish", 7.0, 10.0, since(3))]
+    assert lane(turned(3, None, 1)) == [Span("bullish", 7.0, 11.0, since(3))]
 
 
 def test_a_change_at_the_end_or_before_the_begin_stays_inside_the_lane() -> None:
-    assert lane(turned(0, 0, 1)) == [Span("neutral", 0.0, 10.0, None)]
-    assert lane(turned(12, 0, 1)) == [Span("bullish", 0.0, 10.0, since(12))]
+    # There is room after the last bar, in which a change at its close is seen.
+    assert lane(turned(0, 0, 1)) == [
+        Span("neutral", 0.0, 10.0, None),
+        Span("bullish", 10.0, 11.0, since(0)),
+    ]
+    assert lane(turned(12, 0, 1)) == [Span("bullish", 0.0, 11.0, since(12))]
 
 
 def test_each_indicator_has_a_lane_of_its_own() -> None:
     lanes = build_lanes([turned(1, 0, -1, "enzo")], {}, ["ceres", "enzo"], AXIS, BEGINS, ENDS)
     assert lanes[0] == Lane("ceres", [])
-    assert lanes[1].spans[1] == Span("bearish", 9.0, 10.0, since(1))
+    assert lanes[1].spans[1] == Span("bearish", 9.0, 11.0, since(1))
 
 
 def test_hours_without_trading_take_no_room_on_the_axis() -> None:
@@ -95,5 +99,7 @@ def test_ticks_stand_at_full_days_or_months_and_are_few() -> None:
     assert hours[1].x - hours[0].x == 48
     midnight = FULL_HOUR // DAY_MS * DAY_MS
     days = TimeAxis(range(midnight - 365 * DAY_MS, midnight, DAY_MS), "1d").list_ticks()
-    assert [tick.label for tick in days] == ["Oct 2025", "Jan 2026", "Apr 2026", "Jul 2026"]
+    assert [tick.label for tick in days] == ["Nov 2025", "Jan 2026"] + [
+        f"{month} 2026" for month in ("Mar", "May", "Jul", "Sep")
+    ]
     assert [tick.label for tick in SESSIONS.list_ticks()] == ["01:00", "Jan 2", "01:00"]

@@ -1,8 +1,8 @@
 // Draws an asset's chart over its picture, so that it can be zoomed and read at each bar. Without
 // this script, or if its data cannot be loaded, the picture stays.
 const figure = document.getElementById("plot");
-const LANE_HEIGHT = 16, LANE_STEP = 22, PADDING = 18, VOLUME_HEIGHT = 36, MARK_STEP = 9, AXIS_HEIGHT = 22;
-const MIN_BARS = 12;
+const LANE_HEIGHT = 16, LANE_STEP = 22, PADDING = 18, VOLUME_HEIGHT = 36, MARK_STEP = 9, ALERT_STEP = 5, AXIS_HEIGHT = 22;
+const MIN_BARS = 12, MIN_BAR_WIDTH = 2.5;
 const HEIGHTS = { bullish: [0, 7], neutral: [7, 2], bearish: [9, 7] };
 let chart, plot, tip, colours;
 
@@ -36,7 +36,7 @@ function listTicks(min, max, space) {
   const first = Math.max(0, Math.ceil(min)), last = Math.min(count() - 1, Math.floor(max));
   const most = Math.max(2, Math.floor(space / 80));
   const periods = [1, 3, 6, 12, 24, 48, 120, 168, 336].map(h => at => Math.floor(at / h / 3600));
-  periods.push(...[1, 3, 6, 12].map(n => at => Math.floor(countMonths(at) / n)));
+  periods.push(...[1, 2, 3, 6, 12].map(n => at => Math.floor(countMonths(at) / n)));
   let starts = [];
   for (const [number, period] of periods.entries()) {
     starts = [];
@@ -136,7 +136,7 @@ function drawMarks(ctx, toX, width, pane) {
     if (mark.lane !== null && mark.kind !== "change")
       mark.spots.push([toX(mark.x), pane + mark.lane * LANE_STEP + LANE_HEIGHT / 2]);
     if (chart.bars && mark.bar !== null) {
-      const away = PADDING / 2 + MARK_STEP * mark.level;
+      const away = PADDING / 2 + MARK_STEP * mark.level + (mark.kind === "change" ? 0 : ALERT_STEP);
       const y = mark.direction === "bullish"
         ? Math.min(chart.toY(chart.bars[2][mark.bar]) + away, pane - 5)
         : Math.max(chart.toY(chart.bars[1][mark.bar]) - away, 5);
@@ -190,7 +190,7 @@ function listPriceTicks() {
 }
 
 function findStep(size) {
-  const rough = size / 5, power = 10 ** Math.floor(Math.log10(rough));
+  const rough = size / 7, power = 10 ** Math.floor(Math.log10(rough));
   return power * ([1, 2, 5].find(n => n * power >= rough) ?? 10);
 }
 
@@ -239,8 +239,8 @@ function showTip() {
 }
 
 function zoomTo(min, max) {
-  const size = clamp(max - min, Math.min(MIN_BARS, count()), count());
-  const start = clamp((min + max - size) / 2, 0, count() - size);
+  const size = clamp(max - min, Math.min(MIN_BARS, chart.size), chart.size);
+  const start = clamp((min + max - size) / 2, 0, chart.size - size);
   plot.setScale("x", { min: start, max: start + size });
 }
 
@@ -251,7 +251,7 @@ function zoomBy(factor, centre) {
 
 function moveBy(share) {
   const { min, max } = plot.scales.x;
-  const size = max - min, start = clamp(min + size * share, 0, count() - size);
+  const size = max - min, start = clamp(min + size * share, 0, chart.size - size);
   plot.setScale("x", { min: start, max: start + size });
 }
 
@@ -260,7 +260,7 @@ const ACTIONS = {
   "+": ["Zoom in", () => zoomBy(1 / 1.6)],
   "←": ["Earlier", () => moveBy(-.3)],
   "→": ["Later", () => moveBy(.3)],
-  "All": ["All bars", () => zoomTo(0, count())],
+  "All": ["All bars", () => zoomTo(0, chart.size)],
 };
 const KEYS = { "-": "−", "+": "+", "=": "+", ArrowLeft: "←", ArrowRight: "→", "0": "All", Home: "All" };
 
@@ -299,7 +299,7 @@ function addWheel() {
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
       event.preventDefault();
       moveBy(event.deltaX / 600);
-    } else if (event.deltaY < 0 || max - min < count() - .01) {
+    } else if (event.deltaY < 0 || max - min < chart.size - .01) {
       // With everything in view, scrolling down moves the page.
       event.preventDefault();
       zoomBy(event.deltaY < 0 ? 1 / 1.25 : 1.25, plot.posToVal(event.offsetX, "x"));
@@ -327,7 +327,7 @@ function addTouch() {
     fingers.set(event.pointerId, event.clientX);
     const [one, other] = [...fingers.values()], size = start.max - start.min;
     if (other === undefined) {
-      const moved = clamp(start.min - (one - start.x) / plot.over.clientWidth * size, 0, count() - size);
+      const moved = clamp(start.min - (one - start.x) / plot.over.clientWidth * size, 0, chart.size - size);
       plot.setScale("x", { min: moved, max: moved + size });
     } else if (start.spread > 10) {
       const factor = start.spread / Math.max(10, Math.abs(one - other)), centre = (start.min + start.max) / 2;
@@ -341,8 +341,9 @@ function addTouch() {
     });
 }
 
+const measureGutter = () => parseFloat(getComputedStyle(figure).gridTemplateColumns);
+
 function buildOptions() {
-  const gutter = () => parseFloat(getComputedStyle(figure).gridTemplateColumns);
   return {
     width: figure.clientWidth,
     height: figure.clientHeight,
@@ -350,7 +351,7 @@ function buildOptions() {
     legend: { show: false },
     cursor: { drag: { x: true, y: false, dist: 6 }, y: Boolean(chart.bars), points: { show: false } },
     scales: {
-      x: { time: false, range: (_, min, max) => min <= .5 && max >= count() - .5 ? [0, count()] : [min, max] },
+      x: { time: false, range: (_, min, max) => min <= .5 && max >= count() - .5 ? [0, chart.size] : [min, max] },
       y: { range: [0, 1] },
     },
     axes: [
@@ -360,7 +361,7 @@ function buildOptions() {
         splits: (self, _, min, max) => listTicks(min, max, self.over.clientWidth || 600),
         values: (_, places) => places.map(place => formatTick(chart.opens[place])),
       },
-      { size: gutter, splits: () => [], grid: { show: false }, ticks: { show: false } },
+      { size: measureGutter, splits: () => [], grid: { show: false }, ticks: { show: false } },
     ],
     series: [{}, { show: true, paths: () => null, points: { show: false } }],
     hooks: { draw: [drawChart], setCursor: [showTip] },
@@ -387,8 +388,8 @@ function start(data) {
   addWheel();
   addTouch();
   // On a narrow screen a candle needs some room, so the chart begins with the newest bars.
-  const shown = Math.floor(plot.over.clientWidth / 3);
-  if (shown < count()) zoomTo(count() - shown, count());
+  const shown = Math.floor((figure.clientWidth - measureGutter()) / MIN_BAR_WIDTH);
+  if (shown < count()) zoomTo(chart.size - shown, chart.size);
   new ResizeObserver(() => plot.setSize({ width: figure.clientWidth, height: figure.clientHeight })).observe(figure);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     readColours();
