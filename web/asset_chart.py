@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from schemas.vocabulary import (
@@ -55,7 +56,7 @@ class Mark(NamedTuple):
         return prefix + {"bullish": "up", "bearish": "down"}.get(self.direction, "flat")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chart:
     """The parts of a chart; positions on the axis are in bars, heights in pixels.
 
@@ -92,7 +93,7 @@ class Chart:
         prices = [step * n for n in range(first, math.floor(high / step) + 1)]
         return [(self.find_y(price), f"{price:,.{decimals}f}") for price in prices]
 
-    @property
+    @cached_property
     def _price_range(self) -> tuple[float, float]:
         assert self.bars
         low, high = min(self.bars.lows), max(self.bars.highs)

@@ -58,11 +58,6 @@ class AssetModel:
         """The readings by stored key and timeframe; empty if the asset has none."""
         return self.state.assets[0].signals if self.state.assets else {}
 
-    @property
-    def alerts_held(self) -> int:
-        """The number of listed alerts that the cooldown held."""
-        return len(self.held & self.fired_at.keys())
-
 
 async def load_asset_model(
     asset: CoveredAsset, timeframe: Timeframe, context: Context
@@ -153,10 +148,11 @@ def _build_alerts_query(
 def _list_newest(
     changes: Sequence[ChangeRow], alerts: Sequence[AlertRow], begins: int
 ) -> list[FeedRow]:
-    """Return the newest rows of the feed of both tiers, newest first."""
+    """Return the newest rows of the feed of both tiers, by the bars that fired, newest first."""
     rows: list[FeedRow] = [row for row in changes if row.published]
     rows += [row for row in alerts if row.created_at > begins]
-    return sorted(rows, key=lambda row: row.created_at, reverse=True)[:MAX_ROWS]
+    newest = sorted(rows, key=lambda row: row.created_at)[-MAX_ROWS:]
+    return sorted(newest, key=lambda row: (row.close_time, row.created_at), reverse=True)
 
 
 def _find_end(as_of: int, asset: CoveredAsset) -> int:

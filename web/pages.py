@@ -25,7 +25,12 @@ from serving.http import CACHE_NO_STORE, accepts_gzip, read_headers
 from serving.tool_runner import ToolRunner
 from web.prices import format_price
 
-MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+MEDIA_TYPES = {
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+    "txt": "text/plain",
+}
 # Not `no-referrer`: with it, browsers send `Origin: null` with forms, which HostOriginMiddleware
 # refuses. With either value the URL of a checkout reaches no other host.
 SECURITY_HEADERS = {

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from schemas.vocabulary import (
-    DAY_MS,
     HOUR_MS,
     READING_NAMES,
     TIMEFRAME_DURATIONS_S,
@@ -92,13 +91,18 @@ class TimeAxis:
         for hours in HOURS_PER_TICK:
             starts = self._list_starts([at // (hours * HOUR_MS) for at in self.opens])
             if len(starts) <= MAX_TICKS:
-                return [Tick(i, _format_tick(self.opens[i], hours)) for i in starts]
+                return [Tick(i, self._format_tick(i)) for i in starts]
         months = [_count_months(at) for at in self.opens]
         for number in MONTHS_PER_TICK:
             starts = self._list_starts([month // number for month in months])
             if len(starts) <= MAX_TICKS:
                 break
         return [Tick(i, f"{_to_utc(self.opens[i]):%b %Y}") for i in starts]
+
+    def _format_tick(self, index: int) -> str:
+        """Return the date at the first bar of a day, the time at any other."""
+        day, before = _to_utc(self.opens[index]), _to_utc(self.opens[index - 1])
+        return f"{day:%H:%M}" if day.date() == before.date() else f"{day:%b} {day.day}"
 
     def _list_starts(self, periods: Sequence[int]) -> list[int]:
         """Return the bars that begin a new period; the first bar may lie inside one."""
@@ -140,11 +144,6 @@ def _build_spans(
         for (since, reading), (start, end) in zip(turns, pairwise(positions), strict=True)
         if reading is not None and start < end
     ]
-
-
-def _format_tick(at: int, hours: int) -> str:
-    day = _to_utc(at)
-    return f"{day:%H:%M}" if hours < 24 and at % DAY_MS else f"{day:%b} {day.day}"
 
 
 def _count_months(at: int) -> int:

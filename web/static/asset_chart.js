@@ -38,9 +38,8 @@ function listTicks(min, max, space) {
   const periods = [1, 3, 6, 12, 24, 48, 120, 168, 336].map(h => at => Math.floor(at / h / 3600));
   periods.push(...[1, 2, 3, 6, 12].map(n => at => Math.floor(countMonths(at) / n)));
   let starts = [];
-  for (const [number, period] of periods.entries()) {
+  for (const period of periods) {
     starts = [];
-    chart.namesHours = number < 4;
     for (let i = Math.max(first, 1); i <= last; i++)
       if (period(chart.opens[i]) !== period(chart.opens[i - 1])) starts.push(i);
     if (starts.length <= most) break;
@@ -53,9 +52,10 @@ function countMonths(seconds) {
   return day.getUTCFullYear() * 12 + day.getUTCMonth();
 }
 
-function formatTick(seconds) {
-  const day = new Date(seconds * 1000);
-  if (chart.namesHours && seconds % 86400) return `${two(day.getUTCHours())}:${two(day.getUTCMinutes())}`;
+// The date at the first bar of a day, the time at any other.
+function formatTick(bar) {
+  const day = new Date(chart.opens[bar] * 1000);
+  if (day.getUTCDate() === new Date(chart.opens[bar - 1] * 1000).getUTCDate()) return `${two(day.getUTCHours())}:${two(day.getUTCMinutes())}`;
   const label = `${MONTHS[day.getUTCMonth()]} ${day.getUTCDate()}`;
   return day.getUTCMonth() === 0 && day.getUTCDate() === 1 ? String(day.getUTCFullYear()) : label;
 }
@@ -359,7 +359,7 @@ function buildOptions() {
         size: AXIS_HEIGHT, gap: 2, stroke: () => colours.muted, font: "12px system-ui, sans-serif",
         grid: { stroke: () => colours.line, width: 1 }, ticks: { show: false },
         splits: (self, _, min, max) => listTicks(min, max, self.over.clientWidth || 600),
-        values: (_, places) => places.map(place => formatTick(chart.opens[place])),
+        values: (_, places) => places.map(formatTick),
       },
       { size: measureGutter, splits: () => [], grid: { show: false }, ticks: { show: false } },
     ],
