@@ -87,7 +87,7 @@ class Context:
     def parse_as_of(self, as_of: str, latest: Snapshot) -> int:
         """Return an instant of the stored history as epoch ms; ArgumentError if it is not one."""
         at = parse_instant_ms("as_of", as_of)
-        if not _find_history_start(latest) <= at <= self._find_history_end(latest):
+        if not find_history_start(latest) <= at <= self._find_history_end(latest):
             raise self._outside_history_error(as_of, latest)
         return at
 
@@ -96,7 +96,7 @@ class Context:
         return max(self.clock(), latest.newest_at)
 
     def _outside_history_error(self, as_of: str, latest: Snapshot) -> ArgumentError:
-        first, last = _find_history_start(latest), self._find_history_end(latest)
+        first, last = find_history_start(latest), self._find_history_end(latest)
         return ArgumentError(
             Problem(
                 "as_of",
@@ -107,7 +107,7 @@ class Context:
         )
 
 
-def _find_history_start(snapshot: Snapshot) -> int:
+def find_history_start(snapshot: Snapshot) -> int:
     """Return the earliest time (epoch ms) for which a past snapshot can still be rebuilt."""
     retained_from = snapshot.market_time - UNIVERSE_RETENTION_MS
     return max(snapshot.stored.history_starts_at or snapshot.newest_at, retained_from)
