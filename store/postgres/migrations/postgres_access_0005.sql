@@ -1,8 +1,6 @@
--- The assets that a member watches. The holder is the e-mail address of the plan in lower case, or
--- 'owner' for the owner of the service.
-CREATE TABLE watchlist (
-  holder TEXT NOT NULL,
-  ticker TEXT COLLATE "C" NOT NULL,
-  added_at BIGINT NOT NULL,
-  PRIMARY KEY (holder, ticker)
-);
+-- Sign-in of the owner of the service, by a link or by a key of the operator. A session that a key
+-- opened lives no longer than the key.
+ALTER TABLE sign_in_links
+  ADD COLUMN is_owner SMALLINT NOT NULL DEFAULT 0 CHECK (is_owner IN (0, 1));
+ALTER TABLE sessions ADD COLUMN is_owner SMALLINT NOT NULL DEFAULT 0 CHECK (is_owner IN (0, 1));
+ALTER TABLE sessions ADD COLUMN key_id BIGINT REFERENCES keys (id);
