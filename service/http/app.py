@@ -21,6 +21,7 @@ from access.purchases import ClaimResult, Purchases
 from access.quota import QuotaGuard
 from access.sign_in import SignIn
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
+from access.watchlists import Watchlists
 from access.webhooks import WebhookHandler
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.protected_endpoint import ProtectedMcpEndpoint
@@ -171,6 +172,7 @@ def create_app(
                 None if oauth is None else oauth.authorizations,
                 purchases.checkout,
                 config.owner_uid,
+                Watchlists(access, clock),
             ),
             *build_health_routes(Readiness(snapshots, access, clock)),
             *_build_webhook_routes(resources, runner),

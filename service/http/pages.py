@@ -10,10 +10,11 @@ from access.member_billing import MemberBilling
 from access.member_keys import MemberKeys
 from access.oauth.authorizations import Authorizations
 from access.sign_in import SignIn
+from access.watchlists import Watchlists
 from serving.tool_runner import ToolRunner
 from web.api_access import build_api_access_routes
 from web.asset_page import build_asset_page_routes
-from web.board import build_board_routes
+from web.board_routes import build_board_routes
 from web.checkout_return_pages import build_return_page_routes
 from web.consent_pages import Checkout, ConsentPages
 from web.discovery import build_discovery_routes
@@ -34,6 +35,7 @@ def build_page_routes(
     authorizations: Authorizations | None,
     checkout: Checkout,
     owner_uid: int | None,
+    watchlists: Watchlists,
 ) -> list[Route]:
     """Return the routes of all pages; the sign-in page names the `outbox` folder if given.
 
@@ -59,7 +61,7 @@ def build_page_routes(
         *consent_routes,
         *build_api_access_routes(member_keys, billing, sessions, runner),
         *build_static_routes(),
-        *build_board_routes(runner, sessions.find_viewer),
+        *build_board_routes(runner, sessions, watchlists),
         *build_asset_page_routes(runner, sessions.find_viewer),
     ]
 
