@@ -31,7 +31,7 @@ def build_csv(model: BoardModel, heat: HeatMap, query: BoardQuery) -> bytes:
             *(() if model.prices is None else _list_prices(row)),
             *ends,
         ]
-        for row in heat.rows
+        for row in heat.rows  # in the order of the page
     ]
     return render_csv(header, rows)
 

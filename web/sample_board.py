@@ -37,13 +37,13 @@ _ROWS: tuple[tuple[str, str, AssetClass, str], ...] = (
 # The last close and four-hourly closes of a week, oldest first: each letter is a close relative to
 # the last one, in steps of 0.4 %, "m" for equal. The prices are those of the sample feed.
 _CLOSES: dict[str, tuple[float, str]] = {
-    "BTC": (114_250.5, "ccbdefedfghgfhijihjkkjlkjkllmlkklmnmllmmnm"),
+    "BTC": (114_250.5, "ccbdefedfghgfhijihjkkjlkjkllmlkklmnkllmmnm"),
     "ETH": (4145.2, "aabcbdccedefgfegihgijhkjiklkjlkmlkmllnmnlm"),
     "SOL": (208.62, "yxyzwxvwuvwtuvstursqtrqspqroqpnopnqopnoomm"),
     "XRP": (2.8471, "rqsrtqrsqrpqqroppqonpopnoqnopmonpmnonmonmm"),
     "NVDA": (187.24, "hhiiggfgghijhijjkijkkllkjkllmmlklmmnmllmmm"),
     "AAPL": (254.63, "nmonmmolmnnomnlmonmlmnnolmnmnolmnmmnlmnmnm"),
-    "TSLA": (444.72, "qrsrqstrqrsqppqrpqopqoppqonpoqnoponmopnnom"),
+    "TSLA": (444.72, "qrsrqstrqrsqppqrpqopqoppqonpoqnoponqopnnom"),
     "XAU": (3865.4, "ffgfghgghghihhijiijijkjkkjkklklkllmlmmlmmm"),
     "XAG": (46.65, "bcdbcedcefdfghfgihgjhikjikjlkjllkmlkmllnlm"),
 }
