@@ -38,7 +38,7 @@ from serving.http import CACHE_NO_STORE
 from serving.tool_runner import ToolRunner
 from store.access_rows import ClaimRow
 from store.oauth_rows import PendingAuthorization
-from web.forms import read_form
+from web.forms import EMAIL_ERROR, EMAIL_FIELD, read_form
 from web.owner import is_owner
 from web.pages import (
     SECURITY_HEADERS,
@@ -134,20 +134,39 @@ class ConsentPages:
             raise ApiError("invalid_parameter", ASK_OPERATOR_HINT, 404, names_operator=True)
         if request.method != "POST":
             pending = await self.pending_requests.get(request.query_params.get("request", ""))
-            viewer = await self.sessions.find_viewer(request)
-            return self._render(
-                request, pending, "connect_buy.html", "Buy the plan", viewer, prices=PRICES_USD
-            )
+            return await self._show_order_form(request, pending)
         form = await read_form(request)
         pending = await self.pending_requests.get(form.get("request", ""))
         address = request.client.host if request.client else "unknown"
-        opened = await self.checkout(_parse_order(form), address, None)
+        try:
+            opened = await self.checkout(_parse_order(form), address, None)
+        except ApiError as error:
+            if error.status != 400 or not error.message.startswith(EMAIL_FIELD):
+                raise
+            errors = {EMAIL_FIELD: EMAIL_ERROR}
+            return await self._show_order_form(
+                request, pending, status=400, form=form, errors=errors
+            )
         # Not a redirect, for the reason that `redirect_to_portal` of the API access page has.
         response = self._render(
             request, pending, "connect_checkout.html", "Checkout", url=opened.checkout_url
         )
         response.headers["Refresh"] = f"0; url={opened.checkout_url}"
         return response
+
+    async def _show_order_form(
+        self, request: Request, pending: PendingAuthorization, **values: Any
+    ) -> Response:
+        viewer = await self.sessions.find_viewer(request)
+        return self._render(
+            request,
+            pending,
+            "connect_buy.html",
+            "Buy the plan",
+            viewer,
+            prices=PRICES_USD,
+            **values,
+        )
 
     async def _show(self, request: Request, pending: PendingAuthorization) -> Response:
         """Show what the visitor has to do next: answer, sign in, buy, or make room for a key."""

@@ -13,7 +13,7 @@ from access.sign_in import LINK_MINUTES, SIGN_IN_PATH, SignIn
 from schemas.errors import ApiError
 from serving.tool_runner import ToolRunner
 from store.oauth_rows import PendingAuthorization
-from web.forms import read_form, show_form_again
+from web.forms import EMAIL_ERROR, EMAIL_FIELD, read_form, show_form_again
 from web.pages import build_page_route, redirect_to, render_page
 from web.pending_requests import (
     CONSENT_PATH,
@@ -73,7 +73,8 @@ class _SignInPages:
         """Show the sign-in button of a link, or use the link and begin a session."""
         # Mail scanners open every link, so GET must not use it up. Only the button's POST does.
         if request.method != "POST":
-            return render_page(request, "sign_in_link.html", title="Sign in to Signals")
+            title = "Sign in to Signals"
+            return render_page(request, "sign_in_link.html", title=title, here="sign-in")
         await read_form(request)  # Rejects forms from other sites; ours has no field.
         session_token = await self._sign_in.redeem_link(request.path_params["link_token"])
         session = await self._sign_in.find_session(session_token)
@@ -134,6 +135,7 @@ class _SignInPages:
         return {
             "title": "Sign in",
             "here": "sign-in",
+            "description": "Sign in to Signals with a link that we e-mail you; no password needed.",
             "minutes": LINK_MINUTES,
             "sells_keys": self._sells_keys,
             "ask_operator": ASK_OPERATOR_HINT,
@@ -144,18 +146,18 @@ class _SignInPages:
     async def _submit_request(
         self, request: Request, form: dict[str, str], pending: PendingAuthorization | None
     ) -> Response:
-        email = form.get("contact_email", "")
+        email = form.get(EMAIL_FIELD, "")
         try:
             mailbox = await self._sign_in.request_link(email, _get_address(request))
         except ApiError as error:
             if error.status != 400:
                 raise
-            text = "This is not an e-mail address. Enter one such as name@example.com."
-            return self._show_again(request, form, {"contact_email": text}, pending)
+            return self._show_again(request, form, {EMAIL_FIELD: EMAIL_ERROR}, pending)
         response = render_page(
             request,
             "sign_in_sent.html",
             title="Check your inbox",
+            here="sign-in",
             minutes=LINK_MINUTES,
             outbox=self._outbox,
             pending=pending,

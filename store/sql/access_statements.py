@@ -93,11 +93,24 @@ SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, cu
   contact_email, billing, created_at
 FROM memberships WHERE lower(contact_email) = ? ORDER BY id
 """
-LIST_MEMBER_KEYS = f"""
+LIST_NEWEST_MEMBERSHIPS = """
+SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, customer,
+  contact_email, billing, created_at
+FROM memberships ORDER BY id DESC LIMIT ?
+"""
+_SELECT_USED_KEYS = f"""
 SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0) AS used,
   {_KEY_COLUMNS}
-FROM keys WHERE membership_id = ? ORDER BY id
+FROM keys
 """
+FIND_KEY_BY_ID = f"{_SELECT_USED_KEYS} WHERE id = ?"
+LIST_BUSIEST_KEYS = f"""
+SELECT * FROM ({_SELECT_USED_KEYS}) AS listed
+ORDER BY CASE WHEN revoked_at IS NULL THEN 0 ELSE 1 END,
+  coalesce(last_used_at, created_at) DESC, id DESC
+LIMIT ?
+"""
+LIST_MEMBER_KEYS = f"{_SELECT_USED_KEYS} WHERE membership_id = ? ORDER BY id"
 # The limits are part of the INSERT, so that no second request can pass between check and insert.
 # CAST fixes the type of a parameter that PostgreSQL cannot infer in a SELECT list.
 # A key with a working successor is about to end and is not counted as live. If the successor is
