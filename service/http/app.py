@@ -77,7 +77,8 @@ class AppConfig:
 
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
     folder of undelivered mail that the sign-in page names, None to name none. `owner_uid` is the
-    user whose own machine this is, None if others can reach the service.
+    user whose own machine this is, None if others can reach the service. `shows_prices` is whether
+    pages show prices.
     """
 
     base_url: str
@@ -92,6 +93,7 @@ class AppConfig:
     outbox: Path | None = None
     owner_uid: int | None = None
     operator: Operator = UNNAMED_OPERATOR
+    shows_prices: bool = True
 
 
 def build_app(
@@ -111,6 +113,7 @@ def build_app(
         outbox=choose_visible_outbox(settings),
         owner_uid=os.getuid() if settings.is_local else None,
         operator=settings.operator,
+        shows_prices=settings.shows_prices(resources.source),
     )
     return create_app(
         config,
@@ -150,7 +153,7 @@ def create_app(
         provider.mode,
         daily_limit,
         operator=config.operator,
-        prices=Prices(snapshots),
+        prices=Prices(snapshots) if config.shows_prices else None,
     )
     quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
