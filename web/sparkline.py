@@ -6,7 +6,7 @@ from itertools import pairwise
 from serving.prices import PriceSummary
 
 # Integer coordinates and few points: a board has more than 250 sparklines and is to stay small.
-MAX_POINTS, STEP_PX, HEIGHT_PX = 21, 4, 18
+MAX_POINTS, STEP_PX, HEIGHT_PX = 14, 6, 18
 MINUS = "−"
 
 
@@ -17,7 +17,7 @@ def build_path(closes: Sequence[float]) -> str:
     """
     if len(closes) < 2:
         return ""
-    every = -(-(len(closes) - 1) // (MAX_POINTS - 1))
+    every = -(-len(closes) // MAX_POINTS)
     points = closes[::-1][::every][::-1]
     low, high = min(points), max(points)
     scale = HEIGHT_PX / (high - low) if high > low else 0.0

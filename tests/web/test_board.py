@@ -1,11 +1,14 @@
 """The board at `/` shows members the results of the tools."""
 
 import itertools
+import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
+import numpy as np
 import pytest
 
 from access.watchlists import Watchlists
@@ -15,6 +18,7 @@ from serving.context import Context
 from serving.freshness import GRACE_MS, SIMULATED_NOTE, STALE_NOTE
 from serving.prices import Prices, PriceSummary
 from serving.snapshot_cache import SnapshotCache
+from store.market_rows import BarBlock
 from store.sql.market_store import MarketStore
 from tests.support.running_service import RunningService, publish_assets, run_service
 from tests.support.shared_service import served as served
@@ -97,7 +101,7 @@ async def test_a_bad_value_gets_a_page_that_says_what_is_accepted(
     served, query, expected, is_member
 ):
     answer = await served.get_page(f"/?{query}", is_member=is_member)
-    assert expected in check_page(answer, 400, "Something went wrong").text
+    assert expected in check_page(answer, 400, "Check the address").text
 
 
 async def test_unknown_query_parameters_are_ignored(served):
@@ -204,8 +208,16 @@ async def test_names_and_query_values_are_escaped(served_alone: RunningService):
     assert "./assets/B%26C" in {link["href"] for link in whole.find_all("a")}
 
 
+def make_week(ticker: str) -> BarBlock:
+    """Return hourly bars of a week up to the last run, with prices of seven digits."""
+    draw = random.Random(ticker)
+    closes = np.array([1000 * (100 + draw.random()) for _ in range(7 * 24)])
+    opens = NOON // HOUR_MS * 3600 - 3600 * np.arange(len(closes), 0, -1)
+    return BarBlock(ticker, "1h", opens, np.column_stack([closes] * 5))
+
+
 async def fill(served: RunningService) -> None:
-    """Give each asset of the universe readings that all change at the last run."""
+    """Give each asset of the universe a week of bars, and readings that all change at the end."""
     published = make_full_coverage()
     await served.market.publish_coverage(published)
     tickers = [asset.ticker for asset in published.assets]
@@ -215,7 +227,8 @@ async def fill(served: RunningService) -> None:
             make_change(run, *cell, "4h", after, before)._replace(created_at=run + place)
             for place, cell in enumerate(cells)
         ]
-        await served.market.commit(make_batch(run, rows))
+        bars = [make_week(ticker) for ticker in tickers] if run == NOON else []
+        await served.market.commit(replace(make_batch(run, rows), bars=bars))
 
 
 async def test_the_first_page_with_its_files_is_small(served_empty: RunningService):
@@ -223,10 +236,12 @@ async def test_the_first_page_with_its_files_is_small(served_empty: RunningServi
     for is_member, most_rows in ((True, 252), (False, 9)):
         answer = await served_empty.get_page("/", is_member=is_member)
         page = check_page(answer, 200, TITLE)
-        assert len(parse_heat_map(page)) == most_rows
+        assert len(parse_heat_map(page)) == len(page.find_all("path")) == most_rows
         files = [link["href"] for link in page.find_all("link")]
         files += [script["src"] for script in page.find_all("script")]
-        assert len(files) == 4
+        assert {"page.css", "board.css", "board.js"} <= {
+            urlsplit(str(file)).path[6:] for file in files
+        }
         size = len(answer.content)
         for file in files:
             size += len((await served_empty.client.get(urljoin("/", str(file)))).content)

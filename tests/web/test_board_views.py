@@ -2,12 +2,15 @@
 
 import csv
 import io
+from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
 import pytest
 
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import TIMEFRAMES
+from store.market_rows import BarBlock
 from tests.support.running_service import RunningService, publish_assets
 from tests.support.shared_service import served as served
 from tests.support.web_board import TITLE, get_board, parse_board, parse_heat_map
@@ -94,6 +97,20 @@ async def test_the_sample_has_prices_unless_the_operator_hides_them(served):
     hidden = await open_board(served)._draw_main(view)
     assert not [name for name in PRICE_COLUMNS if f">{name}</a>" in hidden]
     assert "114,250.50" not in hidden
+
+
+@pytest.mark.clause("16.4")
+async def test_members_see_the_closes_of_stored_bars(served_alone: RunningService):
+    closed = NOON // HOUR_MS * 3600
+    # Hourly closes of 25 hours: 100 a day before the last one, which is 103.
+    opens = closed - 3600 * np.arange(25, 0, -1)
+    closes = np.array([100.0] + [99.0] * 23 + [103.0])
+    bars = [BarBlock("BTC", "1h", opens, np.column_stack([closes] * 5))]
+    later = NOON + 1
+    await served_alone.market.commit(replace(make_batch(later, []), bars=bars))
+    shown = parse_board(await get_board(served_alone))
+    assert shown["BTC"].items() >= {"Price": "103.00", "24 h": "+3.00%"}.items()
+    assert [shown["ETH"][name] for name in ("Price", "24 h", "7 days")] == ["–", "–", "–"]
 
 
 @pytest.mark.clause("16.5")

@@ -86,20 +86,21 @@ def test_the_filter_of_readings_and_the_sort_see_every_shown_timeframe():
     [
         ((), ""),
         ((5.0,), ""),
-        ((5.0, 5.0), "M76 9l4 0"),
+        ((5.0, 5.0), "M72 9l6 0"),
         # From the lowest, 18 px below the highest, to the middle; y grows downwards.
-        ((10.0, 20.0, 15.0), "M72 19l4-18 4 9"),
+        ((10.0, 20.0, 15.0), "M66 19l6-18 6 9"),
     ],
 )
 def test_a_sparkline_runs_from_the_oldest_close_to_the_newest(closes, path):
     assert build_path(closes) == path
 
 
-def test_a_long_sparkline_keeps_its_ends_and_at_most_21_points():
+def test_a_long_sparkline_ends_with_the_newest_of_at_most_14_points():
+    # Every third close from the newest back: 2, 5, ..., 41, over 18 px.
     path = build_path([float(close) for close in range(42)])
-    # Every second close from the newest back: 1, 3, ..., 41.
-    assert path.startswith("M0 19l4-1 4-1")
-    assert path.count("4") == 20
+    assert path.startswith("M0 19l6-1 6-2 6-1")
+    steps = [int(step) for step in path.partition("l6")[2].split(" 6")]
+    assert (len(steps), sum(steps)) == (13, -18)
 
 
 @pytest.mark.parametrize(
