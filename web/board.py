@@ -35,6 +35,7 @@ BADGES = {
     "live": "Live data",
     "sample": "Sample, not live data",
 }
+TITLE = "Board of readings"
 # Cached HTML cannot depend on the request, so its links start from the one path of this page.
 ROOT = "./"
 TABS = [(timeframe, timeframe) for timeframe in TIMEFRAMES] + [("all", "All")]
@@ -80,7 +81,7 @@ class BoardPage:
         response = render_page(
             request,
             "board.html",
-            title="Board of readings",
+            title=TITLE,
             here="",
             badge=BADGES[
                 (await self._context.snapshot()).coverage.source if view.is_member else "sample"
@@ -139,6 +140,7 @@ class BoardPage:
         return render_template(
             "board_main.html",
             ROOT,
+            title=TITLE,
             is_member=view.is_member,
             sells_keys=context.sells_keys,
             public_facts=None if view.is_member else await self._load_public_facts(),
