@@ -10,12 +10,13 @@ from access.member_billing import MemberBilling
 from access.member_keys import MemberKeys
 from access.oauth.authorizations import Authorizations
 from access.sign_in import SignIn
+from access.watchlists import Watchlists
 from serving.tool_runner import ToolRunner
 from store.sql.access_store import AccessStore
 from web.api_access import build_api_access_routes
 from web.asset_list import build_asset_list_routes
 from web.asset_page import build_asset_page_routes
-from web.board import build_board_routes
+from web.board_routes import build_board_routes
 from web.checkout_return_pages import build_return_page_routes
 from web.consent_pages import Checkout, ConsentPages
 from web.crawlers import build_crawler_routes
@@ -67,7 +68,7 @@ def build_page_routes(
         *build_operations_routes(access, billing, sessions, runner, doctor),
         *build_static_routes(),
         *build_crawler_routes(runner),
-        *build_board_routes(runner, sessions.find_viewer),
+        *build_board_routes(runner, sessions, Watchlists(access, context.clock)),
         *build_asset_list_routes(runner, sessions.find_viewer),
         *build_asset_page_routes(runner, sessions.find_viewer),
     ]

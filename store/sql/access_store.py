@@ -31,6 +31,7 @@ from store.sql.oauth_store import (
 from store.sql.operations import AccessOperations
 from store.sql.purchase_store import PurchaseStore
 from store.sql.usage import UsageCounter
+from store.sql.watchlist_store import WatchlistStore
 from store.write_health import TestWrite, WriteKind
 
 # Calls and claims are frequent, so only a probe of an idle service causes test writes.
@@ -43,8 +44,8 @@ NO_LIMIT = 2**62
 class AccessStore(PurchaseStore):
     """Keys and tokens (only as SHA-256), usage, purchases, throttle attempts and requests.
 
-    `oauth` is the part that stores OAuth clients, requests and connections, `operations` the part
-    that the operations page reads.
+    `oauth` is the part that stores OAuth clients, requests and connections, `watchlists` the part
+    of watchlists, and `operations` the part that the operations page reads.
     Times are epoch ms, days are UTC days since 1970. Every method raises StoreError if the store
     fails. Keys, claims and memberships are on the disk when a method returns. Counted calls and
     attempts survive a crash of the process, but on SQLite not a power cut.
@@ -53,6 +54,7 @@ class AccessStore(PurchaseStore):
     def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
         super().__init__(engine)
         self.oauth = OAuthStore(engine)
+        self.watchlists = WatchlistStore(engine)
         self.operations = AccessOperations(engine)
         self._usage_counter = usage_counter
         self._id: str | None = None
