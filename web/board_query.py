@@ -1,6 +1,6 @@
 """The query parameters of the board and asset pages; the filter form sends the same ones."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from pydantic import Field
@@ -46,8 +46,13 @@ QueryT = TypeVar("QueryT", bound=Query)
 
 def parse_page_query(request: Request, query: type[QueryT]) -> QueryT:
     """Return the parsed query of a page; ApiError `invalid_parameter` for a bad value."""
+    return parse_arguments(query, read_page_arguments(request, query))
+
+
+def read_page_arguments(request: Request, query: type[Query]) -> dict[str, Any]:
+    """Return the arguments of a page as sent, without empty ones."""
     # Links from other sites carry tracking parameters, so unknown fields are ignored. A form also
     # sends its empty fields, which count as absent.
     raw = parse_query_string(request.scope["query_string"], query, ignore_unknown=True)
     texts = {n: value.strip() if isinstance(value, str) else value for n, value in raw.items()}
-    return parse_arguments(query, {n: value for n, value in texts.items() if value})
+    return {n: value for n, value in texts.items() if value != ""}

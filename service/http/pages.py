@@ -17,6 +17,7 @@ from web.board import build_board_routes
 from web.checkout_return_pages import build_return_page_routes
 from web.consent_pages import Checkout, ConsentPages
 from web.discovery import build_discovery_routes
+from web.feed_pages import build_view_routes
 from web.pages import build_static_routes
 from web.pay_page import build_pay_page_routes
 from web.pending_requests import PendingRequests
@@ -60,6 +61,7 @@ def build_page_routes(
         *build_api_access_routes(member_keys, billing, sessions, runner),
         *build_static_routes(),
         *build_board_routes(runner, sessions.find_viewer),
+        *build_view_routes(runner, sessions.find_viewer),
         *build_asset_page_routes(runner, sessions.find_viewer),
     ]
 
