@@ -13,6 +13,7 @@ from schemas.vocabulary import (
 )
 from serving.argument_values import parse_instant_ms
 from serving.arguments import ArgumentError, Problem, quote_value
+from serving.prices import Prices
 from serving.snapshot_cache import Snapshot, SnapshotCache
 
 FIRST_COMPUTE_RETRY_S = 900
@@ -22,7 +23,8 @@ FIRST_COMPUTE_RETRY_S = 900
 class Context:
     """Snapshots, public addresses, the wall clock (epoch ms), billing mode, caller and operator.
 
-    `caller` is None if the call needs no key.
+    `caller` is None if the call needs no key. `prices` is None if the operator does not show the
+    prices of the source.
     """
 
     snapshots: SnapshotCache
@@ -33,6 +35,7 @@ class Context:
     daily_limit: int
     caller: Caller | None = None
     operator: Operator = UNNAMED_OPERATOR
+    prices: Prices | None = None
 
     @property
     def sells_keys(self) -> bool:
@@ -50,6 +53,7 @@ class Context:
             self.daily_limit,
             caller,
             self.operator,
+            self.prices,
         )
 
     async def snapshot(self) -> Snapshot:

@@ -45,10 +45,12 @@ from serving.context import Context
 from serving.fair_share import FairShare
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
+from serving.prices import Prices
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
 from web.discovery import DISCOVERY_PATHS
+from web.pages import Site
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
 # Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
@@ -134,7 +136,14 @@ def create_app(
     docs_url = f"{base_url}/api/v1"
     snapshots = SnapshotCache(resources.market)
     context = Context(
-        snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=config.operator
+        snapshots,
+        base_url,
+        docs_url,
+        clock,
+        provider.mode,
+        daily_limit,
+        operator=config.operator,
+        prices=Prices(snapshots),
     )
     quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
@@ -168,8 +177,8 @@ def create_app(
         ],
         exception_handlers=build_exception_handlers(runner),
     )
-    # The footer of every page names the operator.
-    app.state.operator = config.operator
+    # Every page shows it in its navigation and footer.
+    app.state.site = Site(base_url, config.operator, context.sells_keys)
     # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
     host_origin = HostOriginMiddleware(
