@@ -6,7 +6,6 @@ visitors a labelled sample.
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -17,6 +16,7 @@ from rest_shim.content_negotiation import negotiate_response
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.sample import SAMPLE_NAMES
 from schemas.query import Query
+from schemas.vocabulary import LEGACY_KEYS
 from serving.argument_values import parse_instant_ms
 from serving.arguments import ArgumentError, parse_arguments
 from serving.error_responses import guard_route
@@ -46,6 +46,7 @@ from web.view_links import (
 )
 
 ENDPOINTS_BY_TOOL = {one.tool.name: one for one in ENDPOINTS if one.tool is not None}
+NO_RESULT = {"result": None, "rows": [], "meta": None, "newer": None, "older": None}
 
 
 class WiderView(NamedTuple):
@@ -108,13 +109,19 @@ class ViewPage:
         visit = await self._read(request)
         body = await self._fetch(visit, await self._parse(visit))
         header, rows = self._view.build_table(self._to_result(body))
+        columns = [
+            at for at, name in enumerate(header) if name != "price" or self._has_prices(visit)
+        ]
         name = f"signals-{self._view.path}{'' if visit.member else '-sample'}.csv"
         headers = {
             **SECURITY_HEADERS,
             "Cache-Control": CACHE_NO_STORE,
             "Content-Disposition": f'attachment; filename="{name}"',
         }
-        return Response(render_csv(header, rows), 200, headers, media_type="text/csv")
+        text = render_csv(
+            [header[at] for at in columns], ([row[at] for at in columns] for row in rows)
+        )
+        return Response(text, 200, headers, media_type="text/csv")
 
     async def show(self, request: Request) -> Response:
         """Return the page; with status 400 and the errors in its form if a filter is invalid."""
@@ -157,9 +164,20 @@ class ViewPage:
         return Visit(request, viewer, viewer, sent, offered, coverage.source)
 
     async def _parse(self, visit: Visit) -> Any:
-        if visit.member is None:
+        if visit.member is not None:
+            return await self._runner.parse(self._view.tool, visit.sent)
+        try:
             return parse_arguments(self._view.tool.query, visit.sent)
-        return await self._runner.parse(self._view.tool, visit.sent)
+        except ArgumentError as error:
+            raise self._add_sample_problems(error) from None
+
+    def _add_sample_problems(self, error: ArgumentError) -> ArgumentError:
+        """Return the error with the problems, too, that only the sample can find."""
+        try:
+            self._view.build_sample(error.rest)
+        except ArgumentError as other:
+            return ArgumentError(*error.problems, *other.problems)
+        return error
 
     async def _fetch(self, visit: Visit, query: Query) -> ResponseBody:
         """Return the live result for members, the sample for visitors."""
@@ -170,6 +188,10 @@ class ViewPage:
 
     def _to_result(self, body: ResponseBody) -> Any:
         return self._view.tool.result.model_validate_json(body.text)
+
+    def _has_prices(self, visit: Visit) -> bool:
+        # The prices of the sample are made up, so no source forbids to show them.
+        return visit.member is None or self._runner.context.prices is not None
 
     def _build_fields(self, visit: Visit, errors: Mapping[str, str]) -> list[FilterField]:
         view = self._view
@@ -184,6 +206,11 @@ class ViewPage:
 
     async def _find_wider(self, visit: Visit, query: Query) -> AsyncIterator[WiderView]:
         """Yield views with one filter changed that have rows; none if no single change helps."""
+        first_page = change_query(query)
+        if first_page != query:
+            if found := await self._count(visit, first_page):
+                yield WiderView("Page", "first", to_query_string(first_page), found)
+            return
         wider = self._view.wider(query)
         for field in self._build_fields(visit, {}):
             default = type(query).model_fields[field.name].default
@@ -223,16 +250,16 @@ class ViewPage:
             viewer=visit.viewer,
             view=self._view,
             is_sample=visit.member is None,
-            sells_keys=self._runner.context.sells_keys,
             fields=self._build_fields(visit, errors or {}),
             is_filtered=bool(visit.sent),
-            errors=errors,
+            errors=errors or {},
             offered=visit.offered,
             now=now,
             ago=lambda at: format_ago(at, now),
-            price=format_price,
+            has_prices=self._has_prices(visit),
             vote_keys=list_vote_keys,
-            **values,
+            legacy_names={key: f"{key.title()} (outdated)" for key in LEGACY_KEYS},
+            **NO_RESULT | values,
         )
 
 
@@ -244,11 +271,6 @@ def format_ago(at: str, now: int) -> str:
     if minutes < 60:
         return f"{minutes} min ago"
     return f"{minutes // 60} h ago" if minutes < 48 * 60 else f"{minutes // 1440} d ago"
-
-
-def format_price(price: float) -> str:
-    """Return a price with all its digits, grouped by thousands."""
-    return format(Decimal(repr(price)), ",f")
 
 
 def build_view_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:

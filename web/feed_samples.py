@@ -22,7 +22,7 @@ from schemas.result import Freshness
 from schemas.signals import Pagination, Signal, SignalsQuery, SignalsResponse
 from schemas.vocabulary import HOUR_MS, fold_name, format_instant
 from serving.argument_values import parse_instant_ms
-from serving.arguments import unknown_indicator_problem, ArgumentError
+from serving.arguments import ArgumentError, unknown_indicator_problem
 from web.sample_board import build_sample_model
 
 
@@ -132,9 +132,7 @@ def build_sample_confluence(query: ConfluenceQuery) -> ConfluenceResponse:
         as_of=sample.meta.as_of,
         query=ConfluenceEcho(**query.model_dump(exclude={"as_of"})),
         results=rank_results(result for result in polled if result.agree >= query.min_agree),
-        meta=ConfluenceMeta(
-            **_dump_freshness(sample.meta), legacy_keys={}, rules=CONFLUENCE_RULES
-        ),
+        meta=ConfluenceMeta(**_dump_freshness(sample.meta), legacy_keys={}, rules=CONFLUENCE_RULES),
     )
 
 

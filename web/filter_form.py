@@ -135,9 +135,7 @@ def _find_kind(name: str, schema: Schema) -> FieldKind:
     return "choice" if "enum" in schema or name == "indicator" else "text"
 
 
-def _list_choices(
-    name: str, schema: Schema, texts: FormTexts, offered: FormValues
-) -> list[Choice]:
+def _list_choices(name: str, schema: Schema, texts: FormTexts, offered: FormValues) -> list[Choice]:
     labels = texts.values.get(name, {})
     if name == "indicator":
         choices = [Choice(*pair) for pair in offered.indicators.items()]
