@@ -26,7 +26,7 @@ from serving.tool_runner import ToolRunner
 from web.board import BADGES
 from web.board_query import read_page_arguments
 from web.csv_text import render_csv
-from web.feed_views import VIEWS, View, list_vote_keys
+from web.feed_views import VIEWS, View, find_firing, list_vote_keys
 from web.filter_form import (
     FilterField,
     FormValues,
@@ -257,6 +257,7 @@ class ViewPage:
             now=now,
             ago=lambda at: format_ago(at, now),
             has_prices=self._has_prices(visit),
+            find_firing=find_firing,
             vote_keys=list_vote_keys,
             legacy_names={key: f"{key.title()} (outdated)" for key in LEGACY_KEYS},
             **NO_RESULT | values,

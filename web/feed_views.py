@@ -9,8 +9,9 @@ from mcp_server.tools.get_flips import GET_FLIPS, WINDOW_HOURS
 from mcp_server.tools.get_signals import GET_SIGNALS
 from schemas.confluence import ConfluenceResponse
 from schemas.flips import FlipsResponse
-from schemas.signals import SignalsResponse
-from schemas.vocabulary import INDICATOR_IDS
+from schemas.signals import Signal, SignalsResponse
+from schemas.vocabulary import HOUR_MS, INDICATOR_IDS, Instant, format_instant
+from serving.argument_values import parse_instant_ms
 from serving.context import Context
 from serving.tool_runner import AnyTool
 from web.csv_text import Cell
@@ -113,6 +114,14 @@ def _explain_past(sent: Mapping[str, Any], context: Context) -> Mapping[str, str
         return {}
     first, last = map(format_minute, context.find_history_bounds(latest))
     return {"as_of": f"Choose a time from {first} to {last}."}
+
+
+def find_firing(row: Signal) -> Instant | None:
+    """Return when a held alert fired; None for an alert that the next run published."""
+    # The id of an alert has the close of the bar on which it fired, in seconds.
+    fired_at = 1000 * int(row.id.rsplit(".", 3)[1])
+    is_held = parse_instant_ms("created_at", row.created_at) - fired_at > HOUR_MS
+    return format_instant(fired_at) if is_held else None
 
 
 def list_vote_keys(result: ConfluenceResponse) -> list[Any]:

@@ -188,11 +188,11 @@ def describe_problems(
 ) -> dict[str, str]:
     """Return what to change, in plain words, by argument."""
     # The messages of the tools name arguments and formats, for programs.
-    schemas = get_argument_schemas(query)
+    bad = {problem.argument for problem in error.problems}
     return {
-        name: _describe_problem(name, schemas[name], sent.get(name), texts, offered)
-        for name in (problem.argument for problem in error.problems)
-        if name in schemas
+        name: _describe_problem(name, schema, sent.get(name), texts, offered)
+        for name, schema in get_argument_schemas(query).items()
+        if name in bad
     }
 
 

@@ -20,7 +20,10 @@ Part = dict[str, Any]
 PAGES = (
     "/.well-known/",
     "/assets/",
+    "/confluence",
     "/docs",
+    "/feed",
+    "/flips",
     "/healthz",
     "/mcp",
     "/oauth/",

@@ -5,6 +5,7 @@ import csv
 import io
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
@@ -17,6 +18,7 @@ from schemas.coverage import CoveredAsset
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
 from serving.fair_share import CallPlaces, FairShare
 from serving.freshness import GRACE_MS
+from store.market_rows import AlertRow
 from tests.support.running_service import RunningService, publish_assets, run_service
 from tests.support.shared_service import served as served
 from tests.support.web_page import MAX_BYTES, Page, check_page
@@ -101,6 +103,18 @@ async def test_a_page_lists_the_rows_of_its_tool_in_order(served, view, query):
             for one in answer["results"]
         ]
         assert [row[: 2 + len(INDICATOR_IDS)] for row in rows] == expected
+
+
+@pytest.mark.clause("17.1")
+async def test_an_alert_shows_its_action_and_a_held_one_when_it_fired(
+    served_alone: RunningService,
+):
+    later, fired_s = NOON + HOUR_MS, (NOON - 10 * HOUR_MS) // HOUR_MS * 3600
+    fresh = AlertRow(later, "BTC", "enzo", "4h", later // HOUR_MS * 3600, 0, "LONG", 99.5)
+    held = AlertRow(later + 1, "BTC", "ceres", "4h", fired_s, 0, "SHORT", 98.5)
+    await served_alone.market.commit(replace(make_batch(later, []), alerts=[fresh, held]))
+    rows = list_rows(await get_view(served_alone, "feed", tier="alerts"))
+    assert [row[4] for row in rows] == ["SHORT fired 2026-09-30 02:00 UTC", "LONG"]
 
 
 @pytest.mark.clause("17.2")
