@@ -154,7 +154,7 @@ class ViewPage:
         viewer = await self._find_viewer(request)
         if viewer is None or not viewer.is_member:
             assets = {asset.ticker: asset.name for asset in build_sample_model("4h").tracked}
-            offered = FormValues(assets, {**SAMPLE_NAMES})
+            offered = FormValues(assets, {str(id_): name for id_, name in SAMPLE_NAMES.items()})
             return Visit(request, viewer, None, sent, offered, "sample")
         coverage = (await self._runner.context.snapshot()).coverage
         offered = FormValues(

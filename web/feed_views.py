@@ -179,7 +179,7 @@ CONFLUENCE = View(
         values={
             "timeframe": _TIMEFRAMES,
             "min_agree": {str(count): f"{count} or more" for count in range(1, 10)},
-            "asset_class": {"": "All", **CLASS_NAMES},
+            "asset_class": {"": "All", **{str(kind): name for kind, name in CLASS_NAMES.items()}},
         },
         main=("timeframe", "direction", "min_agree", "asset_class"),
     ),
