@@ -1,6 +1,7 @@
 """The context of a tool call, through which handlers read everything outside their arguments."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from access.quota import Caller
 from schemas.clock import Clock
@@ -13,8 +14,10 @@ from schemas.vocabulary import (
 )
 from serving.argument_values import parse_instant_ms
 from serving.arguments import ArgumentError, Problem, quote_value
-from serving.prices import Prices
 from serving.snapshot_cache import Snapshot, SnapshotCache
+
+if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
+    from serving.prices import Prices
 
 FIRST_COMPUTE_RETRY_S = 900
 
@@ -35,7 +38,7 @@ class Context:
     daily_limit: int
     caller: Caller | None = None
     operator: Operator = UNNAMED_OPERATOR
-    prices: Prices | None = None
+    prices: "Prices | None" = None
 
     @property
     def sells_keys(self) -> bool:

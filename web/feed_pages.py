@@ -34,7 +34,13 @@ from web.filter_form import (
     complete_times,
     describe_problems,
 )
-from web.pages import SECURITY_HEADERS, build_page_route, compress_page, render_page
+from web.pages import (
+    SECURITY_HEADERS,
+    build_page_route,
+    compress_page,
+    render_error_for_browser,
+    render_page,
+)
 from web.sample_board import build_sample_model
 from web.sessions import FindViewer, Viewer
 from web.view_links import (
@@ -89,7 +95,11 @@ class ViewPage:
         return [
             build_page_route(path, runner, self.show),
             *(
-                Route(file, guard_route(file, runner, respond), methods=["GET"])
+                Route(
+                    file,
+                    guard_route(file, runner, respond, render_error_for_browser),
+                    methods=["GET"],
+                )
                 for file, respond in files.items()
             ),
         ]
