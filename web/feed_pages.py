@@ -141,18 +141,20 @@ class ViewPage:
             body = await self._fetch(visit, query)
         except ArgumentError as error:
             return self._render(visit, 400, self._describe(error, visit))
-        result, base_url = self._to_result(body), self._runner.context.base_url
-        rows = self._view.list_rows(result)
+        view, context = self._view, self._runner.context
+        result = self._to_result(body)
+        rows = view.list_rows(result)
         response = self._render(
             visit,
             200,
             result=result,
             meta=result.meta,
             rows=rows,
+            why=view.explain_nothing(query, context) if visit.member else "",
             wider=[] if rows else [one async for one in self._find_wider(visit, query)],
             address=to_query_string(query),
-            call=describe_call(self._view.tool.name, query),
-            command=describe_request(base_url, self._endpoint.path, query),
+            call=describe_call(view.tool.name, query),
+            command=describe_request(context.base_url, self._endpoint.path, query),
             **build_paging(query, result),
         )
         # A page with filters repeats its URL's text next to the form token: see `compress_page`.

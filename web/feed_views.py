@@ -9,10 +9,11 @@ from mcp_server.tools.get_flips import GET_FLIPS, WINDOW_HOURS
 from mcp_server.tools.get_signals import GET_SIGNALS
 from schemas.confluence import ConfluenceResponse
 from schemas.flips import FlipsResponse
-from schemas.signals import Signal, SignalsResponse
+from schemas.signals import Signal, SignalsQuery, SignalsResponse
 from schemas.vocabulary import HOUR_MS, INDICATOR_IDS, Instant, format_instant
-from serving.argument_values import parse_instant_ms
+from serving.argument_values import find_asset, find_indicator, parse_instant_ms
 from serving.context import Context
+from serving.freshness import format_removed_note
 from serving.tool_runner import AnyTool
 from web.csv_text import Cell
 from web.feed_samples import build_sample_confluence, build_sample_feed, build_sample_flips
@@ -31,7 +32,8 @@ class View:
     `list_rows` returns what the page lists. `build_table` returns the header and rows of the CSV
     file. `wider` has, by argument, values that may match more than the one that was chosen, best
     first; the default of an argument is always one of them. `explain` returns texts for errors of
-    arguments whose range depends on others or on the data.
+    arguments whose range depends on others or on the data. `explain_nothing` returns why no row
+    can match a query, empty if one may.
     """
 
     path: str
@@ -45,6 +47,7 @@ class View:
     wider: Callable[[Any], Mapping[str, Sequence[Any]]]
     nothing: str
     explain: Callable[[Mapping[str, Any], Context], Mapping[str, str]] = lambda sent, context: {}
+    explain_nothing: Callable[[Any, Context], str] = lambda query, context: ""
 
 
 def _build_feed_table(result: SignalsResponse) -> Table:
@@ -116,6 +119,26 @@ def _explain_past(sent: Mapping[str, Any], context: Context) -> Mapping[str, str
     return {"as_of": f"Choose a time from {first} to {last}."}
 
 
+def _explain_no_rows(query: SignalsQuery, context: Context) -> str:
+    snapshot = context.snapshots.last
+    if snapshot is None:
+        return ""
+    indicator = query.indicator and find_indicator(query.indicator, snapshot.coverage)
+    is_logged = indicator is None or indicator in {one.id for one in snapshot.coverage.logged}
+    if query.tier == "universe" and not is_logged:
+        return "Changes of this indicator are not recorded, only its alerts."
+    if query.ticker is None:
+        return ""
+    asset = find_asset(query.ticker, snapshot.assets)
+    if snapshot.is_removed(asset):
+        return format_removed_note(asset)
+    if not asset.timeframes:
+        return f"This service has no data for {asset.ticker}."
+    if query.tier == "alerts" and not asset.alerts:
+        return f"No alert engine follows {asset.ticker}."
+    return ""
+
+
 def find_firing(row: Signal) -> Instant | None:
     """Return when a held alert fired; None for an alert that the next run published."""
     # The id of an alert has the close of the bar on which it fired, in seconds.
@@ -151,6 +174,7 @@ FEED = View(
     build_table=_build_feed_table,
     wider=lambda query: {"tier": ["all"]},
     nothing="No change or alert matches.",
+    explain_nothing=_explain_no_rows,
 )
 FLIPS = View(
     path="flips",

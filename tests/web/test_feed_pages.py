@@ -303,6 +303,20 @@ async def test_an_empty_page_links_to_views_with_one_filter_changed(served):
         assert list_rows(check_page(answer, 200, "Confluence")), link
 
 
+@pytest.mark.clause("17.7")
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ({"ticker": "matic"}, "MATIC was removed on 2026-09-27 and continues as POL;"),
+        ({"ticker": "DARK"}, "This service has no data for DARK."),
+        ({"ticker": "NVDA", "tier": "alerts"}, "No alert engine follows NVDA."),
+        ({"indicator": "PerpKit"}, "Changes of this indicator are not recorded, only its alerts."),
+    ],
+)
+async def test_an_empty_feed_says_why_no_row_can_match(served, query, reason):
+    assert reason in (await get_view(served, "feed", **query)).text
+
+
 async def test_a_page_beyond_the_last_links_to_the_first(served):
     page = await get_view(served, "feed", timeframe="1h", offset="900")
     assert any(link.endswith("feed?timeframe=1h") for link in page.links)
