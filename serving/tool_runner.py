@@ -123,9 +123,10 @@ class ToolRunner:
     async def parse(self, tool: AnyTool, raw: Mapping[str, Any]) -> BaseModel:
         """Return the query of a page's tool; one ArgumentError names every bad argument."""
         try:
-            return parse_arguments(tool.query, raw)
+            query: BaseModel = parse_arguments(tool.query, raw)
         except ArgumentError as error:
             raise await self._add_problems(tool, error) from None
+        return query
 
     async def fetch(self, tool: AnyTool, query: BaseModel, caller_id: CallerId) -> ResponseBody:
         """Return a tool's response for a page of a signed-in viewer; it counts for no key.

@@ -90,15 +90,8 @@ def build_sample_flips(query: FlipsQuery) -> FlipsResponse:
 def _build_group(row: Signal) -> FlipGroup:
     names = {asset.ticker: asset.name for asset in build_sample_model("4h").state.assets}
     assert row.transition is not None
-    flip = Flip(
-        indicator=row.indicator,
-        indicator_name=row.indicator_name,
-        from_=row.transition.from_,
-        to=row.transition.to,
-        change_type=row.change_type,
-        price=row.price,
-        created_at=row.created_at,
-    )
+    copied = row.model_dump(include=set(Flip.model_fields))
+    flip = Flip.model_validate({**copied, "from_": row.transition.from_, "to": row.transition.to})
     bullish, bearish = int(flip.to == "bullish"), int(flip.to == "bearish")
     return FlipGroup(
         ticker=row.ticker,
