@@ -52,16 +52,16 @@ from web.view_links import (
 )
 
 ENDPOINTS_BY_TOOL = {one.tool.name: one for one in ENDPOINTS if one.tool is not None}
-NO_RESULT = {"result": None, "rows": [], "meta": None, "newer": None, "older": None}
+NO_RESULT: dict[str, Any] = {"result": None, "rows": [], "meta": None, "newer": None, "older": None}
 
 
 class WiderView(NamedTuple):
-    """A view with one filter changed that has rows; `count` is a text such as `50+`."""
+    """A view with one filter changed that has rows; their number is a text such as `50+`."""
 
     label: str
     value: str
     address: str
-    count: str
+    rows: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class ViewPage:
             default = type(query).model_fields[field.name].default
             for value in dict.fromkeys((*wider.get(field.name, ()), default)):
                 changed = change_query(query, **{field.name: value})
-                found = changed != query and await self._count(visit, changed)
+                found = await self._count(visit, changed) if changed != query else ""
                 if found:
                     yield WiderView(
                         field.label, field.describe(value), to_query_string(changed), found
