@@ -21,6 +21,7 @@ from web.checkout_return_pages import build_return_page_routes
 from web.consent_pages import Checkout, ConsentPages
 from web.crawlers import build_crawler_routes
 from web.discovery import build_discovery_routes
+from web.feed_pages import build_view_routes
 from web.operations import Doctor, build_operations_routes
 from web.pay_page import build_pay_page_routes
 from web.pending_requests import PendingRequests
@@ -69,6 +70,7 @@ def build_page_routes(
         *build_static_routes(),
         *build_crawler_routes(runner),
         *build_board_routes(runner, sessions, Watchlists(access, context.clock)),
+        *build_view_routes(runner, sessions.find_viewer),
         *build_asset_list_routes(runner, sessions.find_viewer),
         *build_asset_page_routes(runner, sessions.find_viewer),
     ]
