@@ -198,7 +198,7 @@ class StripeDouble:
         session = self.books.objects[request.path_params["session"]]
         if request.method == "POST":
             self.pay(session["id"])
-            return RedirectResponse(session["success_url"], 303)
+            return RedirectResponse(build_success_url(session), 303)
         return Response(
             "<form method=post><button>Subscribe</button></form>", media_type="text/html"
         )
