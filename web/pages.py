@@ -5,6 +5,7 @@ Scripts and styles are files of this package. No page has inline ones or loads f
 
 import gzip
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
@@ -17,6 +18,7 @@ from starlette.routing import Route
 
 from schemas.errors import ApiError
 from schemas.operator import UNNAMED_OPERATOR, Operator
+from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT, format_instant
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_NO_STORE, accepts_gzip, read_headers
@@ -41,7 +43,24 @@ DEFAULT_VALUES = {
     "pending": None,
     "continue_path": None,
     "operator": UNNAMED_OPERATOR,
+    "base_url": "",
+    "path": None,
+    "sells_keys": False,
+    "description": None,
+    "form": {},
+    "errors": {},
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What every page shows of the deployment: its address, its operator, if it sells keys."""
+
+    base_url: str
+    operator: Operator
+    sells_keys: bool
+
+
 ERROR_TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
 
 
@@ -49,15 +68,20 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
     """Return a rendered page that no cache may store.
 
     Every template requires `title`. Optional: `badge` (a label next to the logo), `here` (the
-    page's path in the navigation), `is_wide`, `is_public` (search engines may list it), `viewer`,
-    `pending` (the authorization request that the page is part of), `continue_path` (its page).
+    page's path in the navigation), `is_wide`, `is_public` (search engines may list it),
+    `description` (one sentence, for search engines and previews of links), `viewer`, `pending`
+    (the authorization request that the page is part of), `continue_path` (its page), and for a
+    form `form` (the text of its fields) and `errors`, see `web.forms`.
     """
-    return make_page_response(
-        render_template(
-            template, get_relative_root(request), operator=get_operator(request), **values
-        ),
-        status,
-    )
+    site = get_site(request)
+    shared = {
+        "base_url": site.base_url,
+        "operator": site.operator,
+        "sells_keys": site.sells_keys,
+        "path": request.url.path.removeprefix("/"),
+    }
+    text = render_template(template, get_relative_root(request), **shared | values)
+    return make_page_response(text, status)
 
 
 def make_page_response(
@@ -91,10 +115,15 @@ def redirect_to(request: Request, path: str) -> Response:
     )
 
 
+def get_site(request: Request) -> Site:
+    """Return the deployment that a request reached."""
+    site: Site = request.app.state.site
+    return site
+
+
 def get_operator(request: Request) -> Operator:
     """Return the operator of the service that a request reached."""
-    operator: Operator = request.app.state.operator
-    return operator
+    return get_site(request).operator
 
 
 def render_template(template: str, root: str, **values: Any) -> str:
@@ -196,6 +225,7 @@ def _create_environment() -> Environment:
         auto_reload=False,
     )
     templates.globals["indicator_count"] = INDICATOR_COUNT_TEXT
+    templates.globals["version"] = VERSION
     templates.filters["minute"] = format_minute
     templates.filters["instant"] = format_instant
     return templates

@@ -11,8 +11,8 @@ from serving.http import CACHE_NO_STORE, CACHE_ONE_MINUTE
 from serving.tool_runner import ToolRunner
 from web.pages import (
     build_page_route,
-    get_operator,
     get_relative_root,
+    get_site,
     make_page_response,
     render_template,
 )
@@ -56,12 +56,15 @@ def build_reference_routes(runner: ToolRunner) -> list[Route]:
 def _render_index(
     request: Request, title: str, about: str, status: int = 200, *, sells_keys: bool
 ) -> Response:
-    is_found = status == 200
+    is_found, site = status == 200, get_site(request)
     values = {
         "title": title,
         "about": about,
         "is_public": is_found,
-        "operator": get_operator(request),
+        "description": about,
+        "base_url": site.base_url,
+        "operator": site.operator,
+        "path": "docs" if is_found else None,
     }
     text = render_template(
         "docs_index.html", get_relative_root(request), **values, **_build_frame_values(sells_keys)
@@ -75,9 +78,14 @@ def _render_reference_page(name: str, root: str, facts: ReferenceFacts) -> str:
     # `facts` is part of the key, so a newly published coverage renders the pages again.
     template, values = build_page_values(name, facts)
     frame = _build_frame_values(facts.mode is not None)
-    return render_template(
-        template, root, name=name, is_public=True, operator=facts.operator, **frame, **values
-    )
+    shell = {
+        "is_public": True,
+        "description": values["about"],
+        "base_url": facts.base_url,
+        "operator": facts.operator,
+        "path": f"docs/{name}",
+    }
+    return render_template(template, root, name=name, **shell | frame | values)
 
 
 def _build_frame_values(sells_keys: bool) -> dict[str, Any]:

@@ -49,6 +49,7 @@ from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
 from web.discovery import DISCOVERY_PATHS
+from web.pages import Site
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
 # Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
@@ -168,8 +169,8 @@ def create_app(
         ],
         exception_handlers=build_exception_handlers(runner),
     )
-    # The footer of every page names the operator.
-    app.state.operator = config.operator
+    # Every page shows it in its navigation and footer.
+    app.state.site = Site(base_url, config.operator, context.sells_keys)
     # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
     host_origin = HostOriginMiddleware(
