@@ -27,11 +27,10 @@ from access.member_keys import (
     MemberPlan,
 )
 from access.plan import ASK_OPERATOR_HINT
-from mcp_server.client_registration import KEY_VARIABLE
-from mcp_server.clients import CLIENTS
 from schemas.errors import ApiError, invalid_parameter_error
 from serving.arguments import quote_value
 from serving.tool_runner import ToolRunner
+from web.buy_pages import build_key_values
 from web.pages import build_page_route, redirect_to, render_page
 from web.sessions import HOME_PATH, Sessions, Viewer
 
@@ -193,13 +192,7 @@ class _ApiAccessPages:
             "Your new key",
             viewer,
             status=201,
-            api_key=api_key,
-            variable=KEY_VARIABLE,
-            clients=[
-                (client, client.render_lines(self._base_url))
-                for client in CLIENTS
-                if not client.signs_in
-            ],
+            **build_key_values(api_key, self._base_url),
         )
 
 

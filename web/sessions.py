@@ -26,6 +26,7 @@ class Viewer:
     email: str
     form_token: str
     is_member: bool
+    is_owner: bool = False
 
 
 FindViewer = Callable[[Request], Awaitable[Viewer | None]]

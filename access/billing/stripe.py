@@ -307,7 +307,7 @@ class StripeBilling:
             "customer_email": order.contact_email,
             "metadata": metadata,
             "subscription_data": {"metadata": metadata},
-            # Stripe writes the session's id there. It tells a person's own purchase from an agent's.
+            # Stripe writes the session's id into it, by which a buyer in a browser is recognized.
             "success_url": f"{self._base_url}/checkout/paid?session_id={{CHECKOUT_SESSION_ID}}",
             "cancel_url": f"{self._base_url}/checkout/cancelled",
         }
