@@ -26,13 +26,14 @@ from access.member_keys import (
     MemberKeys,
     MemberPlan,
 )
-from access.plan import ASK_OPERATOR_HINT
+from access.plan import ASK_OPERATOR_HINT, PRICES_USD
 from schemas.errors import ApiError, invalid_parameter_error
 from serving.arguments import quote_value
 from serving.tool_runner import ToolRunner
 from web.buy_pages import build_key_values
 from web.pages import build_page_route, redirect_to, render_page
 from web.sessions import HOME_PATH, Sessions, Viewer
+from web.usage_chart import CHART_DAYS, build_usage_chart
 
 KEYS_PATH = f"/{HOME_PATH}/{{membership}}/keys"
 KEY_PATH = f"{KEYS_PATH}/{{key}}"
@@ -97,6 +98,10 @@ class _ApiAccessPages:
     async def show_plans(self, request: Request, viewer: Viewer) -> Response:
         """Show the viewer's plans with their status and keys, and payments without a key."""
         plans = await self._members.list_plans(viewer.email)
+        charts = [
+            build_usage_chart(await self._members.list_usage(plan, CHART_DAYS), plan.at)
+            for plan in plans
+        ]
         statuses, unclaimed = await asyncio.gather(
             self._billing.fetch_statuses(plans), self._billing.list_unclaimed(viewer.email)
         )
@@ -105,12 +110,13 @@ class _ApiAccessPages:
             "api_access.html",
             "API access",
             viewer,
-            plans=list(zip(plans, statuses, strict=True)),
+            plans=list(zip(plans, statuses, charts, strict=True)),
             unclaimed=unclaimed or [],
             is_all_known=unclaimed is not None and _is_billing_known(plans, statuses),
             manages=self._billing.is_manageable,
             daily_limit=self._daily_limit,
             sells_keys=self._sells_keys,
+            prices=PRICES_USD,
             ask_operator=ASK_OPERATOR_HINT,
             max_keys=MAX_LIVE_KEYS,
             max_new_keys=MAX_NEW_KEYS_PER_DAY,
