@@ -1,6 +1,7 @@
 """The context of a tool call, through which handlers read everything outside their arguments."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from access.quota import Caller
 from schemas.clock import Clock
@@ -15,6 +16,9 @@ from serving.argument_values import parse_instant_ms
 from serving.arguments import ArgumentError, Problem, quote_value
 from serving.snapshot_cache import Snapshot, SnapshotCache
 
+if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
+    from serving.prices import Prices
+
 FIRST_COMPUTE_RETRY_S = 900
 
 
@@ -22,7 +26,8 @@ FIRST_COMPUTE_RETRY_S = 900
 class Context:
     """Snapshots, public addresses, the wall clock (epoch ms), billing mode, caller and operator.
 
-    `caller` is None if the call needs no key.
+    `caller` is None if the call needs no key. `prices` is None if the operator does not show the
+    prices of the source.
     """
 
     snapshots: SnapshotCache
@@ -33,6 +38,7 @@ class Context:
     daily_limit: int
     caller: Caller | None = None
     operator: Operator = UNNAMED_OPERATOR
+    prices: "Prices | None" = None
 
     @property
     def sells_keys(self) -> bool:
@@ -50,6 +56,7 @@ class Context:
             self.daily_limit,
             caller,
             self.operator,
+            self.prices,
         )
 
     async def snapshot(self) -> Snapshot:

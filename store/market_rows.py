@@ -59,6 +59,16 @@ class BarBlock:
         return map(BarRow, *labels, *columns)
 
 
+class AssetBars(NamedTuple):
+    """Stored bars of an asset by native timeframe, of its newest revision.
+
+    `stepped` has the close (epoch s) of the last bar of each timeframe that readings rest on.
+    """
+
+    blocks: Mapping[Timeframe, BarBlock]
+    stepped: Mapping[Timeframe, int]
+
+
 class SourceRow(NamedTuple):
     """The source of one revision of an asset's bars, written by the commit `number`.
 

@@ -37,7 +37,7 @@ from schemas.purchase import (
 from schemas.vocabulary import Billing
 from serving.context import Context
 from serving.tool_runner import ToolRunner
-from web.forms import read_form, show_form_again
+from web.forms import EMAIL_ERROR, EMAIL_FIELD, read_form, show_form_again
 from web.own_purchases import OwnPurchases, generate_idempotency_key
 from web.pages import build_page_route, redirect_to, render_page
 from web.sessions import HOME_PATH, Sessions, Viewer
@@ -49,7 +49,6 @@ KEY_LABEL = "Bought in a browser"
 PERIODS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
 POLL_INTERVAL_S = 5
 MAX_CHECKS = CLAIM_POLL_DURATION_S // POLL_INTERVAL_S
-EMAIL_ERROR = "Enter an e-mail address that receives mail, such as name@example.com."
 PLAN_ERROR = "Choose monthly or yearly."
 BUY_TITLE = "Buy access"
 Form = dict[str, str]
@@ -126,7 +125,7 @@ class BuyPages:
             checkout = await self.purchases.checkout(body, _get_address(request), idempotency_key)
         except ApiError as error:
             if error.status == 400:
-                return self._show_form_again(request, viewer, form, {"contact_email": EMAIL_ERROR})
+                return self._show_form_again(request, viewer, form, {EMAIL_FIELD: EMAIL_ERROR})
             message = error.describe(self.context.operator)
             response = self._show_form_again(request, viewer, form, {"": message}, error.status)
             if error.retry_after_s is not None:
@@ -173,7 +172,7 @@ class BuyPages:
         try:
             email = self.purchases.check_email(form.get("contact_email", "").strip())
         except ValueError:
-            errors["contact_email"] = EMAIL_ERROR
+            errors[EMAIL_FIELD] = EMAIL_ERROR
         if errors:
             return None, errors
         billing = periods[form["billing"]]

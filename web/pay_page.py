@@ -15,7 +15,7 @@ from store.access_rows import SandboxSession
 from web.buy_pages import KEY_PATH, PERIODS
 from web.checkout_steps import CheckoutSteps
 from web.forms import read_form
-from web.pages import redirect_to, render_page
+from web.pages import redirect_to, render_error_for_browser, render_page
 
 PAY_PATH = "/sandbox/checkout/{session_id}"
 SANDBOX_BADGE = "Sandbox"
@@ -36,8 +36,10 @@ def build_pay_page_routes(
     billing: SandboxBilling, steps: CheckoutSteps, runner: ToolRunner
 ) -> list[Route]:
     """Return the route of the page that every checkout_url of the sandbox points to."""
-    respond = _PayPage(billing, steps).respond
-    return [Route(PAY_PATH, guard_route(PAY_PATH, runner, respond), methods=["GET", "POST"])]
+    respond = guard_route(
+        PAY_PATH, runner, _PayPage(billing, steps).respond, on_error=render_error_for_browser
+    )
+    return [Route(PAY_PATH, respond, methods=["GET", "POST"])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from store.bar_blocks import build_blocks
 from store.errors import StoreError
 from store.market_rows import (
     AlertRow,
+    AssetBars,
     BarBlock,
     Batch,
     CarryRow,
@@ -26,6 +27,7 @@ from store.market_rows import (
     StoredSnapshot,
     WatermarkRow,
 )
+from store.sql import chart_reads as chart
 from store.sql import feed
 from store.sql import market_reads as reads
 from store.sql import market_statements as statements
@@ -35,6 +37,7 @@ from store.sql import past_snapshot as past
 from store.sql.database import MarketEngine, Row, fetch_value
 from store.sql.feed_pages import build_counts_query, build_oldest_query
 from store.sql.lanes import Lane
+from store.sql.operations import MarketOperations
 from store.write_health import TestWrite, WriteKind
 
 ROWS_PER_READ = 1000
@@ -52,6 +55,7 @@ class MarketStore:
 
     def __init__(self, engine: MarketEngine) -> None:
         self._engine = engine
+        self.operations = MarketOperations(engine)
 
     async def close(self) -> None:
         """Close every connection and release the lock; idempotent."""
@@ -177,6 +181,29 @@ class MarketStore:
         """
         rows = await self._read(statements.LIST_BARS, ticker=ticker, after=after, revision=revision)
         return build_blocks(rows, after)
+
+    async def asset_bars(self, ticker: str, after: int) -> AssetBars:
+        """Return an asset's bars that open after a time (epoch s), and some older ones."""
+        async with self._engine.begin_read(Lane.PAST) as db:
+            return AssetBars(
+                {
+                    block.timeframe: block
+                    for block in await chart.load_asset_bars(db, ticker, after)
+                },
+                await chart.load_stepped_closes(db, ticker),
+            )
+
+    async def recent_bars(
+        self, span_s: int, after_number: int | None = None
+    ) -> tuple[int | None, list[BarBlock]]:
+        """Return the number of the last commit, and the last bars of every asset that has any.
+
+        These are the bars that open less than `span_s` before the asset's last one, and some older
+        ones. With `after_number`, they are all bars that later commits wrote.
+        """
+        async with self._engine.begin_read(Lane.PAST) as db:
+            number = await reads.load_last_number(db)
+            return number, await chart.load_recent_bars(db, span_s, after_number)
 
     async def revisions(self) -> dict[str, int]:
         """Return the newest revision of every ticker whose history was restated."""

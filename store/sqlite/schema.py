@@ -33,6 +33,7 @@ ACCESS_MIGRATIONS = (
     "access_0003",
     "access_0004",
     "access_0005",
+    "access_0006",
     "access_0008",
 )
 LOCK_TIMEOUT_S, RETRY_PAUSE_S = 5.0, 0.005
