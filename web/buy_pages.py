@@ -50,7 +50,7 @@ PERIODS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
 POLL_INTERVAL_S = 5
 MAX_CHECKS = CLAIM_POLL_DURATION_S // POLL_INTERVAL_S
 PLAN_ERROR = "Choose monthly or yearly."
-BUY_TITLE = "Buy access"
+BUY_TITLE = "Choose a plan"
 Form = dict[str, str]
 
 
@@ -166,7 +166,8 @@ class BuyPages:
     def _parse_order(self, form: Form) -> tuple[CheckoutBody | None, dict[str, str]]:
         """Return the order of a form, or an error for each bad field."""
         periods: dict[str, Billing] = {billing: billing for billing in PRICES_USD}
-        errors, email = {}, ""
+        errors: dict[str, str] = {}
+        email = ""
         if form.get("billing") not in periods:
             errors["billing"] = PLAN_ERROR
         try:
@@ -199,6 +200,7 @@ class BuyPages:
     def _build_values(self, viewer: Viewer | None) -> dict[str, Any]:
         return {
             "title": BUY_TITLE,
+            "description": "Plans and prices of Signals: pay by month or by year and get a key at once.",
             "here": BUY_PATH,
             "viewer": viewer,
             "is_public": True,

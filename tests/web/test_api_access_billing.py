@@ -82,7 +82,10 @@ async def billing_path(member: MemberBrowser) -> str:
     ("says", "shown"),
     [
         (SubscriptionStatus(), ["Active"]),
-        (SubscriptionStatus(renews_at=SOON), ["Active", "Next payment", "USD 129 on 2026-10-01 12:03 UTC"]),
+        (
+            SubscriptionStatus(renews_at=SOON),
+            ["Active", "Next payment", "USD 129 on 2026-10-01 12:03 UTC"],
+        ),
         (
             SubscriptionStatus(ends_at=SOON),
             ["Active", "Ends, not renewed", "2026-10-01 12:03 UTC"],

@@ -42,7 +42,7 @@ async def buyer(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
 
 async def order(buyer: httpx.AsyncClient, **changed: str) -> str:
     """Choose a plan; return the path of the sandbox's pay page."""
-    check_page(await buyer.get("/buy"), 200, "Buy access")
+    check_page(await buyer.get("/buy"), 200, "Choose a plan")
     answer = await buyer.post("/buy", data=MONTHLY | changed)
     assert answer.status_code == 303, answer.text
     path = answer.headers["location"].removeprefix(".")
@@ -68,7 +68,7 @@ def read_key(page: Page) -> str:
 async def test_a_visitor_buys_in_the_sandbox_and_is_shown_a_key_that_works(
     served: RunningService, buyer: httpx.AsyncClient
 ) -> None:
-    page = check_page(await buyer.get("/buy"), 200, "Buy access")
+    page = check_page(await buyer.get("/buy"), 200, "Choose a plan")
     for text in ("USD 129 per month", "USD 1,199 per year", "Saves USD 349 a year", "10,000 calls"):
         assert text in re.sub(r"\s+", " ", page.text)
     path = await order(buyer, billing="yearly")
@@ -169,7 +169,7 @@ async def test_an_error_stands_at_its_field_and_what_was_typed_stays(
     error: str,
 ) -> None:
     form = {"contact_email": BUYER, "billing": "yearly"} | changed
-    page = check_page(await buyer.post("/buy", data=form), 400, "Buy access")
+    page = check_page(await buyer.post("/buy", data=form), 400, "Choose a plan")
     assert error in page.text
     described = [one for _, one in page.elements if one.get("aria-describedby")]
     assert [one["aria-describedby"] for one in described] == [f"{field}-error"]
@@ -183,13 +183,13 @@ async def test_a_purchase_is_limited_and_counted_like_that_of_an_agent(tmp_path:
     async with run_service(tmp_path, attempt_limit=Limit(1, 3600)) as served:
         await served.client.post("/api/v1/access/checkout", json={"contact_email": EMAIL})
         answer = await served.client.post("/buy", data=MONTHLY)
-        assert "Too many" in check_page(answer, 429, "Buy access").text
+        assert "Too many" in check_page(answer, 429, "Choose a plan").text
         assert int(answer.headers["retry-after"]) > 0
 
 
 async def test_a_cancelled_checkout_leads_back_to_the_plans(buyer: httpx.AsyncClient) -> None:
     path = await order(buyer)
-    notice = check_page(await buyer.get("/buy"), 200, "Buy access")
+    notice = check_page(await buyer.get("/buy"), 200, "Choose a plan")
     assert f"You started to buy access for {BUYER}" in notice.text
     pending = check_page(await buyer.get("/buy/key"), 200, "Pay to get your key")
     assert any(link.endswith(path) for link in pending.links)
@@ -236,7 +236,7 @@ async def test_a_lost_key_is_replaced_after_signing_in_by_a_mailed_link(
 async def test_a_member_is_led_to_the_keys_of_the_plan(served: RunningService) -> None:
     await buy_plan(served)
     async with open_member_browser(served) as member:
-        page = check_page(await member.client.get("/buy"), 200, "Buy access")
+        page = check_page(await member.client.get("/buy"), 200, "Choose a plan")
         assert "You have an active plan" in page.text
         assert page.fields["contact_email"] == EMAIL
         await order(member.client, contact_email=EMAIL)

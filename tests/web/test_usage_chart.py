@@ -8,32 +8,36 @@ from schemas.vocabulary import DAY_MS
 from store.access_rows import DayUsage, ToolUsage
 from tests.support.running_service import RunningService, Transport
 from tests.support.web_member import buy_plan, open_member_browser
-from web.usage_chart import CHART_DAYS, build_usage_chart
+from web.usage_chart import CHART_DAYS, ToolCalls, build_usage_chart
 
 pytestmark = pytest.mark.clause("18.7")
 
 # 1970-02-10, so that the first of the 30 days is 1970-01-12.
 TODAY = 40
 NOW = TODAY * DAY_MS + 5
-STATE, FLIPS = "signals_get_state", "signals_get_flips"
+STATE, CONFLUENCE = "signals_get_state", "signals_get_confluence"
 
 
 def test_each_day_has_a_bar_stacked_by_tool_in_proportion_to_the_busiest_day() -> None:
     rows = [
-        DayUsage(TODAY - 29, FLIPS, 30),
+        DayUsage(TODAY - 29, CONFLUENCE, 30),
         DayUsage(TODAY, "", 15),
-        DayUsage(TODAY, FLIPS, 15),
+        DayUsage(TODAY, CONFLUENCE, 15),
         DayUsage(TODAY, STATE, 30),
     ]
     chart = build_usage_chart(rows, NOW)
     assert (len(chart.days), chart.calls, chart.busiest.calls) == (CHART_DAYS, 90, 60)
     assert (chart.days[0].date, chart.days[-1].date) == ("1970-01-12", "1970-02-10")
-    assert chart.tools == [(STATE, 30), (FLIPS, 45), ("not recorded", 15)]
-    # 60 calls are as high as the chart, 120 units; state is tool 0 and stands at the bottom.
-    today = [(part.tool, part.y, part.height) for part in chart.days[-1].parts]
-    assert today == [(0, 60, 60), (1, 30, 30), (2, 0, 30)]
-    first = [(part.tool, part.y, part.height) for part in chart.days[0].parts]
-    assert first == [(1, 60, 60)]
+    assert chart.tools == [
+        ToolCalls(0, STATE, 30),
+        ToolCalls(2, CONFLUENCE, 45),
+        ToolCalls(7, "not recorded", 15),
+    ]
+    # 60 calls are as high as the chart, 120 units. The first tool stands at the bottom.
+    today = [(part.number, part.y, part.height) for part in chart.days[-1].parts]
+    assert today == [(0, 60, 60), (2, 30, 30), (7, 0, 30)]
+    first = [(part.number, part.y, part.height) for part in chart.days[0].parts]
+    assert first == [(2, 60, 60)]
     assert chart.days[-1].x + chart.bar_width <= chart.width
     assert chart.days[1].parts == []
 
@@ -51,7 +55,7 @@ async def test_the_page_shows_a_members_calls_by_day_and_tool(
         assert "No calls yet" in (await member.get_home()).text
         for _ in range(2):
             await caller.fetch_answer(transport, STATE, ticker="BTC")
-        await caller.fetch_refusal(transport, FLIPS, hours=999)
+        await caller.fetch_refusal(transport, CONFLUENCE, min_agree=99)
         await served.access.add_tool_usage([ToolUsage(2, served.clock() // DAY_MS - 30, STATE, 50)])
         assert await served.call_log.flush()
         page = await member.get_home()
@@ -59,8 +63,8 @@ async def test_the_page_shows_a_members_calls_by_day_and_tool(
     # A call with a bad argument counts; what is older than 30 days does not.
     assert "Calls in the last 30 days: 3" in page.text
     assert [STATE, "2 of 3", "2"] in rows
-    assert [FLIPS, "1 of 3", "1"] in rows
-    assert ["2026-09-30", "3", f"{STATE} 2, {FLIPS} 1"] in rows
+    assert [CONFLUENCE, "1 of 3", "1"] in rows
+    assert ["2026-09-30", "3", f"{STATE} 2, {CONFLUENCE} 1"] in rows
     (chart,) = [one for one in page.find_all("svg") if one.get("role") == "img"]
     assert "Most on 2026-09-30: 3" in str(chart["aria-label"])
     assert [one["value"] for one in page.find_all("meter")] == ["2", "1"]
