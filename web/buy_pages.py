@@ -200,7 +200,7 @@ class BuyPages:
     def _build_values(self, viewer: Viewer | None) -> dict[str, Any]:
         return {
             "title": BUY_TITLE,
-            "description": "Plans and prices of Signals: pay by month or by year and get a key at once.",
+            "description": "Plans and prices: pay by month or by year and get a key at once.",
             "here": BUY_PATH,
             "viewer": viewer,
             "is_public": True,

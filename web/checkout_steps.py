@@ -37,9 +37,8 @@ NEW_LINK = NextStep(
 )
 AGENT_STEPS: Steps = {
     "open": NextStep("If you pay here, your agent gets a key."),
-    "paid": NextStep(
-        "Go back to your agent: it fetches its key by itself. You can close this page."
-    ),
+    # Also for a person who has seen the key, and so is no longer recognized.
+    "paid": NextStep("Go back to your agent, if one sent you here: it fetches its key by itself."),
     "cancelled": NEW_LINK,
     "expired": NEW_LINK,
 }

@@ -302,8 +302,8 @@ async def test_who_pays_the_link_of_an_agent_is_told_to_go_back_to_it(shop: Stri
     page = check_page(
         await client.get(f"/checkout/paid?session_id={opened.session}"), 200, "Thank you"
     )
-    assert "Go back to your agent: it fetches its key by itself" in page.text
-    assert "Did your agent get no key?" in page.text
+    assert "Go back to your agent, if one sent you here: it fetches its key" in page.text
+    assert "No key? Sign in with your e-mail address" in page.text
     assert "../sign-in" in page.links
     page = check_page(await client.get("/checkout/cancelled"), 200, "Nothing was paid")
     assert "Ask your agent for a new link" in page.text
