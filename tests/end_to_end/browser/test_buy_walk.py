@@ -1,4 +1,4 @@
-"""A person buys access in a real browser, by keyboard only, from the plans to the key: `make prove`."""
+"""A person buys access in a real browser, by keyboard only: `make prove`."""
 
 from urllib.parse import urlsplit
 
