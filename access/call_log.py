@@ -8,7 +8,6 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import islice
 
 import structlog
 
@@ -98,8 +97,9 @@ class CallLog:
 
     async def _write_usage(self) -> None:
         """Add the numbers of calls to the stored ones, each once."""
-        while self._used:
-            batch = dict(islice(self._used.items(), ROWS_PER_FLUSH))
+        counts = list(self._used.items())
+        for start in range(0, len(counts), ROWS_PER_FLUSH):
+            batch = dict(counts[start : start + ROWS_PER_FLUSH])
             rows = [
                 ToolUsage(await self._find_key_id(key_hash), day, tool, used)
                 for (key_hash, day, tool), used in batch.items()

@@ -172,7 +172,7 @@ class MemberKeys:
         return calls[:limit]
 
     async def list_usage(self, plan: MemberPlan, days: int) -> list[DayUsage]:
-        """Return the calls of a plan's keys by day and tool, for the last `days` UTC days."""
+        """Return the calls of a plan's keys by key, day and tool, for the last `days` UTC days."""
         since_day = plan.at // DAY_MS - days + 1
         return await self._store.list_tool_usage(plan.membership.id, since_day)
 

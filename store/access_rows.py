@@ -62,7 +62,7 @@ class ToolUsage(NamedTuple):
 
 
 class DayUsage(NamedTuple):
-    """Calls of a membership's keys with one tool on a UTC day; see ToolUsage."""
+    """Calls of one key of a membership with one tool on a UTC day; see ToolUsage."""
 
     day: int
     tool: str

@@ -180,9 +180,8 @@ INSERT INTO tool_usage AS t (key_id, day, tool, used) VALUES {rows}
 ON CONFLICT (key_id, day, tool) DO UPDATE SET used = t.used + excluded.used
 """
 LIST_TOOL_USAGE = """
-SELECT u.day, u.tool, CAST(sum(u.used) AS BIGINT) AS used
-FROM tool_usage AS u JOIN keys AS k ON k.id = u.key_id
-WHERE k.membership_id = ? AND u.day >= ? GROUP BY u.day, u.tool ORDER BY u.day, u.tool
+SELECT u.day, u.tool, u.used FROM keys AS k JOIN tool_usage AS u ON u.key_id = k.id
+WHERE k.membership_id = ? AND u.day >= ?
 """
 RELABEL_KEY = """
 UPDATE keys SET label = ? WHERE id = ? AND membership_id = ? AND revoked_at IS NULL RETURNING id

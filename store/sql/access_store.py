@@ -232,7 +232,7 @@ class AccessStore(PurchaseStore):
             await db.execute(sql, *values)
 
     async def list_tool_usage(self, membership_id: int, since_day: int) -> list[DayUsage]:
-        """Return the calls of a membership's keys by day and tool, oldest day first."""
+        """Return the calls of a membership's keys by key, day and tool, in any order."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.LIST_TOOL_USAGE, membership_id, since_day)
         return [DayUsage(**row) for row in rows]
