@@ -15,6 +15,7 @@ from schemas.operator import Operator
 from schemas.purchase import CLAIM_REPEAT_DURATION_S
 from tests.support.running_service import RunningService, run_service
 from tests.support.stripe_shop import StripeShop
+from tests.support.stripe_shop import shop as shop
 from tests.support.web_member import (
     API_KEY,
     EMAIL,
