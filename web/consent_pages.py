@@ -159,16 +159,8 @@ class ConsentPages:
         self, request: Request, pending: PendingAuthorization, **values: Any
     ) -> Response:
         viewer = await self.sessions.find_viewer(request)
-        return self._render(
-            request,
-            pending,
-            "connect_buy.html",
-            "Buy the plan",
-            viewer,
-            prices=PRICES_USD,
-            periods=PERIODS,
-            **values,
-        )
+        title, values = "Buy the plan", {**values, "prices": PRICES_USD, "periods": PERIODS}
+        return self._render(request, pending, "connect_buy.html", title, viewer, **values)
 
     async def _show(self, request: Request, pending: PendingAuthorization) -> Response:
         """Show what the visitor has to do next: answer, sign in, buy, or make room for a key."""

@@ -53,7 +53,7 @@ async def test_every_page_has_a_description_and_a_picture_of_its_own(
         page = Page(await served.get_page(path))
         meta = read_meta(page)
         described[path] = meta["description"]
-        assert 40 <= len(meta["description"]) <= 200, path
+        assert 25 <= len(meta["description"]) <= 200, path
         assert meta["og:description"] == meta["description"]
         assert meta["og:title"] in page.text
         if "robots" not in meta:
