@@ -1,5 +1,6 @@
 """Buying access in a browser without scripts, in the sandbox and by Stripe."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -105,6 +106,16 @@ async def test_a_reload_neither_buys_again_nor_ends_in_an_error(
     (member,) = await served.access.list_memberships_by_email(BUYER)
     assert len(await served.access.list_member_keys(member.id, 0)) == 1
     assert await get_usage_status(served, api_key) == 200
+
+
+@pytest.mark.clause("18.2")
+async def test_a_form_sent_twice_at_once_opens_one_checkout(
+    served: RunningService, buyer: httpx.AsyncClient
+) -> None:
+    await buyer.get("/buy")
+    answers = await asyncio.gather(*(buyer.post("/buy", data=MONTHLY) for _ in range(2)))
+    assert len({answer.headers["location"] for answer in answers}) == 1
+    assert len(await served.access.list_unredeemed_claims(BUYER, "sandbox", "test", 9)) == 1
 
 
 @pytest.mark.clause("18.2")
