@@ -151,7 +151,8 @@ def create_app(
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
     sign_in = _build_sign_in(config, resources, claims, base_url)
-    purchases = _build_purchase_handlers(config, resources, claims, base_url, on_sale)
+    sales = _build_purchases(config, resources, claims, base_url)
+    purchases = _build_purchase_handlers(config, resources, sales, on_sale)
     endpoint = McpEndpoint(runner, TOOLS)
     oauth = (
         build_oauth_server(resources, runner, endpoint, config.oauth_limit)
@@ -172,7 +173,8 @@ def create_app(
                 sign_in,
                 config.outbox,
                 None if oauth is None else oauth.authorizations,
-                purchases.checkout,
+                purchases,
+                sales.find_opened,
                 config.owner_uid,
                 access,
                 doctor,
@@ -254,19 +256,25 @@ def _build_sign_in(
     )
 
 
-def _build_purchase_handlers(
-    config: AppConfig, resources: Resources, claims: Claims, base_url: str, on_sale: OnSale
-) -> PurchaseHandlers:
-    access, provider, clock = resources.access, resources.provider, resources.clock
-    purchases = Purchases(
+def _build_purchases(
+    config: AppConfig, resources: Resources, claims: Claims, base_url: str
+) -> Purchases:
+    access, clock = resources.access, resources.clock
+    return Purchases(
         access,
-        provider,
+        resources.provider,
         claims,
         Throttle(access, clock, "checkout", config.checkout_limit),
         clock,
         base_url=base_url,
         daily_limit=config.daily_limit,
     )
+
+
+def _build_purchase_handlers(
+    config: AppConfig, resources: Resources, purchases: Purchases, on_sale: OnSale
+) -> PurchaseHandlers:
+    access, provider, clock = resources.access, resources.provider, resources.clock
     access_requests = AccessRequests(
         access,
         Throttle(access, clock, "access-request", config.access_request_limit),

@@ -10,6 +10,7 @@ from store.access_rows import (
     AttemptLimit,
     CallGroup,
     CountedGroup,
+    DayUsage,
     KeyLimits,
     KeyRow,
     LoggedCall,
@@ -18,6 +19,7 @@ from store.access_rows import (
     RefusedAttempt,
     RetentionCutoffs,
     SignInRow,
+    ToolUsage,
 )
 from store.errors import LostStoreError
 from store.sql import access_statements as statements
@@ -220,6 +222,23 @@ class AccessStore(PurchaseStore):
             rows = await db.execute(statements.LIST_CALLS, key_id, limit)
         return [LoggedCall(**row) for row in rows]
 
+    async def add_tool_usage(self, rows: Sequence[ToolUsage]) -> None:
+        """Add calls to the counts of keys, days and tools: all of them, or none if this fails.
+
+        No two rows have the same key, day and tool.
+        """
+        # In one order for every process, so that two of them cannot deadlock on PostgreSQL.
+        values = [value for row in sorted(rows) for value in row]
+        sql = statements.ADD_TOOL_USAGE.format(rows=", ".join(["(?, ?, ?, ?)"] * len(rows)))
+        async with self._engine.acquire_writer() as db:
+            await db.execute(sql, *values)
+
+    async def list_tool_usage(self, membership_id: int, since_day: int) -> list[DayUsage]:
+        """Return the calls of a membership's keys by key, day and tool, in any order."""
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.LIST_TOOL_USAGE, membership_id, since_day)
+        return [DayUsage(**row) for row in rows]
+
     async def create_sign_in_link(self, link: SignInRow) -> None:
         """Store a sign-in link that is about to be mailed or shown."""
         row = link.token_hash, link.contact_email, link.expires_at, int(link.is_owner)
@@ -346,6 +365,7 @@ class AccessStore(PurchaseStore):
             (statements.PRUNE_SIGN_IN_LINKS, cutoffs.sign_ins),
             (statements.PRUNE_SESSIONS, cutoffs.sign_ins),
             (statements.PRUNE_CALLS, cutoffs.calls),
+            (statements.PRUNE_TOOL_USAGE, cutoffs.calls),
             (PRUNE_REQUESTS, cutoffs.attempts),
             (PRUNE_ACCESS_TOKENS, cutoffs.sign_ins),
             (PRUNE_CLIENTS, cutoffs.oauth_clients),

@@ -100,6 +100,7 @@ ACCESS_TABLES = (
         is_numbered=True,
     ),
     Table("usage", "key_id, day, used, last_at", "key_id, day"),
+    Table("tool_usage", "key_id, day, tool, used", "key_id, day, tool"),
     Table("oauth_clients", "client_id, name, redirect_uris, created_at, used_at", "client_id"),
     Table(
         "oauth_requests",

@@ -11,6 +11,7 @@ from store.access_rows import (
     Notice,
     RetentionCutoffs,
     SignInRow,
+    ToolUsage,
 )
 from store.oauth_rows import (
     ApprovedAuthorization,
@@ -26,6 +27,7 @@ HASH = bytes(range(32))
 MEMBERS_HASH = bytes(range(2, 34))
 LINK = SignInRow(bytes(range(3, 35)), "a@example.com", NOW + 1000)
 CALL = LoggedCall(NOW, "id-1", "signals_get_state", "mcp", "ok", 200)
+TOOL_USAGE = ToolUsage(1, NOW // DAY_MS, CALL.tool, 1)
 StoreCall = Callable[[AccessStore], Awaitable[object]]
 
 REQUEST = AccessRequestRow("a@example.com", "Agent", None, "use", None, NOW, NOW)
@@ -105,6 +107,8 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     "keys_of": lambda store: store.list_member_keys(1, NOW // DAY_MS),
     "add_calls": lambda store: store.add_calls({1: [CALL]}, 100),
     "find_key": lambda store: store.find_key(HASH),
+    "add_tool_usage": lambda store: store.add_tool_usage([TOOL_USAGE]),
+    "tool usage of a plan": lambda store: store.list_tool_usage(1, 0),
     "find_key_id": lambda store: store.find_key_id(HASH),
     "calls of a key": lambda store: store.list_calls(1, 100),
     "find_client": lambda store: store.oauth.find_client("oc_1"),

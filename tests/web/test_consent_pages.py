@@ -216,7 +216,7 @@ async def test_a_connected_program_is_listed_among_the_keys_until_it_is_revoked(
     assert "Rotate" not in row[-1]
     key_path = await member.find_key_path("Desk Assistant")
     refused = await member.send_form(f"{key_path}/rotate", overlap="0")
-    assert "connected program" in check_page(refused, 409, "Something went wrong").text
+    assert "connected program" in check_page(refused, 409, "API access").text
     asked = check_page(await member.client.get(f"{key_path}/revoke"), 200, "Revoke this key?")
     assert "loses its access immediately" in asked.text
     await member.send_form(f"{key_path}/revoke")
@@ -511,7 +511,7 @@ async def test_an_order_without_an_address_comes_back_with_the_error_at_the_fiel
         (field,) = [one for one in page.find_all("input") if one["name"] == "contact_email"]
         assert (field["value"], field["aria-invalid"]) == (typed, "true")
         assert field["aria-describedby"] in page.ids
-        chosen = [one["value"] for one in page.find_all("option") if "selected" in one]
+        chosen = [one["value"] for one in page.find_all("input") if "checked" in one]
         assert chosen == ["yearly"]
         assert page.fields["request"] == pending.id
 
