@@ -20,10 +20,7 @@ Part = dict[str, Any]
 PAGES = (
     "/.well-known/",
     "/assets/",
-    "/confluence",
     "/docs",
-    "/feed",
-    "/flips",
     "/healthz",
     "/mcp",
     "/oauth/",
