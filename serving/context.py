@@ -87,16 +87,18 @@ class Context:
     def parse_as_of(self, as_of: str, latest: Snapshot) -> int:
         """Return an instant of the stored history as epoch ms; ArgumentError if it is not one."""
         at = parse_instant_ms("as_of", as_of)
-        if not _find_history_start(latest) <= at <= self._find_history_end(latest):
+        first, last = self.find_history_bounds(latest)
+        if not first <= at <= last:
             raise self._outside_history_error(as_of, latest)
         return at
 
-    def _find_history_end(self, latest: Snapshot) -> int:
+    def find_history_bounds(self, latest: Snapshot) -> tuple[int, int]:
+        """Return the first and the last `as_of` that is accepted, in epoch ms."""
         # A recording's market time can be ahead of the wall clock, so "now" is the later of both.
-        return max(self.clock(), latest.newest_at)
+        return find_history_start(latest), max(self.clock(), latest.newest_at)
 
     def _outside_history_error(self, as_of: str, latest: Snapshot) -> ArgumentError:
-        first, last = _find_history_start(latest), self._find_history_end(latest)
+        first, last = self.find_history_bounds(latest)
         return ArgumentError(
             Problem(
                 "as_of",
@@ -107,7 +109,7 @@ class Context:
         )
 
 
-def _find_history_start(snapshot: Snapshot) -> int:
+def find_history_start(snapshot: Snapshot) -> int:
     """Return the earliest time (epoch ms) for which a past snapshot can still be rebuilt."""
     retained_from = snapshot.market_time - UNIVERSE_RETENTION_MS
     return max(snapshot.stored.history_starts_at or snapshot.newest_at, retained_from)

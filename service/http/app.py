@@ -68,7 +68,8 @@ class AppConfig:
 
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
     folder of undelivered mail that the sign-in page names, None to name none. `owner_uid` is the
-    user whose own machine this is, None if others can reach the service.
+    user whose own machine this is, None if others can reach the service. `shows_prices` is whether
+    pages show prices.
     """
 
     base_url: str
@@ -83,6 +84,7 @@ class AppConfig:
     outbox: Path | None = None
     owner_uid: int | None = None
     operator: Operator = UNNAMED_OPERATOR
+    shows_prices: bool = True
 
 
 def build_app(
@@ -102,6 +104,7 @@ def build_app(
         outbox=choose_visible_outbox(settings),
         owner_uid=os.getuid() if settings.is_local else None,
         operator=settings.operator,
+        shows_prices=settings.shows_prices(resources.source),
     )
     return create_app(
         config,
@@ -141,14 +144,15 @@ def create_app(
         provider.mode,
         daily_limit,
         operator=config.operator,
-        prices=Prices(snapshots),
+        prices=Prices(snapshots) if config.shows_prices else None,
     )
     quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
     sign_in = _build_sign_in(config, resources, claims, base_url)
-    purchases = _build_purchase_handlers(config, resources, claims, base_url, on_sale)
+    sales = _build_purchases(config, resources, claims, base_url)
+    purchases = _build_purchase_handlers(config, resources, sales, on_sale)
     endpoint = McpEndpoint(runner, TOOLS)
     oauth = (
         build_oauth_server(resources, runner, endpoint, config.oauth_limit)
@@ -169,7 +173,8 @@ def create_app(
                 sign_in,
                 config.outbox,
                 None if oauth is None else oauth.authorizations,
-                purchases.checkout,
+                purchases,
+                sales.find_opened,
                 config.owner_uid,
                 access,
                 doctor,
@@ -251,19 +256,25 @@ def _build_sign_in(
     )
 
 
-def _build_purchase_handlers(
-    config: AppConfig, resources: Resources, claims: Claims, base_url: str, on_sale: OnSale
-) -> PurchaseHandlers:
-    access, provider, clock = resources.access, resources.provider, resources.clock
-    purchases = Purchases(
+def _build_purchases(
+    config: AppConfig, resources: Resources, claims: Claims, base_url: str
+) -> Purchases:
+    access, clock = resources.access, resources.clock
+    return Purchases(
         access,
-        provider,
+        resources.provider,
         claims,
         Throttle(access, clock, "checkout", config.checkout_limit),
         clock,
         base_url=base_url,
         daily_limit=config.daily_limit,
     )
+
+
+def _build_purchase_handlers(
+    config: AppConfig, resources: Resources, purchases: Purchases, on_sale: OnSale
+) -> PurchaseHandlers:
+    access, provider, clock = resources.access, resources.provider, resources.clock
     access_requests = AccessRequests(
         access,
         Throttle(access, clock, "access-request", config.access_request_limit),
