@@ -45,7 +45,7 @@ test-fast: $(DEV)
 
 prove: $(DEV)
 	$(BIN)/python -m pytest -n 4 --dist worksteal -rP --junitxml=.interop/results.xml; status=$$?; \
-	$(BIN)/python -m tools.interop_table .interop/results.xml && $(BIN)/python -m tools.mutants && exit $$status
+	$(BIN)/python -m tools.interop_table .interop/results.xml && $(BIN)/python -m tools.mutants --tested && exit $$status
 
 # Also saves every page that the walk opens below .interop/screenshots, to look at.
 screenshots: $(DEV)

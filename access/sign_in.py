@@ -37,6 +37,10 @@ MAIL_LIMIT = Limit(5, 3600)
 # could see by the delay of their own requests that a mail was sent.
 MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S = 1.0, 5.0
 SIGN_IN_PATH = "/sign-in/"
+BUYING_REASON = (
+    "You started to buy a plan of Signals, and this address has bought one before. If that plan is "
+    "active, you need not pay again: sign in and create a key."
+)
 # Stands for the e-mail address that the owner does not have. No mailbox has this name.
 OWNER = "owner"
 
@@ -139,10 +143,13 @@ class SignIn:
         """End every session of the member, or of the owner, who owns this one; idempotent."""
         await self._store.end_sessions(hash_token(session_token))
 
-    async def mail_link(self, email: str, pending_id: str | None = None) -> None:
+    async def mail_link(
+        self, email: str, pending_id: str | None = None, *, is_buying: bool = False
+    ) -> None:
         """Mail a link if the address is a member's; log failures instead of raising them.
 
-        The link leads on to the authorization request `pending_id`, if one is given.
+        The link leads on to the authorization request `pending_id`, if one is given. `is_buying`:
+        someone orders a plan for the address, so the mail says that it had one before.
         """
         # Runs after the response, whose status, body, headers and time would otherwise reveal who
         # is a member. The work up to the pause is the same for everyone: the same statements, the
@@ -152,7 +159,7 @@ class SignIn:
             # First, because the lookup may send requests to the processor.
             await self._mail_throttle.take_mailbox_attempt(normalize_email(email))
             reported = await self._find_reported_email(email)
-            mail = await self._create_link_mail(email, reported, pending_id)
+            mail = await self._create_link_mail(email, reported, pending_id, is_buying)
             pause_s = secrets.SystemRandom().uniform(MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S)
             await self._sleep(pause_s)
             if reported is not None:
@@ -184,7 +191,7 @@ class SignIn:
         return unredeemed[0][1].contact_email if unredeemed else None
 
     async def _create_link_mail(
-        self, email: str, reported: str | None, pending_id: str | None
+        self, email: str, reported: str | None, pending_id: str | None, is_buying: bool
     ) -> EmailMessage:
         """Store a new link and return its mail; without a member, a link that cannot be used."""
         token, now = f"sl_{secrets.token_urlsafe(32)}", self._clock()
@@ -200,11 +207,14 @@ class SignIn:
         purpose, query = (
             ("", "") if pending_id is None else (" to connect a program", f"?request={pending_id}")
         )
+        reason, origin = f"You asked to sign in to Signals{purpose}.", "didn't ask to sign in"
+        if is_buying:
+            reason, origin = BUYING_REASON, "didn't start to buy a plan"
         text = (
-            f"You asked to sign in to Signals{purpose}. Open this link to continue:\n\n"
+            f"{reason} Open this link to continue:\n\n"
             f"{self._link_base}{token}{query}\n\n"
             f"The link works once and expires after {LINK_MINUTES} minutes.\n"
-            "If you didn't ask to sign in, ignore this e-mail."
+            f"If you {origin}, ignore this e-mail."
         )
         if self._operator.introduction:
             text += f"\n\n{self._operator.introduction}"

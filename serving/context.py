@@ -95,7 +95,7 @@ class Context:
     def find_history_bounds(self, latest: Snapshot) -> tuple[int, int]:
         """Return the first and the last `as_of` that is accepted, in epoch ms."""
         # A recording's market time can be ahead of the wall clock, so "now" is the later of both.
-        return _find_history_start(latest), max(self.clock(), latest.newest_at)
+        return find_history_start(latest), max(self.clock(), latest.newest_at)
 
     def _outside_history_error(self, as_of: str, latest: Snapshot) -> ArgumentError:
         first, last = self.find_history_bounds(latest)
@@ -109,7 +109,7 @@ class Context:
         )
 
 
-def _find_history_start(snapshot: Snapshot) -> int:
+def find_history_start(snapshot: Snapshot) -> int:
     """Return the earliest time (epoch ms) for which a past snapshot can still be rebuilt."""
     retained_from = snapshot.market_time - UNIVERSE_RETENTION_MS
     return max(snapshot.stored.history_starts_at or snapshot.newest_at, retained_from)

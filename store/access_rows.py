@@ -49,6 +49,26 @@ class LoggedCall(NamedTuple):
     status: int
 
 
+class ToolUsage(NamedTuple):
+    """Calls of a key with one tool on a UTC day (days since 1970).
+
+    `tool` is empty for calls from before tools were counted.
+    """
+
+    key_id: int
+    day: int
+    tool: str
+    used: int
+
+
+class DayUsage(NamedTuple):
+    """Calls of one key of a membership with one tool on a UTC day; see ToolUsage."""
+
+    day: int
+    tool: str
+    used: int
+
+
 def normalize_email(address: str) -> str:
     """Return the form of an address by which mailboxes are compared: ASCII letters in lower case.
 

@@ -38,6 +38,7 @@ from serving.http import CACHE_NO_STORE
 from serving.tool_runner import ToolRunner
 from store.access_rows import ClaimRow
 from store.oauth_rows import PendingAuthorization
+from web.buy_pages import PERIODS
 from web.forms import EMAIL_ERROR, EMAIL_FIELD, read_form
 from web.owner import is_owner
 from web.pages import (
@@ -158,15 +159,8 @@ class ConsentPages:
         self, request: Request, pending: PendingAuthorization, **values: Any
     ) -> Response:
         viewer = await self.sessions.find_viewer(request)
-        return self._render(
-            request,
-            pending,
-            "connect_buy.html",
-            "Buy the plan",
-            viewer,
-            prices=PRICES_USD,
-            **values,
-        )
+        title, values = "Buy the plan", {**values, "prices": PRICES_USD, "periods": PERIODS}
+        return self._render(request, pending, "connect_buy.html", title, viewer, **values)
 
     async def _show(self, request: Request, pending: PendingAuthorization) -> Response:
         """Show what the visitor has to do next: answer, sign in, buy, or make room for a key."""

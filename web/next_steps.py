@@ -4,23 +4,26 @@ from typing import NamedTuple
 
 from serving.arguments import find_nearest
 
-TITLES = {
-    400: "Check the address",
-    403: "Not allowed",
-    404: "Page not found",
-    405: "Not available this way",
-    409: "Not possible now",
-    421: "Wrong address",
-    429: "Too many attempts",
-    503: "Temporarily unavailable",
-}
+TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
 DEFAULT_TITLE = "Something went wrong"
-# What a person reads in place of the message for programs, if no page has answered.
+# The title and text in place of the message for programs, if the error is not one of a page.
 ROUTING_TEXTS = {
-    403: "Another site sent this request, so nothing was changed. Open the page here instead:",
-    404: "There is no page at this address. Check the spelling, or continue here:",
-    405: "This address does not accept such a request. Open the page instead:",
-    421: "The service does not answer under this name. Open it at its own address:",
+    403: (
+        "Not sent from here",
+        "Another site sent this request, so nothing was changed. Open the page here instead:",
+    ),
+    404: (
+        "Page not found",
+        "There is no page at this address. Check the spelling, or continue here:",
+    ),
+    405: (
+        "Not available this way",
+        "This address does not accept such a request. Open the page instead:",
+    ),
+    421: (
+        "Wrong address",
+        "The service does not answer under this name. Open it at its own address:",
+    ),
 }
 
 

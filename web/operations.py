@@ -8,6 +8,7 @@ import asyncio
 import json
 import platform
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from serving.context import Context
 from serving.snapshot_cache import Snapshot
 from serving.tool_runner import ToolRunner
 from store.access_rows import MemberKey, Notice
+from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.operations import StoreSize
 from web.forms import read_form
@@ -205,7 +207,12 @@ class OperationsPages:
     async def _build_check_values(self, snapshot: Snapshot | None, now: int) -> dict[str, Any]:
         """Return the findings of the quick checks now, and of the last run of all checks."""
         if self._doctor is None:
-            return {"findings": [], "grades": {}, "checked_at": None, "is_checking": False}
+            return {
+                "findings": [],
+                "grades": count_grades([]),
+                "checked_at": None,
+                "is_checking": False,
+            }
         quick, notices = await asyncio.gather(
             self._doctor.run_quick_checks(snapshot), self._load_notices()
         )
@@ -222,12 +229,16 @@ class OperationsPages:
         }
 
     async def _run_checks(self, doctor: Doctor) -> None:
-        """Run all checks and store their findings."""
+        """Run all checks and store their findings; log failures."""
         try:
-            findings = await doctor.run_all_checks()
+            await self._store_findings(await doctor.run_all_checks())
         except Exception as error:
             log.error("checks_failed", **describe_failure(error))
-            findings = [("fix", "doctor", "the checks failed: see the log of the service")]
+            with suppress(StoreError):
+                text = "the checks failed: see the log of the service"
+                await self._store_findings([("fix", "doctor", text)])
+
+    async def _store_findings(self, findings: Sequence[Finding]) -> None:
         notice = Notice(FINDINGS_NOTICE, json.dumps(findings), self._context.clock())
         await self._access.put_notice(notice)
 

@@ -41,7 +41,7 @@ def group_runs(commits: Sequence[CommitSummary], limit: int) -> list[Run]:
     """Return the newest runs, newest first; `commits` are newest first."""
     groups = [list(group) for _, group in groupby(commits, attrgetter("market_time"))]
     runs = []
-    for group, before in zip(groups, [*groups[1:], None], strict=True):
+    for group, before in zip(groups, [*groups, None][1:], strict=True):
         at, first, last = group[0].market_time, group[-1], group[0]
         runs.append(
             Run(

@@ -35,12 +35,13 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
-DEFAULT_VALUES = {
+DEFAULT_VALUES: dict[str, Any] = {
     "badge": "",
     "here": None,
     "is_wide": False,
     "is_public": False,
     "viewer": None,
+    "has_session": False,
     "pending": None,
     "continue_path": None,
     "operator": UNNAMED_OPERATOR,
@@ -158,8 +159,7 @@ def build_page_route(path: str, runner: ToolRunner, respond: Responder, *methods
 
 def render_error_page(request: Request, error: ApiError) -> Response:
     """Return the page that shows an error and where to go next."""
-    site = get_site(request)
-    return _render_error(site, request.scope, error, error.describe(site.operator))
+    return _render_error(get_site(request), request.scope, error)
 
 
 def render_error_for_browser(request: Request, error: ApiError) -> Response | None:
@@ -181,25 +181,29 @@ def build_refusal_renderer(
         is_for_programs = f"{scope['path']}/".startswith(prefixes)
         if is_for_programs or not prefers_html(read_headers(scope).get(b"accept", b"")):
             return None
-        text = ROUTING_TEXTS.get(error.status) or error.describe(site.operator)
-        return _render_error(site, scope, error, text)
+        return _render_error(site, scope, error, *ROUTING_TEXTS.get(error.status, ()))
 
     return render
 
 
-def _render_error(site: Site, scope: Scope, error: ApiError, text: str) -> Response:
-    path, status = scope["path"], error.status
+def _render_error(
+    site: Site, scope: Scope, error: ApiError, title: str = "", text: str = ""
+) -> Response:
+    # As it was sent, so that a link to it keeps characters such as %3F.
+    path, status = scope["raw_path"].decode("latin-1"), error.status
     # The wrong host serves no styles, and no relative link leads away from it.
     template = "wrong_address.html" if status == 421 else "error.html"
     page = render_template(
         template,
         _get_relative_root(path),
         address=site.base_url + path,
-        title=TITLES.get(status, DEFAULT_TITLE),
-        text=text,
+        title=title or TITLES.get(status, DEFAULT_TITLE),
+        text=text or error.describe(site.operator),
         steps=list_steps(path, status, scope["method"], sells_keys=site.sells_keys),
         operator=site.operator,
         sells_keys=site.sells_keys,
+        # Who has a session need not sign in; whose it is was not looked up.
+        has_session=b"signals_session=" in read_headers(scope).get(b"cookie", b""),
     )
     response = make_page_response(page, status)
     if error.retry_after_s is not None:

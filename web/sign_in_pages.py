@@ -61,8 +61,9 @@ class _SignInPages:
         if request.method == "POST":
             form = await read_form(request)
             pending = await self._pending.get(form["request"]) if "request" in form else None
-            if "api_key" in form:
-                return await self._redeem_key(request, form["api_key"], pending)
+            # The browser's form of an empty field lacks it here.
+            if "api_key" in form or form.get("action") == "key":
+                return await self._redeem_key(request, form.get("api_key", ""), pending)
             return await self._submit_request(request, form, pending)
         viewer = await self._sessions.find_viewer(request)
         if viewer is not None:

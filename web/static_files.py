@@ -16,6 +16,7 @@ MEDIA_TYPES = {
     "js": "text/javascript",
     "png": "image/png",
     "svg": "image/svg+xml",
+    "txt": "text/plain",
 }
 
 

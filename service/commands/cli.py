@@ -343,7 +343,7 @@ async def _create_key(args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _print_sign_in_link(args: argparse.Namespace, settings: Settings) -> int:
-    from service.commands.access import print_sign_in_link
+    from service.commands.sign_in import print_sign_in_link
 
     return await print_sign_in_link(settings, wall_clock)
 

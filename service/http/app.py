@@ -40,6 +40,7 @@ from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
 from service.http.oauth import build_oauth_server
 from service.http.pages import build_page_routes
+from service.http.paths import API_PATHS, PROGRAM_PATHS, PUBLIC_PATHS, TOKEN_PATHS
 from service.http.resources import Resources
 from service.processes.doctor_process import build_doctor
 from serving.context import Context
@@ -50,20 +51,10 @@ from serving.prices import Prices
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
-from web.discovery import DISCOVERY_PATHS
 from web.operations import Doctor
 from web.pages import Site, build_refusal_renderer
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
-# Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
-# pages for people are not among them, because their forms contain tokens.
-API_PATHS = ("/api/v1", "/legal")
-TOKEN_PATHS = ("/mcp",)
-# Clients that run in a browser exchange codes and tokens there, which no page has by itself.
-OAUTH_PATHS = ("/oauth/register", "/oauth/token", "/oauth/revoke")
-PUBLIC_PATHS = ("/.well-known/", *OAUTH_PATHS, *DISCOVERY_PATHS)
-# Errors of these paths, and of all below them, are never pages.
-PROGRAM_PATHS = ("/api", "/legal", *TOKEN_PATHS, *PUBLIC_PATHS)
 FAST_ENDPOINTS = McpEndpoint | ProtectedMcpEndpoint | ToolRoute
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
@@ -77,7 +68,8 @@ class AppConfig:
 
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
     folder of undelivered mail that the sign-in page names, None to name none. `owner_uid` is the
-    user whose own machine this is, None if others can reach the service.
+    user whose own machine this is, None if others can reach the service. `shows_prices` is whether
+    pages show prices.
     """
 
     base_url: str
@@ -92,6 +84,7 @@ class AppConfig:
     outbox: Path | None = None
     owner_uid: int | None = None
     operator: Operator = UNNAMED_OPERATOR
+    shows_prices: bool = True
 
 
 def build_app(
@@ -111,6 +104,7 @@ def build_app(
         outbox=choose_visible_outbox(settings),
         owner_uid=os.getuid() if settings.is_local else None,
         operator=settings.operator,
+        shows_prices=settings.shows_prices(resources.source),
     )
     return create_app(
         config,
@@ -150,14 +144,15 @@ def create_app(
         provider.mode,
         daily_limit,
         operator=config.operator,
-        prices=Prices(snapshots),
+        prices=Prices(snapshots) if config.shows_prices else None,
     )
     quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
     sign_in = _build_sign_in(config, resources, claims, base_url)
-    purchases = _build_purchase_handlers(config, resources, claims, base_url, on_sale)
+    sales = _build_purchases(config, resources, claims, base_url)
+    purchases = _build_purchase_handlers(config, resources, sales, on_sale)
     endpoint = McpEndpoint(runner, TOOLS)
     oauth = (
         build_oauth_server(resources, runner, endpoint, config.oauth_limit)
@@ -178,7 +173,8 @@ def create_app(
                 sign_in,
                 config.outbox,
                 None if oauth is None else oauth.authorizations,
-                purchases.checkout,
+                purchases,
+                sales.find_opened,
                 config.owner_uid,
                 access,
                 doctor,
@@ -260,19 +256,25 @@ def _build_sign_in(
     )
 
 
-def _build_purchase_handlers(
-    config: AppConfig, resources: Resources, claims: Claims, base_url: str, on_sale: OnSale
-) -> PurchaseHandlers:
-    access, provider, clock = resources.access, resources.provider, resources.clock
-    purchases = Purchases(
+def _build_purchases(
+    config: AppConfig, resources: Resources, claims: Claims, base_url: str
+) -> Purchases:
+    access, clock = resources.access, resources.clock
+    return Purchases(
         access,
-        provider,
+        resources.provider,
         claims,
         Throttle(access, clock, "checkout", config.checkout_limit),
         clock,
         base_url=base_url,
         daily_limit=config.daily_limit,
     )
+
+
+def _build_purchase_handlers(
+    config: AppConfig, resources: Resources, purchases: Purchases, on_sale: OnSale
+) -> PurchaseHandlers:
+    access, provider, clock = resources.access, resources.provider, resources.clock
     access_requests = AccessRequests(
         access,
         Throttle(access, clock, "access-request", config.access_request_limit),

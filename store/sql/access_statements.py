@@ -175,6 +175,14 @@ DELETE FROM calls WHERE key_id = :key_id
   AND id <= (SELECT id FROM calls WHERE key_id = :key_id ORDER BY id DESC LIMIT 1 OFFSET :kept)
 RETURNING 1
 """
+ADD_TOOL_USAGE = """
+INSERT INTO tool_usage AS t (key_id, day, tool, used) VALUES {rows}
+ON CONFLICT (key_id, day, tool) DO UPDATE SET used = t.used + excluded.used
+"""
+LIST_TOOL_USAGE = """
+SELECT u.day, u.tool, u.used FROM keys AS k JOIN tool_usage AS u ON u.key_id = k.id
+WHERE k.membership_id = ? AND u.day >= ?
+"""
 RELABEL_KEY = """
 UPDATE keys SET label = ? WHERE id = ? AND membership_id = ? AND revoked_at IS NULL RETURNING id
 """
@@ -250,6 +258,9 @@ PRUNE_ATTEMPTS = "DELETE FROM attempts WHERE at < ? RETURNING 1"
 PRUNE_ACCESS_REQUESTS = "DELETE FROM access_requests WHERE updated_at < ? RETURNING 1"
 PRUNE_SIGN_IN_LINKS = "DELETE FROM sign_in_links WHERE expires_at < ? RETURNING 1"
 PRUNE_CALLS = "DELETE FROM calls WHERE at < ? RETURNING 1"
+PRUNE_TOOL_USAGE = """
+DELETE FROM tool_usage WHERE day < CAST(? AS BIGINT) / 86400000 RETURNING 1
+"""
 PRUNE_SESSIONS = "DELETE FROM sessions WHERE expires_at < ? RETURNING 1"
 # A claim with this id is inserted and deleted in one transaction, and these write the newest key
 # and membership again, unchanged. So a test write reaches all tables that a purchase writes to.

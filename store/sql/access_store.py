@@ -10,6 +10,7 @@ from store.access_rows import (
     AttemptLimit,
     CallGroup,
     CountedGroup,
+    DayUsage,
     KeyLimits,
     KeyRow,
     LoggedCall,
@@ -18,6 +19,7 @@ from store.access_rows import (
     RefusedAttempt,
     RetentionCutoffs,
     SignInRow,
+    ToolUsage,
 )
 from store.errors import LostStoreError
 from store.sql import access_statements as statements
@@ -31,6 +33,7 @@ from store.sql.oauth_store import (
 from store.sql.operations import AccessOperations
 from store.sql.purchase_store import PurchaseStore
 from store.sql.usage import UsageCounter
+from store.sql.watchlist_store import WatchlistStore
 from store.write_health import TestWrite, WriteKind
 
 # Calls and claims are frequent, so only a probe of an idle service causes test writes.
@@ -43,8 +46,8 @@ NO_LIMIT = 2**62
 class AccessStore(PurchaseStore):
     """Keys and tokens (only as SHA-256), usage, purchases, throttle attempts and requests.
 
-    `oauth` is the part that stores OAuth clients, requests and connections, `operations` the part
-    that the operations page reads.
+    `oauth` is the part that stores OAuth clients, requests and connections, `watchlists` the part
+    of watchlists, and `operations` the part that the operations page reads.
     Times are epoch ms, days are UTC days since 1970. Every method raises StoreError if the store
     fails. Keys, claims and memberships are on the disk when a method returns. Counted calls and
     attempts survive a crash of the process, but on SQLite not a power cut.
@@ -53,6 +56,7 @@ class AccessStore(PurchaseStore):
     def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
         super().__init__(engine)
         self.oauth = OAuthStore(engine)
+        self.watchlists = WatchlistStore(engine)
         self.operations = AccessOperations(engine)
         self._usage_counter = usage_counter
         self._id: str | None = None
@@ -218,6 +222,23 @@ class AccessStore(PurchaseStore):
             rows = await db.execute(statements.LIST_CALLS, key_id, limit)
         return [LoggedCall(**row) for row in rows]
 
+    async def add_tool_usage(self, rows: Sequence[ToolUsage]) -> None:
+        """Add calls to the counts of keys, days and tools: all of them, or none if this fails.
+
+        No two rows have the same key, day and tool.
+        """
+        # In one order for every process, so that two of them cannot deadlock on PostgreSQL.
+        values = [value for row in sorted(rows) for value in row]
+        sql = statements.ADD_TOOL_USAGE.format(rows=", ".join(["(?, ?, ?, ?)"] * len(rows)))
+        async with self._engine.acquire_writer() as db:
+            await db.execute(sql, *values)
+
+    async def list_tool_usage(self, membership_id: int, since_day: int) -> list[DayUsage]:
+        """Return the calls of a membership's keys by key, day and tool, in any order."""
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.LIST_TOOL_USAGE, membership_id, since_day)
+        return [DayUsage(**row) for row in rows]
+
     async def create_sign_in_link(self, link: SignInRow) -> None:
         """Store a sign-in link that is about to be mailed or shown."""
         row = link.token_hash, link.contact_email, link.expires_at, int(link.is_owner)
@@ -344,6 +365,7 @@ class AccessStore(PurchaseStore):
             (statements.PRUNE_SIGN_IN_LINKS, cutoffs.sign_ins),
             (statements.PRUNE_SESSIONS, cutoffs.sign_ins),
             (statements.PRUNE_CALLS, cutoffs.calls),
+            (statements.PRUNE_TOOL_USAGE, cutoffs.calls),
             (PRUNE_REQUESTS, cutoffs.attempts),
             (PRUNE_ACCESS_TOKENS, cutoffs.sign_ins),
             (PRUNE_CLIENTS, cutoffs.oauth_clients),

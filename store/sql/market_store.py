@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from schemas.coverage import Coverage
-from schemas.vocabulary import Tier
+from schemas.vocabulary import TIMEFRAME_CODES, Tier, Timeframe
 from store.bar_blocks import build_blocks
 from store.errors import StoreError
 from store.market_rows import (
@@ -35,7 +35,7 @@ from store.sql import market_writes as writes
 from store.sql import migrate_database as moving
 from store.sql import past_snapshot as past
 from store.sql.database import MarketEngine, Row, fetch_value
-from store.sql.feed_pages import build_counts_query, build_oldest_query
+from store.sql.feed_pages import ASSET_HISTORY, build_counts_query, build_oldest_query
 from store.sql.lanes import Lane
 from store.sql.operations import MarketOperations
 from store.write_health import TestWrite, WriteKind
@@ -368,6 +368,23 @@ class MarketStore:
             sql = db.feed_statements.merged(query)
             rows = await db.execute_page(sql, feed.build_page_values(query, alerts_after))
         return [feed.parse_feed_row(row) for row in rows]
+
+    async def asset_history(
+        self, ticker: str, timeframe: Timeframe, after: int, until: int
+    ) -> list[ChangeRow]:
+        """Return the changes of an asset on a timeframe, also unpublished ones, oldest first.
+
+        They were created in (`after`, `until`], in epoch ms. The newest change of each of the
+        asset's readings is always included.
+        """
+        values = {
+            **feed.build_window(after, until),
+            "ticker": ticker,
+            "timeframe": TIMEFRAME_CODES[timeframe],
+        }
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute_page(ASSET_HISTORY, values)
+        return [feed.parse_change(row) for row in rows]
 
     async def statistics(
         self, tier: Tier, after: int, until: int, visible_after: int

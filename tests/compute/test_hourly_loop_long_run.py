@@ -21,7 +21,7 @@ from compute.indicators.registry import INDICATORS
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
 from mcp_server.tools.get_signals import get_signals
-from mcp_server.tools.signal_rows import _build_signal
+from mcp_server.tools.signal_rows import build_signal
 from schemas.signals import Signal, SignalsQuery
 from schemas.vocabulary import UNIVERSE_RETENTION_MS, format_instant
 from serving.context import Context
@@ -99,7 +99,7 @@ class Long:
         tenth = (self.clock.now_s - START) * 10 // (DAYS * DAY_S)
         if tenth <= len(self.table):
             return
-        _build_signal.cache_clear()  # it keeps some hundred rows, however long a run has been
+        build_signal.cache_clear()  # it keeps some hundred rows, however long a run has been
         gc.collect()
         self.traced += [tracemalloc.get_traced_memory()[0]] if tracemalloc.is_tracing() else []
         held = [row async for row in self.store.changes()]

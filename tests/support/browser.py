@@ -50,8 +50,8 @@ COLOURS = """
 # Visible elements beyond the right edge of the screen, unless the keyboard can scroll there.
 OFF_SCREEN = """
 () => [...document.body.querySelectorAll("*")]
-  .filter(one => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1
-    && one.getBoundingClientRect().width > 1 && !one.closest("[tabindex='0']"))
+  .filter(one => !one.ownerSVGElement && one.checkVisibility() && !one.closest("[tabindex='0']"))
+  .filter(one => one.getBoundingClientRect().right > innerWidth + 1 && one.offsetWidth > 1)
   .map(one => one.outerHTML.slice(0, 120))
 """
 

@@ -37,7 +37,7 @@ async def owner(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
 
 async def enter_key(served: RunningService, api_key: str) -> httpx.Response:
     """Send the form with an operator's key."""
-    return await served.client.post("/sign-in", data={"api_key": api_key})
+    return await served.client.post("/sign-in", data={"api_key": api_key, "action": "key"})
 
 
 async def is_owner(client: httpx.AsyncClient) -> bool:

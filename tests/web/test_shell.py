@@ -45,15 +45,17 @@ async def test_a_member_sees_their_keys_and_no_offer(served: RunningService) -> 
 
 
 @pytest.mark.clause("20.7")
-async def test_every_page_has_a_description_and_a_picture_of_its_own(
+async def test_every_page_has_a_title_and_a_description_of_its_own_and_a_picture(
     served: RunningService,
 ) -> None:
     described: dict[str, str] = {}
+    titles: dict[str, str] = {}
     for path in [*PUBLIC, *(f"/docs/{link.name}" for link in list_shown_links(sells_keys=True))]:
         page = Page(await served.get_page(path))
         meta = read_meta(page)
         described[path] = meta["description"]
-        assert 40 <= len(meta["description"]) <= 200, path
+        titles[path] = meta["og:title"]
+        assert 25 <= len(meta["description"]) <= 200, path
         assert meta["og:description"] == meta["description"]
         assert meta["og:title"] in page.text
         if "robots" not in meta:
@@ -63,7 +65,8 @@ async def test_every_page_has_a_description_and_a_picture_of_its_own(
         width, height = int(meta["og:image:width"]), int(meta["og:image:height"])
         assert image.content[16:24] == width.to_bytes(4, "big") + height.to_bytes(4, "big")
         assert len(image.content) < 100_000
-    assert len(set(described.values())) == len(described), described
+    for texts in (described, titles):
+        assert len({*texts.values()}) == len(texts), texts
 
 
 @pytest.mark.clause("20.7")

@@ -57,6 +57,7 @@ async def test_a_visitor_is_redirected_to_the_sign_in_form(served: RunningServic
     fields = [(one["name"], one["type"], one["autocomplete"]) for one in page.find_all("input")]
     assert fields == [
         ("contact_email", "email", "email"),
+        ("username", "text", "username"),
         ("api_key", "password", "current-password"),
     ]
 
