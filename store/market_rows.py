@@ -317,7 +317,7 @@ class StoredSnapshot:
     history_starts_at: int | None = None
     last_closes: Mapping[str, int] = field(default_factory=dict)
     missing_bars: Mapping[str, int] = field(default_factory=dict)
-    number: int | None = None
+    number: int | None = field(default=None, compare=False)
 
 
 class PastKey(NamedTuple):
