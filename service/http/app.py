@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -137,15 +137,10 @@ def create_app(
     docs_url = f"{base_url}/api/v1"
     snapshots = SnapshotCache(resources.market)
     context = Context(
-        snapshots,
-        base_url,
-        docs_url,
-        clock,
-        provider.mode,
-        daily_limit,
-        operator=config.operator,
-        prices=Prices(snapshots) if config.shows_prices else None,
+        snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=config.operator
     )
+    if config.shows_prices:
+        context = replace(context, prices=Prices(snapshots))
     quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     claims = Claims(access, provider, clock)

@@ -22,6 +22,7 @@ from store.market_rows import (
     PastKey,
     Progress,
     ReadingRow,
+    RecentBars,
     SourceRow,
     Statistics,
     StoredSnapshot,
@@ -185,25 +186,19 @@ class MarketStore:
     async def asset_bars(self, ticker: str, after: int) -> AssetBars:
         """Return an asset's bars that open after a time (epoch s), and some older ones."""
         async with self._engine.begin_read(Lane.PAST) as db:
-            return AssetBars(
-                {
-                    block.timeframe: block
-                    for block in await chart.load_asset_bars(db, ticker, after)
-                },
-                await chart.load_stepped_closes(db, ticker),
-            )
+            number = await reads.load_last_number(db)
+            blocks = await chart.load_asset_bars(db, ticker, after)
+            stepped = await chart.load_stepped_closes(db, ticker)
+        return AssetBars(number, {block.timeframe: block for block in blocks}, stepped)
 
-    async def recent_bars(
-        self, span_s: int, after_number: int | None = None
-    ) -> tuple[int | None, list[BarBlock]]:
-        """Return the number of the last commit, and the last bars of every asset that has any.
+    async def recent_bars(self, span_s: int, after_number: int | None = None) -> RecentBars:
+        """Return the bars that open less than `span_s` before their asset's last, and some older.
 
-        These are the bars that open less than `span_s` before the asset's last one, and some older
-        ones. With `after_number`, they are all bars that later commits wrote.
+        With `after_number`, return all bars that later commits wrote.
         """
         async with self._engine.begin_read(Lane.PAST) as db:
             number = await reads.load_last_number(db)
-            return number, await chart.load_recent_bars(db, span_s, after_number)
+            return RecentBars(number, await chart.load_recent_bars(db, span_s, after_number))
 
     async def revisions(self) -> dict[str, int]:
         """Return the newest revision of every ticker whose history was restated."""
@@ -322,6 +317,7 @@ class MarketStore:
                 history_starts_at=await reads.load_history_start(db),
                 last_closes=await reads.load_last_closes(db, number, market_time or 0),
                 missing_bars=await reads.load_missing_bars(db, market_time or 0),
+                number=number,
             )
 
     async def snapshot_at(self, at: int) -> StoredSnapshot:

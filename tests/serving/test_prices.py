@@ -191,16 +191,22 @@ async def test_summaries_follow_every_commit_and_a_new_history(home: StoreHome):
     async with open_and_close(home.open_market()) as store:
         rows = make_hours("BTC", 300)
         await commit(store, rows[:-3] + make_hours("ETH", 30), publish_from={"BTC": 0, "ETH": 0})
-        prices = await open_prices(store)
+        await store.publish_coverage(make_coverage())
+        snapshots = SnapshotCache(store)
+        prices = Prices(snapshots)
         assert (await prices.load_summaries())["BTC"].last_close == 997.0
         await commit(store, rows[-3:-2], hour=1)
+        # PostgreSQL reports a commit later.
+        snapshots.expire()
         assert (await prices.load_summaries())["BTC"].last_close == 998.0
         await commit(store, rows[-2:], hour=2)
+        snapshots.expire()
         followed = await prices.load_summaries()
         assert followed["BTC"].closes == [1000.0 - 4 * back for back in reversed(range(42))]
         assert followed == await Prices(SnapshotCache(store)).load_summaries()
         halved = [row._replace(close=row.close / 2, low=1.0) for row in rows]
         await commit(store, halved, hour=3, revision=1)
+        snapshots.expire()
         restated = await prices.load_summaries()
         assert restated["BTC"].last_close == 500.0
         assert restated["BTC"].day_change == pytest.approx(1000 / 976 - 1)
