@@ -138,7 +138,7 @@ async def test_new_readings_are_offered_and_never_move_the_page(full: RunningSer
         await walk.page.clock.install()
         await walk.page.goto(full.base_url)
         asked: list[Any] = []
-        walk.page.on("request", asked.append)
+        walk.page.on("request", lambda sent: asked.append(sent))
         await walk.page.clock.fast_forward(50_000)
         assert [sent.url for sent in asked if sent.resource_type == "fetch"] == []
         await full.market.commit(make_batch(NOON + HOUR_MS, []))
