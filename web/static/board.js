@@ -87,6 +87,7 @@ function wait() {
 }
 
 async function ask() {
+  fresh.dataset.due = ""; // A tab that is shown again meanwhile does not ask twice.
   try {
     const answer = await fetch(fresh.dataset.url, { cache: "no-cache" });
     if (!answer.ok) throw new Error(answer.status);

@@ -137,16 +137,17 @@ async def test_new_readings_are_offered_and_never_move_the_page(full: RunningSer
     async with open_window(WIDTHS[1], cookies=await member_of(full)) as walk:
         await walk.page.clock.install()
         await walk.page.goto(full.base_url)
-        asked: list[str] = []
-        walk.page.on("request", lambda sent: asked.append(urlsplit(sent.url).path))
+        asked: list[Any] = []
+        walk.page.on("request", lambda sent: asked.append(sent))
         await walk.page.clock.fast_forward(50_000)
-        assert asked == []
+        assert [sent.url for sent in asked if sent.resource_type == "fetch"] == []
         await full.market.commit(make_batch(NOON + HOUR_MS, []))
         async with walk.page.expect_response("**/board/latest.json"):
             await walk.page.clock.fast_forward(60_000)
         offer = walk.page.get_by_role("link", name="New readings from 13:03 – show")
         await offer.wait_for()
-        assert asked == ["/board/latest.json"]
+        (sent,) = [sent for sent in asked if sent.resource_type == "fetch"]
+        assert sent.url == f"{full.base_url}/board/latest.json"
         assert "12:03 UTC" in await walk.page.inner_text(".bar")
         async with walk.page.expect_navigation():
             await offer.click()
