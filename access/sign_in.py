@@ -226,7 +226,7 @@ async def create_owner_link(store: AccessStore, clock: Clock, base_url: str) -> 
     token = f"sl_{secrets.token_urlsafe(32)}"
     expires_at = clock() + LINK_MS
     await store.create_sign_in_link(SignInRow(hash_token(token), OWNER, expires_at, True))
-    return f"{base_url}{SIGN_IN_PATH}{token}"
+    return f"{base_url.rstrip('/')}{SIGN_IN_PATH}{token}"
 
 
 def hash_token(token: str) -> bytes:

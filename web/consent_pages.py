@@ -227,16 +227,16 @@ class ConsentPages:
     async def _approve_as_owner(
         self, request: Request, pending: PendingAuthorization, form: Form
     ) -> Response:
-        viewer = await self.sessions.find_viewer(request)
-        if not self._is_owner(request, viewer):
+        owner = await self.sessions.find_viewer(request)
+        if not self._is_owner(request, owner):
             raise ApiError(
                 "invalid_parameter",
                 "Only the owner of this service can allow this, signed in as owner or in a browser "
                 "on the machine that runs it. Sign in instead.",
                 403,
             )
-        if viewer is not None and viewer.is_owner:
-            check_form_token(form, viewer)
+        if owner is not None and owner.is_owner:
+            check_form_token(form, owner)
         return self._send_back(await self.authorizations.approve_as_owner(pending.id))
 
     async def _find_funding(self, viewer: Viewer | None) -> _Funding:

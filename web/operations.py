@@ -106,12 +106,9 @@ class OperationsPages:
         """Show everything; all parts are read at once."""
         with_status = "payments" in request.query_params or not self._billing.is_remote
         snapshot, now = await self._context.snapshots.snapshot(), self._context.clock()
-        operations = self._access.operations
-        commits, keys, key_counts, plans, sizes, sales, checks = await asyncio.gather(
+        commits, accounts, sizes, sales, checks = await asyncio.gather(
             self._market.operations.list_commits(COMMITS_READ),
-            operations.list_keys(now // DAY_MS, MAX_KEYS_SHOWN),
-            operations.count_keys(now, now // DAY_MS),
-            operations.count_memberships(now - SALES_WINDOW_DAYS * DAY_MS),
+            self._build_account_values(now),
             self._sizes.get("sizes", self._measure_stores),
             self._list_sales(with_status=with_status),
             self._build_check_values(snapshot, now),
@@ -125,10 +122,7 @@ class OperationsPages:
             viewer=viewer,
             now=now,
             runs=group_runs(commits, RUNS_SHOWN),
-            keys=keys,
-            key_counts=key_counts,
             daily_limit=self._context.daily_limit,
-            plans=plans,
             sales=sales,
             has_status=with_status,
             sales_days=SALES_WINDOW_DAYS,
@@ -142,6 +136,7 @@ class OperationsPages:
             software=[f"Signals {VERSION}", f"Python {platform.python_version()}"],
             billing=self._context.mode or "off",
             **build_data_values(snapshot, now),
+            **accounts,
             **checks,
         )
         if checks["is_checking"]:
@@ -195,6 +190,15 @@ class OperationsPages:
 
     async def _measure_stores(self) -> list[StoreSize]:
         return [await self._market.operations.measure(), await self._access.operations.measure()]
+
+    async def _build_account_values(self, now: int) -> dict[str, Any]:
+        """Return the keys with their calls of today, and the numbers of keys and plans."""
+        operations, day = self._access.operations, now // DAY_MS
+        return {
+            "keys": await operations.list_keys(day, MAX_KEYS_SHOWN),
+            "key_counts": await operations.count_keys(now, day),
+            "plans": await operations.count_memberships(now - SALES_WINDOW_DAYS * DAY_MS),
+        }
 
     async def _list_sales(self, *, with_status: bool) -> list[Sale]:
         """Return the newest memberships, with their status at the payment processor if wanted."""

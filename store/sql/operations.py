@@ -135,7 +135,16 @@ class AccessOperations:
         """Return the numbers of memberships by plan."""
         async with self._engine.begin_read(Lane.BATCH) as db:
             rows = await db.execute_named(COUNT_MEMBERSHIPS, {"since": since})
-        return [PlanCounts(row[0], row[1], *map(int, tuple(row)[2:])) for row in rows]
+        return [
+            PlanCounts(
+                row["billing"],
+                row["mode"],
+                active=int(row["active"]),
+                begun=int(row["begun"]),
+                ended=int(row["ended"]),
+            )
+            for row in rows
+        ]
 
     async def measure(self) -> StoreSize:
         """Return the size of the store."""
