@@ -34,7 +34,7 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
-DEFAULT_VALUES = {
+DEFAULT_VALUES: dict[str, Any] = {
     "badge": "",
     "here": None,
     "is_wide": False,
