@@ -92,9 +92,13 @@ def build_bars() -> list[Bar]:
     for before, close in pairwise(closes):
         reach = RANGE * (1.0 + abs(next(noise)))
         high, low = max(before, close) + reach, min(before, close) - reach
-        prices = (np.array([math.exp(value)]) for value in (before, high, low, close))
-        bars.append(Bar(*prices, np.array([1.0]), np.array([np.nan])))
+        bars.append(_make_bar(before, high, low, close))
     return bars
+
+
+def _make_bar(*log_prices: float) -> Bar:
+    opened, high, low, close = (np.array([math.exp(value)]) for value in log_prices)
+    return Bar(opened, high, low, close, np.array([1.0]), np.array([np.nan]))
 
 
 def _list_noise(count: int) -> Iterator[float]:

@@ -154,7 +154,7 @@ def _score(
         )
         matched += points > 0
         score += points
-    score += PHRASE_WEIGHT * (phrase in heading or phrase in text)
+    score += PHRASE_WEIGHT * ((phrase in heading or phrase in text) + (phrase == heading))
     # The beginning of a page stands for the whole page.
     return matched, score + (matched > 0 and not section.anchor)
 

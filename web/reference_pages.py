@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 from markupsafe import Markup
 
@@ -34,7 +33,6 @@ from schemas.purchase import (
     CLAIM_REPEAT_DURATION_S,
 )
 from schemas.vocabulary import Mode
-from serving.http import JSON
 from serving.json_schema import build_input_schema
 from serving.tool_runner import AnyTool
 from web.docs_tree import PAGE_ORDER, PageLink
@@ -43,7 +41,7 @@ from web.indicator_guide import build_guide_values
 from web.markdown import Article, Heading, parse_article, render_inline
 from web.markdown_files import Example, load_articles, load_examples
 from web.openapi_viewer import build_viewer_values
-from web.try_forms import CallRequest, format_curl
+from web.try_forms import format_example
 
 EXAMPLE_EMAIL = "agent@example.com"
 Values = dict[str, Any]
@@ -186,21 +184,8 @@ def _build_endpoint_section(
         list(walk_field_rows(schema)),
         list(walk_field_rows(endpoint.body.model_json_schema())) if endpoint.body else [],
         [shape for model in dict.fromkeys(models) for shape in list_shapes(model)],
-        _format_get(endpoint, base_url) if endpoint.method == "GET" else "",
+        format_example(endpoint, base_url) if endpoint.method == "GET" else "",
     )
-
-
-def _format_get(endpoint: Endpoint, base_url: str) -> str:
-    """Return the curl command of a GET endpoint, with the arguments of its tool's example."""
-    arguments = load_examples()[endpoint.tool.name].arguments if endpoint.tool else {}
-    query = f"?{urlencode(arguments)}" if arguments else ""
-    request = CallRequest("GET", f"{endpoint.path}{query}", (), "")
-    return format_curl(base_url, request, with_key=endpoint.auth == "api_key")
-
-
-def _format_post(endpoint: Endpoint, base_url: str, body: str) -> str:
-    request = CallRequest("POST", endpoint.path, (f"Content-Type: {JSON}",), body)
-    return format_curl(base_url, request, with_key=False)
 
 
 def _build_connect_values(facts: ReferenceFacts) -> Values:
@@ -245,8 +230,8 @@ def _build_buy_values(facts: ReferenceFacts) -> Values:
         "every_s": CLAIM_POLL_INTERVAL_S,
         "for_s": CLAIM_POLL_DURATION_S,
         "repeat_s": CLAIM_REPEAT_DURATION_S,
-        "checkout": _format_post(CREATE_CHECKOUT, facts.base_url, checkout),
-        "claim": _format_post(CLAIM_KEY, facts.base_url, '{"claim_token": "ct_..."}'),
+        "checkout": format_example(CREATE_CHECKOUT, facts.base_url, checkout),
+        "claim": format_example(CLAIM_KEY, facts.base_url, '{"claim_token": "ct_..."}'),
         "headings": [_make_heading("steps", "Three steps"), _make_heading("members", "For members")]
         if facts.mode
         else [],

@@ -88,6 +88,14 @@ def build_examples(endpoint: Endpoint) -> dict[str, str]:
     return {name: _format_value(value) for name, value in arguments.items()}
 
 
+def format_example(endpoint: Endpoint, base_url: str, body: str = "") -> str:
+    """Return the curl command of an endpoint, with a body or its example arguments."""
+    values = {} if body else build_examples(endpoint)
+    path = f"{endpoint.path}?{urlencode(values)}" if values else endpoint.path
+    request = CallRequest(endpoint.method, path, MCP_HEADERS[:1] if body else (), body)
+    return format_curl(base_url, request, with_key=endpoint.auth == "api_key")
+
+
 def build_try_form(
     endpoint: Endpoint, operation: Schema, typed: Mapping[str, str], errors: Mapping[str, str]
 ) -> TryForm:
