@@ -3,6 +3,7 @@
 Times are epoch seconds UTC.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ def mark_changes(values: Times) -> NDArray[np.bool_]:
 
 def build_longer_bars(
     close_time: Times,
-    prices: tuple[Prices, Prices, Prices, Prices, Prices],
+    prices: Sequence[Prices],
     period_s: int,
     *,
     joins_sundays: bool = False,

@@ -87,9 +87,9 @@ class Prices:
         """Return the summary of every asset with bars by ticker, computed once per snapshot."""
         # The lock makes concurrent callers share one load.
         async with self._lock:
-            return await self._read_current(self._summarize) or {}
+            return await self._read_current(self._load_current) or {}
 
-    async def _summarize(self, snapshot: Snapshot) -> Mapping[str, PriceSummary]:
+    async def _load_current(self, snapshot: Snapshot) -> Mapping[str, PriceSummary]:
         if self._summarized is None or self._summarized[0] is not snapshot:
             # After the first read, only the bars of later commits are read.
             number, blocks = await self._snapshots.store.recent_bars(TAIL_S, self._read_until)
@@ -158,17 +158,18 @@ def _build_columns(
     """Return the bars that open at or after a time (epoch s), built from hourly ones if needed."""
     block, hourly = stored.blocks.get(timeframe), stored.blocks.get("1h")
     if block is not None:
-        open_time, prices = block.open_time, tuple(block.values.T)
+        open_time, prices = block.open_time, list(block.values.T)
         is_chosen = open_time >= since
     elif hourly is not None:
-        open_time, close_time, *prices = build_longer_bars(
+        longer = build_longer_bars(
             compute_close_time(hourly.open_time, HOUR_S),
-            tuple(np.ascontiguousarray(column) for column in hourly.values.T),
+            [np.ascontiguousarray(column) for column in hourly.values.T],
             TIMEFRAME_DURATIONS_S[timeframe],
             joins_sundays=joins_sundays,
         )
+        open_time, prices = longer.open_time, list(longer[2:])
         # A longer bar steps only in a run of its own timeframe.
-        is_chosen = (open_time >= since) & (close_time <= stored.stepped.get(timeframe, 0))
+        is_chosen = (open_time >= since) & (longer.close_time <= stored.stepped.get(timeframe, 0))
     else:
         return NO_COLUMNS
     return BarColumns(

@@ -16,6 +16,8 @@ from serving.http import read_body
 from web.pages import render_page
 
 MAX_FIELDS = 10
+EMAIL_FIELD = "contact_email"
+EMAIL_ERROR = "This is not an e-mail address. Enter one such as name@example.com."
 # `Sec-Fetch-Site` is same-origin for our own forms and none if the user resends one. Programs send
 # no such header, but they hold no visitor's cookies either. This check prevents login CSRF: the
 # sign-in forms come before a session, so they cannot carry a form token.

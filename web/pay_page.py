@@ -13,7 +13,7 @@ from serving.error_responses import guard_route
 from serving.tool_runner import ToolRunner
 from store.access_rows import SandboxSession
 from web.forms import read_form
-from web.pages import render_page
+from web.pages import render_error_for_browser, render_page
 from web.pending_requests import PendingRequests, build_consent_path
 
 PAY_PATH = "/sandbox/checkout/{session_id}"
@@ -69,7 +69,8 @@ def build_pay_page_routes(
         http_status = 200 if status == requested else 409
         return _render_checkout(request, session, status, continue_path, http_status)
 
-    return [Route(PAY_PATH, guard_route(PAY_PATH, runner, respond), methods=["GET", "POST"])]
+    guarded_respond = guard_route(PAY_PATH, runner, respond, on_error=render_error_for_browser)
+    return [Route(PAY_PATH, guarded_respond, methods=["GET", "POST"])]
 
 
 def _parse_action(form: dict[str, str]) -> Literal["paid", "cancelled"]:

@@ -41,6 +41,7 @@ from service.http.metrics import Metrics
 from service.http.oauth import build_oauth_server
 from service.http.pages import build_page_routes
 from service.http.resources import Resources
+from service.processes.doctor_process import build_doctor
 from serving.context import Context
 from serving.fair_share import FairShare
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
@@ -50,7 +51,8 @@ from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
 from web.discovery import DISCOVERY_PATHS
-from web.pages import Site
+from web.operations import Doctor
+from web.pages import Site, build_refusal_renderer
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
 # Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
@@ -60,6 +62,8 @@ TOKEN_PATHS = ("/mcp",)
 # Clients that run in a browser exchange codes and tokens there, which no page has by itself.
 OAUTH_PATHS = ("/oauth/register", "/oauth/token", "/oauth/revoke")
 PUBLIC_PATHS = ("/.well-known/", *OAUTH_PATHS, *DISCOVERY_PATHS)
+# Errors of these paths, and of all below them, are never pages.
+PROGRAM_PATHS = ("/api", "/legal", *TOKEN_PATHS, *PUBLIC_PATHS)
 FAST_ENDPOINTS = McpEndpoint | ProtectedMcpEndpoint | ToolRoute
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
@@ -117,6 +121,7 @@ def build_app(
         on_call=metrics.on_call,
         on_sale=metrics.on_sale,
         on_key_call=call_log.add,
+        doctor=build_doctor(settings, resources.access, resources.clock),
     )
 
 
@@ -128,9 +133,11 @@ def create_app(
     on_sale: OnSale = lambda operation, outcome: None,
     on_key_call: OnKeyCall = lambda key_hash, call: None,
     fair_share: FairShare | None = None,
+    doctor: Doctor | None = None,
 ) -> Starlette:
     """Return the ASGI app of both transports and the pages over open resources.
 
+    The owner can run the checks of `doctor` on a page.
     ValueError names a trusted proxy that is neither an address nor a network, or a malformed
     origin.
     """
@@ -160,6 +167,8 @@ def create_app(
         if can_serve_oauth(base_url)
         else None
     )
+    site = Site(base_url, config.operator, context.sells_keys)
+    render_refusal = build_refusal_renderer(site, PROGRAM_PATHS)
     app = Starlette(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
@@ -174,14 +183,15 @@ def create_app(
                 None if oauth is None else oauth.authorizations,
                 purchases.checkout,
                 config.owner_uid,
+                access,
+                doctor,
             ),
             *build_health_routes(Readiness(snapshots, access, clock)),
             *_build_webhook_routes(resources, runner),
         ],
-        exception_handlers=build_exception_handlers(runner),
+        exception_handlers=build_exception_handlers(runner, render_refusal),
     )
-    # Every page shows it in its navigation and footer.
-    app.state.site = Site(base_url, config.operator, context.sells_keys)
+    app.state.site = site
     # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
     host_origin = HostOriginMiddleware(
@@ -193,6 +203,7 @@ def create_app(
         api_paths=API_PATHS,
         token_paths=TOKEN_PATHS,
         public_paths=PUBLIC_PATHS,
+        render_page=render_refusal,
         operator=config.operator,
     )
     trusted_networks = parse_proxies(config.trusted_proxies)

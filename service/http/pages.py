@@ -10,19 +10,23 @@ from access.member_billing import MemberBilling
 from access.member_keys import MemberKeys
 from access.oauth.authorizations import Authorizations
 from access.sign_in import SignIn
+from access.watchlists import Watchlists
 from serving.tool_runner import ToolRunner
+from store.sql.access_store import AccessStore
 from web.api_access import build_api_access_routes
 from web.asset_page import build_asset_page_routes
-from web.board import build_board_routes
+from web.board_routes import build_board_routes
 from web.checkout_return_pages import build_return_page_routes
 from web.consent_pages import Checkout, ConsentPages
+from web.crawlers import build_crawler_routes
 from web.discovery import build_discovery_routes
-from web.pages import build_static_routes
+from web.operations import Doctor, build_operations_routes
 from web.pay_page import build_pay_page_routes
 from web.pending_requests import PendingRequests
 from web.reference import build_reference_routes
 from web.sessions import Sessions
 from web.sign_in_pages import build_sign_in_routes
+from web.static_files import build_static_routes
 
 
 def build_page_routes(
@@ -34,11 +38,13 @@ def build_page_routes(
     authorizations: Authorizations | None,
     checkout: Checkout,
     owner_uid: int | None,
+    access: AccessStore,
+    doctor: Doctor | None,
 ) -> list[Route]:
     """Return the routes of all pages; the sign-in page names the `outbox` folder if given.
 
     Without `authorizations`, no page connects programs. `owner_uid` is the user who may connect
-    programs without a plan, None for nobody.
+    programs without a plan, None for nobody. `doctor` are the checks that the owner can run.
     """
     pending = PendingRequests(authorizations, runner.context.base_url)
     sessions = Sessions(sign_in, member_keys, runner.context.base_url)
@@ -58,8 +64,10 @@ def build_page_routes(
         *build_sign_in_routes(sign_in, sessions, pending, runner, outbox),
         *consent_routes,
         *build_api_access_routes(member_keys, billing, sessions, runner),
+        *build_operations_routes(access, billing, sessions, runner, doctor),
         *build_static_routes(),
-        *build_board_routes(runner, sessions.find_viewer),
+        *build_crawler_routes(runner),
+        *build_board_routes(runner, sessions, Watchlists(access, context.clock)),
         *build_asset_page_routes(runner, sessions.find_viewer),
     ]
 

@@ -80,6 +80,9 @@ class Engine(Protocol):
         The writes in `tests` are made first if the last ones failed or are older than `max_age_s`.
         """
 
+    async def measure(self) -> tuple[str, int]:
+        """Return the database software with its version, and the bytes that the store takes."""
+
     async def delete_old_copies(self) -> None:
         """Delete the copies that migrations made long ago, if the engine makes any."""
 

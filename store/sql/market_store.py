@@ -37,6 +37,7 @@ from store.sql import past_snapshot as past
 from store.sql.database import MarketEngine, Row, fetch_value
 from store.sql.feed_pages import ASSET_HISTORY, build_counts_query, build_oldest_query
 from store.sql.lanes import Lane
+from store.sql.operations import MarketOperations
 from store.write_health import TestWrite, WriteKind
 
 ROWS_PER_READ = 1000
@@ -54,6 +55,7 @@ class MarketStore:
 
     def __init__(self, engine: MarketEngine) -> None:
         self._engine = engine
+        self.operations = MarketOperations(engine)
 
     async def close(self) -> None:
         """Close every connection and release the lock; idempotent."""

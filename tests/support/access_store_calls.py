@@ -71,6 +71,8 @@ DURABLE_CALLS: dict[str, StoreCall] = {
         CODE_HASH, APPROVED, bytes(range(8, 40)), FAMILY_HASH, TOKENS, NOW, KeyLimits(9, 9, NOW)
     ),
     "rotate_tokens": lambda store: store.oauth.rotate_tokens(4, HASH, TOKENS, NOW),
+    "watch": lambda store: store.watchlists.add("a@example.com", "BTC", NOW, 9),
+    "unwatch": lambda store: store.watchlists.remove("a@example.com", "BTC"),
 }
 FAST_CALLS: dict[str, StoreCall] = {
     "count": lambda store: store.count_calls([make_call_group(HASH, NOW)], None, 10),
@@ -107,6 +109,7 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     "find_key_of_code": lambda store: store.oauth.find_key_of_code(CODE_HASH),
     "find_connection": lambda store: store.oauth.find_connection(FAMILY_HASH, NOW),
     "find_access_token": lambda store: store.oauth.find_access_token(TOKEN_HASH),
+    "watchlist": lambda store: store.watchlists.list_tickers("a@example.com"),
     "is_key_live": lambda store: store.oauth.is_key_live(HASH, NOW),
     "memberships of a customer": lambda store: store.list_active_memberships("stripe", "cus_1"),
 }

@@ -51,6 +51,7 @@ WRITTEN = (
     "add_request",
     "approve_request",
     "redeem_code",
+    "watch",
     # Another one, which stays pending.
     "add_request",
 )
