@@ -34,8 +34,6 @@ from web.asset_model import CHART_DAYS, MAX_ROWS, AssetModel, build_chart
 from web.board_model import BoardModel
 from web.sample_board import build_sample_model
 
-# Prices at the end of the assets that the sample feed does not name.
-_PRICES = {"ETH": 4150.2, "XRP": 2.8412, "AAPL": 254.63, "TSLA": 436.0, "XAG": 46.71}
 _HOURLY_MOVES: dict[AssetClass, float] = {"crypto": 0.008, "stock": 0.006, "metal": 0.003}
 # A trading day of the sample's stocks, as the UTC hours in which their bars open.
 _STOCK_HOURS = range(13, 20)
@@ -98,7 +96,7 @@ def build_sample_asset(ticker: str, timeframe: Timeframe) -> AssetModel | None:
         rows=[build_signal(row, asset.asset_class, _get_name(row)) for row in rows],
         fired_at={row.id: row.close_time * 1000 for row in rows},
         held=frozenset(),
-        price=_summarize(bars["1h"], bars["4h"]),
+        price=_find_price(ticker),
     )
 
 
@@ -143,11 +141,18 @@ def _find_close(row: Signal) -> int:
 
 
 def _find_anchor(ticker: str) -> tuple[int, float]:
-    """Return a time (epoch ms) and the price that the sample has then."""
+    """Return a time (epoch ms) and the price in the sample feed, or the end and the board's."""
     for row in build_sample().signals:
         if row.ticker == ticker and row.price is not None:
             return _find_close(row), row.price
-    return _find_end(), _PRICES[ticker]
+    return _find_end(), _find_price(ticker).last_close
+
+
+def _find_price(ticker: str) -> PriceSummary:
+    """Return the price on the sample board."""
+    prices = build_sample_model("1h").prices
+    assert prices is not None
+    return prices[ticker]
 
 
 @cache
@@ -170,8 +175,17 @@ def _generate_hours(ticker: str, asset_class: AssetClass) -> BarColumns:
         rows.append((at, price, high, low, close, 800 + 4000 * draw() * (1 + abs(step) / move)))
         price = close
     anchor, wanted = _find_anchor(ticker)
-    scale = wanted / next(row[4] for row in reversed(rows) if row[0] + HOUR_MS <= anchor)
-    return _to_columns([(at, *(v * scale for v in ohlc), volume) for at, *ohlc, volume in rows])
+    place = max(i for i, row in enumerate(rows) if row[0] + HOUR_MS <= anchor)
+    scale, after = wanted / rows[place][4], len(rows) - 1 - place
+    # The bars after the anchor bend to the last price of the board.
+    bend = _find_price(ticker).last_close / (rows[-1][4] * scale) - 1
+    scales = [scale * (1 + bend * max(0, i - place) / max(1, after)) for i in range(len(rows))]
+    return _to_columns(
+        [
+            (at, *(value * factor for value in ohlc), volume)
+            for factor, (at, *ohlc, volume) in zip(scales, rows, strict=True)
+        ]
+    )
 
 
 def _is_trading(at: int) -> bool:
@@ -268,10 +282,3 @@ def _to_alert(row: Signal) -> AlertRow:
     closed = _find_close(row) // 1000
     cell = (row.ticker, row.indicator, row.timeframe)
     return AlertRow(created_at, *cell, closed, 0, row.action, row.price)
-
-
-def _summarize(hours: BarColumns, four_hours: BarColumns) -> PriceSummary:
-    last, closed_at = hours.closes[-1], hours.open_times[-1] + HOUR_MS
-    ends = zip(hours.open_times, hours.closes, strict=True)
-    before = [close for at, close in ends if at + HOUR_MS <= closed_at - DAY_MS]
-    return PriceSummary(last, closed_at, last / before[-1] - 1, four_hours.closes[-42:])
