@@ -176,7 +176,7 @@ async def test_the_first_row_of_the_board_is_on_the_first_screen(
 async def test_a_page_is_small_with_all_that_it_loads(stage: Stage, role: Role, path: str) -> None:
     async with open_tab(stage.browser, DESKTOP, cookies=stage.cookies[role]) as walk:
         loaded: list[Any] = []
-        walk.page.on("requestfinished", loaded.append)
+        walk.page.on("requestfinished", lambda request: loaded.append(request))
         await walk.page.goto(stage.served.base_url + path, wait_until="networkidle")
         names = {urlsplit(request.url).path.rpartition("/")[2] for request in loaded}
         assert "page.css" in names
