@@ -41,12 +41,7 @@ from store.oauth_rows import PendingAuthorization
 from web.buy_pages import PERIODS
 from web.forms import EMAIL_ERROR, EMAIL_FIELD, read_form
 from web.owner import is_owner
-from web.pages import (
-    SECURITY_HEADERS,
-    build_page_route,
-    redirect_to,
-    render_page,
-)
+from web.pages import SECURITY_HEADERS, build_page_route, redirect_to, render_page
 from web.pending_requests import (
     CONSENT_PATH,
     PendingRequests,

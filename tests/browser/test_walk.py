@@ -92,7 +92,7 @@ class Stage:
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     """One service on a board of the whole universe, and one browser, for all walks."""
     async with run_service(tmp_path_factory.mktemp("walk")) as served, open_browser() as browser:
-        await fill_full_universe(served.market)
+        await fill_full_universe(served.market, has_prices=True)
         body = {"contact_email": EMAIL, "billing": "monthly"}
         checkout = (await served.client.post("/api/v1/access/checkout", json=body)).json()
         owner = await served.client.post("/sign-in", data={"api_key": served.api_key})
@@ -109,10 +109,6 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 def parse_cookie(served: RunningService, header: str) -> dict[str, str]:
     name, _, value = header.partition(";")[0].partition("=")
     return {"name": name, "value": value, "url": served.base_url}
-
-
-def list_pages(stage: Stage, role: Role) -> list[str]:
-    return [path.format(checkout=stage.checkout) for path in PAGES[role]]
 
 
 async def check_page(walk: BrowserWindow) -> None:
@@ -141,8 +137,9 @@ async def test_every_page_fits_and_is_accessible(
 ) -> None:
     cookies = stage.cookies[role]
     async with open_tab(stage.browser, width, scheme, cookies, is_scripted=is_scripted) as walk:
-        for path in list_pages(stage, role):
-            answer = await walk.page.goto(stage.served.base_url + path)
+        for path in PAGES[role]:
+            address = stage.served.base_url + path.format(checkout=stage.checkout)
+            answer = await walk.page.goto(address)
             assert answer.status == 200, path
             await check_page(walk)
             await save(walk, role, path, str(width), scheme, "script" if is_scripted else "plain")
@@ -179,7 +176,7 @@ async def test_the_first_row_of_the_board_is_on_the_first_screen(
 async def test_a_page_is_small_with_all_that_it_loads(stage: Stage, role: Role, path: str) -> None:
     async with open_tab(stage.browser, DESKTOP, cookies=stage.cookies[role]) as walk:
         loaded: list[Any] = []
-        walk.page.on("requestfinished", loaded.append)
+        walk.page.on("requestfinished", lambda request: loaded.append(request))
         await walk.page.goto(stage.served.base_url + path, wait_until="networkidle")
         names = {urlsplit(request.url).path.rpartition("/")[2] for request in loaded}
         assert "page.css" in names

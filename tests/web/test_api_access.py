@@ -106,9 +106,9 @@ async def test_a_revoked_key_is_refused_at_once_and_stays_listed(
     text = (await member.get_home()).text
     assert "1 of 5 keys in use" in text
     assert f"revoked on {AT_FIRST}" in text
-    check_page(await member.client.get(path), 404, "Page not found")
+    check_page(await member.client.get(path), 404, "Not found")
     relabelled = await member.send_form(path.replace("/revoke", "/label"), label="x")
-    check_page(relabelled, 404, "Page not found")
+    check_page(relabelled, 404, "Not found")
 
 
 async def test_a_relabelled_key_keeps_working(
@@ -201,7 +201,7 @@ async def test_a_member_can_neither_see_nor_change_another_members_keys(
                 await other.send_form(f"{path}/revoke"),
                 await other.send_form(f"{path}/label", label="x"),
             ):
-                check_page(answer, 404, "Page not found")
+                check_page(answer, 404, "Not found")
     assert await get_usage_status(served, api_key) == 200
     assert await member.find_key_path("laptop") == key
 

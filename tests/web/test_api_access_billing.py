@@ -139,9 +139,9 @@ async def test_the_portal_of_another_member_is_not_found(billed: BilledMember) -
     path = await billing_path(billed.member)
     await buy_plan(billed.served, "other@example.com")
     async with open_member_browser(billed.served, "other@example.com") as other:
-        check_page(await other.send_form(path), 404, "Page not found")
+        check_page(await other.send_form(path), 404, "Not found")
         forged = await billed.member.client.post(path, data={"form_token": "x"})
-        check_page(forged, 403, "Not allowed")
+        check_page(forged, 403, "Something went wrong")
 
 
 async def test_the_portal_is_offered_only_if_the_processor_has_one(
@@ -151,7 +151,7 @@ async def test_the_portal_is_offered_only_if_the_processor_has_one(
     assert path in forms_of(await billed.member.get_home())
     async with open_member_browser(served) as member:
         assert path not in forms_of(await member.get_home())
-        check_page(await member.send_form(path), 404, "Page not found")
+        check_page(await member.send_form(path), 404, "Not found")
 
 
 def forms_of(page: Page) -> list[str]:
@@ -219,11 +219,11 @@ async def test_the_key_of_an_unclaimed_payment_is_created_here_once(
     async with payer(served) as (member, path):
         assert (await member.client.get(path)).headers["location"] == f"../../..{HOME}"
         forged = await member.client.post(path, data={"form_token": "x"})
-        check_page(forged, 403, "Not allowed")
+        check_page(forged, 403, "Something went wrong")
         page = check_page(await member.send_form(path), 201, "Your new key")
         (api_key,) = set(API_KEY.findall(page.text))
         assert await get_usage_status(served, api_key) == 200
-        check_page(await member.send_form(path), 404, "Page not found")
+        check_page(await member.send_form(path), 404, "Not found")
         text = (await member.get_home()).text
         assert "No agent has claimed" not in text
         assert "1 of 5 keys in use" in text
@@ -238,7 +238,7 @@ async def test_another_members_payment_gives_no_key(served: RunningService) -> N
         await buy_plan(served, "other@example.com")
         async with open_member_browser(served, "other@example.com") as other:
             assert "No agent has claimed" not in (await other.get_home()).text
-            check_page(await other.send_form(path), 404, "Page not found")
+            check_page(await other.send_form(path), 404, "Not found")
 
 
 async def test_an_address_that_bought_nothing_gets_no_link(served: RunningService) -> None:

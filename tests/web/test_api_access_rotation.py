@@ -122,11 +122,11 @@ async def test_a_key_is_rotated_once_and_only_by_its_own_member(
     path = f"{await member.find_key_path('laptop')}/rotate"
     await buy_plan(served, OTHER)
     async with open_member_browser(served, OTHER) as other:
-        check_page(await other.send_form(path), 404, "Page not found")
+        check_page(await other.send_form(path), 404, "Not found")
     await rotate(member, "laptop")
     refused = check_page(await member.send_form(path), 409, "API access")
     assert "rotated before" in refused.text
-    check_page(await member.send_form(path.replace("/keys/", "/keys/9")), 404, "Page not found")
+    check_page(await member.send_form(path.replace("/keys/", "/keys/9")), 404, "Not found")
 
 
 @pytest.mark.clause("5.33")
