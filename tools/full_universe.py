@@ -23,7 +23,7 @@ from schemas.vocabulary import (
     Timeframe,
     compute_midnight_s,
 )
-from store.market_rows import BarBlock, ChangeRow
+from store.market_rows import BarBlock, CarryRow, ChangeRow
 from store.sql.market_store import MarketStore
 from tools.example_market import HOUR_MS, NOON, make_batch, make_change
 
@@ -60,11 +60,13 @@ async def fill_full_universe(market: MarketStore, *, has_prices: bool = False) -
     rows = list(_generate_rows(random.Random(SEED)))
     await market.commit(make_batch(FIRST, _order_rows(row for row in rows if row.before is None)))
     changes = _order_rows(row for row in rows if row.before is not None)
-    bars = {block.ticker: block for block in _generate_last_bars()}
+    bars, carries = {block.ticker: block for block in _generate_last_bars()}, list[CarryRow]()
     if has_prices:
+        carries = list(_generate_carries())
         bars = await _fetch_bars()
         changes = [_set_price(row, bars[row.ticker]) for row in changes]
-    await market.commit(replace(make_batch(NOON, changes), bars=list(bars.values())))
+    batch = replace(make_batch(NOON, changes), bars=list(bars.values()), carries=carries)
+    await market.commit(batch)
 
 
 async def turn_all_daily_readings(market: MarketStore) -> None:
@@ -128,6 +130,14 @@ async def _fetch_bars() -> dict[str, BarBlock]:
         values = np.column_stack([bars.open, bars.high, bars.low, bars.close, bars.volume])
         blocks[ticker] = BarBlock(ticker, "1h", bars.open_time, values)
     return blocks
+
+
+def _generate_carries() -> Iterator[CarryRow]:
+    """Yield a carry per asset and timeframe, which says up to where charts show bars."""
+    for ticker in load_universe().by_ticker:
+        for timeframe, duration_s in TIMEFRAME_DURATIONS_S.items():
+            closed = NOON // 1000 // duration_s * duration_s
+            yield CarryRow(ticker, timeframe, INDICATOR_IDS[0], 1, "", 1, closed, b"")
 
 
 def _set_price(row: ChangeRow, block: BarBlock) -> ChangeRow:
