@@ -164,7 +164,7 @@ def _find_end(as_of: int, asset: CoveredAsset) -> int:
 def build_names(catalog: CatalogResponse) -> dict[str, str]:
     """Return the name of each stored key; a legacy key's name points to its successor."""
     names: dict[str, str] = {indicator.id: indicator.name for indicator in catalog.indicators}
-    outdated = {
+    outdated: dict[str, str] = {
         legacy.id: f"{legacy.name} (outdated, now {names[legacy.alias_of]})"
         for legacy in catalog.legacy_indicator_keys
         if legacy.alias_of in names

@@ -24,6 +24,7 @@ from schemas.vocabulary import (
     AssetClass,
     IndicatorId,
     Reading,
+    StoredKey,
     Timeframe,
     find_latest_run,
 )
@@ -42,6 +43,7 @@ _WINDOWS: dict[IndicatorId, int] = dict(
     zip(INDICATOR_IDS, (20, 30, 8, 14, 24, 50, 12), strict=True)
 )
 _NUMBERS: dict[Reading, int] = {"bullish": 1, "neutral": 0, "bearish": -1}
+_NAMES = {str(id_): name for id_, name in SAMPLE_NAMES.items()}
 _HISTORY_DAYS = CHART_DAYS["1d"] + 60
 
 
@@ -75,7 +77,7 @@ def build_sample_asset(ticker: str, timeframe: Timeframe) -> AssetModel | None:
         shown,
         alerts,
         {id_: cells[timeframe] for id_, cells in asset.signals.items()},
-        SAMPLE_NAMES,
+        _NAMES,
         _cut(bars[timeframe], begins),
         timeframe,
         begins,
@@ -85,7 +87,7 @@ def build_sample_asset(ticker: str, timeframe: Timeframe) -> AssetModel | None:
     rows = sorted(rows, key=lambda row: row.created_at, reverse=True)[:MAX_ROWS]
     return AssetModel(
         state=state,
-        names=SAMPLE_NAMES,
+        names=_NAMES,
         as_of=end,
         changed_at={
             (row.indicator, row.timeframe): row.close_time * 1000
@@ -93,15 +95,11 @@ def build_sample_asset(ticker: str, timeframe: Timeframe) -> AssetModel | None:
             for row in each
         },
         chart=chart,
-        rows=[build_signal(row, asset.asset_class, _get_name(row)) for row in rows],
+        rows=[build_signal(row, asset.asset_class, _NAMES[row.indicator]) for row in rows],
         fired_at={row.id: row.close_time * 1000 for row in rows},
         held=frozenset(),
         price=_find_price(ticker),
     )
-
-
-def _get_name(row: FeedRow) -> str:
-    return {str(id_): name for id_, name in SAMPLE_NAMES.items()}[row.indicator]
 
 
 def _build_state(ticker: str) -> StateResponse:
@@ -112,7 +110,7 @@ def _build_state(ticker: str) -> StateResponse:
         timeframe: next(each for each in board.state.assets if each.ticker == ticker)
         for timeframe, board in boards.items()
     }
-    signals = {
+    signals: dict[StoredKey, dict[Timeframe, Reading]] = {
         id_: {timeframe: each.signals[id_][timeframe] for timeframe, each in found.items()}
         for id_ in INDICATOR_IDS
     }
@@ -212,7 +210,7 @@ def _to_columns(rows: Sequence[tuple[float, ...]]) -> BarColumns:
 
 def _cut(bars: BarColumns, begins: int) -> BarColumns:
     first = next(i for i, at in enumerate(bars.open_times) if at >= begins)
-    return BarColumns(*(column[first:] for column in bars))
+    return BarColumns(bars.open_times[first:], *(column[first:] for column in bars[1:]))
 
 
 def _generate_changes(asset: AssetState, timeframe: Timeframe, bars: BarColumns) -> list[ChangeRow]:
