@@ -63,14 +63,14 @@ async def test_a_ticker_is_found_in_any_case(served):
 async def test_an_unknown_ticker_is_not_found_and_the_nearest_is_named(served, is_member):
     for ticker, expected in (("BTCC", "did you mean BTC?"), ("<b>x", 'unknown "<b>x"')):
         answer = await served.get_page(f"/assets/{quote(ticker)}", is_member=is_member)
-        page = check_page(answer, 404, "Page not found")
+        page = check_page(answer, 404, "Not found")
         assert expected in page.text
         assert not page.find_all("b")
 
 
 async def test_an_unknown_timeframe_is_400_with_the_accepted_ones(served):
     answer = await served.get_page("/assets/BTC?timeframe=2h", is_member=True)
-    assert "accepted: 1h, 4h, 1d." in check_page(answer, 400, "Check the address").text
+    assert "accepted: 1h, 4h, 1d." in check_page(answer, 400, "Something went wrong").text
 
 
 @pytest.mark.clause("15.4")

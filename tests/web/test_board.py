@@ -101,7 +101,7 @@ async def test_a_bad_value_gets_a_page_that_says_what_is_accepted(
     served, query, expected, is_member
 ):
     answer = await served.get_page(f"/?{query}", is_member=is_member)
-    assert expected in check_page(answer, 400, "Check the address").text
+    assert expected in check_page(answer, 400, "Something went wrong").text
 
 
 async def test_unknown_query_parameters_are_ignored(served):

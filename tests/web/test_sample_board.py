@@ -43,7 +43,7 @@ async def test_a_viewer_without_a_plan_sees_the_visitors_page(served):
     lapsed = check_page(await served.get_page("/", cookie=cookie), 200, TITLE)
     assert parse_heat_map(lapsed) == parse_heat_map(await get_board(served, is_member=False))
     asset = await served.get_page("/assets/BTC", cookie=cookie)
-    assert "Readings of BTC are for members" in asset.text
+    assert "Sample, not live data" in asset.text
 
 
 async def test_visitors_see_the_public_counts(served):
