@@ -3,13 +3,11 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
 from tests.support.running_service import RunningService, run_service
-from tests.support.web_page import MAX_BYTES
 from tools.example_market import HOUR_MS, NOON, make_batch
 from tools.full_universe import fill_full_universe
 
@@ -39,36 +37,6 @@ async def shown(walk: BrowserWindow) -> list[str]:
     messages = await walk.page.inner_text("#shown")
     assert messages == str(len(tickers))
     return tickers
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_everything_can_be_read_and_reached(
-    full: RunningService, width: int, scheme: str
-) -> None:
-    async with open_window(width, scheme, await member_of(full)) as member:
-        for path, title in (("/", "Board of readings"), ("/assets/BTC", "Bitcoin (BTC)")):
-            await member.page.goto(full.base_url + path)
-            await member.wait_for_title(title)
-        await member.page.context.clear_cookies()
-        for path in ("/", "/assets/BTC", "/assets/BTCC"):
-            await member.page.goto(full.base_url + path)
-            await member.check_fits()
-            await member.check_accessible()
-        # A browser logs a page that is not found, which this one should be.
-        assert [said for said in member.complaints if "404" not in said] == []
-        assert member.hosts == {urlsplit(full.base_url).netloc}
-
-
-async def test_the_first_page_is_small_with_all_that_a_browser_loads(full: RunningService) -> None:
-    async with open_window(WIDTHS[1], cookies=await member_of(full)) as walk:
-        loaded: list[Any] = []
-        walk.page.on("requestfinished", lambda request: loaded.append(request))
-        await walk.page.goto(full.base_url)
-        names = {urlsplit(request.url).path.rpartition("/")[2] for request in loaded}
-        assert {"", "page.css", "board.css", "board.js"} <= names
-        sizes = [len(await (await request.response()).body()) for request in loaded]
-        assert WHOLE * 100 < sum(sizes) < MAX_BYTES
 
 
 @pytest.mark.parametrize("width", WIDTHS)
