@@ -24,6 +24,7 @@ from serving.http import CACHE_NO_STORE, accepts_gzip, prefers_html, read_header
 from serving.tool_runner import ToolRunner
 from web.next_steps import DEFAULT_TITLE, ROUTING_TEXTS, TITLES, list_steps
 from web.prices import format_price
+from web.sparkline import format_percent
 from web.static_files import hash_file
 
 # Not `no-referrer`: with it, browsers send `Origin: null` with forms, which HostOriginMiddleware
@@ -230,5 +231,6 @@ def _create_environment() -> Environment:
     templates.globals["version"] = VERSION
     templates.filters["minute"] = format_minute
     templates.filters["instant"] = format_instant
+    templates.filters["percent"] = format_percent
     templates.filters["price"] = format_price
     return templates

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from starlette.applications import Starlette
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -182,10 +183,22 @@ def create_app(
     app.state.site = site
     # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
+    app.middleware_stack = _wrap_app(app, config, resources, context, render_refusal)
+    return app
+
+
+def _wrap_app(
+    app: Starlette,
+    config: AppConfig,
+    resources: Resources,
+    context: Context,
+    render_refusal: Callable[[Scope, ApiError], Response | None],
+) -> ForwardedForMiddleware:
+    """Return an app with the middleware that every request passes first."""
     host_origin = HostOriginMiddleware(
         FastPathRouter(app.build_middleware_stack(), app.routes),
-        base_url=base_url,
-        docs=docs_url,
+        base_url=context.base_url,
+        docs=context.docs_url,
         allowed_hosts=config.allowed_hosts,
         allowed_origins=config.allowed_origins,
         api_paths=API_PATHS,
@@ -194,11 +207,12 @@ def create_app(
         render_page=render_refusal,
         operator=config.operator,
     )
-    trusted_networks = parse_proxies(config.trusted_proxies)
-    app.middleware_stack = ForwardedForMiddleware(
-        host_origin, trusted=trusted_networks, store=access, clock=clock
+    return ForwardedForMiddleware(
+        host_origin,
+        trusted=parse_proxies(config.trusted_proxies),
+        store=resources.access,
+        clock=resources.clock,
     )
-    return app
 
 
 class FastPathRouter:

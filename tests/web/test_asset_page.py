@@ -151,6 +151,23 @@ async def test_the_chart_shows_prices_unless_the_operator_hides_them(
                 assert len(chart["opens"]) == 14 * 24 - 1
 
 
+async def test_the_change_of_a_day_is_written_as_on_the_board(tmp_path: Path, seeded: Path) -> None:
+    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
+    last = NOON // HOUR_MS * 3600
+    closes = {25: 130.0, 1: 125.5}
+    bars = make_blocks(
+        *(
+            BarRow("NVDA", "1h", last - 3600 * n, 100.0, 130.0, 90.0, close, 5.0)
+            for n, close in closes.items()
+        ),
+        source="x",
+    )
+    async with run_service(tmp_path) as running:
+        await running.market.commit(replace(make_batch(NOON + 1, []), bars=bars))
+        # 125.5 / 130 - 1
+        assert "−3.46%" in (await asset_page(running, "NVDA", "1h")).text
+
+
 async def test_a_removed_asset_says_so_and_its_lanes_end_at_the_removal(served):
     for is_member in (True, False):
         text = (await asset_page(served, "MATIC", is_member=is_member)).text
