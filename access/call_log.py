@@ -1,17 +1,19 @@
-"""The latest calls of each key, which its member or the operator can look up.
+"""The latest calls of each key, which its member or the operator can look up, and their number.
 
 Calls are collected in memory and stored once a second, so a crash loses at most the last second.
+The numbers by day and tool are for charts; the quota is counted by QuotaGuard before each call.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import structlog
 
 from schemas.errors import describe_failure
-from store.access_rows import LoggedCall
+from schemas.vocabulary import DAY_MS
+from store.access_rows import LoggedCall, ToolUsage
 from store.sql.access_store import AccessStore
 
 CALLS_KEPT_PER_KEY = 100
@@ -21,6 +23,8 @@ ROWS_PER_FLUSH = 500
 # Reached only while the store fails, or with calls of more keys than a flush can write.
 MAX_PENDING_CALLS = 5000
 MAX_CACHED_IDS = 10_000
+# Calls that the quota guard refuses are logged, but not used up.
+REFUSED_OUTCOMES = frozenset({"rate_limited", "revoked_key", "not_provisioned"})
 
 Batch = dict[bytes, deque[LoggedCall]]
 
@@ -39,11 +43,15 @@ class CallLog:
         self._pending: Batch = {}
         self._pending_count = 0
         self._flush_lock = asyncio.Lock()
+        # Calls that are not stored yet, by key hash, UTC day and tool.
+        self._used: Counter[tuple[bytes, int, str]] = Counter()
         self._key_ids: dict[bytes, int] = {}
         self._is_full = asyncio.Event()
 
     def add(self, key_hash: bytes, call: LoggedCall) -> None:
         """Add a call of a known key."""
+        if call.outcome not in REFUSED_OUTCOMES:
+            self._used[key_hash, call.at // DAY_MS, call.tool] += 1
         # However fast one key is used, a flush writes no more of its calls than are kept.
         pending = self._pending.get(key_hash)
         if pending is not None and len(pending) == CALLS_KEPT_PER_KEY:
@@ -70,15 +78,36 @@ class CallLog:
         """Store all pending calls; return False if that fails, after which they are pending."""
         async with self._flush_lock:
             self._is_full.clear()
-            while self._pending:
-                batch = self._take_batch()
-                try:
-                    await self._write(batch)
-                except Exception as error:
-                    log.warning("calls_not_stored", **describe_failure(error))
-                    self._restore(batch)
-                    return False
+            try:
+                await self._write_calls()
+                await self._write_usage()
+            except Exception as error:
+                log.warning("calls_not_stored", **describe_failure(error))
+                return False
         return True
+
+    async def _write_calls(self) -> None:
+        while self._pending:
+            batch = self._take_batch()
+            try:
+                await self._write(batch)
+            except Exception:
+                self._restore(batch)
+                raise
+
+    async def _write_usage(self) -> None:
+        """Add the numbers of calls to the stored ones, each once."""
+        counts = list(self._used.items())
+        for start in range(0, len(counts), ROWS_PER_FLUSH):
+            batch = dict(counts[start : start + ROWS_PER_FLUSH])
+            rows = [
+                ToolUsage(await self._find_key_id(key_hash), day, tool, used)
+                for (key_hash, day, tool), used in batch.items()
+            ]
+            await self._store.add_tool_usage(rows)
+            # Calls that came meanwhile stay.
+            self._used.subtract(batch)
+            self._used = +self._used
 
     async def _write(self, batch: Batch) -> None:
         calls_by_id = {

@@ -46,12 +46,23 @@ class MemberBilling:
         """Return the status of each plan; None if it has ended or the processor is unavailable."""
         return await asyncio.gather(*map(self._fetch_status, plans))
 
+    async def fetch_membership_statuses(
+        self, memberships: Sequence[StoredMembership]
+    ) -> list[SubscriptionStatus | None]:
+        """Return the status of each membership; None as `fetch_statuses`."""
+        return await asyncio.gather(*map(self._fetch_membership_status, memberships))
+
     async def list_unclaimed(self, email: str) -> list[ClaimRow] | None:
         """Return the paid claims that have no key yet; None if the processor is unavailable."""
         try:
             return await self._await_in_time(self._members.list_unclaimed(email))
         except ApiError:
             return None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether statuses are requested over the network, from a processor with a portal."""
+        return self._provider.has_portal
 
     def is_manageable(self, membership: StoredMembership) -> bool:
         """Return whether the processor's portal can manage a membership."""
@@ -74,9 +85,15 @@ class MemberBilling:
         )
 
     async def _fetch_status(self, plan: MemberPlan) -> SubscriptionStatus | None:
-        if not plan.is_live:
+        return await self._fetch_membership_status(plan.membership)
+
+    async def _fetch_membership_status(
+        self, membership: StoredMembership
+    ) -> SubscriptionStatus | None:
+        member = membership.row
+        is_known = (member.provider, member.mode) == (self._provider.name, self._provider.mode)
+        if membership.ended_at is not None or not is_known:
             return None
-        member = plan.membership.row
         request = self._statuses.get(member.subscription, lambda: self._query_provider(member))
         return await self._await_in_time(request)
 

@@ -11,6 +11,7 @@ from schemas.errors import ApiError, invalid_parameter_error
 from schemas.vocabulary import DAY_MS, HOUR_MS
 from store.access_rows import (
     ClaimRow,
+    DayUsage,
     KeyLimits,
     KeyRow,
     LoggedCall,
@@ -169,6 +170,11 @@ class MemberKeys:
         ]
         calls.sort(key=lambda made: made.call.at, reverse=True)
         return calls[:limit]
+
+    async def list_usage(self, plan: MemberPlan, days: int) -> list[DayUsage]:
+        """Return the calls of a plan's keys by key, day and tool, for the last `days` UTC days."""
+        since_day = plan.at // DAY_MS - days + 1
+        return await self._store.list_tool_usage(plan.membership.id, since_day)
 
     async def relabel(self, email: str, membership_id: int, key_id: int, label: str) -> None:
         """Rename a live key; raise ApiError 400 for a bad label, 404 if there is no such key."""

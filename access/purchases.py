@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from access.billing.provider import FailedPayment, Order, Provider, SettledPayment
@@ -32,6 +32,15 @@ from store.access_rows import ClaimRow, IdempotencyRow
 from store.sql.access_store import AccessStore
 
 ClaimResult = ActiveClaim | PendingClaim
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedCheckout:
+    """A checkout that an Idempotency-Key opened: its claim, the claim's token and its URL."""
+
+    claim: ClaimRow
+    claim_token: str
+    url: str
 
 
 class Purchases:
@@ -82,16 +91,24 @@ class Purchases:
         claim_token = f"ct_{secrets.token_urlsafe(32)}"
         return await self._open_checkout(order, claim_token, None)
 
-    async def _find_checkout(self, order: Order, idempotency_key: str) -> CheckoutResponse | None:
-        """Return the checkout that the same order opened with an Idempotency-Key, or None."""
-        new_row, expired_at = self._build_row(order, idempotency_key)
-        row = await self._store.find_idempotency_key(new_row.key_hash, expired_at)
-        if row is None or row.checkout_url is None or row.order_hash != new_row.order_hash:
+    async def find_opened(self, idempotency_key: str) -> OpenedCheckout | None:
+        """Return the checkout that an Idempotency-Key opened, None if there is none any more."""
+        row = await self._store.find_idempotency_key(
+            self._hash_key(idempotency_key), self._get_expired_at()
+        )
+        if row is None or row.checkout_url is None:
             return None
         claim_token = _derive_claim_token(idempotency_key, row.claim_id)
         claim = await self._store.find_claim(_hash_token(claim_token))
         assert claim is not None, "a claim outlives its idempotency key"
-        return self._build_checkout(claim, row.checkout_url, claim_token)
+        return OpenedCheckout(claim, claim_token, row.checkout_url)
+
+    async def _find_checkout(self, order: Order, idempotency_key: str) -> CheckoutResponse | None:
+        """Return the checkout that the same order opened with an Idempotency-Key, or None."""
+        opened = await self.find_opened(idempotency_key)
+        if opened is None or _hash_order(opened.claim) != _hash_order(order):
+            return None
+        return self._build_checkout(opened.claim, opened.url, opened.claim_token)
 
     async def _open_once(self, order: Order, idempotency_key: str) -> CheckoutResponse:
         """Open a checkout that can be repeated; raise ApiError 409 if the key had another order."""
@@ -112,14 +129,19 @@ class Purchases:
 
     def _build_row(self, order: Order, idempotency_key: str) -> tuple[IdempotencyRow, int]:
         """Return a new row for an order, and the time until which stored rows have expired."""
-        now = self._clock()
         row = IdempotencyRow(
-            key_hash=_hash_json(self._provider.name, self._provider.mode, idempotency_key),
-            order_hash=_hash_json(order.contact_email, order.billing, order.agent_name),
+            key_hash=self._hash_key(idempotency_key),
+            order_hash=_hash_order(order),
             claim_id=order.claim_id,
-            created_at=now,
+            created_at=self._clock(),
         )
-        return row, now - IDEMPOTENCY_DURATION_S * 1000
+        return row, self._get_expired_at()
+
+    def _hash_key(self, idempotency_key: str) -> bytes:
+        return _hash_json(self._provider.name, self._provider.mode, idempotency_key)
+
+    def _get_expired_at(self) -> int:
+        return self._clock() - IDEMPOTENCY_DURATION_S * 1000
 
     async def _open_checkout(
         self, order: Order, claim_token: str, row: IdempotencyRow | None
@@ -257,6 +279,10 @@ def _derive_claim_token(idempotency_key: str, claim_id: str) -> str:
     # The key is not stored, so the stored row does not give the token. Whoever knows key and body
     # does get it, which is why a key must be long and the documents advise a random one.
     return derive_secret("ct_", idempotency_key, claim_id.encode())
+
+
+def _hash_order(order: Order | ClaimRow) -> bytes:
+    return _hash_json(order.contact_email, order.billing, order.agent_name)
 
 
 def _hash_json(*parts: str | None) -> bytes:

@@ -2,7 +2,8 @@
 
 A link works once, for a few minutes, and creates a session; only hashes of both are stored. Neither
 the response to a sign-in request nor the work that follows it reveals whether the address belongs
-to a member.
+to a member. The owner of the service signs in by a link that a command prints, or by a key of the
+operator, with any billing mode.
 """
 
 import secrets
@@ -15,6 +16,7 @@ import structlog
 from access.billing.provider import Provider
 from access.claims import Claims
 from access.email_address import parse_contact_email
+from access.keys import hash_key, invalid_key_error, is_api_key
 from access.mail.mailer import Mailer, MailError, build_mail
 from access.throttle import Limit, Throttle
 from schemas.clock import Clock
@@ -35,6 +37,12 @@ MAIL_LIMIT = Limit(5, 3600)
 # could see by the delay of their own requests that a mail was sent.
 MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S = 1.0, 5.0
 SIGN_IN_PATH = "/sign-in/"
+BUYING_REASON = (
+    "You started to buy a plan of Signals, and this address has bought one before. If that plan is "
+    "active, you need not pay again: sign in and create a key."
+)
+# Stands for the e-mail address that the owner does not have. No mailbox has this name.
+OWNER = "owner"
 
 log = structlog.get_logger("sign_in")
 
@@ -98,19 +106,50 @@ class SignIn:
             )
         return session_token
 
-    async def find_session_email(self, session_token: str) -> str | None:
-        """Return the e-mail address of a session, None if it is unknown or has expired."""
-        session = await self._store.find_session(hash_token(session_token), self._clock())
-        return None if session is None else session.contact_email
+    async def redeem_key(self, api_key: str, address: str) -> str:
+        """Exchange a key of the operator for a session of the owner; return the session's token.
+
+        Raise ApiError 401 if there is no such key, 403 if it does not work or is not the
+        operator's, and 429 if the client made too many requests.
+        """
+        await self._request_throttle.take_attempt(address)
+        api_key, now = api_key.strip(), self._clock()
+        key = await self._store.find_key(hash_key(api_key)) if is_api_key(api_key) else None
+        if key is None:
+            raise invalid_key_error(
+                "This is not a key of this service. Check that you pasted all of it, or create "
+                "one: signals keys create --label me"
+            )
+        if not key.works_at(now):
+            raise ApiError("revoked_key", "This key was revoked or has expired. Use another.", 403)
+        if key.membership_id is not None or key.client_id is not None:
+            raise ApiError(
+                "invalid_key",
+                "This is a member's key, and only the operator's keys sign in. Sign in with your "
+                "e-mail address instead.",
+                403,
+            )
+        session_token = f"ss_{secrets.token_urlsafe(32)}"
+        await self._store.create_session(
+            SignInRow(hash_token(session_token), OWNER, now + SESSION_MS, True, key.id)
+        )
+        return session_token
+
+    async def find_session(self, session_token: str) -> SignInRow | None:
+        """Return a session, None if it is unknown, has expired, or its key works no longer."""
+        return await self._store.find_session(hash_token(session_token), self._clock())
 
     async def sign_out(self, session_token: str) -> None:
-        """End every session of the member who owns this one; idempotent."""
+        """End every session of the member, or of the owner, who owns this one; idempotent."""
         await self._store.end_sessions(hash_token(session_token))
 
-    async def mail_link(self, email: str, pending_id: str | None = None) -> None:
+    async def mail_link(
+        self, email: str, pending_id: str | None = None, *, is_buying: bool = False
+    ) -> None:
         """Mail a link if the address is a member's; log failures instead of raising them.
 
-        The link leads on to the authorization request `pending_id`, if one is given.
+        The link leads on to the authorization request `pending_id`, if one is given. `is_buying`:
+        someone orders a plan for the address, so the mail says that it had one before.
         """
         # Runs after the response, whose status, body, headers and time would otherwise reveal who
         # is a member. The work up to the pause is the same for everyone: the same statements, the
@@ -120,7 +159,7 @@ class SignIn:
             # First, because the lookup may send requests to the processor.
             await self._mail_throttle.take_mailbox_attempt(normalize_email(email))
             reported = await self._find_reported_email(email)
-            mail = await self._create_link_mail(email, reported, pending_id)
+            mail = await self._create_link_mail(email, reported, pending_id, is_buying)
             pause_s = secrets.SystemRandom().uniform(MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S)
             await self._sleep(pause_s)
             if reported is not None:
@@ -152,7 +191,7 @@ class SignIn:
         return unredeemed[0][1].contact_email if unredeemed else None
 
     async def _create_link_mail(
-        self, email: str, reported: str | None, pending_id: str | None
+        self, email: str, reported: str | None, pending_id: str | None, is_buying: bool
     ) -> EmailMessage:
         """Store a new link and return its mail; without a member, a link that cannot be used."""
         token, now = f"sl_{secrets.token_urlsafe(32)}", self._clock()
@@ -168,15 +207,26 @@ class SignIn:
         purpose, query = (
             ("", "") if pending_id is None else (" to connect a program", f"?request={pending_id}")
         )
+        reason, origin = f"You asked to sign in to Signals{purpose}.", "didn't ask to sign in"
+        if is_buying:
+            reason, origin = BUYING_REASON, "didn't start to buy a plan"
         text = (
-            f"You asked to sign in to Signals{purpose}. Open this link to continue:\n\n"
+            f"{reason} Open this link to continue:\n\n"
             f"{self._link_base}{token}{query}\n\n"
             f"The link works once and expires after {LINK_MINUTES} minutes.\n"
-            "If you didn't ask to sign in, ignore this e-mail."
+            f"If you {origin}, ignore this e-mail."
         )
         if self._operator.introduction:
             text += f"\n\n{self._operator.introduction}"
         return build_mail(reported or email, "Sign in to Signals", text, now)
+
+
+async def create_owner_link(store: AccessStore, clock: Clock, base_url: str) -> str:
+    """Store a new sign-in link of the owner and return its address, for the only time."""
+    token = f"sl_{secrets.token_urlsafe(32)}"
+    expires_at = clock() + LINK_MS
+    await store.create_sign_in_link(SignInRow(hash_token(token), OWNER, expires_at, True))
+    return f"{base_url.rstrip('/')}{SIGN_IN_PATH}{token}"
 
 
 def hash_token(token: str) -> bytes:

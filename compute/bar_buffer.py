@@ -14,12 +14,12 @@ from compute.bars import (
     Prices,
     Series,
     Times,
-    find_longer_close,
     resample_bars,
 )
 from compute.coverage import list_served_timeframes
 from compute.indicators.contract import Bar
 from compute.stepper import DueBars, SeriesKey
+from schemas.longer_bars import find_longer_close
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.longer_bars import build_longer_bars, compute_close_time, mark_changes
+
 Times = NDArray[np.int64]
 Prices = NDArray[np.float64]
 BarFaults = NDArray[np.int8]
@@ -125,7 +127,7 @@ class Funding:
         # before its window. Neighbouring closes often share a window, which is summed once.
         first = np.searchsorted(self.settled_at, close_time - DAY_S, side="right")
         last = np.searchsorted(self.settled_at, close_time, side="right")
-        indexes = np.flatnonzero(_mark_changes(first) | _mark_changes(last))
+        indexes = np.flatnonzero(mark_changes(first) | mark_changes(last))
         rates = self.rate.tolist()
         windows = zip(first[indexes].tolist(), last[indexes].tolist(), strict=True)
         sums = [fsum(rates[a:b]) if b > a else np.nan for a, b in windows]
@@ -133,48 +135,13 @@ class Funding:
         return FUNDING_DAYS * np.repeat(np.array(sums, dtype=np.float64), repeats)
 
 
-def compute_close_time(open_time: Times, period_s: int) -> Times:
-    """Return when bars close; a bar that ends off its boundary closes at the next one.
-
-    Hourly bars close on full hours and daily bars at 00:00 UTC, just before a run reads them.
-    """
-    return -(-(open_time + period_s) // period_s) * period_s
-
-
-def _mark_changes(values: Times) -> NDArray[np.bool_]:
-    """Return whether each value differs from the one before it; the first one always does."""
-    differs = np.ones(len(values), dtype=np.bool_)
-    np.not_equal(values[1:], values[:-1], out=differs[1:])
-    return differs
-
-
-def find_longer_close(close_time: Times, period_s: int, *, joins_sundays: bool = False) -> Times:
-    """Return when the longer bar closes to which each hourly bar belongs: the one it closes in.
-
-    If `joins_sundays`, Sunday's hours belong to Monday's daily bar.
-    """
-    bucket = compute_close_time(close_time - period_s, period_s)
-    if joins_sundays and period_s == DAY_S:
-        # The epoch began on a Thursday, so it is Monday 00:00 on days 4, 11, 18 and so on.
-        bucket = np.where(bucket // DAY_S % 7 == 4, bucket + DAY_S, bucket)
-    return bucket
-
-
 def resample_bars(hourly: Series, period_s: int, *, joins_sundays: bool = False) -> Series:
     """Build longer bars on UTC boundaries, as `find_longer_close` assigns the hourly ones."""
     if not len(hourly):
         return NO_BARS
-    bucket = find_longer_close(hourly.close_time, period_s, joins_sundays=joins_sundays)
-    first = np.flatnonzero(_mark_changes(bucket))
-    last = np.append(first[1:], len(hourly)) - 1
+    prices = (hourly.open, hourly.high, hourly.low, hourly.close, hourly.volume)
     return Series(
-        open_time=bucket[first] - period_s,
-        close_time=bucket[first],
-        open=hourly.open[first],
-        high=np.maximum.reduceat(hourly.high, first),
-        low=np.minimum.reduceat(hourly.low, first),
-        close=hourly.close[last],
-        volume=np.add.reduceat(hourly.volume, first),
+        *build_longer_bars(hourly.close_time, prices, period_s, joins_sundays=joins_sundays)
     )
 
 

@@ -41,6 +41,7 @@ def build_coverage(
                 listing=source.get_listing(asset.ticker),
                 delay_s=source.get_delay_s(asset.ticker),
                 has_off_hour_bars=source.has_off_hour_bars(asset.ticker),
+                joins_sundays=asset.ticker in universe.sunday_joining_tickers,
                 removed_on=asset.removed_on,
                 continues_as=asset.continues_as,
                 **_find_end(asset, source),

@@ -6,9 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from compute.bars import HOUR_S, Funding, Series, compute_close_time
+from compute.bars import HOUR_S, Funding, Series
 from compute.sources.source import FetchResult, Source
 from compute.universe import Universe
+from schemas.longer_bars import compute_close_time
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, compute_midnight_s
 from store.market_rows import History, WatermarkRow
 from store.sql.market_store import MarketStore

@@ -62,7 +62,8 @@ class Listing(_FrozenModel):
 class Asset(_FrozenModel):
     """One covered asset; the fields from `symbol` to `until` are its preferred listing.
 
-    If `alerts` is set, the alert engines follow it.
+    If `alerts` is set, the alert engines follow it. `sample_price` is what it costs in a simulated
+    market when that is first started.
     """
 
     ticker: Ticker
@@ -79,6 +80,7 @@ class Asset(_FrozenModel):
     removed_on: date | None = None
     continues_as: str | None = None
     alerts: bool = False
+    sample_price: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
     @property
     def listings(self) -> tuple[Listing, ...]:
@@ -127,13 +129,14 @@ class Universe(_FrozenModel):
         return frozenset(asset.ticker for asset in self.assets if asset.session == "24x5")
 
 
-class _RenameTable(_FrozenModel):
+class _UniverseTable(_FrozenModel):
     renamed_on: date
+    sample_prices_on: date | None = None
     renamed: dict[Literal["dexter"], Literal["enzo"]] = {}
 
 
 class _UniverseFile(_FrozenModel):
-    universe: _RenameTable
+    universe: _UniverseTable
     asset: list[Asset] = []
 
 

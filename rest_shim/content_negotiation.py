@@ -16,8 +16,7 @@ def negotiate_response(
     headers: HeaderList = [(b"etag", response.etag), (b"vary", b"Accept-Encoding")]
     if endpoint.cache_control:
         headers.append((b"cache-control", endpoint.cache_control.encode()))
-    if_none_match = request_headers.get(b"if-none-match")
-    if if_none_match is not None and _has_tag(if_none_match, response.etag):
+    if is_not_modified(request_headers, response.etag):
         return 304, headers, b""
     success = endpoint.successes[0]
     media_type = success.media_type or ""
@@ -31,7 +30,8 @@ def negotiate_response(
     return success.status, [*headers, (b"content-encoding", b"gzip")], response.gzip_bytes
 
 
-def _has_tag(if_none_match: bytes, etag: bytes) -> bool:
+def is_not_modified(request_headers: HeaderMap, etag: bytes) -> bool:
     """Return true if If-None-Match names a tag; weakness is ignored, as HTTP prescribes."""
+    if_none_match = request_headers.get(b"if-none-match", b"")
     tags = [tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")]
     return b"*" in tags or etag.removeprefix(b"W/") in tags

@@ -6,6 +6,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from rest_shim.endpoints import list_endpoints
 from schemas.errors import ApiError
@@ -14,11 +15,23 @@ from serving.error_responses import build_error_response
 from serving.http import ERROR_KEY
 from serving.tool_runner import ToolRunner, internal_error
 
+# Returns the page of an error, None for a client that gets the error body.
+RefusalRenderer = Callable[[Scope, ApiError], Response | None]
 ExceptionHandler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
 
-def build_exception_handlers(runner: ToolRunner) -> dict[Any, ExceptionHandler]:
-    """Return Starlette exception handlers for 404, 405 and 500."""
+def build_exception_handlers(
+    runner: ToolRunner, render_page: RefusalRenderer = lambda scope, error: None
+) -> dict[Any, ExceptionHandler]:
+    """Return Starlette exception handlers for 404, 405 and 500; browsers get `render_page`."""
+
+    def refuse(request: Request, error: ApiError, headers: dict[str, str]) -> Response:
+        request.scope[ERROR_KEY] = error
+        page = render_page(request.scope, error)
+        if page is None:
+            return build_error_response(error, runner, headers=headers)
+        page.headers.update(headers)
+        return page
 
     async def on_http_exception(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -26,13 +39,11 @@ def build_exception_handlers(runner: ToolRunner) -> dict[Any, ExceptionHandler]:
             refusal, headers = _wrong_method_error(request, error)
         else:
             refusal, headers = _no_such_path_error(request, runner), {}
-        request.scope[ERROR_KEY] = refusal
-        return build_error_response(refusal, runner, headers=headers)
+        return refuse(request, refusal, headers)
 
     # Starlette sends this response and raises the error again, so that the server logs it.
     async def on_unexpected_error(request: Request, error: Exception) -> Response:
-        request.scope[ERROR_KEY] = failure = internal_error()
-        return build_error_response(failure, runner)
+        return refuse(request, internal_error(), {})
 
     return {HTTPException: on_http_exception, Exception: on_unexpected_error}
 

@@ -46,12 +46,10 @@ MCP_HEADERS: dict[str, JsonObject] = {
     "MCP-Protocol-Version": {"type": "string", "enum": [*LEGACY_VERSIONS, MODERN_VERSION]},
     "Mcp-Method": {
         "type": "string",
-        "pattern": "^[ -~]*$",
         "description": f"The method of the body. Revision {MODERN_VERSION} requires it.",
     },
     "Mcp-Name": {
         "type": "string",
-        "pattern": "^[ -~]*$",
         "description": "The name of the tool that tools/call calls. "
         f"Revision {MODERN_VERSION} requires it.",
     },
@@ -161,7 +159,9 @@ def _build_parameter(name: str, schema: JsonObject, location: str) -> JsonObject
     description = (
         {"description": value_schema.pop("description")} if "description" in value_schema else {}
     )
-    if value_schema["type"] == "string" and not value_schema.keys() & {"enum", "format", "pattern"}:
+    is_free_text = value_schema["type"] == "string" and not value_schema.keys() & {"enum", "format"}
+    # Headers that a request does not need are ignored, whatever their value.
+    if is_free_text and location == "query":
         value_schema["pattern"] = NAMES_PATTERN
     # No tool has a required argument, and the headers are optional too.
     return {"name": name, "in": location, "required": False, **description, "schema": value_schema}

@@ -27,7 +27,8 @@ class CoveredAsset(_Frozen):
     `alerts` are the timeframes on which alert engines follow it. `listing` is the venue and symbol
     of its stored bars if the source has several venues. Bars may arrive `delay_s` after their
     close. If `has_off_hour_bars`, some recorded bars open off the hour and close at the next full
-    hour.
+    hour. If `joins_sundays`, the daily bars that are built from its hourly ones have Sunday's hours
+    in Monday's bar.
     A recorded asset has the close of its last bar, `last_close`, and `outdated_from`, the time by
     which the next bar of its session would have closed; both in epoch ms.
     """
@@ -42,6 +43,7 @@ class CoveredAsset(_Frozen):
     listing: str | None = None
     delay_s: int = 0
     has_off_hour_bars: bool = False
+    joins_sundays: bool = False
     last_close: int | None = None
     outdated_from: int | None = None
 

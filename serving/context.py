@@ -1,6 +1,7 @@
 """The context of a tool call, through which handlers read everything outside their arguments."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from access.quota import Caller
 from schemas.clock import Clock
@@ -16,6 +17,9 @@ from serving.arguments import ArgumentError, Problem, quote_value
 from serving.snapshot import Snapshot
 from serving.snapshot_cache import SnapshotCache
 
+if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
+    from serving.prices import Prices
+
 FIRST_COMPUTE_RETRY_S = 900
 
 
@@ -23,7 +27,8 @@ FIRST_COMPUTE_RETRY_S = 900
 class Context:
     """Snapshots, public addresses, the wall clock (epoch ms), billing mode, caller and operator.
 
-    `caller` is None if the call needs no key.
+    `caller` is None if the call needs no key. `prices` is None if the operator does not show the
+    prices of the source.
     """
 
     snapshots: SnapshotCache
@@ -34,6 +39,7 @@ class Context:
     daily_limit: int
     caller: Caller | None = None
     operator: Operator = UNNAMED_OPERATOR
+    prices: "Prices | None" = None
 
     @property
     def sells_keys(self) -> bool:
@@ -51,6 +57,7 @@ class Context:
             self.daily_limit,
             caller,
             self.operator,
+            self.prices,
         )
 
     async def snapshot(self) -> Snapshot:
@@ -81,16 +88,18 @@ class Context:
     def parse_as_of(self, as_of: str, latest: Snapshot) -> int:
         """Return an instant of the stored history as epoch ms; ArgumentError if it is not one."""
         at = parse_instant_ms("as_of", as_of)
-        if not _find_history_start(latest) <= at <= self._find_history_end(latest):
+        first, last = self.find_history_bounds(latest)
+        if not first <= at <= last:
             raise self._outside_history_error(as_of, latest)
         return at
 
-    def _find_history_end(self, latest: Snapshot) -> int:
+    def find_history_bounds(self, latest: Snapshot) -> tuple[int, int]:
+        """Return the first and the last `as_of` that is accepted, in epoch ms."""
         # A recording's market time can be ahead of the wall clock, so "now" is the later of both.
-        return max(self.clock(), latest.newest_at)
+        return find_history_start(latest), max(self.clock(), latest.newest_at)
 
     def _outside_history_error(self, as_of: str, latest: Snapshot) -> ArgumentError:
-        first, last = _find_history_start(latest), self._find_history_end(latest)
+        first, last = self.find_history_bounds(latest)
         return ArgumentError(
             Problem(
                 "as_of",
@@ -101,7 +110,7 @@ class Context:
         )
 
 
-def _find_history_start(snapshot: Snapshot) -> int:
+def find_history_start(snapshot: Snapshot) -> int:
     """Return the earliest time (epoch ms) for which a past snapshot can still be rebuilt."""
     retained_from = snapshot.market_time - UNIVERSE_RETENTION_MS
     return max(snapshot.stored.history_starts_at or snapshot.newest_at, retained_from)

@@ -17,7 +17,8 @@ from store.errors import StoreError
 CLIENT_CLOSED_REQUEST = 499
 
 Responder = Callable[[Request], Coroutine[Any, Any, Response]]
-ErrorResponder = Callable[[Request, ApiError], Response]
+# Returns None for a client that gets the error body.
+ErrorResponder = Callable[[Request, ApiError], Response | None]
 
 log = structlog.get_logger("rest")
 
@@ -43,12 +44,13 @@ def guard_route(
 ) -> Responder:
     """Wrap a responder so that it never raises.
 
-    Failures are rendered by `on_error`, by default as the one error body.
+    Failures are rendered by `on_error`, by default or if it returns None as the one error body.
     """
 
     def build_refusal(request: Request, error: ApiError) -> Response:
         request.scope[ERROR_KEY] = error
-        return build_error_response(error, runner) if on_error is None else on_error(request, error)
+        response = None if on_error is None else on_error(request, error)
+        return build_error_response(error, runner) if response is None else response
 
     async def respond_guarded(request: Request) -> Response:
         try:

@@ -5,11 +5,12 @@ in front of the service might read such a request as two.
 """
 
 import re
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.errors import ApiError
@@ -72,6 +73,7 @@ class HostOriginMiddleware:
         api_paths: tuple[str, ...] = (),
         token_paths: tuple[str, ...] = (),
         public_paths: tuple[str, ...] = (),
+        render_page: Callable[[Scope, ApiError], Response | None] = lambda scope, error: None,
         operator: Operator = UNNAMED_OPERATOR,
     ) -> None:
         """Allow local names, the host of `base_url` and the given ones; errors name the operator.
@@ -80,12 +82,14 @@ class HostOriginMiddleware:
 
         The paths are prefixes. `allowed_origins` get CORS below `api_paths` and `token_paths`,
         any origin below `public_paths`, and below `token_paths` if `base_url` is public.
+        `render_page` returns the page of an error, None for a client that is no browser.
         ValueError names an origin that is malformed.
         """
         self._app = app
         self._allows_own_address = allows_own_address
         self._docs = docs
         self._operator = operator
+        self._render_page = render_page
         names = {parse_host(host) for host in (urlsplit(base_url).netloc, *allowed_hosts)}
         self._allowed_hosts = LOCAL_HOSTS | {host for host in names if host}
         # Nearly all requests send the same Host, so its check is cached.
@@ -108,13 +112,18 @@ class HostOriginMiddleware:
             send = add_headers(send, cors)
         error = self._find_error(scope, headers, foreign_origin)
         if error is not None:
-            return self._refuse(scope, send, error)
+            return self._refuse(scope, receive, send, error)
         if cors and scope["method"] == "OPTIONS" and b"origin" in headers:
             return respond(scope, send, 204, [*PREFLIGHT_HEADERS])
         return self._app(scope, receive, send)
 
-    def _refuse(self, scope: Scope, send: Send, error: ApiError) -> Awaitable[None]:
+    def _refuse(
+        self, scope: Scope, receive: Receive, send: Send, error: ApiError
+    ) -> Awaitable[None]:
         scope[ERROR_KEY] = error
+        page = None if error.status == 400 else self._render_page(scope, error)
+        if page is not None:
+            return page(scope, receive, send)
         # After ambiguous framing, the next bytes on the connection may not be a new request.
         headers = [JSON_TYPE, CLOSE_CONNECTION] if error.status == 400 else [JSON_TYPE]
         body = format_error_body(error, self._docs, operator=self._operator)

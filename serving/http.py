@@ -175,6 +175,21 @@ def accepts_json(accept: bytes) -> bool:
 
 
 @lru_cache(MAX_CACHED_VALUES)
+def prefers_html(accept: bytes) -> bool:
+    """Return true if an Accept header names HTML and rates it above JSON, as browsers do."""
+    ranges = parse_qualities(accept)
+    json_quality = next(
+        (
+            ranges[media]
+            for media in ("application/json", "application/*", "*/*")
+            if media in ranges
+        ),
+        0.0,
+    )
+    return ranges.get("text/html", 0.0) > json_quality
+
+
+@lru_cache(MAX_CACHED_VALUES)
 def accepts_gzip(accept_encoding: bytes) -> bool:
     """Return true if Accept-Encoding allows gzip, by name or else by `*`."""
     weights = parse_qualities(accept_encoding)

@@ -20,11 +20,11 @@ MAX_CACHED_ROWS = 512
 def to_signal(row: FeedRow, snapshot: Snapshot) -> Signal:
     """Return a stored row as a row of the feed; fields that its tier lacks are null."""
     asset_class = snapshot.assets[row.ticker].asset_class
-    return _build_signal(row, asset_class, snapshot.get_indicator_name(row.indicator))
+    return build_signal(row, asset_class, snapshot.get_indicator_name(row.indicator))
 
 
 @lru_cache(maxsize=MAX_CACHED_ROWS)
-def _build_signal(row: FeedRow, asset_class: AssetClass, indicator_name: str) -> Signal:
+def build_signal(row: FeedRow, asset_class: AssetClass, indicator_name: str) -> Signal:
     """Build a row, cached because polling clients keep requesting the newest ones."""
     tier_fields = (
         _build_alert_fields(row) if isinstance(row, AlertRow) else _build_change_fields(row)

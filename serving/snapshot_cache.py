@@ -125,6 +125,10 @@ class SnapshotCache:
         """The snapshot that was read last, even if the store has a newer one by now."""
         return None if self._last_read is None else self._last_read[1]
 
+    def expire(self) -> None:
+        """Make the next caller read the latest state, because the store has a newer one."""
+        self._version, self._is_fresh = None, False
+
     async def snapshot_at(self, at: int) -> Snapshot | None:
         """Return the snapshot that was served at a time (epoch ms); None before the first."""
         return await self._past.find(at)

@@ -124,6 +124,32 @@ class ToolRunner:
         self._on_call(tool.name, outcome, perf_counter() - started_at)
         return result
 
+    async def parse(self, tool: AnyTool, raw: Mapping[str, Any]) -> BaseModel:
+        """Return the query of a page's tool; one ArgumentError names every bad argument."""
+        try:
+            query: BaseModel = parse_arguments(tool.query, raw)
+        except ArgumentError as error:
+            raise await self._add_problems(tool, error) from None
+        return query
+
+    async def fetch(self, tool: AnyTool, query: BaseModel, caller_id: CallerId) -> ResponseBody:
+        """Return a tool's response for a page of a signed-in viewer; it counts for no key.
+
+        ApiError as the tool raises it, or 429 if the viewer has too many calls in progress.
+        """
+        # The same places, turns and cache as calls with a key, so a page cannot slow those down.
+        places = self._fair_share.places
+        if not places.try_take(caller_id):
+            await places.wait(caller_id)
+        try:
+            parsed = _to_parsed_query(tool, query)
+            if parsed.as_of is not None:
+                await self._await_past_budget(caller_id, parsed.as_of)
+            response = self._respond_at_once(tool, parsed, is_repeated=False)
+            return response or await self._get_response(tool, parsed, caller_id, None)
+        finally:
+            places.leave(caller_id)
+
     def report_key_call(
         self, scope: Scope, tool: AnyTool, transport: Transport, result: CallResult, status: int
     ) -> None:
@@ -314,9 +340,12 @@ def _get_key_hash(caller_id: CallerId) -> bytes | None:
 def _parse_query(tool: AnyTool, read_arguments: ArgumentsReader) -> ParsedQuery | ArgumentError:
     """Return the parsed query, or the error of its arguments, to be raised after counting."""
     try:
-        query = parse_arguments(tool.query, read_arguments())
+        return _to_parsed_query(tool, parse_arguments(tool.query, read_arguments()))
     except ArgumentError as error:
         return error
+
+
+def _to_parsed_query(tool: AnyTool, query: BaseModel) -> ParsedQuery:
     return ParsedQuery(tool.name, query, getattr(query, "as_of", None))
 
 

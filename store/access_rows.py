@@ -49,6 +49,26 @@ class LoggedCall(NamedTuple):
     status: int
 
 
+class ToolUsage(NamedTuple):
+    """Calls of a key with one tool on a UTC day (days since 1970).
+
+    `tool` is empty for calls from before tools were counted.
+    """
+
+    key_id: int
+    day: int
+    tool: str
+    used: int
+
+
+class DayUsage(NamedTuple):
+    """Calls of one key of a membership with one tool on a UTC day; see ToolUsage."""
+
+    day: int
+    tool: str
+    used: int
+
+
 def normalize_email(address: str) -> str:
     """Return the form of an address by which mailboxes are compared: ASCII letters in lower case.
 
@@ -189,11 +209,17 @@ class MemberKey:
 
 @dataclass(frozen=True, slots=True)
 class SignInRow:
-    """A mailed sign-in link or a session; only the SHA-256 of its token is stored."""
+    """A sign-in link or a session; only the SHA-256 of its token is stored.
+
+    `is_owner` if it is the service's owner's, who has no e-mail address. A session that a key
+    opened has its id, and ends with the key.
+    """
 
     token_hash: bytes
     contact_email: str
     expires_at: int
+    is_owner: bool = False
+    key_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,21 @@ def build_blocks(rows: Iterable[Row], after: int | None = None) -> list[BarBlock
     return sorted(found, key=lambda block: (block.ticker, block.timeframe))
 
 
+def build_packed_block(ticker: str, revision: int, code: int, data: bytes) -> BarBlock:
+    """Return the block of the joined data of several rows, which may be in any order.
+
+    Raise DamagedError if the bars are not valid.
+    """
+    if len(data) % _STORED_BAR_DTYPE.itemsize or code not in TIMEFRAMES_BY_CODE:
+        raise DamagedError(f"bars of {ticker} are damaged: run `signals audit`")
+    bars = np.frombuffer(data, dtype=_STORED_BAR_DTYPE)
+    if not _is_valid(bars):
+        bars = bars[np.argsort(bars["open_time"], kind="stable")]
+    if not _is_valid(bars):
+        raise DamagedError(f"bars of {ticker} are damaged: run `signals audit`")
+    return _build_bar_block(ticker, revision, code, bars)
+
+
 def find_last_open(data: bytes, until: int) -> int:
     """Return the open time of the last bar of a packed block that opens by a time."""
     # The caller has checked that the block's first bar does.
@@ -62,6 +77,10 @@ def _build_block(
         raise DamagedError(f"bars of {ticker} overlap in commit {rows[-1]['pass']} or before")
     if after is not None:
         bars = bars[np.searchsorted(bars["open_time"], after, side="right") :]
+    return _build_bar_block(ticker, revision, code, bars)
+
+
+def _build_bar_block(ticker: str, revision: int, code: int, bars: NDArray[np.void]) -> BarBlock:
     open_times, values = bars["open_time"], bars["values"]
     return BarBlock(
         ticker,

@@ -59,6 +59,25 @@ class BarBlock:
         return map(BarRow, *labels, *columns)
 
 
+class AssetBars(NamedTuple):
+    """Stored bars of an asset by native timeframe, of its newest revision.
+
+    `number` is that of the last commit. `stepped` has the close (epoch s) of the last bar of each
+    timeframe that readings rest on.
+    """
+
+    number: int | None
+    blocks: Mapping[Timeframe, BarBlock]
+    stepped: Mapping[Timeframe, int]
+
+
+class RecentBars(NamedTuple):
+    """The last bars of many assets, and the number of the last commit."""
+
+    number: int | None
+    blocks: Sequence[BarBlock]
+
+
 class SourceRow(NamedTuple):
     """The source of one revision of an asset's bars, written by the commit `number`.
 
@@ -284,7 +303,8 @@ class StoredSnapshot:
     had all of it, and `unbuilt_tickers` are those of a first start. `history_starts_at` is the
     earliest time (epoch ms) for which the store can rebuild a snapshot, None before the first
     commit. `last_closes` maps ticker to the close (epoch s) of its newest bar, `missing_bars` to
-    the number of bars that its history lacks.
+    the number of bars that its history lacks. `number` is that of the last commit if the state is
+    the latest one.
     """
 
     coverage: Coverage | None
@@ -297,6 +317,7 @@ class StoredSnapshot:
     history_starts_at: int | None = None
     last_closes: Mapping[str, int] = field(default_factory=dict)
     missing_bars: Mapping[str, int] = field(default_factory=dict)
+    number: int | None = field(default=None, compare=False)
 
 
 class PastKey(NamedTuple):

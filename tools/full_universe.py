@@ -9,7 +9,7 @@ import numpy as np
 
 from compute.coverage import build_coverage as as_served
 from compute.indicators.registry import INDICATORS
-from compute.sources.simulated import SimulatedSource, compute_origin
+from compute.sources.simulated import SimulatedSource, choose_start, compute_origin
 from compute.universe import Asset, load_universe
 from schemas.coverage import Coverage
 from schemas.vocabulary import (
@@ -23,7 +23,7 @@ from schemas.vocabulary import (
     Timeframe,
     compute_midnight_s,
 )
-from store.market_rows import BarBlock, ChangeRow
+from store.market_rows import BarBlock, CarryRow, ChangeRow
 from store.sql.market_store import MarketStore
 from tools.example_market import HOUR_MS, NOON, make_batch, make_change
 
@@ -50,13 +50,23 @@ def make_full_coverage() -> Coverage:
     return as_served(universe, source, INDICATORS, NOON, None)
 
 
-async def fill_full_universe(market: MarketStore) -> None:
-    """Commit first readings of the whole universe, then a month of changes up to NOON."""
+async def fill_full_universe(market: MarketStore, *, has_prices: bool = False) -> None:
+    """Commit first readings of the whole universe, then a month of changes up to NOON.
+
+    With `has_prices`, changes have the prices of two months of simulated bars, which are committed
+    too. By default there is one bar of each asset.
+    """
     await market.publish_coverage(make_full_coverage())
     rows = list(_generate_rows(random.Random(SEED)))
     await market.commit(make_batch(FIRST, _order_rows(row for row in rows if row.before is None)))
     changes = _order_rows(row for row in rows if row.before is not None)
-    await market.commit(replace(make_batch(NOON, changes), bars=list(_generate_last_bars())))
+    bars, carries = {block.ticker: block for block in _generate_last_bars()}, list[CarryRow]()
+    if has_prices:
+        carries = list(_generate_carries())
+        bars = await _fetch_bars()
+        changes = [_set_price(row, bars[row.ticker]) for row in changes]
+    batch = replace(make_batch(NOON, changes), bars=list(bars.values()), carries=carries)
+    await market.commit(batch)
 
 
 async def turn_all_daily_readings(market: MarketStore) -> None:
@@ -105,6 +115,37 @@ def _generate_last_bars() -> Iterator[BarBlock]:
     for asset in load_universe().assets:
         opened = closed - 3600 * (1 if asset.asset_class == "crypto" else 16)
         yield BarBlock(asset.ticker, "1h", np.array([opened]), np.ones((1, 5)))
+
+
+async def _fetch_bars() -> dict[str, BarBlock]:
+    """Return the hourly bars of a simulated market between FIRST and NOON, by ticker."""
+    universe, now = load_universe(), NOON // 1000
+    start = choose_start(now)
+    source = SimulatedSource(
+        universe, start.origin, lambda: NOON + DAY_MS, priced_at=start.priced_at
+    )
+    blocks = {}
+    for ticker in universe.by_ticker:
+        bars = (await source.fetch(ticker, FIRST // 1000, now)).bars
+        values = np.column_stack([bars.open, bars.high, bars.low, bars.close, bars.volume])
+        blocks[ticker] = BarBlock(ticker, "1h", bars.open_time, values)
+    return blocks
+
+
+def _generate_carries() -> Iterator[CarryRow]:
+    """Yield a carry per asset and timeframe, which says up to where charts show bars."""
+    for ticker in load_universe().by_ticker:
+        for timeframe, duration_s in TIMEFRAME_DURATIONS_S.items():
+            closed = NOON // 1000 // duration_s * duration_s
+            yield CarryRow(ticker, timeframe, INDICATOR_IDS[0], 1, "", 1, closed, b"")
+
+
+def _set_price(row: ChangeRow, block: BarBlock) -> ChangeRow:
+    """Return the row with the last close before it."""
+    closed = int(
+        np.searchsorted(block.open_time + HOUR_MS // 1000, row.created_at // 1000, "right")
+    )
+    return row._replace(price=float(block.values[max(closed - 1, 0), 3]))
 
 
 def _draw_runs(draw: random.Random, asset: Asset, timeframe: Timeframe) -> Iterator[int]:

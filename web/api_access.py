@@ -26,14 +26,15 @@ from access.member_keys import (
     MemberKeys,
     MemberPlan,
 )
-from access.plan import ASK_OPERATOR_HINT
-from mcp_server.client_registration import KEY_VARIABLE
-from mcp_server.clients import CLIENTS
+from access.plan import ASK_OPERATOR_HINT, PRICES_USD
 from schemas.errors import ApiError, invalid_parameter_error
 from serving.arguments import quote_value
+from serving.error_responses import Responder
 from serving.tool_runner import ToolRunner
+from web.buy_pages import build_key_values
 from web.pages import build_page_route, redirect_to, render_page
-from web.sessions import HOME_PATH, Sessions, Viewer
+from web.sessions import HOME_PATH, FormResponder, Sessions, Viewer
+from web.usage_chart import CHART_DAYS, build_usage_chart
 
 KEYS_PATH = f"/{HOME_PATH}/{{membership}}/keys"
 KEY_PATH = f"{KEYS_PATH}/{{key}}"
@@ -43,6 +44,7 @@ PAYMENT_PATH = f"/{HOME_PATH}/payments/{{payment}}"
 # At most 18 digits, so that every id fits the 64-bit integers of the stores.
 ID_PATTERN = re.compile(r"[0-9]{1,18}")
 MAX_CALLS_SHOWN = 100
+LABEL_ERROR = f"Enter 1 to {MAX_LABEL_CHARS} characters, such as where you use the key."
 # By the value of a form's field: days until a new key expires, hours until a rotated key does.
 EXPIRY_DAYS: dict[str, int | None] = {
     "never": None,
@@ -57,11 +59,11 @@ def build_api_access_routes(
     members: MemberKeys, billing: MemberBilling, sessions: Sessions, runner: ToolRunner
 ) -> list[Route]:
     """Return the routes of the page and its forms."""
-    pages, require_viewer, require_form = (
-        _ApiAccessPages(members, billing, runner),
-        sessions.require_viewer,
-        sessions.require_form,
-    )
+    pages, require_viewer = _ApiAccessPages(members, billing, runner), sessions.require_viewer
+
+    def require_form(respond: FormResponder) -> Responder:
+        return sessions.require_form(pages.show_errors(respond))
+
     return [
         build_page_route("/settings", runner, require_viewer(pages.redirect_home)),
         build_page_route(f"/{HOME_PATH}", runner, require_viewer(pages.show_plans)),
@@ -90,6 +92,22 @@ class _ApiAccessPages:
         self._daily_limit = runner.context.daily_limit
         self._sells_keys = runner.context.sells_keys
 
+    def show_errors(self, respond: FormResponder) -> FormResponder:
+        """Wrap the responder to a form; what the viewer can correct is shown with the form."""
+
+        async def respond_or_show(request: Request, viewer: Viewer, form: Form) -> Response:
+            try:
+                return await respond(request, viewer, form)
+            except ApiError as error:
+                if error.status not in {400, 409}:
+                    raise
+                errors = {"": error.message}
+                if error.message.startswith("label:"):
+                    errors = {_name_label_field(request): LABEL_ERROR}
+                return await self._show_plans(request, viewer, form, errors, error.status)
+
+        return respond_or_show
+
     async def redirect_home(self, request: Request, viewer: Viewer) -> Response:
         """Redirect /settings to its only page."""
         # Signing in leads here too. A target taken from the URL would make an open redirect.
@@ -97,7 +115,22 @@ class _ApiAccessPages:
 
     async def show_plans(self, request: Request, viewer: Viewer) -> Response:
         """Show the viewer's plans with their status and keys, and payments without a key."""
+        return await self._show_plans(request, viewer)
+
+    async def _show_plans(
+        self,
+        request: Request,
+        viewer: Viewer,
+        form: Form | None = None,
+        errors: Mapping[str, str] | None = None,
+        status: int = 200,
+    ) -> Response:
+        """Show the plans, and errors by field; the error of no field is at the top of the page."""
         plans = await self._members.list_plans(viewer.email)
+        charts = [
+            build_usage_chart(await self._members.list_usage(plan, CHART_DAYS), plan.at)
+            for plan in plans
+        ]
         statuses, unclaimed = await asyncio.gather(
             self._billing.fetch_statuses(plans), self._billing.list_unclaimed(viewer.email)
         )
@@ -106,12 +139,16 @@ class _ApiAccessPages:
             "api_access.html",
             "API access",
             viewer,
-            plans=list(zip(plans, statuses, strict=True)),
+            status=status,
+            form=form or {},
+            errors=errors or {},
+            plans=list(zip(plans, statuses, charts, strict=True)),
             unclaimed=unclaimed or [],
             is_all_known=unclaimed is not None and _is_billing_known(plans, statuses),
             manages=self._billing.is_manageable,
             daily_limit=self._daily_limit,
             sells_keys=self._sells_keys,
+            prices=PRICES_USD,
             ask_operator=ASK_OPERATOR_HINT,
             max_keys=MAX_LIVE_KEYS,
             max_new_keys=MAX_NEW_KEYS_PER_DAY,
@@ -193,13 +230,7 @@ class _ApiAccessPages:
             "Your new key",
             viewer,
             status=201,
-            api_key=api_key,
-            variable=KEY_VARIABLE,
-            clients=[
-                (client, client.render_lines(self._base_url))
-                for client in CLIENTS
-                if not client.signs_in
-            ],
+            **build_key_values(api_key, self._base_url),
         )
 
 
@@ -230,6 +261,12 @@ def _parse_choice(form: Form, name: str, choices: Mapping[str, ChoiceT], default
 def _parse_key_ids(request: Request) -> tuple[int, int]:
     """Return the ids of a membership and of one of its keys."""
     return _parse_id(request, "membership"), _parse_id(request, "key")
+
+
+def _name_label_field(request: Request) -> str:
+    """Return the id of the field that a form's label came from: of a new key, or of a key."""
+    ids = request.path_params
+    return f"label-{ids['key']}" if "key" in ids else f"new-{ids['membership']}"
 
 
 def _parse_id(request: Request, name: str) -> int:

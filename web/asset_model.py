@@ -1,50 +1,57 @@
-"""The data of an asset's page, from the handlers of the tools. Only members see it."""
+"""The data of an asset's page, of one snapshot. Only members see it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mcp_server.tools.get_catalog import get_catalog
-from mcp_server.tools.get_signals import get_signals
 from mcp_server.tools.get_state import get_state
-from mcp_server.tools.get_stats import get_stats
 from schemas.catalog import CatalogQuery, CatalogResponse
 from schemas.coverage import CoveredAsset
-from schemas.query import NoArguments
-from schemas.signals import SignalsQuery, SignalsResponse
+from schemas.signals import Signal
 from schemas.state import StateQuery, StateResponse
-from schemas.stats import StatsResponse
 from schemas.vocabulary import (
+    ALERTS_RETENTION_MS,
+    COOLDOWN_CANDLES,
     DAY_MS,
-    Instant,
+    INDICATOR_IDS,
+    TIMEFRAME_DURATIONS_S,
     Reading,
     StoredKey,
     Timeframe,
     compute_midnight_s,
-    format_instant,
 )
-from serving.argument_values import parse_instant_ms
-from serving.context import Context
-from web.timeline import Lane, build_lanes
+from serving.context import Context, find_history_start
+from serving.prices import BarColumns, PriceSummary
+from serving.signal_rows import to_signal
+from serving.snapshot import Snapshot
+from store.market_rows import AlertRow, ChangeRow, FeedQuery, FeedRow
+from web.asset_chart import Chart, build_marks, find_held_alerts
+from web.timeline import TimeAxis, build_lanes
 
-# An asset has about 90 changes in this time, so one page of the feed (200 rows) holds them all.
-TIMELINE_DAYS: dict[Timeframe, int] = {"1h": 14, "4h": 60, "1d": 365}
-MAX_ROWS = 200
+CHART_DAYS: dict[Timeframe, int] = {"1h": 14, "4h": 60, "1d": 365}
+# An asset has about 90 changes on a chart; the page lists the newest of them.
+MAX_ROWS = 30
+MAX_ALERTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class AssetModel:
-    """The current readings of an asset, and its changes between `begins` and `ends`.
+    """The current readings of an asset, its chart, and the newest rows of its feed.
 
-    `unlogged` are the names of the indicators whose changes are not written to the feed.
+    `changed_at` has the close (epoch ms) of the bar that changed a reading last, by key and
+    timeframe; `fired_at` that of each row in `rows`. `held` are the ids of the rows that the
+    cooldown held. `chart` is None without bars and readings, `price` without prices.
     """
 
     state: StateResponse
-    feed: SignalsResponse
-    names: Mapping[StoredKey, str]
-    unlogged: Sequence[str]
-    begins: Instant
-    ends: Instant
-    lanes: list[Lane]
+    names: Mapping[str, str]
+    as_of: int
+    changed_at: Mapping[tuple[str, str], int]
+    chart: Chart | None
+    rows: Sequence[Signal]
+    fired_at: Mapping[str, int]
+    held: frozenset[str]
+    price: PriceSummary | None
 
     @property
     def readings(self) -> Mapping[StoredKey, Mapping[Timeframe, Reading]]:
@@ -56,48 +63,96 @@ async def load_asset_model(
     asset: CoveredAsset, timeframe: Timeframe, context: Context
 ) -> AssetModel:
     """Return the data of the page; ApiError `unavailable` before the first run."""
+    snapshot = await context.snapshot()
     state = await get_state(StateQuery(ticker=asset.ticker), context)
-    catalog = await get_catalog(CatalogQuery(ticker=asset.ticker), context)
-    stats = await get_stats(NoArguments(), context)
-    as_of = _to_ms(state.as_of)
-    feed = await get_signals(
-        _build_feed_query(as_of - TIMELINE_DAYS[timeframe] * DAY_MS, asset, timeframe), context
-    )
-    begins, ends = _find_start(as_of, timeframe, feed, stats), _find_end(as_of, asset)
-    signals = state.assets[0].signals if state.assets else {}
-    now = {key: cells[timeframe] for key, cells in signals.items() if timeframe in cells}
-    logged = catalog.tiers.universe.indicators
+    names = build_names(await get_catalog(CatalogQuery(ticker=asset.ticker), context))
+    ends = _find_end(snapshot.market_time, asset)
+    begins = ends - CHART_DAYS[timeframe] * DAY_MS
+    bars = await _load_bars(asset, timeframe, begins, context)
+    store, until = context.snapshots.store, snapshot.stored.last_created_at
+    history = await store.asset_history(asset.ticker, timeframe, begins, until)
+    alerts = await store.alerts_feed(_build_alerts_query(asset, timeframe, begins, snapshot))
+    lanes_begin = max(begins, find_history_start(snapshot))
+    changes = [r for r in history if r.timeframe == timeframe and r.created_at > lanes_begin]
+    readings = state.assets[0].signals if state.assets else {}
+    now = {key: cells[timeframe] for key, cells in readings.items() if timeframe in cells}
+    chart = build_chart(changes, alerts, now, names, bars, timeframe, lanes_begin, ends)
+    prices = await context.prices.load_summaries() if context.prices else {}
+    rows = _list_newest(changes, alerts, begins)
     return AssetModel(
         state=state,
-        feed=feed,
-        names=_build_names(catalog),
-        unlogged=[i.name for i in catalog.indicators if i.id not in logged],
-        begins=format_instant(begins),
-        ends=format_instant(ends),
-        lanes=build_lanes(feed.signals, now, logged, begins, ends) if now and begins < ends else [],
+        names=names,
+        as_of=snapshot.market_time,
+        changed_at={(row.indicator, row.timeframe): row.close_time * 1000 for row in history},
+        chart=chart,
+        rows=[to_signal(row, snapshot) for row in rows],
+        fired_at={row.id: row.close_time * 1000 for row in rows},
+        held=frozenset(find_held_alerts(alerts)),
+        price=prices.get(asset.ticker),
     )
 
 
-def _build_feed_query(since: int, asset: CoveredAsset, timeframe: Timeframe) -> SignalsQuery:
-    return SignalsQuery(
-        tier="all",
+def build_chart(
+    changes: Sequence[ChangeRow],
+    alerts: Sequence[AlertRow],
+    now: Mapping[StoredKey, Reading],
+    names: Mapping[str, str],
+    bars: BarColumns | None,
+    timeframe: Timeframe,
+    begins: int,
+    ends: int,
+) -> Chart | None:
+    """Return the chart of bars up to `ends`, and of readings from `begins` on; None if empty.
+
+    Without bars, the axis covers the time of the readings.
+    """
+    if bars is None:
+        axis = TimeAxis.build_regular(begins, ends, timeframe)
+    else:
+        axis = TimeAxis(bars.open_times, timeframe)
+    if not len(axis) or (bars is None and not now):
+        return None
+    lanes = build_lanes(changes, now, INDICATOR_IDS, axis, begins, ends) if begins < ends else []
+    marks = build_marks(changes, alerts, axis, names, max(begins, axis.opens[0]))
+    return Chart(axis, bars, [lane for lane in lanes if lane.spans], marks, names, begins)
+
+
+async def _load_bars(
+    asset: CoveredAsset, timeframe: Timeframe, begins: int, context: Context
+) -> BarColumns | None:
+    """Return the bars of the chart, None if there are none or the operator shows no prices."""
+    if context.prices is None:
+        return None
+    bars = await context.prices.load_bars(asset.ticker, timeframe, begins)
+    return bars if bars.open_times else None
+
+
+def _build_alerts_query(
+    asset: CoveredAsset, timeframe: Timeframe, begins: int, snapshot: Snapshot
+) -> FeedQuery:
+    """Return the query for the alerts from one cooldown before `begins` on.
+
+    The earlier ones decide which alerts were held.
+    """
+    cooldown = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S[timeframe] * 1000
+    return FeedQuery(
+        after=max(begins - cooldown, snapshot.market_time - ALERTS_RETENTION_MS),
+        until=snapshot.stored.last_created_at,
+        limit=MAX_ALERTS,
+        offset=0,
         ticker=asset.ticker,
         timeframe=timeframe,
-        since=format_instant(since),
-        limit=MAX_ROWS,
     )
 
 
-def _find_start(
-    as_of: int, timeframe: Timeframe, feed: SignalsResponse, stats: StatsResponse
-) -> int:
-    """Return the time (epoch ms) from which `feed` is complete, within the timeline's days."""
-    started_at = stats.universe_tier.history_starts_at
-    start = as_of if started_at is None else _to_ms(started_at)
-    if feed.pagination.has_more:
-        # Rows older than this page were not read, so the timeline begins with its oldest row.
-        start = max(start, _to_ms(feed.signals[-1].created_at))
-    return max(start, as_of - TIMELINE_DAYS[timeframe] * DAY_MS)
+def _list_newest(
+    changes: Sequence[ChangeRow], alerts: Sequence[AlertRow], begins: int
+) -> list[FeedRow]:
+    """Return the newest rows of the feed of both tiers, by the bars that fired, newest first."""
+    rows: list[FeedRow] = [row for row in changes if row.published]
+    rows += [row for row in alerts if row.created_at > begins]
+    newest = sorted(rows, key=lambda row: row.created_at)[-MAX_ROWS:]
+    return sorted(newest, key=lambda row: (row.close_time, row.created_at), reverse=True)
 
 
 def _find_end(as_of: int, asset: CoveredAsset) -> int:
@@ -106,16 +161,12 @@ def _find_end(as_of: int, asset: CoveredAsset) -> int:
     return min(as_of, removed_at, asset.outdated_from or as_of)
 
 
-def _build_names(catalog: CatalogResponse) -> dict[StoredKey, str]:
+def build_names(catalog: CatalogResponse) -> dict[str, str]:
     """Return the name of each stored key; a legacy key's name points to its successor."""
-    names: dict[StoredKey, str] = {indicator.id: indicator.name for indicator in catalog.indicators}
-    outdated: dict[StoredKey, str] = {
+    names: dict[str, str] = {indicator.id: indicator.name for indicator in catalog.indicators}
+    outdated: dict[str, str] = {
         legacy.id: f"{legacy.name} (outdated, now {names[legacy.alias_of]})"
         for legacy in catalog.legacy_indicator_keys
         if legacy.alias_of in names
     }
     return {**names, **outdated}
-
-
-def _to_ms(at: Instant) -> int:
-    return parse_instant_ms("at", at)

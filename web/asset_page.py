@@ -1,5 +1,6 @@
-"""An asset's page: readings and changes for members, only its coverage for visitors."""
+"""An asset's page: chart and readings for members; a sample or the coverage for visitors."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -8,41 +9,85 @@ from starlette.routing import Route
 
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.errors import ApiError
-from schemas.vocabulary import LEGACY_KEYS, TIMEFRAMES, Timeframe
+from schemas.vocabulary import HOUR_MS, LEGACY_KEYS, TIMEFRAMES, Timeframe
 from serving.argument_values import find_asset
 from serving.context import Context
 from serving.freshness import format_removed_note
+from serving.http import CACHE_NO_STORE
 from serving.tool_runner import ToolRunner
-from web.asset_model import TIMELINE_DAYS, AssetModel, load_asset_model
+from web.asset_chart import BAR_WIDTH, LANE_HEIGHT, LANE_STEP
+from web.asset_model import CHART_DAYS, AssetModel, load_asset_model
 from web.board import BADGES
 from web.board_model import read_one_version
 from web.board_query import AssetPageQuery, parse_page_query
 from web.heat_map import CLASS_NAMES
-from web.pages import build_page_route, render_page
-from web.sessions import FindViewer
-from web.timeline import WIDTH
+from web.pages import SECURITY_HEADERS, build_page_route, compress_page, render_page
+from web.sample_asset import SAMPLE_TICKERS, build_sample_asset
+from web.sessions import FindViewer, Viewer
 
 ASSET_PATH = "/assets/{ticker}"
+CHART_PATH = "/assets/{ticker}/chart.json"
 
 
 def build_asset_page_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
-    """Return the route that serves the page of every asset."""
-    context = runner.context
+    """Return the routes that serve the page of every asset and the data of its chart."""
+    page = AssetPage(runner.context, find_viewer)
+    return [
+        build_page_route(ASSET_PATH, runner, page.respond),
+        build_page_route(CHART_PATH, runner, page.respond_chart),
+    ]
 
-    async def respond(request: Request) -> Response:
+
+class AssetPage:
+    """Renders the page of an asset, and the data of its chart for the script."""
+
+    def __init__(self, context: Context, find_viewer: FindViewer) -> None:
+        self._context = context
+        self._find_viewer = find_viewer
+
+    async def respond(self, request: Request) -> Response:
+        """Return the page; ApiError 404 for an unknown ticker."""
         timeframe = parse_page_query(request, AssetPageQuery).timeframe
-        asset = _find_asset(request.path_params["ticker"], await _get_coverage(context))
-        viewer = await find_viewer(request)
-        is_member = viewer is not None and viewer.is_member
-        model = await load_model(asset, timeframe) if is_member else None
+        coverage = await _get_coverage(self._context)
+        asset = _find_asset(request.path_params["ticker"], coverage)
+        viewer = await self._find_viewer(request)
+        model = await self._load_model(asset, timeframe, viewer)
         values = _build_values(asset, timeframe, model)
-        sells_keys = context.sells_keys
-        return render_page(request, "asset.html", viewer=viewer, sells_keys=sells_keys, **values)
+        values |= _find_neighbours(asset, coverage, is_sample=values["is_sample"])
+        response = render_page(
+            request,
+            "asset.html",
+            viewer=viewer,
+            sells_keys=self._context.sells_keys,
+            assets=_list_by_board(coverage.assets),
+            **values,
+        )
+        # The page contains no text from the URL but the names of its asset and timeframe.
+        return compress_page(request, response)
 
-    async def load_model(asset: CoveredAsset, timeframe: Timeframe) -> AssetModel:
-        return await read_one_version(context, lambda: load_asset_model(asset, timeframe, context))
+    async def respond_chart(self, request: Request) -> Response:
+        """Return the data of the chart as JSON; ApiError 403 for visitors, 404 without a chart."""
+        timeframe = parse_page_query(request, AssetPageQuery).timeframe
+        asset = _find_asset(request.path_params["ticker"], await _get_coverage(self._context))
+        model = await self._load_model(asset, timeframe, await self._find_viewer(request))
+        if model is None:
+            raise ApiError("missing_key", "This chart is for members. Sign in to see it.", 403)
+        if model.chart is None:
+            raise ApiError("invalid_parameter", f"{asset.ticker} has no chart on {timeframe}.", 404)
+        headers = {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE}
+        text = model.chart.to_json()
+        return compress_page(request, Response(text, 200, headers, "application/json"))
 
-    return [build_page_route(ASSET_PATH, runner, respond)]
+    async def _load_model(
+        self, asset: CoveredAsset, timeframe: Timeframe, viewer: Viewer | None
+    ) -> AssetModel | None:
+        """Return live data for members, the sample or None for visitors."""
+        context = self._context
+        if viewer is not None and viewer.is_member:
+            return await read_one_version(
+                context, lambda: load_asset_model(asset, timeframe, context)
+            )
+        return build_sample_asset(asset.ticker, timeframe)
 
 
 async def _get_coverage(context: Context) -> Coverage:
@@ -59,14 +104,34 @@ def _find_asset(ticker: str, coverage: Coverage) -> CoveredAsset:
         raise ApiError(unknown.code, unknown.message, 404) from None
 
 
+def _list_by_board(assets: Sequence[CoveredAsset]) -> list[CoveredAsset]:
+    """Return the assets in the order of the board: by class, then by ticker."""
+    classes = [*CLASS_NAMES]
+    return sorted(assets, key=lambda asset: (classes.index(asset.asset_class), asset.ticker))
+
+
+def _find_neighbours(asset: CoveredAsset, coverage: Coverage, *, is_sample: bool) -> dict[str, Any]:
+    """Return the assets before and after an asset, None at an end; a sample names samples only."""
+    assets = _list_by_board(coverage.assets)
+    if is_sample:
+        assets = [each for each in assets if each.ticker in SAMPLE_TICKERS]
+    place = next(i for i, each in enumerate(assets) if each.ticker == asset.ticker)
+    return {
+        "previous": assets[place - 1] if place else None,
+        "next": assets[place + 1] if place + 1 < len(assets) else None,
+    }
+
+
 def _build_values(
     asset: CoveredAsset, timeframe: Timeframe, model: AssetModel | None
 ) -> dict[str, Any]:
     return {
         "title": f"{asset.name} ({asset.ticker})",
+        "description": f"Indicator readings of {asset.name} on 1h, 4h and 1d.",
         "badge": BADGES[model.state.meta.source] if model else "",
         "is_wide": True,
-        "is_public": model is None,
+        "is_public": model is None or model.state.meta.source == "sample",
+        "is_sample": model is not None and model.state.meta.source == "sample",
         "covered": asset,
         "kind": CLASS_NAMES[asset.asset_class],
         "removed": format_removed_note(asset) if asset.removed_on else None,
@@ -74,7 +139,16 @@ def _build_values(
         "timeframes": TIMEFRAMES,
         "addresses": [(timeframe, f"timeframe={timeframe}") for timeframe in TIMEFRAMES],
         "legacy": LEGACY_KEYS,
-        "days": TIMELINE_DAYS[timeframe],
-        "width": WIDTH,
+        "days": CHART_DAYS[timeframe],
+        "bar_width": BAR_WIDTH,
+        "lane_height": LANE_HEIGHT,
+        "lane_step": LANE_STEP,
+        "format_age": format_age,
         "model": model,
     }
+
+
+def format_age(ms: int) -> str:
+    """Return a duration as pages show it: in hours up to two days, then in days."""
+    hours = max(0, ms) // HOUR_MS
+    return f"{hours} h" if hours < 48 else f"{hours // 24} d"

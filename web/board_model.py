@@ -5,40 +5,28 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mcp_server.tools.get_catalog import get_catalog
-from mcp_server.tools.get_confluence import get_confluence
-from mcp_server.tools.get_flips import get_flips
-from mcp_server.tools.get_signals import get_signals
 from mcp_server.tools.get_state import get_state
 from schemas.catalog import CatalogAsset, CatalogQuery
-from schemas.confluence import ConfluenceQuery, ConfluenceResult
-from schemas.flips import FlipGroup, FlipsQuery
-from schemas.signals import Signal, SignalsQuery
 from schemas.state import StateQuery, StateResponse
-from schemas.vocabulary import IndicatorId, Instant, Side, Timeframe
+from schemas.vocabulary import IndicatorId
 from serving.context import Context
-
-MAX_CHANGES = 20
-MAX_GROUPS = 8
-MIN_AGREEING = 4
+from serving.prices import PriceSummary
+from web.board_query import BoardTimeframe
 
 ModelT = TypeVar("ModelT")
 
 
 @dataclass(frozen=True, slots=True)
 class BoardModel:
-    """The latest data of one timeframe; `names` are the indicators' display names.
+    """The latest data of one timeframe or all; `names` are the indicators' display names.
 
-    `flips` covers the `hours` before `flips_until`.
+    `prices` are by ticker, None if the operator shows no prices.
     """
 
     tracked: Sequence[CatalogAsset]
     names: Mapping[IndicatorId, str]
     state: StateResponse
-    changes: Sequence[Signal]
-    flips: Sequence[FlipGroup]
-    flips_until: Instant
-    hours: int
-    agreeing: Mapping[Side, Sequence[ConfluenceResult]]
+    prices: Mapping[str, PriceSummary] | None
 
 
 async def read_one_version(context: Context, read: Callable[[], Awaitable[ModelT]]) -> ModelT:
@@ -55,29 +43,15 @@ async def read_one_version(context: Context, read: Callable[[], Awaitable[ModelT
             return model
 
 
-async def load_board_model(timeframe: Timeframe, context: Context) -> BoardModel:
+async def load_board_model(timeframe: BoardTimeframe, context: Context) -> BoardModel:
     """Return the data of the board; ApiError `unavailable` before the first run."""
-    state = await get_state(StateQuery(timeframe=timeframe), context)
+    state = await get_state(
+        StateQuery(timeframe=None if timeframe == "all" else timeframe), context
+    )
     catalog = await get_catalog(CatalogQuery(), context)
-    feed_query = SignalsQuery(tier="all", timeframe=timeframe, limit=MAX_CHANGES)
-    flips = await get_flips(FlipsQuery(timeframe=timeframe), context)
     return BoardModel(
         tracked=catalog.assets.list,
         names={indicator.id: indicator.name for indicator in catalog.indicators},
         state=state,
-        changes=(await get_signals(feed_query, context)).signals,
-        flips=flips.groups[:MAX_GROUPS],
-        flips_until=flips.as_of,
-        hours=flips.query.hours,
-        agreeing={
-            "bullish": await _load_agreeing(timeframe, "bullish", context),
-            "bearish": await _load_agreeing(timeframe, "bearish", context),
-        },
+        prices=None if context.prices is None else await context.prices.load_summaries(),
     )
-
-
-async def _load_agreeing(
-    timeframe: Timeframe, side: Side, context: Context
-) -> Sequence[ConfluenceResult]:
-    query = ConfluenceQuery(timeframe=timeframe, direction=side, min_agree=MIN_AGREEING)
-    return (await get_confluence(query, context)).results[:MAX_GROUPS]

@@ -6,7 +6,8 @@ in and paying included, names the request only by its id.
 Who may approve is decided as follows.
 
 - Opening a page or a mailed link approves nothing. Only the Allow button does, with the form token
-  of the viewer's session, or for the owner with the id of the request, which no other site knows.
+  of the viewer's session, or for an owner who is not signed in with the id of the request, which no
+  other site knows.
 - The mailed link works in any browser, because some programs open a window of their own that the
   mail program does not use. Approving there is safe for the program's user: the code goes to the
   program's own address, and only the program that began has the PKCE verifier for it. But anyone
@@ -19,7 +20,6 @@ Who may approve is decided as follows.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -28,7 +28,6 @@ from starlette.routing import Route
 from access.member_billing import MemberBilling
 from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
 from access.oauth.authorizations import Authorizations
-from access.oauth.redirects import is_loopback_redirect
 from access.plan import ASK_OPERATOR_HINT, PRICES_USD
 from access.sign_in import LINK_MINUTES
 from schemas.errors import ApiError, invalid_parameter_error
@@ -39,15 +38,17 @@ from serving.http import CACHE_NO_STORE
 from serving.tool_runner import ToolRunner
 from store.access_rows import ClaimRow
 from store.oauth_rows import PendingAuthorization
-from web.forms import read_form
+from web.buy_pages import PERIODS
+from web.forms import EMAIL_ERROR, EMAIL_FIELD, read_form
 from web.owner import is_owner
-from web.pages import (
-    SECURITY_HEADERS,
-    build_page_route,
-    redirect_to,
-    render_page,
+from web.pages import SECURITY_HEADERS, build_page_route, redirect_to, render_page
+from web.pending_requests import (
+    CONSENT_PATH,
+    PendingRequests,
+    allow_redirect,
+    build_consent_path,
+    describe_client,
 )
-from web.pending_requests import CONSENT_PATH, PendingRequests, build_consent_path
 from web.sessions import HOME_PATH, Sessions, Viewer, check_form_token
 
 BUY_PATH = "oauth/buy"
@@ -116,7 +117,7 @@ class ConsentPages:
             # Whoever knows the id can deny: a visitor who cannot sign in must be able to leave.
             return self._send_back(await self.authorizations.deny(pending.id))
         if action == "allow_as_owner":
-            return await self._approve_as_owner(request, pending)
+            return await self._approve_as_owner(request, pending, form)
         if action == "allow":
             return await self._approve(request, pending, form)
         raise invalid_parameter_error(
@@ -129,14 +130,19 @@ class ConsentPages:
             raise ApiError("invalid_parameter", ASK_OPERATOR_HINT, 404, names_operator=True)
         if request.method != "POST":
             pending = await self.pending_requests.get(request.query_params.get("request", ""))
-            viewer = await self.sessions.find_viewer(request)
-            return self._render(
-                request, pending, "connect_buy.html", "Buy the plan", viewer, prices=PRICES_USD
-            )
+            return await self._show_order_form(request, pending)
         form = await read_form(request)
         pending = await self.pending_requests.get(form.get("request", ""))
         address = request.client.host if request.client else "unknown"
-        opened = await self.checkout(_parse_order(form), address, None)
+        try:
+            opened = await self.checkout(_parse_order(form), address, None)
+        except ApiError as error:
+            if error.status != 400 or not error.message.startswith(EMAIL_FIELD):
+                raise
+            errors = {EMAIL_FIELD: EMAIL_ERROR}
+            return await self._show_order_form(
+                request, pending, status=400, form=form, errors=errors
+            )
         # Not a redirect, for the reason that `redirect_to_portal` of the API access page has.
         response = self._render(
             request, pending, "connect_checkout.html", "Checkout", url=opened.checkout_url
@@ -144,10 +150,17 @@ class ConsentPages:
         response.headers["Refresh"] = f"0; url={opened.checkout_url}"
         return response
 
+    async def _show_order_form(
+        self, request: Request, pending: PendingAuthorization, **values: Any
+    ) -> Response:
+        viewer = await self.sessions.find_viewer(request)
+        title, values = "Buy the plan", {**values, "prices": PRICES_USD, "periods": PERIODS}
+        return self._render(request, pending, "connect_buy.html", title, viewer, **values)
+
     async def _show(self, request: Request, pending: PendingAuthorization) -> Response:
         """Show what the visitor has to do next: answer, sign in, buy, or make room for a key."""
         viewer = await self.sessions.find_viewer(request)
-        funding = _Funding() if viewer is None else await self._find_funding(viewer)
+        funding = await self._find_funding(viewer)
         if funding.problem is not None:
             return self._show_problem(request, pending, viewer, funding.problem, 200)
         title = CONSENT_TITLE
@@ -158,7 +171,7 @@ class ConsentPages:
         }
         if funding.plan or funding.payment:
             template = "connect.html"
-        elif is_owner(request.scope, self.owner_uid):
+        elif self._is_owner(request, viewer):
             template, values = "connect_owner.html", {**values, "action": "allow_as_owner"}
         elif viewer is None:
             template, title = "sign_in.html", "Sign in"
@@ -201,18 +214,30 @@ class ConsentPages:
                 raise
             return self._show_problem(request, pending, viewer, error.message, 409)
 
-    async def _approve_as_owner(self, request: Request, pending: PendingAuthorization) -> Response:
-        if not is_owner(request.scope, self.owner_uid):
+    def _is_owner(self, request: Request, viewer: Viewer | None) -> bool:
+        """Return whether the owner sent a request: signed in, or on the machine of the service."""
+        is_signed_in = viewer is not None and viewer.is_owner
+        return is_signed_in or is_owner(request.scope, self.owner_uid)
+
+    async def _approve_as_owner(
+        self, request: Request, pending: PendingAuthorization, form: Form
+    ) -> Response:
+        owner = await self.sessions.find_viewer(request)
+        if not self._is_owner(request, owner):
             raise ApiError(
                 "invalid_parameter",
-                "Only the owner of this service can allow this, in a browser on the machine that "
-                "runs it. Sign in instead.",
+                "Only the owner of this service can allow this, signed in as owner or in a browser "
+                "on the machine that runs it. Sign in instead.",
                 403,
             )
+        if owner is not None and owner.is_owner:
+            check_form_token(form, owner)
         return self._send_back(await self.authorizations.approve_as_owner(pending.id))
 
-    async def _find_funding(self, viewer: Viewer) -> _Funding:
+    async def _find_funding(self, viewer: Viewer | None) -> _Funding:
         """Return the newest active plan, one with room if there is one, else a paid checkout."""
+        if viewer is None or viewer.is_owner:
+            return _Funding()
         live = [plan for plan in await self.members.list_plans(viewer.email) if plan.is_live]
         if live:
             return max(map(_Funding, reversed(live)), key=lambda funding: funding.problem is None)
@@ -252,42 +277,10 @@ class ConsentPages:
             minutes=LINK_MINUTES,
             **values,
         )
-        # Browsers apply `form-action` to the redirect after the form, and to those of the client's
-        # page that follow it. So the policy allows the scheme: a host could not be told beforehand.
-        scheme = urlsplit(pending.redirect_uri).scheme
-        response.headers["Content-Security-Policy"] = SECURITY_HEADERS[
-            "Content-Security-Policy"
-        ].replace("form-action 'self'", f"form-action 'self' https: {scheme}:")
+        allow_redirect(response, pending)
         if "elsewhere" not in request.query_params:
             self.pending_requests.remember(response, pending)
         return response
-
-
-@dataclass(frozen=True, slots=True)
-class ClientDescription:
-    """A client as a page shows it.
-
-    `name` is the client's own text, unverified but cleaned by `ClientRegistry`: pages escape and
-    isolate it. The hosts are facts.
-    """
-
-    name: str
-    described_at: str | None
-    destination: str
-
-
-def describe_client(pending: PendingAuthorization) -> ClientDescription:
-    """Describe the client of a request in text that is safe to show."""
-    if is_loopback_redirect(pending.redirect_uri):
-        destination = "a program on this computer"
-    elif pending.redirect_host.endswith(":"):
-        destination = f"the program on this computer that opens {pending.redirect_host} links"
-    else:
-        destination = pending.redirect_host
-    # The id of a client that a document describes is the document's address.
-    is_document = pending.client_id.startswith("https://")
-    described_at = urlsplit(pending.client_id).hostname if is_document else None
-    return ClientDescription(pending.client_name, described_at, destination)
 
 
 def _parse_order(form: Form) -> CheckoutBody:

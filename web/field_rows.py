@@ -44,7 +44,7 @@ def walk_field_rows(schema: Schema, prefix: str = "") -> Iterator[FieldRow]:
         yield FieldRow(
             path,
             _format_type(part),
-            _format_accepted(part),
+            format_accepted(part),
             default,
             is_required,
             _find_description(part),
@@ -87,7 +87,7 @@ def _format_branch_type(branch: Schema) -> str:
     return str(branch.get("type", "any value"))
 
 
-def _format_accepted(part: Schema) -> str:
+def format_accepted(part: Schema) -> str:
     """Return the allowed values or range, empty if the type says enough."""
     bounds = (_format_bounds(branch) for branch in _list_branches(part))
     return "; ".join(dict.fromkeys(filter(None, bounds)))
@@ -95,10 +95,10 @@ def _format_accepted(part: Schema) -> str:
 
 def _format_bounds(branch: Schema) -> str:
     if isinstance(branch.get("items"), dict):
-        return _format_accepted(branch["items"])
+        return format_accepted(branch["items"])
     if isinstance(branch.get("additionalProperties"), dict):
         sides = (branch.get("propertyNames", {}), branch["additionalProperties"])
-        return " to ".join(filter(None, map(_format_accepted, sides)))
+        return " to ".join(filter(None, map(format_accepted, sides)))
     if "enum" in branch or "const" in branch:
         return ", ".join(map(str, branch.get("enum") or [branch["const"]]))
     if "format" in branch:

@@ -1,13 +1,23 @@
-"""Reads the forms that browsers send from our own pages."""
+"""Reads the forms that browsers send from our own pages, and shows what is wrong with a field.
 
+A page with a form shows it with `form` (the text of the fields) and `errors` (by field name). The
+macros `field_error` and `field_state` of parts.html put each error at its field.
+"""
+
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from schemas.errors import ApiError
 from serving.http import read_body
+from web.pages import render_page
 
 MAX_FIELDS = 10
+EMAIL_FIELD = "contact_email"
+EMAIL_ERROR = "This is not an e-mail address. Enter one such as name@example.com."
 # `Sec-Fetch-Site` is same-origin for our own forms and none if the user resends one. Programs send
 # no such header, but they hold no visitor's cookies either. This check prevents login CSRF: the
 # sign-in forms come before a session, so they cannot carry a form token.
@@ -32,3 +42,16 @@ async def read_form(request: Request) -> dict[str, str]:
     except ValueError:
         return {}
     return {name: values[0] for name, values in fields.items() if len(values) == 1}
+
+
+def show_form_again(
+    request: Request,
+    template: str,
+    form: Mapping[str, str],
+    errors: Mapping[str, str],
+    *,
+    status: int = 400,
+    **values: Any,
+) -> Response:
+    """Return a form's page with the text that was typed and an error at each field in `errors`."""
+    return render_page(request, template, status=status, form=form, errors=errors, **values)

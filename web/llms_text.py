@@ -6,13 +6,12 @@ from mcp_server.server_card import EXAMPLE_PROMPTS, TITLE
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import CALL_MCP, GET_LEGAL, GET_MANIFEST, GET_OPENAPI
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
+from web.docs_tree import OPERATORS, PAGES_BY_READER
 from web.reference_pages import list_shown_links
 
 SKILL_PATH = "/skills/signals/SKILL.md"
-# Pages for operators. The format's section "Optional" holds what readers in a hurry can skip.
-OPTIONAL_PAGES = frozenset(
-    {"deployment", "recovery", "monitoring", "selling", "settings", "commands", "scaling"}
-)
+# The format's section "Optional" holds what readers in a hurry can skip.
+OPTIONAL_PAGES = frozenset(PAGES_BY_READER[OPERATORS])
 # Title, path and meaning of each link.
 LinkRow = tuple[str, str, str]
 SIGN_IN_ROW: LinkRow = (

@@ -17,6 +17,11 @@ from markupsafe import Markup, escape
 # Comments that mark generated blocks. HTML is off, so they would be shown as text.
 MARKS_PATTERN = re.compile(r"^<!--.*-->\n", re.MULTILINE)
 
+# What only those who change the code need stands between such comments; pages leave it out.
+DEVELOPERS_PATTERN = re.compile(
+    r"^<!-- developers -->\n.*?^<!-- end of developers -->\n", re.MULTILINE | re.DOTALL
+)
+
 ANCHOR_PATTERN = re.compile(r'<a id="([\w.]+)"></a>')
 
 
@@ -41,7 +46,7 @@ class Article:
 
 def parse_article(text: str, pages: Collection[str]) -> Article:
     """Parse Markdown that begins with its title; only links to `pages` are kept."""
-    tokens = _create_parser().parse(MARKS_PATTERN.sub("", text))
+    tokens = _create_parser().parse(MARKS_PATTERN.sub("", DEVELOPERS_PATTERN.sub("", text)))
     title, *headings = _add_anchors(tokens)
     _resolve_links(tokens, pages)
     _align_cells(tokens)

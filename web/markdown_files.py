@@ -23,14 +23,14 @@ class Example(NamedTuple):
 def load_articles(other_pages: tuple[str, ...]) -> dict[str, Article]:
     """Return all articles by name; they can link to each other and to `other_pages`."""
     names = [name.removesuffix(".md") for name in _list_file_names() if name.endswith(".md")]
-    return {name: parse_article(_read_text(name), [*other_pages, *names]) for name in names}
+    return {name: parse_article(read_text(name), [*other_pages, *names]) for name in names}
 
 
 @cache
 def load_examples() -> dict[str, Example]:
     """Return the example of each tool, by name."""
     # In docs/examples.md, code blocks alternate between a call and its result.
-    blocks = list_code_blocks(_read_text("examples"))
+    blocks = list_code_blocks(read_text("examples"))
     calls = map(json.loads, blocks[::2])
     pairs = zip(calls, blocks[::2], blocks[1::2], strict=True)
     return {
@@ -43,5 +43,6 @@ def _list_file_names() -> list[str]:
     return [file.name for file in files("web").joinpath("texts").iterdir()]
 
 
-def _read_text(name: str) -> str:
+def read_text(name: str) -> str:
+    """Return the Markdown of an article."""
     return files("web").joinpath("texts", f"{name}.md").read_text(encoding="utf-8")

@@ -5,24 +5,28 @@ Scripts and styles are files of this package. No page has inline ones or loads f
 
 import gzip
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from hashlib import blake2b
-from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import Scope
 
 from schemas.errors import ApiError
 from schemas.operator import UNNAMED_OPERATOR, Operator
+from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT, format_instant
 from serving.error_responses import Responder, guard_route
-from serving.http import CACHE_NO_STORE, accepts_gzip, read_headers
+from serving.http import CACHE_NO_STORE, accepts_gzip, prefers_html, read_headers
 from serving.tool_runner import ToolRunner
+from web.next_steps import DEFAULT_TITLE, ROUTING_TEXTS, TITLES, list_steps
+from web.prices import format_price
+from web.sparkline import format_percent
+from web.static_files import hash_file
 
-MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 # Not `no-referrer`: with it, browsers send `Origin: null` with forms, which HostOriginMiddleware
 # refuses. With either value the URL of a checkout reaches no other host.
 SECURITY_HEADERS = {
@@ -32,32 +36,52 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
-DEFAULT_VALUES = {
+DEFAULT_VALUES: dict[str, Any] = {
     "badge": "",
     "here": None,
     "is_wide": False,
     "is_public": False,
     "viewer": None,
+    "has_session": False,
     "pending": None,
     "continue_path": None,
     "operator": UNNAMED_OPERATOR,
+    "base_url": "",
+    "path": None,
+    "sells_keys": False,
+    "description": None,
+    "form": {},
+    "errors": {},
 }
-ERROR_TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What every page shows of the deployment: its address, its operator, if it sells keys."""
+
+    base_url: str
+    operator: Operator
+    sells_keys: bool
 
 
 def render_page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a rendered page that no cache may store.
 
     Every template requires `title`. Optional: `badge` (a label next to the logo), `here` (the
-    page's path in the navigation), `is_wide`, `is_public` (search engines may list it), `viewer`,
-    `pending` (the authorization request that the page is part of), `continue_path` (its page).
+    page's path in the navigation), `is_wide`, `is_public` (search engines may list it),
+    `description` (one sentence, for search engines and previews of links), `viewer`, `pending`
+    (the authorization request that the page is part of), `continue_path` (its page), and for a
+    form `form` (the text of its fields) and `errors`, see `web.forms`.
     """
-    return make_page_response(
-        render_template(
-            template, get_relative_root(request), operator=get_operator(request), **values
-        ),
-        status,
-    )
+    site = get_site(request)
+    shared = {
+        "base_url": site.base_url,
+        "operator": site.operator,
+        "sells_keys": site.sells_keys,
+        "path": request.url.path.removeprefix("/"),
+    }
+    text = render_template(template, get_relative_root(request), **shared | values)
+    return make_page_response(text, status)
 
 
 def make_page_response(
@@ -91,10 +115,15 @@ def redirect_to(request: Request, path: str) -> Response:
     )
 
 
+def get_site(request: Request) -> Site:
+    """Return the deployment that a request reached."""
+    site: Site = request.app.state.site
+    return site
+
+
 def get_operator(request: Request) -> Operator:
     """Return the operator of the service that a request reached."""
-    operator: Operator = request.app.state.operator
-    return operator
+    return get_site(request).operator
 
 
 def render_template(template: str, root: str, **values: Any) -> str:
@@ -115,8 +144,12 @@ def format_minute(epoch_ms: int) -> str:
 
 def get_relative_root(request: Request) -> str:
     """Return the relative path from a request's URL to the service's root."""
+    return _get_relative_root(request.url.path)
+
+
+def _get_relative_root(path: str) -> str:
     # Links are relative because a proxy may serve the service below a path of its own.
-    return "../" * (request.url.path.count("/") - 1) or "./"
+    return "../" * (path.count("/") - 1) or "./"
 
 
 def build_page_route(path: str, runner: ToolRunner, respond: Responder, *methods: str) -> Route:
@@ -126,62 +159,61 @@ def build_page_route(path: str, runner: ToolRunner, respond: Responder, *methods
 
 
 def render_error_page(request: Request, error: ApiError) -> Response:
-    """Return the page that shows an error."""
-    title = ERROR_TITLES.get(error.status, "Something went wrong")
-    response = render_page(
-        request,
-        "message.html",
-        status=error.status,
-        title=title,
-        text=error.describe(get_operator(request)),
+    """Return the page that shows an error and where to go next."""
+    return _render_error(get_site(request), request.scope, error)
+
+
+def render_error_for_browser(request: Request, error: ApiError) -> Response | None:
+    """Return the page of an error, None if the client is a program that wants the error body."""
+    wants_page = prefers_html(read_headers(request.scope).get(b"accept", b""))
+    return render_error_page(request, error) if wants_page else None
+
+
+def build_refusal_renderer(
+    site: Site, program_paths: tuple[str, ...]
+) -> Callable[[Scope, ApiError], Response | None]:
+    """Return a renderer of the errors that no page raised, such as an unknown path.
+
+    It returns None for clients that are no browsers, and for `program_paths` and all below them.
+    """
+    prefixes = tuple(f"{path.rstrip('/')}/" for path in program_paths)
+
+    def render(scope: Scope, error: ApiError) -> Response | None:
+        is_for_programs = f"{scope['path']}/".startswith(prefixes)
+        if is_for_programs or not prefers_html(read_headers(scope).get(b"accept", b"")):
+            return None
+        return _render_error(site, scope, error, *ROUTING_TEXTS.get(error.status, ()))
+
+    return render
+
+
+def _render_error(
+    site: Site, scope: Scope, error: ApiError, title: str = "", text: str = ""
+) -> Response:
+    # As it was sent, so that a link to it keeps characters such as %3F.
+    path, status = scope["raw_path"].decode("latin-1"), error.status
+    # The wrong host serves no styles, and no relative link leads away from it.
+    template = "wrong_address.html" if status == 421 else "error.html"
+    page = render_template(
+        template,
+        _get_relative_root(path),
+        address=site.base_url + path,
+        title=title or TITLES.get(status, DEFAULT_TITLE),
+        text=text or error.describe(site.operator),
+        steps=list_steps(path, status, scope["method"], sells_keys=site.sells_keys),
+        operator=site.operator,
+        sells_keys=site.sells_keys,
+        # Who has a session need not sign in; whose it is was not looked up.
+        has_session=b"signals_session=" in read_headers(scope).get(b"cookie", b""),
     )
+    response = make_page_response(page, status)
     if error.retry_after_s is not None:
         response.headers["Retry-After"] = str(error.retry_after_s)
     return response
 
 
-def build_static_routes() -> list[Route]:
-    """Return the routes of the scripts, styles and icon."""
-    return [
-        Route(f"/web/{name}", _create_static_responder(name), methods=["GET"])
-        for name in _list_static_names()
-    ]
-
-
-def _create_static_responder(name: str) -> Responder:
-    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
-
-    async def respond(request: Request) -> Response:
-        # The query string is the file's hash, so a URL with the current one never goes stale.
-        age = 31_536_000 if request.url.query == _hash_file(name) else 3600
-        headers = {
-            "Cache-Control": f"public, max-age={age}",
-            "Content-Security-Policy": "default-src 'none'",
-            "X-Content-Type-Options": "nosniff",
-        }
-        return Response(_read_file(name), headers=headers, media_type=media_type)
-
-    return respond
-
-
 def _create_asset_url_builder(root: str) -> Callable[[str], str]:
-    return lambda name: f"{root}web/{name}?{_hash_file(name)}"
-
-
-@cache
-def _hash_file(name: str) -> str:
-    return blake2b(_read_file(name), digest_size=6).hexdigest()
-
-
-@cache
-def _read_file(name: str) -> bytes:
-    return files("web").joinpath("static", name).read_bytes()
-
-
-@cache
-def _list_static_names() -> tuple[str, ...]:
-    names = (file.name for file in files("web").joinpath("static").iterdir())
-    return tuple(sorted(name for name in names if name.rpartition(".")[2] in MEDIA_TYPES))
+    return lambda name: f"{root}web/{name}?{hash_file(name)}"
 
 
 @cache
@@ -196,6 +228,9 @@ def _create_environment() -> Environment:
         auto_reload=False,
     )
     templates.globals["indicator_count"] = INDICATOR_COUNT_TEXT
+    templates.globals["version"] = VERSION
     templates.filters["minute"] = format_minute
     templates.filters["instant"] = format_instant
+    templates.filters["percent"] = format_percent
+    templates.filters["price"] = format_price
     return templates

@@ -4,12 +4,17 @@ The cookie and all our links hold only the request's id, which nobody can guess.
 the browser is sent to at the end is the one that the request stores, so no URL can change it.
 """
 
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from access.oauth.authorizations import Authorizations
+from access.oauth.redirects import is_loopback_redirect
 from schemas.errors import ApiError
 from store.oauth_rows import PendingAuthorization
+from web.pages import SECURITY_HEADERS
 
 CONSENT_PATH = "oauth/consent"
 # The cookie outlives the request, which the store deletes after an hour.
@@ -76,3 +81,40 @@ class PendingRequests:
 def build_consent_path(pending: PendingAuthorization) -> str:
     """Return the path of a request's consent page, relative to the service's root."""
     return f"{CONSENT_PATH}?request={pending.id}"
+
+
+def allow_redirect(response: Response, pending: PendingAuthorization) -> None:
+    """Let the forms of a page lead to the client of a request."""
+    # Browsers apply `form-action` to the redirect after the form, and to those of the client's page
+    # that follow it. So the policy allows the scheme: a host could not be told beforehand.
+    scheme = urlsplit(pending.redirect_uri).scheme
+    response.headers["Content-Security-Policy"] = SECURITY_HEADERS[
+        "Content-Security-Policy"
+    ].replace("form-action 'self'", f"form-action 'self' https: {scheme}:")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientDescription:
+    """A client as a page shows it.
+
+    `name` is the client's own text, unverified but cleaned by `ClientRegistry`: pages escape and
+    isolate it. The hosts are facts.
+    """
+
+    name: str
+    described_at: str | None
+    destination: str
+
+
+def describe_client(pending: PendingAuthorization) -> ClientDescription:
+    """Describe the client of a request in text that is safe to show."""
+    if is_loopback_redirect(pending.redirect_uri):
+        destination = "a program on this computer"
+    elif pending.redirect_host.endswith(":"):
+        destination = f"the program on this computer that opens {pending.redirect_host} links"
+    else:
+        destination = pending.redirect_host
+    # The id of a client that a document describes is the document's address.
+    is_document = pending.client_id.startswith("https://")
+    described_at = urlsplit(pending.client_id).hostname if is_document else None
+    return ClientDescription(pending.client_name, described_at, destination)

@@ -1,93 +1,124 @@
-"""The reference pages at /docs, public and the same for everyone."""
+"""The reference pages at /docs: the index, the pages and the search, public for everyone."""
 
+import asyncio
 from functools import lru_cache
-from typing import Any
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.http import CACHE_NO_STORE, CACHE_ONE_MINUTE
 from serving.tool_runner import ToolRunner
-from web.pages import (
-    build_page_route,
-    get_operator,
-    get_relative_root,
-    make_page_response,
-    render_template,
-)
+from web.docs_frame import DocsFrame, build_frame_values
+from web.docs_search import MAX_QUERY_CHARS, MAX_RESULTS, Section, build_index, search
+from web.pages import build_page_route, get_relative_root, redirect_to, render_template
 from web.reference_pages import (
     ReferenceFacts,
     build_page_values,
     list_page_links,
     list_shown_links,
 )
+from web.sessions import FindViewer
+from web.try_pages import TRY_PATH, TryPages
 
 INDEX_TITLE = "Documentation"
 INDEX_SUMMARY = (
     "How to get a key, connect an agent and use the tools, and how readings are computed."
 )
+SEARCH_SUMMARY = "Search all pages of the documentation."
+# It repeats the page of the REST endpoints.
+UNSEARCHED_PAGES = frozenset({"openapi"})
+# Former pages, by the page that now answers their readers' questions.
+MOVED_PAGES = {"performance": "docs/scaling"}
 
 
-def build_reference_routes(runner: ToolRunner) -> list[Route]:
-    """Return the routes of the index and of the pages."""
+class ReferencePages:
+    """Renders the index, the pages and the search."""
 
-    sells_keys = runner.context.sells_keys
+    def __init__(self, frame: DocsFrame, *, sells_keys: bool) -> None:
+        self._frame = frame
+        self._links = list_page_links(sells_keys=sells_keys)
+        self._index_lock = asyncio.Lock()
 
-    async def show_index(request: Request) -> Response:
-        return _render_index(request, INDEX_TITLE, INDEX_SUMMARY, sells_keys=sells_keys)
+    async def show_index(self, request: Request) -> Response:
+        """Return the list of all pages."""
+        return await self._respond_index(request, INDEX_TITLE, INDEX_SUMMARY)
 
-    async def show_page(request: Request) -> Response:
+    async def show_page(self, request: Request) -> Response:
+        """Return a page; the index with 404 if there is no such page."""
         name = request.path_params["name"]
-        if name not in (link.name for link in list_page_links(sells_keys=sells_keys)):
+        if name in MOVED_PAGES:
+            return redirect_to(request, MOVED_PAGES[name])
+        link = next((link for link in self._links if link.name == name), None)
+        if link is None:
             about = "These pages are available:"
-            return _render_index(request, "Page not found", about, 404, sells_keys=sells_keys)
-        return make_page_response(
-            _render_reference_page(name, get_relative_root(request), await _collect_facts(runner)),
-            cache_control=CACHE_ONE_MINUTE,
+            return await self._respond_index(request, "Page not found", about, 404)
+        facts = await self._frame.collect_facts()
+        body = _render_body(name, get_relative_root(request), facts)
+        return await self._frame.respond(request, body, link.title, link.about)
+
+    async def show_search(self, request: Request) -> Response:
+        """Return the sections that match the query `q`."""
+        query = " ".join(request.query_params.get("q", "")[:MAX_QUERY_CHARS].split())
+        # In a thread, as an index has a thousand sections and searching them takes milliseconds.
+        index = await self._get_index()
+        results = await asyncio.to_thread(search, query, index) if query else []
+        return await self._frame.respond_with(
+            request,
+            "docs_search.html",
+            title=f"Search: {query}" if query else "Search the docs",
+            about=SEARCH_SUMMARY,
+            is_of_url=bool(query),
+            query=query,
+            results=results,
+            max_results=MAX_RESULTS,
         )
 
+    async def _respond_index(
+        self, request: Request, title: str, about: str, status: int = 200
+    ) -> Response:
+        return await self._frame.respond_with(
+            request, "docs_index.html", title=title, about=about, status=status
+        )
+
+    async def _get_index(self) -> tuple[Section, ...]:
+        # Rendering and splitting all pages takes a second, so it runs beside the event loop. The
+        # lock lets searches that arrive together wait for one index.
+        facts = await self._frame.collect_facts()
+        async with self._index_lock:
+            return await asyncio.to_thread(_build_index, facts)
+
+
+def build_reference_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
+    """Return the routes of the index, the search, the forms that try calls, and the pages."""
+    context = runner.context
+    frame = DocsFrame(context, find_viewer)
+    pages = ReferencePages(frame, sells_keys=context.sells_keys)
+    show_form = TryPages(frame, context).show_form
     return [
-        build_page_route("/docs", runner, show_index),
-        build_page_route("/docs/{name:path}", runner, show_page),
+        build_page_route("/docs", runner, pages.show_index),
+        build_page_route("/docs/search", runner, pages.show_search),
+        build_page_route(TRY_PATH, runner, show_form, "GET", "POST"),
+        build_page_route("/docs/{name:path}", runner, pages.show_page),
     ]
 
 
-def _render_index(
-    request: Request, title: str, about: str, status: int = 200, *, sells_keys: bool
-) -> Response:
-    is_found = status == 200
-    values = {
-        "title": title,
-        "about": about,
-        "is_public": is_found,
-        "operator": get_operator(request),
-    }
-    text = render_template(
-        "docs_index.html", get_relative_root(request), **values, **_build_frame_values(sells_keys)
-    )
-    return make_page_response(text, status, CACHE_ONE_MINUTE if is_found else CACHE_NO_STORE)
-
-
-@lru_cache(maxsize=64)
-def _render_reference_page(name: str, root: str, facts: ReferenceFacts) -> str:
-    """Return the HTML of a page."""
+@lru_cache(maxsize=128)
+def _render_body(name: str, root: str, facts: ReferenceFacts) -> Markup:
+    """Return the HTML of a page below its header."""
     # `facts` is part of the key, so a newly published coverage renders the pages again.
     template, values = build_page_values(name, facts)
-    frame = _build_frame_values(facts.mode is not None)
-    return render_template(
-        template, root, name=name, is_public=True, operator=facts.operator, **frame, **values
-    )
+    frame = build_frame_values(name, sells_keys=facts.mode is not None)
+    return Markup(render_template(template, root, operator=facts.operator, **frame | values))
 
 
-def _build_frame_values(sells_keys: bool) -> dict[str, Any]:
-    links = list_shown_links(sells_keys=sells_keys)
-    return {"here": "docs", "is_wide": True, "links": links, "sells_keys": sells_keys}
-
-
-async def _collect_facts(runner: ToolRunner) -> ReferenceFacts:
-    context = runner.context
-    coverage = await context.snapshots.coverage()
-    return ReferenceFacts(
-        context.base_url, coverage, context.mode, context.daily_limit, context.operator
+@lru_cache(maxsize=2)
+def _build_index(facts: ReferenceFacts) -> tuple[Section, ...]:
+    links = list_shown_links(sells_keys=facts.mode is not None)
+    return build_index(
+        {
+            link.name: (link.title, _render_body(link.name, "../", facts))
+            for link in links
+            if link.name not in UNSEARCHED_PAGES
+        }
     )

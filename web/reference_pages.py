@@ -1,11 +1,9 @@
 """The content of the reference pages: generated from schemas and endpoints, or an article."""
 
 import json
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 from markupsafe import Markup
 
@@ -37,27 +35,15 @@ from schemas.purchase import (
 from schemas.vocabulary import Mode
 from serving.json_schema import build_input_schema
 from serving.tool_runner import AnyTool
+from web.docs_tree import PAGE_ORDER, PageLink
 from web.field_rows import FieldRow, Shape, list_shapes, walk_field_rows
+from web.indicator_guide import build_guide_values
 from web.markdown import Article, Heading, parse_article, render_inline
 from web.markdown_files import Example, load_articles, load_examples
+from web.openapi_viewer import build_viewer_values
+from web.try_forms import format_example
 
 EXAMPLE_EMAIL = "agent@example.com"
-# Other pages follow in alphabetical order.
-PAGE_ORDER = (
-    *("getting-started", "connect", "agents", "tools", "rest", "examples"),
-    *("indicators", "behavior", "contract", "universe", "faq", "interop"),
-    *("buy", "members", "legal"),
-    *(
-        "deployment",
-        "recovery",
-        "monitoring",
-        "selling",
-        "sources",
-        "faults",
-        "settings",
-        "commands",
-    ),
-)
 Values = dict[str, Any]
 
 
@@ -78,14 +64,6 @@ class GeneratedPage(NamedTuple):
     title: str
     about: str
     build_values: Callable[[ReferenceFacts], Values]
-
-
-class PageLink(NamedTuple):
-    """A link to a page, with its title and summary."""
-
-    name: str
-    title: str
-    about: str
 
 
 class ToolSection(NamedTuple):
@@ -125,8 +103,7 @@ def list_page_links(*, sells_keys: bool) -> list[PageLink]:
         **load_articles(tuple(GENERATED_PAGES)),
         **_list_generated_pages(sells_keys),
     }
-    names = [*PAGE_ORDER, *sorted(pages.keys() - set(PAGE_ORDER))]
-    return [PageLink(name, pages[name].title, pages[name].about) for name in names]
+    return [PageLink(name, pages[name].title, pages[name].about) for name in PAGE_ORDER]
 
 
 def list_shown_links(*, sells_keys: bool) -> list[PageLink]:
@@ -145,7 +122,7 @@ def build_page_values(name: str, facts: ReferenceFacts) -> tuple[str, Values]:
             "about": generated.about,
             **generated.build_values(facts),
         }
-        return f"docs_{name}.html", values
+        return f"docs_{name.replace('-', '_')}.html", values
     article = load_articles(tuple(GENERATED_PAGES))[name]
     if name == "legal":
         article = parse_article(render_legal(facts.operator), ())
@@ -207,20 +184,8 @@ def _build_endpoint_section(
         list(walk_field_rows(schema)),
         list(walk_field_rows(endpoint.body.model_json_schema())) if endpoint.body else [],
         [shape for model in dict.fromkeys(models) for shape in list_shapes(model)],
-        _format_curl(endpoint, base_url) if endpoint.method == "GET" else "",
+        format_example(endpoint, base_url) if endpoint.method == "GET" else "",
     )
-
-
-def _format_curl(endpoint: Endpoint, base_url: str, body: str = "") -> str:
-    """Return a curl command for an endpoint, with the arguments of its tool's example."""
-    arguments = load_examples()[endpoint.tool.name].arguments if endpoint.tool else {}
-    query = f"?{urlencode(arguments)}" if arguments else ""
-    parts = [f"curl {shlex.quote(f'{base_url}{endpoint.path}{query}')}"]
-    if endpoint.auth == "api_key":
-        parts.append(f'-H "Authorization: Bearer ${KEY_VARIABLE}"')
-    if body:
-        parts += ["-H 'Content-Type: application/json'", f"-d {shlex.quote(body)}"]
-    return " \\\n  ".join(parts)
 
 
 def _build_connect_values(facts: ReferenceFacts) -> Values:
@@ -265,8 +230,8 @@ def _build_buy_values(facts: ReferenceFacts) -> Values:
         "every_s": CLAIM_POLL_INTERVAL_S,
         "for_s": CLAIM_POLL_DURATION_S,
         "repeat_s": CLAIM_REPEAT_DURATION_S,
-        "checkout": _format_curl(CREATE_CHECKOUT, facts.base_url, checkout),
-        "claim": _format_curl(CLAIM_KEY, facts.base_url, '{"claim_token": "ct_..."}'),
+        "checkout": format_example(CREATE_CHECKOUT, facts.base_url, checkout),
+        "claim": format_example(CLAIM_KEY, facts.base_url, '{"claim_token": "ct_..."}'),
         "headings": [_make_heading("steps", "Three steps"), _make_heading("members", "For members")]
         if facts.mode
         else [],
@@ -278,6 +243,23 @@ def _make_heading(id_: str, text: str) -> Heading:
 
 
 GENERATED_PAGES = {
+    "indicator-guide": GeneratedPage(
+        "The indicators in pictures",
+        "What each indicator is good for and what its readings mean, for people new to trading.",
+        lambda facts: build_guide_values(facts.coverage),
+    ),
+    "try": GeneratedPage(
+        "Try a call",
+        "A form for every tool and endpoint that sends a real call and shows the response.",
+        lambda facts: {"endpoints": list_endpoints(sells_keys=facts.mode is not None)},
+    ),
+    "openapi": GeneratedPage(
+        "OpenAPI viewer",
+        "Browse the OpenAPI document: operations, parameters, responses, schemas and examples.",
+        lambda facts: build_viewer_values(
+            build_openapi(facts.base_url, facts.coverage, sells_keys=facts.mode is not None)
+        ),
+    ),
     "connect": GeneratedPage(
         "Connect an agent",
         "Configuration for each client and framework, ready to copy.",

@@ -1,18 +1,16 @@
-"""The sample board that visitors see: fixed readings in the format of live ones."""
+"""The sample board that visitors see: fixed readings and prices in the format of live ones."""
 
 from functools import cache
 
-from mcp_server.tools.get_confluence import build_result, rank_results
-from mcp_server.tools.get_flips import WINDOW_HOURS
 from mcp_server.tools.state_matrix import LETTERS
 from rest_shim.sample import SAMPLE_NAMES, build_sample
 from schemas.catalog import CatalogAsset
-from schemas.confluence import ConfluenceResult
-from schemas.flips import Flip, FlipGroup
-from schemas.signals import Signal
 from schemas.state import AssetState, StateCounts, StateMeta, StateResponse
-from schemas.vocabulary import AssetClass, IndicatorId, Reading, Side, Timeframe
-from web.board_model import MIN_AGREEING, BoardModel
+from schemas.vocabulary import HOUR_MS, TIMEFRAMES, AssetClass, IndicatorId, Reading
+from serving.argument_values import parse_instant_ms
+from serving.prices import PriceSummary
+from web.board_model import BoardModel
+from web.board_query import BoardTimeframe
 
 _READINGS: dict[str, Reading] = {letter: reading for reading, letter in LETTERS.items()}
 _COLUMNS: tuple[IndicatorId, ...] = (
@@ -24,26 +22,41 @@ _COLUMNS: tuple[IndicatorId, ...] = (
     "llnr",
     "perpkit",
 )
-# One letter per column. They must agree with the sample feed, whose changes the board also shows.
+# One word per timeframe and one letter per column. They must agree with the sample feed.
 _ROWS: tuple[tuple[str, str, AssetClass, str], ...] = (
-    ("BTC", "Bitcoin", "crypto", "UUNUUDN"),
-    ("ETH", "Ethereum", "crypto", "UUNNUUN"),
-    ("SOL", "Solana", "crypto", "DDNDNUD"),
-    ("XRP", "XRP", "crypto", "NDNNDNN"),
-    ("NVDA", "NVIDIA", "stock", "UNNNUNN"),
-    ("AAPL", "Apple", "stock", "NNUNNDN"),
-    ("TSLA", "Tesla", "stock", "DDNDDDN"),
-    ("XAU", "Gold", "metal", "UUNNNUN"),
-    ("XAG", "Silver", "metal", "UNDNUNN"),
+    ("BTC", "Bitcoin", "crypto", "UUNUUNN UUNUUDN UUUNUNN"),
+    ("ETH", "Ethereum", "crypto", "UNNNUUN UUNNUUN UNNUUNN"),
+    ("SOL", "Solana", "crypto", "DDNDNND DDNDNUD NDNNNUN"),
+    ("XRP", "XRP", "crypto", "NNUNDNN NDNNDNN DDNNDNN"),
+    ("NVDA", "NVIDIA", "stock", "UUNNUNN UNNNUNN UUNNUUN"),
+    ("AAPL", "Apple", "stock", "NDUNNDN NNUNNDN UNNNNNN"),
+    ("TSLA", "Tesla", "stock", "DNUDDDN DDNDDDN DDNNDDN"),
+    ("XAU", "Gold", "metal", "UUNNNUN UUNNNUN UUNUUUN"),
+    ("XAG", "Silver", "metal", "NUDNUNN UNDNUNN UUNNUNN"),
 )
+# The last close and four-hourly closes of a week, oldest first: each letter is a close relative to
+# the last one, in steps of 0.4 %, "m" for equal. The prices are those of the sample feed.
+_CLOSES: dict[str, tuple[float, str]] = {
+    "BTC": (114_250.5, "ccbdefedfghgfhijihjkkjlkjkllmlkklmnkllmmnm"),
+    "ETH": (4145.2, "aabcbdccedefgfegihgijhkjiklkjlkmlkmllnmnlm"),
+    "SOL": (208.62, "yxyzwxvwuvwtuvstursqtrqspqroqpnopnqopnoomm"),
+    "XRP": (2.8471, "rqsrtqrsqrpqqroppqonpopnoqnopmonpmnonmonmm"),
+    "NVDA": (187.24, "hhiiggfgghijhijjkijkkllkjkllmmlklmmnmllmmm"),
+    "AAPL": (254.63, "nmonmmolmnnomnlmonmlmnnolmnmnolmnmmnlmnmnm"),
+    "TSLA": (444.72, "qrsrqstrqrsqppqrpqopqoppqonpoqnoponqopnnom"),
+    "XAU": (3865.4, "ffgfghgghghihhijiijijkjkkjkklklkllmlmmlmmm"),
+    "XAG": (46.65, "bcdbcedcefdfghfgihgjhikjikjlkjllkmlkmllnlm"),
+}
+_STEP = 0.004
 
 
 @cache
-def build_sample_model(timeframe: Timeframe) -> BoardModel:
-    """Return the sample board; its readings are the same on every timeframe."""
+def build_sample_model(timeframe: BoardTimeframe, *, with_prices: bool = True) -> BoardModel:
+    """Return the sample board; its states have every timeframe, whichever is shown."""
     feed = build_sample()
     meta = feed.meta.model_dump(include=set(StateMeta.model_fields), by_alias=True)
-    states = [_build_state(*row, timeframe) for row in _ROWS]
+    states = [_build_state(*row) for row in _ROWS]
+    shown = len(TIMEFRAMES) if timeframe == "all" else 1
     return BoardModel(
         tracked=[
             CatalogAsset(ticker=state.ticker, name=state.name, asset_class=state.asset_class)
@@ -53,65 +66,37 @@ def build_sample_model(timeframe: Timeframe) -> BoardModel:
         state=StateResponse(
             as_of=feed.meta.as_of,
             assets=states,
-            counts=StateCounts(assets=len(states), readings=len(states) * len(_COLUMNS)),
+            counts=StateCounts(assets=len(states), readings=shown * len(states) * len(_COLUMNS)),
             meta=StateMeta(**meta, last_bars=[], not_covered=[], legacy_keys={}),
         ),
-        changes=feed.signals,
-        flips=[_build_flip_group(row) for row in feed.signals if row.tier == "universe"],
-        flips_until=feed.meta.as_of,
-        hours=WINDOW_HOURS[timeframe].default,
-        agreeing={
-            "bullish": _rank_agreeing(states, "bullish", timeframe),
-            "bearish": _rank_agreeing(states, "bearish", timeframe),
-        },
+        prices=_build_prices(feed.meta.as_of) if with_prices else None,
     )
 
 
-def _build_state(
-    ticker: str, name: str, asset_class: AssetClass, letters: str, timeframe: Timeframe
-) -> AssetState:
+def _build_state(ticker: str, name: str, asset_class: AssetClass, words: str) -> AssetState:
     return AssetState(
         ticker=ticker,
         name=name,
         asset_class=asset_class,
         signals={
-            indicator: {timeframe: _READINGS[letter]}
-            for indicator, letter in zip(_COLUMNS, letters, strict=True)
+            indicator: {
+                timeframe: _READINGS[word[column]]
+                for timeframe, word in zip(TIMEFRAMES, words.split(), strict=True)
+            }
+            for column, indicator in enumerate(_COLUMNS)
         },
     )
 
 
-def _build_flip_group(row: Signal) -> FlipGroup:
-    """Return a flip group with a single change of the sample feed."""
-    assert row.transition is not None
-    bullish, bearish = int(row.direction == "bullish"), int(row.direction == "bearish")
-    flip = {
-        "indicator": row.indicator,
-        "indicator_name": row.indicator_name,
-        "from": row.transition.from_,
-        "to": row.transition.to,
-        "change_type": row.change_type,
-        "price": row.price,
-        "created_at": row.created_at,
+def _build_prices(as_of: str) -> dict[str, PriceSummary]:
+    closed_at = parse_instant_ms("as_of", as_of) // HOUR_MS * HOUR_MS
+    return {
+        ticker: _build_summary(last_close, letters, closed_at)
+        for ticker, (last_close, letters) in _CLOSES.items()
     }
-    return FlipGroup(
-        ticker=row.ticker,
-        name=next(name for ticker, name, *_ in _ROWS if ticker == row.ticker),
-        asset_class=row.asset_class,
-        dominant="bullish" if bullish else "bearish" if bearish else "mixed",
-        bullish=bullish,
-        bearish=bearish,
-        score=max(bullish, bearish),
-        latest_at=row.created_at,
-        flips=[Flip.model_validate(flip)],
-    )
 
 
-def _rank_agreeing(
-    states: list[AssetState], side: Side, timeframe: Timeframe
-) -> list[ConfluenceResult]:
-    polled = [
-        build_result(state, {key: cells[timeframe] for key, cells in state.signals.items()}, side)
-        for state in states
-    ]
-    return rank_results(result for result in polled if result.agree >= MIN_AGREEING)
+def _build_summary(last_close: float, letters: str, closed_at: int) -> PriceSummary:
+    closes = [last_close * (1 + _STEP * (ord(letter) - ord("m"))) for letter in letters]
+    # Six closes of four hours are a day.
+    return PriceSummary(last_close, closed_at, last_close / closes[-7] - 1, closes)

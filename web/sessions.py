@@ -13,19 +13,22 @@ from access.sign_in import SESSION_MS, SignIn
 from schemas.errors import ApiError
 from serving.error_responses import Responder
 from web.forms import read_form
-from web.pages import redirect_to
+from web.pages import redirect_to, render_page
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
     """A signed-in viewer; each of their forms must contain `form_token`.
 
-    `is_member`: they have an active plan now, and may see data that needs a key.
+    `is_member`: they have an active plan now, and may see data that needs a key. `is_owner`: they
+    run the service. An owner sees all that members see, and has no plan and no e-mail address:
+    `email` is then OWNER.
     """
 
     email: str
     form_token: str
     is_member: bool
+    is_owner: bool = False
 
 
 FindViewer = Callable[[Request], Awaitable[Viewer | None]]
@@ -49,10 +52,13 @@ class Sessions:
     async def find_viewer(self, request: Request) -> Viewer | None:
         """Return the signed-in viewer of a request, None if there is none."""
         token = self._read_token(request)
-        email = await self._sign_in.find_session_email(token) if token else None
-        if email is None:
+        session = await self._sign_in.find_session(token) if token else None
+        if session is None:
             return None
-        return Viewer(email, _derive_form_token(token), await self._members.is_member(email))
+        form_token, email = _derive_form_token(token), session.contact_email
+        if session.is_owner:
+            return Viewer(email, form_token, is_member=True, is_owner=True)
+        return Viewer(email, form_token, await self._members.is_member(email))
 
     def require_viewer(self, respond: ViewerResponder) -> Responder:
         """Wrap a responder; redirect to the sign-in page if there is no viewer."""
@@ -64,6 +70,20 @@ class Sessions:
             return await respond(request, viewer)
 
         return find_and_respond
+
+    def require_owner(self, respond: ViewerResponder) -> Responder:
+        """Wrap a responder; others than the owner get a page that says how to sign in as owner."""
+
+        async def check_and_respond(request: Request) -> Response:
+            viewer = await self.find_viewer(request)
+            if viewer is None or not viewer.is_owner:
+                title, status = "Only for the owner", 403
+                return render_page(
+                    request, "owner_only.html", status=status, title=title, viewer=viewer
+                )
+            return await respond(request, viewer)
+
+        return check_and_respond
 
     def require_form(self, respond: FormResponder) -> Responder:
         """Wrap a responder to a form; redirect other methods to the API access page.

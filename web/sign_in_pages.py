@@ -1,6 +1,7 @@
-"""The pages to sign in and out: request a link by e-mail, use it, end the session."""
+"""The pages to sign in and out: request a link by e-mail, use it or a key, end the session."""
 
 from pathlib import Path
+from typing import Any
 
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -9,10 +10,18 @@ from starlette.routing import Route
 
 from access.plan import ASK_OPERATOR_HINT
 from access.sign_in import LINK_MINUTES, SIGN_IN_PATH, SignIn
+from schemas.errors import ApiError
 from serving.tool_runner import ToolRunner
-from web.forms import read_form
+from store.oauth_rows import PendingAuthorization
+from web.forms import EMAIL_ERROR, EMAIL_FIELD, read_form, show_form_again
 from web.pages import build_page_route, redirect_to, render_page
-from web.pending_requests import CONSENT_PATH, PendingRequests, build_consent_path
+from web.pending_requests import (
+    CONSENT_PATH,
+    PendingRequests,
+    allow_redirect,
+    build_consent_path,
+    describe_client,
+)
 from web.sessions import HOME_PATH, Sessions, Viewer
 
 
@@ -48,29 +57,30 @@ class _SignInPages:
         self._sells_keys = sells_keys
 
     async def request_link(self, request: Request) -> Response:
-        """Show the form, or accept it and then e-mail a link."""
+        """Show the forms, or accept one: then e-mail a link, or sign the owner in by a key."""
         if request.method == "POST":
-            return await self._submit_request(request)
-        if await self._sessions.find_viewer(request) is not None:
-            return redirect_to(request, HOME_PATH)
-        return render_page(
-            request,
-            "sign_in.html",
-            title="Sign in",
-            here=HOME_PATH,
-            minutes=LINK_MINUTES,
-            sells_keys=self._sells_keys,
-            ask_operator=ASK_OPERATOR_HINT,
-        )
+            form = await read_form(request)
+            pending = await self._pending.get(form["request"]) if "request" in form else None
+            # The browser's form of an empty field lacks it here.
+            if "api_key" in form or form.get("action") == "key":
+                return await self._redeem_key(request, form.get("api_key", ""), pending)
+            return await self._submit_request(request, form, pending)
+        viewer = await self._sessions.find_viewer(request)
+        if viewer is not None:
+            return redirect_to(request, _get_home_path(viewer.is_owner))
+        return render_page(request, "sign_in.html", **self._build_values(None))
 
     async def use_link(self, request: Request) -> Response:
         """Show the sign-in button of a link, or use the link and begin a session."""
         # Mail scanners open every link, so GET must not use it up. Only the button's POST does.
         if request.method != "POST":
-            return render_page(request, "sign_in_link.html", title="Sign in to Signals")
+            title = "Sign in to Signals"
+            return render_page(request, "sign_in_link.html", title=title, here="sign-in")
         await read_form(request)  # Rejects forms from other sites; ours has no field.
         session_token = await self._sign_in.redeem_link(request.path_params["link_token"])
-        response = redirect_to(request, await self._find_next_path(request))
+        session = await self._sign_in.find_session(session_token)
+        home_path = _get_home_path(session is not None and session.is_owner)
+        response = redirect_to(request, await self._find_next_path(request, home_path))
         self._sessions.set_cookie(response, session_token)
         return response
 
@@ -80,11 +90,11 @@ class _SignInPages:
         await self._sessions.end_session(request, response)
         return response
 
-    async def _find_next_path(self, request: Request) -> str:
-        """Return the page after signing in: the connection that the link is for, or API access."""
+    async def _find_next_path(self, request: Request, home_path: str) -> str:
+        """Return the page after signing in: the connection that the link is for, or a home page."""
         request_id = request.query_params.get("request")
         if request_id is None:
-            return HOME_PATH
+            return home_path
         pending = await self._pending.find(request_id)
         if pending is None:
             # It says that the connection must be started again.
@@ -93,15 +103,62 @@ class _SignInPages:
         is_own = self._pending.is_of_browser(request, pending)
         return f"{build_consent_path(pending)}{'' if is_own else '&elsewhere=1'}"
 
-    async def _submit_request(self, request: Request) -> Response:
-        form = await read_form(request)
-        pending = await self._pending.get(form["request"]) if "request" in form else None
-        address = request.client.host if request.client else "unknown"
-        mailbox = await self._sign_in.request_link(form.get("contact_email", ""), address)
+    async def _redeem_key(
+        self, request: Request, api_key: str, pending: PendingAuthorization | None
+    ) -> Response:
+        try:
+            session_token = await self._sign_in.redeem_key(api_key, _get_address(request))
+        except ApiError as error:
+            if error.status == 429:
+                raise
+            # The key is not shown again, because it would be in the page's source.
+            return self._show_again(request, {}, {"api_key": error.message}, pending)
+        path = _get_home_path(True) if pending is None else build_consent_path(pending)
+        response = redirect_to(request, path)
+        self._sessions.set_cookie(response, session_token)
+        return response
+
+    def _show_again(
+        self,
+        request: Request,
+        form: dict[str, str],
+        errors: dict[str, str],
+        pending: PendingAuthorization | None,
+    ) -> Response:
+        values = self._build_values(pending)
+        response = show_form_again(request, "sign_in.html", form, errors, **values)
+        if pending is not None:
+            allow_redirect(response, pending)
+        return response
+
+    def _build_values(self, pending: PendingAuthorization | None) -> dict[str, Any]:
+        """Return the values of the sign-in page, which leads on to a connection if one is given."""
+        return {
+            "title": "Sign in",
+            "here": "sign-in",
+            "description": "Sign in to Signals with a link that we e-mail you; no password needed.",
+            "minutes": LINK_MINUTES,
+            "sells_keys": self._sells_keys,
+            "ask_operator": ASK_OPERATOR_HINT,
+            "pending": pending,
+            "client": None if pending is None else describe_client(pending),
+        }
+
+    async def _submit_request(
+        self, request: Request, form: dict[str, str], pending: PendingAuthorization | None
+    ) -> Response:
+        email = form.get(EMAIL_FIELD, "")
+        try:
+            mailbox = await self._sign_in.request_link(email, _get_address(request))
+        except ApiError as error:
+            if error.status != 400:
+                raise
+            return self._show_again(request, form, {EMAIL_FIELD: EMAIL_ERROR}, pending)
         response = render_page(
             request,
             "sign_in_sent.html",
             title="Check your inbox",
+            here="sign-in",
             minutes=LINK_MINUTES,
             outbox=self._outbox,
             pending=pending,
@@ -111,3 +168,12 @@ class _SignInPages:
             self._sign_in.mail_link, mailbox, None if pending is None else pending.id
         )
         return response
+
+
+def _get_home_path(is_owner: bool) -> str:
+    """Return the page to see first: the owner's is the board, and a member's has the keys."""
+    return "" if is_owner else HOME_PATH
+
+
+def _get_address(request: Request) -> str:
+    return request.client.host if request.client else "unknown"

@@ -307,7 +307,8 @@ class StripeBilling:
             "customer_email": order.contact_email,
             "metadata": metadata,
             "subscription_data": {"metadata": metadata},
-            "success_url": f"{self._base_url}/checkout/paid",
+            # Stripe writes the session's id into it, by which a buyer in a browser is recognized.
+            "success_url": f"{self._base_url}/checkout/paid?session_id={{CHECKOUT_SESSION_ID}}",
             "cancel_url": f"{self._base_url}/checkout/cancelled",
         }
 

@@ -30,13 +30,13 @@ from compute.bars import (
     Prices,
     Series,
     Times,
-    compute_close_time,
     find_settlement_fault,
     find_spacing_faults,
     find_value_faults,
 )
 from compute.sources.source import FetchResult, SourceError
 from compute.universe import Universe
+from schemas.longer_bars import compute_close_time
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe, format_instant
 
 BARS_HEADER = ["ts", "open", "high", "low", "close", "volume"]

@@ -6,7 +6,7 @@ Prices follow random paths with random access, so an hour costs the same however
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -44,7 +44,7 @@ HISTORY_S = 330 * DAY_S
 LATEST_ORIGIN = compute_midnight_s(date(2025, 12, 1))
 FUNDING_EVERY_S = 8 * HOUR_S
 GAP_DELAY_S = HOUR_S
-_NAME = re.compile(r"simulated:(\d{1,12})")
+_NAME = re.compile(r"simulated:(\d{1,12})(?::(\d{1,12}))?")
 
 _CACHED_BLOCKS = 4
 _WICK = 0.6
@@ -88,15 +88,34 @@ def compute_origin(now_s: int) -> int:
     return min((now_s - HISTORY_S) // DAY_S * DAY_S, LATEST_ORIGIN)
 
 
-def format_source_name(origin: int) -> str:
-    """Return the name by which a store remembers the simulated market of an origin."""
-    return f"simulated:{origin}"
+class MarketStart(NamedTuple):
+    """When a simulated market begins, and when its assets cost their sample prices.
+
+    Both are UTC midnights (epoch seconds). `priced_at` is None in stores of earlier versions, whose
+    prices are drawn at random.
+    """
+
+    origin: int
+    priced_at: int | None = None
 
 
-def parse_origin(name: str) -> int | None:
-    """Return the origin in a remembered name, None if it is the name of another source."""
+def choose_start(now_s: int) -> MarketStart:
+    """Return the start of a market whose first start is at `now_s`."""
+    # Newcomers see the end of the history, so the prices are right on that day.
+    return MarketStart(compute_origin(now_s), now_s // DAY_S * DAY_S)
+
+
+def format_source_name(origin: int, priced_at: int | None = None) -> str:
+    """Return the name by which a store remembers a simulated market."""
+    return f"simulated:{origin}" if priced_at is None else f"simulated:{origin}:{priced_at}"
+
+
+def parse_source_name(name: str) -> MarketStart | None:
+    """Return the start in a remembered name, None if it is the name of another source."""
     match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
+    if match is None:
+        return None
+    return MarketStart(int(match[1]), None if match[2] is None else int(match[2]))
 
 
 async def load_no_bars(ticker: str, after: int) -> Series:
@@ -109,6 +128,7 @@ class SimulatedSource:
 
     Only the clock decides which bars have closed and have arrived. `load_stored_bars` returns an
     asset's stored bars that open after a time (epoch seconds); by default none are stored.
+    At `priced_at` (a UTC midnight) each asset costs its sample price. Without it, prices are drawn.
     """
 
     kind: SourceKind = "simulated"
@@ -122,11 +142,12 @@ class SimulatedSource:
         clock: Clock,
         seed: int = SEED,
         load_stored_bars: StoredBarsLoader = load_no_bars,
+        priced_at: int | None = None,
     ) -> None:
         """Raise ValueError if the origin is not a UTC midnight."""
         if origin % DAY_S:
             raise ValueError(f"the origin {origin} is not a UTC midnight")
-        self.name = format_source_name(origin)
+        self.name = format_source_name(origin, priced_at)
         self._assets: Final = universe.by_ticker
         self._origin: Final = origin
         self._clock: Final = clock
@@ -135,7 +156,7 @@ class SimulatedSource:
         self._pending: Final = set[_PendingFetch]()
         sessions = {asset.session for asset in universe.assets}
         self._session_markets: Final = {
-            s: _SessionMarket(s, universe.assets, seed) for s in sessions
+            s: _SessionMarket(s, universe.assets, seed, priced_at) for s in sessions
         }
 
     def get_native_timeframe(self, ticker: str) -> Timeframe | None:
@@ -247,11 +268,17 @@ class _SessionMarket:
     A path has a step for each hour of the session, and a few between two trading days.
     """
 
-    def __init__(self, session: Session, assets: Sequence[Asset], seed: int) -> None:
+    def __init__(
+        self, session: Session, assets: Sequence[Asset], seed: int, priced_at: int | None
+    ) -> None:
         chosen = [asset for asset in assets if asset.session == session]
         self._row_by_ticker: Final = {asset.ticker: row for row, asset in enumerate(chosen)}
-        self._traits: Final = _build_traits(chosen, seed)
         self._session: Final = session
+        traits = _build_traits(chosen, seed)
+        if priced_at is not None:
+            day = np.array([priced_at // DAY_S])
+            traits = _apply_sample_prices(traits, chosen, int(self._find_first_step(day)[0]))
+        self._traits: Final = traits
         self._session_key: Final = derive_key(seed, f"session {session}")
         self._seasonality: Final = _build_seasonality(session)
         self._get_cached_block: Final = lru_cache(maxsize=2 * _CACHED_BLOCKS)(self._compute_block)
@@ -287,10 +314,14 @@ class _SessionMarket:
 
     def _compute_indexes(self, due: ExpectedBars) -> Times:
         """Return each bar's index on the path; the height there is the bar's close."""
-        between = _CLOSED_STEPS[self._session]
-        weeks, weekday = np.divmod(due.day + 3, 7)
-        day = due.day if self._session == "24x7" else weeks * 5 + weekday
-        return day * (count_bars_per_day(self._session) + between) + between + due.slot
+        return self._find_first_step(due.day) + _CLOSED_STEPS[self._session] + due.slot
+
+    def _find_first_step(self, day: Times) -> Times:
+        """Return the index on the path at which days (since the epoch) begin."""
+        weeks, weekday = np.divmod(day + 3, 7)
+        if self._session != "24x7":
+            day = weeks * 5 + np.minimum(weekday, 5)
+        return day * (count_bars_per_day(self._session) + _CLOSED_STEPS[self._session])
 
     def _compute_block(self, block: int) -> Prices:
         rows = np.arange(len(self._row_by_ticker))
@@ -366,12 +397,35 @@ def _build_traits(assets: Sequence[Asset], seed: int) -> _Traits:
     price = exp2(draw_between("price", 0))
     factor = np.array([[kind.factor] for kind in kinds])
     volume = exp2(draw_between("volume", 3)) / price
-    # The tick keeps six digits of the base price. Its exponent is read from the decimal text,
-    # because a logarithm may round differently on another machine.
-    exponents = [int(f"{value:.17e}".split("e")[1]) for value in price.ravel().tolist()]
-    ticks = np.array([[float(10 ** (5 - exponent))] for exponent in exponents])
     pull = factor * (0.5 + draws[2])
+    ticks = _compute_ticks(price)
     return _Traits(key, factor_key, price, draw_between("own", 1), pull, volume, ticks)
+
+
+def _apply_sample_prices(traits: _Traits, assets: Sequence[Asset], index: int) -> _Traits:
+    """Return the traits with which each asset costs its sample price at an index on the path.
+
+    An asset without one costs there what it was drawn to cost.
+    """
+    prices = np.array([[asset.sample_price or np.nan] for asset in assets])
+    prices = np.where(np.isnan(prices), traits.price, prices)
+    first = np.full((len(assets), 1), index // BLOCK_STEPS * BLOCK_STEPS)
+    height = draw_path(traits.key, first)[0][:, [index % BLOCK_STEPS]]
+    market = draw_path(traits.factor_key, first)[0][:, [index % BLOCK_STEPS]]
+    return replace(
+        traits,
+        price=prices * exp2(-(traits.own_move * height + traits.class_move * market)),
+        volume=traits.volume * traits.price / prices,
+        ticks=_compute_ticks(prices),
+    )
+
+
+def _compute_ticks(price: Prices) -> Prices:
+    """Return the number of ticks in 1; a tick keeps six digits of a price."""
+    # The exponent is read from the decimal text, because a logarithm may round differently on
+    # another machine.
+    exponents = [int(f"{value:.17e}".split("e")[1]) for value in price.ravel().tolist()]
+    return np.array([[float(10 ** (5 - exponent))] for exponent in exponents])
 
 
 def _build_seasonality(session: Session) -> Prices:

@@ -183,6 +183,12 @@ def _add_client_commands(commands: Commands) -> None:
 
 
 def _add_access_commands(commands: Commands) -> None:
+    _add_command(
+        commands,
+        "sign-in",
+        _print_sign_in_link,
+        "print a link that signs the owner in to the pages of the service, once",
+    )
     keys = commands.add_parser("keys", help="create, list, rotate and revoke API keys")
     key_commands = keys.add_subparsers(required=True, metavar="ACTION")
     command = _add_command(
@@ -334,6 +340,12 @@ async def _create_key(args: argparse.Namespace, settings: Settings) -> int:
 
     expires_at = None if args.expires is None else args.expires(wall_clock())
     return await create_key(settings, wall_clock, args.label, expires_at)
+
+
+async def _print_sign_in_link(args: argparse.Namespace, settings: Settings) -> int:
+    from service.commands.sign_in import print_sign_in_link
+
+    return await print_sign_in_link(settings, wall_clock)
 
 
 async def _list_keys(args: argparse.Namespace, settings: Settings) -> int:

@@ -1,5 +1,6 @@
 """Console output of commands: messages and progress on stderr, findings on stdout."""
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -81,6 +82,17 @@ class Finding(NamedTuple):
     grade: Literal["ok", "warn", "fix"]
     subject: str
     text: str
+
+
+def format_finding(finding: Finding) -> str:
+    """Return a finding as one line."""
+    return f"{finding.grade:4} {finding.subject}: {finding.text}"
+
+
+def parse_finding(line: str) -> Finding | None:
+    """Return the finding of a line of `format_finding`, None if it is none."""
+    match = re.fullmatch(r"(ok|warn|fix) +([^:]+): (.*)", line)
+    return None if match is None else Finding(*match.groups())  # type: ignore[arg-type]
 
 
 def format_names(names: Sequence[str]) -> str:

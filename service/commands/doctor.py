@@ -5,25 +5,29 @@ It changes nothing: it neither creates a missing store nor migrates an old one.
 
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import structlog
 from pydantic import SecretStr
 
 from access.billing.provider import BillingError, BillingSetupError, Provider
-from access.oauth.parameters import can_serve_oauth
 from compute.sources.files import FilesSource
 from compute.sources.live import LiveSource
 from compute.sources.source import Source, SourceError
 from compute.universe import UniverseError, load_universe
 from schemas.clock import Clock
-from schemas.vocabulary import DAY_MS, format_instant
-from service.commands.console import Finding, format_names
+from service.commands.console import Finding, format_finding, format_names
 from service.commands.doctor_live import check_live_source
+from service.commands.doctor_quick import (
+    check_billing_settings,
+    check_last_run,
+    check_proxies,
+    check_settings,
+)
 from service.config.billing import find_outage_reason, open_provider
 from service.config.mail import check_mail
-from service.config.settings import PREFIX, Settings, SettingsError
+from service.config.settings import Settings, SettingsError
 from service.config.sources import check_same_source, open_source
 from service.config.stores import (
     IS_ANOTHER,
@@ -32,9 +36,7 @@ from service.config.stores import (
     open_access,
     open_market,
 )
-from serving.forwarded_for import NOTICE_NAME
-from serving.freshness import is_ahead, is_final, is_stale
-from serving.snapshot import Snapshot, build_snapshot
+from serving.snapshot import build_snapshot
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
@@ -46,28 +48,14 @@ async def run_doctor(settings: Settings, clock: Clock) -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     has_failed = False
     async for finding in _run_checks(settings, clock):
-        print(f"{finding.grade:4} {finding.subject}: {finding.text}")
+        print(format_finding(finding))
         has_failed |= finding.grade == "fix"
     return 1 if has_failed else 0
 
 
 async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding]:
-    set_variables = ", ".join(sorted(PREFIX + name.upper() for name in settings.model_fields_set))
-    yield Finding(
-        "ok",
-        "settings",
-        f"{set_variables or 'all by default'}; served at {settings.address}; "
-        f"logs from level {settings.log_level}",
-    )
-    if settings.address_hint is not None:
-        yield Finding("warn", "settings", settings.address_hint)
-    if not can_serve_oauth(settings.address):
-        yield Finding(
-            "warn",
-            "oauth",
-            "off, because tokens must not cross a network unencrypted: serve over https and set "
-            "SIGNALS_BASE_URL to that address; clients with an API key need no OAuth",
-        )
+    for finding in check_settings(settings):
+        yield finding
     known_id: str | None = None
     market_findings = await _check_store(settings, "market")
     for finding in market_findings:
@@ -76,7 +64,7 @@ async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding
         store = await open_market(settings)
         try:
             known_id = await store.find_access_id()
-            yield _check_last_run(build_snapshot(await store.snapshot()), clock())
+            yield check_last_run(build_snapshot(await store.snapshot()), clock())
             async for finding in _check_source(settings, store, clock):
                 yield finding
         finally:
@@ -91,7 +79,7 @@ async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding
             yield Finding("fix", "store", describe_lost_keys(settings, IS_ANOTHER))
         async for finding in _check_billing(settings, access_store, clock):
             yield finding
-        yield await _check_proxies(access_store, clock())
+        yield await check_proxies(access_store, clock())
     async for finding in check_mail(settings):
         yield finding
 
@@ -105,30 +93,6 @@ async def _check_store(settings: Settings, kind: StoreKind) -> list[Finding]:
     else:
         from service.commands.doctor_postgres import check_access, check_market
     return await {"market": check_market, "access": check_access}[kind](settings)
-
-
-def _check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
-    if snapshot is None:
-        return Finding("warn", "runs", "nothing has been computed yet: start `signals serve`")
-    age, ran_at = _format_age(now - snapshot.market_time), format_instant(snapshot.market_time)
-    last_run = f"the last run was {age} ago ({ran_at})"
-    if is_final(snapshot):
-        return Finding("ok", "runs", f"{last_run}; the recording is complete")
-    if is_ahead(snapshot, now):
-        text = (
-            f"the last run is dated {ran_at}, in the future: correct the clock of this machine; if "
-            "it is right, nothing is computed until then, so restore a backup"
-        )
-        return Finding("warn", "runs", text)
-    if is_stale(snapshot, now):
-        return Finding("warn", "runs", f"{last_run}: start `signals serve` or `signals compute`")
-    if building := snapshot.building_tickers:
-        text = f"{last_run}; the history of {len(building)} assets is still being built"
-        return Finding("warn", "runs", f"{text} ({format_names(building)})")
-    if late := snapshot.stored.late_tickers:
-        text = f"{last_run}; bars of {len(late)} assets are late ({format_names(late)})"
-        return Finding("warn", "runs", text)
-    return Finding("ok", "runs", last_run)
 
 
 async def _check_source(
@@ -191,12 +155,8 @@ async def _check_billing(
             yield await _check_portal(provider)
     finally:
         await provider.close()
-    if provider.name == "sandbox" and not settings.is_local:
-        text = "sandbox gives a key to anyone who reaches this service (SIGNALS_SANDBOX_PUBLIC=1)"
-        yield Finding("warn", "billing", text)
-    if provider.name == "stripe":
-        for finding in _check_stripe_settings(settings):
-            yield finding
+    for finding in check_billing_settings(settings):
+        yield finding
 
 
 async def _check_processor(provider: Provider) -> Finding:
@@ -218,43 +178,3 @@ async def _check_portal(provider: Provider) -> Finding:
         text = f"members cannot change or cancel their plan themselves: {error}"
         return Finding("warn", "billing", text)
     return Finding("ok", "billing", "members can open the customer portal")
-
-
-def _check_stripe_settings(settings: Settings) -> Iterator[Finding]:
-    """Check what Stripe and buyers need: a webhook secret, a public address, a known seller."""
-    yield Finding("ok", "billing", "SIGNALS_STRIPE_WEBHOOK_SECRET is set")
-    if settings.base_url is None or not settings.base_url.startswith("https://"):
-        text = (
-            "SIGNALS_BASE_URL is not a public https:// address: Stripe cannot send webhooks, and "
-            "buyers do not return from its pay page"
-        )
-        yield Finding("warn", "billing", text)
-    yield _check_operator(settings)
-
-
-def _check_operator(settings: Settings) -> Finding:
-    """Check that buyers see whom they pay, on what terms, and how to reach them."""
-    names = ("operator_name", "operator_contact", "terms_url", "privacy_url")
-    missing = [PREFIX + name.upper() for name in names if getattr(settings, name) is None]
-    if not missing:
-        return Finding("ok", "operator", f"{settings.operator_name}, {settings.operator_contact}")
-    text = f"buyers do not see whom they pay and on what terms: set {', '.join(missing)}"
-    return Finding("warn", "operator", text)
-
-
-async def _check_proxies(store: AccessStore, now: int) -> Finding:
-    last_notice = {notice.name: notice for notice in await store.list_notices()}.get(NOTICE_NAME)
-    if last_notice is None or now - last_notice.at > DAY_MS:
-        return Finding("ok", "proxies", "no unknown proxy sent X-Forwarded-For in the last day")
-    text = (
-        f"{last_notice.detail} sends X-Forwarded-For but is not in SIGNALS_TRUSTED_PROXIES, so all "
-        "clients behind it share one throttle: if it is your proxy, add it"
-    )
-    return Finding("warn", "proxies", text)
-
-
-def _format_age(ms: int) -> str:
-    hours, minutes = divmod(max(ms, 0) // 60_000, 60)
-    if hours < 2:
-        return f"{60 * hours + minutes} minutes"
-    return f"{hours} hours" if hours < 48 else f"{hours // 24} days"

@@ -17,7 +17,7 @@ WARN_FREE_BYTES, MIN_FREE_BYTES = 2 * 2**30, 2**28
 async def check_market(settings: Settings) -> list[Finding]:
     """Check the file of market data and its disk."""
     found = await _check_file(settings, "market", MARKET_MIGRATIONS, "`signals serve` creates one")
-    return [found, _check_disk(settings.market_path)]
+    return [found, check_disk(settings.market_path)]
 
 
 async def check_access(settings: Settings) -> list[Finding]:
@@ -48,7 +48,8 @@ async def _check_file(
     return Finding("ok", "store", f"{path} is intact and up to date")
 
 
-def _check_disk(path: Path) -> Finding:
+def check_disk(path: Path) -> Finding:
+    """Check the free space at a file's folder."""
     if not path.parent.is_dir():
         return Finding("fix", "disk", f"there is no folder {path.parent}")
     free = shutil.disk_usage(path.parent).free

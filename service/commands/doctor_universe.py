@@ -21,6 +21,7 @@ from service.commands.console import (
     Finding,
     OnProgress,
     ProgressLog,
+    format_finding,
     format_names,
     open_progress_bar,
 )
@@ -73,7 +74,7 @@ async def check_universe(settings: Settings, clock: Clock, target: Path | None) 
     corrected = correct_universe_text(text, report.corrections, day)
     findings = [*report.findings, *_report_corrections(corrected)]
     for finding in findings:
-        print(f"{finding.grade:4} {finding.subject}: {finding.text}")
+        print(format_finding(finding))
     if target is not None:
         _write_new_file(target, corrected.text)
         print(f"ok   universe: wrote {target}")

@@ -15,6 +15,7 @@ import structlog
 from access.call_log import CallLog
 from access.keys import OperatorKeys
 from access.maintenance import MaintenanceJob
+from access.sign_in import LINK_MINUTES, create_owner_link
 from compute.indicators.contract import Indicator
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from rest_shim.manifest import build_manifest
@@ -90,28 +91,31 @@ async def check_billing(resources: Resources) -> None:
         log.warning("billing_unavailable", why=reason)
 
 
-async def _create_first_key(settings: Settings, access: AccessStore, clock: Clock) -> str | None:
-    """Create a key at the first start; None if there was one or others could see it."""
-    # Only on a local service with a terminal: a log file would keep the key in clear.
+async def _create_first_key(access: AccessStore, clock: Clock) -> str | None:
+    """Create a key at the first start; None if there was one."""
     keys = OperatorKeys(access, clock)
-    is_local_terminal = (
-        is_loopback(settings.host) and settings.base_url is None and sys.stderr.isatty()
-    )
-    return await keys.create("first start") if is_local_terminal and not await keys.list() else None
+    return None if await keys.list() else await keys.create("first start")
 
 
 async def build_welcome(settings: Settings, resources: Resources, clock: Clock) -> str:
     """Return the start message; each indented line can be pasted into a shell.
 
-    It contains the first API key if it created one, so the caller must print it.
+    It contains the first API key if it created one, and a sign-in link of the owner if only the
+    owner sees it, so the caller must print it.
     """
     mcp = build_manifest(settings.address, None).mcp
-    api_key = await _create_first_key(settings, resources.access, clock)
-    if api_key is None:
-        program = sys.argv[0] if Path(sys.argv[0]).name == "signals" else "signals"
-        key = f"Create an API key:\n  {program} keys create --label me"
-    else:
-        key = f"Your API key, shown only once:\n  export SIGNALS_API_KEY={api_key}"
+    program = sys.argv[0] if Path(sys.argv[0]).name == "signals" else "signals"
+    key = f"Create an API key:\n  {program} keys create --label me"
+    pages = f"Sign in to the pages as owner:\n  {program} sign-in"
+    # Only on a local service with a terminal: a log file would keep key and link in clear.
+    if is_loopback(settings.host) and settings.base_url is None and sys.stderr.isatty():
+        if (api_key := await _create_first_key(resources.access, clock)) is not None:
+            key = f"Your API key, shown only once:\n  export SIGNALS_API_KEY={api_key}"
+        link = await create_owner_link(resources.access, clock, settings.address)
+        pages = (
+            f"Open your board; the link works once, within {LINK_MINUTES} minutes "
+            f"(for another: {program} sign-in):\n  {link}"
+        )
     paragraphs = (
         f"Listening on {settings.address}",
         _describe_all_addresses(settings),
@@ -119,6 +123,7 @@ async def build_welcome(settings: Settings, resources: Resources, clock: Clock) 
         describe_mail(settings),
         f"MCP endpoint:\n  {mcp.url}",
         key,
+        pages,
         f"Register with a client:\n  {mcp.registration}",
     )
     return "\n".join(part for part in paragraphs if part)

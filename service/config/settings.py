@@ -82,6 +82,11 @@ class Settings(BaseModel):
     universe: Path | None = Field(
         default=None, description="Universe file (TOML) to use instead of the built-in one."
     )
+    show_prices: EmptyAsNone[bool] = Field(
+        default=None,
+        description="1 shows prices and charts on pages, 0 hides them; by default they are shown "
+        "unless the source is live, whose venues may not allow it.",
+    )
     alpaca_key_id: EmptyAsNone[str] = Field(
         default=None,
         description="Key id for Alpaca's market data of equities (free plan: 15 minutes later).",
@@ -267,6 +272,13 @@ class Settings(BaseModel):
         """The folder of recorded bars, None if the source is another one."""
         kind, _, folder = self.source.partition(":")
         return Path(folder) if kind == "files" else None
+
+    def shows_prices(self, stored_source: str | None) -> bool:
+        """Return whether pages show prices; `stored_source` is what the store remembers, if any."""
+        if self.show_prices is not None:
+            return self.show_prices
+        # A process that only serves may leave SIGNALS_SOURCE unset, so the store decides.
+        return (stored_source or self.source) != "live"
 
     @property
     def operator(self) -> Operator:

@@ -12,7 +12,7 @@ from compute.sources.files import FilesSource
 from compute.sources.history_diff import StoredBarsLoader
 from compute.sources.live import LiveSource, SourcesLoader
 from compute.sources.recorded_past import check_recorded_past
-from compute.sources.simulated import SimulatedSource, compute_origin, parse_origin
+from compute.sources.simulated import SimulatedSource, choose_start, parse_source_name
 from compute.sources.source import Source
 from compute.sources.venue import Venue
 from compute.state_loader import build_series
@@ -51,12 +51,14 @@ async def open_source(
                 recording.check_begun(clock())
             await check_recorded_past(store, recording, universe)
         else:
-            origin = None if stored_source is None else parse_origin(stored_source)
+            start = None if stored_source is None else parse_source_name(stored_source)
+            start = start or choose_start(clock() // 1000)
             source = SimulatedSource(
                 universe,
-                origin or compute_origin(clock() // 1000),
+                start.origin,
                 clock,
                 load_stored_bars=create_bar_loader(store),
+                priced_at=start.priced_at,
             )
         check_same_source(settings, stored_source, source.name)
         yield source
@@ -113,7 +115,7 @@ def check_same_source(settings: Settings, stored_source: str | None, name: str) 
     """Raise SettingsError if a store holds the bars of another source."""
     if stored_source in (None, name):
         return
-    setting = "simulated" if parse_origin(str(stored_source)) else stored_source
+    setting = "simulated" if parse_source_name(str(stored_source)) else stored_source
     raise SettingsError(
         f"{settings.store_name} holds bars of the source {stored_source}: set "
         f"SIGNALS_SOURCE={setting}, or set SIGNALS_DATABASE_URL to another database for {name}"

@@ -105,6 +105,34 @@ async def refuse_missing_store(settings: Settings) -> None:
         )
 
 
+async def refuse_older_schema(settings: Settings) -> None:
+    """Raise StoreError if an older version wrote the store of keys; migrate nothing."""
+    # Opening the store would migrate it. A service of the older version that still runs on it does
+    # not know what the newer one stores.
+    if await count_pending_migrations(settings, "access"):
+        raise StoreError(
+            f"{get_location(settings, 'access')} is in use by an older version of signals: restart "
+            "`signals serve` with this version first"
+        )
+
+
+async def count_pending_migrations(settings: Settings, kind: StoreKind) -> int:
+    """Return how many migrations a store lacks; StoreError if a newer version wrote it."""
+    if settings.is_sqlite:
+        from store.sqlite.schema import (
+            ACCESS_MIGRATIONS,
+            MARKET_MIGRATIONS,
+            list_applied_migrations,
+        )
+
+        names = MARKET_MIGRATIONS if kind == "market" else ACCESS_MIGRATIONS
+        return len(names) - len(list_applied_migrations(get_path(settings, kind), names))
+    from store.postgres.database_info import count_missing_migrations
+    from store.postgres.schema import SCHEMAS
+
+    return await count_missing_migrations(settings.database_url.get_secret_value(), *SCHEMAS[kind])
+
+
 async def has_store(settings: Settings, kind: StoreKind) -> bool:
     """Return whether a store exists; StoreError if that cannot be found out."""
     if settings.is_sqlite:

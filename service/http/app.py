@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from starlette.applications import Starlette
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -40,24 +41,21 @@ from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
 from service.http.oauth import build_oauth_server
 from service.http.pages import build_page_routes
+from service.http.paths import API_PATHS, PROGRAM_PATHS, PUBLIC_PATHS, TOKEN_PATHS
 from service.http.resources import Resources
+from service.processes.doctor_process import build_doctor
 from serving.context import Context
 from serving.fair_share import FairShare
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
+from serving.prices import Prices
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
-from web.discovery import DISCOVERY_PATHS
+from web.operations import Doctor
+from web.pages import Site, build_refusal_renderer
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
-# Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
-# pages for people are not among them, because their forms contain tokens.
-API_PATHS = ("/api/v1", "/legal")
-TOKEN_PATHS = ("/mcp",)
-# Clients that run in a browser exchange codes and tokens there, which no page has by itself.
-OAUTH_PATHS = ("/oauth/register", "/oauth/token", "/oauth/revoke")
-PUBLIC_PATHS = ("/.well-known/", *OAUTH_PATHS, *DISCOVERY_PATHS)
 FAST_ENDPOINTS = McpEndpoint | ProtectedMcpEndpoint | ToolRoute
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
@@ -71,7 +69,8 @@ class AppConfig:
 
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
     folder of undelivered mail that the sign-in page names, None to name none. `owner_uid` is the
-    user whose own machine this is, None if others can reach the service.
+    user whose own machine this is, None if others can reach the service. `shows_prices` is whether
+    pages show prices.
     """
 
     base_url: str
@@ -86,6 +85,7 @@ class AppConfig:
     outbox: Path | None = None
     owner_uid: int | None = None
     operator: Operator = UNNAMED_OPERATOR
+    shows_prices: bool = True
 
 
 def build_app(
@@ -105,6 +105,7 @@ def build_app(
         outbox=choose_visible_outbox(settings),
         owner_uid=os.getuid() if settings.is_local else None,
         operator=settings.operator,
+        shows_prices=settings.shows_prices(resources.source),
     )
     return create_app(
         config,
@@ -112,6 +113,7 @@ def build_app(
         on_call=metrics.on_call,
         on_sale=metrics.on_sale,
         on_key_call=call_log.add,
+        doctor=build_doctor(settings, resources.access, resources.clock),
     )
 
 
@@ -123,9 +125,11 @@ def create_app(
     on_sale: OnSale = lambda operation, outcome: None,
     on_key_call: OnKeyCall = lambda key_hash, call: None,
     fair_share: FairShare | None = None,
+    doctor: Doctor | None = None,
 ) -> Starlette:
     """Return the ASGI app of both transports and the pages over open resources.
 
+    The owner can run the checks of `doctor` on a page.
     ValueError names a trusted proxy that is neither an address nor a network, or a malformed
     origin.
     """
@@ -136,18 +140,23 @@ def create_app(
     context = Context(
         snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=config.operator
     )
+    if config.shows_prices:
+        context = replace(context, prices=Prices(snapshots))
     quota_guard = _build_quota_guard(resources, context)
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
     sign_in = _build_sign_in(config, resources, claims, base_url)
-    purchases = _build_purchase_handlers(config, resources, claims, base_url, on_sale)
+    sales = _build_purchases(config, resources, claims, base_url)
+    purchases = _build_purchase_handlers(config, resources, sales, on_sale)
     endpoint = McpEndpoint(runner, TOOLS)
     oauth = (
         build_oauth_server(resources, runner, endpoint, config.oauth_limit)
         if can_serve_oauth(base_url)
         else None
     )
+    site = Site(base_url, config.operator, context.sells_keys)
+    render_refusal = build_refusal_renderer(site, PROGRAM_PATHS)
     app = Starlette(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
@@ -160,34 +169,50 @@ def create_app(
                 sign_in,
                 config.outbox,
                 None if oauth is None else oauth.authorizations,
-                purchases.checkout,
+                purchases,
+                sales.find_opened,
                 config.owner_uid,
+                access,
+                doctor,
             ),
             *build_health_routes(Readiness(snapshots, access, clock)),
             *_build_webhook_routes(resources, runner),
         ],
-        exception_handlers=build_exception_handlers(runner),
+        exception_handlers=build_exception_handlers(runner, render_refusal),
     )
-    # The footer of every page names the operator.
-    app.state.operator = config.operator
+    app.state.site = site
     # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
+    app.middleware_stack = _wrap_app(app, config, resources, context, render_refusal)
+    return app
+
+
+def _wrap_app(
+    app: Starlette,
+    config: AppConfig,
+    resources: Resources,
+    context: Context,
+    render_refusal: Callable[[Scope, ApiError], Response | None],
+) -> ForwardedForMiddleware:
+    """Return an app with the middleware that every request passes first."""
     host_origin = HostOriginMiddleware(
         FastPathRouter(app.build_middleware_stack(), app.routes),
-        base_url=base_url,
-        docs=docs_url,
+        base_url=context.base_url,
+        docs=context.docs_url,
         allowed_hosts=config.allowed_hosts,
         allowed_origins=config.allowed_origins,
         api_paths=API_PATHS,
         token_paths=TOKEN_PATHS,
         public_paths=PUBLIC_PATHS,
+        render_page=render_refusal,
         operator=config.operator,
     )
-    trusted_networks = parse_proxies(config.trusted_proxies)
-    app.middleware_stack = ForwardedForMiddleware(
-        host_origin, trusted=trusted_networks, store=access, clock=clock
+    return ForwardedForMiddleware(
+        host_origin,
+        trusted=parse_proxies(config.trusted_proxies),
+        store=resources.access,
+        clock=resources.clock,
     )
-    return app
 
 
 class FastPathRouter:
@@ -240,19 +265,25 @@ def _build_sign_in(
     )
 
 
-def _build_purchase_handlers(
-    config: AppConfig, resources: Resources, claims: Claims, base_url: str, on_sale: OnSale
-) -> PurchaseHandlers:
-    access, provider, clock = resources.access, resources.provider, resources.clock
-    purchases = Purchases(
+def _build_purchases(
+    config: AppConfig, resources: Resources, claims: Claims, base_url: str
+) -> Purchases:
+    access, clock = resources.access, resources.clock
+    return Purchases(
         access,
-        provider,
+        resources.provider,
         claims,
         Throttle(access, clock, "checkout", config.checkout_limit),
         clock,
         base_url=base_url,
         daily_limit=config.daily_limit,
     )
+
+
+def _build_purchase_handlers(
+    config: AppConfig, resources: Resources, purchases: Purchases, on_sale: OnSale
+) -> PurchaseHandlers:
+    access, provider, clock = resources.access, resources.provider, resources.clock
     access_requests = AccessRequests(
         access,
         Throttle(access, clock, "access-request", config.access_request_limit),

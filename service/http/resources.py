@@ -23,7 +23,8 @@ from store.sql.market_store import MarketStore
 class Resources:
     """Both stores, the billing provider, the mailer, the wall clock (epoch ms) and a sleep (s).
 
-    `client_documents` fetches the documents of OAuth clients.
+    `client_documents` fetches the documents of OAuth clients. `source` is the source of the bars
+    that the market store remembers, None if it has none yet.
     """
 
     market: MarketStore
@@ -33,6 +34,7 @@ class Resources:
     clock: Clock
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     client_documents: ClientDocuments | None = None
+    source: str | None = None
 
 
 @asynccontextmanager
@@ -45,7 +47,16 @@ async def open_resources(settings: Settings, clock: Clock) -> AsyncIterator[Reso
         client_documents = ClientDocuments(clock)
         stack.push_async_callback(client_documents.close)
         mailer = open_mailer(settings)
-        yield Resources(market, access, provider, mailer, clock, client_documents=client_documents)
+        source = (await market.progress()).source
+        yield Resources(
+            market,
+            access,
+            provider,
+            mailer,
+            clock,
+            client_documents=client_documents,
+            source=source,
+        )
 
 
 def build_readiness(resources: Resources) -> Readiness:

@@ -33,6 +33,12 @@ STATEMENT_CACHE_SIZE = 512
 # Every read fetches few rows by index, in the order of that index. On a small table the planner
 # prefers a sequential scan or a sort, and a generic plan keeps that choice when the table is large.
 # These settings leave it index scans and merges wherever they are possible.
+MEASURE_SCHEMA = """
+SELECT current_setting('server_version') AS version,
+  coalesce(sum(pg_total_relation_size(pg_class.oid)), 0)::bigint AS size_bytes
+FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+WHERE nspname = ? AND relkind = 'r'
+"""
 PLANNER_SETTINGS = {
     "jit": "off",
     "enable_seqscan": "off",
@@ -101,6 +107,12 @@ class PostgresEngine:
         The writes in `tests` are made first if the last ones failed or are older than `max_age_s`.
         """
         await self._health.check(tests, max_age_s)
+
+    async def measure(self) -> tuple[str, int]:
+        """Return the server's version, and the bytes of the schema's tables and indexes."""
+        async with self.acquire_connection() as database:
+            (row,) = await database.execute(MEASURE_SCHEMA, self.schema)
+        return f"PostgreSQL {row['version']}", int(row["size_bytes"])
 
     async def delete_old_copies(self) -> None:
         """Do nothing: migrations make no copies here."""

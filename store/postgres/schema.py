@@ -19,6 +19,9 @@ ACCESS_MIGRATIONS = (
     "postgres_access_0002",
     "postgres_access_0003",
     "postgres_access_0004",
+    "postgres_access_0005",
+    "postgres_access_0006",
+    "postgres_access_0007",
 )
 # The two schemas stand for SQLite's two files, so a database holds exactly one deployment.
 SCHEMAS = {

@@ -34,6 +34,7 @@ class PostgresDatabase:
     """A Database bound to one connection and its open transaction."""
 
     feed_statements = POSTGRES_FEED_STATEMENTS
+    packed_bars = "string_agg(encode(b.data, 'hex'), '')"
 
     def __init__(
         self, connection: Connection | PoolConnectionProxy, timeout_s: float | None = None

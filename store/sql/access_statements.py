@@ -93,11 +93,24 @@ SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, cu
   contact_email, billing, created_at
 FROM memberships WHERE lower(contact_email) = ? ORDER BY id
 """
-LIST_MEMBER_KEYS = f"""
+LIST_NEWEST_MEMBERSHIPS = """
+SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, customer,
+  contact_email, billing, created_at
+FROM memberships ORDER BY id DESC LIMIT ?
+"""
+_SELECT_USED_KEYS = f"""
 SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0) AS used,
   {_KEY_COLUMNS}
-FROM keys WHERE membership_id = ? ORDER BY id
+FROM keys
 """
+FIND_KEY_BY_ID = f"{_SELECT_USED_KEYS} WHERE id = ?"
+LIST_BUSIEST_KEYS = f"""
+SELECT * FROM ({_SELECT_USED_KEYS}) AS listed
+ORDER BY CASE WHEN revoked_at IS NULL THEN 0 ELSE 1 END,
+  coalesce(last_used_at, created_at) DESC, id DESC
+LIMIT ?
+"""
+LIST_MEMBER_KEYS = f"{_SELECT_USED_KEYS} WHERE membership_id = ? ORDER BY id"
 # The limits are part of the INSERT, so that no second request can pass between check and insert.
 # CAST fixes the type of a parameter that PostgreSQL cannot infer in a SELECT list.
 # A key with a working successor is about to end and is not counted as live. If the successor is
@@ -162,6 +175,14 @@ DELETE FROM calls WHERE key_id = :key_id
   AND id <= (SELECT id FROM calls WHERE key_id = :key_id ORDER BY id DESC LIMIT 1 OFFSET :kept)
 RETURNING 1
 """
+ADD_TOOL_USAGE = """
+INSERT INTO tool_usage AS t (key_id, day, tool, used) VALUES {rows}
+ON CONFLICT (key_id, day, tool) DO UPDATE SET used = t.used + excluded.used
+"""
+LIST_TOOL_USAGE = """
+SELECT u.day, u.tool, u.used FROM keys AS k JOIN tool_usage AS u ON u.key_id = k.id
+WHERE k.membership_id = ? AND u.day >= ?
+"""
 RELABEL_KEY = """
 UPDATE keys SET label = ? WHERE id = ? AND membership_id = ? AND revoked_at IS NULL RETURNING id
 """
@@ -171,18 +192,30 @@ UPDATE keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ? AND membership
 USE_SIGN_IN_LINK = """
 UPDATE sign_in_links SET used_at = :at
 WHERE token_hash = :token_hash AND used_at IS NULL AND expires_at > :at
-RETURNING contact_email
+RETURNING contact_email, is_owner
 """
-INSERT_SESSION = "INSERT INTO sessions (token_hash, contact_email, expires_at) VALUES (?, ?, ?)"
+INSERT_SIGN_IN_LINK = """
+INSERT INTO sign_in_links (token_hash, contact_email, expires_at, is_owner) VALUES (?, ?, ?, ?)
+"""
+INSERT_SESSION = """
+INSERT INTO sessions (token_hash, contact_email, expires_at, is_owner, key_id)
+VALUES (?, ?, ?, ?, ?)
+"""
 # Signing out ends every session of the mailbox: a member can end one on a lost device.
 END_SESSIONS = """
 DELETE FROM sessions
 WHERE lower(contact_email) = (SELECT lower(contact_email) FROM sessions WHERE token_hash = ?)
 RETURNING 1
 """
+# A key that is revoked or expires ends the sessions that it opened.
 FIND_SESSION = """
-SELECT token_hash, contact_email, expires_at FROM sessions WHERE token_hash = ? AND expires_at > ?
+SELECT token_hash, contact_email, expires_at, is_owner, key_id FROM sessions
+WHERE token_hash = :token_hash AND expires_at > :at
+  AND (key_id IS NULL OR EXISTS (
+    SELECT 1 FROM keys WHERE keys.id = sessions.key_id AND keys.revoked_at IS NULL
+      AND (keys.expires_at IS NULL OR keys.expires_at > :at)))
 """
+FIND_KEY = f"SELECT {_KEY_COLUMNS} FROM keys WHERE key_hash = ?"
 # Attempts more than a window ahead were dated by a clock that was wrong. They do not count,
 # because they would lock their clients out until that time.
 FIND_BLOCKING_ATTEMPT = """
@@ -225,6 +258,9 @@ PRUNE_ATTEMPTS = "DELETE FROM attempts WHERE at < ? RETURNING 1"
 PRUNE_ACCESS_REQUESTS = "DELETE FROM access_requests WHERE updated_at < ? RETURNING 1"
 PRUNE_SIGN_IN_LINKS = "DELETE FROM sign_in_links WHERE expires_at < ? RETURNING 1"
 PRUNE_CALLS = "DELETE FROM calls WHERE at < ? RETURNING 1"
+PRUNE_TOOL_USAGE = """
+DELETE FROM tool_usage WHERE day < CAST(? AS BIGINT) / 86400000 RETURNING 1
+"""
 PRUNE_SESSIONS = "DELETE FROM sessions WHERE expires_at < ? RETURNING 1"
 # A claim with this id is inserted and deleted in one transaction, and these write the newest key
 # and membership again, unchanged. So a test write reaches all tables that a purchase writes to.

@@ -1,7 +1,7 @@
 """The access store, independent of the database engine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any, Literal
 
 from schemas.vocabulary import DAY_MS, Mode
@@ -10,6 +10,7 @@ from store.access_rows import (
     AttemptLimit,
     CallGroup,
     CountedGroup,
+    DayUsage,
     KeyLimits,
     KeyRow,
     LoggedCall,
@@ -18,6 +19,7 @@ from store.access_rows import (
     RefusedAttempt,
     RetentionCutoffs,
     SignInRow,
+    ToolUsage,
 )
 from store.errors import LostStoreError
 from store.sql import access_statements as statements
@@ -28,8 +30,10 @@ from store.sql.oauth_store import (
     PRUNE_REQUESTS,
     OAuthStore,
 )
+from store.sql.operations import AccessOperations
 from store.sql.purchase_store import PurchaseStore
 from store.sql.usage import UsageCounter
+from store.sql.watchlist_store import WatchlistStore
 from store.write_health import TestWrite, WriteKind
 
 # Calls and claims are frequent, so only a probe of an idle service causes test writes.
@@ -42,7 +46,8 @@ NO_LIMIT = 2**62
 class AccessStore(PurchaseStore):
     """Keys and tokens (only as SHA-256), usage, purchases, throttle attempts and requests.
 
-    `oauth` is the part that stores OAuth clients, requests and connections.
+    `oauth` is the part that stores OAuth clients, requests and connections, `watchlists` the part
+    of watchlists, and `operations` the part that the operations page reads.
     Times are epoch ms, days are UTC days since 1970. Every method raises StoreError if the store
     fails. Keys, claims and memberships are on the disk when a method returns. Counted calls and
     attempts survive a crash of the process, but on SQLite not a power cut.
@@ -51,6 +56,8 @@ class AccessStore(PurchaseStore):
     def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
         super().__init__(engine)
         self.oauth = OAuthStore(engine)
+        self.watchlists = WatchlistStore(engine)
+        self.operations = AccessOperations(engine)
         self._usage_counter = usage_counter
         self._id: str | None = None
 
@@ -184,6 +191,12 @@ class AccessStore(PurchaseStore):
                 await db.execute(statements.REVOKE_MEMBER_KEY, revoked_at, key_id, membership_id)
             )
 
+    async def find_key(self, key_hash: bytes) -> KeyRow | None:
+        """Return a key, live or not, or None if it is unknown."""
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.FIND_KEY, key_hash)
+        return KeyRow(**rows[0]) if rows else None
+
     async def find_key_id(self, key_hash: bytes) -> int | None:
         """Return the id of a key, live or not, or None if it is unknown."""
         async with self._engine.acquire_connection() as db:
@@ -209,11 +222,28 @@ class AccessStore(PurchaseStore):
             rows = await db.execute(statements.LIST_CALLS, key_id, limit)
         return [LoggedCall(**row) for row in rows]
 
+    async def add_tool_usage(self, rows: Sequence[ToolUsage]) -> None:
+        """Add calls to the counts of keys, days and tools: all of them, or none if this fails.
+
+        No two rows have the same key, day and tool.
+        """
+        # In one order for every process, so that two of them cannot deadlock on PostgreSQL.
+        values = [value for row in sorted(rows) for value in row]
+        sql = statements.ADD_TOOL_USAGE.format(rows=", ".join(["(?, ?, ?, ?)"] * len(rows)))
+        async with self._engine.acquire_writer() as db:
+            await db.execute(sql, *values)
+
+    async def list_tool_usage(self, membership_id: int, since_day: int) -> list[DayUsage]:
+        """Return the calls of a membership's keys by key, day and tool, in any order."""
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.LIST_TOOL_USAGE, membership_id, since_day)
+        return [DayUsage(**row) for row in rows]
+
     async def create_sign_in_link(self, link: SignInRow) -> None:
-        """Store a sign-in link that is about to be mailed."""
-        sql = "INSERT INTO sign_in_links (token_hash, contact_email, expires_at) VALUES (?, ?, ?)"
+        """Store a sign-in link that is about to be mailed or shown."""
+        row = link.token_hash, link.contact_email, link.expires_at, int(link.is_owner)
         async with self._engine.begin_durable_write() as db:
-            await db.execute(sql, *astuple(link))
+            await db.execute(statements.INSERT_SIGN_IN_LINK, *row)
 
     async def sign_in(
         self, link_hash: bytes, session_hash: bytes, at: int, expires_at: int
@@ -224,15 +254,27 @@ class AccessStore(PurchaseStore):
             used = await db.execute_named(statements.USE_SIGN_IN_LINK, link)
             if not used:
                 return None
-            email = str(used[0]["contact_email"])
-            await db.execute(statements.INSERT_SESSION, session_hash, email, expires_at)
+            email, is_owner = str(used[0]["contact_email"]), int(used[0]["is_owner"])
+            session = session_hash, email, expires_at, is_owner, None
+            await db.execute(statements.INSERT_SESSION, *session)
         return email
 
+    async def create_session(self, session: SignInRow) -> None:
+        """Store a session that no link began."""
+        row = session.token_hash, session.contact_email, session.expires_at
+        async with self._engine.begin_durable_write() as db:
+            await db.execute(statements.INSERT_SESSION, *row, int(session.is_owner), session.key_id)
+
     async def find_session(self, token_hash: bytes, at: int) -> SignInRow | None:
-        """Return a session, or None if it is unknown or has expired."""
+        """Return a session; None if it is unknown or has expired, or its key works no longer."""
         async with self._engine.acquire_connection() as db:
-            rows = await db.execute(statements.FIND_SESSION, token_hash, at)
-        return SignInRow(**rows[0]) if rows else None
+            rows = await db.execute_named(
+                statements.FIND_SESSION, {"token_hash": token_hash, "at": at}
+            )
+        if not rows:
+            return None
+        session = SignInRow(**rows[0])
+        return replace(session, is_owner=bool(session.is_owner))
 
     async def end_sessions(self, token_hash: bytes) -> None:
         """End every session of the mailbox that owns this session; idempotent."""
@@ -323,6 +365,7 @@ class AccessStore(PurchaseStore):
             (statements.PRUNE_SIGN_IN_LINKS, cutoffs.sign_ins),
             (statements.PRUNE_SESSIONS, cutoffs.sign_ins),
             (statements.PRUNE_CALLS, cutoffs.calls),
+            (statements.PRUNE_TOOL_USAGE, cutoffs.calls),
             (PRUNE_REQUESTS, cutoffs.attempts),
             (PRUNE_ACCESS_TOKENS, cutoffs.sign_ins),
             (PRUNE_CLIENTS, cutoffs.oauth_clients),

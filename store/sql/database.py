@@ -31,6 +31,8 @@ class Database(Protocol):
     """One open transaction."""
 
     feed_statements: FeedStatements
+    packed_bars: str
+    """The aggregate that joins the data of blocks `b` of bars as hexadecimal text, in any order."""
 
     async def execute(self, sql: str, *values: object) -> Sequence[Row]:
         """Return every row of a statement; no cursor stays open."""
@@ -77,6 +79,9 @@ class Engine(Protocol):
 
         The writes in `tests` are made first if the last ones failed or are older than `max_age_s`.
         """
+
+    async def measure(self) -> tuple[str, int]:
+        """Return the database software with its version, and the bytes that the store takes."""
 
     async def delete_old_copies(self) -> None:
         """Delete the copies that migrations made long ago, if the engine makes any."""

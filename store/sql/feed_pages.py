@@ -29,6 +29,20 @@ SELECT_ALERT = """
 SELECT a.created_at, (SELECT ticker FROM assets WHERE id = a.asset_id) AS ticker, a.indicator,
   a.timeframe,  a.close_time, a.epoch, a.action, a.price
 """
+# The changes of an asset's cells, published or not; the index `cell` sorts each cell's by time.
+_CELL_CONDITION = """
+n.asset_id = r.asset_id AND n.indicator = r.indicator AND n.timeframe = r.timeframe
+    AND n.created_at <= :until
+"""
+_ASSET_READINGS = "readings r WHERE r.asset_id = (SELECT id FROM assets WHERE ticker = :ticker)"
+ASSET_HISTORY = f"""
+{SELECT_CHANGE} FROM changes c WHERE c.created_at IN (
+  SELECT n.created_at FROM changes n INDEXED BY cell, {_ASSET_READINGS}
+    AND r.timeframe = :timeframe AND n.created_at > :after AND {_CELL_CONDITION}
+  UNION SELECT (SELECT max(n.created_at) FROM changes n INDEXED BY cell WHERE {_CELL_CONDITION})
+  FROM {_ASSET_READINGS}
+) ORDER BY c.created_at
+"""
 _ASSET_CONDITION = "asset_id = (SELECT id FROM assets WHERE ticker = :ticker)"
 
 

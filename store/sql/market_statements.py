@@ -6,12 +6,12 @@ _SELECT_BARS = """
 SELECT a.ticker, b.generation, b.timeframe, b.pass, b.first_open, b.last_open, b.count, b.data
 """
 # An index seek, since the revision follows asset_id in the primary key of bars.
-_LATEST_REVISION = "(SELECT max(generation) FROM bars WHERE asset_id = a.id)"
+LATEST_REVISION = "(SELECT max(generation) FROM bars WHERE asset_id = a.id)"
 _TICKER_CONDITION = "(CAST(:ticker AS TEXT) IS NULL OR a.ticker = :ticker)"
 # The sign in `+a.id` keeps SQLite from making bars the outer loop, with a search per bar.
 LIST_BARS = f"""
 {_SELECT_BARS} FROM assets a
-  JOIN bars b ON b.asset_id = +a.id AND b.generation = coalesce(:revision, {_LATEST_REVISION})
+  JOIN bars b ON b.asset_id = +a.id AND b.generation = coalesce(:revision, {LATEST_REVISION})
 WHERE {_TICKER_CONDITION} AND b.timeframe IN (0, 1, 2) AND b.last_open > :after
 ORDER BY a.ticker, b.timeframe, b.last_open
 """
@@ -25,7 +25,7 @@ ORDER BY a.ticker, b.generation, b.timeframe, b.last_open
 # 90 ms for the whole universe become 40, about twice the time of its readings.
 LIST_LAST_BARS = f"""
 WITH cell AS MATERIALIZED (
-  SELECT a.id, a.ticker, p.column1 AS timeframe, {_LATEST_REVISION} AS generation,
+  SELECT a.id, a.ticker, p.column1 AS timeframe, {LATEST_REVISION} AS generation,
     coalesce(w.watermark, :run_s) / p.column2 * p.column2 - p.column2 AS opened_by
   FROM assets a CROSS JOIN (VALUES (0, 3600), (2, 86400)) p
   LEFT JOIN watermarks w ON w.pass = :number AND w.asset_id = a.id
@@ -48,10 +48,10 @@ SELECT e.ticker, e.timeframe, e.opened_by, e.last_open, b.data FROM ends e
 COUNT_MISSING_BARS = f"""
 SELECT a.ticker, CAST(sum(m.count) AS BIGINT) AS count
 FROM missing_bars m JOIN assets a ON a.id = m.asset_id
-WHERE m.last_close > :after AND m.first_close <= :until AND m.generation = {_LATEST_REVISION}
+WHERE m.last_close > :after AND m.first_close <= :until AND m.generation = {LATEST_REVISION}
 GROUP BY a.ticker ORDER BY a.ticker
 """
-LIST_REVISIONS = f"SELECT a.ticker, {_LATEST_REVISION} AS revision FROM assets a ORDER BY a.ticker"
+LIST_REVISIONS = f"SELECT a.ticker, {LATEST_REVISION} AS revision FROM assets a ORDER BY a.ticker"
 _SELECT_SOURCES = """
 SELECT a.ticker, s.generation AS revision, s.listing, s.pass AS number
 FROM sources s JOIN assets a ON a.id = s.asset_id

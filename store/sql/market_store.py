@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from schemas.coverage import Coverage
-from schemas.vocabulary import Tier
+from schemas.vocabulary import TIMEFRAME_CODES, Tier, Timeframe
 from store.bar_blocks import build_blocks
 from store.errors import StoreError
 from store.market_rows import (
     AlertRow,
+    AssetBars,
     BarBlock,
     Batch,
     CarryRow,
@@ -21,11 +22,13 @@ from store.market_rows import (
     PastKey,
     Progress,
     ReadingRow,
+    RecentBars,
     SourceRow,
     Statistics,
     StoredSnapshot,
     WatermarkRow,
 )
+from store.sql import chart_reads as chart
 from store.sql import feed
 from store.sql import market_reads as reads
 from store.sql import market_statements as statements
@@ -33,8 +36,9 @@ from store.sql import market_writes as writes
 from store.sql import migrate_database as moving
 from store.sql import past_snapshot as past
 from store.sql.database import MarketEngine, Row, fetch_value
-from store.sql.feed_pages import build_counts_query, build_oldest_query
+from store.sql.feed_pages import ASSET_HISTORY, build_counts_query, build_oldest_query
 from store.sql.lanes import Lane
+from store.sql.operations import MarketOperations
 from store.write_health import TestWrite, WriteKind
 
 ROWS_PER_READ = 1000
@@ -52,6 +56,7 @@ class MarketStore:
 
     def __init__(self, engine: MarketEngine) -> None:
         self._engine = engine
+        self.operations = MarketOperations(engine)
 
     async def close(self) -> None:
         """Close every connection and release the lock; idempotent."""
@@ -178,6 +183,23 @@ class MarketStore:
         rows = await self._read(statements.LIST_BARS, ticker=ticker, after=after, revision=revision)
         return build_blocks(rows, after)
 
+    async def asset_bars(self, ticker: str, after: int) -> AssetBars:
+        """Return an asset's bars that open after a time (epoch s), and some older ones."""
+        async with self._engine.begin_read(Lane.PAST) as db:
+            number = await reads.load_last_number(db)
+            blocks = await chart.load_asset_bars(db, ticker, after)
+            stepped = await chart.load_stepped_closes(db, ticker)
+        return AssetBars(number, {block.timeframe: block for block in blocks}, stepped)
+
+    async def recent_bars(self, span_s: int, after_number: int | None = None) -> RecentBars:
+        """Return the bars that open less than `span_s` before their asset's last, and some older.
+
+        With `after_number`, return all bars that later commits wrote.
+        """
+        async with self._engine.begin_read(Lane.PAST) as db:
+            number = await reads.load_last_number(db)
+            return RecentBars(number, await chart.load_recent_bars(db, span_s, after_number))
+
     async def revisions(self) -> dict[str, int]:
         """Return the newest revision of every ticker whose history was restated."""
         rows = await self._read(statements.LIST_REVISIONS)
@@ -295,6 +317,7 @@ class MarketStore:
                 history_starts_at=await reads.load_history_start(db),
                 last_closes=await reads.load_last_closes(db, number, market_time or 0),
                 missing_bars=await reads.load_missing_bars(db, market_time or 0),
+                number=number,
             )
 
     async def snapshot_at(self, at: int) -> StoredSnapshot:
@@ -341,6 +364,23 @@ class MarketStore:
             sql = db.feed_statements.merged(query)
             rows = await db.execute_page(sql, feed.build_page_values(query, alerts_after))
         return [feed.parse_feed_row(row) for row in rows]
+
+    async def asset_history(
+        self, ticker: str, timeframe: Timeframe, after: int, until: int
+    ) -> list[ChangeRow]:
+        """Return the changes of an asset on a timeframe, also unpublished ones, oldest first.
+
+        They were created in (`after`, `until`], in epoch ms. The newest change of each of the
+        asset's readings is always included.
+        """
+        values = {
+            **feed.build_window(after, until),
+            "ticker": ticker,
+            "timeframe": TIMEFRAME_CODES[timeframe],
+        }
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute_page(ASSET_HISTORY, values)
+        return [feed.parse_change(row) for row in rows]
 
     async def statistics(
         self, tier: Tier, after: int, until: int, visible_after: int

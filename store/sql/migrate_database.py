@@ -100,6 +100,7 @@ ACCESS_TABLES = (
         is_numbered=True,
     ),
     Table("usage", "key_id, day, used, last_at", "key_id, day"),
+    Table("tool_usage", "key_id, day, tool, used", "key_id, day, tool"),
     Table("oauth_clients", "client_id, name, redirect_uris, created_at, used_at", "client_id"),
     Table(
         "oauth_requests",
@@ -141,8 +142,11 @@ ACCESS_TABLES = (
         "contact_email",
     ),
     Table("notices", "name, detail, at", "name"),
-    Table("sign_in_links", "token_hash, contact_email, expires_at, used_at", "token_hash"),
-    Table("sessions", "token_hash, contact_email, expires_at", "token_hash"),
+    Table(
+        "sign_in_links", "token_hash, contact_email, expires_at, used_at, is_owner", "token_hash"
+    ),
+    Table("sessions", "token_hash, contact_email, expires_at, is_owner, key_id", "token_hash"),
+    Table("watchlist", "holder, ticker, added_at", "holder, ticker"),
     # The moved store keeps its id, which the moved market store knows.
     Table("store_id", "id, value", "id"),
 )

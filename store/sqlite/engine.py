@@ -124,6 +124,12 @@ class SqliteEngine:
         await self._writer.connection.close()
         await self.unlock()
 
+    async def measure(self) -> tuple[str, int]:
+        """Return the version of SQLite, and the bytes of the file and its write-ahead log."""
+        paths = self.path, Path(f"{self.path}-wal")
+        size_bytes = sum(path.stat().st_size for path in paths if path.exists())
+        return f"SQLite {sqlite3.sqlite_version}", size_bytes
+
     async def delete_old_copies(self) -> None:
         """Delete the copies that migrations of this file made long ago."""
         await asyncio.to_thread(delete_old_copies, self.path, self._migrations)

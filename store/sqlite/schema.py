@@ -33,6 +33,9 @@ ACCESS_MIGRATIONS = (
     "access_0003",
     "access_0004",
     "access_0005",
+    "access_0006",
+    "access_0007",
+    "access_0008",
 )
 LOCK_TIMEOUT_S, RETRY_PAUSE_S = 5.0, 0.005
 # A copy of the access file has the hashes of keys and the addresses of buyers, so it must not stay.

@@ -18,6 +18,7 @@ class SqliteDatabase:
     """A Database bound to one connection and its open transaction."""
 
     feed_statements = SQLITE_FEED_STATEMENTS
+    packed_bars = "group_concat(hex(b.data), '')"
 
     def __init__(self, connection: Connection) -> None:
         connection.row_factory = sqlite3.Row

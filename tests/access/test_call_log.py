@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from access import call_log
 from access.call_log import CALLS_KEPT_PER_KEY, MAX_PENDING_CALLS, ROWS_PER_FLUSH, CallLog
+from schemas.vocabulary import DAY_MS
 from store.access_rows import LoggedCall
 from store.sql.access_store import AccessStore
 from tests.support.row_builders import run_sql
@@ -119,3 +120,44 @@ async def test_the_log_is_flushed_when_it_is_full_and_when_it_ends(
         await running
     assert await logged.list_times(7) == [1]
     assert run_sql(logged.path, "SELECT count(*) FROM calls") == [(501,)]
+
+
+USED = "SELECT key_id, day, tool, used FROM tool_usage ORDER BY key_id, day, tool"
+
+
+@pytest.mark.clause("18.8")
+async def test_calls_are_counted_by_day_and_tool_each_once(logged: Logged) -> None:
+    tools = ("signals_get_state", "signals_get_flips")
+    # The second day begins with call 2; the quota guard refused the last one.
+    outcomes = ("ok", "invalid_parameter", "ok", "unavailable", "rate_limited")
+    for _ in range(2):
+        for number, outcome in enumerate(outcomes):
+            at = DAY_MS - 2 + number
+            logged.log.add(
+                logged.hashes[0],
+                LoggedCall(at, "id", tools[number % 2], "mcp", outcome, 200),
+            )
+        assert await logged.log.flush()
+    logged.add(1, 0, 1000)  # More than the log keeps.
+    assert await logged.log.flush()
+    assert await logged.log.flush()
+    assert run_sql(logged.path, USED) == [
+        (1, 0, tools[1], 2),
+        (1, 0, tools[0], 2),
+        (1, 1, tools[1], 2),
+        (1, 1, tools[0], 2),
+        (2, 0, tools[0], 1000),
+    ]
+
+
+@pytest.mark.clause("18.8")
+async def test_counts_that_could_not_be_stored_are_stored_later(logged: Logged) -> None:
+    run_sql(logged.path, "ALTER TABLE tool_usage RENAME TO mislaid")
+    logged.add(0, 0, 3)
+    with capture_logs():
+        assert not await logged.log.flush()
+    logged.add(0, 3)
+    run_sql(logged.path, "ALTER TABLE mislaid RENAME TO tool_usage")
+    assert await logged.log.flush()
+    assert run_sql(logged.path, USED) == [(1, 0, "signals_get_state", 4)]
+    assert len(await logged.list_times(0)) == 4

@@ -15,11 +15,11 @@ from compute.bars import (
     Funding,
     RawBar,
     Series,
-    compute_close_time,
     find_settlement_fault,
     resample_bars,
     validate_bars,
 )
+from schemas.longer_bars import compute_close_time
 
 pytestmark = pytest.mark.clause("sources")
 

@@ -760,7 +760,7 @@ async def test_rows_are_pruned_once_a_day(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(2), *(pytest.param(n, marks=prove) for n in range(2, 200))]
+    "seed", [*range(2), *(pytest.param(n, marks=prove) for n in range(2, 100))]
 )
 async def test_every_bar_is_stepped_once_through_random_troubles(
     tmp_path: Path, logs: Logs, seed: int

@@ -10,7 +10,12 @@ from compute.audit.audit import Audit
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.enzo import Enzo
-from compute.sources.simulated import SimulatedSource, compute_origin, parse_origin
+from compute.sources.simulated import (
+    MarketStart,
+    SimulatedSource,
+    compute_origin,
+    parse_source_name,
+)
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import DAY_MS, TIMEFRAMES, compute_midnight_s
 from service.config.settings import Settings
@@ -114,6 +119,28 @@ def _check_removed(universe: Universe, rows: list[ChangeRow], snapshot: StoredSn
     assert "MATIC" not in snapshot.late_tickers
 
 
+@pytest.mark.clause("14.6")
+async def test_a_store_of_an_earlier_version_keeps_its_prices(tmp_path: Path):
+    universe, clock = only("NVDA"), AcceleratedClock(epoch("2026-06-10T10:20:00"))
+    earlier = SimulatedSource(universe, compute_origin(clock.now_s), clock)
+    store = await open_sqlite_market(tmp_path / "m.db")
+    try:
+        pipeline = await HourlyPipeline.open(store, earlier, universe, INDICATORS, clock)
+        await pipeline.run_until(pipeline.due_hour)
+        clock.now += 2 * DAY_MS
+        async with open_source(Settings(), universe, store, clock) as source:
+            assert source.name == earlier.name == f"simulated:{epoch('2025-07-15')}"
+            pipeline = await HourlyPipeline.open(store, source, universe, INDICATORS, clock)
+            await pipeline.run_until(pipeline.due_hour)
+        (block,) = await store.bars()
+        whole = (await earlier.fetch("NVDA", -1, clock.now_s)).bars
+        assert block.open_time.tolist() == whole.open_time.tolist()
+        assert block.values[:, 3].tobytes() == whole.close.tobytes()
+        assert (await (await Audit.open(store, universe, INDICATORS)).run()).findings == []
+    finally:
+        await store.close()
+
+
 async def test_a_restart_continues_from_the_origin_that_the_store_remembers(tmp_path: Path):
     universe, clock = only("NVDA", "IBM"), AcceleratedClock(epoch("2026-06-10T10:20:00"), step_s=60)
     settings = Settings(source="simulated", universe=None)
@@ -122,7 +149,8 @@ async def test_a_restart_continues_from_the_origin_that_the_store_remembers(tmp_
         store = await open_sqlite_market(tmp_path / "m.db")
         try:
             async with open_source(settings, universe, store, clock) as source:
-                assert parse_origin(source.name) == epoch("2025-07-15")
+                start_day = MarketStart(epoch("2025-07-15"), epoch("2026-06-10"))
+                assert parse_source_name(source.name) == start_day
                 open_pipeline = partial(
                     HourlyPipeline.open, store, source, universe, INDICATORS, clock
                 )

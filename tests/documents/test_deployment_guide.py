@@ -38,6 +38,6 @@ def test_the_settings_of_the_guide_are_valid():
 
 def test_every_command_that_the_guide_runs_exists():
     commands = next(action for action in _build_parser()._actions if action.choices).choices
-    run = set(re.findall(r"(?:as_signals|bin/signals|`signals) ([a-z]+)", GUIDE))
+    run = set(re.findall(r"(?:as_signals|bin/signals|`signals) ([a-z-]+)", GUIDE))
     assert run - set(commands) == set()
     assert run >= {"serve", "backup", "doctor", "restore", "audit", "keys"}

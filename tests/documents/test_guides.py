@@ -59,20 +59,6 @@ def test_the_purchase_by_curl_ends_in_a_working_key(tmp_path):
     assert any(line.startswith("Billing: sandbox") for line in printed)
 
 
-@SHELL
-def test_the_purchase_of_the_tour_ends_in_an_active_membership(tmp_path):
-    bars = write_bars(tmp_path / "bars")
-    with served_process(tmp_path, source=f"files:{bars}") as (address, _):
-        done = subprocess.run(
-            ["sh", "-eu", "-c", extract_purchase("getting-started").replace(ADDRESS, address)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-    assert json.loads(done.stdout)["status"] == "active"
-
-
 def test_the_stripe_set_up_names_every_event_and_every_setting():
     page = PAGES["selling"]
     named = set(re.findall(r"`((?:customer|charge)\.[a-z._]+)`", page))

@@ -21,7 +21,7 @@ from tools.example_market import make_coverage
 pytestmark = pytest.mark.clause("5.30")
 
 OFFER = re.compile(
-    r"/access/(checkout|claim)\b|checkout_url|USD|\b1,?199\b|how_to_get_access"
+    r"/access/(checkout|claim)\b|checkout_url|USD \d|\b1,?199\b|how_to_get_access"
     r"|\bbuys? (a|an|the|one|its|access)\b|>get access\b|how to buy",
     re.IGNORECASE,
 )

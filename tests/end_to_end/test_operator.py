@@ -128,7 +128,7 @@ async def test_a_page_links_to_our_own_terms_if_the_operator_has_none(tmp_path: 
         footer = read_footer((await served.get_page("/docs/faq")).text)
         assert "Run by" not in footer
         links = re.findall(r'href="([^"]+)"', footer)
-        assert links == [CONTACT_PAGE, "../docs/legal#terms-of-use", "../docs/legal#privacy"]
+        assert links == ["../docs/legal#terms-of-use", "../docs/legal#privacy", CONTACT_PAGE]
         article = check_page(
             await served.get_page("/docs/legal"), 200, "Terms, privacy and licence", CACHE
         )
@@ -136,9 +136,18 @@ async def test_a_page_links_to_our_own_terms_if_the_operator_has_none(tmp_path: 
 
 
 @pytest.mark.clause("1.48")
-async def test_a_page_without_an_operator_has_no_footer(served: RunningService) -> None:
+async def test_a_page_without_an_operator_links_to_the_page_of_terms(
+    served: RunningService,
+) -> None:
+    article = check_page(
+        await served.get_page("/docs/legal"), 200, "Terms, privacy and licence", CACHE
+    )
     for path in PAGES:
-        assert "<footer" not in (await served.get_page(path)).text
+        footer = read_footer((await served.get_page(path)).text)
+        assert "Run by" not in footer
+        anchors = re.findall(r'href="(?:\.\.?/)*docs/legal#([a-z-]+)"', footer)
+        assert anchors == ["terms-of-use", "privacy", "operator"]
+        assert set(anchors) <= set(article.ids)
 
 
 @pytest.mark.clause("1.48")

@@ -89,7 +89,6 @@ CLIENTS = [
     Client("inspector", "legacy"),
     Client("inspector", "modern", is_modern=True),
     Client("stdio"),
-    Client("inspector_stdio", "legacy"),
     Client("inspector_stdio", "modern", is_modern=True),
 ]
 

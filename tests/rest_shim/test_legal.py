@@ -17,6 +17,7 @@ pytestmark = pytest.mark.clause("documents")
 PRIVACY_TEXTS = {
     "keys": "a SHA-256 hash of the key, never the key itself, and its label",
     "usage": "the number of calls with it on each UTC day",
+    "tool_usage": "the number of calls with each tool on each UTC day",
     "calls": "neither arguments nor addresses",
     "claims": "the e-mail address and the agent's name given at checkout",
     "sandbox_sessions": "the payment processor's id of the checkout",
@@ -30,6 +31,7 @@ PRIVACY_TEXTS = {
     "oauth_requests": "with the program's state and challenge",
     "oauth_connections": "SHA-256 hashes of the code and the tokens of the connection",
     "oauth_access_tokens": "an access token is deleted within a day after it expires",
+    "watchlist": "its tickers and when you added each, with your e-mail address",
     "attempts": "the address and its networks",
     "notices": "the address of the latest such proxy",
 }
@@ -66,6 +68,7 @@ async def test_the_privacy_section_states_how_long_data_is_kept(served: RunningS
     }
     for words in (
         "on each UTC day, for 400 days",
+        "with each tool on each UTC day, for 30 days",
         "deleted 90 days after the checkout ended",
         "notifications, for 30 days",
         "for at most a day and are deleted within two",

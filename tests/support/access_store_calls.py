@@ -11,6 +11,7 @@ from store.access_rows import (
     Notice,
     RetentionCutoffs,
     SignInRow,
+    ToolUsage,
 )
 from store.oauth_rows import (
     ApprovedAuthorization,
@@ -26,6 +27,7 @@ HASH = bytes(range(32))
 MEMBERS_HASH = bytes(range(2, 34))
 LINK = SignInRow(bytes(range(3, 35)), "a@example.com", NOW + 1000)
 CALL = LoggedCall(NOW, "id-1", "signals_get_state", "mcp", "ok", 200)
+TOOL_USAGE = ToolUsage(1, NOW // DAY_MS, CALL.tool, 1)
 StoreCall = Callable[[AccessStore], Awaitable[object]]
 
 REQUEST = AccessRequestRow("a@example.com", "Agent", None, "use", None, NOW, NOW)
@@ -59,6 +61,9 @@ DURABLE_CALLS: dict[str, StoreCall] = {
     "revoke_member_key": lambda store: store.revoke_member_key(1, 1, NOW),
     "create_sign_in_link": lambda store: store.create_sign_in_link(LINK),
     "sign_in": lambda store: store.sign_in(LINK.token_hash, HASH, NOW, NOW + 1000),
+    "create_session": lambda store: store.create_session(
+        SignInRow(bytes(range(9, 41)), "owner", NOW + 1000, is_owner=True)
+    ),
     "end_sessions": lambda store: store.end_sessions(MEMBERS_HASH),
     "mark_handled": lambda store: store.mark_event_handled("evt_1", NOW),
     "create_sandbox_session": lambda store: store.create_sandbox_session(SESSION),
@@ -71,6 +76,8 @@ DURABLE_CALLS: dict[str, StoreCall] = {
         CODE_HASH, APPROVED, bytes(range(8, 40)), FAMILY_HASH, TOKENS, NOW, KeyLimits(9, 9, NOW)
     ),
     "rotate_tokens": lambda store: store.oauth.rotate_tokens(4, HASH, TOKENS, NOW),
+    "watch": lambda store: store.watchlists.add("a@example.com", "BTC", NOW, 9),
+    "unwatch": lambda store: store.watchlists.remove("a@example.com", "BTC"),
 }
 FAST_CALLS: dict[str, StoreCall] = {
     "count": lambda store: store.count_calls([make_call_group(HASH, NOW)], None, 10),
@@ -99,6 +106,9 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     "claims_of": lambda store: store.list_unredeemed_claims("a@example.com", "stripe", "live", 5),
     "keys_of": lambda store: store.list_member_keys(1, NOW // DAY_MS),
     "add_calls": lambda store: store.add_calls({1: [CALL]}, 100),
+    "find_key": lambda store: store.find_key(HASH),
+    "add_tool_usage": lambda store: store.add_tool_usage([TOOL_USAGE]),
+    "tool usage of a plan": lambda store: store.list_tool_usage(1, 0),
     "find_key_id": lambda store: store.find_key_id(HASH),
     "calls of a key": lambda store: store.list_calls(1, 100),
     "find_client": lambda store: store.oauth.find_client("oc_1"),
@@ -107,6 +117,7 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     "find_key_of_code": lambda store: store.oauth.find_key_of_code(CODE_HASH),
     "find_connection": lambda store: store.oauth.find_connection(FAMILY_HASH, NOW),
     "find_access_token": lambda store: store.oauth.find_access_token(TOKEN_HASH),
+    "watchlist": lambda store: store.watchlists.list_tickers("a@example.com"),
     "is_key_live": lambda store: store.oauth.is_key_live(HASH, NOW),
     "memberships of a customer": lambda store: store.list_active_memberships("stripe", "cus_1"),
 }

@@ -24,7 +24,9 @@ ARGUMENTS = (
     "--disable-sync",
     "--no-first-run",
 )
-WIDTHS = (390, 1440)
+# A phone and a desktop: the widths, and the heights of their screens.
+HEIGHTS = {390: 844, 1440: 900}
+WIDTHS = tuple(HEIGHTS)
 MAX_STOPS = 100
 # Impacts of axe-core's findings that fail a test.
 REFUSED_IMPACTS = {"serious", "critical"}
@@ -42,6 +44,15 @@ COLOURS = """
     return [one.innerText, numbers(getComputedStyle(one).color),
             numbers(getComputedStyle(behind).backgroundColor)];
   })
+"""
+
+
+# Visible elements beyond the right edge of the screen, unless the keyboard can scroll there.
+OFF_SCREEN = """
+() => [...document.body.querySelectorAll("*")]
+  .filter(one => !one.ownerSVGElement && one.checkVisibility() && !one.closest("[tabindex='0']"))
+  .filter(one => one.getBoundingClientRect().right > innerWidth + 1 && one.offsetWidth > 1)
+  .map(one => one.outerHTML.slice(0, 120))
 """
 
 
@@ -110,6 +121,7 @@ class BrowserWindow:
         """Assert that nothing overflows horizontally and every text has enough contrast."""
         width = await self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert width <= 0
+        assert await self.page.evaluate(OFF_SCREEN) == []
         colours = await self.page.evaluate(COLOURS)
         assert colours
         for text, colour, behind in colours:
@@ -119,7 +131,7 @@ class BrowserWindow:
         """Assert that axe-core finds nothing serious in the page."""
         source = files("axe_playwright_python").joinpath("axe.min.js").read_text()
         await self.page.evaluate(source)
-        found = await self.page.evaluate("axe.run()")
+        found = await self.page.evaluate("axe.run({resultTypes: ['violations']})")
         serious = [
             (finding["id"], [node["html"] for node in finding["nodes"][:3]])
             for finding in found["violations"]
@@ -143,6 +155,40 @@ def compute_contrast(one: list[float], other: list[float]) -> float:
 
 
 @asynccontextmanager
+async def open_browser() -> AsyncIterator[Any]:
+    """Start a browser, in which `open_tab` opens pages."""
+    playwright = pytest.importorskip("playwright.async_api")
+    async with playwright.async_playwright() as driver:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@asynccontextmanager
+async def open_tab(
+    browser: Any,
+    width: int,
+    scheme: str = "light",
+    cookies: Collection[dict[str, str]] = (),
+    *,
+    is_scripted: bool = True,
+) -> AsyncIterator[BrowserWindow]:
+    """Open a page that shares nothing with others; `cookies` are sent from the first page on."""
+    page = await browser.new_page(
+        viewport={"width": width, "height": HEIGHTS[width]},
+        color_scheme=scheme,
+        java_script_enabled=is_scripted,
+    )
+    try:
+        await page.context.add_cookies([*cookies])
+        yield BrowserWindow(page, is_scripted)
+    finally:
+        await page.context.close()
+
+
+@asynccontextmanager
 async def open_window(
     width: int,
     scheme: str = "light",
@@ -151,15 +197,8 @@ async def open_window(
     is_scripted: bool = True,
 ) -> AsyncIterator[BrowserWindow]:
     """Open a browser window; `cookies` are sent from the first page on."""
-    playwright = pytest.importorskip("playwright.async_api")
-    async with playwright.async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        try:
-            viewport = {"width": width, "height": 844}
-            page = await browser.new_page(
-                viewport=viewport, color_scheme=scheme, java_script_enabled=is_scripted
-            )
-            await page.context.add_cookies([*cookies])
-            yield BrowserWindow(page, is_scripted)
-        finally:
-            await browser.close()
+    async with (
+        open_browser() as browser,
+        open_tab(browser, width, scheme, cookies, is_scripted=is_scripted) as window,
+    ):
+        yield window

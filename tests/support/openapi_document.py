@@ -17,19 +17,8 @@ from web.discovery import DISCOVERY_PATHS
 
 Part = dict[str, Any]
 
-PAGES = (
-    "/.well-known/",
-    "/assets/",
-    "/docs",
-    "/healthz",
-    "/mcp",
-    "/oauth/",
-    "/readyz",
-    "/sandbox/",
-    "/settings",
-    "/sign-",
-    "/web/",
-)
+# The paths of the API; all others are pages, files for programs, probes or OAuth.
+API_PATHS = ("/api/v1", "/legal")
 
 
 class OpenApiDocument:
@@ -92,14 +81,11 @@ async def fetch_document(served: RunningService) -> OpenApiDocument:
 
 
 def list_operations(served: RunningService) -> list[tuple[str, str]]:
-    """Return method and path of every route of the API.
-
-    Pages, OAuth with `/mcp`, the files of web/discovery.py and health probes are not part of it.
-    """
+    """Return method and path of every route of the API."""
     return [
         (method, route.path)
         for route in served.app.routes
-        if route.path not in ("/", *DISCOVERY_PATHS) and not route.path.startswith(PAGES)
+        if route.path.startswith(API_PATHS) and route.path not in DISCOVERY_PATHS
         for method in (route.methods or {"POST"}) - {"HEAD"}
     ]
 

@@ -248,6 +248,7 @@ async def run_service(
     allowed_origins: tuple[str, ...] = (),
     operator: Operator = UNNAMED_OPERATOR,
     client_documents: ClientDocuments | None = None,
+    shows_prices: bool = True,
 ) -> AsyncIterator[RunningService]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock, mailbox = clock or ManualClock(), Mailbox()
@@ -269,6 +270,7 @@ async def run_service(
                     oauth_limit=attempt_limit,
                     allowed_origins=allowed_origins,
                     operator=operator,
+                    shows_prices=shows_prices,
                 ),
                 Resources(
                     market,

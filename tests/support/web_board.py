@@ -16,10 +16,18 @@ async def get_board(served: RunningService, *, is_member: bool = True, **filters
     return check_page(answer, 200, TITLE)
 
 
-def parse_heat_map(page: Page) -> dict[str, dict[str, str]]:
-    """Return the readings of a heat map, by ticker and column heading."""
+def parse_board(page: Page) -> dict[str, dict[str, str]]:
+    """Return all cells of the board, by ticker and column heading, in the page's order."""
     head, *rows = page.rows
-    return {row[0].split()[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows if row[1:]}
+    return {row[0].split()[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+
+
+def parse_heat_map(page: Page) -> dict[str, dict[str, str]]:
+    """Return the readings of the board, by ticker and column heading."""
+    return {
+        ticker: {name: cells[name] for name in NAMES.values() if name in cells}
+        for ticker, cells in parse_board(page).items()
+    }
 
 
 async def fetch_readings(served: RunningService, timeframe: str) -> dict[str, dict[str, str]]:

@@ -12,6 +12,7 @@ import httpx
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
 from access.mail.mailer import Mailer
+from access.sign_in import create_owner_link
 from service.http.app import AppConfig, create_app
 from service.http.resources import Resources
 from tests.support.running_service import (
@@ -21,6 +22,7 @@ from tests.support.running_service import (
     skip_sleep,
 )
 from tests.support.web_page import Page, check_page
+from web.operations import Doctor
 
 EMAIL = "Ann.Agent@example.com"
 HOME = "/settings/api-access"
@@ -100,6 +102,7 @@ async def run_second_service(
     mailer: Mailer | None = None,
     outbox: Path | None = None,
     owner_uid: int | None = None,
+    doctor: Doctor | None = None,
 ) -> AsyncIterator[RunningService]:
     """Serve the same stores with other settings, as another process would."""
     with open_loopback_socket() as bound:
@@ -114,6 +117,7 @@ async def run_second_service(
                 served.clock,
                 skip_sleep,
             ),
+            doctor=doctor,
         )
         async with (
             run_app(app, bound),
@@ -133,6 +137,16 @@ async def open_member_browser(
         answer = await client.post(link)
         assert (answer.status_code, answer.headers["location"]) == (303, f"..{HOME}")
         yield MemberBrowser(client)
+
+
+@asynccontextmanager
+async def open_owner_browser(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
+    """Sign the owner in by a link and yield the browser."""
+    link = await create_owner_link(served.access, served.clock, served.base_url)
+    async with httpx.AsyncClient(base_url=served.base_url, verify=False, timeout=60) as client:
+        answer = await client.post(link)
+        assert (answer.status_code, answer.headers["location"]) == (303, "../")
+        yield client
 
 
 async def get_usage_status(served: RunningService, api_key: str) -> int:

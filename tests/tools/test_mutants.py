@@ -104,11 +104,11 @@ def one(tree: Path) -> CompletedProcess[str]:
     return mutants(tree, "10.1")
 
 
-def mutants(root: Path, *ids: str) -> CompletedProcess[str]:
+def mutants(root: Path, *arguments: str) -> CompletedProcess[str]:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        status = main(ids, root)
-    return CompletedProcess(ids, status, out.getvalue(), err.getvalue())
+        status = main(arguments, root)
+    return CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
 def test_a_change_that_fails_a_test_is_caught_by_it(one):
@@ -148,6 +148,12 @@ def test_a_test_that_fails_without_a_change_is_named_and_no_change_is_tried(tree
     run = mutants(tree, "10.1", "2")
     assert (run.returncode, run.stdout) == (2, "")
     assert "tests/test_short.py::test_a_short_ride_is_free" in run.stderr
+
+
+def test_tests_that_have_just_run_are_not_run_again_without_a_change(tree):
+    run = mutants(tree, "--tested", "10.1", "2")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.splitlines()[-1] == "caught 2"
 
 
 def test_an_id_that_matches_nothing_is_reported(tree):

@@ -134,7 +134,7 @@ async def test_a_sixth_key_is_refused_and_the_page_says_so_before(
     page = await member.get_home()
     assert "All 5 keys of this plan are in use" in page.text
     assert path not in [form["action"] for form in page.find_all("form")]
-    refused = check_page(await member.send_form(path, label="sixth"), 409, "Something went wrong")
+    refused = check_page(await member.send_form(path, label="sixth"), 409, "API access")
     assert "at most 5 live keys" in refused.text
     await member.send_form(f"{await member.find_key_path('second')}/revoke")
     assert await get_usage_status(served, await member.create_and_read_key("sixth")) == 200
@@ -156,8 +156,12 @@ async def test_only_one_of_several_concurrent_requests_gets_the_last_key(
 async def test_an_invalid_label_is_refused(member: MemberBrowser, label: str) -> None:
     await member.create_and_read_key("laptop")
     for path in (await member.find_keys_path(), f"{await member.find_key_path('laptop')}/label"):
-        refused = check_page(await member.send_form(path, label=label), 400, "Something went wrong")
-        assert "label: is empty, too long or has control characters" in refused.text
+        page = check_page(await member.send_form(path, label=label), 400, "API access")
+        assert "Enter 1 to 120 characters" in page.text
+        (field,) = [one for one in page.find_all("input") if one.get("aria-invalid")]
+        assert field["aria-describedby"] == f"{field['id']}-error" in page.ids
+        # An empty field is left out of a form.
+        assert field["value"] == label
     assert "2 of 5 keys in use" in (await member.get_home()).text
 
 
@@ -221,7 +225,7 @@ async def test_an_ended_plan_says_why_and_gives_no_key(
     assert f"Ended on {AT_FIRST}: the payment was disputed" in page.text
     assert "To continue, buy the plan again" in page.text
     assert keys not in " ".join(str(form["action"]) for form in page.find_all("form"))
-    check_page(await member.send_form(keys, label="x"), 409, "Something went wrong")
+    check_page(await member.send_form(keys, label="x"), 409, "API access")
     async with open_member_browser(served) as later:
         assert "the payment was disputed" in (await later.get_home()).text
 
@@ -249,4 +253,4 @@ async def test_the_page_says_that_test_keys_do_not_work_on_a_live_service(
         for expected in ("Test mode", "These keys were bought in test mode", "not_provisioned"):
             assert expected in page.text
         keys = await there.find_keys_path()
-        check_page(await there.send_form(keys, label="x"), 409, "Something went wrong")
+        check_page(await there.send_form(keys, label="x"), 409, "API access")

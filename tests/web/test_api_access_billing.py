@@ -77,11 +77,15 @@ async def billing_path(member: MemberBrowser) -> str:
     return (await member.find_keys_path()).replace("/keys", "/billing")
 
 
+@pytest.mark.clause("18.9")
 @pytest.mark.parametrize(
     ("says", "shown"),
     [
         (SubscriptionStatus(), ["Active"]),
-        (SubscriptionStatus(renews_at=SOON), ["Active", "Next payment", "2026-10-01 12:03 UTC"]),
+        (
+            SubscriptionStatus(renews_at=SOON),
+            ["Active", "Next payment", "USD 129 on 2026-10-01 12:03 UTC"],
+        ),
         (
             SubscriptionStatus(ends_at=SOON),
             ["Active", "Ends, not renewed", "2026-10-01 12:03 UTC"],

@@ -70,10 +70,10 @@ async def test_a_choice_that_the_page_does_not_offer_is_refused(
     key = await member.find_key_path("laptop")
     if chosen:  # An empty field is left out, as by a form without this choice.
         answer = await member.send_form(path, label="x", expires=chosen)
-        refused = check_page(answer, 400, "Something went wrong")
+        refused = check_page(answer, 400, "API access")
         assert "accepted: never, 30, 90, 365" in refused.text
         answer = await member.send_form(f"{key}/rotate", overlap=chosen)
-        assert "accepted: 0, 1, 24, 72" in check_page(answer, 400, "Something went wrong").text
+        assert "accepted: 0, 1, 24, 72" in check_page(answer, 400, "API access").text
     assert "2 of 5 keys in use" in (await member.get_home()).text
 
 
@@ -108,7 +108,7 @@ async def test_neither_five_live_keys_nor_ten_new_ones_block_a_rotation(
         last = await rotate(member, "third")
         assert await get_usage_status(served, last) == 200
     path = f"{await member.find_key_path('third')}/rotate"
-    refused = check_page(await member.send_form(path), 409, "Something went wrong")
+    refused = check_page(await member.send_form(path), 409, "API access")
     assert f"at most {MAX_ROTATIONS_PER_DAY} times" in refused.text
     assert await get_usage_status(served, last) == 200
     served.clock.now += DAY_MS
@@ -124,7 +124,7 @@ async def test_a_key_is_rotated_once_and_only_by_its_own_member(
     async with open_member_browser(served, OTHER) as other:
         check_page(await other.send_form(path), 404, "Not found")
     await rotate(member, "laptop")
-    refused = check_page(await member.send_form(path), 409, "Something went wrong")
+    refused = check_page(await member.send_form(path), 409, "API access")
     assert "rotated before" in refused.text
     check_page(await member.send_form(path.replace("/keys/", "/keys/9")), 404, "Not found")
 

@@ -1,14 +1,19 @@
-"""Asset pages: readings, changes and timeline equal the results of the tools."""
+"""Asset pages: readings, changes and chart equal the results of the tools."""
 
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, format_instant
-from tests.support.running_service import RunningService
+from store.market_rows import BarRow
+from tests.support.row_builders import make_blocks
+from tests.support.running_service import RunningService, run_service
 from tests.support.shared_service import served as served
 from tests.support.web_page import Page, check_page
-from tools.example_market import HOUR_MS, NAMES, NOON, make_batch, make_change
+from tools.example_market import HOUR_MS, NAMES, NOON, make_batch
 
 pytestmark = pytest.mark.clause("pages")
 
@@ -30,7 +35,13 @@ async def asset_page(
 
 
 def readings(page: Page) -> dict[str, list[str]]:
-    return {row[0]: row[1:] for row in page.rows if len(row) == 1 + len(TIMEFRAMES)}
+    """Return the readings by indicator, without the ages beside them."""
+    rows = [row for row in page.rows if len(row) == 1 + len(TIMEFRAMES)]
+    return {row[0]: [" ".join(cell.split()[:2]) for cell in row[1:]] for row in rows}
+
+
+def words(cells: list[str]) -> list[str]:
+    return [cell if cell == "no reading" else cell.split()[0] for cell in cells]
 
 
 @pytest.mark.parametrize("ticker", ["BTC", "XAU", "MATIC"])
@@ -39,7 +50,8 @@ async def test_each_current_reading_equals_state(served, ticker):
     shown = readings(await asset_page(served, ticker))
     for id_ in INDICATOR_IDS:
         cells = asset["signals"].get(id_, {})
-        assert shown[NAMES[id_]] == [cells.get(timeframe, "no reading") for timeframe in TIMEFRAMES]
+        expected = [cells.get(timeframe, "no reading") for timeframe in TIMEFRAMES]
+        assert words(shown[NAMES[id_]]) == expected
     assert ("Dexter (outdated, now Enzo)" in shown) == ("dexter" in asset["signals"])
 
 
@@ -61,61 +73,107 @@ async def test_an_unknown_timeframe_is_400_with_the_accepted_ones(served):
     assert "accepted: 1h, 4h, 1d." in check_page(answer, 400, "Something went wrong").text
 
 
-async def test_changes_are_feed_rows_and_the_timeline_draws_them(served):
+@pytest.mark.clause("15.4")
+async def test_a_reading_says_for_how_long_it_has_been_so(served):
+    # BTC's ceres changed at 11:00 and trend_oracle at 07:00; the last run was at 12:03.
+    page = await asset_page(served, "BTC", "1h")
+    assert readings(page)["Ceres"] == ["neutral 400", "bullish 1", "neutral 400"]
+    assert readings(page)["Trend Oracle"][0].split()[1] == "2"
+    assert {"datetime": "2026-09-30T11:00:00.000Z", "title": "Since 2026-09-30 11:00 UTC"} in (
+        page.find_all("time")
+    )
+
+
+@pytest.mark.clause("15.4")
+async def test_the_newest_changes_are_feed_rows_at_the_bar_that_fired(served):
     feed = await served.fetch_answer(
         "rest", "signals_get_signals", ticker="BTC", timeframe="1h", tier="all"
     )
     page = await asset_page(served, "BTC", "1h")
-    turned = [" ".join(row[2].split()) for row in page.rows if len(row) == 4 and row[3] == "101.5"]
-    assert turned == [
+    rows = [row for row in page.rows if row[-1] == "101.50"]
+    assert [" ".join(row[2].split()) for row in rows] == [
         f"{row['transition']['from']} → to {row['transition']['to']} {row['transition']['to']}"
         for row in feed["signals"]
     ]
-    said = [picture["aria-label"] for picture in page.find_all("svg")]
-    assert len(said) == 6
-    assert said[0] == f"Trend Oracle: {feed['signals'][0]['direction']} at the end, 3 changes"
-    assert "Changes of PerpKit are not logged." in " ".join(page.text.split())
+    assert [row[0] for row in rows] == ["09-30 10:00", "09-30 08:00", "09-30 06:00"]
+    assert "../feed?ticker=BTC" in page.links
 
 
-async def test_a_timeline_begins_where_the_feed_does(served):
-    page = await asset_page(served, "BTC", "4h")
-    first, last = page.find_all("time")[-3:-1]
-    stats = (await served.client.get("/api/v1/stats")).json()
-    assert first == {"datetime": stats["universe_tier"]["history_starts_at"]}
-    assert last == {"datetime": format_instant(NOON)}
-    # The oldest row of this feed is from ceres, which was neutral until then.
-    spans = {(span["class"], span["x"], span["width"]) for span in page.find_all("rect")}
-    assert spans == {("bullish", "0.0", "1000.0"), ("neutral", "0.0", "0.0")}
-
-
-async def test_more_rows_than_a_page_of_the_feed_holds_shorten_the_timeline(
-    served_alone: RunningService,
-):
-    run = NOON + 300 * HOUR_MS
-    rows = [
-        make_change(run + place, "NVDA", "enzo", "1h", place % 3 - 1, (place - 1) % 3 - 1)._replace(
-            close_time=NOON // 1000 + 3600 * place
-        )
-        for place in range(250)
+@pytest.mark.clause("15.1")
+async def test_lanes_draw_every_reading_since_the_store_has_it(served):
+    page = await asset_page(served, "BTC", "1h")
+    chart = (await served.get_page("/assets/BTC/chart.json?timeframe=1h", is_member=True)).json()
+    assert chart["bars"] is None  # this store has no bars
+    assert [lane["name"] for lane in chart["lanes"]] == [NAMES[id_] for id_ in INDICATOR_IDS]
+    # The hours from 13:00 two weeks ago to 12:00; changes at 06:00, 08:00 and 10:00, and PerpKit's
+    # at 11:00.
+    assert chart["lanes"][0]["spans"] == [
+        ["bullish", 0.0, 329.0],
+        ["bearish", 329.0, 331.0],
+        ["bullish", 331.0, 333.0],
+        ["bearish", 333.0, 342.0],
     ]
-    await served_alone.market.commit(make_batch(run, rows))
-    await served_alone.market.commit(make_batch(run + HOUR_MS, []))
-    page = await asset_page(served_alone, "NVDA", "1h")
-    times = page.find_all("time")
-    assert {"datetime": format_instant(run + 50)} in times
-    assert {"datetime": format_instant(run + 49)} not in times
-    assert (
-        sum(time == {"datetime": format_instant(run + 50)} for time in times) == 2
-    )  # On the axis and in the row.
+    assert chart["lanes"][-1]["spans"] == [["bullish", 0.0, 334.0], ["bearish", 334.0, 342.0]]
+    spans = [rect["width"] for rect in page.find_all("rect") if rect["class"] == "bearish"]
+    assert spans == ["0.58%", "2.63%", "2.34%"]
 
 
-async def test_a_removed_asset_says_so_and_its_timeline_ends_at_the_removal(served):
+@pytest.mark.clause("15.3")
+async def test_the_chart_shows_prices_unless_the_operator_hides_them(
+    tmp_path: Path, seeded: Path
+) -> None:
+    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
+    last = NOON // HOUR_MS * 3600
+    bars = make_blocks(
+        *(BarRow("NVDA", "1h", last - 3600 * n, 100.0, 130.0, 90.0, 125.5, 5.0) for n in (3, 1)),
+        source="x",
+    )
+    for shows_prices in (True, False):
+        async with run_service(tmp_path, shows_prices=shows_prices) as running:
+            if shows_prices:
+                await running.market.commit(replace(make_batch(NOON + 1, []), bars=bars))
+            page = await asset_page(running, "NVDA", "1h")
+            path = "/assets/NVDA/chart.json?timeframe=1h"
+            chart = (await running.get_page(path, is_member=True)).json()
+            assert ("125.50" in page.text) is shows_prices
+            assert len(page.find_all("path")) == (9 if shows_prices else 5)
+            if shows_prices:
+                assert chart["bars"] == [
+                    [100.0] * 2,
+                    [130.0] * 2,
+                    [90.0] * 2,
+                    [125.5] * 2,
+                    [5.0] * 2,
+                ]
+                assert chart["closes"] == [last - 7200, last]
+            else:
+                assert chart["bars"] is None
+                assert len(chart["opens"]) == 14 * 24 - 1
+
+
+async def test_the_change_of_a_day_is_written_as_on_the_board(tmp_path: Path, seeded: Path) -> None:
+    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
+    last = NOON // HOUR_MS * 3600
+    closes = {25: 130.0, 1: 125.5}
+    bars = make_blocks(
+        *(
+            BarRow("NVDA", "1h", last - 3600 * n, 100.0, 130.0, 90.0, close, 5.0)
+            for n, close in closes.items()
+        ),
+        source="x",
+    )
+    async with run_service(tmp_path) as running:
+        await running.market.commit(replace(make_batch(NOON + 1, []), bars=bars))
+        # 125.5 / 130 - 1
+        assert "−3.46%" in (await asset_page(running, "NVDA", "1h")).text
+
+
+async def test_a_removed_asset_says_so_and_its_lanes_end_at_the_removal(served):
     for is_member in (True, False):
         text = (await asset_page(served, "MATIC", is_member=is_member)).text
         assert "MATIC was removed on 2026-09-27 and continues as POL" in text
-    # The feed of this store begins after that day.
-    assert "There is no timeline of MATIC on 4h." in text or is_member is False
-    assert (await asset_page(served, "MATIC")).find_all("svg") == []
+    chart = (await served.get_page("/assets/MATIC/chart.json?timeframe=1d", is_member=True)).json()
+    assert format_instant(1000 * chart["closes"][-1]) == "2026-09-27T00:00:00.000Z"
 
 
 async def test_an_asset_without_data_says_so(served):
@@ -125,10 +183,37 @@ async def test_an_asset_without_data_says_so(served):
     assert "There are no readings of DARK." in (await asset_page(served, "DARK")).text
 
 
-async def test_a_timeframe_that_is_not_covered_has_no_timeline(served):
+async def test_a_timeframe_that_is_not_covered_has_no_chart(served):
     page = await asset_page(served, "XAU", "4h")
-    assert "There is no timeline of XAU on 4h." in page.text
+    assert "There is no chart of XAU on 4h." in page.text
+    assert page.find_all("svg") == []
+    answer = await served.get_page("/assets/XAU/chart.json?timeframe=4h", is_member=True)
+    assert answer.status_code == 404
+    assert "XAU has no chart on 4h." in answer.text
     assert (await asset_page(served, "XAU", "1d")).find_all("svg")
+
+
+@pytest.mark.clause("15.5")
+async def test_each_page_leads_to_its_neighbours_on_the_board_and_finds_any_asset(served):
+    # By class, then by ticker: BTC, DARK, ETH, MATIC, NVDA, XAU.
+    middle = await asset_page(served, "NVDA")
+    assert {"../assets/MATIC?timeframe=4h", "../assets/XAU?timeframe=4h"} <= {*middle.links}
+    first, last = await asset_page(served, "BTC"), await asset_page(served, "XAU")
+    assert [link for link in first.links if "timeframe=4h" in link][1:] == [
+        "../assets/DARK?timeframe=4h"
+    ]
+    assert [link for link in last.links if "timeframe=4h" in link][1:] == [
+        "../assets/NVDA?timeframe=4h"
+    ]
+    assert [option["value"] for option in first.find_all("option")] == [
+        "BTC",
+        "DARK",
+        "ETH",
+        "MATIC",
+        "NVDA",
+        "XAU",
+    ]
+    assert "../assets" in [form.get("action") for form in first.find_all("form")]
 
 
 async def test_an_asset_is_called_late_only_on_its_own_page(served):
@@ -143,12 +228,27 @@ async def test_simulated_data_are_marked_here_too(served):
     assert "prices and readings are not those of a real market" in text
 
 
-async def test_visitors_see_only_the_coverage_of_an_asset(served):
+@pytest.mark.clause("15.6")
+async def test_visitors_see_a_labelled_sample_of_the_assets_on_the_sample_board(served):
     page = await asset_page(served, "BTC", is_member=False)
-    assert "Readings of BTC are for members" in " ".join(page.text.split())
+    assert "Sample, not live data." in page.text
+    assert readings(page)["Trend Oracle"][1].startswith("bullish")
+    assert page.find_all("svg")
+    assert {"../sign-in", "../buy"} <= {*page.links}
+    chart = (await served.get_page("/assets/BTC/chart.json?timeframe=4h")).json()
+    assert chart["bars"][3][-2] == 114_250.5  # the price in the sample feed, at 00:00
+
+
+@pytest.mark.clause("15.6")
+async def test_visitors_see_only_the_coverage_of_any_other_asset(served):
+    page = await asset_page(served, "MATIC", is_member=False)
+    assert "Readings of MATIC are for members" in " ".join(page.text.split())
     assert "1h, 4h, 1d" in page.text
-    assert {"../sign-in", "../docs/buy"} <= {link["href"] for link in page.find_all("a")}
+    assert {"../sign-in", "../buy"} <= {*page.links}
     assert page.rows == page.find_all("svg") == page.find_all("time") == []
+    answer = await served.get_page("/assets/MATIC/chart.json")
+    assert answer.status_code == 403
+    assert "for members" in answer.text
 
 
 async def test_before_the_first_run_the_page_says_to_wait(

@@ -1,15 +1,24 @@
 """The board at `/` shows members the results of the tools."""
 
 import itertools
+import random
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urljoin
+from typing import Any
+from urllib.parse import urljoin, urlsplit
 
+import numpy as np
 import pytest
 
+from access.watchlists import Watchlists
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
+from serving.context import Context
 from serving.freshness import GRACE_MS, SIMULATED_NOTE, STALE_NOTE
-from store.market_rows import ChangeRow, FeedQuery
+from serving.prices import Prices, PriceSummary
+from serving.snapshot_cache import SnapshotCache
+from store.market_rows import BarBlock
 from store.sql.market_store import MarketStore
 from tests.support.running_service import RunningService, publish_assets, run_service
 from tests.support.shared_service import served as served
@@ -17,8 +26,12 @@ from tests.support.web_board import TITLE, fetch_readings, get_board, parse_heat
 from tests.support.web_page import MAX_BYTES, check_page
 from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change, make_coverage
 from tools.full_universe import make_full_coverage
+from web.board import BoardPage, BoardView
+from web.board_query import BoardQuery
 
 pytestmark = pytest.mark.clause("pages")
+
+MEMBERS_VIEW = BoardView(BoardQuery(), None, is_member=True, watched=())
 
 
 @pytest.mark.parametrize("timeframe", TIMEFRAMES)
@@ -33,29 +46,6 @@ async def test_4h_is_the_default_timeframe(served):
     assert parse_heat_map(page) == parse_heat_map(await get_board(served, timeframe="4h"))
     (chosen,) = [link for link in page.find_all("a") if link.get("aria-current") == "true"]
     assert chosen["href"] == "?timeframe=4h"
-
-
-async def test_changes_flips_and_confluence_equal_the_tools_results(served):
-    page = await get_board(served, timeframe="1h")
-    text = " ".join(page.text.split())
-    feed = await served.fetch_answer("rest", "signals_get_signals", timeframe="1h", tier="all")
-    for row in feed["signals"]:
-        assert f"{row['ticker']} {row['indicator_name']}: {row['transition']['from']}" in text
-    flips = await served.fetch_answer("rest", "signals_get_flips", timeframe="1h")
-    for group in flips["groups"]:
-        (flip,) = group["flips"]
-        turned = f"{flip['to']} {flip['indicator_name']} {flip['to']}"
-        assert f"{group['ticker']} {group['name']}: {turned}" in text
-    for direction in ("bullish", "bearish"):
-        agreed = await served.fetch_answer(
-            "rest", "signals_get_confluence", timeframe="1h", min_agree=4, direction=direction
-        )
-        for result in agreed["results"]:
-            votes = f"{result['agree']} of {result['total_reporting']}"
-            assert f"{result['ticker']} {result['name']}: {votes}" in text
-    assert {"assets/BTC?timeframe=1h", "assets/ETH?timeframe=1h"} <= {
-        str(link["href"]).removeprefix("./") for link in page.find_all("a")
-    }
 
 
 @pytest.mark.parametrize(
@@ -99,7 +89,7 @@ async def test_the_form_keeps_its_values_and_the_tabs_keep_the_filter(served):
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("timeframe=5h", 'timeframe: "5h" is not accepted; accepted: 1h, 4h, 1d.'),
+        ("timeframe=5h", 'timeframe: "5h" is not accepted; accepted: 1h, 4h, 1d, all.'),
         ("asset_class=bond", "accepted: crypto, stock, metal."),
         ("direction=exit", "accepted: bullish, bearish, neutral."),
         ("indicator=cere", '"cere" is not an indicator; accepted: trend_oracle,'),
@@ -149,49 +139,49 @@ async def test_a_cached_page_turns_stale_when_the_tools_do(served_alone: Running
     assert STALE_NOTE in (await get_board(served_alone)).text
 
 
-class CountingStore(MarketStore):
-    """Counts how often the feed is read."""
+class MovingPrices(Prices):
+    """Commits a run to the store while prices are first read."""
 
-    feeds = 0
+    def __init__(self, market: MarketStore, snapshots: SnapshotCache) -> None:
+        super().__init__(snapshots)
+        self.market = market
+        self.has_moved = False
 
-    async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
-        self.feeds += 1
-        return await super().changes_feed(query)
-
-
-async def test_the_unfiltered_board_is_rendered_once_per_snapshot(tmp_path: Path):
-    async with run_service(tmp_path, make_coverage(), store_class=CountingStore) as counted:
-        assert isinstance(counted.market, CountingStore)
-        before = parse_heat_map(await get_board(counted))
-        drawn = counted.market.feeds
-        assert parse_heat_map(await get_board(counted)) == before
-        assert counted.market.feeds == drawn
-        later = NOON + HOUR_MS
-        turned = make_change(later, "NVDA", "ceres", "4h", -1, 0)
-        await counted.market.commit(make_batch(later, [turned]))
-        assert parse_heat_map(await get_board(counted))["NVDA"]["Ceres"] == "bearish"
-        assert counted.market.feeds > drawn
-
-
-class MovingStore(MarketStore):
-    """Commits a run while the feed is first read."""
-
-    has_moved = False
-
-    async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
+    async def load_summaries(self) -> Mapping[str, PriceSummary]:
         if not self.has_moved:
             self.has_moved = True
-            later = NOON + HOUR_MS
-            await self.commit(make_batch(later, [make_change(later, "NVDA", "ceres", "4h", -1, 0)]))
-        return await super().changes_feed(query)
+            change = make_change(NOON + HOUR_MS, "NVDA", "ceres", "4h", -1, 0)
+            await self.market.commit(make_batch(NOON + HOUR_MS, [change]))
+        return await super().load_summaries()
+
+
+def open_board(served: RunningService, prices: type[MovingPrices] | None = None) -> BoardPage:
+    """Return a board of the service's stores, apart from its server."""
+    snapshots = SnapshotCache(served.market)
+    shown = None if prices is None else prices(served.market, snapshots)
+    url, clock = served.base_url, served.clock
+    context = Context(snapshots, url, f"{url}/docs", clock, "test", 10, prices=shown)
+    sessions: Any = None  # Only whole requests need them.
+    return BoardPage(context, sessions, Watchlists(served.access, clock))
+
+
+async def test_the_unfiltered_board_is_rendered_once_per_snapshot(served_alone: RunningService):
+    board = open_board(served_alone)
+    drawn = await board._get_cached(MEMBERS_VIEW)
+    assert await board._get_cached(MEMBERS_VIEW) is drawn
+    later = NOON + HOUR_MS
+    turned = make_change(later, "NVDA", "ceres", "4h", -1, 0)
+    await served_alone.market.commit(make_batch(later, [turned]))
+    assert (await board._get_cached(MEMBERS_VIEW)).text != drawn.text
+    assert parse_heat_map(await get_board(served_alone))["NVDA"]["Ceres"] == "bearish"
 
 
 @pytest.mark.clause("feed")
-async def test_a_page_never_mixes_two_snapshots(tmp_path: Path):
-    async with run_service(tmp_path, make_coverage(), store_class=MovingStore) as moving:
-        page = await get_board(moving)
-    assert "NVDA Ceres: " in page.text
-    assert parse_heat_map(page)["NVDA"]["Ceres"] == "bearish"
+async def test_a_page_never_mixes_two_snapshots(served_alone: RunningService):
+    model, heat = await open_board(served_alone, MovingPrices).load_map(MEMBERS_VIEW)
+    assert model.state.as_of == "2026-09-30T13:03:00.000Z"
+    (nvidia,) = [row for row in heat.rows if row.ticker == "NVDA"]
+    assert nvidia.readings["ceres"] == ("bearish",)
 
 
 async def test_a_page_is_the_same_compressed_or_not(served):
@@ -215,11 +205,19 @@ async def test_names_and_query_values_are_escaped(served_alone: RunningService):
     whole = await get_board(served_alone)
     assert f"B&C {name} late" in {row[0] for row in whole.rows}
     assert len(whole.find_all("script")) == 1
-    assert "./assets/B%26C?timeframe=4h" in {link["href"] for link in whole.find_all("a")}
+    assert "./assets/B%26C" in {link["href"] for link in whole.find_all("a")}
+
+
+def make_week(ticker: str) -> BarBlock:
+    """Return hourly bars of a week up to the last run, with prices of seven digits."""
+    draw = random.Random(ticker)
+    closes = np.array([1000 * (100 + draw.random()) for _ in range(7 * 24)])
+    opens = NOON // HOUR_MS * 3600 - 3600 * np.arange(len(closes), 0, -1)
+    return BarBlock(ticker, "1h", opens, np.column_stack([closes] * 5))
 
 
 async def fill(served: RunningService) -> None:
-    """Give each asset of the universe readings that all change at the last run."""
+    """Give each asset of the universe a week of bars, and readings that all change at the end."""
     published = make_full_coverage()
     await served.market.publish_coverage(published)
     tickers = [asset.ticker for asset in published.assets]
@@ -229,7 +227,8 @@ async def fill(served: RunningService) -> None:
             make_change(run, *cell, "4h", after, before)._replace(created_at=run + place)
             for place, cell in enumerate(cells)
         ]
-        await served.market.commit(make_batch(run, rows))
+        bars = [make_week(ticker) for ticker in tickers] if run == NOON else []
+        await served.market.commit(replace(make_batch(run, rows), bars=bars))
 
 
 async def test_the_first_page_with_its_files_is_small(served_empty: RunningService):
@@ -237,10 +236,12 @@ async def test_the_first_page_with_its_files_is_small(served_empty: RunningServi
     for is_member, most_rows in ((True, 252), (False, 9)):
         answer = await served_empty.get_page("/", is_member=is_member)
         page = check_page(answer, 200, TITLE)
-        assert len(parse_heat_map(page)) == most_rows
+        assert len(parse_heat_map(page)) == len(page.find_all("path")) == most_rows
         files = [link["href"] for link in page.find_all("link")]
         files += [script["src"] for script in page.find_all("script")]
-        assert len(files) == 4
+        assert {"page.css", "board.css", "board.js"} <= {
+            urlsplit(str(file)).path[6:] for file in files
+        }
         size = len(answer.content)
         for file in files:
             size += len((await served_empty.client.get(urljoin("/", str(file)))).content)

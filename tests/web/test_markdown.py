@@ -67,6 +67,15 @@ def test_an_empty_anchor_becomes_a_target_and_any_other_one_stays_text() -> None
         assert "<span" not in parse_article(f"# T\n\n{hostile}\n", []).html
 
 
+@pytest.mark.clause("19.7")
+def test_what_is_for_developers_is_left_out() -> None:
+    left_out = "<!-- developers -->\n## Two\n\n`make`\n\n<!-- end of developers -->\n"
+    text = f"# T\n\nOne.\n\n{left_out}Three.\n"
+    read = parse_article(text, [])
+    assert read.html == "<p>One.</p>\n<p>Three.</p>\n"
+    assert read.headings == ()
+
+
 @pytest.mark.parametrize(
     "hostile",
     [

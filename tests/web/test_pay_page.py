@@ -164,8 +164,8 @@ async def test_stripe_sends_buyers_back_to_pages_that_say_what_to_do(
     stripe_service: RunningService,
 ) -> None:
     for path, title, expected in (
-        ("/checkout/paid", "Thank you", "Your agent can now claim its key"),
-        ("/checkout/cancelled", "Nothing was paid", "POST /api/v1/access/checkout"),
+        ("/checkout/paid", "Thank you", "Go back to your agent"),
+        ("/checkout/cancelled", "Nothing was paid", "Ask your agent for a new link"),
     ):
         answer = await stripe_service.client.get(path)
         page = check_page(answer, 200, title)

@@ -8,6 +8,7 @@ import pytest
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
 from tests.support.web_page import MAX_BYTES, Page, check_page
+from web.docs_tree import OPERATORS, PAGE_ORDER, PAGES_BY_READER
 from web.reference_pages import list_page_links
 
 pytestmark = pytest.mark.clause("pages")
@@ -18,7 +19,7 @@ INSTALL_SCHEMES = ("cursor://", "vscode:mcp/", "lmstudio://", "goose://")
 TITLES = {link.name: link.title for link in list_page_links(sells_keys=True)}
 A_MINUTE = "public, max-age=60"
 # `connect` is generated with the server's own address, the others are for developers.
-NO_PAGES = {"README", "architecture", "connect", "decisions", "glossary"}
+NO_PAGES = {"README", "architecture", "connect", "decisions", "glossary", "performance"}
 
 
 @pytest.mark.parametrize("name", ["", *TITLES])
@@ -41,7 +42,8 @@ async def test_a_page_is_public_short_and_cached_for_a_minute(
 
 async def test_every_link_and_anchor_leads_somewhere(served: RunningService) -> None:
     pages: dict[str, Page] = {}
-    asked = ["/docs", "/docs/unknown/below", *(f"/docs/{name}" for name in TITLES)]
+    asked = ["/docs", "/docs/unknown/below", "/docs/search?q=key"]
+    asked += [f"/docs/{name}" for name in TITLES]
     for path in asked:
         pages[path] = Page(await served.client.get(path))
     for path in asked:
@@ -69,7 +71,7 @@ async def test_no_page_has_an_anchor_twice_or_a_heading_without_one(served: Runn
 
 async def test_the_index_and_a_missing_page_name_every_page(served: RunningService) -> None:
     there = check_page(await served.client.get("/docs"), 200, "Documentation", A_MINUTE)
-    for path in ("/docs/unknown", "/docs/", "/docs/tools/state"):
+    for path in ("/docs/unknown", "/docs/", "/docs/tools/state", "/docs/decisions"):
         answer = await served.client.get(path)
         missing = check_page(answer, 404, "Page not found")
         assert {"name": "robots", "content": "noindex"} in missing.find_all("meta")
@@ -91,3 +93,43 @@ def test_every_text_exists_once_and_each_file_of_docs_is_a_page() -> None:
     assert {text.resolve(strict=True).parent for text in texts} == homes
     written = {text.stem for text in (ROOT / "docs").glob("*.md")}
     assert written - NO_PAGES <= {text.stem for text in texts}
+
+
+@pytest.mark.clause("19.1")
+async def test_every_page_has_the_tree_and_its_neighbours(served: RunningService) -> None:
+    names = [link.name for link in list_page_links(sells_keys=True)]
+    assert sorted(names) == sorted(PAGE_ORDER)
+    for place, name in enumerate(PAGE_ORDER):
+        page = Page(await served.client.get(f"/docs/{name}"))
+        links = page.find_all("a")
+        assert {f"../docs/{other}" for other in PAGE_ORDER} <= set(page.links)
+        current = [link["href"] for link in links if link.get("aria-current") == "page"]
+        assert current == ["../docs", f"../docs/{name}"]
+        for rel, at in (("prev", place - 1), ("next", place + 1)):
+            expected = [f"../docs/{PAGE_ORDER[at]}"] if 0 <= at < len(PAGE_ORDER) else []
+            assert [link["href"] for link in links if link.get("rel") == rel] == expected
+        for reader in PAGES_BY_READER:
+            assert reader in page.text
+
+
+@pytest.mark.clause("19.7")
+async def test_customers_pages_show_no_records_of_the_project(served: RunningService) -> None:
+    for name in set(PAGE_ORDER) - set(PAGES_BY_READER[OPERATORS]):
+        text = Page(await served.client.get(f"/docs/{name}")).text
+        for internal in ("decisions.md", "coverage.md", "make prove", "make bench", "tests/"):
+            assert internal not in text, (name, internal)
+    moved = await served.client.get("/docs/performance")
+    assert (moved.status_code, moved.headers["location"]) == (303, "../docs/scaling")
+
+
+@pytest.mark.clause("19.10")
+async def test_a_member_sees_their_navigation_and_no_cache_keeps_it(
+    served: RunningService,
+) -> None:
+    for path in ("/docs", "/docs/tools", "/docs/search?q=key", "/docs/try/signals_get_state"):
+        page = Page(answer := await served.get_page(path, is_member=True))
+        assert answer.headers["cache-control"] == "no-store"
+        assert [form for form in page.find_all("form") if form.get("method") == "post"]
+        visitor = await served.client.get(path)
+        assert "sign-out" not in visitor.text
+    assert "Cookie" in (await served.client.get("/docs/tools")).headers["vary"]

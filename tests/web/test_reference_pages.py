@@ -23,6 +23,7 @@ from tests.support.running_service import RunningService, run_service
 from tests.support.shared_service import served as served
 from tests.support.web_page import Page
 from tools.example_market import make_coverage
+from web.docs_frame import build_frame_values
 from web.pages import render_template
 from web.reference_pages import ReferenceFacts, build_page_values
 
@@ -193,7 +194,8 @@ async def test_the_connect_page_has_address_links_and_files(served: RunningServi
 def test_without_oauth_the_connect_page_has_only_registrations_with_a_key() -> None:
     facts = ReferenceFacts("http://signals.lan:8000", None, "test", 10)
     template, values = build_page_values("connect", facts)
-    text = render_template(template, "../", name="connect", links=[], sells_keys=True, **values)
+    frame = build_frame_values("connect", sells_keys=True)
+    text = render_template(template, "../", **frame | values)
     code = Sections(text).code
     assert "sign-in" not in code
     assert not {client.name for client in CLIENTS if client.signs_in} & set(code)
@@ -236,6 +238,7 @@ async def test_texts_of_the_coverage_are_escaped(tmp_path: Path) -> None:
 def test_a_base_url_is_escaped_and_quoted() -> None:
     facts = ReferenceFacts("http://x.example/a b'<i>", None, "test", 10)
     template, values = build_page_values("buy", facts)
-    text = render_template(template, "../", name="buy", links=[], sells_keys=True, **values)
+    frame = build_frame_values("buy", sells_keys=True)
+    text = render_template(template, "../", **frame | values)
     assert "<i>" not in text
     assert shlex.split(Sections(text).code["steps"][0])[1].startswith("http://x.example/a b'<i>/")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
-from tests.support.web_board import TITLE, get_board, parse_heat_map
+from tests.support.web_board import TITLE, get_board, parse_board, parse_heat_map
 from tests.support.web_page import check_page
 from tools.example_market import HOUR_MS, NAMES, NOON, make_batch, make_change
 from tools.member_sessions import create_session_cookie
@@ -23,11 +23,18 @@ async def test_visitors_see_the_sample_marked_as_such_and_how_to_get_access(serv
     assert tuple(shown["BTC"]) == tuple(NAMES.values())
     assert page.text.count("Sample, not live data") == 2  # The badge and the notice.
     assert "a simulated market" in page.text
-    assert {"./sign-in", "./docs/buy", "./docs"} <= {link["href"] for link in page.find_all("a")}
+    assert {"./sign-in", "./buy", "./docs"} <= {link["href"] for link in page.find_all("a")}
+
+
+async def test_the_sample_board_agrees_with_the_sample_feed(served):
     sample = (await served.client.get("/api/v1/signals/sample")).json()
-    for row in sample["signals"]:
-        assert {"datetime": row["created_at"]} in page.find_all("time")
-        assert f"{row['indicator_name']} {row['timeframe']}:" in page.text
+    changes = [row for row in sample["signals"] if row["transition"]]
+    assert len(changes) == 3
+    for row in changes:
+        page = await get_board(served, is_member=False, timeframe=row["timeframe"])
+        cells = parse_board(page)[row["ticker"]]
+        assert cells[row["indicator_name"]] == row["transition"]["to"]
+        assert float(cells["Price"].replace(",", "")) == row["price"]
 
 
 @pytest.mark.clause("1.38")
@@ -36,7 +43,7 @@ async def test_a_viewer_without_a_plan_sees_the_visitors_page(served):
     lapsed = check_page(await served.get_page("/", cookie=cookie), 200, TITLE)
     assert parse_heat_map(lapsed) == parse_heat_map(await get_board(served, is_member=False))
     asset = await served.get_page("/assets/BTC", cookie=cookie)
-    assert "Readings of BTC are for members" in asset.text
+    assert "Sample, not live data" in asset.text
 
 
 async def test_visitors_see_the_public_counts(served):

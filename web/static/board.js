@@ -1,40 +1,113 @@
-// Filters the full heat map while the user types. A page that is already filtered lacks the other
-// rows, so there the form is sent to the server.
+// Everything here works without a script too, by forms and links: it only saves page loads.
 const form = document.querySelector("form.filter");
 const table = document.getElementById("whole");
+const stars = document.getElementById("stars");
+const fresh = document.getElementById("fresh");
 
-function isMatch(row, kind, wanted) {
-  const [ticker, name] = row.cells[0].children;
-  const label = `${ticker.textContent} ${name.textContent}`.toLowerCase();
-  const readings = [...row.cells].slice(1).filter(cell => !cell.hidden);
-  return (!wanted.asset_class || wanted.asset_class === kind)
+// Filters the full board while the user types. A page that is already filtered lacks the other
+// rows, so there the form is sent to the server.
+function isMatch(row, wanted) {
+  const [head, ...cells] = row.cells;
+  const label = `${row.id} ${head.querySelector("span").textContent}`.toLowerCase();
+  const shown = cells.filter(cell => !cell.hidden);
+  return (!wanted.asset_class || row.classList.contains(wanted.asset_class))
     && label.includes(wanted.text.trim().toLowerCase())
-    && (!wanted.direction || readings.some(cell => cell.classList.contains(wanted.direction)));
+    && (wanted.show !== "watched" || head.querySelector("[name=remove], .star.on"))
+    && (!wanted.direction || shown.some(cell =>
+      cell.classList.contains(wanted.direction) || cell.querySelector(`b.${wanted.direction}`)));
 }
 
 function showColumns(indicator) {
-  [...table.tHead.rows[0].cells].slice(1).forEach((head, place) => {
+  [...table.tHead.rows[0].cells].forEach((head, place) => {
+    if (!head.dataset.indicator) return;
     head.hidden = Boolean(indicator) && head.dataset.indicator !== indicator;
-    for (const row of table.querySelectorAll("tbody tr:nth-child(n + 2)"))
-      row.cells[place + 1].hidden = head.hidden;
+    for (const row of table.tBodies[0].rows) row.cells[place].hidden = head.hidden;
   });
+}
+
+function readFilled() {
+  return new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
 }
 
 function narrow() {
   const wanted = Object.fromEntries(new FormData(form));
-  let shown = 0;
+  const rows = [...table.tBodies[0].rows];
   showColumns(wanted.indicator);
-  for (const body of table.tBodies) {
-    const [, ...rows] = body.rows;
-    for (const row of rows) row.hidden = !isMatch(row, body.dataset.class, wanted);
-    const left = rows.filter(row => !row.hidden).length;
-    body.hidden = left === 0;
-    shown += left;
-  }
-  document.getElementById("shown").textContent = shown;
+  for (const row of rows) row.hidden = !isMatch(row, wanted);
+  const left = rows.filter(row => !row.hidden).length;
+  document.getElementById("shown").textContent = left;
+  document.querySelector(".empty").hidden = left > 0;
+  for (const file of document.querySelectorAll("a.file")) file.search = readFilled();
 }
 
 if (table) {
   form.addEventListener("input", narrow);
   narrow();
+}
+for (const list of form.querySelectorAll("select"))
+  list.addEventListener("change", () => table || form.requestSubmit());
+
+// A star is stored in the background. If that fails, the form is sent as without a script.
+async function toggle(star) {
+  const body = new URLSearchParams(new FormData(stars));
+  body.set(star.name, star.value);
+  const answer = await fetch(stars.action, { method: "POST", body, redirect: "manual" });
+  if (answer.type !== "opaqueredirect") throw new Error(answer.status);
+  const isAdded = star.name === "add";
+  star.name = isAdded ? "remove" : "add";
+  star.setAttribute("aria-label", `${isAdded ? "Stop watching" : "Watch"} ${star.value}`);
+  if (table) narrow();
+}
+
+stars?.addEventListener("submit", event => {
+  const star = event.submitter;
+  if (!star || star.dataset.failed) return;
+  event.preventDefault();
+  toggle(star).catch(() => {
+    star.dataset.failed = "1";
+    stars.requestSubmit(star);
+  });
+});
+
+// Asks for the time of the data after each run is due, and offers newer ones. Nothing is asked while
+// the page is hidden, and nothing on it moves by itself.
+const MINUTE = 60_000;
+let timer;
+
+function plan(next) {
+  const due = Date.parse(next) + MINUTE / 2 * (1 + Math.random());
+  fresh.dataset.due = Number.isNaN(due) ? "" : Math.max(due, Date.now() + MINUTE);
+  wait();
+}
+
+function wait() {
+  clearTimeout(timer);
+  if (document.hidden || !fresh.dataset.due) return;
+  timer = setTimeout(ask, Math.max(0, fresh.dataset.due - Date.now()));
+}
+
+async function ask() {
+  fresh.dataset.due = ""; // A tab that is shown again meanwhile does not ask twice.
+  try {
+    const answer = await fetch(fresh.dataset.url, { cache: "no-cache" });
+    if (!answer.ok) throw new Error(answer.status);
+    const latest = await answer.json();
+    if (latest.as_of > fresh.dataset.asOf) offer(latest.as_of);
+    plan(latest.next_update);
+  } catch {
+    plan(new Date(Date.now() + 5 * MINUTE));
+  }
+}
+
+function offer(asOf) {
+  const link = document.createElement("a");
+  link.href = `?${readFilled()}`;
+  link.title = asOf;
+  link.textContent = `New readings from ${asOf.slice(11, 16)} – show`;
+  if (fresh.textContent !== link.textContent) fresh.replaceChildren(link);
+}
+
+if (fresh) {
+  document.addEventListener("visibilitychange", wait);
+  plan(fresh.dataset.next);
 }

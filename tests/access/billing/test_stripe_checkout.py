@@ -26,7 +26,8 @@ async def test_a_checkout_is_a_subscription_to_the_plan_at_stripe(shop: StripeSh
     assert session["adaptive_pricing"] == {"enabled": False}
     claim_id = session["client_reference_id"]
     assert session["metadata"] == {"claim_id": claim_id, "agent_name": "Scout"}
-    assert session["success_url"] == "https://signals.example/checkout/paid"
+    paid_url = "https://signals.example/checkout/paid?session_id={CHECKOUT_SESSION_ID}"
+    assert session["success_url"] == paid_url
     assert session["cancel_url"] == "https://signals.example/checkout/cancelled"
     shop.stripe.pay(session["id"])
     subscription = shop.stripe.books.objects[shop.stripe.subscription_of(session["id"])]

@@ -29,9 +29,10 @@ from compute.schedule import RUN_DELAY_S
 from compute.sessions import XSIM_IRREGULAR_SINCE, Calendar, list_expected_bars
 from compute.sources.simulated import (
     SimulatedSource,
+    choose_start,
     compute_origin,
     format_source_name,
-    parse_origin,
+    parse_source_name,
 )
 from compute.sources.source import FetchResult
 from compute.stepper import Stepper
@@ -102,9 +103,12 @@ def test_a_market_first_started_now_has_330_days_of_history_at_least():
 
 def test_the_origin_is_parsed_from_the_name_that_a_store_remembers():
     assert market().name == format_source_name(ORIGIN) == "simulated:1764547200"
-    assert parse_origin("simulated:1764547200") == ORIGIN
-    for other in ("files:/data/bars", "simulated:", "simulated:-86400", "simulated:1 ", "live"):
-        assert parse_origin(other) is None
+    assert parse_source_name("simulated:1764547200") == (ORIGIN, None)
+    priced = market(priced_at=FAR)
+    assert priced.name == f"simulated:1764547200:{FAR}"
+    assert parse_source_name(priced.name) == (ORIGIN, FAR)
+    for other in ("files:/data", "simulated:", "simulated:-86400", "simulated:1 ", "simulated:1:"):
+        assert parse_source_name(other) is None
 
 
 def test_an_origin_is_a_midnight():
@@ -174,6 +178,7 @@ async def test_another_seed_is_another_market():
     assert abs(np.corrcoef(returns(ours.bars)[:600], returns(theirs.bars)[:600])[0, 1]) < 0.2
 
 
+@pytest.mark.clause("14.6")
 async def test_the_market_of_the_default_seed_never_changes():
     """Stores continue from the bars they have, so another digest would break running services."""
     digest = hashlib.sha256()
@@ -201,6 +206,45 @@ async def test_early_closes_begin_in_2027_so_that_no_stored_bar_is_lost(eve: dat
     for ticker in STOCKS[:2]:
         made = (await market().fetch(ticker, start, start + DAY_S)).bars
         assert len(made) == bars
+
+
+@pytest.mark.clause("14.5")
+async def test_on_the_day_of_a_first_start_every_asset_costs_its_sample_price():
+    # Monday and Sunday: stocks and metals cost it when they trade next.
+    for now in ("2026-11-23T15:20:00", "2026-11-22T00:00:00"):
+        now_s = int(datetime.fromisoformat(now).replace(tzinfo=UTC).timestamp())
+        start = choose_start(now_s)
+        assert start == (ORIGIN, now_s // DAY_S * DAY_S)
+        source = market(now_s=now_s + 2 * DAY_S, priced_at=start.priced_at)
+        for asset in packaged().assets[::9]:
+            bars = (await source.fetch(asset.ticker, start.priced_at, now_s + 2 * DAY_S)).bars
+            if asset.session == "24x7" and bars.open_time[0] == start.priced_at:
+                assert bars.close[0] == pytest.approx(asset.sample_price, rel=1e-9), asset.ticker
+            assert bars.open[0] == pytest.approx(asset.sample_price, rel=0.1), asset.ticker
+
+
+@pytest.mark.clause("14.5")
+async def test_sample_prices_scale_a_market_and_change_none_of_its_moves():
+    priced = market(priced_at=ORIGIN + 330 * DAY_S)
+    for ticker in EVERY_SESSION:
+        ours, drawn = await history(ticker, 30, priced), await history(ticker, 30)
+        scale = ours.bars.close / drawn.bars.close
+        # Prices are rounded to six digits.
+        assert scale == pytest.approx(scale[0], rel=2e-4)
+        assert ours.bars.close_time.tolist() == drawn.bars.close_time.tolist()
+        assert ours.funding.rate == pytest.approx(drawn.funding.rate, abs=1e-6)
+        volume_scale = ours.bars.volume / drawn.bars.volume
+        assert volume_scale == pytest.approx(volume_scale[0], rel=0.02)
+
+
+@pytest.mark.clause("14.5")
+async def test_an_asset_without_a_sample_price_costs_what_it_is_drawn_to_cost():
+    btc = packaged().by_ticker["BTC"].model_copy(update={"sample_price": None})
+    universe = Universe(assets=(btc,), renamed_on=packaged().renamed_on)
+    source = SimulatedSource(universe, ORIGIN, ManualClock(FAR), priced_at=ORIGIN + 330 * DAY_S)
+    ours = (await history("BTC", 340, source)).bars.close
+    drawn = (await history("BTC", 340)).bars.close
+    assert 1 / 4 < ours[0] / drawn[0] < 4
 
 
 async def test_every_bar_is_one_that_the_service_accepts():

@@ -198,7 +198,9 @@ class StripeDouble:
         session = self.books.objects[request.path_params["session"]]
         if request.method == "POST":
             self.pay(session["id"])
-            return RedirectResponse(session["success_url"], 303)
+            return RedirectResponse(
+                session["success_url"].replace("{CHECKOUT_SESSION_ID}", session["id"]), 303
+            )
         return Response(
             "<form method=post><button>Subscribe</button></form>", media_type="text/html"
         )

@@ -3,13 +3,12 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
 from tests.support.running_service import RunningService, run_service
-from tests.support.web_page import MAX_BYTES
+from tools.example_market import HOUR_MS, NOON, make_batch
 from tools.full_universe import fill_full_universe
 
 pytestmark = [pytest.mark.clause("pages"), *BROWSER_TESTS]
@@ -33,41 +32,11 @@ async def member_of(served: RunningService) -> list[dict[str, str]]:
 async def shown(walk: BrowserWindow) -> list[str]:
     """Return the tickers of the visible rows."""
     tickers: list[str] = await walk.page.locator(
-        ".heat tbody th[scope=row] a:visible"
+        ".board tbody th[scope=row] a:visible"
     ).all_inner_texts()
     messages = await walk.page.inner_text("#shown")
     assert messages == str(len(tickers))
     return tickers
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_everything_can_be_read_and_reached(
-    full: RunningService, width: int, scheme: str
-) -> None:
-    async with open_window(width, scheme, await member_of(full)) as member:
-        for path, title in (("/", "Board of readings"), ("/assets/BTC", "Bitcoin (BTC)")):
-            await member.page.goto(full.base_url + path)
-            await member.wait_for_title(title)
-        await member.page.context.clear_cookies()
-        for path in ("/", "/assets/BTC", "/assets/BTCC"):
-            await member.page.goto(full.base_url + path)
-            await member.check_fits()
-            await member.check_accessible()
-        # A browser logs a page that is not found, which this one should be.
-        assert [said for said in member.complaints if "404" not in said] == []
-        assert member.hosts == {urlsplit(full.base_url).netloc}
-
-
-async def test_the_first_page_is_small_with_all_that_a_browser_loads(full: RunningService) -> None:
-    async with open_window(WIDTHS[1], cookies=await member_of(full)) as walk:
-        loaded: list[Any] = []
-        walk.page.on("requestfinished", lambda request: loaded.append(request))
-        await walk.page.goto(full.base_url)
-        names = {urlsplit(request.url).path.rpartition("/")[2] for request in loaded}
-        assert {"", "page.css", "board.css", "board.js"} <= names
-        sizes = [len(await (await request.response()).body()) for request in loaded]
-        assert WHOLE * 100 < sum(sizes) < MAX_BYTES
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -114,5 +83,45 @@ async def test_each_filter_leaves_the_same_rows_with_and_without_a_script(
         assert walk.complaints == []
 
 
+async def test_a_star_is_stored_and_the_watchlist_narrows_as_it_changes(
+    full: RunningService,
+) -> None:
+    async with open_window(WIDTHS[0], "dark", await member_of(full)) as walk:
+        await walk.page.goto(full.base_url)
+        for ticker in ("ETH", "BTC"):
+            star = walk.page.get_by_role("button", name=f"Watch {ticker}", exact=True)
+            await star.click()
+            await walk.page.get_by_role("button", name=f"Stop watching {ticker}").wait_for()
+        await walk.page.select_option("select[name=show]", "watched")
+        assert set(await shown(walk)) == {"BTC", "ETH"}
+        await walk.page.get_by_role("button", name="Stop watching ETH").click()
+        await walk.page.locator("#ETH").wait_for(state="hidden")
+        await walk.page.goto(f"{full.base_url}/?show=watched")
+        assert await shown(walk) == ["BTC"]
+        assert walk.complaints == []
+
+
+async def test_new_readings_are_offered_and_never_move_the_page(full: RunningService) -> None:
+    async with open_window(WIDTHS[1], cookies=await member_of(full)) as walk:
+        await walk.page.clock.install()
+        await walk.page.goto(full.base_url)
+        asked: list[Any] = []
+        walk.page.on("request", lambda sent: asked.append(sent))
+        await walk.page.clock.fast_forward(50_000)
+        assert [sent.url for sent in asked if sent.resource_type == "fetch"] == []
+        await full.market.commit(make_batch(NOON + HOUR_MS, []))
+        async with walk.page.expect_response("**/board/latest.json"):
+            await walk.page.clock.fast_forward(60_000)
+        offer = walk.page.get_by_role("link", name="New readings from 13:03 – show")
+        await offer.wait_for()
+        (sent,) = [sent for sent in asked if sent.resource_type == "fetch"]
+        assert sent.url == f"{full.base_url}/board/latest.json"
+        assert "12:03 UTC" in await walk.page.inner_text(".bar")
+        async with walk.page.expect_navigation():
+            await offer.click()
+        assert "13:03 UTC" in await walk.page.inner_text(".bar")
+        assert walk.complaints == []
+
+
 async def cells(walk: BrowserWindow) -> int:
-    return int(await walk.page.locator(".heat td:visible").count())
+    return int(await walk.page.locator(".board td:visible").count())

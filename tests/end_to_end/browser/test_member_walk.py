@@ -63,8 +63,8 @@ async def looks_around(served: RunningService, walk: BrowserWindow) -> None:
     await walk.page.goto(served.base_url)
     await walk.wait_for_title(TITLE)
     assert await walk.page.inner_text(".badge") == SAMPLE
-    await walk.press("see how an agent buys access")
-    await walk.wait_for_title("Buy access")
+    await walk.press("Buy access")
+    await walk.wait_for_title("Choose a plan")
 
 
 async def pays(served: RunningService, walk: BrowserWindow) -> None:
@@ -82,7 +82,7 @@ async def pays(served: RunningService, walk: BrowserWindow) -> None:
 
 async def signs_in(served: RunningService, walk: BrowserWindow) -> None:
     """Open the page of the keys by a link from the mailbox."""
-    await walk.press("API access")
+    await walk.press("Sign in")
     await walk.wait_for_title("Sign in")
     await walk.fill_in("contact_email", EMAIL)
     await walk.wait_for_title("Check your inbox")

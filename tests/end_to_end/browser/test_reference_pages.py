@@ -1,7 +1,5 @@
 """A real browser reads the reference pages and copies from them: `make prove`."""
 
-from urllib.parse import urlsplit
-
 import pytest
 
 from mcp_server.client_registration import render_claude_code
@@ -9,32 +7,6 @@ from tests.support.browser import BROWSER_TESTS, WIDTHS, open_window
 from tests.support.running_service import RunningService
 
 pytestmark = [pytest.mark.clause("pages"), *BROWSER_TESTS]
-READ = {
-    "": "Documentation",
-    "/connect": "Connect an agent",
-    "/buy": "Buy access",
-    "/tools": "MCP tools",
-    "/rest": "REST endpoints",
-    "/indicators": "Indicators",
-    "/contract": "Contract",
-    "/getting-started": "Getting started",
-    "/faq": "Questions and answers",
-    "/settings": "Settings",
-    "/performance": "Performance",
-}
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
-async def test_the_pages_fit_and_axe_finds_nothing_serious(
-    served: RunningService, width: int, scheme: str
-) -> None:
-    async with open_window(width, scheme) as walk:
-        for path, title in READ.items():
-            walk.complaints.clear()
-            await walk.page.goto(f"{served.base_url}/docs{path}")
-            await walk.wait_for_title(title)
-            assert walk.complaints == []
-        assert walk.hosts == {urlsplit(served.base_url).netloc}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -44,8 +16,7 @@ async def test_lines_are_copied_by_keyboard_and_the_page_confirms_it(
     async with open_window(width) as walk:
         await walk.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         await walk.page.goto(f"{served.base_url}/docs/connect")
-        focused = await walk.tab_to("Copy")
-        assert await focused.get_attribute("aria-label") == "Copy the lines for Claude Code"
+        await walk.tab_to("Copy the lines for Claude Code")
         await walk.page.keyboard.press("Enter")
         await walk.page.get_by_role("status").get_by_text("Copied").wait_for()
         copied = await walk.page.evaluate("navigator.clipboard.readText()")

@@ -11,9 +11,10 @@ from service.commands.access import escape_for_terminal
 from store.access_rows import AccessRequestRow, AttemptLimit, LoggedCall
 from store.sql.access_store import AccessStore
 from store.sqlite.access_store import open_sqlite_access
+from store.sqlite.schema import ACCESS_MIGRATIONS, list_applied_migrations, migrate
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.store.sql.test_access_store_purchases import CLAIM, KEY_HASH, MEMBER, NOW
-from tests.support.row_builders import make_call_group
+from tests.support.row_builders import make_call_group, run_sql
 from tests.support.signals_command import create_store, run_signals
 
 pytestmark = pytest.mark.clause("operation")
@@ -179,3 +180,32 @@ def test_the_operator_sees_the_calls_of_a_key(tmp_path):
         "2026-05-28T20:26:40.000Z\tid-1\tsignals_get_state\tmcp\tok\t200\n"
     )
     assert "there is no key 2" in only_line(run_signals(tmp_path, "keys", "requests", "2").stderr)
+
+
+@pytest.mark.clause("13.1")
+def test_a_sign_in_link_is_printed_alone_and_leads_to_the_services_address(tmp_path):
+    create_store(tmp_path)
+    done = run_signals(tmp_path, "sign-in", base_url="https://signals.example", billing="off")
+    assert re.fullmatch(r"https://signals\.example/sign-in/sl_[\w-]{43}\n", done.stdout)
+    assert "within 15 minutes" in done.stderr
+    local = run_signals(tmp_path, "sign-in", host="0.0.0.0", port="8123", billing="off").stdout
+    assert local.startswith("http://127.0.0.1:8123/sign-in/sl_")
+
+
+def test_no_sign_in_link_is_made_without_a_store_of_this_version(tmp_path):
+    missing = run_signals(tmp_path, "sign-in")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "there is no store at" in missing.stderr
+    assert list(tmp_path.iterdir()) == []
+    create_store(tmp_path)
+    access = tmp_path / "signals.db-access"
+    access.unlink()
+    migrate(access, ACCESS_MIGRATIONS[:5])
+    older = run_signals(tmp_path, "sign-in")
+    assert (older.returncode, older.stdout) == (1, "")
+    assert "older version" in older.stderr
+    assert "`signals serve`" in older.stderr
+    assert len(list_applied_migrations(access, ACCESS_MIGRATIONS)) == 5
+    migrate(access, (*ACCESS_MIGRATIONS,))
+    run_sql(access, "INSERT INTO migrations VALUES ('access_9999')")
+    assert "newer version" in run_signals(tmp_path, "sign-in").stderr

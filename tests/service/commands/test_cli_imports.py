@@ -45,6 +45,7 @@ def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
     ("arguments", "needed"),
     [
         (["keys", "create", "--label", "me"], SQLITE),
+        pytest.param(["sign-in"], SQLITE, marks=pytest.mark.prove),
         pytest.param(["--help"], set(), marks=pytest.mark.prove),
         pytest.param(["keys", "list"], SQLITE, marks=pytest.mark.prove),
         pytest.param(["access-requests"], SQLITE, marks=pytest.mark.prove),

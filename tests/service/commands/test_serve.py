@@ -128,7 +128,9 @@ def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_s
     )
     assert f"\n  {registration}\n" in said
     assert "  signals keys create --label me\n" in printed
+    assert "  signals sign-in\n" in printed
     assert "ek_" not in said
+    assert "/sign-in/" not in said
     assert (state["meta"]["simulated"], state["meta"]["stale"]) == (True, False)
     assert state["counts"]["assets"] == 2
 
@@ -173,6 +175,21 @@ def test_only_the_first_start_on_a_terminal_shows_a_working_key(market):
         assert "ek_" not in "".join(second.printed)
 
 
+@pytest.mark.clause("13.1")
+def test_a_start_on_a_terminal_shows_a_link_that_signs_the_owner_in(market):
+    port = find_free_port()
+    for _ in range(2):
+        with on_a_terminal(market, port=port) as started:
+            link = re.search(
+                r"^  (http://\S+/sign-in/sl_[\w-]{43})\s", "".join(started.printed), re.M
+            )
+            assert link is not None, started.printed
+            with httpx.Client(follow_redirects=True) as browser:
+                assert "Board" in browser.post(link[1]).text
+                assert browser.get(f"http://127.0.0.1:{port}/operations").status_code == 200
+                assert browser.post(link[1]).status_code == 404
+
+
 @pytest.mark.parametrize(
     ("settings", "is_shown"),
     [
@@ -188,6 +205,7 @@ def test_only_the_first_start_on_a_terminal_shows_a_working_key(market):
 def test_a_key_is_shown_only_on_loopback_without_a_public_address(market, settings, is_shown):
     with on_a_terminal(market, port=find_free_port(), **settings) as process:
         assert ("ek_" in "".join(process.printed)) is is_shown
+        assert ("/sign-in/sl_" in "".join(process.printed)) is is_shown
 
 
 def test_an_ipv6_host_is_served_at_its_bracketed_address(market):

@@ -216,6 +216,28 @@ def test_limits_and_proxies_are_parsed():
     assert settings.sandbox_public is True
 
 
+@pytest.mark.clause("14.4")
+@pytest.mark.parametrize(
+    ("variables", "stored_source", "is_shown"),
+    [
+        ({}, None, True),
+        ({}, "simulated:1764547200:1795392000", True),
+        ({"SIGNALS_SOURCE": "files:/data/bars"}, "files:/data/bars", True),
+        ({"SIGNALS_SOURCE": "live"}, None, False),
+        ({"SIGNALS_SOURCE": "live"}, "live", False),
+        # A process that only serves what another one computes.
+        ({}, "live", False),
+        ({"SIGNALS_SHOW_PRICES": ""}, "live", False),
+        ({"SIGNALS_SHOW_PRICES": "1"}, "live", True),
+        ({"SIGNALS_SHOW_PRICES": "0"}, "simulated:1764547200", False),
+    ],
+)
+def test_prices_are_shown_unless_the_source_is_live_or_the_operator_decides(
+    variables: dict[str, str], stored_source: str | None, is_shown: bool
+):
+    assert Settings.read(variables).shows_prices(stored_source) is is_shown
+
+
 def test_the_environment_is_read_only_if_none_is_passed(monkeypatch):
     monkeypatch.setenv("SIGNALS_CHECKOUT_LIMIT", "3/60")
     assert Settings.read().checkout_limit == Limit(3, 60)

@@ -58,6 +58,8 @@ INSERT INTO keys (key_hash, label, created_at, membership_id)
   SELECT decode(lpad(to_hex(n), 64, '0'), 'hex'), 'agent', 0, 1 + n / 3
   FROM generate_series(1, {PASSES}) n;
 INSERT INTO usage SELECT 1 + n / 10, n, 1, n FROM generate_series(1, {ROWS} - 10) n;
+INSERT INTO tool_usage SELECT 1 + n / 10, n, 'signals_get_state', 1
+  FROM generate_series(1, {ROWS} - 10) n;
 INSERT INTO claims SELECT n::text, decode(lpad(to_hex(n), 64, '0'), 'hex'), 'stripe', 'live', '',
   n / 2 || '@example.com', 'monthly', NULL, 0, n FROM generate_series(1, {PASSES}) n;
 INSERT INTO sign_in_links SELECT decode(lpad(to_hex(n), 64, '0'), 'hex'), '', n, NULL

@@ -9,7 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import DAY_MS, Mode
-from store.access_rows import MAX_CALL_GROUPS, CallGroup, CountedGroup
+from store.access_rows import (
+    MAX_CALL_GROUPS,
+    CallGroup,
+    CountedGroup,
+    DayUsage,
+    KeyLimits,
+    RetentionCutoffs,
+    ToolUsage,
+)
 from store.sql.access_store import AccessStore
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
 from tests.support.row_builders import make_call_group
@@ -19,6 +27,7 @@ pytestmark = pytest.mark.clause("access")
 
 NOON = 20_000 * DAY_MS + DAY_MS // 2
 NOBODY = bytes(32)
+LIMITS = KeyLimits(9, 9, NOON)
 
 
 def make_hash(name: str) -> bytes:
@@ -117,6 +126,29 @@ async def test_each_key_of_the_largest_batch_is_counted(
         [make_call_group(make_hash(name), NOON) for name in names], None, 1
     )
     assert decided == [CountedGroup(1, "counted", 1, name) for name in names]
+
+
+@pytest.mark.clause("18.8")
+async def test_calls_add_up_by_key_day_and_tool_and_are_listed_by_membership(
+    access: AccessStore,
+) -> None:
+    await buy(access, "one", "test")
+    await buy(access, "other", "test")
+    assert await access.create_member_key(1, make_hash("second"), "second", NOON, LIMITS)
+    first = [ToolUsage(3, 8, "a", 5), ToolUsage(1, 8, "b", 1), ToolUsage(1, 7, "a", 2)]
+    await access.add_tool_usage(first)
+    await access.add_tool_usage([ToolUsage(1, 8, "a", 3), ToolUsage(1, 7, "a", 4)])
+    await access.add_tool_usage([ToolUsage(2, 8, "a", 90)])
+    assert sorted(await access.list_tool_usage(1, 7)) == [
+        DayUsage(7, "a", 6),
+        DayUsage(8, "a", 3),
+        DayUsage(8, "a", 5),
+        DayUsage(8, "b", 1),
+    ]
+    assert await access.list_tool_usage(1, 9) == []
+    cutoffs = RetentionCutoffs(*[0] * 8)
+    assert await access.prune(replace(cutoffs, calls=8 * DAY_MS)) == 1
+    assert {row.day for row in await access.list_tool_usage(1, 0)} == {8}
 
 
 class Model:

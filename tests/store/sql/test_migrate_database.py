@@ -10,7 +10,7 @@ from store.errors import LockTakenError, StoreError
 from store.sql.migrate_database import ACCESS_TABLES, FACTS_TABLE, MARKET_TABLES, Table
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
 from tests.store.sql.test_market_store_coverage import make_coverage
-from tests.support.access_store_calls import CALL, DURABLE_CALLS, FAST_CALLS
+from tests.support.access_store_calls import CALL, DURABLE_CALLS, FAST_CALLS, TOOL_USAGE
 from tests.support.postgres.installations import find_installations
 from tests.support.postgres.shared_server import SharedServer
 from tests.support.row_builders import (
@@ -51,6 +51,7 @@ WRITTEN = (
     "add_request",
     "approve_request",
     "redeem_code",
+    "watch",
     # Another one, which stays pending.
     "add_request",
 )
@@ -87,6 +88,7 @@ async def fill(home: StoreHome) -> None:
             await (DURABLE_CALLS | FAST_CALLS)[name](access)
         await DURABLE_CALLS["rotate_key"](access)
         await access.add_calls({1: [CALL]}, 100)
+        await access.add_tool_usage([TOOL_USAGE])
 
 
 async def move(

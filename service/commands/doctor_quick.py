@@ -1,0 +1,118 @@
+"""The doctor's checks that are quick, and need neither the network nor the compute side.
+
+The operations page runs them in serving processes, on the stores that those hold open.
+"""
+
+from collections.abc import Iterator
+
+from access.oauth.parameters import can_serve_oauth
+from schemas.vocabulary import DAY_MS, format_instant
+from service.commands.console import Finding, format_names
+from service.config.settings import PREFIX, Settings
+from serving.forwarded_for import NOTICE_NAME
+from serving.freshness import is_ahead, is_final, is_stale
+from serving.snapshot import Snapshot
+from store.sql.access_store import AccessStore
+
+
+async def run_quick_checks(
+    settings: Settings, snapshot: Snapshot | None, store: AccessStore, now: int
+) -> list[Finding]:
+    """Return the findings on settings, runs, disk, billing settings and proxies."""
+    findings = [*check_settings(settings), check_last_run(snapshot, now)]
+    if settings.is_sqlite:
+        from service.commands.doctor_sqlite import check_disk
+
+        findings.append(check_disk(settings.market_path))
+    return [*findings, *check_billing_settings(settings), await check_proxies(store, now)]
+
+
+def check_settings(settings: Settings) -> Iterator[Finding]:
+    """Name the settings that are set, and check the public address."""
+    set_variables = ", ".join(sorted(PREFIX + name.upper() for name in settings.model_fields_set))
+    yield Finding(
+        "ok",
+        "settings",
+        f"{set_variables or 'all by default'}; served at {settings.address}; "
+        f"logs from level {settings.log_level}",
+    )
+    if settings.address_hint is not None:
+        yield Finding("warn", "settings", settings.address_hint)
+    if not can_serve_oauth(settings.address):
+        yield Finding(
+            "warn",
+            "oauth",
+            "off, because tokens must not cross a network unencrypted: serve over https and set "
+            "SIGNALS_BASE_URL to that address; clients with an API key need no OAuth",
+        )
+
+
+def check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
+    """Check that the newest run is there, and that it has the bars of all assets."""
+    if snapshot is None:
+        return Finding("warn", "runs", "nothing has been computed yet: start `signals serve`")
+    age, ran_at = _format_age(now - snapshot.market_time), format_instant(snapshot.market_time)
+    last_run = f"the last run was {age} ago ({ran_at})"
+    if is_final(snapshot):
+        return Finding("ok", "runs", f"{last_run}; the recording is complete")
+    if is_ahead(snapshot, now):
+        text = (
+            f"the last run is dated {ran_at}, in the future: correct the clock of this machine; if "
+            "it is right, nothing is computed until then, so restore a backup"
+        )
+        return Finding("warn", "runs", text)
+    if is_stale(snapshot, now):
+        return Finding("warn", "runs", f"{last_run}: start `signals serve` or `signals compute`")
+    if building := snapshot.building_tickers:
+        text = f"{last_run}; the history of {len(building)} assets is still being built"
+        return Finding("warn", "runs", f"{text} ({format_names(building)})")
+    if late := snapshot.stored.late_tickers:
+        text = f"{last_run}; bars of {len(late)} assets are late ({format_names(late)})"
+        return Finding("warn", "runs", text)
+    return Finding("ok", "runs", last_run)
+
+
+def check_billing_settings(settings: Settings) -> Iterator[Finding]:
+    """Check what Stripe and buyers need: a webhook secret, a public address, a known seller."""
+    if settings.billing == "sandbox" and not settings.is_local:
+        text = "sandbox gives a key to anyone who reaches this service (SIGNALS_SANDBOX_PUBLIC=1)"
+        yield Finding("warn", "billing", text)
+    if settings.billing != "stripe":
+        return
+    yield Finding("ok", "billing", "SIGNALS_STRIPE_WEBHOOK_SECRET is set")
+    if settings.base_url is None or not settings.base_url.startswith("https://"):
+        text = (
+            "SIGNALS_BASE_URL is not a public https:// address: Stripe cannot send webhooks, and "
+            "buyers do not return from its pay page"
+        )
+        yield Finding("warn", "billing", text)
+    yield _check_operator(settings)
+
+
+def _check_operator(settings: Settings) -> Finding:
+    """Check that buyers see whom they pay, on what terms, and how to reach them."""
+    names = ("operator_name", "operator_contact", "terms_url", "privacy_url")
+    missing = [PREFIX + name.upper() for name in names if getattr(settings, name) is None]
+    if not missing:
+        return Finding("ok", "operator", f"{settings.operator_name}, {settings.operator_contact}")
+    text = f"buyers do not see whom they pay and on what terms: set {', '.join(missing)}"
+    return Finding("warn", "operator", text)
+
+
+async def check_proxies(store: AccessStore, now: int) -> Finding:
+    """Check that no unknown proxy forwarded requests in the last day."""
+    last_notice = {notice.name: notice for notice in await store.list_notices()}.get(NOTICE_NAME)
+    if last_notice is None or now - last_notice.at > DAY_MS:
+        return Finding("ok", "proxies", "no unknown proxy sent X-Forwarded-For in the last day")
+    text = (
+        f"{last_notice.detail} sends X-Forwarded-For but is not in SIGNALS_TRUSTED_PROXIES, so all "
+        "clients behind it share one throttle: if it is your proxy, add it"
+    )
+    return Finding("warn", "proxies", text)
+
+
+def _format_age(ms: int) -> str:
+    hours, minutes = divmod(max(ms, 0) // 60_000, 60)
+    if hours < 2:
+        return f"{60 * hours + minutes} minutes"
+    return f"{hours} hours" if hours < 48 else f"{hours // 24} days"

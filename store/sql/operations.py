@@ -1,0 +1,162 @@
+"""What the operations page shows of the stores: commits, keys, memberships and sizes.
+
+Its reads use the batch lane, so that calls never wait for them.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from store.access_rows import KeyRow, MemberKey, MembershipRow, StoredMembership
+from store.sql.access_statements import (
+    FIND_KEY_BY_ID,
+    LIST_BUSIEST_KEYS,
+    LIST_NEWEST_MEMBERSHIPS,
+)
+from store.sql.database import Database, Engine, fetch_value
+from store.sql.lanes import Lane
+
+# `created_at` is the key of both tables, so each count reads only the rows of its commit.
+LIST_NEWEST_COMMITS = """
+SELECT number, market_time, written_at,
+  (SELECT count(*) FROM changes WHERE published = 1
+     AND created_at BETWEEN passes.first_created_at AND passes.last_created_at) AS changes,
+  (SELECT count(*) FROM alerts
+     WHERE created_at BETWEEN passes.first_created_at AND passes.last_created_at) AS alerts
+FROM passes ORDER BY number DESC LIMIT ?
+"""
+COUNT_KEYS = """
+SELECT
+  (SELECT count(*) FROM keys
+     WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :at)) AS working_keys,
+  (SELECT coalesce(sum(used), 0) FROM usage WHERE day = :day) AS calls_today,
+  (SELECT count(*) FROM access_requests) AS access_requests
+"""
+COUNT_MEMBERSHIPS = """
+SELECT billing, mode, sum(CASE WHEN ended_at IS NULL THEN 1 ELSE 0 END) AS active,
+  sum(CASE WHEN created_at > :since THEN 1 ELSE 0 END) AS begun,
+  sum(CASE WHEN ended_at > :since THEN 1 ELSE 0 END) AS ended
+FROM memberships GROUP BY billing, mode ORDER BY mode, billing
+"""
+MARKET_TABLES = ("changes", "alerts", "passes")
+ACCESS_TABLES = ("keys", "memberships", "calls", "sessions")
+
+
+class CommitSummary(NamedTuple):
+    """One commit and the feed rows that it published; see CommitRow for its times (epoch ms)."""
+
+    number: int
+    market_time: int
+    written_at: int | None
+    changes: int
+    alerts: int
+
+
+class KeyCounts(NamedTuple):
+    """The keys that work, today's calls of all keys, and the requests that wait for an answer."""
+
+    working_keys: int
+    calls_today: int
+    access_requests: int
+
+
+class PlanCounts(NamedTuple):
+    """The memberships of a plan that are active, and that began or ended since a time."""
+
+    billing: str
+    mode: str
+    active: int
+    begun: int
+    ended: int
+
+
+class StoreSize(NamedTuple):
+    """The database software, the bytes that a store takes, and the number of rows by table."""
+
+    software: str
+    size_bytes: int
+    rows: dict[str, int]
+
+
+class MarketOperations:
+    """The part of the market store that the operations page reads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def list_commits(self, limit: int) -> list[CommitSummary]:
+        """Return the newest commits, newest first."""
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            return [CommitSummary(**row) for row in await db.execute(LIST_NEWEST_COMMITS, limit)]
+
+    async def measure(self) -> StoreSize:
+        """Return the size of the store."""
+        return await _measure(self._engine, MARKET_TABLES)
+
+
+class AccessOperations:
+    """The part of the access store that the operations page reads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def list_keys(self, day: int, limit: int) -> list[MemberKey]:
+        """Return keys with their calls of a UTC day: revoked ones last, then by their last use."""
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            rows = [dict(row) for row in await db.execute(LIST_BUSIEST_KEYS, day, limit)]
+        return [MemberKey(used=row.pop("used"), key=KeyRow(**row)) for row in rows]
+
+    async def find_key(self, key_id: int, day: int) -> MemberKey | None:
+        """Return a key with its calls of a UTC day, live or not; None if there is no such key."""
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            rows = [dict(row) for row in await db.execute(FIND_KEY_BY_ID, day, key_id)]
+        return MemberKey(used=rows[0].pop("used"), key=KeyRow(**rows[0])) if rows else None
+
+    async def count_keys(self, at: int, day: int) -> KeyCounts:
+        """Return the numbers of keys, calls and requests at a time (epoch ms)."""
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            rows = await db.execute_named(COUNT_KEYS, {"at": at, "day": day})
+        return KeyCounts(*map(int, rows[0]))
+
+    async def list_memberships(self, limit: int) -> list[StoredMembership]:
+        """Return the newest memberships, newest first."""
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            rows = [dict(row) for row in await db.execute(LIST_NEWEST_MEMBERSHIPS, limit)]
+        return [
+            StoredMembership(
+                id=row.pop("id"),
+                ended_at=row.pop("ended_at"),
+                ended_reason=row.pop("ended_reason"),
+                row=MembershipRow(**row),
+            )
+            for row in rows
+        ]
+
+    async def count_memberships(self, since: int) -> list[PlanCounts]:
+        """Return the numbers of memberships by plan."""
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            rows = await db.execute_named(COUNT_MEMBERSHIPS, {"since": since})
+        return [
+            PlanCounts(
+                row["billing"],
+                row["mode"],
+                active=int(row["active"]),
+                begun=int(row["begun"]),
+                ended=int(row["ended"]),
+            )
+            for row in rows
+        ]
+
+    async def measure(self) -> StoreSize:
+        """Return the size of the store."""
+        return await _measure(self._engine, ACCESS_TABLES)
+
+
+async def _measure(engine: Engine, tables: Sequence[str]) -> StoreSize:
+    software, size_bytes = await engine.measure()
+    async with engine.begin_read(Lane.BATCH) as db:
+        rows = {table: await _count_rows(db, table) for table in tables}
+    return StoreSize(software, size_bytes, rows)
+
+
+async def _count_rows(db: Database, table: str) -> int:
+    return int(await fetch_value(db, f"SELECT count(*) FROM {table}"))

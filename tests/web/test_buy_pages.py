@@ -1,0 +1,329 @@
+"""Buying access in a browser without scripts, in the sandbox and by Stripe."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from access.billing.disabled import NoBilling
+from access.throttle import Limit
+from schemas.operator import Operator
+from schemas.purchase import CLAIM_REPEAT_DURATION_S
+from tests.support.running_service import RunningService, run_service
+from tests.support.stripe_shop import StripeShop
+from tests.support.stripe_shop import shop as shop
+from tests.support.web_member import (
+    API_KEY,
+    EMAIL,
+    buy_plan,
+    get_usage_status,
+    open_member_browser,
+    run_second_service,
+    wait_for_link,
+)
+from tests.support.web_page import Page, check_page
+
+pytestmark = pytest.mark.clause("sales")
+
+BUYER = "buyer@company.example.com"
+COOKIE = "signals_purchase"
+MONTHLY = {"contact_email": BUYER, "billing": "monthly"}
+
+
+@pytest.fixture
+async def buyer(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser of a visitor; it does not follow redirects."""
+    async with httpx.AsyncClient(base_url=served.base_url, verify=False, timeout=60) as client:
+        yield client
+
+
+async def order(buyer: httpx.AsyncClient, **changed: str) -> str:
+    """Choose a plan; return the path of the sandbox's pay page."""
+    check_page(await buyer.get("/buy"), 200, "Choose a plan")
+    answer = await buyer.post("/buy", data=MONTHLY | changed)
+    assert answer.status_code == 303, answer.text
+    path = answer.headers["location"].removeprefix(".")
+    assert path.startswith("/sandbox/checkout/sb_")
+    return str(path)
+
+
+async def pay(buyer: httpx.AsyncClient, path: str) -> None:
+    """Pay on the sandbox's page, which leads to the key."""
+    answer = await buyer.post(path, data={"action": "pay"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "../../buy/key")
+
+
+def read_key(page: Page) -> str:
+    """Return the key of a page, which shows it alone and in the line for the shell."""
+    found = API_KEY.findall(page.text)
+    assert len(found) == 2
+    assert found[0] == found[1]
+    return str(found[0])
+
+
+@pytest.mark.clause("18.1")
+async def test_a_visitor_buys_in_the_sandbox_and_is_shown_a_key_that_works(
+    served: RunningService, buyer: httpx.AsyncClient
+) -> None:
+    page = check_page(await buyer.get("/buy"), 200, "Choose a plan")
+    for text in ("USD 129 per month", "USD 1,199 per year", "Saves USD 349 a year", "10,000 calls"):
+        assert text in re.sub(r"\s+", " ", page.text)
+    path = await order(buyer, billing="yearly")
+    text = check_page(await buyer.get(path), 200, "Pay for the premium plan").text
+    for expected in ("Premium, billed yearly", "USD 1,199 per year", BUYER, "you get your key"):
+        assert expected in text
+    await pay(buyer, path)
+    page = check_page(await buyer.get("/buy/key"), 200, "Your key")
+    api_key = read_key(page)
+    for line in ("claude mcp add", ".cursor/mcp.json", "[mcp_servers.signals]", served.base_url):
+        assert line in page.text
+    assert await get_usage_status(served, api_key) == 200
+
+
+@pytest.mark.clause("18.2")
+async def test_a_reload_neither_buys_again_nor_ends_in_an_error(
+    served: RunningService, buyer: httpx.AsyncClient
+) -> None:
+    path = await order(buyer)
+    # The form sent again, as by a double click or after going back, leads to the same checkout.
+    again = await buyer.post("/buy", data=MONTHLY)
+    assert again.headers["location"] == f".{path}"
+    await pay(buyer, path)
+    await pay(buyer, path)
+    shown = check_page(await buyer.get(path), 200, "Paid in the sandbox")
+    assert "../../buy/key" in shown.links
+    # After the payment it leads to the key.
+    assert (await buyer.post("/buy", data=MONTHLY)).headers["location"] == "./buy/key"
+    api_key = read_key(check_page(await buyer.get("/buy/key"), 200, "Your key"))
+    page = check_page(await buyer.get("/buy/key"), 200, "No new key to show")
+    assert not API_KEY.search(page.text)
+    assert "../sign-in" in page.links
+    (member,) = await served.access.list_memberships_by_email(BUYER)
+    assert len(await served.access.list_member_keys(member.id, 0)) == 1
+    assert await get_usage_status(served, api_key) == 200
+
+
+@pytest.mark.clause("18.2")
+async def test_a_form_sent_twice_at_once_opens_one_checkout(
+    served: RunningService, buyer: httpx.AsyncClient
+) -> None:
+    await buyer.get("/buy")
+    answers = await asyncio.gather(*(buyer.post("/buy", data=MONTHLY) for _ in range(2)))
+    assert len({answer.headers["location"] for answer in answers}) == 1
+    assert len(await served.access.list_unredeemed_claims(BUYER, "sandbox", "test", 9)) == 1
+
+
+@pytest.mark.clause("18.2")
+async def test_a_key_whose_answer_was_lost_is_shown_again(
+    served: RunningService, buyer: httpx.AsyncClient
+) -> None:
+    await pay(buyer, await order(buyer))
+    cookies = dict(buyer.cookies)
+    first = read_key(check_page(await buyer.get("/buy/key"), 200, "Your key"))
+    assert COOKIE not in buyer.cookies
+    # The browser did not receive that answer, so it still has its cookie.
+    buyer.cookies.update(cookies)
+    assert read_key(check_page(await buyer.get("/buy/key"), 200, "Your key")) == first
+    buyer.cookies.update(cookies)
+    served.clock.now += CLAIM_REPEAT_DURATION_S * 1000
+    check_page(await buyer.get("/buy/key"), 200, "No new key to show")
+
+
+@pytest.mark.clause("18.3")
+async def test_only_the_browser_that_bought_gets_the_key(
+    served: RunningService, buyer: httpx.AsyncClient
+) -> None:
+    path = await order(buyer)
+    async with httpx.AsyncClient(base_url=served.base_url, timeout=60) as other:
+        shown = check_page(await other.get(path), 200, "Pay for the premium plan")
+        assert "your agent gets a key" in shown.text
+        paid = await other.post(path, data={"action": "pay"})
+        assert "Go back to your agent" in check_page(paid, 200, "Paid in the sandbox").text
+        page = check_page(await other.get("/buy/key"), 200, "No new key to show")
+        assert not API_KEY.search(page.text)
+    read_key(check_page(await buyer.get("/buy/key"), 200, "Your key"))
+
+
+@pytest.mark.clause("18.3")
+async def test_the_cookie_of_a_purchase_is_kept_from_scripts_and_other_sites(
+    served: RunningService, buyer: httpx.AsyncClient
+) -> None:
+    cookie = (await buyer.get("/buy")).headers["set-cookie"]
+    assert re.match(rf"{COOKIE}=[\w-]{{43}}; ", cookie)
+    for attribute in ("HttpOnly", "SameSite=lax", "Max-Age=86400", "Path=/"):
+        assert attribute in cookie
+    async with run_second_service(served, base_url="https://signals.example") as secure:
+        answer = await secure.client.get("/buy", headers={"Host": "signals.example"})
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith(f"__Host-{COOKIE}=")
+        assert "Secure" in cookie
+
+
+@pytest.mark.clause("18.4")
+@pytest.mark.parametrize(
+    ("changed", "field", "error"),
+    [
+        ({"contact_email": "ann<b>@"}, "contact_email", "This is not an e-mail address"),
+        ({"contact_email": ""}, "contact_email", "This is not an e-mail address"),
+        ({"billing": "weekly"}, "billing", "Choose monthly or yearly"),
+    ],
+)
+async def test_an_error_stands_at_its_field_and_what_was_typed_stays(
+    served: RunningService,
+    buyer: httpx.AsyncClient,
+    changed: dict[str, str],
+    field: str,
+    error: str,
+) -> None:
+    form = {"contact_email": BUYER, "billing": "yearly"} | changed
+    page = check_page(await buyer.post("/buy", data=form), 400, "Choose a plan")
+    assert error in page.text
+    described = [one for _, one in page.elements if one.get("aria-describedby")]
+    assert [one["aria-describedby"] for one in described] == [f"{field}-error"]
+    assert page.fields["contact_email"] == form["contact_email"]
+    chosen = [one["value"] for one in page.find_all("input") if "checked" in one]
+    assert chosen == (["yearly"] if form["billing"] == "yearly" else [])
+
+
+@pytest.mark.clause("18.1")
+async def test_a_purchase_is_limited_and_counted_like_that_of_an_agent(tmp_path: Path) -> None:
+    async with run_service(tmp_path, attempt_limit=Limit(1, 3600)) as served:
+        await served.client.post("/api/v1/access/checkout", json={"contact_email": EMAIL})
+        answer = await served.client.post("/buy", data=MONTHLY)
+        assert "Too many" in check_page(answer, 429, "Choose a plan").text
+        assert int(answer.headers["retry-after"]) > 0
+
+
+async def test_a_cancelled_checkout_leads_back_to_the_plans(buyer: httpx.AsyncClient) -> None:
+    path = await order(buyer)
+    notice = check_page(await buyer.get("/buy"), 200, "Choose a plan")
+    assert f"You started to buy access for {BUYER}" in notice.text
+    pending = check_page(await buyer.get("/buy/key"), 200, "Pay to get your key")
+    assert any(link.endswith(path) for link in pending.links)
+    page = check_page(await buyer.post(path, data={"action": "cancel"}), 200, "Checkout cancelled")
+    assert "../../buy" in page.links
+    page = check_page(await buyer.get("/buy/key"), 200, "Nothing was paid")
+    assert "../buy" in page.links
+    assert await order(buyer) != path
+
+
+@pytest.mark.clause("18.5")
+async def test_an_address_with_a_plan_gets_a_link_and_no_answer_says_that_it_has_one(
+    served: RunningService, buyer: httpx.AsyncClient
+) -> None:
+    await buy_plan(served, BUYER)
+    texts = []
+    for email in ("new@example.com", BUYER):
+        async with httpx.AsyncClient(base_url=served.base_url, timeout=60) as client:
+            shown = (await client.get(await order(client, contact_email=email))).text
+            texts.append(re.sub(r"sb_\w+", "", shown.replace(email, "")))
+    assert texts[0] == texts[1]
+    mail = await served.mailbox.wait_for_mail()
+    assert mail["To"] == BUYER
+    text = mail.get_content()
+    assert "has bought one before" in " ".join(text.split())
+    (link,) = re.findall(r"http\S+/sign-in/\S+", text)
+    answer = await buyer.post(urlsplit(link).path)
+    assert answer.headers["location"] == "../settings/api-access"
+    assert served.mailbox.mails.empty()
+
+
+async def test_a_lost_key_is_replaced_after_signing_in_by_a_mailed_link(
+    served: RunningService, buyer: httpx.AsyncClient
+) -> None:
+    await pay(buyer, await order(buyer))
+    await buyer.get("/buy/key")
+    await served.client.post("/sign-in", data={"contact_email": BUYER})
+    await buyer.post(await wait_for_link(served))
+    page = check_page(await buyer.get("/settings/api-access"), 200, "API access")
+    assert "1 of 5 keys in use" in page.text
+    assert "Bought in a browser" in page.text
+
+
+async def test_a_member_is_led_to_the_keys_of_the_plan(served: RunningService) -> None:
+    await buy_plan(served)
+    async with open_member_browser(served) as member:
+        page = check_page(await member.client.get("/buy"), 200, "Choose a plan")
+        assert "You have an active plan" in page.text
+        assert page.fields["contact_email"] == EMAIL
+        await order(member.client, contact_email=EMAIL)
+    assert served.mailbox.mails.empty()
+
+
+async def test_if_nothing_is_sold_the_page_names_the_operator(served: RunningService) -> None:
+    async with run_second_service(served, provider=NoBilling()) as closed:
+        page = check_page(await closed.client.get("/buy"), 200, "Get access")
+        assert "POST /api/v1/access-request" in page.text
+        assert check_page(await closed.client.post("/buy", data=MONTHLY), 200, "Get access")
+        closed.app.state.site = replace(
+            closed.app.state.site, operator=Operator("Ann & Co", "ann@example.com")
+        )
+        page = check_page(await closed.client.get("/buy"), 200, "Get access")
+        assert "Ann & Co gives them out" in page.text
+        assert "mailto:ann@example.com" in page.links
+        assert page.find_all("form") == []
+
+
+@pytest.mark.clause("18.1")
+async def test_a_visitor_buys_by_stripe_and_is_led_straight_to_the_key(shop: StripeShop) -> None:
+    client = shop.served.client
+    await client.get("/buy")
+    answer = await client.post("/buy", data=MONTHLY)
+    page = check_page(answer, 200, "Checkout")
+    session = shop.stripe.sessions()[0]
+    assert answer.headers["refresh"] == f"0; url={session['url']}"
+    assert session["url"] in page.links
+    assert session["metadata"]["agent_name"] == "Bought in a browser"
+    again = await client.post("/buy", data=MONTHLY)
+    assert again.headers["refresh"] == answer.headers["refresh"]
+    left = check_page(await client.get("/checkout/cancelled"), 200, "Nothing was paid")
+    assert "../buy" in left.links
+    paid = f"/checkout/paid?session_id={session['id']}"
+    # The payment is still being confirmed.
+    answer = await client.get(paid)
+    assert answer.headers["location"] == "../buy/key?checked=0"
+    waiting = await client.get("/buy/key?checked=0")
+    check_page(waiting, 200, "Waiting for your payment")
+    assert waiting.headers["refresh"] == "5; url=key?checked=1"
+    shop.stripe.pay(session["id"])
+    shop.clock.now += shop.billing.pending_ttl_ms
+    api_key = read_key(check_page(await client.get("/buy/key?checked=1"), 200, "Your key"))
+    assert await shop.status(api_key) == 200
+    check_page(await client.get(paid), 200, "Thank you")
+
+
+async def test_checking_for_a_payment_ends_after_five_minutes(shop: StripeShop) -> None:
+    client = shop.served.client
+    await client.post("/buy", data=MONTHLY)
+    for checked in ("60", "1" * 9, "x", "-1", "²"):
+        answer = await client.get("/buy/key", params={"checked": checked})
+        check_page(answer, 200, "Pay to get your key")
+        assert "refresh" not in answer.headers
+
+
+@pytest.mark.clause("18.6")
+async def test_who_pays_the_link_of_an_agent_is_told_to_go_back_to_it(shop: StripeShop) -> None:
+    client = shop.served.client
+    await client.get("/buy")
+    opened = await shop.open_checkout()
+    page = check_page(
+        await client.get(f"/checkout/paid?session_id={opened.session}"), 200, "Thank you"
+    )
+    assert "Go back to your agent, if one sent you here: it fetches its key" in page.text
+    assert "No key? Sign in with your e-mail address" in page.text
+    assert "../sign-in" in page.links
+    page = check_page(await client.get("/checkout/cancelled"), 200, "Nothing was paid")
+    assert "Ask your agent for a new link" in page.text
+
+
+async def test_a_form_of_another_site_opens_no_checkout(
+    served: RunningService, buyer: httpx.AsyncClient
+) -> None:
+    answer = await buyer.post("/buy", data=MONTHLY, headers={"Sec-Fetch-Site": "cross-site"})
+    assert answer.status_code == 403
+    assert await served.access.list_unredeemed_claims(BUYER, "sandbox", "test", 9) == []

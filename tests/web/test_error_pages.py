@@ -1,0 +1,147 @@
+"""Errors are pages for browsers, with a next step; programs get the error body."""
+
+import httpx
+import pytest
+
+from tests.support.running_service import RunningService
+from tests.support.shared_service import served as served
+from tests.support.web_page import Page, check_page
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+JSON = "application/json"
+
+
+def read_steps(answer: httpx.Response) -> list[str]:
+    """Return the links of the page's content, without those of its header and footer."""
+    content = answer.text.partition("<main")[2].partition("</main>")[0]
+    return Page(httpx.Response(200, html=content)).links
+
+
+@pytest.mark.clause("20.1", "20.2")
+@pytest.mark.parametrize(
+    ("path", "step"),
+    [
+        ("/nonsense", "./"),
+        ("/aset", "./assets"),
+        ("/conflunce/x", "../confluence"),
+        ("/settings/nonsense", "../settings/api-access"),
+        ("/sign-in/x/y", "../../sign-in"),
+        ("/sandbox/nonsense", "../buy"),
+        ("/docs2/x", "../docs"),
+    ],
+)
+async def test_an_unknown_path_is_a_page_with_a_next_step(
+    served: RunningService, path: str, step: str
+) -> None:
+    answer = await served.client.get(path, headers=BROWSER)
+    page = check_page(answer, 404, "Page not found")
+    assert read_steps(answer)[0] == step
+    assert "api/v1" not in page.text
+
+
+@pytest.mark.clause("20.1")
+@pytest.mark.parametrize("accept", ["", "*/*", "application/json", "text/html;q=0.5, */*"])
+async def test_a_program_gets_the_error_body(served: RunningService, accept: str) -> None:
+    answer = await served.client.get("/nonsense", headers={"Accept": accept})
+    assert (answer.status_code, answer.headers["content-type"]) == (404, JSON)
+    assert answer.json()["error"] == "invalid_parameter"
+
+
+@pytest.mark.clause("20.1")
+@pytest.mark.parametrize(
+    "path", ["/api/v1/nope", "/api/nope", "/mcp/x", "/.well-known/x", "/oauth/token", "/legal/x"]
+)
+async def test_the_api_has_no_error_pages(served: RunningService, path: str) -> None:
+    answer = await served.client.request("DELETE", path, headers=BROWSER)
+    assert answer.status_code in (404, 405)
+    assert answer.headers["content-type"] == JSON
+
+
+@pytest.mark.clause("20.1", "20.2")
+@pytest.mark.parametrize("path", ["/", "/docs", "/assets/BTC"])
+async def test_a_wrong_method_is_a_page_that_leads_to_the_same_address(
+    served: RunningService, path: str
+) -> None:
+    answer = await served.client.delete(path, headers=BROWSER)
+    assert answer.headers["allow"] == "GET, HEAD"
+    check_page(answer, 405, "Not available this way")
+    target = httpx.URL(served.base_url + path).join(read_steps(answer)[0]).path
+    assert target == path
+
+
+@pytest.mark.clause("20.3")
+async def test_the_page_of_a_wrong_host_names_the_right_address(served: RunningService) -> None:
+    headers = {**BROWSER, "Host": "evil.example"}
+    answer = await served.client.get("/assets/<b>", headers=headers)
+    page = check_page(answer, 421, "Wrong address")
+    assert page.links == [f"{served.base_url}/assets/%3Cb%3E"]
+    assert "SIGNALS_ALLOWED_HOSTS" in page.text
+    # Nothing is loaded from the wrong host, which would refuse it too.
+    assert not page.find_all("script") + page.find_all("link")
+    answer = await served.client.get("/api/v1", headers=headers)
+    assert (answer.status_code, answer.headers["content-type"]) == (421, JSON)
+
+
+@pytest.mark.clause("20.2")
+async def test_a_request_of_another_site_is_a_page(served: RunningService) -> None:
+    headers = {**BROWSER, "Origin": "https://evil.example"}
+    answer = await served.client.post("/settings/api-access", headers=headers)
+    page = check_page(answer, 403, "Not sent from here")
+    assert "nothing was changed" in page.text
+    assert read_steps(answer)[0] == "../settings/api-access"
+
+
+@pytest.mark.clause("20.2")
+async def test_a_used_link_leads_to_a_new_one(served: RunningService) -> None:
+    answer = await served.client.post("/sign-in/sl_unknown", headers=BROWSER)
+    check_page(answer, 404, "Not found")
+    assert read_steps(answer)[0] == "../sign-in"
+
+
+@pytest.mark.clause("20.2")
+async def test_a_wrong_filter_leads_to_the_page_without_filters(served: RunningService) -> None:
+    answer = await served.client.get("/?timeframe=9h", headers=BROWSER)
+    page = check_page(answer, 400, "Something went wrong")
+    assert "9h" in page.text
+    assert read_steps(answer) == ["./"]
+
+
+@pytest.mark.clause("20.1")
+async def test_the_pay_page_answers_browsers_with_pages(served: RunningService) -> None:
+    path = "/sandbox/checkout/unknown"
+    answer = await served.client.get(path, headers=BROWSER)
+    check_page(answer, 404, "Not found")
+    assert read_steps(answer)[0] == "../../buy"
+    assert (await served.client.get(path)).headers["content-type"] == JSON
+
+
+@pytest.mark.clause("20.4")
+@pytest.mark.parametrize("path", ["/", "/docs", "/docs/faq", "/sign-in", "/web/page.css"])
+async def test_head_has_the_headers_of_get_and_no_body(served: RunningService, path: str) -> None:
+    got, head = await served.client.get(path), await served.client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    for name in ("content-type", "content-security-policy", "cache-control"):
+        assert head.headers[name] == got.headers[name]
+
+
+@pytest.mark.clause("20.5")
+async def test_a_wrong_address_comes_back_with_the_error_at_the_field(
+    served: RunningService,
+) -> None:
+    typed = 'ann"><b>agent'
+    answer = await served.client.post("/sign-in", data={"contact_email": typed}, headers=BROWSER)
+    page = check_page(answer, 400, "Sign in")
+    (field,) = [one for one in page.find_all("input") if one["name"] == "contact_email"]
+    assert field["value"] == typed
+    assert field["aria-invalid"] == "true"
+    assert field["aria-describedby"] in page.ids
+    assert "This is not an e-mail address" in page.text
+    assert "contact_email:" not in page.text
+
+
+@pytest.mark.clause("20.6")
+async def test_an_error_page_asks_only_visitors_to_sign_in(served: RunningService) -> None:
+    for is_member in (True, False):
+        answer = await served.get_page("/nonsense", is_member=is_member, **BROWSER)
+        links = check_page(answer, 404, "Page not found").links
+        assert ("./sign-in" in links) is not is_member

@@ -1,0 +1,449 @@
+"""The pages of the feed, the flips and the confluence show what their tools return."""
+
+import asyncio
+import csv
+import io
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
+
+import pytest
+
+from mcp_server.tools.get_confluence import GET_CONFLUENCE
+from mcp_server.tools.get_flips import GET_FLIPS
+from mcp_server.tools.get_signals import GET_SIGNALS
+from schemas.coverage import CoveredAsset
+from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
+from serving.fair_share import CallPlaces, FairShare
+from serving.freshness import GRACE_MS
+from store.market_rows import AlertRow
+from tests.support.running_service import RunningService, publish_assets, run_service
+from tests.support.shared_service import served as served
+from tests.support.web_page import MAX_BYTES, Page, check_page
+from tools.example_market import (
+    ASSETS,
+    HOUR_MS,
+    NAMES,
+    NOON,
+    make_batch,
+    make_change,
+    make_coverage,
+)
+
+pytestmark = pytest.mark.clause("pages")
+
+TOOLS = {
+    "feed": (GET_SIGNALS, "/signals", "Feed"),
+    "flips": (GET_FLIPS, "/flips", "Flips"),
+    "confluence": (GET_CONFLUENCE, "/confluence", "Confluence"),
+}
+# At least one value of every argument, and combinations that have rows and that have none.
+QUERIES = (
+    ("feed", {}),
+    ("feed", {"tier": "all", "limit": "3"}),
+    ("feed", {"tier": "all", "limit": "2", "offset": "2", "order": "oldest"}),
+    ("feed", {"ticker": "btc", "indicator": "Trend Oracle", "timeframe": "1h"}),
+    ("feed", {"direction": "neutral", "since": "2026-09-30T12:03:00.002Z"}),
+    ("feed", {"tier": "alerts"}),
+    ("flips", {}),
+    ("flips", {"timeframe": "1h", "hours": "6", "direction": "bearish"}),
+    ("confluence", {}),
+    ("confluence", {"direction": "bearish", "min_agree": "6", "timeframe": "1d"}),
+    ("confluence", {"asset_class": "crypto", "as_of": "2026-09-30T11:30:00Z"}),
+)
+
+
+async def get_view(
+    served: RunningService, view: str, status: int = 200, *, is_member: bool = True, **sent: str
+) -> Page:
+    answer = await served.get_page(f"/{view}?{urlencode(sent)}", is_member=is_member)
+    return check_page(answer, status, TOOLS[view][2])
+
+
+def list_rows(page: Page) -> list[list[str]]:
+    """Return the cells of the table's rows, with single spaces."""
+    return [[" ".join(cell.split()) for cell in row] for row in page.rows[1:]]
+
+
+def list_field_names(page: Page) -> set[str | None]:
+    controls = page.find_all("input") + page.find_all("select")
+    return {field.get("name") for field in controls} - {"form_token"}
+
+
+@pytest.mark.clause("17.1")
+@pytest.mark.parametrize(("view", "query"), QUERIES)
+async def test_a_page_lists_the_rows_of_its_tool_in_order(served, view, query):
+    answer = (await served.get_api(f"{TOOLS[view][1]}?{urlencode(query)}")).json()
+    rows = list_rows(await get_view(served, view, **query))
+    if view == "feed":
+        expected = [
+            (one["ticker"], one["indicator_name"], one["timeframe"]) for one in answer["signals"]
+        ]
+        assert [(row[1], row[2], row[3]) for row in rows] == expected
+        for row, one in zip(rows, answer["signals"], strict=True):
+            change = one["transition"]
+            assert row[4].startswith(f"{change['from']} → to {change['to']}"), row
+            assert f"{one['created_at'][:10]} {one['created_at'][11:16]} UTC" in row[0]
+            assert row[5] == "101.50"
+    elif view == "flips":
+        expected = [
+            (f"{one['ticker']} {one['name']}", f"bullish {one['bullish']}", len(one["flips"]))
+            for one in answer["groups"]
+        ]
+        assert [(row[0], row[1], row[3].count("→")) for row in rows] == expected
+    else:
+        expected = [
+            [
+                f"{one['ticker']} {one['name']}",
+                f"{one['agree']} of {one['total_reporting']}",
+                *(one["votes"].get(id_, "no reading") for id_ in INDICATOR_IDS),
+            ]
+            for one in answer["results"]
+        ]
+        assert [row[: 2 + len(INDICATOR_IDS)] for row in rows] == expected
+
+
+@pytest.mark.clause("17.1")
+async def test_an_alert_shows_its_action_and_a_held_one_when_it_fired(
+    served_alone: RunningService,
+):
+    later, fired_s = NOON + HOUR_MS, (NOON - 10 * HOUR_MS) // HOUR_MS * 3600
+    fresh = AlertRow(later, "BTC", "enzo", "4h", later // HOUR_MS * 3600, 0, "LONG", 99.5)
+    held = AlertRow(later + 1, "BTC", "ceres", "4h", fired_s, 0, "SHORT", 98.5)
+    await served_alone.market.commit(replace(make_batch(later, []), alerts=[fresh, held]))
+    rows = list_rows(await get_view(served_alone, "feed", tier="alerts"))
+    assert [row[4] for row in rows] == ["SHORT fired 2026-09-30 02:00 UTC", "LONG"]
+
+
+@pytest.mark.clause("17.2")
+@pytest.mark.parametrize("is_member", [True, False])
+@pytest.mark.parametrize("view", TOOLS)
+async def test_a_form_has_a_field_for_every_argument_of_the_tool(served, view, is_member):
+    page = await get_view(served, view, is_member=is_member)
+    # The links between pages set the offset.
+    assert list_field_names(page) == TOOLS[view][0].query.model_fields.keys() - {"offset"}
+    ids = {
+        field["id"] for tag in ("input", "select") for field in page.find_all(tag) if "id" in field
+    }
+    assert ids == {label["for"] for label in page.find_all("label")}
+
+
+@pytest.mark.clause("17.3")
+@pytest.mark.parametrize(("view", "query"), QUERIES)
+async def test_the_json_of_a_view_is_what_rest_returns(served, view, query):
+    shown = await served.get_page(f"/{view}.json?{urlencode(query)}", is_member=True)
+    rest = await served.get_api(f"{TOOLS[view][1]}?{urlencode(query)}")
+    assert (shown.status_code, shown.headers["content-type"]) == (200, "application/json")
+    assert shown.content == rest.content
+    assert shown.headers["etag"] == rest.headers["etag"]
+
+
+@pytest.mark.clause("17.4")
+async def test_the_csv_of_a_view_has_its_rows_with_exact_instants(served):
+    answer = await served.get_page("/feed.csv?tier=all&limit=4", is_member=True)
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert 'filename="signals-feed.csv"' in answer.headers["content-disposition"]
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    signals = (await served.get_api("/signals?tier=all&limit=4")).json()["signals"]
+    assert len(rows) == len(signals) == 4
+    for row, signal in zip(rows, signals, strict=True):
+        for name in ("id", "created_at", "ticker", "timeframe", "direction", "tier"):
+            assert row[name] == signal[name]
+        assert (row["from"], row["to"]) == tuple(signal["transition"].values())
+        assert float(row["price"]) == signal["price"]
+        assert row["source"] == "simulated"
+
+
+@pytest.mark.clause("17.4")
+async def test_the_csv_of_flips_and_confluence_has_every_flip_and_vote(served):
+    answer = await served.get_page("/flips.csv?timeframe=1h", is_member=True)
+    flips = list(csv.DictReader(io.StringIO(answer.text)))
+    groups = (await served.get_api("/flips?timeframe=1h")).json()["groups"]
+    assert [(row["ticker"], row["indicator"], row["to"]) for row in flips] == [
+        (group["ticker"], flip["indicator"], flip["to"])
+        for group in groups
+        for flip in group["flips"]
+    ]
+    answer = await served.get_page("/confluence.csv", is_member=True)
+    votes = list(csv.DictReader(io.StringIO(answer.text)))
+    results = (await served.get_api("/confluence")).json()["results"]
+    assert len(votes) == len(results) > 0
+    for row, result in zip(votes, results, strict=True):
+        assert {id_: row[id_] for id_ in result["votes"]} == result["votes"]
+
+
+@pytest.mark.clause("17.4")
+async def test_a_csv_cell_is_never_a_formula(served_alone: RunningService):
+    names = ("=1+1", "+1", "-1", "@sum", "plain")
+    added = [
+        CoveredAsset(ticker=f"T{place}", name=name, asset_class="crypto", timeframes=TIMEFRAMES)
+        for place, name in enumerate(names)
+    ]
+    await publish_assets(served_alone, *ASSETS, *added)
+    later = NOON + HOUR_MS
+    rows = [make_change(later + place, f"T{place}", "enzo", "1d", 1, 0) for place in range(5)]
+    await served_alone.market.commit(make_batch(later, rows))
+    answer = await served_alone.get_page("/flips.csv", is_member=True)
+    read = {row["ticker"]: row["name"] for row in csv.DictReader(io.StringIO(answer.text))}
+    assert [read[f"T{place}"] for place in range(5)] == ["'=1+1", "'+1", "'-1", "'@sum", "plain"]
+
+
+@pytest.mark.clause("17.5")
+async def test_links_lead_to_newer_and_older_rows_and_keep_the_filters(served):
+    every = (await served.get_api("/signals?tier=all&timeframe=1h")).json()["signals"]
+    assert len(every) == 6
+    seen: list[list[str]] = []
+    address = "/feed?tier=all&timeframe=1h&limit=2"
+    while len(seen) < len(every):
+        page = check_page(await served.get_page(address, is_member=True), 200, "Feed")
+        before = len(seen)
+        seen += list_rows(page)
+        paging = [link for link in page.links if link.startswith("./feed?")]
+        newer = [before - 2] if before else []
+        older = [before + 2] if len(seen) < len(every) else []
+        assert [_get_offset(link) for link in paging] == newer + older
+        assert all("tier=all&timeframe=1h&limit=2" in link for link in paging)
+        address = urljoin("/feed", paging[-1])
+    assert [row[1] for row in seen] == [row["ticker"] for row in every]
+
+
+def _get_offset(address: str) -> int:
+    return int(parse_qs(urlsplit(address).query).get("offset", ["0"])[0])
+
+
+async def test_a_form_keeps_the_chosen_values(served):
+    page = await get_view(
+        served,
+        "feed",
+        tier="all",
+        ticker="btc",
+        indicator="Trend Oracle",
+        since="2026-09-29",
+        limit="7",
+    )
+    assert {
+        "ticker": "btc",
+        "since": "2026-09-29T00:00",
+        "limit": "7",
+    }.items() <= page.fields.items()
+    chosen = {option["value"] for option in page.find_all("option") if "selected" in option}
+    assert chosen == {"all", "trend_oracle", "", "newest"}
+    (more,) = [one for one in page.find_all("details") if "class" not in one]
+    assert "open" in more
+
+
+async def test_a_time_of_a_browsers_field_is_in_utc(served):
+    local, exact = "2026-09-30T12:03:00.002", "2026-09-30T12:03:00.002Z"
+    page = await get_view(served, "feed", since=local)
+    assert list_rows(page) == list_rows(await get_view(served, "feed", since=exact)) != []
+    assert page.fields["since"] == local
+
+
+@pytest.mark.clause("17.6")
+@pytest.mark.parametrize("is_member", [True, False])
+@pytest.mark.parametrize(
+    ("view", "name", "value", "text"),
+    [
+        ("feed", "timeframe", "5h", '"5h" is not available. Choose 1h, 4h or 1d.'),
+        ("feed", "limit", "0", "Enter a whole number from 1 to 200."),
+        ("feed", "since", "yesterday", "Enter a date and a time in UTC, such as 2026-10-01 13:05."),
+        ("feed", "indicator", "cere", '"cere" is not available. Choose from the list.'),
+        ("flips", "hours", "99", "Enter a whole number from 1 to 72 for 1d."),
+        ("confluence", "min_agree", "9", "9 is not available. Choose from the list."),
+    ],
+)
+async def test_a_bad_filter_gets_its_error_at_the_field(served, view, name, value, text, is_member):
+    page = await get_view(served, view, 400, is_member=is_member, **{name: value})
+    assert text in page.text
+    controls = page.find_all("input") + page.find_all("select")
+    (field,) = [one for one in controls if one.get("aria-invalid") == "true"]
+    assert field["name"] == name
+    assert field["aria-describedby"] in page.ids
+    options = [one["value"] for one in page.find_all("option") if "selected" in one]
+    assert value == field.get("value") or value in options
+    assert not list_rows(page)
+
+
+@pytest.mark.clause("17.6")
+async def test_every_bad_filter_is_named_at_once(served):
+    page = await get_view(served, "feed", 400, ticker="BTCC", timeframe="5h", since="never")
+    assert 'There is no asset "BTCC". Did you mean BTC?' in page.text
+    assert len([one for one in page.elements if one[1].get("aria-invalid")]) == 3
+
+
+async def test_limits_that_depend_on_others_are_named(served):
+    page = await get_view(served, "flips", 400, timeframe="1h", hours="7")
+    assert "Enter a whole number from 1 to 6 for 1h." in page.text
+    page = await get_view(served, "confluence", 400, as_of="2020-01-01")
+    assert "Choose a time from 2025-09-30 12:03 UTC to 2026-09-30 12:06 UTC." in page.text
+
+
+@pytest.mark.clause("17.7")
+async def test_an_empty_page_links_to_views_with_one_filter_changed(served):
+    page = await get_view(served, "feed", ticker="XAU", timeframe="1h", direction="bearish")
+    assert "No change or alert matches." in page.text
+    assert not list_rows(page)
+    offered = [link for link in page.links if "feed?" in link and "ticker" not in link]
+    assert len(offered) == 1
+    answer = await served.get_page(urljoin("/feed", offered[0]), is_member=True)
+    assert list_rows(check_page(answer, 200, "Feed"))
+    page = await get_view(
+        served, "confluence", min_agree="6", direction="bearish", asset_class="crypto"
+    )
+    offered = [link for link in page.links if "confluence?" in link]
+    # NVDA is bearish, and so is no crypto asset.
+    assert {parse_qs(urlsplit(link).query).get("asset_class", [""])[0] for link in offered} == {
+        "",
+        "crypto",
+    }
+    for link in offered:
+        answer = await served.get_page(urljoin("/confluence", link), is_member=True)
+        assert list_rows(check_page(answer, 200, "Confluence")), link
+
+
+@pytest.mark.clause("17.7")
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ({"ticker": "matic"}, "MATIC was removed on 2026-09-27 and continues as POL;"),
+        ({"ticker": "DARK"}, "This service has no data for DARK."),
+        ({"ticker": "NVDA", "tier": "alerts"}, "No alert engine follows NVDA."),
+        ({"indicator": "PerpKit"}, "Changes of this indicator are not recorded, only its alerts."),
+    ],
+)
+async def test_an_empty_feed_says_why_no_row_can_match(served, query, reason):
+    assert reason in (await get_view(served, "feed", **query)).text
+
+
+async def test_a_page_beyond_the_last_links_to_the_first(served):
+    page = await get_view(served, "feed", timeframe="1h", offset="900")
+    assert any(link.endswith("feed?timeframe=1h") for link in page.links)
+    page = await get_view(served, "feed", 400, offset="-1")
+    assert "There is no such page." in page.text
+
+
+@pytest.mark.clause("17.9")
+async def test_times_are_relative_and_exact(served_alone: RunningService):
+    served_alone.clock.now = NOON + 5 * 60_000
+    rows = list_rows(await get_view(served_alone, "feed"))
+    assert rows[0][0].startswith("4 min ago 2026-09-30 12:03 UTC")  # Some ms after 12:03.
+    served_alone.clock.now = NOON + 47 * HOUR_MS
+    page = await get_view(served_alone, "feed")
+    assert list_rows(page)[0][0].startswith("46 h ago")
+    assert "An update is overdue" in page.text
+    served_alone.clock.now = NOON + 72 * HOUR_MS + 1000
+    assert list_rows(await get_view(served_alone, "feed"))[0][0].startswith("3 d ago")
+
+
+async def test_a_view_shows_the_same_call_for_agents(served):
+    page = await get_view(served, "flips", timeframe="1h", hours="2", utm_source="letter")
+    assert 'signals_get_flips {"timeframe": "1h", "hours": 2}' in page.text
+    assert f"'{served.base_url}/api/v1/flips?timeframe=1h&hours=2'" in page.text
+    assert "utm_source" not in page.text
+
+
+@pytest.mark.clause("1.38")
+@pytest.mark.parametrize("view", TOOLS)
+async def test_visitors_see_a_labelled_sample_and_the_same_whatever_is_stored(
+    served_alone: RunningService, view: str
+):
+    async def see() -> list[str]:
+        paths = [f"/{view}?{urlencode(query)}" for name, query in QUERIES if name == view]
+        paths += [f"/{view}{ending}" for ending in (".csv", ".json")]
+        answers = [await served_alone.get_page(path) for path in paths]
+        return [re.sub(r'data-now="\d+"', "", answer.text) for answer in answers]
+
+    before = await see()
+    assert "Sample, not live data" in before[0]
+    assert '"source":"sample"' in before[-1]
+    assert "sample" in before[-2]
+    later = NOON + HOUR_MS
+    await served_alone.market.commit(
+        make_batch(later, [make_change(later, "BTC", "enzo", "1d", -1, 1)])
+    )
+    assert await see() == before
+
+
+async def test_the_whole_sample_feed_is_the_published_sample(served):
+    shown = await served.get_page("/feed.json?tier=all")
+    assert shown.content == (await served.client.get("/api/v1/signals/sample")).content
+
+
+async def test_a_file_of_a_bad_view_is_the_error_of_rest(served):
+    for ending in ("csv", "json"):
+        answer = await served.get_page(f"/feed.{ending}?timeframe=5h", is_member=True)
+        assert (answer.status_code, answer.json()["error"]) == (400, "invalid_parameter")
+
+
+def _call_at_once(delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(0, callback)
+
+
+@pytest.mark.clause("17.8")
+async def test_a_viewer_with_too_many_requests_in_progress_is_refused(tmp_path: Path):
+    fair_share = FairShare(CallPlaces(1, _call_at_once))
+    async with run_service(tmp_path, make_coverage(), fair_share=fair_share) as busy:
+        (email,) = re.findall(r"[\w-]+viewer@example\.com", (await get_view(busy, "feed")).text)
+        assert fair_share.places.try_take(email)
+        for view in TOOLS:
+            answer = await busy.get_page(f"/{view}", is_member=True)
+            assert answer.status_code == 429
+            assert answer.headers["retry-after"] == "1"
+        # The calls with a key go on.
+        assert (await busy.get_api("/signals")).status_code == 200
+        fair_share.places.leave(email)
+        assert list_rows(await get_view(busy, "feed"))
+
+
+@pytest.mark.clause("fresh")
+async def test_a_stale_view_says_so(served_alone: RunningService):
+    served_alone.clock.now = NOON + HOUR_MS + GRACE_MS + 1
+    assert "An update is overdue" in (await get_view(served_alone, "confluence")).text
+
+
+async def test_names_and_values_are_escaped(served_alone: RunningService):
+    name = "<script>alert('x')</script>\"&"
+    asset = CoveredAsset(ticker="B&C", name=name, asset_class="crypto", timeframes=TIMEFRAMES)
+    await publish_assets(served_alone, *ASSETS, asset)
+    later = NOON + HOUR_MS
+    await served_alone.market.commit(
+        make_batch(later, [make_change(later, "B&C", "enzo", "1d", 1, 0)])
+    )
+    page = await get_view(served_alone, "flips")
+    assert f"B&C {name}" in [row[0] for row in list_rows(page)]
+    assert any(link.endswith("assets/B%26C?timeframe=1d") for link in page.links)
+    bad = await get_view(served_alone, "feed", 400, ticker='"><script>')
+    assert bad.fields["ticker"] == '"><script>'
+    assert all(script["src"] for script in page.find_all("script") + bad.find_all("script"))
+
+
+async def test_before_the_first_run_members_get_503_and_visitors_the_sample(
+    served_empty: RunningService,
+):
+    for view in TOOLS:
+        answer = await served_empty.get_page(f"/{view}", is_member=True)
+        check_page(answer, 503, "Temporarily unavailable")
+        assert list_rows(await get_view(served_empty, view, is_member=False))
+
+
+async def test_a_full_page_with_its_files_is_small(served_alone: RunningService):
+    cells = list(itertools.product(("BTC", "ETH", "NVDA"), NAMES, TIMEFRAMES))
+    for run, after in ((1, -1), (2, 1), (3, -1), (4, 1)):
+        later = NOON + run * HOUR_MS
+        rows = [
+            make_change(later, *cell, after, -after)._replace(created_at=later + place)
+            for place, cell in enumerate(cells)
+        ]
+        await served_alone.market.commit(make_batch(later, rows))
+    answer = await served_alone.get_page("/feed?limit=200", is_member=True)
+    page = check_page(answer, 200, "Feed")
+    assert len(list_rows(page)) == 200
+    files = [link["href"] for link in page.find_all("link")]
+    files += [script["src"] for script in page.find_all("script")]
+    size = len(answer.content)
+    for file in files:
+        size += len((await served_alone.client.get(urljoin("/", str(file)))).content)
+    assert size < MAX_BYTES

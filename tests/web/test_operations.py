@@ -1,0 +1,224 @@
+"""The operations page: who sees it, what it shows, its checks, and revoking keys."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from schemas.version import VERSION
+from service.config.settings import Settings
+from service.processes.doctor_process import build_doctor
+from serving.snapshot import Snapshot
+from tests.support.running_service import RunningService, run_service
+from tests.support.store_homes import SqliteHome, StoreHome
+from tests.support.web_member import (
+    EMAIL,
+    buy_plan,
+    get_usage_status,
+    open_member_browser,
+    open_owner_browser,
+    run_second_service,
+)
+from tests.support.web_page import Page, check_page
+from tools.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
+from web.operations import Doctor, Finding
+
+pytestmark = pytest.mark.clause("owner")
+
+
+@pytest.fixture
+async def owner(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser in which the owner is signed in."""
+    async with open_owner_browser(served) as client:
+        yield client
+
+
+async def get_operations(client: httpx.AsyncClient) -> Page:
+    """Return the page."""
+    return check_page(await client.get("/operations"), 200, "Operations")
+
+
+def find_row(page: Page, name: str) -> list[str]:
+    """Return the cells of the row that begins with a name, without spaces around them."""
+    (row,) = [row for row in page.rows if row and " ".join(row[0].split()) == name]
+    return [" ".join(cell.split()) for cell in row[1:]]
+
+
+@pytest.mark.clause("13.6")
+async def test_only_the_owner_sees_the_page_and_others_learn_how_to_sign_in(
+    served: RunningService,
+) -> None:
+    page = check_page(await served.client.get("/operations"), 403, "Only for the owner")
+    assert "signals sign-in" in page.text
+    assert "./sign-in#owner" in page.links
+    await buy_plan(served)
+    async with open_member_browser(served) as member:
+        page = check_page(await member.client.get("/operations"), 403, "Only for the owner")
+        assert f"signed in as {EMAIL}" in page.text
+        token = page.fields["form_token"]
+        for path in ("/operations/checks", "/operations/keys/1/revoke"):
+            answer = await member.client.post(path, data={"form_token": token})
+            check_page(answer, 403, "Only for the owner")
+    assert await get_usage_status(served, served.api_key) == 200
+
+
+@pytest.mark.clause("13.7")
+async def test_the_page_works_on_both_databases(home: StoreHome) -> None:
+    is_sqlite = isinstance(home, SqliteHome)
+    address = Path(home.address) if is_sqlite else home.address
+    async with run_service(address, make_coverage()) as served:
+        await served.market.commit(
+            replace(make_batch(NOON + HOUR_MS, []), written_at=NOON + HOUR_MS + 4_300)
+        )
+        late = make_batch(NOON + HOUR_MS, make_flips(NOON + HOUR_MS + 62_000, 1))
+        await served.market.commit(replace(late, written_at=NOON + HOUR_MS + 62_000))
+        served.clock.now = NOON + HOUR_MS + 100_000
+        await buy_plan(served)
+        await served.get_api("/state?ticker=BTC")
+        async with open_owner_browser(served) as client:
+            page = await get_operations(client)
+    # Runs: hours, time to the first and the last commit, changes, alerts.
+    assert find_row(page, "2026-09-30 13:03 UTC") == ["1", "4.3 s", "1 min 2 s", "1", "0"]
+    assert find_row(page, "2026-09-30 12:03 UTC") == ["1 caught up", "–", "–", "6", "0"]
+    assert find_row(page, "2026-09-30 11:03 UTC")[3:] == ["2", "0"]
+    # Sources: health, assets, late, building, missing bars. No asset is late any more.
+    assert find_row(page, "simulated")[:5] == ["delivers", "4", "0", "0", "0"]
+    # Keys: owner, created, last used, calls today, status, action.
+    tests_key = find_row(page, "tests")
+    assert (tests_key[0], tests_key[3:]) == ("operator", ["1 of 10,000", "active", "Revoke"])
+    assert find_row(page, "key 2")[0] == "member 1"
+    # Sales: active, new and ended; the member with the next payment.
+    assert find_row(page, "Premium, monthly Test mode") == ["1", "1", "0"]
+    assert find_row(page, "1")[:3] == [EMAIL, "monthly (test)", "active"]
+    size, rows = find_row(page, "Market data")
+    assert re.fullmatch(r"[\d.]+ (KiB|MiB)", size)
+    assert rows.startswith("changes ")
+    assert rows.endswith("commits 5")
+    assert find_row(page, "Keys and sales")[1].startswith("keys 2, memberships 1, ")
+    assert f"Signals {VERSION}" in page.text
+    assert ("SQLite" if is_sqlite else "PostgreSQL") in page.text
+
+
+@pytest.mark.clause("13.7")
+async def test_late_assets_are_listed_with_their_venue(
+    served: RunningService, owner: httpx.AsyncClient
+) -> None:
+    page = await get_operations(owner)
+    assert find_row(page, "simulated")[:3] == ["partly late", "4", "1"]
+    assert find_row(page, "ETH")[:2] == ["late", "simulated"]
+    assert "1 of 4 assets are late, being built or lack bars" in page.text
+    assert "assets without a source: 1" in page.text
+
+
+async def test_the_page_is_shown_before_anything_is_computed(served_empty: RunningService) -> None:
+    async with open_owner_browser(served_empty) as client:
+        page = await get_operations(client)
+    assert "Nothing has been computed yet." in page.text
+    assert "nothing computed" in page.text
+
+
+@pytest.mark.clause("13.9")
+async def test_the_owner_revokes_a_key_after_confirming(
+    served: RunningService, owner: httpx.AsyncClient
+) -> None:
+    (key,) = await served.keys.list()
+    path = f"/operations/keys/{key.id}/revoke"
+    page = check_page(await owner.get(path), 200, "Revoke this key?")
+    assert "../../../operations" in page.links
+    for token in ("", "0" * 64):
+        assert (await owner.post(path, data={"form_token": token})).status_code == 403
+    assert await get_usage_status(served, served.api_key) == 200
+    answer = await owner.post(path, data={"form_token": page.fields["form_token"]})
+    assert (answer.status_code, answer.headers["location"]) == (303, "../../../operations#keys")
+    assert await get_usage_status(served, served.api_key) == 403
+    assert find_row(await get_operations(owner), "tests")[-2:] == ["revoked", ""]
+    for unknown in (key.id, 99, "x", "9" * 19, "²"):
+        answer = await owner.get(f"/operations/keys/{unknown}/revoke")
+        check_page(answer, 404, "Not found")
+
+
+class HeldChecks:
+    """Checks that end when the test lets them."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.may_end = asyncio.Event()
+
+    async def run_quick_checks(self, snapshot: Snapshot | None) -> Sequence[Finding]:
+        return [("ok" if snapshot else "warn", "runs", "the last run was 3 minutes ago")]
+
+    async def run_all_checks(self) -> Sequence[Finding]:
+        self.begun += 1
+        await self.may_end.wait()
+        return [("warn", "runs", "outdated"), ("fix", "mail", "no <answer>")]
+
+
+async def press_run_all(client: httpx.AsyncClient) -> None:
+    token = (await get_operations(client)).fields["form_token"]
+    answer = await client.post("/operations/checks", data={"form_token": token})
+    assert (answer.status_code, answer.headers["location"]) == (303, "../operations#checks")
+
+
+@pytest.mark.clause("13.8")
+async def test_all_checks_run_in_the_background_and_every_process_shows_them(
+    served: RunningService,
+) -> None:
+    held = HeldChecks()
+    doctor = Doctor(held.run_quick_checks, held.run_all_checks)
+    async with (
+        run_second_service(served, doctor=doctor) as one,
+        run_second_service(served, doctor=doctor) as other,
+        open_owner_browser(one) as client,
+    ):
+        page = await get_operations(client)
+        assert "the last run was 3 minutes ago" in page.text
+        assert "signals doctor" in page.text
+        assert held.begun == 0
+        await press_run_all(client)
+        cookie = {"cookie": "; ".join(f"{k}={v}" for k, v in client.cookies.items())}
+        for process in (one, other):
+            answer = await process.client.get("/operations", headers=cookie)
+            assert "All checks are running" in check_page(answer, 200, "Operations").text
+            assert int(answer.headers["refresh"]) > 0
+        await press_run_all(client)
+        assert held.begun == 1
+        served.clock.now += 1000
+        held.may_end.set()
+        for _ in range(100):
+            if "All checks are running" not in (await get_operations(client)).text:
+                break
+        answer = await other.client.get("/operations", headers=cookie)
+        page = check_page(answer, 200, "Operations")
+        assert "no <answer>" in page.text
+        assert "outdated" not in page.text
+        assert "refresh" not in answer.headers
+        assert "Last run at 2026-09-30 12:06 UTC" in page.text
+
+
+@pytest.mark.clause("13.8")
+async def test_checks_that_died_with_their_process_can_be_run_again(served: RunningService) -> None:
+    held = HeldChecks()
+    doctor = Doctor(held.run_quick_checks, held.run_all_checks)
+    async with run_second_service(served, doctor=doctor) as one, open_owner_browser(one) as client:
+        await press_run_all(client)
+        served.clock.now += 180_000
+        assert "All checks are running" not in (await get_operations(client)).text
+        held.may_end.set()
+        await press_run_all(client)
+        assert held.begun == 2
+
+
+@pytest.mark.clause("13.8")
+async def test_all_checks_are_those_of_the_command(
+    served: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGNALS_DATABASE_URL", f"sqlite:///{tmp_path / 'market.db'}")
+    doctor = build_doctor(Settings.read(), served.access, served.clock)
+    quick = await doctor.run_quick_checks(None)
+    assert [subject for _, subject, _ in quick] == ["settings", "runs", "disk", "proxies"]
+    subjects = {subject for _, subject, _ in await doctor.run_all_checks()}
+    assert subjects == {"settings", "store", "disk", "runs", "source", "billing", "proxies", "mail"}

@@ -1,0 +1,292 @@
+"""The pages `/feed`, `/flips` and `/confluence`, with the same view as CSV and as JSON.
+
+Their query strings are the arguments of the tools, with the same defaults. Members see live data,
+visitors a labelled sample.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rest_shim.content_negotiation import negotiate_response
+from rest_shim.endpoints import ENDPOINTS
+from rest_shim.sample import SAMPLE_NAMES
+from schemas.query import Query
+from schemas.vocabulary import LEGACY_KEYS
+from serving.argument_values import parse_instant_ms
+from serving.arguments import ArgumentError, parse_arguments
+from serving.error_responses import guard_route
+from serving.http import CACHE_NO_STORE, read_headers
+from serving.response_cache import ResponseBody
+from serving.tool_runner import ToolRunner
+from web.board import BADGES
+from web.board_query import read_page_arguments
+from web.csv_text import render_csv
+from web.feed_views import VIEWS, View, find_firing, list_vote_keys
+from web.filter_form import (
+    FilterField,
+    FormValues,
+    build_fields,
+    complete_times,
+    describe_problems,
+)
+from web.pages import (
+    SECURITY_HEADERS,
+    build_page_route,
+    compress_page,
+    render_error_for_browser,
+    render_page,
+)
+from web.sample_board import build_sample_model
+from web.sessions import FindViewer, Viewer
+from web.view_links import (
+    build_paging,
+    change_query,
+    describe_call,
+    describe_request,
+    to_query_string,
+)
+
+ENDPOINTS_BY_TOOL = {one.tool.name: one for one in ENDPOINTS if one.tool is not None}
+NO_RESULT: dict[str, Any] = {"result": None, "rows": [], "meta": None, "newer": None, "older": None}
+
+
+class WiderView(NamedTuple):
+    """A view with one filter changed that has rows; their number is a text such as `50+`."""
+
+    label: str
+    value: str
+    address: str
+    rows: str
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request for a view, with the arguments as they were sent and what its form offers.
+
+    `member` is the viewer if they may see live data. `source` is that of the data.
+    """
+
+    request: Request
+    viewer: Viewer | None
+    member: Viewer | None
+    sent: Mapping[str, Any]
+    offered: FormValues
+    source: str
+
+
+class ViewPage:
+    """Serves one view as a page, as CSV and as JSON."""
+
+    def __init__(self, view: View, runner: ToolRunner, find_viewer: FindViewer) -> None:
+        self._view = view
+        self._runner = runner
+        self._find_viewer = find_viewer
+        self._endpoint = ENDPOINTS_BY_TOOL[view.tool.name]
+
+    def build_routes(self) -> list[Route]:
+        """Return the routes of the page and of its two files."""
+        path, runner = f"/{self._view.path}", self._runner
+        files = {f"{path}.csv": self.send_csv, f"{path}.json": self.send_json}
+        return [
+            build_page_route(path, runner, self.show),
+            *(
+                Route(
+                    file,
+                    guard_route(file, runner, respond, render_error_for_browser),
+                    methods=["GET"],
+                )
+                for file, respond in files.items()
+            ),
+        ]
+
+    async def send_json(self, request: Request) -> Response:
+        """Return the tool's result, in the bytes that its REST endpoint returns."""
+        visit = await self._read(request)
+        body = await self._fetch(visit, await self._parse(visit))
+        status, headers, content = negotiate_response(
+            body, self._endpoint, read_headers(request.scope)
+        )
+        texts = {name.decode(): value.decode() for name, value in headers}
+        return Response(content, status, {**SECURITY_HEADERS, **texts})
+
+    async def send_csv(self, request: Request) -> Response:
+        """Return the rows of the view as a CSV file."""
+        visit = await self._read(request)
+        body = await self._fetch(visit, await self._parse(visit))
+        header, rows = self._view.build_table(self._to_result(body))
+        columns = [
+            at for at, name in enumerate(header) if name != "price" or self._has_prices(visit)
+        ]
+        name = f"signals-{self._view.path}{'' if visit.member else '-sample'}.csv"
+        headers = {
+            **SECURITY_HEADERS,
+            "Cache-Control": CACHE_NO_STORE,
+            "Content-Disposition": f'attachment; filename="{name}"',
+        }
+        text = render_csv(
+            [header[at] for at in columns], ([row[at] for at in columns] for row in rows)
+        )
+        return Response(text, 200, headers, media_type="text/csv")
+
+    async def show(self, request: Request) -> Response:
+        """Return the page; with status 400 and the errors in its form if a filter is invalid."""
+        visit = await self._read(request)
+        try:
+            query = await self._parse(visit)
+            body = await self._fetch(visit, query)
+        except ArgumentError as error:
+            return self._render(visit, 400, self._describe(error, visit))
+        view, context = self._view, self._runner.context
+        result = self._to_result(body)
+        rows = view.list_rows(result)
+        response = self._render(
+            visit,
+            200,
+            result=result,
+            meta=result.meta,
+            rows=rows,
+            why=view.explain_nothing(query, context) if visit.member else "",
+            wider=[] if rows else [one async for one in self._find_wider(visit, query)],
+            address=to_query_string(query),
+            call=describe_call(view.tool.name, query),
+            command=describe_request(context.base_url, self._endpoint.path, query),
+            **build_paging(query, result),
+        )
+        # A page with filters repeats its URL's text next to the form token: see `compress_page`.
+        return response if request.url.query else compress_page(request, response)
+
+    async def _read(self, request: Request) -> Visit:
+        query = self._view.tool.query
+        sent = complete_times(query, read_page_arguments(request, query))
+        viewer = await self._find_viewer(request)
+        if viewer is None or not viewer.is_member:
+            assets = {asset.ticker: asset.name for asset in build_sample_model("4h").tracked}
+            offered = FormValues(assets, {str(id_): name for id_, name in SAMPLE_NAMES.items()})
+            return Visit(request, viewer, None, sent, offered, "sample")
+        coverage = (await self._runner.context.snapshot()).coverage
+        offered = FormValues(
+            {asset.ticker: asset.name for asset in coverage.assets},
+            {indicator.id: indicator.name for indicator in coverage.indicators},
+        )
+        return Visit(request, viewer, viewer, sent, offered, coverage.source)
+
+    async def _parse(self, visit: Visit) -> Any:
+        if visit.member is not None:
+            return await self._runner.parse(self._view.tool, visit.sent)
+        try:
+            return parse_arguments(self._view.tool.query, visit.sent)
+        except ArgumentError as error:
+            raise self._add_sample_problems(error) from None
+
+    def _add_sample_problems(self, error: ArgumentError) -> ArgumentError:
+        """Return the error with the problems, too, that only the sample can find."""
+        try:
+            self._view.build_sample(error.rest)
+        except ArgumentError as other:
+            return ArgumentError(*error.problems, *other.problems)
+        return error
+
+    async def _fetch(self, visit: Visit, query: Query) -> ResponseBody:
+        """Return the live result for members, the sample for visitors."""
+        if visit.member is None:
+            sample = self._view.build_sample(query)
+            return ResponseBody(sample.model_dump_json(by_alias=True).encode())
+        return await self._runner.fetch(self._view.tool, query, visit.member.email)
+
+    def _to_result(self, body: ResponseBody) -> Any:
+        return self._view.tool.result.model_validate_json(body.text)
+
+    def _has_prices(self, visit: Visit) -> bool:
+        # The prices of the sample are made up, so no source forbids to show them.
+        return visit.member is None or self._runner.context.prices is not None
+
+    def _build_fields(self, visit: Visit, errors: Mapping[str, str]) -> list[FilterField]:
+        view = self._view
+        return build_fields(view.tool.query, visit.sent, errors, view.texts, visit.offered)
+
+    def _describe(self, error: ArgumentError, visit: Visit) -> dict[str, str]:
+        """Return what to change in plain words, by argument."""
+        view = self._view
+        errors = describe_problems(error, view.tool.query, visit.sent, view.texts, visit.offered)
+        exact = view.explain(visit.sent, self._runner.context)
+        return {name: exact.get(name, text) for name, text in errors.items()}
+
+    async def _find_wider(self, visit: Visit, query: Query) -> AsyncIterator[WiderView]:
+        """Yield views with one filter changed that have rows; none if no single change helps."""
+        first_page = change_query(query)
+        if first_page != query:
+            if found := await self._count(visit, first_page):
+                yield WiderView("Page", "first", to_query_string(first_page), found)
+            return
+        wider = self._view.wider(query)
+        for field in self._build_fields(visit, {}):
+            default = type(query).model_fields[field.name].default
+            for value in dict.fromkeys((*wider.get(field.name, ()), default)):
+                changed = change_query(query, **{field.name: value})
+                found = await self._count(visit, changed) if changed != query else ""
+                if found:
+                    yield WiderView(
+                        field.label, field.describe(value), to_query_string(changed), found
+                    )
+                    break
+
+    async def _count(self, visit: Visit, query: Query) -> str:
+        """Return the number of rows of a view, `50+` if there are more pages, empty if none."""
+        try:
+            result = self._to_result(await self._fetch(visit, query))
+        except ArgumentError:
+            return ""
+        rows = len(self._view.list_rows(result))
+        has_more = build_paging(query, result)["has_more"]
+        return f"{rows}{'+' if has_more else ''}" if rows else ""
+
+    def _render(
+        self, visit: Visit, status: int, errors: Mapping[str, str] | None = None, **values: Any
+    ) -> Response:
+        now = self._runner.context.clock()
+        return render_page(
+            visit.request,
+            f"{self._view.path}.html",
+            status=status,
+            title=self._view.title,
+            description=self._view.description,
+            here=self._view.path,
+            badge=BADGES[visit.source],
+            is_wide=True,
+            is_public=visit.member is None and not visit.sent,
+            viewer=visit.viewer,
+            view=self._view,
+            is_sample=visit.member is None,
+            fields=self._build_fields(visit, errors or {}),
+            is_filtered=bool(visit.sent),
+            errors=errors or {},
+            offered=visit.offered,
+            now=now,
+            ago=lambda at: format_ago(at, now),
+            has_prices=self._has_prices(visit),
+            find_firing=find_firing,
+            vote_keys=list_vote_keys,
+            legacy_names={key: f"{key.title()} (outdated)" for key in LEGACY_KEYS},
+            **NO_RESULT | values,
+        )
+
+
+def format_ago(at: str, now: int) -> str:
+    """Return how long before `now` (epoch ms) an instant was, empty if it is in the future."""
+    minutes = (now - parse_instant_ms("at", at)) // 60_000
+    if minutes < 1:
+        return "just now" if minutes == 0 else ""
+    if minutes < 60:
+        return f"{minutes} min ago"
+    return f"{minutes // 60} h ago" if minutes < 48 * 60 else f"{minutes // 1440} d ago"
+
+
+def build_view_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
+    """Return the routes of all views."""
+    pages = (ViewPage(view, runner, find_viewer) for view in VIEWS)
+    return [route for page in pages for route in page.build_routes()]

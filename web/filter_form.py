@@ -1,0 +1,220 @@
+"""Builds a page's filter form from the query model of its tool, so that no filter is missing."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from schemas.query import Query
+from schemas.vocabulary import fold_name, format_instant
+from serving.argument_values import parse_instant_ms
+from serving.arguments import (
+    ArgumentError,
+    Rejected,
+    find_nearest,
+    get_argument_schemas,
+    quote_value,
+)
+from serving.json_schema import Schema
+
+FieldKind = Literal["choice", "asset", "number", "time", "text"]
+# The links between pages set it, because another filter begins again at the first page.
+PAGING_ARGUMENT = "offset"
+# A whole number with at most so many values is chosen from a list.
+MAX_LISTED_NUMBERS = 12
+# Longer lists of choices are not repeated in an error: they stand right below it.
+MAX_NAMED_CHOICES = 4
+# The value of a browser's field for a date and a time.
+LOCAL_TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}([.]\d{1,3})?)?")
+
+
+class Choice(NamedTuple):
+    """One value of a filter and its label; an empty value leaves the filter out."""
+
+    value: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class FormTexts:
+    """How a page words its filters: labels by argument, and labels of values by argument.
+
+    `main` are the arguments in the first row; the others are behind "More filters".
+    """
+
+    labels: Mapping[str, str]
+    values: Mapping[str, Mapping[str, str]]
+    main: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FilterField:
+    """One field of the form; `error` is empty if its value is accepted."""
+
+    name: str
+    label: str
+    kind: FieldKind
+    value: str
+    is_main: bool
+    choices: list[Choice] = field(default_factory=list)
+    minimum: int | None = None
+    maximum: int | None = None
+    default: str = ""
+    error: str = ""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the viewer should see this field: it has a value of its own, or an error."""
+        return bool(self.error) or self.value != (self.default if self.kind == "choice" else "")
+
+    def describe(self, value: Any) -> str:
+        """Return a value as the form words it; None stands for any."""
+        labels = {one.value: one.label for one in self.choices}
+        text = "" if value is None else str(value)
+        return labels.get(text, text or "any")
+
+
+@dataclass(frozen=True, slots=True)
+class FormValues:
+    """The values that a form offers: the covered assets and indicators, by id, with their names."""
+
+    assets: Mapping[str, str]
+    indicators: Mapping[str, str]
+
+
+def build_fields(
+    query: type[Query],
+    sent: Mapping[str, Any],
+    errors: Mapping[str, str],
+    texts: FormTexts,
+    offered: FormValues,
+) -> list[FilterField]:
+    """Return the fields of a form with the values that were sent."""
+    return [
+        _build_field(name, schema, sent.get(name), errors.get(name, ""), texts, offered)
+        for name, schema in get_argument_schemas(query).items()
+        if name != PAGING_ARGUMENT
+    ]
+
+
+def _build_field(
+    name: str, schema: Schema, sent: Any, error: str, texts: FormTexts, offered: FormValues
+) -> FilterField:
+    kind = _find_kind(name, schema)
+    choices = _list_choices(name, schema, texts, offered) if kind == "choice" else []
+    typed = "" if sent is None or isinstance(sent, Rejected) else str(sent)
+    default = str(schema.get("default", ""))
+    if kind == "choice":
+        value = _find_choice(typed or default, choices)
+        if error and typed:
+            # The value that was sent stays visible beside its error.
+            choices, value = [*choices, Choice(typed, typed)], typed
+    else:
+        value = _to_local_time(typed) if kind == "time" and not error else typed
+    return FilterField(
+        name=name,
+        label=texts.labels.get(name, name.replace("_", " ").capitalize()),
+        kind=kind,
+        value=value,
+        is_main=name in texts.main,
+        choices=choices,
+        minimum=schema.get("minimum"),
+        maximum=schema.get("maximum"),
+        default=default,
+        error=error,
+    )
+
+
+def _find_kind(name: str, schema: Schema) -> FieldKind:
+    if name == "ticker":
+        return "asset"
+    if schema.get("format") == "date-time":
+        return "time"
+    if schema["type"] == "integer":
+        return "choice" if _list_numbers(schema) else "number"
+    return "choice" if "enum" in schema or name == "indicator" else "text"
+
+
+def _list_choices(name: str, schema: Schema, texts: FormTexts, offered: FormValues) -> list[Choice]:
+    labels = texts.values.get(name, {})
+    if name == "indicator":
+        choices = [Choice(*pair) for pair in offered.indicators.items()]
+    else:
+        values = schema.get("enum") or _list_numbers(schema)
+        choices = [Choice(value, labels.get(value, value.capitalize())) for value in values]
+    is_optional = "default" not in schema
+    return [Choice("", labels.get("", "Any")), *choices] if is_optional else choices
+
+
+def _list_numbers(schema: Schema) -> list[str]:
+    """Return the values of a whole number if they are few."""
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is None or high is None or high - low >= MAX_LISTED_NUMBERS:
+        return []
+    return [str(number) for number in range(low, high + 1)]
+
+
+def _find_choice(text: str, choices: Iterable[Choice]) -> str:
+    """Return the value of the choice with this value or label, ignoring case and spacing."""
+    names = {fold_name(name): one.value for one in choices for name in (one.label, one.value)}
+    return names.get(fold_name(text), "")
+
+
+def _to_local_time(text: str) -> str:
+    """Return an instant as browsers' time fields hold it, in UTC without its zone."""
+    if not text:
+        return ""
+    instant = format_instant(parse_instant_ms("time", text)).removesuffix("Z")
+    return instant.removesuffix(".000").removesuffix(":00")
+
+
+def complete_times(query: type[Query], sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with the zone UTC on times without one, as browsers send them."""
+    schemas = get_argument_schemas(query)
+    return {
+        name: f"{value}Z"
+        if schemas[name].get("format") == "date-time" and LOCAL_TIME.fullmatch(str(value))
+        else value
+        for name, value in sent.items()
+    }
+
+
+def describe_problems(
+    error: ArgumentError,
+    query: type[Query],
+    sent: Mapping[str, Any],
+    texts: FormTexts,
+    offered: FormValues,
+) -> dict[str, str]:
+    """Return what to change, in plain words, by argument."""
+    # The messages of the tools name arguments and formats, for programs.
+    bad = {problem.argument for problem in error.problems}
+    return {
+        name: _describe_problem(name, schema, sent.get(name), texts, offered)
+        for name, schema in get_argument_schemas(query).items()
+        if name in bad
+    }
+
+
+def _describe_problem(
+    name: str, schema: Schema, sent: Any, texts: FormTexts, offered: FormValues
+) -> str:
+    kind = _find_kind(name, schema)
+    if isinstance(sent, Rejected):
+        return "This value cannot be read. Choose it again."
+    if kind == "asset":
+        return f"There is no asset {quote_value(sent)}.{_suggest_asset(str(sent), offered.assets)}"
+    if kind == "number":
+        return f"Enter a whole number from {schema['minimum']} to {schema['maximum']}."
+    if kind == "time":
+        return "Enter a date and a time in UTC, such as 2026-10-01 13:05."
+    labels = [one.label for one in _list_choices(name, schema, texts, offered) if one.value]
+    options = f"{', '.join(labels[:-1])} or {labels[-1]}" if len(labels) > 1 else "".join(labels)
+    named = f"Choose {options}" if 0 < len(labels) <= MAX_NAMED_CHOICES else "Choose from the list"
+    return f"{quote_value(sent)} is not available. {named}."
+
+
+def _suggest_asset(text: str, assets: Mapping[str, str]) -> str:
+    names = {fold_name(name): ticker for ticker, name in assets.items()}
+    match = find_nearest(text, names | {fold_name(ticker): ticker for ticker in assets})
+    return f" Did you mean {match}?" if match else " Choose one from the list."

@@ -1,0 +1,258 @@
+"""The operations page, on which the owner sees how the service is doing and revokes keys.
+
+Everything comes from the stores, so any serving process shows the same. The checks that take long
+run in the background, and their findings are stored for all processes.
+"""
+
+import asyncio
+import json
+import platform
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from access.maintenance import CALL_RETENTION_DAYS
+from access.member_billing import MemberBilling
+from access.single_flight_cache import SingleFlightCache
+from schemas.errors import ApiError, describe_failure
+from schemas.version import VERSION
+from schemas.vocabulary import ALERTS_RETENTION_MS, DAY_MS, UNIVERSE_RETENTION_MS
+from serving.context import Context
+from serving.snapshot import Snapshot
+from serving.tool_runner import ToolRunner
+from store.access_rows import MemberKey, Notice
+from store.errors import StoreError
+from store.sql.access_store import AccessStore
+from store.sql.operations import StoreSize
+from web.forms import read_form
+from web.operations_model import (
+    Sale,
+    build_data_values,
+    count_grades,
+    format_bytes,
+    group_runs,
+)
+from web.pages import build_page_route, redirect_to, render_page
+from web.sessions import Sessions, Viewer, check_form_token
+
+OPERATIONS_PATH = "operations"
+KEY_PATH = f"/{OPERATIONS_PATH}/keys/{{key}}/revoke"
+RUNS_SHOWN, COMMITS_READ = 12, 60
+MAX_KEYS_SHOWN = 50
+MAX_SALES_SHOWN = 20
+SALES_WINDOW_DAYS = 30
+# Counting the rows of a year takes a second.
+SIZES_TTL_MS = 60_000
+# The names of the stored notices: when all checks were begun, and what the last ones found.
+BEGUN_NOTICE, FINDINGS_NOTICE = "doctor-begun", "doctor-findings"
+# Checks that have not ended by then died with their process.
+MAX_CHECKS_MS = 180_000
+RELOAD_S = 4
+
+# The grade (ok, warn or fix), subject and text of a check.
+Finding = tuple[str, str, str]
+
+log = structlog.get_logger("operations")
+
+
+@dataclass(frozen=True, slots=True)
+class Doctor:
+    """The checks of `signals doctor`: those that are quick, and all of them."""
+
+    run_quick_checks: Callable[[Snapshot | None], Awaitable[Sequence[Finding]]]
+    run_all_checks: Callable[[], Awaitable[Sequence[Finding]]]
+
+
+def build_operations_routes(
+    access: AccessStore,
+    billing: MemberBilling,
+    sessions: Sessions,
+    runner: ToolRunner,
+    doctor: Doctor | None,
+) -> list[Route]:
+    """Return the routes of the page and its forms; without a `doctor` it shows no checks."""
+    pages = OperationsPages(access, billing, runner.context, doctor)
+    require_owner = sessions.require_owner
+    path = f"/{OPERATIONS_PATH}"
+    return [
+        build_page_route(path, runner, require_owner(pages.show)),
+        build_page_route(f"{path}/checks", runner, require_owner(pages.begin_checks), "POST"),
+        build_page_route(KEY_PATH, runner, require_owner(pages.confirm_revoke)),
+        build_page_route(KEY_PATH, runner, require_owner(pages.revoke_key), "POST"),
+    ]
+
+
+class OperationsPages:
+    """The page and its forms."""
+
+    def __init__(
+        self, access: AccessStore, billing: MemberBilling, context: Context, doctor: Doctor | None
+    ) -> None:
+        self._access = access
+        self._market = context.snapshots.store
+        self._billing = billing
+        self._context = context
+        self._doctor = doctor
+        self._sizes = SingleFlightCache[list[StoreSize]](context.clock, lambda sizes: SIZES_TTL_MS)
+        self._checks: set[asyncio.Task[None]] = set()
+
+    async def show(self, request: Request, viewer: Viewer) -> Response:
+        """Show everything; all parts are read at once."""
+        with_status = "payments" in request.query_params or not self._billing.is_remote
+        snapshot, now = await self._context.snapshots.snapshot(), self._context.clock()
+        commits, accounts, sizes, sales, checks = await asyncio.gather(
+            self._market.operations.list_commits(COMMITS_READ),
+            self._build_account_values(now),
+            self._sizes.get("sizes", self._measure_stores),
+            self._list_sales(with_status=with_status),
+            self._build_check_values(snapshot, now),
+        )
+        response = render_page(
+            request,
+            "operations.html",
+            title="Operations",
+            here=OPERATIONS_PATH,
+            is_wide=True,
+            viewer=viewer,
+            now=now,
+            runs=group_runs(commits, RUNS_SHOWN),
+            daily_limit=self._context.daily_limit,
+            sales=sales,
+            has_status=with_status,
+            sales_days=SALES_WINDOW_DAYS,
+            sizes=list(zip(("Market data", "Keys and sales"), sizes, strict=True)),
+            retention_days=[
+                ("Changes", UNIVERSE_RETENTION_MS // DAY_MS),
+                ("Alerts", ALERTS_RETENTION_MS // DAY_MS),
+                ("Calls", CALL_RETENTION_DAYS),
+            ],
+            format_bytes=format_bytes,
+            software=[f"Signals {VERSION}", f"Python {platform.python_version()}"],
+            billing=self._context.mode or "off",
+            **build_data_values(snapshot, now),
+            **accounts,
+            **checks,
+        )
+        if checks["is_checking"]:
+            response.headers["Refresh"] = str(RELOAD_S)
+        return response
+
+    async def begin_checks(self, request: Request, viewer: Viewer) -> Response:
+        """Run all checks in the background, unless they run already, and return to the page."""
+        check_form_token(await read_form(request), viewer)
+        notices, now = await self._load_notices(), self._context.clock()
+        if self._doctor is not None and not _is_checking(notices, now):
+            await self._access.put_notice(Notice(BEGUN_NOTICE, "", now))
+            task = asyncio.create_task(self._run_checks(self._doctor))
+            # The event loop holds only a weak reference to a task.
+            self._checks.add(task)
+            task.add_done_callback(self._checks.discard)
+        return redirect_to(request, f"{OPERATIONS_PATH}#checks")
+
+    async def confirm_revoke(self, request: Request, viewer: Viewer) -> Response:
+        """Ask the owner to confirm that a key is to be revoked."""
+        return render_page(
+            request,
+            "revoke_key.html",
+            title="Revoke this key?",
+            here=OPERATIONS_PATH,
+            is_wide=True,
+            viewer=viewer,
+            live_key=await self._get_key(request),
+        )
+
+    async def revoke_key(self, request: Request, viewer: Viewer) -> Response:
+        """Revoke a key and return to the page."""
+        check_form_token(await read_form(request), viewer)
+        held = await self._get_key(request)
+        await self._access.revoke_key(held.key.id, self._context.clock())
+        return redirect_to(request, f"{OPERATIONS_PATH}#keys")
+
+    async def _get_key(self, request: Request) -> MemberKey:
+        """Return the working key that the path names; ApiError 404 if there is none."""
+        now, text = self._context.clock(), request.path_params["key"]
+        # At most 18 digits, so that every id fits the 64-bit integers of the stores.
+        if text.isascii() and text.isdigit() and len(text) <= 18:
+            held = await self._access.operations.find_key(int(text), now // DAY_MS)
+            if held is not None and held.key.works_at(now):
+                return held
+        raise ApiError(
+            "invalid_parameter",
+            "There is no working key with this id. Open Operations to see the keys.",
+            404,
+        )
+
+    async def _measure_stores(self) -> list[StoreSize]:
+        return [await self._market.operations.measure(), await self._access.operations.measure()]
+
+    async def _build_account_values(self, now: int) -> dict[str, Any]:
+        """Return the keys with their calls of today, and the numbers of keys and plans."""
+        operations, day = self._access.operations, now // DAY_MS
+        return {
+            "keys": await operations.list_keys(day, MAX_KEYS_SHOWN),
+            "key_counts": await operations.count_keys(now, day),
+            "plans": await operations.count_memberships(now - SALES_WINDOW_DAYS * DAY_MS),
+        }
+
+    async def _list_sales(self, *, with_status: bool) -> list[Sale]:
+        """Return the newest memberships, with their status at the payment processor if wanted."""
+        memberships = await self._access.operations.list_memberships(MAX_SALES_SHOWN)
+        if not with_status:
+            return [Sale(membership, None) for membership in memberships]
+        statuses = await self._billing.fetch_membership_statuses(memberships)
+        return [Sale(*pair) for pair in zip(memberships, statuses, strict=True)]
+
+    async def _build_check_values(self, snapshot: Snapshot | None, now: int) -> dict[str, Any]:
+        """Return the findings of the quick checks now, and of the last run of all checks."""
+        if self._doctor is None:
+            return {
+                "findings": [],
+                "grades": count_grades([]),
+                "checked_at": None,
+                "is_checking": False,
+            }
+        quick, notices = await asyncio.gather(
+            self._doctor.run_quick_checks(snapshot), self._load_notices()
+        )
+        stored = notices.get(FINDINGS_NOTICE)
+        # All checks include the quick ones, whose findings of this moment are newer.
+        subjects = {subject for _, subject, _ in quick}
+        found: list[Finding] = [] if stored is None else list(map(tuple, json.loads(stored.detail)))
+        findings = [*quick, *(one for one in found if one[1] not in subjects)]
+        return {
+            "findings": findings,
+            "grades": count_grades(findings),
+            "checked_at": None if stored is None else stored.at,
+            "is_checking": _is_checking(notices, now),
+        }
+
+    async def _run_checks(self, doctor: Doctor) -> None:
+        """Run all checks and store their findings; log failures."""
+        try:
+            await self._store_findings(await doctor.run_all_checks())
+        except Exception as error:
+            log.error("checks_failed", **describe_failure(error))
+            with suppress(StoreError):
+                text = "the checks failed: see the log of the service"
+                await self._store_findings([("fix", "doctor", text)])
+
+    async def _store_findings(self, findings: Sequence[Finding]) -> None:
+        notice = Notice(FINDINGS_NOTICE, json.dumps(findings), self._context.clock())
+        await self._access.put_notice(notice)
+
+    async def _load_notices(self) -> dict[str, Notice]:
+        return {notice.name: notice for notice in await self._access.list_notices()}
+
+
+def _is_checking(notices: dict[str, Notice], now: int) -> bool:
+    """Return whether checks were begun and have neither ended nor died by now."""
+    begun, ended = notices.get(BEGUN_NOTICE), notices.get(FINDINGS_NOTICE)
+    if begun is None or (ended is not None and ended.at >= begun.at):
+        return False
+    return now - begun.at < MAX_CHECKS_MS
