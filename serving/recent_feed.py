@@ -134,8 +134,8 @@ class RecentFeed:
         asset_classes = {ticker: asset.asset_class for ticker, asset in snapshot.assets.items()}
         names = asset_classes, snapshot.indicator_names
         newest_at = snapshot.stored.last_created_at
-        # Rows contain these names.
-        if names != self._names:
+        # Rows contain these names. A feed that ends earlier is that of a restored database.
+        if names != self._names or newest_at < self._ends:
             self._clear()
         oldest_at = snapshot.market_time - RECENT_MS
         if self._ends:

@@ -92,9 +92,10 @@ class PastSnapshotCache:
 class SnapshotCache:
     """Caches the store's latest snapshot, and reads it again when the store's version changes."""
 
-    def __init__(self, store: "MarketStore") -> None:
+    def __init__(self, store: "MarketStore", recent_feed: RecentFeed | None = None) -> None:
+        """Follow a store; without `recent_feed`, every page of the feed is read from the store."""
         self.store = store
-        self.recent_feed = RecentFeed(store)
+        self.recent_feed = recent_feed
         self._lock = asyncio.Lock()
         self._version: int | None = None
         self._last_read: tuple[StoredSnapshot, Snapshot | None] | None = None
@@ -173,7 +174,7 @@ class SnapshotCache:
             if self._last_read is None or version != self._version:
                 stored = await self.store.snapshot()
                 snapshot = build_snapshot(stored)
-                if snapshot is not None:
+                if snapshot is not None and self.recent_feed is not None:
                     await self.recent_feed.follow(snapshot)
                 self._last_read, self._version = (stored, snapshot), version
             return self._last_read

@@ -118,6 +118,9 @@ def render_recent_signals(
 def _find_recent_page(
     query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot, context: Context
 ) -> FeedPage | None:
+    recent_feed = context.snapshots.recent_feed
+    if recent_feed is None:
+        return None
     ticker, indicator = feed_filter.ticker, feed_filter.indicator
     row_filter = RowFilter(query.tier, ticker, indicator, query.timeframe, query.direction)
     after = feed_filter.alerts_after if query.tier == "alerts" else feed_filter.after
@@ -125,7 +128,7 @@ def _find_recent_page(
     window = FeedWindow(
         after, snapshot.stored.last_created_at, query.limit, query.offset, query.order == "oldest"
     )
-    return context.snapshots.recent_feed.find_page(row_filter, window)
+    return recent_feed.find_page(row_filter, window)
 
 
 def _encode_page(query: SignalsQuery, rows: Sequence[FeedRow], snapshot: Snapshot) -> FeedPage:

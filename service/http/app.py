@@ -49,6 +49,7 @@ from serving.fair_share import FairShare
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
 from serving.prices import Prices
+from serving.recent_feed import MAX_ROW_BYTES, RecentFeed
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
@@ -70,7 +71,7 @@ class AppConfig:
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
     folder of undelivered mail that the sign-in page names, None to name none. `owner_uid` is the
     user whose own machine this is, None if others can reach the service. `shows_prices` is whether
-    pages show prices.
+    pages show prices. `max_feed_bytes` is how much of the feed is kept in memory.
     """
 
     base_url: str
@@ -86,6 +87,7 @@ class AppConfig:
     owner_uid: int | None = None
     operator: Operator = UNNAMED_OPERATOR
     shows_prices: bool = True
+    max_feed_bytes: int = MAX_ROW_BYTES
 
 
 def build_app(
@@ -136,7 +138,7 @@ def create_app(
     access, provider, clock = resources.access, resources.provider, resources.clock
     base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
     docs_url = f"{base_url}/api/v1"
-    snapshots = SnapshotCache(resources.market)
+    snapshots = SnapshotCache(resources.market, RecentFeed(resources.market, config.max_feed_bytes))
     context = Context(
         snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=config.operator
     )

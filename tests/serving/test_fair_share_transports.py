@@ -109,6 +109,7 @@ async def contested(home: StoreHome, transport: Transport) -> AsyncIterator[Cont
         address,
         make_coverage(),
         store_class=HeldMarket,
+        max_feed_bytes=0,
         fair_share=FairShare(places, budget),
         on_call=lambda tool, outcome, seconds: outcomes.append(outcome),
     ) as served:

@@ -206,3 +206,16 @@ async def test_a_new_name_of_an_indicator_reaches_the_rows_in_memory(market: Mar
     assert page == feed.select(ANY, newest, snapshot)
     assert page is not None
     assert b'"indicator_name":"New ' in page.rows[0]
+
+
+async def test_a_database_that_lost_its_newest_runs_is_read_again(market: MarketStore) -> None:
+    feed = await fill_feed(market, runs=8)
+    earlier = await feed.load_snapshot()
+    await feed.commit_runs(4)
+    recent = RecentFeed(market)
+    for snapshot in (await feed.load_snapshot(), earlier):
+        await recent.follow(snapshot)
+        newest = FeedWindow(0, snapshot.stored.last_created_at, 200, 0, oldest_first=False)
+        assert recent.find_page(ANY, newest) == feed.select(ANY, newest, snapshot)
+    beyond = FeedWindow(0, earlier.stored.last_created_at + 1, 50, 0, oldest_first=False)
+    assert recent.find_page(ANY, beyond) is None

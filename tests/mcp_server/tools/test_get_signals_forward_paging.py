@@ -16,6 +16,7 @@ import pytest
 
 from schemas.vocabulary import ACTIONS, STORED_KEYS, TIMEFRAMES, format_instant
 from serving.argument_values import parse_instant_ms
+from serving.recent_feed import MAX_ROW_BYTES
 from store.market_rows import AlertRow, Batch, ChangeRow, FeedQuery, FeedRow
 from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
@@ -26,6 +27,8 @@ from tools.example_market import HOUR_MS, NOON
 
 pytestmark = pytest.mark.clause("feed")
 
+# Room for about six rows in memory, so that older pages come from the store.
+FEW_BYTES = 2_000
 TIERS = ("universe", "alerts", "all")
 ZONES = [timezone(timedelta(hours=hours, minutes=30)) for hours in (-4, 0, 5)]
 
@@ -164,12 +167,14 @@ async def newest_first(served: RunningService, transport: Transport, tier: str) 
 
 @asynccontextmanager
 async def written_and_served(
-    folder: Path, seeded: Path, draw: Random, runs: int
+    folder: Path, seeded: Path, draw: Random, runs: int, max_feed_bytes: int = FEW_BYTES
 ) -> AsyncIterator[tuple[RunningService, Writer]]:
     shutil.copytree(seeded, folder, dirs_exist_ok=True)
     store = await open_sqlite_market(folder / "market.db")
     try:
-        async with run_service(folder, store_class=Interrupted) as served:
+        async with run_service(
+            folder, store_class=Interrupted, max_feed_bytes=max_feed_bytes
+        ) as served:
             yield served, Writer(store, draw, runs)
     finally:
         await store.close()
@@ -178,14 +183,25 @@ async def written_and_served(
 @pytest.mark.clause("4.7.19")
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize(
-    ("seed", "runs"),
-    [(1, 8), *(pytest.param(n, 60, marks=pytest.mark.prove) for n in range(2, 8))],
+    ("seed", "runs", "max_feed_bytes"),
+    [
+        (1, 8, FEW_BYTES),
+        (1, 8, MAX_ROW_BYTES),
+        *(pytest.param(n, 60, 2_000 * n, marks=pytest.mark.prove) for n in range(2, 8)),
+    ],
 )
 async def test_a_reader_that_restarts_while_runs_commit_gets_each_row_once_in_order(
-    tmp_path: Path, seeded: Path, transport: Transport, tier: str, seed: int, runs: int
+    tmp_path: Path,
+    seeded: Path,
+    transport: Transport,
+    tier: str,
+    seed: int,
+    runs: int,
+    max_feed_bytes: int,
 ):
     draw = Random(seed)
-    async with written_and_served(tmp_path, seeded, draw, runs) as (served, writer):
+    opening = written_and_served(tmp_path, seeded, draw, runs, max_feed_bytes)
+    async with opening as (served, writer):
         reader, has_more = Reader(served, transport, tier, draw), True
         while writer.runs_left or has_more:
             if draw.random() < 0.3 or not has_more:
@@ -232,6 +248,7 @@ async def test_a_page_has_no_row_newer_than_its_meta(
 ):
     async with written_and_served(tmp_path, seeded, Random(5), 1) as (served, writer):
         before = await writer.stored(tier)
+        await requested(served, transport, tier=tier)
         served.market.between = writer.write
         page = await requested(served, transport, tier=tier, order="oldest", limit=200)
         assert [row["id"] for row in page["signals"]] == before
