@@ -126,9 +126,9 @@ class Part(NamedTuple):
 
 
 def build_guide_values(coverage: Coverage | None) -> dict[str, Any]:
-    """Return the values of the page: the indicators that the deployment covers."""
+    """Return the values of the page: the indicators that the deployment covers and GUIDES has."""
     covered = INDICATOR_IDS if coverage is None else [one.id for one in coverage.indicators]
-    parts = [_build_part(id_) for id_ in INDICATOR_IDS if id_ in covered]
+    parts = [_build_part(id_) for id_ in GUIDES if id_ in covered]
     headings = [Heading(2, "readings", "What a reading is")]
     return {
         "parts": parts,

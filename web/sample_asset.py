@@ -16,7 +16,6 @@ from schemas.state import AssetState, StateCounts, StateResponse
 from schemas.vocabulary import (
     DAY_MS,
     HOUR_MS,
-    INDICATOR_IDS,
     LOGGED_IDS,
     RUN_DELAY_MS,
     TIMEFRAME_DURATIONS_S,
@@ -38,10 +37,16 @@ from web.sample_board import build_sample_model
 _HOURLY_MOVES: dict[AssetClass, float] = {"crypto": 0.008, "stock": 0.006, "metal": 0.003}
 # A trading day of the sample's stocks, as the UTC hours in which their bars open.
 _STOCK_HOURS = range(13, 20)
-# The bars over which each indicator of the sample compares closes.
-_WINDOWS: dict[IndicatorId, int] = dict(
-    zip(INDICATOR_IDS, (20, 30, 8, 14, 24, 50, 12), strict=True)
-)
+# The indicators of the sample, and the bars over which each compares closes.
+_WINDOWS: dict[IndicatorId, int] = {
+    "trend_oracle": 20,
+    "bayesian_trend": 30,
+    "reversals": 8,
+    "ceres": 14,
+    "enzo": 24,
+    "llnr": 50,
+    "perpkit": 12,
+}
 _NUMBERS: dict[Reading, int] = {"bullish": 1, "neutral": 0, "bearish": -1}
 _NAMES = {str(id_): name for id_, name in SAMPLE_NAMES.items()}
 _HISTORY_DAYS = CHART_DAYS["1d"] + 60
@@ -112,7 +117,7 @@ def _build_state(ticker: str) -> StateResponse:
     }
     signals: dict[StoredKey, dict[Timeframe, Reading]] = {
         id_: {timeframe: each.signals[id_][timeframe] for timeframe, each in found.items()}
-        for id_ in INDICATOR_IDS
+        for id_ in _WINDOWS
     }
     asset = found["1h"]
     return StateResponse(
@@ -215,7 +220,7 @@ def _cut(bars: BarColumns, begins: int) -> BarColumns:
 
 def _generate_changes(asset: AssetState, timeframe: Timeframe, bars: BarColumns) -> list[ChangeRow]:
     """Return the changes of all readings on a timeframe, oldest first."""
-    rows = [row for id_ in INDICATOR_IDS for row in _list_turns(asset, id_, timeframe, bars)]
+    rows = [row for id_ in _WINDOWS for row in _list_turns(asset, id_, timeframe, bars)]
     by_time = sorted(rows, key=lambda row: row.close_time)
     # Rows of one run are milliseconds apart; those of the sample feed keep their own times.
     written = {row.id: row.created_at for row in _list_feed(asset.ticker, timeframe)}

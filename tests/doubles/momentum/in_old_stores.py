@@ -23,6 +23,8 @@ from tests.support.store_homes import StoreHome, run_sql
 
 pytestmark = pytest.mark.clause("store")
 
+PAGES = ("", "assets/BTC", "feed", "flips", "confluence", "assets", "docs/indicators")
+
 __all__ = ["bars", "old_home", "universe"]
 
 
@@ -79,8 +81,10 @@ def test_it_is_served_with_the_others(old_home: StoreHome, tmp_path: Path, bars:
             (asset,) = client.get("state?ticker=BTC").json()["assets"]
             rows = client.get("signals?indicator=momentum&limit=200").json()["signals"]
             manifest, stats = client.get("").text, client.get("stats").json()
+            pages = {path: client.get(f"http://127.0.0.1:{port}/{path}") for path in PAGES}
         assert process.stop() == 0
     assert tuple(asset["signals"]) == STORED_KEYS
     assert {(row["indicator"], row["indicator_name"]) for row in rows} == {("momentum", "Momentum")}
+    assert {path: page.status_code for path, page in pages.items()} == dict.fromkeys(PAGES, 200)
     assert "eight trading indicators" in manifest
     assert {"momentum"} < {row["indicator"] for row in stats["universe_tier"]["by_indicator"]}
