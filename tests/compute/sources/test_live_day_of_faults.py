@@ -246,6 +246,7 @@ WARNINGS = [
 @pytest.mark.parametrize(
     "tickers", [SAMPLE_TICKERS, pytest.param(None, marks=pytest.mark.prove)], ids=["few", "all"]
 )
+@pytest.mark.prove
 async def test_a_day_with_a_fault_in_every_run_ends_as_a_replay_of_the_true_bars(
     double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path, tickers: tuple[str, ...] | None
 ) -> None:
