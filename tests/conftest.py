@@ -15,7 +15,9 @@ from pathlib import Path
 import certifi
 import pytest
 import pytest_asyncio
+from hypothesis import settings
 
+from tests.support.case_sampling import mark_cases_for_proofs
 from tests.support.postgres.databases import make_empty_database
 from tests.support.postgres.installations import find_installations
 from tests.support.postgres.server import PostgresServer
@@ -36,6 +38,8 @@ MAJORS = [
 # With FAIL_ON_SKIP=1, as in CI, any other skip fails, because a missing tool would turn
 # tests off unnoticed. The listed ones depend on data that a checkout lacks, or on the user.
 EXPECTED_SKIPS = re.compile(r"no recorded bars in|nothing is forbidden to root$|chroot needs root$")
+
+settings.register_profile("few examples", max_examples=20)
 
 # The HTTP client imports it at every request; if it is missing, each import searches every folder.
 if find_spec("sniffio") is None:
@@ -161,18 +165,22 @@ async def home(new_home: HomeFactory) -> AsyncIterator[StoreHome]:
         yield home
 
 
-def pytest_configure() -> None:
-    """Keep temporary files in memory if there is room: on a disk every commit waits for it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Try fewer examples outside of proofs, and keep temporary files in memory if there is room."""
+    if config.option.markexpr == "not prove":
+        settings.load_profile("few examples")
+    # On a disk every commit waits for it.
     is_told = "TMPDIR" in os.environ
     if not is_told and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOMY_BYTES:
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    """Run tests that share a service in its event loop, and start with the long tests."""
+    """Leave repetitions to proofs, run tests that share a service in its loop, long tests first."""
+    mark_cases_for_proofs(items)
     for item in items:
         is_async = inspect.iscoroutinefunction(getattr(item, "obj", None))
         if is_async and "served_shared" in getattr(item, "fixturenames", ()):

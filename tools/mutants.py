@@ -1,7 +1,7 @@
 """Apply each change of `docs/clauses` to a copy of the code and check that a test fails.
 
 `make mutants` runs it. Each change is applied by itself, and the tests that name its clause run
-until one fails.
+until one fails, those of `make test` first.
 """
 
 import argparse
@@ -120,6 +120,10 @@ def _try_change(copy: Path, clause: Clause, clause_tests: ClauseTests) -> Mutati
     changed_path.write_text(changed_text)
     try:
         status, detail = _run_tests(copy, clause_tests)
+        if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            proof = _run_tests(copy, clause_tests, "-m", "prove")
+            if proof[0] != pytest.ExitCode.NO_TESTS_COLLECTED:
+                status, detail = proof
     except TimeoutError:
         return MutationResult(clause, "hung", f"still running after {TIMEOUT_S} s")
     finally:

@@ -147,7 +147,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Content:
 
 
 @pytest.mark.clause("2.1.18")
-@pytest.mark.parametrize("outage_s", [20, 180, 2 * HOUR_S, 26 * HOUR_S])
+@pytest.mark.parametrize(
+    "outage_s",
+    [2 * HOUR_S, *(pytest.param(n, marks=pytest.mark.prove) for n in (20, 180, 26 * HOUR_S))],
+)
 async def test_a_first_start_with_an_outage_ends_as_one_without(
     tmp_path: Path, undisturbed: Content, outage_s: int
 ):
@@ -176,6 +179,7 @@ async def test_a_first_start_with_an_outage_ends_as_one_without(
     assert ENGINE_KEYS["enzo"] in {row.indicator for row in undisturbed.carries}
 
 
+@pytest.mark.prove
 async def test_a_first_start_that_is_killed_during_an_outage_ends_as_one_without(
     tmp_path: Path, undisturbed: Content
 ):
@@ -290,6 +294,7 @@ async def test_an_asset_that_is_new_to_a_store_is_built_at_once_and_publishes_no
 
 
 @pytest.mark.parametrize("ratio", [None, 4])
+@pytest.mark.sampled(2)
 async def test_a_catch_up_with_a_failing_venue_ends_as_one_without(
     tmp_path: Path, ratio: int | None
 ):

@@ -462,15 +462,14 @@ async def held_after(path: Path, *, cancelled_at: int, ticks: int = 0) -> tuple[
         await store.close()
 
 
-# By default at one checkpoint of each kind at least: fetches, a commit before and after, pruning.
-@pytest.mark.parametrize(("first", "every"), [(4, 5), pytest.param(1, 1, marks=prove)])
+@prove
 async def test_a_loop_cancelled_anywhere_ends_in_the_same_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, every: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(runs_module, "BATCH_S", 20 * HOUR_S)
     whole, checkpoints = await held_after(tmp_path / "whole.db", cancelled_at=-1)
     assert checkpoints > 25
-    for number in range(first, checkpoints + 1, every):
+    for number in range(1, checkpoints + 1):
         held, passed = await held_after(tmp_path / f"{number}.db", cancelled_at=number)
         assert passed >= number
         assert held == whole, number
@@ -479,6 +478,7 @@ async def test_a_loop_cancelled_anywhere_ends_in_the_same_content(
 @pytest.mark.parametrize(
     "ticks", [1, 30, 300, 3000, *(pytest.param(n, marks=prove) for n in (10, 100, 1000))]
 )
+@pytest.mark.sampled(2)
 async def test_a_loop_cancelled_at_any_moment_ends_in_the_same_content(tmp_path: Path, ticks: int):
     whole, _ = await held_after(tmp_path / "whole.db", cancelled_at=-1)
     held, _ = await held_after(tmp_path / "m.db", cancelled_at=-1, ticks=ticks)
@@ -760,6 +760,7 @@ async def test_rows_are_pruned_once_a_day(tmp_path: Path):
 
 
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=prove) for n in range(2, 50))])
+@pytest.mark.sampled(2)
 async def test_every_bar_is_stepped_once_through_random_troubles(
     tmp_path: Path, logs: Logs, seed: int
 ):

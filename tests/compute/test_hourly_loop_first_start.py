@@ -63,6 +63,7 @@ def dexter_cells(snapshot: StoredSnapshot) -> set[tuple[str, str]]:
         pytest.param("2029-03-01T00:00:00", ("MATIC", "ARM"), marks=pytest.mark.prove),
     ],
 )
+@pytest.mark.prove
 async def test_a_first_start_leaves_the_readings_that_follow_from_its_history(
     tmp_path: Path, start: str, tickers: tuple[str, ...]
 ):

@@ -36,6 +36,7 @@ def step_separately(folder: Path, end: int) -> set[tuple[str, str, str, int]]:
 
 
 @pytest.mark.parametrize("name", ["generated newest", *list_full_folders()])
+@pytest.mark.prove
 async def test_a_replay_audits_clean_and_reads_as_each_asset_stepped_by_itself(
     name: str, tmp_path: Path
 ):

@@ -185,6 +185,7 @@ async def test_superseded_bars_stay_as_they_were(tmp_path: Path):
 
 
 @pytest.mark.parametrize("tickers", [("BTC",), ("BTC", "ETH")], ids=["one", "two in one run"])
+@pytest.mark.sampled(2)
 async def test_killed_after_any_run_ends_in_the_same_content(
     tmp_path: Path, tickers: tuple[str, ...]
 ):
@@ -198,6 +199,7 @@ async def test_killed_after_any_run_ends_in_the_same_content(
 
 
 @pytest.mark.parametrize("is_written", [False, True], ids=["before", "after"])
+@pytest.mark.sampled(2)
 async def test_killed_while_a_split_is_written_ends_in_the_same_content(
     tmp_path: Path, is_written: bool
 ):
@@ -278,6 +280,7 @@ async def test_an_asset_that_has_not_stepped_a_day_is_split_without_an_epoch_of_
 
 
 @pytest.mark.clause("audit")
+@pytest.mark.prove
 async def test_audit_verifies_rows_from_both_sides_of_a_split_with_their_own_bars(tmp_path: Path):
     path, warmed = tmp_path / "m.db", STARTS + 4 * DAY_S
     source = Paying("BTC", begins_at=STARTS - 34 * DAY_S).split("BTC", when=warmed + 2 * HOUR_S)
@@ -310,6 +313,7 @@ async def test_audit_verifies_rows_from_both_sides_of_a_split_with_their_own_bar
     ],
     ids=["a superseded bar", "a superseded block", "a revision", "an epoch's revision"],
 )
+@pytest.mark.sampled(2)
 async def test_every_alteration_of_revisions_is_found(tmp_path: Path, statement: str, named: str):
     path, source = tmp_path / "m.db", Script().split("BTC")
     await run(path, source)

@@ -32,6 +32,7 @@ def is_monday(at: int) -> bool:
 
 
 @pytest.mark.parametrize("upgraded_at", [MONDAY, pytest.param(WEDNESDAY, marks=pytest.mark.prove)])
+@pytest.mark.prove
 async def test_a_store_with_bars_of_sundays_is_rebuilt_and_keeps_its_rows(
     upgraded_at: int, tmp_path: Path, bars_folder: Path, universe: Universe
 ):

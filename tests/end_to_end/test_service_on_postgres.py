@@ -108,6 +108,7 @@ def test_each_command_works_on_postgresql_as_on_files(tmp_path: Path, url: str):
     assert {path.name for path in tmp_path.iterdir()} == {"bars"}
 
 
+@pytest.mark.prove
 def test_a_migrated_database_is_used_once_its_audit_is_clean(tmp_path: Path, url: str):
     path = tmp_path / "signals.db"
     file, said = f"sqlite:///{path}", []

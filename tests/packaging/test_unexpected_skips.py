@@ -34,6 +34,7 @@ def test_d():
     ("variable", "status", "skipped"),
     [pytest.param("", 0, 3, marks=pytest.mark.prove), ("1", 1, 1)],
 )
+@pytest.mark.prove
 def test_an_unexpected_skip_fails_only_on_request(
     tmp_path: Path, variable: str, status: int, skipped: int
 ) -> None:

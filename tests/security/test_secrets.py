@@ -102,6 +102,7 @@ def send_everywhere(client: httpx.Client, secret: str) -> None:
                 client.post(f"/api/v1/{path}", json={name: text}, headers=sent)
 
 
+@pytest.mark.sampled(2)
 def test_the_log_has_one_line_per_event_and_no_text_of_clients(
     process: tuple[RunningCommand, str], tmp_path: Path
 ):

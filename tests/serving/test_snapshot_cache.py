@@ -215,6 +215,7 @@ async def write(store: MarketStore, step: Batch | str) -> None:
 
 
 @pytest.mark.clause("answers", "1.11")
+@pytest.mark.sampled(2)
 async def test_no_cached_answer_differs_from_an_uncached_one_whatever_is_written(home: StoreHome):
     async with (
         open_and_close(home.open_market()) as writer,

@@ -346,6 +346,7 @@ def test_a_folder_without_enough_bars_gives_one_line(
     assert ("201 bars" in line) is bool(rows)
 
 
+@pytest.mark.prove
 def test_the_page_has_the_figures_of_the_recorded_bars() -> None:
     require_recorded()
     blocks = asyncio.run(render_blocks(get_recorded_folder(), load_universe()))

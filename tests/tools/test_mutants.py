@@ -55,6 +55,15 @@ pytestmark = pytest.mark.clause("1.4")
 def test_a_night_costs_more_than_a_day():
     assert night_fare(1) > fare(1)
 """,
+    "tests/test_long.py": """
+import pytest
+from fares import fare
+
+@pytest.mark.prove
+@pytest.mark.clause("10.2")
+def test_a_long_ride_costs_more_than_a_short_one():
+    assert fare(1000) > fare(1)
+""",
     "tests/test_short.py": """
 import pytest
 from fares import fare
@@ -74,6 +83,7 @@ CHANGES = [
     ("1.6", "3 +", "4 +"),
     ("2.1", "3 +", "4 +"),
     ("10.1", "2 * ceil", "3 * ceil"),
+    ("10.2", "ceil(km)", "ceil(1)"),
 ]
 CLAUSE = """
 [[clause]]
@@ -154,6 +164,12 @@ def test_tests_that_have_just_run_are_not_run_again_without_a_change(tree):
     run = mutants(tree, "--tested", "10.1", "2")
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.splitlines()[-1] == "caught 2"
+
+
+def test_a_change_that_only_a_test_of_make_prove_notices_is_caught_by_it(tree):
+    run = mutants(tree, "--tested", "10.2")
+    assert run.stdout.startswith("[1/1] 10.2 caught: ")
+    assert "tests/test_long.py::test_a_long_ride_costs_more_than_a_short_one" in run.stdout
 
 
 def test_an_id_that_matches_nothing_is_reported(tree):

@@ -182,6 +182,7 @@ FOREIGN_RESPONSES: dict[str, Callable[[], Response]] = {
 
 
 @pytest.mark.parametrize("name", FOREIGN_RESPONSES)
+@pytest.mark.sampled(4)
 async def test_a_foreign_response_fails_no_claim(shop: StripeShop, name: str) -> None:
     opened = await shop.open_and_pay()
     shop.stripe.respond(FOREIGN_RESPONSES[name])
@@ -210,6 +211,7 @@ async def test_a_foreign_response_fails_no_claim(shop: StripeShop, name: str) ->
         {"subscription": {"id": "sub_1", "object": "subscription", "status": "dormant"}},
     ],
 )
+@pytest.mark.sampled(4)
 async def test_a_session_with_an_unknown_value_fails_no_claim(
     shop: StripeShop, changed: dict[str, Any]
 ) -> None:
@@ -220,6 +222,7 @@ async def test_a_session_with_an_unknown_value_fails_no_claim(
 
 
 @pytest.mark.parametrize("field", ["id", "object", "status", "payment_status", "line_items"])
+@pytest.mark.sampled(2)
 async def test_a_session_without_a_field_fails_no_claim(shop: StripeShop, field: str) -> None:
     opened = await shop.open_and_pay()
     found = read_session(shop.stripe, opened.session)
@@ -242,6 +245,7 @@ def read_session(stripe: StripeDouble, session: str) -> Object:
         {"object": "search_result", "data": [], "has_more": False},
     ],
 )
+@pytest.mark.sampled(2)
 async def test_foreign_charges_fail_no_claim(shop: StripeShop, page: dict[str, Any]) -> None:
     opened = await shop.open_and_pay()
     found = read_session(shop.stripe, opened.session)
@@ -264,6 +268,7 @@ async def test_a_refund_of_another_customer_fails_no_claim(shop: StripeShop) -> 
 @pytest.mark.parametrize(
     "changed", [{"status": "dormant"}, {"id": "sub_other"}, {"object": "plan"}, {"items": None}]
 )
+@pytest.mark.sampled(2)
 async def test_an_unknown_subscription_ends_no_membership(
     shop: StripeShop, changed: dict[str, Any]
 ) -> None:

@@ -188,6 +188,7 @@ async def test_an_audit_is_clean_if_the_alert_engines_have_not_begun(
     assert (await audit_store(path, universe)).findings == []
 
 
+@pytest.mark.prove
 async def test_engines_that_were_not_followed_for_a_while_restart_with_their_cooldown(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
@@ -206,6 +207,7 @@ async def test_engines_that_were_not_followed_for_a_while_restart_with_their_coo
     check_cooldown(after["alerts"])
 
 
+@pytest.mark.prove
 async def test_a_raised_version_rebuilds_its_engines_and_keeps_the_cooldown_of_published_alerts(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):

@@ -159,7 +159,7 @@ def model_bars(moves: Sequence[tuple[int, int, int, int]], warmup: int) -> list[
 
 
 @pytest.mark.clause("3.3.11")
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(moves=MOVES, holding=st.integers(1, 6))
 def test_an_engine_fires_as_the_slow_model_does(
     moves: list[tuple[int, int, int, int]], holding: int

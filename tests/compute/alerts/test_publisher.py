@@ -160,7 +160,7 @@ def schedule(timeframe: Timeframe, bars: Sequence[tuple[int, int, Action]]) -> l
     return firings
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(
     timeframe=st.sampled_from(["4h", "1d"]),
     bars=BARS,

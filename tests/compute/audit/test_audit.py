@@ -13,7 +13,6 @@ from compute.indicators.registry import INDICATORS
 from compute.universe import Universe
 from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
 from tests.compute.conftest import RunSignals
-from tests.support.case_sampling import sample_cases
 from tests.support.small_market import (
     DAY_S,
     HOUR_S,
@@ -312,7 +311,8 @@ def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, sig
     assert (ran.status, ran.out.splitlines()[-1], ran.err) == (0, "clean", "")
 
 
-@pytest.mark.parametrize("what", sample_cases(3, zip(TAMPERED, TAMPERED, strict=True)))
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("what", TAMPERED)
 def test_every_alteration_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
@@ -336,6 +336,7 @@ def test_every_alteration_is_found(
         *(pytest.param(n, marks=pytest.mark.prove) for n in range(5, 48, 5) if n not in SIX_BYTES),
     ],
 )
+@pytest.mark.sampled(3)
 def test_a_flipped_byte_of_a_bar_is_found(
     place: int, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
@@ -393,6 +394,7 @@ PRUNED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", PRUNED)
+@pytest.mark.sampled(3)
 def test_every_alteration_after_pruning_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
@@ -404,6 +406,7 @@ def test_every_alteration_after_pruning_is_found(
     assert named in ran.out
 
 
+@pytest.mark.prove
 def test_a_store_pruned_after_a_version_was_raised_is_clean(
     databases: Databases, universe: Universe, tmp_path: Path
 ):

@@ -8,7 +8,6 @@ import pytest
 from compute.universe import Universe
 from tests.compute.audit.test_audit import ID, Databases, alter, copy, one, prune
 from tests.compute.conftest import RunSignals
-from tests.support.case_sampling import sample_cases
 from tests.support.small_market import (
     DAY_S,
     START,
@@ -133,7 +132,8 @@ def test_alerts_of_a_replayed_store_are_clean(databases: Databases, universe: Un
     assert report.checked["alerts"] > 20
 
 
-@pytest.mark.parametrize("what", sample_cases(3, zip(TAMPERED, TAMPERED, strict=True)))
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("what", TAMPERED)
 def test_every_alteration_of_alerts_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
@@ -180,6 +180,7 @@ PRUNED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", PRUNED)
+@pytest.mark.sampled(2)
 def test_every_alteration_of_alerts_after_pruning_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):

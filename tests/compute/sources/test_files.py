@@ -334,6 +334,7 @@ def test_a_byte_that_is_not_utf_8_is_counted_from_the_beginning_of_the_file(
 
 
 @pytest.mark.parametrize("change", ["grows", "is cut", "is written again"])
+@pytest.mark.sampled(3)
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, change: str):
     opens = range(0, HOUR_S * 3 * CHUNK_ROWS, HOUR_S)
     path = write_bars(tmp_path, "BTC", [(ts, 1.0, 1.0, 1.0, 1.0, 1.0) for ts in opens])
@@ -386,9 +387,8 @@ print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-@pytest.mark.parametrize(
-    "count", [200_000, pytest.param(10_000_000, marks=[pytest.mark.prove, pytest.mark.long])]
-)
+@pytest.mark.prove
+@pytest.mark.parametrize("count", [200_000, pytest.param(10_000_000, marks=pytest.mark.long)])
 def test_ten_million_rows_take_less_than_a_gigabyte(tmp_path: Path, count: int):
     write_universe(tmp_path)
     (tmp_path / "bars").mkdir()

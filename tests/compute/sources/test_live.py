@@ -126,6 +126,7 @@ async def test_a_first_start_builds_history_in_silence_and_publishes_later_chang
     assert min(row.created_at for row in shown) >= to_market_ms(START + HOUR_S)
 
 
+@pytest.mark.prove
 async def test_an_asset_still_warms_up_in_silence_if_its_first_calls_fail(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -298,6 +299,7 @@ LASTING = {
 
 
 @pytest.mark.parametrize("trouble", some_of(LASTING, 3))
+@pytest.mark.sampled(3)
 async def test_if_a_venue_fails_its_asset_is_late_with_a_reason_and_loses_no_bar(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, trouble: Trouble
 ) -> None:
@@ -612,6 +614,7 @@ async def test_bars_of_a_venue_whose_clock_is_behind_wait_for_it_and_are_never_f
 
 
 @pytest.mark.parametrize("answer", [{}, None, {"serverTime": None}, {"serverTime": 10**30}])
+@pytest.mark.sampled(3)
 async def test_a_venue_whose_clock_cannot_be_read_has_no_vote(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, answer: object
 ) -> None:
@@ -638,6 +641,7 @@ BAD_ANSWERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("answer", some_of(BAD_ANSWERS, 2))
+@pytest.mark.sampled(3)
 async def test_a_bad_answer_for_one_asset_makes_it_late_and_changes_nothing_else(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, answer: Callable[[Any], Any]
 ) -> None:
@@ -799,6 +803,7 @@ async def test_a_split_replaces_the_history_and_touches_no_published_row(
     assert report.findings == []
 
 
+@pytest.mark.prove
 async def test_if_a_venue_begins_to_refuse_the_next_one_restates_the_history(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:

@@ -248,6 +248,7 @@ WARNINGS = [
     [SAMPLE_TICKERS, pytest.param(None, marks=[pytest.mark.prove, pytest.mark.long])],
     ids=["few", "all"],
 )
+@pytest.mark.prove
 async def test_a_day_with_a_fault_in_every_run_ends_as_a_replay_of_the_true_bars(
     double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path, tickers: tuple[str, ...] | None
 ) -> None:

@@ -103,6 +103,7 @@ async def test_a_403_at_a_restart_replaces_no_history_and_its_assets_catch_up_af
         await check_sources(one, volumes, BINANCE)
 
 
+@pytest.mark.prove
 async def test_a_403_that_lasts_for_hours_moves_the_assets_for_good_as_a_new_revision(
     double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path
 ) -> None:
@@ -189,6 +190,7 @@ async def test_a_venue_without_older_bars_replaces_no_history(
         await check_sources(one, volumes, BINANCE)
 
 
+@pytest.mark.prove
 async def test_an_asset_that_a_refusal_left_uncovered_is_tried_again_daily(
     double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path
 ) -> None:

@@ -191,6 +191,7 @@ async def test_a_withdrawn_spike_publishes_nothing_and_its_hour_comes_one_run_la
 
 
 @pytest.mark.parametrize("factor", [0.4, 2.5])
+@pytest.mark.sampled(2)
 async def test_a_real_move_is_published_at_once_if_another_venue_has_it_else_one_run_late(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, factor: float
 ) -> None:

@@ -142,6 +142,7 @@ async def test_a_removed_asset_still_has_bars():
 
 @pytest.mark.parametrize("days", [30, pytest.param(120, marks=prove)])
 @pytest.mark.parametrize("ticker", EVERY_SESSION)
+@pytest.mark.sampled(4)
 async def test_hourly_fetches_equal_one_big_fetch_bit_for_bit(ticker: str, days: int):
     whole = await history(ticker, days)
     source = market()
@@ -395,6 +396,7 @@ async def test_one_bar_in_a_thousand_never_exists():
 
 # At the 45th hour many are late together.
 @pytest.mark.parametrize(("begins", "ends"), [(40, 64), pytest.param(0, 72, marks=prove)])
+@pytest.mark.prove
 async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours(
     begins: int, ends: int
 ):
@@ -501,6 +503,7 @@ LATE_DAYS = {"BTC": (4, 9), "DOGE": (11, 16), "NVDA": (45, 47), "XAU": (17, 25)}
         *(pytest.param(ticker, 0, 60, marks=prove) for ticker in LATE_DAYS),
     ],
 )
+@pytest.mark.sampled(4)
 async def test_live_fetches_bring_every_bar_once_and_nothing_below_the_watermark(
     ticker: str, begins: int, ends: int
 ):

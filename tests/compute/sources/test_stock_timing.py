@@ -115,6 +115,7 @@ async def run_and_collect(
 
 
 @pytest.mark.parametrize("day", DAYS, ids=["summer", "winter", "early close", "after a holiday"])
+@pytest.mark.sampled(2)
 async def test_a_simulated_stock_is_read_three_minutes_after_each_close(tmp_path: Path, day: date):
     begins = midnight(day)
     async with open_simulated(tmp_path, begins) as market:
@@ -126,6 +127,7 @@ async def test_a_simulated_stock_is_read_three_minutes_after_each_close(tmp_path
             assert all(180 <= after <= 300 for after in seconds[ticker, timeframe].values())
 
 
+@pytest.mark.prove
 async def test_in_weeks_around_a_change_of_clocks_only_late_bars_come_later(tmp_path: Path):
     begins, days = midnight(date(2026, 10, 22)), 15  # clocks go back on November 1
     async with open_simulated(tmp_path, begins) as market:

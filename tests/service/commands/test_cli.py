@@ -255,6 +255,7 @@ def test_prune_prints_how_many_rows_it_deleted(tmp_path):
     "command",
     ["replay", *(pytest.param(name, marks=pytest.mark.prove) for name in ("serve", "compute"))],
 )
+@pytest.mark.prove
 def test_a_recording_is_pruned_at_its_end_like_any_other_store(tmp_path, command):
     bars, source = tmp_path / "bars", f"files:{tmp_path / 'bars'}"
     copy_newest_rows(generate_folder(5000), bars, ("BTC_1h.csv", "BTC_funding.csv"), 5000)

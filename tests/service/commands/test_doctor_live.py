@@ -163,6 +163,7 @@ async def test_a_listing_that_has_ended_is_neither_expected_nor_chosen(examined,
     assert checks["assets"][0] == ("ok", "1 of 2 assets have a source: 1 at binance")
 
 
+@pytest.mark.prove
 async def test_an_asset_without_a_fresh_bar_is_named_with_the_reason(examined, double):
     double.get_venue("binance").get_market("ETH/USDT").withhold(START - 7200, START)
     double.get_venue("okx").add_failure("restricted", path="candles", times=None)
@@ -190,6 +191,7 @@ async def test_a_venue_that_is_down_gets_no_requests_for_bars(examined, double):
     assert double.get_venue("okx").count_requests("candles") == 0
 
 
+@pytest.mark.prove
 async def test_a_history_whose_request_failed_is_not_called_complete(examined, double):
     double.get_venue("binance").add_failure("unavailable", path="klines", times=None)
     _, checks = await examined()
@@ -252,6 +254,7 @@ async def test_many_assets_are_summed_up_in_a_few_lines(examined):
     assert len(max((t for found in checks.values() for _, t in found), key=len)) < 400
 
 
+@pytest.mark.prove
 async def test_with_a_snapshot_the_store_says_which_assets_have_daily_readings(
     examined, double, clock, tmp_path
 ):

@@ -214,6 +214,7 @@ async def test_an_ended_fallback_and_a_perpetual_that_is_gone_are_corrected_in_p
     assert [each.perpetual for each in listings] == [None, None, None]
 
 
+@pytest.mark.prove
 async def test_without_a_file_to_write_the_corrected_entries_are_printed(examined, double):
     double.get_venue("binance").remove_listing("TON/USDT")
     told = await examined()
@@ -223,6 +224,7 @@ async def test_without_a_file_to_write_the_corrected_entries_are_printed(examine
     assert told.rest.count("until = 2026-09-30") == 1
 
 
+@pytest.mark.prove
 async def test_a_possible_rename_is_named_and_never_written(examined, double, tmp_path):
     double.get_venue("binance").remove_listing("TON/USDT")
     list_symbols(double, "binance", ["GRAM/USDT"])
@@ -234,6 +236,7 @@ async def test_a_possible_rename_is_named_and_never_written(examined, double, tm
     assert diff(FILE, (tmp_path / "new.toml").read_text()) == ["+ until = 2026-09-30"]
 
 
+@pytest.mark.prove
 async def test_new_listings_are_named_if_their_venue_is_preferred_and_never_written(
     examined, double, tmp_path
 ):
@@ -257,6 +260,7 @@ async def test_new_listings_are_named_if_their_venue_is_preferred_and_never_writ
     assert (tmp_path / "new.toml").read_text() == FILE
 
 
+@pytest.mark.prove
 async def test_the_symbol_of_another_asset_is_not_offered(examined, double):
     # The asset BTC of the file has the symbol that the ticker of this one would have.
     text = FILE.replace('ticker = "TON"', 'ticker = "BTCX"').replace("TON/USDT", "BTCX/USDT")
@@ -267,6 +271,7 @@ async def test_the_symbol_of_another_asset_is_not_offered(examined, double):
 
 
 @pytest.mark.parametrize("kind", ["unavailable", "restricted", "truncated", "dropped"])
+@pytest.mark.sampled(4)
 async def test_a_venue_that_does_not_answer_is_not_checked_and_the_others_are(
     examined, double, tmp_path, kind
 ):
@@ -312,6 +317,7 @@ async def test_a_wrong_key_must_be_fixed_and_is_not_printed(examined):
     assert "not-the-secret" not in str(told)
 
 
+@pytest.mark.prove
 async def test_if_no_venue_answers_the_command_fails_and_corrects_nothing(
     examined, double, tmp_path
 ):
@@ -327,6 +333,7 @@ async def test_if_no_venue_answers_the_command_fails_and_corrects_nothing(
 
 
 @pytest.mark.parametrize("left", [0, 2])
+@pytest.mark.prove
 async def test_a_list_that_lacks_most_symbols_is_not_believed(examined, double, tmp_path, left):
     coins = [f"C{number}" for number in range(8)]
     entries = "".join(
@@ -351,6 +358,7 @@ async def test_an_asset_without_any_listing_must_be_fixed(examined, double):
     )
 
 
+@pytest.mark.prove
 async def test_an_ended_listing_is_not_expected_and_is_named_if_it_trades(examined, double):
     ended = FILE.replace(
         'venue = "okx", symbol = "GRAM/USDT"',
@@ -378,6 +386,7 @@ async def test_an_ended_listing_is_not_expected_and_is_named_if_it_trades(examin
     ],
     ids=["another quote", "a string of two lines", "listed since today"],
 )
+@pytest.mark.sampled(3)
 async def test_an_unusual_entry_is_corrected_rightly_or_left_to_the_operator(
     examined, double, tmp_path, old, new
 ):
@@ -394,6 +403,7 @@ async def test_an_unusual_entry_is_corrected_rightly_or_left_to_the_operator(
     assert corrected.model_copy(update={"until": None}) == original
 
 
+@pytest.mark.prove
 async def test_windows_line_ends_are_kept(examined, double, tmp_path):
     double.get_venue("binance").remove_listing("TON/USDT")
     await examined(FILE.replace("\n", "\r\n"), target=tmp_path / "new.toml")
@@ -402,6 +412,7 @@ async def test_windows_line_ends_are_kept(examined, double, tmp_path):
     assert b"until = 2026-09-30\r\n" in lines
 
 
+@pytest.mark.prove
 async def test_an_announced_end_is_moved_to_the_day_on_which_the_listing_was_gone(
     examined, double, tmp_path
 ):

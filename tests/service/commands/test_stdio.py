@@ -47,6 +47,7 @@ def uncounted(result: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.clause("4.15.4", "4.15.7")
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.sampled(2)
 async def test_a_host_gets_the_same_responses_as_over_http(served, tmp_path, mode):
     own_members = {} if mode == "legacy" else {"resultType": "complete"}
     command, *options = COMMAND

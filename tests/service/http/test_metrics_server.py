@@ -191,6 +191,7 @@ async def test_the_port_has_health_and_metrics_and_nothing_else(operated_service
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/nothing"])
+@pytest.mark.sampled(2)
 async def test_the_port_refuses_names_that_are_not_ours(operated_service: Operated, path: str):
     for name, value, status in (
         ("Host", "evil.example", 421),
@@ -209,6 +210,7 @@ async def test_the_port_refuses_names_that_are_not_ours(operated_service: Operat
         *(("signals:9464", 200), ("signals.example", 200), ("127.0.0.3", 421), ("other", 421)),
     ],
 )
+@pytest.mark.sampled(4)
 async def test_the_port_serves_the_called_address_and_configured_names(
     operated_service: Operated, host: str, status: int
 ):

@@ -381,6 +381,7 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
 @pytest.mark.parametrize(
     ("tamper", "expected"), STRUCTURES, ids=[s[0].__name__ for s in STRUCTURES]
 )
+@pytest.mark.sampled(4)
 def test_a_wrong_structure_is_found(bars_answers, tamper, expected):
     assert_only_expected(audit_tampered(bars_answers, tamper), expected)
 
@@ -421,6 +422,7 @@ BREACHES: list[tuple[Callable[[Responses], None], str]] = [
 
 
 @pytest.mark.parametrize(("tamper", "expected"), BREACHES, ids=[b[0].__name__ for b in BREACHES])
+@pytest.mark.sampled(2)
 def test_a_breach_of_the_published_schema_is_found_that_no_other_check_sees(
     bars_answers, tamper, expected
 ):
@@ -429,6 +431,7 @@ def test_a_breach_of_the_published_schema_is_found_that_no_other_check_sees(
 
 
 @pytest.mark.parametrize("tamper", [forget_a_path, refer_to_another_host])
+@pytest.mark.sampled(2)
 def test_a_document_without_a_usable_schema_is_found(bars_answers, tamper):
     (finding,) = audit_tampered(bars_answers, tamper, CHECKS)
     assert finding.startswith("stats: the OpenAPI document has no usable schema (")

@@ -8,7 +8,6 @@ import pytest
 
 from service.public_audit.answers import Responses, format_epoch_ms, parse_epoch_ms
 from service.public_audit.windows import HOUR_MS
-from tests.support.case_sampling import sample_cases
 from tests.support.tampered_answers import (
     ALERT,
     MERGED,
@@ -225,8 +224,9 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    ("path", "change", "expected"), sample_cases(3, ((value[0], value) for value in VALUES))
+    ("path", "change", "expected"), [pytest.param(*value, id=value[0]) for value in VALUES]
 )
 def test_a_wrong_value_is_found(bars_answers, path, change, expected):
     def tamper(answers: Responses) -> None:

@@ -27,6 +27,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("lane", Lane)
+@pytest.mark.sampled(4)
 async def test_an_endless_read_ends_with_its_cause_and_leaves_the_connection_usable(
     open_market: OpenMarket, lane: Lane
 ) -> None:

@@ -96,6 +96,7 @@ async def test_a_frozen_server_answers_after_thawing(private_postgres: PostgresS
     await session.close()
 
 
+@pytest.mark.prove
 def test_a_killed_run_leaves_no_server_and_no_folder(postgres: SharedServer, tmp_path: Path):
     arguments = [sys.executable, "-c", RUN, postgres.major, str(tmp_path)]
     with subprocess.Popen(
