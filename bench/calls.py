@@ -3,7 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 
@@ -16,8 +18,10 @@ MCP_HEADERS = {
     "Accept": "application/json, text/event-stream",
     "MCP-Protocol-Version": "2025-06-18",
 }
-# Early in the 30 days of feed that a first start publishes, so that the page is full.
-SINCE_DAYS = 25
+DAY_MS = 86_400_000
+# Of the 30 days of feed that a first start publishes. Pages that begin on the last day may not be
+# full.
+SINCE_DAYS = 30, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class Case:
     """A call that both transports support.
 
     `limit_ratio` is the target: the rate of the call divided by that of fixed bytes of its size.
+    `SINCE` lies between `since_days` before the start, or is the newest cursor if that is None.
     """
 
     name: str
@@ -32,19 +37,26 @@ class Case:
     path: str
     limit_ratio: float
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    since_days: tuple[float, float] | None = SINCE_DAYS
 
     def build_mcp_call(self, ours: Service) -> Call:
         params = {"name": self.tool, "arguments": dict(self.arguments)}
         request = {"jsonrpc": "2.0", "id": NUMBER, "method": "tools/call", "params": params}
         # The placeholder becomes a number, so the quotes around it have to go.
         body = json.dumps(request).replace(f'"{NUMBER}"', NUMBER)
-        return Call(MCP_PATH, body, MCP_HEADERS | build_bearer_header(ours), find_since_ms(ours))
+        return Call(MCP_PATH, body, MCP_HEADERS | build_bearer_header(ours), *self.find_since(ours))
 
     def build_rest_call(self, ours: Service, **headers: str) -> Call:
         http_headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        return Call(
-            REST_PATH + self.path, "", build_bearer_header(ours) | http_headers, find_since_ms(ours)
-        )
+        sent = build_bearer_header(ours) | http_headers
+        return Call(REST_PATH + self.path, "", sent, *self.find_since(ours))
+
+    def find_since(self, ours: Service) -> tuple[int, int]:
+        """Return the first `SINCE` (epoch ms) and the length of their range in milliseconds."""
+        if self.since_days is None:
+            return fetch_newest_ms(ours), 1
+        first, last = self.since_days
+        return ours.served_at_ms - round(first * DAY_MS), round((first - last) * DAY_MS)
 
 
 USAGE = Case("usage", "signals_get_usage", "/usage", 0.8)
@@ -56,21 +68,49 @@ VARIED = Case(
     "signals, since varies",
     "signals_get_signals",
     f"/signals?limit=50&since={SINCE}",
-    0.5,
+    0.4,
     {"limit": 50, "since": SINCE},
 )
-STATE = Case("state", "signals_get_state", "/state", 0.9)
+FILTERS = {
+    "tier": "all",
+    "ticker": "BTC",
+    "indicator": "enzo",
+    "timeframe": "1h",
+    "direction": "bullish",
+    "limit": 10,
+}
+FILTERED = Case(
+    "signals, since varies, all filters",
+    "signals_get_signals",
+    f"/signals?{urlencode(FILTERS)}&since={SINCE}",
+    0.2,
+    {**FILTERS, "since": SINCE},
+    (30, 10),
+)
+EMPTY_POLL = Case(
+    "signals, nothing new",
+    "signals_get_signals",
+    f"/signals?since={SINCE}",
+    0.6,
+    {"since": SINCE},
+    None,
+)
+STATE = Case("state", "signals_get_state", "/state", 0.85)
 # Needs no key and is not counted: the difference to `usage` is the price of key and quota.
 STATS = Case("stats", "signals_get_stats", "/stats", 0.0)
-CASES = (USAGE, STATE_OF_ONE, SIGNALS, VARIED, STATE)
+CASES = (USAGE, STATE_OF_ONE, SIGNALS, VARIED, FILTERED, EMPTY_POLL, STATE)
 
 
 def build_bearer_header(ours: Service) -> dict[str, str]:
     return {"Authorization": f"Bearer {ours.api_key}"}
 
 
-def find_since_ms(ours: Service) -> int:
-    return ours.served_at_ms - SINCE_DAYS * 86_400_000
+def fetch_newest_ms(ours: Service) -> int:
+    """Return the cursor of the newest row of the feed (epoch ms)."""
+    headers = build_bearer_header(ours)
+    response = httpx.get(f"{ours.url}{REST_PATH}/signals?limit=1", headers=headers, timeout=60)
+    cursor = response.raise_for_status().json()["pagination"]["next_cursor"]
+    return round(datetime.fromisoformat(cursor).timestamp() * 1000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def watch(ours: Service, seconds: float) -> Seen:
 def build_call(case: Case, ours: Service) -> Call:
     """Return a call of the other key, over MCP; `since` is an hour ago."""
     call = case.build_mcp_call(ours)
-    return replace(call, since_ms=ours.served_at_ms - 3_600_000)
+    return replace(call, since_ms=ours.served_at_ms - 3_600_000, since_span_ms=60_000)
 
 
 def measure(name: str, ours: Service, attacker_key: str) -> Iterator[Row]:

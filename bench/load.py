@@ -1,7 +1,7 @@
 """Load on one address: at maximum throughput, by wrk or our own generator, or at a fixed rate.
 
 Every call differs from the previous one: `NUMBER` in path and body counts up, and `SINCE` is an
-instant that advances by a millisecond.
+instant within a range of time, in nanoseconds.
 """
 
 import json
@@ -21,6 +21,8 @@ from schemas.vocabulary import format_instant
 
 CONNECTIONS = 32
 NUMBER, SINCE = "@number@", "@since@"
+# From one call to the next `SINCE` moves by so many milliseconds, around the end of its range.
+SINCE_STEP_MS = 61_813
 # Filling in a number per call costs wrk little; checking each response in Lua would make wrk the
 # bottleneck, so only statuses and sizes are summed up.
 SCRIPT = """
@@ -28,9 +30,9 @@ local count = {first}
 local method, path, body, headers = {method}, {path}, {body}, {headers}
 local function filled(text)
   if not text:find("@", 1, true) then return text end
-  local at = {since} + count
+  local at = {since} + count * {step} % {span}
   local second = os.date("!%Y-%m-%dT%H:%M:%S", math.floor(at / 1000))
-  local since = second .. string.format(".%03dZ", at % 1000)
+  local since = second .. string.format(".%03d%06dZ", at % 1000, count % 1000000)
   return (text:gsub("@number@", string.format("%d", count)):gsub("@since@", since))
 end
 request = function()
@@ -48,12 +50,16 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An HTTP call: POST if it has a body, else GET. `since_ms` is the first `SINCE` (epoch ms)."""
+    """An HTTP call: POST if it has a body, else GET.
+
+    `SINCE` is an instant of the `since_span_ms` from `since_ms` (epoch ms) on.
+    """
 
     path: str
     body: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     since_ms: int = 0
+    since_span_ms: int = 1
 
     @property
     def method(self) -> str:
@@ -61,7 +67,9 @@ class Call:
 
     def with_number(self, number: int) -> "Call":
         """Return the call with its placeholders replaced for a call number."""
-        since = format_instant(self.since_ms + number) or ""
+        at = self.since_ms + number * SINCE_STEP_MS % self.since_span_ms
+        # Without the digits of nanoseconds, which the service ignores, texts could be equal.
+        since = f"{format_instant(at)[:-1]}{number % 1_000_000:06d}Z"
         path, body = (
             text.replace(NUMBER, str(number)).replace(SINCE, since)
             for text in (self.path, self.body)
@@ -124,6 +132,8 @@ def _run_wrk(url: str, call: Call, seconds: float, connections: int) -> dict[str
     lua = SCRIPT.format(
         first=_next_first_number(),
         since=call.since_ms,
+        step=SINCE_STEP_MS,
+        span=call.since_span_ms,
         method=json.dumps(call.method),
         path=json.dumps(call.path),
         body=json.dumps(call.body),

@@ -32,6 +32,8 @@ def negotiate_response(
 
 def is_not_modified(request_headers: HeaderMap, etag: bytes) -> bool:
     """Return true if If-None-Match names a tag; weakness is ignored, as HTTP prescribes."""
-    if_none_match = request_headers.get(b"if-none-match", b"")
+    if_none_match = request_headers.get(b"if-none-match")
+    if if_none_match is None:
+        return False
     tags = [tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")]
     return b"*" in tags or etag.removeprefix(b"W/") in tags

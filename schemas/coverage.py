@@ -50,7 +50,12 @@ class CoveredAsset(_Frozen):
 
 def merge_timeframes(timeframe_lists: Iterable[Sequence[Timeframe]]) -> list[Timeframe]:
     """Return the timeframes that occur in any of the lists, shortest first."""
-    present = {timeframe for timeframes in timeframe_lists for timeframe in timeframes}
+    present: set[Timeframe] = set()
+    for timeframes in timeframe_lists:
+        present.update(timeframes)
+        # Mostly after the first list.
+        if len(present) == len(TIMEFRAMES):
+            break
     return [timeframe for timeframe in TIMEFRAMES if timeframe in present]
 
 

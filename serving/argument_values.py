@@ -39,7 +39,8 @@ def find_asset(text: str, assets: Mapping[str, CoveredAsset]) -> CoveredAsset:
 
     ArgumentError `unknown_ticker` if there is none.
     """
-    asset = _index_by_upper_ticker(assets).get(text.strip().upper())
+    # Most callers repeat the spelling of the catalog.
+    asset = assets.get(text) or _index_by_upper_ticker(assets).get(text.strip().upper())
     if asset is None:
         hint = ". Only one ticker per call is accepted here" if "," in text else ""
         raise ArgumentError(_unknown_tickers_problem([text], assets, hint))
@@ -107,6 +108,8 @@ def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
 
     ArgumentError `unknown_indicator` if there is none.
     """
+    if text in (ids := [indicator.id for indicator in coverage.indicators]):
+        return ids[ids.index(text)]
     by_name = {fold_name(indicator.id): indicator.id for indicator in coverage.indicators}
     by_name |= {fold_name(indicator.name): indicator.id for indicator in coverage.indicators}
     # Cut before folding: no name is that long, and folding a huge argument would cost time.

@@ -254,10 +254,13 @@ class FairShare:
         queue = self._slow if is_slow else self._present
         await queue.acquire(caller)
         try:
-            await self._gate.enter()
             yield
         finally:
             queue.release(caller)
+
+    async def start_work(self) -> None:
+        """Wait within a turn until its work may start."""
+        await self._gate.enter()
 
 
 def _take_first(line: "deque[asyncio.Future[bool]]") -> "asyncio.Future[bool] | None":

@@ -101,7 +101,7 @@ def find_nothing_new_before(snapshot: Snapshot, now: int, timeframe: Timeframe) 
 
 def _list_late_windows(snapshot: Snapshot, *, has_late: bool) -> list[tuple[int, int]]:
     """Return the (begin, end) times in epoch ms at which late or delayed bars may arrive."""
-    delays = [0] * has_late + [delay_s for delay_s in snapshot.coverage.delays if delay_s]
+    delays = [0] * has_late + [delay_s for delay_s in snapshot.delays if delay_s]
     begins = [snapshot.market_time + 1000 * delay_s for delay_s in delays]
     return [(at, at + LATE_BATCHES_MS) for at in begins]
 
@@ -164,7 +164,7 @@ def build_freshness(
         "building_assets": snapshot.building_tickers,
         "ended_assets": snapshot.ended_tickers,
         "missing_bars": dict(snapshot.stored.missing_bars),
-        "most_delay_seconds": max(snapshot.coverage.delays, default=0),
+        "most_delay_seconds": max(snapshot.delays, default=0),
         "removed_assets": snapshot.removed_tickers,
         "note": " ".join([*_list_notes(snapshot, now), *notes]) or None,
     }

@@ -52,6 +52,8 @@ def _decode(part: bytes) -> str | None:
     """Return a part unescaped, None if it is not percent-encoded UTF-8."""
     try:
         text = part.decode("ascii").replace("+", " ")
+        if "%" not in text:
+            return text
         return None if BAD_PERCENT_PATTERN.search(text) else unquote_to_bytes(text).decode("utf-8")
     except ValueError:
         return None

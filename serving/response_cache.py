@@ -1,6 +1,7 @@
 """Responses as bytes, in the forms that the transports need, cached while they are valid."""
 
 import gzip
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -88,14 +89,19 @@ class ResponseCache:
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
         self._size_bytes = 0
-        self._entries: dict[str, CacheEntry] = {}
+        self._entries: dict[Hashable, CacheEntry] = {}
 
-    def get(self, key: str, now: int) -> ResponseBody | None:
+    def get(self, key: Hashable, now: int) -> ResponseBody | None:
         """Return the response stored under a key if it is valid at `now` (epoch ms), else None."""
-        entry = self._entries.get(key)
-        return entry.response if entry is not None and entry.is_valid_at(now) else None
+        entry = self.find(key, now)
+        return None if entry is None else entry.response
 
-    def put(self, key: str, entry: CacheEntry) -> None:
+    def find(self, key: Hashable, now: int) -> CacheEntry | None:
+        """Return the entry stored under a key if it is valid at `now` (epoch ms), else None."""
+        entry = self._entries.get(key)
+        return entry if entry is not None and entry.is_valid_at(now) else None
+
+    def put(self, key: Hashable, entry: CacheEntry) -> None:
         """Store an entry, replacing one with the same key."""
         self._evict(key)
         self._entries[key] = entry
@@ -103,7 +109,7 @@ class ResponseCache:
         while self._size_bytes > self._max_bytes:
             self._evict(next(iter(self._entries)))
 
-    def _evict(self, key: str) -> None:
+    def _evict(self, key: Hashable) -> None:
         evicted = self._entries.pop(key, None)
         if evicted is not None:
             self._size_bytes -= COPIES_PER_RESPONSE * len(evicted.response.text)

@@ -8,13 +8,21 @@ from schemas.vocabulary import compute_midnight_s
 from serving.response_cache import ResponseCache
 from store.market_rows import StoredSnapshot
 
+# About a hundred pages of 50 rows.
+MAX_PAGE_BYTES = 8_000_000
+
+
+def _create_page_cache() -> ResponseCache:
+    return ResponseCache(MAX_PAGE_BYTES)
+
 
 @dataclass(frozen=True)
 class Snapshot:
     """The readings and coverage of one version of the store, immutable except for its cache.
 
     `market_time` is the epoch ms of the last compute. `is_past` marks a snapshot rebuilt for
-    `as_of`. `responses` caches the results that depend only on this snapshot.
+    `as_of`. `responses` caches the results that depend only on this snapshot, `pages` those of the
+    feed, of which there are too many for all to be kept.
     """
 
     stored: StoredSnapshot
@@ -24,6 +32,7 @@ class Snapshot:
     indicator_names: dict[str, str]
     is_past: bool = False
     responses: ResponseCache = field(default_factory=ResponseCache, compare=False, repr=False)
+    pages: ResponseCache = field(default_factory=_create_page_cache, compare=False, repr=False)
 
     @property
     def newest_at(self) -> int:
@@ -37,6 +46,11 @@ class Snapshot:
         """
         until = self.coverage.recorded_until
         return max(self.newest_at, now if until is None else min(now, until))
+
+    @cached_property
+    def delays(self) -> tuple[int, ...]:
+        """The distinct delays (seconds) of the covered assets' bars, sorted."""
+        return self.coverage.delays
 
     @cached_property
     def removed_tickers(self) -> list[str]:

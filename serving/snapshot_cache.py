@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.coverage import Coverage
-from schemas.vocabulary import DAY_MS, RETENTION_MS, Tier, format_instant
+from schemas.vocabulary import DAY_MS, RETENTION_MS, SourceKind, Tier, format_instant
 from serving.recent_feed import RecentFeed
 from serving.snapshot import Snapshot, build_snapshot
 from store.market_rows import PastKey, Statistics, StoredSnapshot
@@ -89,6 +89,9 @@ class PastSnapshotCache:
         return entry
 
 
+_LatestRead = tuple[StoredSnapshot, Snapshot | None]
+
+
 class SnapshotCache:
     """Caches the store's latest snapshot, and reads it again when the store's version changes."""
 
@@ -96,9 +99,9 @@ class SnapshotCache:
         """Follow a store; without `recent_feed`, every page of the feed is read from the store."""
         self.store = store
         self.recent_feed = recent_feed
-        self._lock = asyncio.Lock()
+        self._reading: asyncio.Task[_LatestRead] | None = None
         self._version: int | None = None
-        self._last_read: tuple[StoredSnapshot, Snapshot | None] | None = None
+        self._last_read: _LatestRead | None = None
         self._is_fresh = False
         self._statistics_lock = asyncio.Lock()
         self._statistics_entry: tuple[Snapshot, dict[Tier, Statistics]] | None = None
@@ -107,6 +110,13 @@ class SnapshotCache:
     async def coverage(self) -> Coverage | None:
         """Return the coverage that the compute job last published, or None if there is none."""
         return (self._get_if_current() or await self._read_latest())[0].coverage
+
+    async def source(self) -> SourceKind | None:
+        """Return the source of the bars, or None before the first start has published it."""
+        # A store never changes its source, so no call has to wait for a newer version.
+        known = None if self._last_read is None else self._last_read[0].coverage
+        coverage = known or await self.coverage()
+        return None if coverage is None else coverage.source
 
     async def explain_unavailable(self) -> str:
         """Return a sentence on why there is no snapshot yet."""
@@ -151,7 +161,7 @@ class SnapshotCache:
             visible_after=snapshot.market_time - RETENTION_MS[tier],
         )
 
-    def _get_if_current(self) -> tuple[StoredSnapshot, Snapshot | None] | None:
+    def _get_if_current(self) -> _LatestRead | None:
         """Return the last read state if it is current; checked once per turn of the event loop."""
         # SQLite's version is a word in shared memory, so it is read in the loop: a thread takes ten
         # times as long, and a timer would serve the old version after a commit was reported.
@@ -165,16 +175,36 @@ class SnapshotCache:
     def _expire(self) -> None:
         self._is_fresh = False
 
-    async def _read_latest(self) -> tuple[StoredSnapshot, Snapshot | None]:
-        """Read the latest state; concurrent callers share one read."""
-        async with self._lock:
-            # The version is read first. If a commit lands before the rows are read, the next check
-            # sees another version and reads again, which is harmless.
-            version = self.store.version()
-            if self._last_read is None or version != self._version:
-                stored = await self.store.snapshot()
-                snapshot = build_snapshot(stored)
-                if snapshot is not None and self.recent_feed is not None:
-                    await self.recent_feed.follow(snapshot)
-                self._last_read, self._version = (stored, snapshot), version
-            return self._last_read
+    async def _read_latest(self) -> _LatestRead:
+        """Return a state at least as new as this call; concurrent callers share one read."""
+        for _ in range(2):
+            read = await self._share_read()
+            # The first one may have begun before a commit that the caller knows of.
+            if self._get_if_current() is not None:
+                break
+        return read
+
+    async def _share_read(self) -> _LatestRead:
+        """Join the read in progress, or begin one; no caller can cancel it for the others."""
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read())
+            self._reading.add_done_callback(self._on_read)
+        return await asyncio.shield(self._reading)
+
+    def _on_read(self, task: "asyncio.Task[_LatestRead]") -> None:
+        self._reading = None
+        if not task.cancelled():
+            # Retrieve it: if all callers were cancelled, asyncio would log it as never retrieved.
+            task.exception()
+
+    async def _read(self) -> _LatestRead:
+        # The version is read first. If a commit lands before the rows are read, the next check
+        # sees another version and reads again, which is harmless.
+        version = self.store.version()
+        known = None if self._last_read is None else self._last_read[0]
+        stored = await self.store.snapshot(known)
+        snapshot = build_snapshot(stored)
+        if snapshot is not None and self.recent_feed is not None:
+            await self.recent_feed.follow(snapshot)
+        self._last_read, self._version = (stored, snapshot), version
+        return self._last_read

@@ -146,7 +146,9 @@ class ToolRunner:
             if parsed.as_of is not None:
                 await self._await_past_budget(caller_id, parsed.as_of)
             response = self._respond_at_once(tool, parsed, is_repeated=False)
-            return response or await self._get_response(tool, parsed, caller_id, None)
+            return response or await self._get_response(
+                tool, parsed, caller_id, None, is_repeated=False
+            )
         finally:
             places.leave(caller_id)
 
@@ -190,9 +192,12 @@ class ToolRunner:
             if parsed is None:
                 self._cache_query(tool, raw_key, query)
             # Most responses are cached or made at once, without awaiting.
-            response = self._respond_at_once(tool, query, is_repeated=parsed is not None)
+            is_repeated = parsed is not None
+            response = self._respond_at_once(tool, query, is_repeated=is_repeated)
             if response is None:
-                response = await self._get_response(tool, query, caller_id, caller)
+                response = await self._get_response(
+                    tool, query, caller_id, caller, is_repeated=is_repeated
+                )
             return CallResult(response, None, _get_quota(caller), _get_key_hash(caller_id))
         except ApiError as refusal:
             error = refusal
@@ -268,16 +273,32 @@ class ToolRunner:
         return error
 
     async def _get_response(
-        self, tool: AnyTool, parsed: ParsedQuery, caller_id: CallerId, caller: Caller | None
+        self,
+        tool: AnyTool,
+        parsed: ParsedQuery,
+        caller_id: CallerId,
+        caller: Caller | None,
+        *,
+        is_repeated: bool,
     ) -> ResponseBody:
         """Return the response to a query, from the cache if it depends only on the snapshot."""
         if not tool.depends_on_snapshot:
             return await _render_response(tool, parsed.query, self.context.with_caller(caller))
-        is_slow = tool.is_slow or parsed.as_of is not None
-        async with self._fair_share.take_turn(caller_id, is_slow=is_slow):
-            if parsed.as_of is not None:
+        share, is_past = self._fair_share, parsed.as_of is not None
+        if not is_past and self.context.snapshots.peek() is None:
+            # Not within a turn, because all calls share the read of a new snapshot.
+            await self.context.snapshots.snapshot()
+            if response := self._respond_at_once(tool, parsed, is_repeated=is_repeated):
+                return response
+        async with share.take_turn(caller_id, is_slow=tool.is_slow or is_past):
+            if is_past:
+                await share.start_work()
                 # Hardly one instant is requested twice, so these would only displace others.
                 return await _render_response(tool, parsed.query, self.context)
+            # Another call may have rendered it while this one waited.
+            if response := self._respond_at_once(tool, parsed, is_repeated=is_repeated):
+                return response
+            await share.start_work()
             return await get_or_render(
                 self.context,
                 parsed.key,
@@ -346,7 +367,8 @@ def _parse_query(tool: AnyTool, read_arguments: ArgumentsReader) -> ParsedQuery 
 
 
 def _to_parsed_query(tool: AnyTool, query: BaseModel) -> ParsedQuery:
-    return ParsedQuery(tool.name, query, getattr(query, "as_of", None))
+    # Not getattr(): for a missing attribute, pydantic takes a microsecond.
+    return ParsedQuery(tool.name, query, vars(query).get("as_of"))
 
 
 async def _render_response(tool: AnyTool, query: BaseModel, context: Context) -> ResponseBody:

@@ -1,7 +1,7 @@
 """signals_get_signals: the feed of both tiers, changes of readings and actions of alert engines."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mcp_server.tools.empty_results import (
@@ -151,6 +151,47 @@ def _render_page(
     snapshot: Snapshot,
     context: Context,
 ) -> ResponseBody:
+    """Return the response of a page, rendering it if it is not cached.
+
+    Callers that send another `since` get the same page if no row lies between the two.
+    """
+    key, now = _build_page_key(query, feed_filter, page, snapshot), context.clock()
+    response = snapshot.pages.get(key, now)
+    if response is None:
+        entry = _render_new_page(query, feed_filter, page, snapshot, now)
+        snapshot.pages.put(key, entry)
+        response = entry.response
+    return response
+
+
+def _build_page_key(
+    query: SignalsQuery, feed_filter: _FeedFilter, page: FeedPage, snapshot: Snapshot
+) -> Hashable:
+    """Return everything that a response depends on, except the snapshot and the time."""
+    # Rows are unique, and with the same filters and order, no others can be between these.
+    ends = (
+        (page.rows[0], page.rows[-1])
+        if page.rows
+        else _classify_since(query, feed_filter, snapshot)
+    )
+    return (
+        query.tier,
+        feed_filter.ticker,
+        feed_filter.indicator,
+        query.timeframe,
+        query.direction,
+        query.order,
+        query.limit,
+        query.offset,
+        len(page.rows),
+        page.has_more,
+        ends,
+    )
+
+
+def _render_new_page(
+    query: SignalsQuery, feed_filter: _FeedFilter, page: FeedPage, snapshot: Snapshot, now: int
+) -> CacheEntry:
     end = _explain_end(query, feed_filter, snapshot)
     note = end if page.rows else _explain_empty(query, feed_filter, snapshot, end)
     # A held alert is published in the hour in which its window ends, so every hour may bring one.
@@ -162,21 +203,19 @@ def _render_page(
         has_more=page.has_more,
         next_cursor=None if page.newest_at is None else format_instant(page.newest_at),
     )
-    return ResponseBody(
+    meta = _get_meta(snapshot, now, note, timeframe)
+    response = ResponseBody(
         b'{"signals":[%b],"pagination":%b,"meta":%b}'
-        % (
-            b",".join(page.rows),
-            pagination.model_dump_json().encode(),
-            _get_meta(snapshot, context.clock(), note, timeframe),
-        )
+        % (b",".join(page.rows), pagination.model_dump_json().encode(), meta.response.text)
     )
+    return replace(meta, response=response)
 
 
-def _get_meta(snapshot: Snapshot, now: int, note: str, timeframe: Timeframe | None) -> bytes:
+def _get_meta(snapshot: Snapshot, now: int, note: str, timeframe: Timeframe | None) -> CacheEntry:
     """Return `meta` as JSON, which many pages of a snapshot share."""
     key = f"meta of signals {timeframe} {note}"
-    meta = snapshot.responses.get(key, now)
-    if meta is None:
+    entry = snapshot.responses.find(key, now)
+    if entry is None:
         fields = build_freshness(snapshot, now, *[note] * bool(note), timeframe=timeframe)
         model = SignalsMeta(
             **fields,
@@ -186,8 +225,9 @@ def _get_meta(snapshot: Snapshot, now: int, note: str, timeframe: Timeframe | No
             close=CLOSE_NOTE,
         )
         meta = ResponseBody(model.model_dump_json(by_alias=True).encode())
-        snapshot.responses.put(key, CacheEntry(meta, now, find_expiry(snapshot, now)))
-    return meta.text
+        entry = CacheEntry(meta, now, find_expiry(snapshot, now))
+        snapshot.responses.put(key, entry)
+    return entry
 
 
 def _build_filter(query: SignalsQuery, snapshot: Snapshot) -> _FeedFilter:
@@ -271,21 +311,34 @@ def _explain_empty(
     if reason := end or explain_coverage(snapshot, assets, named, query.timeframe):
         offset = f"No row matched at offset {query.offset}; lower offset. " * bool(query.offset)
         return f"{offset}{reason}"
-    if feed_filter.since is not None and feed_filter.since > snapshot.newest_at:
+    if _classify_since(query, feed_filter, snapshot) == "ahead":
         reason = "since is after the last compute (as_of), so no row can match yet."
         return f"{reason} {explain_next_call(snapshot)}"
     if query.offset:
         return f"No row matched at offset {query.offset}; lower offset."
     if not any(_has_reading(snapshot, asset, query.timeframe) for asset in assets):
         return f"No row matched. {explain_missing_reading(snapshot, assets)}"
-    since = feed_filter.since or 0
-    kept_ms = RETENTION_MS["alerts" if query.tier == "alerts" else "universe"]
-    if since > snapshot.market_time - kept_ms:
+    if _classify_since(query, feed_filter, snapshot) == "recent":
         return f"No row matched: no such row has come since then. {explain_next_call(snapshot)}"
+    kept_ms = _get_retention_ms(query)
     return (
         f"No row matched in the {kept_ms // DAY_MS} days that are kept. "
         f"{explain_next_call(snapshot)}"
     )
+
+
+def _classify_since(
+    query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot
+) -> Literal["ahead", "recent", "old"]:
+    """Return what the reason of an empty page depends on."""
+    since = feed_filter.since or 0
+    if since > snapshot.newest_at:
+        return "ahead"
+    return "recent" if since > snapshot.market_time - _get_retention_ms(query) else "old"
+
+
+def _get_retention_ms(query: SignalsQuery) -> int:
+    return RETENTION_MS["alerts" if query.tier == "alerts" else "universe"]
 
 
 def _explain_impossible(
@@ -315,8 +368,9 @@ def _has_reading(snapshot: Snapshot, asset: CoveredAsset, timeframe: Timeframe |
     return any(timeframe is None or timeframe in each for each in cells)
 
 
-def _list_assets(feed_filter: _FeedFilter, snapshot: Snapshot) -> list[CoveredAsset]:
-    return [a for a in snapshot.assets.values() if feed_filter.ticker in (None, a.ticker)]
+def _list_assets(feed_filter: _FeedFilter, snapshot: Snapshot) -> Collection[CoveredAsset]:
+    ticker = feed_filter.ticker
+    return snapshot.assets.values() if ticker is None else [snapshot.assets[ticker]]
 
 
 def _find_unlogged(snapshot: Snapshot) -> set[str]:

@@ -36,8 +36,7 @@ async def get_usage(query: NoArguments, context: Context) -> ResponseBody:
     # the counters are inserted into its bytes.
     assert context.caller is not None
     label, quota = context.caller
-    coverage = await context.snapshots.coverage()
-    source = None if coverage is None else coverage.source
+    source = await context.snapshots.source()
     exhausted_until = quota.resets_at if quota.remaining_today == 0 else None
     template = _build_template(label, context.mode, source, exhausted_until, context.daily_limit)
     return template.render(quota.to_json())

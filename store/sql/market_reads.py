@@ -7,25 +7,37 @@ from typing import Any
 from schemas.coverage import Coverage
 from schemas.vocabulary import (
     DAY_MS,
+    HOUR_MS,
     RUN_DELAY_MS,
+    TIMEFRAME_CODES,
     TIMEFRAME_DURATIONS_S,
     Timeframe,
     find_latest_run,
 )
 from store.bar_blocks import find_last_open
 from store.codes import HISTORIES_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
-from store.market_rows import ReadingRow, SourceRow, WatermarkRow
+from store.market_rows import ReadingRow, SourceRow, StoredSnapshot, WatermarkRow
 from store.sql.database import Database, Row, fetch_value
 from store.sql.market_statements import COUNT_MISSING_BARS, LIST_LAST_BARS, LIST_SOURCES
 
 # The first start of a live source fetches as much; older holes no longer move a reading.
 COUNTED_HISTORY_MS = 330 * DAY_MS
+# The changes of more hours are more rows than there are readings.
+MAX_UPDATED_MS = 6 * HOUR_MS
 Readings = dict[str, dict[str, dict[Timeframe, int]]]
 
 READING_COLUMNS = "ticker, timeframe, indicator, reading"
 SELECT_READINGS = """
 SELECT a.ticker, r.timeframe, r.indicator, r.reading
 FROM readings r JOIN assets a ON a.id = r.asset_id
+"""
+# CROSS JOIN keeps this order in SQLite, which cannot know that the changes are few. A cell that has
+# changed twice comes twice, with the same reading.
+SELECT_CHANGED_READINGS = """
+SELECT a.ticker, r.timeframe, r.indicator, r.reading
+FROM changes c CROSS JOIN readings r CROSS JOIN assets a
+WHERE c.created_at > ? AND r.asset_id = c.asset_id AND r.timeframe = c.timeframe
+  AND r.indicator = c.indicator AND a.id = c.asset_id
 """
 
 
@@ -60,8 +72,18 @@ async def load_readings(db: Database) -> list[ReadingRow]:
     ]
 
 
-async def load_grouped_readings(db: Database) -> Readings:
-    """Return the current readings as nested dicts: ticker, stored key, timeframe."""
+async def load_grouped_readings(
+    db: Database, market_time: int | None, known: StoredSnapshot | None
+) -> Readings:
+    """Return the current readings as nested dicts: ticker, stored key, timeframe.
+
+    If `known` is at most some hours older than the market time, only what changed since is read.
+    """
+    if known is not None and _is_shortly_before(known.market_time, market_time):
+        changed = await db.fetch_packed(
+            READING_COLUMNS, SELECT_CHANGED_READINGS, known.last_created_at
+        )
+        return _update_readings(known.readings, group_readings(changed))
     return group_readings(await db.fetch_packed(READING_COLUMNS, SELECT_READINGS))
 
 
@@ -187,6 +209,27 @@ def group_readings(rows: Iterable[Sequence[Any]]) -> Readings:
         ticker: {KEYS_BY_CODE[code]: _unpack_readings(bits) for code, bits in cells.items()}
         for ticker, cells in packed.items()
     }
+
+
+def _is_shortly_before(time: int | None, later: int | None) -> bool:
+    return None not in (time, later) and 0 <= (later or 0) - (time or 0) <= MAX_UPDATED_MS
+
+
+def _update_readings(known: Readings, changed: Readings) -> Readings:
+    """Return readings with some replaced; those of other assets are shared with `known`."""
+    updated = dict(known)
+    for ticker, cells in changed.items():
+        stored = known.get(ticker, {})
+        merged = {key: {**stored.get(key, {}), **readings} for key, readings in cells.items()}
+        updated[ticker] = stored | {key: _share_readings(cell) for key, cell in merged.items()}
+    return updated
+
+
+def _share_readings(readings: Mapping[Timeframe, int]) -> dict[Timeframe, int]:
+    """Return the dict that all equal readings share."""
+    return _unpack_readings(
+        sum((reading + 2) << (2 * TIMEFRAME_CODES[each]) for each, reading in readings.items())
+    )
 
 
 @cache

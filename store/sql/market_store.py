@@ -298,8 +298,11 @@ class MarketStore:
         """Return a number that changes with every commit; never blocks."""
         return self._engine.version()
 
-    async def snapshot(self) -> StoredSnapshot:
-        """Return the latest state, read in one transaction."""
+    async def snapshot(self, known: StoredSnapshot | None = None) -> StoredSnapshot:
+        """Return the latest state, read in one transaction.
+
+        `known` is an earlier result, with which the new one shares the readings that are the same.
+        """
         async with self._engine.begin_read(Lane.SNAPSHOT) as db:
             coverage = await reads.load_coverage(db)
             number = await reads.load_last_number(db)
@@ -310,7 +313,7 @@ class MarketStore:
                 coverage=coverage,
                 market_time=market_time,
                 last_created_at=await reads.load_last_created_at(db),
-                readings=await reads.load_grouped_readings(db),
+                readings=await reads.load_grouped_readings(db, market_time, known),
                 late_tickers=await reads.find_late_tickers(db, watermarks, coverage),
                 building_tickers=building,
                 unbuilt_tickers=unbuilt,

@@ -19,9 +19,19 @@ from bench.background import BackgroundGets, pick_median_pair, poll_in_backgroun
 from bench.calls import STATE, STATE_OF_ONE, USAGE, require_equal, sample_call
 from bench.generator import generate_load, is_complete
 from bench.latency import select_during
-from bench.load import NUMBER, SINCE, Arrivals, Call, has_wrk, measure_arrivals, measure_load
+from bench.load import (
+    NUMBER,
+    SINCE,
+    SINCE_STEP_MS,
+    Arrivals,
+    Call,
+    has_wrk,
+    measure_arrivals,
+    measure_load,
+)
 from bench.served import Service
 from bench.table import Row, format_table, replace_between_markers
+from schemas.vocabulary import DAY_MS
 from tests.support.running_service import RunningService
 from tools.example_market import NOON
 
@@ -110,7 +120,7 @@ async def test_no_two_calls_are_alike(generator, monkeypatch):
     if generator == "ours":
         monkeypatch.setenv("PATH", "")
     seconds = 1 if generator == "wrk" else 0.1
-    call = Call(f"/a?since={SINCE}", f'{{"id": {NUMBER}}}', {"X-Key": "k"}, since_ms=NOON)
+    call = Call(f"/a?since={SINCE}", f'{{"id": {NUMBER}}}', {"X-Key": "k"}, NOON, DAY_MS)
     seen: list[bytes] = []
     async with echoing(seen) as url:
         load = await asyncio.to_thread(measure_load, url, call, seconds, 2)
@@ -121,12 +131,14 @@ async def test_no_two_calls_are_alike(generator, monkeypatch):
     numbers = [json.loads(request.partition(b"\r\n\r\n")[2])["id"] for request in seen]
     instants = [request.partition(b"since=")[2].split()[0].decode() for request in seen]
     assert len(set(numbers)) == len(numbers) > 1
-    assert [since_ms(text) for text in instants] == [NOON + number for number in numbers]
+    assert len(set(instants)) == len(instants)
+    expected = [NOON + number * SINCE_STEP_MS % DAY_MS for number in numbers]
+    assert [since_ms(text) for text in instants] == expected
     assert all(b"\r\nx-key: k\r\n" in request.lower() for request in seen)
 
 
 def since_ms(text: str) -> int:
-    return round(datetime.fromisoformat(text).timestamp() * 1000)
+    return int(datetime.fromisoformat(text).timestamp() * 1000 + 1e-3)
 
 
 async def test_calls_at_a_rate_are_due_evenly_and_all_are_made(served):

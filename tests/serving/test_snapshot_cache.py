@@ -12,6 +12,7 @@ from mcp_server.tools.get_state import GET_STATE
 from schemas.vocabulary import DAY_MS, RUN_DELAY_MS, format_instant
 from serving import snapshot_cache
 from serving.context import Context
+from serving.response_cache import ResponseBody
 from serving.snapshot import Snapshot
 from serving.snapshot_cache import SnapshotCache
 from store.errors import StoreError
@@ -38,9 +39,9 @@ class CountingStore(MarketStore):
         self.is_loading = asyncio.Event()
         self.is_failing = False
 
-    async def snapshot(self) -> StoredSnapshot:
+    async def snapshot(self, known=None) -> StoredSnapshot:
         self.snapshots += 1
-        return await super().snapshot()
+        return await super().snapshot(known)
 
     async def past_snapshot(self, key, readings=None) -> StoredSnapshot:
         self.is_loading.set()
@@ -163,7 +164,9 @@ async def answer(context: Context, at: int) -> list[str]:
         except Exception as error:
             results.append(repr(error))
         else:
-            results.append(result.model_dump_json(by_alias=True))
+            is_rendered = isinstance(result, ResponseBody)
+            text = result.text.decode() if is_rendered else result.model_dump_json(by_alias=True)
+            results.append(text)
     return results
 
 

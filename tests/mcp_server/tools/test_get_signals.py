@@ -1,10 +1,20 @@
+from itertools import product
+
 import pytest
 
+from mcp_server.tools.get_signals import render_signals
+from schemas.signals import SignalsQuery
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, READING_NAMES, format_instant
+from serving import snapshot
 from serving.argument_values import parse_instant_ms
+from serving.context import Context
+from serving.recent_feed import RecentFeed
+from serving.snapshot_cache import SnapshotCache
+from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import SIGNALS, STATE
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
+from tests.support.store_homes import open_and_close
 from tools.example_market import (
     HOUR_MS,
     NAMES,
@@ -13,6 +23,7 @@ from tools.example_market import (
     make_change,
     make_coverage,
     make_flips,
+    seed_market,
 )
 
 pytestmark = pytest.mark.clause("feed")
@@ -347,3 +358,42 @@ async def test_an_empty_page_says_why_it_is_empty(served, arguments, reason):
     assert answer["signals"] == []
     assert answer["pagination"]["next_cursor"] is None
     assert reason in answer["meta"]["note"]
+
+
+@pytest.mark.clause("answers", "fresh")
+async def test_pages_with_any_since_equal_those_that_are_rendered_for_it(tmp_path, monkeypatch):
+    """One context caches pages, the other none."""
+    async with open_and_close(open_sqlite_market(tmp_path / "market.db")) as store:
+        await seed_market(store, make_coverage())
+        times = [NOON - HOUR_MS, *(NOON + n for n in range(6)), NOON - 365 * DAY_MS, NOON - DAY_MS]
+        instants = [None, *(format_instant(at + by) for at in times for by in (-1, 0, 1))]
+        monkeypatch.setattr(snapshot, "MAX_PAGE_BYTES", 0)
+        uncached = SnapshotCache(store, RecentFeed(store))
+        await uncached.snapshot()
+        monkeypatch.undo()
+        cached = SnapshotCache(store, RecentFeed(store))
+        texts = set()
+        for now in (NOON + HOUR_MS // 2, NOON + 2 * HOUR_MS, NOON + HOUR_MS // 2):
+            one, other = (
+                Context(each, "", "", lambda: now, None, 1000)  # noqa: B023
+                for each in (cached, uncached)
+            )
+            for filters, since in product(PAGES, instants):
+                query = SignalsQuery(since=since, **filters)
+                expected = (await render_signals(query, other)).text
+                assert (await render_signals(query, one)).text == expected, query
+                texts.add(expected)
+        assert len(texts) > 60
+
+
+PAGES = (
+    {},
+    {"limit": 3},
+    {"limit": 3, "order": "oldest"},
+    {"limit": 2, "offset": 2},
+    {"tier": "all", "ticker": "btc"},
+    {"tier": "alerts"},
+    {"indicator": "enzo", "timeframe": "1h", "direction": "bullish"},
+    {"indicator": "trend_oracle", "timeframe": "1h", "direction": "bullish"},
+    {"ticker": "DARK"},
+)
