@@ -82,7 +82,7 @@ FILTERS = {
 FILTERED = Case(
     "signals, since varies, all filters",
     "signals_get_signals",
-    f"/signals?{urlencode(FILTERS)}&since={SINCE}",
+    f"/signals?since={SINCE}&{urlencode(FILTERS)}",
     0.2,
     {**FILTERS, "since": SINCE},
     (30, 10),

@@ -167,7 +167,7 @@ class RecentFeed:
         while after < newest_at:
             query = FeedQuery(after, newest_at, ROWS_PER_READ, 0, oldest_first=True)
             found = await self._store.merged_feed(query, after)
-            rows += [_encode(row, snapshot) for row in found]
+            rows += _encode_rows(found, snapshot)
             after = found[-1].created_at if len(found) == ROWS_PER_READ else newest_at
         return rows
 
@@ -178,8 +178,9 @@ class RecentFeed:
         size_bytes, until, self._begins = 0, newest_at, 0
         while True:
             found = await self._store.merged_feed(FeedQuery(0, until, ROWS_PER_READ, 0), 0)
-            rows += [_encode(row, snapshot) for row in found]
-            size_bytes += sum(len(row.text) for row in rows[-len(found) :])
+            encoded = _encode_rows(found, snapshot)
+            rows += encoded
+            size_bytes += sum(len(row.text) for row in encoded)
             if len(found) < ROWS_PER_READ:
                 break
             until = found[-1].created_at - 1
@@ -222,6 +223,11 @@ class RecentFeed:
 def encode_row(row: FeedRow, snapshot: Snapshot) -> bytes:
     """Return a row of the feed as JSON."""
     return _to_json(to_signal(row, snapshot))
+
+
+def _encode_rows(rows: Iterable[FeedRow], snapshot: Snapshot) -> list[_Row]:
+    """Return rows as they are kept; those of assets that are not covered at all are not served."""
+    return [_encode(row, snapshot) for row in rows if row.ticker in snapshot.assets]
 
 
 def _encode(row: FeedRow, snapshot: Snapshot) -> _Row:
