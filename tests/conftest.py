@@ -168,12 +168,34 @@ def pytest_configure() -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that share a service in the event loop of that service."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Run tests that share a service in its event loop, and start with the long tests."""
     for item in items:
         is_async = inspect.iscoroutinefunction(getattr(item, "obj", None))
         if is_async and "served_shared" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+    yield
+    worker_count = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = share_long_tests(items, worker_count)
+
+
+def share_long_tests(items: list[pytest.Item], worker_count: int) -> list[pytest.Item]:
+    """Return the tests in an order in which every worker has its share of the long ones first.
+
+    pytest-xdist gives each worker an equal part of the list. A long test that starts last keeps
+    one processor busy while the others have nothing to do.
+    """
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if not item.get_closest_marker("long")]
+    size = -(-len(others) // worker_count) or 1
+    return [
+        item
+        for worker in range(worker_count)
+        for item in (*long[worker::worker_count], *others[worker * size : (worker + 1) * size])
+    ]
 
 
 def pytest_collection_finish() -> None:

@@ -100,9 +100,7 @@ async def render_signals(query: SignalsQuery, context: Context) -> ResponseBody:
     feed_filter = _build_filter(query, snapshot)
     page = _find_recent_page(query, feed_filter, snapshot, context)
     if page is None:
-        page = _encode_page(
-            query, await _read_rows(query, feed_filter, snapshot, context), snapshot
-        )
+        page = await _read_page(query, feed_filter, snapshot, context)
     return _render_page(query, feed_filter, page, snapshot, context)
 
 
@@ -123,16 +121,23 @@ def _find_recent_page(
         return None
     ticker, indicator = feed_filter.ticker, feed_filter.indicator
     row_filter = RowFilter(query.tier, ticker, indicator, query.timeframe, query.direction)
-    after = feed_filter.alerts_after if query.tier == "alerts" else feed_filter.after
+    return recent_feed.find_page(row_filter, _build_window(query, feed_filter, snapshot))
+
+
+def _build_window(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> FeedWindow:
+    after = feed_filter.after
+    if _find_matching_tiers(query) == "alerts":
+        after = feed_filter.alerts_after
     # Rows committed after the snapshot was read stay out, so that they agree with `meta`.
-    window = FeedWindow(
-        after, snapshot.stored.last_created_at, query.limit, query.offset, query.order == "oldest"
-    )
-    return recent_feed.find_page(row_filter, window)
+    until = snapshot.stored.last_created_at
+    return FeedWindow(after, until, query.limit, query.offset, query.order == "oldest")
 
 
-def _encode_page(query: SignalsQuery, rows: Sequence[FeedRow], snapshot: Snapshot) -> FeedPage:
-    """Return the page of rows that the store returned, of which the last may be one too many."""
+async def _read_page(
+    query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot, context: Context
+) -> FeedPage:
+    """Return the page that the store has."""
+    rows = await _read_rows(query, feed_filter, snapshot, context)
     page = rows[: query.limit]
     newest_at = max(page[0].created_at, page[-1].created_at) if page else None
     texts = [encode_row(row, snapshot) for row in page]
@@ -266,17 +271,17 @@ async def _read_rows(
     store, tiers = context.snapshots.store, _find_matching_tiers(query)
     if tiers is None:
         return []
+    window = _build_window(query, feed_filter, snapshot)
     feed_query = FeedQuery(
-        after=feed_filter.alerts_after if tiers == "alerts" else feed_filter.after,
-        # Rows committed after the snapshot was read stay out, so that they agree with `meta`.
-        until=snapshot.stored.last_created_at,
-        limit=query.limit + 1,
-        offset=query.offset,
+        after=window.after,
+        until=window.until,
+        limit=window.limit + 1,
+        offset=window.offset,
         ticker=feed_filter.ticker,
         indicator=feed_filter.indicator,
         timeframe=query.timeframe,
         direction=None if query.direction is None else DIRECTION_NUMBERS[query.direction],
-        oldest_first=query.order == "oldest",
+        oldest_first=window.oldest_first,
     )
     if tiers == "universe":
         return await store.changes_feed(feed_query)

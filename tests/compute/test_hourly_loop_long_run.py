@@ -148,7 +148,7 @@ def _kept(copy: Path, pruned_before: int) -> Iterator[ChangeRow]:
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("size", [SHORT, FULL])
+@pytest.mark.parametrize("size", [SHORT, pytest.param(FULL, marks=pytest.mark.long)])
 async def test_a_store_of_400_days_holds_the_retained_rows_and_no_others(
     tmp_path: Path, size: Size
 ):

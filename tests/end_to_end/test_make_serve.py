@@ -41,6 +41,7 @@ def serve_until_ready(checkout: Path, port: str) -> tuple[float, list[str]]:
 
 
 @pytest.mark.prove
+@pytest.mark.long
 def test_make_serve_builds_history_at_the_first_start_only(tmp_path):
     checkout = Path(shutil.copytree(ROOT, tmp_path / "checkout", ignore=LEFT_OUT))
     installing = subprocess.run(

@@ -27,7 +27,7 @@ from tests.support.signals_command import (
     write_cut_universe,
 )
 
-pytestmark = [pytest.mark.clause("steps", "access"), pytest.mark.prove]
+pytestmark = [pytest.mark.clause("steps", "access"), pytest.mark.prove, pytest.mark.long]
 
 # At 01:00 the bar of OKB is late: it comes nine and a half minutes after its close.
 EVENING, MIDNIGHT = "2026-11-14 19:40:00", "2026-11-15T00:00:00+00:00"

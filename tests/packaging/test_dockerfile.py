@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.signals_command import ROOT
 
-pytestmark = [pytest.mark.clause("operation"), pytest.mark.prove]
+pytestmark = [pytest.mark.clause("operation"), pytest.mark.prove, pytest.mark.long]
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 MIRROR = "http://deb.debian.org/debian"

@@ -142,7 +142,7 @@ class Run:
     ("postgres", "size"),
     [
         *(pytest.param(*major.values, Size(2, 40, 100)) for major in MAJORS),
-        pytest.param(*MAJORS[0].values, Size(240, 330, 2000)),
+        pytest.param(*MAJORS[0].values, Size(240, 330, 2000), marks=pytest.mark.long),
     ],
     indirect=["postgres"],
 )

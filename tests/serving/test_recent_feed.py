@@ -7,9 +7,19 @@ from random import Random
 
 import pytest
 
-from schemas.vocabulary import ACTION_DIRECTIONS, DAY_MS, READING_NAMES, TIMEFRAMES
+from mcp_server.tools.get_signals import render_recent_signals, render_signals
+from schemas.signals import SignalsQuery
+from schemas.vocabulary import (
+    ACTION_DIRECTIONS,
+    DAY_MS,
+    READING_NAMES,
+    TIMEFRAMES,
+    format_instant,
+)
+from serving.context import Context
 from serving.recent_feed import FeedPage, FeedWindow, RecentFeed, RowFilter, encode_row
 from serving.snapshot import Snapshot, build_snapshot
+from serving.snapshot_cache import SnapshotCache
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 from store.sql.market_store import MarketStore
 from tests.support.row_builders import make_alert
@@ -219,3 +229,39 @@ async def test_a_database_that_lost_its_newest_runs_is_read_again(market: Market
         assert recent.find_page(ANY, newest) == feed.select(ANY, newest, snapshot)
     beyond = FeedWindow(0, earlier.stored.last_created_at + 1, 50, 0, oldest_first=False)
     assert recent.find_page(ANY, beyond) is None
+
+
+def draw_query(draw: Random, chosen: RowFilter, earliest: int, until: int) -> SignalsQuery:
+    """Return a query with a filter, whose `since` is anywhere, or missing."""
+    since = draw.choice([None, format_instant(draw.randrange(earliest, until))])
+    return SignalsQuery.model_validate(
+        {
+            **chosen._asdict(),
+            "since": since,
+            "limit": draw.choice([1, 20, 200]),
+            "offset": draw.choice([0, 0, 3]),
+            "order": draw.choice(["newest", "oldest"]),
+        }
+    )
+
+
+async def test_responses_from_memory_are_those_from_the_store(market: MarketStore) -> None:
+    feed = await fill_feed(market, runs=240)
+    recent = RecentFeed(market)
+    with_memory, without = (
+        Context(SnapshotCache(market, each), "http://x", "http://x", lambda: NOON, None, 100)
+        for each in (recent, None)
+    )
+    snapshot = await with_memory.snapshot()
+    begins, until = snapshot.market_time - 30 * DAY_MS, snapshot.stored.last_created_at
+    from_memory = 0
+    for chosen in FILTERS:
+        if chosen.ticker == "unknown":
+            continue
+        query = draw_query(feed.draw, chosen, feed.draw.choice([NOON, begins]), until)
+        found = render_recent_signals(query, with_memory, snapshot)
+        from_memory += found is not None
+        ours = await render_signals(query, with_memory)
+        assert ours.text == (await render_signals(query, without)).text, query
+        assert found is None or found.text == ours.text
+    assert from_memory > 100

@@ -26,6 +26,7 @@ PRICES = ["open", "high", "low", "close"]
 FIELDS = [*PRICES, "volume"]
 
 TOLERANCE = 1e-9
+LONG_PROOF = [pytest.mark.prove, pytest.mark.long]
 
 Array = np.ndarray[Any, Any]
 Series = dict[str, Array]
@@ -83,12 +84,18 @@ def list_bar_sets() -> list[Any]:
     names = ["generated newest", "generated full"]
     if has_recorded_bars():
         names += ["recorded newest", "recorded full"]
-    return [names[0], *(pytest.param(name, marks=pytest.mark.prove) for name in names[1:])]
+    return [
+        names[0],
+        *(
+            pytest.param(name, marks=LONG_PROOF if "full" in name else pytest.mark.prove)
+            for name in names[1:]
+        ),
+    ]
 
 
 def list_full_folders() -> list[Any]:
     """Return the parameters of proofs over whole folders: the recorded one, if it is present."""
-    return [pytest.param("recorded full", marks=pytest.mark.prove)] if has_recorded_bars() else []
+    return [pytest.param("recorded full", marks=LONG_PROOF)] if has_recorded_bars() else []
 
 
 @cache

@@ -64,7 +64,7 @@ def test_llnr_slopes_agree_with_statsmodels_wls(bar_set: BarSet):
     from statsmodels.tools import add_constant
 
     design = add_constant(TIME)
-    every = 1 if bar_set.is_full else 90
+    every = 5 if bar_set.is_full else 90
     values = 0
     for label, series, ours, _ in step_bar_set(Llnr(), bar_set):
         x = np.log(series["close"])

@@ -386,7 +386,9 @@ print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-@pytest.mark.parametrize("count", [200_000, pytest.param(10_000_000, marks=pytest.mark.prove)])
+@pytest.mark.parametrize(
+    "count", [200_000, pytest.param(10_000_000, marks=[pytest.mark.prove, pytest.mark.long])]
+)
 def test_ten_million_rows_take_less_than_a_gigabyte(tmp_path: Path, count: int):
     write_universe(tmp_path)
     (tmp_path / "bars").mkdir()

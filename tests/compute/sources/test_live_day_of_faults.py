@@ -244,7 +244,9 @@ WARNINGS = [
 
 
 @pytest.mark.parametrize(
-    "tickers", [SAMPLE_TICKERS, pytest.param(None, marks=pytest.mark.prove)], ids=["few", "all"]
+    "tickers",
+    [SAMPLE_TICKERS, pytest.param(None, marks=[pytest.mark.prove, pytest.mark.long])],
+    ids=["few", "all"],
 )
 async def test_a_day_with_a_fault_in_every_run_ends_as_a_replay_of_the_true_bars(
     double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path, tickers: tuple[str, ...] | None

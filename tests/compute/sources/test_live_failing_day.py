@@ -80,7 +80,9 @@ async def day(
     "size",
     [
         Size(SAMPLE_TICKERS, hours=4, history_days=25, share=0.25),
-        pytest.param(Size(None, hours=24, history_days=42), marks=pytest.mark.prove),
+        pytest.param(
+            Size(None, hours=24, history_days=42), marks=[pytest.mark.prove, pytest.mark.long]
+        ),
     ],
     ids=["few", "whole universe"],
 )
