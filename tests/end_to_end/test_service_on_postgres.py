@@ -53,6 +53,7 @@ def drop_keys(url: str) -> None:
     asyncio.run(drop())
 
 
+@pytest.mark.prove
 def test_each_command_works_on_postgresql_as_on_files(tmp_path: Path, url: str):
     said = []
 

@@ -289,6 +289,7 @@ async def test_a_store_of_another_source_is_reported_before_any_request(examined
     assert double.get_venue("binance").requests == []
 
 
+@pytest.mark.prove
 def test_without_the_extra_it_says_how_to_install_it(tmp_path):
     hidden = "import sys; sys.modules['ccxt'] = None; " + COMMAND[-1]
     done = subprocess.run(
