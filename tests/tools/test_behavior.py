@@ -310,6 +310,7 @@ def test_a_position_is_that_of_the_last_alert_published_by_the_close() -> None:
     assert positions.T.tolist() == [[0, -1, -1, 1, -1], [0, 0, 0, 0, 0]]
 
 
+@pytest.mark.prove
 async def test_the_program_prints_every_block_and_logs_to_standard_error(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
