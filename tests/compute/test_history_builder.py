@@ -253,6 +253,7 @@ async def test_runs_keep_their_time_while_the_fetch_of_a_history_hangs(tmp_path:
         assert steps == list_stepped_closes(await load_changes(path), "BTC", timeframe)
 
 
+@pytest.mark.prove
 async def test_an_error_in_the_fetch_of_a_history_costs_that_asset_and_is_logged(tmp_path: Path):
     path, clock = tmp_path / "m.db", AcceleratedClock(START)
     source = script(clock)
@@ -294,7 +295,7 @@ async def test_an_asset_that_is_new_to_a_store_is_built_at_once_and_publishes_no
 
 
 @pytest.mark.parametrize("ratio", [None, 4])
-@pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_a_catch_up_with_a_failing_venue_ends_as_one_without(
     tmp_path: Path, ratio: int | None
 ):

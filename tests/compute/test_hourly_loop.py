@@ -239,6 +239,7 @@ async def test_a_longer_bar_that_comes_within_the_retries_is_stepped_by_them(tmp
 
 @pytest.mark.clause("1.27", "1.28", "1.29")
 @pytest.mark.parametrize("step_s", [180, pytest.param(60, marks=prove)])
+@pytest.mark.prove
 async def test_a_stocks_day_is_read_at_midnight_and_nothing_is_late_while_it_rests(
     tmp_path: Path, step_s: int
 ):

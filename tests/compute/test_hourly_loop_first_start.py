@@ -142,6 +142,7 @@ async def test_a_store_of_an_earlier_version_keeps_its_prices(tmp_path: Path):
         await store.close()
 
 
+@pytest.mark.prove
 async def test_a_restart_continues_from_the_origin_that_the_store_remembers(tmp_path: Path):
     universe, clock = only("NVDA", "IBM"), AcceleratedClock(epoch("2026-06-10T10:20:00"), step_s=60)
     settings = Settings(source="simulated", universe=None)

@@ -64,6 +64,7 @@ async def held_by(path: Path) -> Content:
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.prove)])
+@pytest.mark.prove
 def test_a_replay_that_is_killed_and_run_again_ends_in_the_same_content(
     kills: int, tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):

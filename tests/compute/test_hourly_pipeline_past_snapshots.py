@@ -25,6 +25,7 @@ async def past(store: MarketStore, at: int) -> tuple[object, ...]:
     return latest(await store.snapshot_at(at))
 
 
+@pytest.mark.prove
 async def test_a_replay_in_one_piece_shows_the_same_past_boards_as_one_in_many(
     tmp_path: Path, small_market_parent: Path, bars_folder: Path, universe: Universe, whole: Content
 ):

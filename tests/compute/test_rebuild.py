@@ -242,6 +242,7 @@ async def test_the_loop_rebuilds_after_a_split_in_retries_for_late_assets_too(tm
     assert (split.created_at, split.epoch) == ((march_s("11:00") + 210) * 1000, 1)
 
 
+@pytest.mark.prove
 async def test_hours_that_were_missed_step_on_the_new_scale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -232,6 +232,7 @@ class Exchange(holiday.AbstractHolidayCalendar):
 
 
 @pytest.mark.parametrize("year", range(2022, 2062))
+@pytest.mark.sampled(8)
 def test_forty_years_of_holidays_agree_with_pandas(year: int):
     theirs = Exchange().holidays(f"{year}-01-01", f"{year}-12-31")
     weekdays = {day.date() for day in theirs if day.weekday() < 5}

@@ -127,6 +127,7 @@ async def test_a_restart_at_every_hour_ends_in_the_same_content(
         ),
     ],
 )
+@pytest.mark.prove
 async def test_batches_of_any_length_end_in_the_same_content(
     pass_s: int,
     tmp_path: Path,
@@ -260,6 +261,7 @@ def test_dexter_repeats_enzo_until_the_day_it_was_renamed_for_assets_added_befor
 
 
 @pytest.mark.clause("2.4.9")
+@pytest.mark.prove
 async def test_a_change_at_the_midnight_of_the_renaming_is_only_enzos(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
@@ -293,6 +295,7 @@ def test_a_removed_asset_keeps_its_readings_and_no_longer_steps(whole: Content, 
 
 
 @pytest.mark.clause("3.2.1")
+@pytest.mark.prove
 async def test_an_asset_warms_up_in_silence_if_its_file_appears_later(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
@@ -330,6 +333,7 @@ def without_engines(carries: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return [row for row in carries if not row[2].startswith("alerts.")]
 
 
+@pytest.mark.prove
 async def test_bars_that_appear_before_the_market_clock_are_ignored(
     tmp_path: Path, universe: Universe
 ):
@@ -349,6 +353,7 @@ async def test_bars_that_appear_before_the_market_clock_are_ignored(
     assert drop_commit_details(held[0]) == drop_commit_details(held[1])
 
 
+@pytest.mark.prove
 async def test_replaying_a_finished_folder_again_writes_nothing(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):

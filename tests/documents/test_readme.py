@@ -70,6 +70,7 @@ def test_the_readme_has_at_most_130_lines():
     assert len(README.splitlines()) <= MAX_LINES
 
 
+@pytest.mark.prove
 def test_the_first_answer_has_the_shape_that_the_readme_shows(simulated):
     call = re.search(r"^curl .*\n", README, re.MULTILINE)
     shown = re.search(r"```json\n(.*?)```", README, re.DOTALL)
@@ -86,6 +87,7 @@ def test_the_first_answer_has_the_shape_that_the_readme_shows(simulated):
 
 
 @pytest.mark.parametrize("line", CALLS)
+@pytest.mark.prove
 def test_every_call_of_the_readme_and_the_tour_succeeds(simulated, line):
     answer = run_curl(line, *simulated).json()
     assert "error" not in answer

@@ -80,6 +80,7 @@ def find_offer(text: str) -> str | None:
 
 
 @pytest.mark.parametrize("is_member", [False, True])
+@pytest.mark.sampled(2)
 async def test_no_page_offers_a_sale(unbilled: RunningService, is_member: bool) -> None:
     pages = await crawl(unbilled, is_member=is_member)
     assert {"/", "/docs/faq", "/docs/rest", "/docs/buy", "/assets/BTC"} <= set(pages)
@@ -135,6 +136,7 @@ async def test_the_purchase_routes_refuse_without_an_offer(unbilled: RunningServ
         assert find_offer(response.text) is None
 
 
+@pytest.mark.prove
 async def test_with_billing_on_the_same_crawl_finds_the_offers(served: RunningService) -> None:
     pages = await crawl(served, is_member=False)
     offering = {path for path, response in pages.items() if find_offer(response.text)}

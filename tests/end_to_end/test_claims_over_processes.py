@@ -86,6 +86,7 @@ async def revoked(members: MemberKeys) -> None:
 
 
 @pytest.mark.clause("dashboard")
+@pytest.mark.prove
 def test_a_key_that_a_member_makes_works_at_once_everywhere_until_it_is_revoked(tmp_path):
     bars = write_bars(tmp_path / "bars")
     assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0

@@ -177,6 +177,7 @@ def test_two_processes_on_one_store_share_the_limit_and_a_revocation_to_the_call
 
 @pytest.mark.clause("5.33")
 @pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.sampled(2)
 def test_the_last_calls_before_a_shutdown_are_in_the_log_of_every_process(
     folder: Path, workers: str
 ) -> None:

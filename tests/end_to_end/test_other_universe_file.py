@@ -85,6 +85,7 @@ def coverage_rows(answers: Answers) -> dict[str, tuple[list[str], list[str]]]:
 
 
 @pytest.mark.clause("1.2", "1.5", "1.6")
+@pytest.mark.prove
 def test_the_running_catalog_counts_the_assets_of_the_new_file(before_and_after):
     counts = [
         [answers["catalog"]["assets"][n] for n in ("total", "crypto", "equities_and_metals")]

@@ -123,6 +123,7 @@ async def live(
     [(8, SOME), pytest.param(200, EVERY, marks=pytest.mark.prove)],
     ids=["some", "every"],
 )
+@pytest.mark.prove
 async def test_past_snapshots_are_served_as_they_were_then(
     tmp_path: Path, count: int, tickers: Collection[str]
 ):

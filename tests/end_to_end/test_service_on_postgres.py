@@ -53,6 +53,7 @@ def drop_keys(url: str) -> None:
     asyncio.run(drop())
 
 
+@pytest.mark.prove
 def test_each_command_works_on_postgresql_as_on_files(tmp_path: Path, url: str):
     said = []
 
@@ -175,6 +176,7 @@ async def test_two_serving_processes_share_quota_throttle_and_revocation_to_the_
         assert (answer.status_code, answer.json()["error"]) == (403, "revoked_key")
 
 
+@pytest.mark.prove
 async def test_a_commit_by_one_process_is_soon_served_by_another(database: str):
     async with served_twice(database) as (first, second):
         before = (await second.fetch_answer("mcp", STATE))["meta"]["as_of"]
@@ -184,6 +186,7 @@ async def test_a_commit_by_one_process_is_soon_served_by_another(database: str):
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.prove
 async def test_maintenance_by_two_processes_at_once_deletes_every_row_once(database: str):
     rows = 40
     async with served_twice(database) as (first, second):

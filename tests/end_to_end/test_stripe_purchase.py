@@ -73,6 +73,7 @@ class Selling:
 
 
 @pytest.mark.clause("2.10.2", "3.4.9", "4.11.13", "4.12.6")
+@pytest.mark.prove
 async def test_a_server_that_is_killed_between_commit_and_answer_loses_no_key(tmp_path):
     """Kill it while it checks the new membership with Stripe, which is after the commit."""
     create_store(tmp_path)

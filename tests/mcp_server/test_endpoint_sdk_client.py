@@ -21,6 +21,7 @@ MODES = ["auto", "legacy", "2026-07-28"]
 
 @pytest.mark.clause("1.39", "4.14.2", "4.14.9", "4.14.10", "4.14.17", "4.15.1", "4.15.3")
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.sampled(3)
 async def test_the_sdks_client_lists_and_calls_every_tool(served, mode):
     async with httpx2.AsyncClient(headers=served.key_headers) as http:
         transport = streamable_http_client(f"{served.base_url}/api/v1/mcp", http_client=http)

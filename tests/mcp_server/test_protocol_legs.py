@@ -323,6 +323,7 @@ MIXTURES = [
 
 @pytest.mark.clause("4.15.11")
 @pytest.mark.parametrize(("headers", "meta"), MIXTURES)
+@pytest.mark.sampled(3)
 async def test_a_request_that_mixes_the_eras_is_served_as_legacy(served, headers, meta):
     requests = [
         ("initialize", {"protocolVersion": "2025-06-18"}),

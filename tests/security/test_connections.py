@@ -339,7 +339,8 @@ async def test_a_stalled_body_holds_little_memory(served: RunningService, is_chu
 
 
 @pytest.mark.clause("monitoring")
-@pytest.mark.parametrize("burst", [1500, pytest.param(3000, marks=pytest.mark.prove)])
+@pytest.mark.prove
+@pytest.mark.parametrize("burst", [3000])
 def test_a_burst_of_connections_leaves_files_to_the_stores_and_the_log(tmp_path: Path, burst: int):
     port, bars = find_free_port(), write_bars(tmp_path / "bars")
     limited = ["sh", "-c", 'ulimit -n 1024; exec "$@"', "sh", *COMMAND, "serve"]

@@ -53,6 +53,7 @@ async def test_the_blocks_of_several_commits_are_joined_in_order(market: MarketS
 
 
 @pytest.mark.parametrize("after", [-1, 0, 1, 3599, 3600, 7200, 10_800, 17_999, 18_000, 10**9])
+@pytest.mark.sampled(4)
 async def test_bars_after_a_time_begin_in_the_middle_of_a_block(
     market: MarketStore, after: int
 ) -> None:

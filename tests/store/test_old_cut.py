@@ -97,7 +97,7 @@ async def assert_restated_once(store: MarketStore, clock: ManualClock) -> None:
         *(pytest.param(f"{h}:03", marks=pytest.mark.prove) for h in ("08", "14", "20", "21")),
     ],
 )
-@pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_a_simulated_store_of_the_old_cut_is_restated_and_keeps_its_rows(
     open_market: OpenMarket, last: str
 ):
@@ -180,7 +180,7 @@ async def test_a_bar_that_has_not_arrived_delays_the_restatement(tmp_path: Path)
     assert restated.all_bars.close_time[-1] == close
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_a_store_of_the_version_before_goes_on_as_a_simulated_market(
     home: StoreHome, open_market: OpenMarket, tmp_path: Path
 ):

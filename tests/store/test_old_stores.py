@@ -102,6 +102,7 @@ async def test_every_old_row_keeps_its_meaning(
     assert rows == {name: expected[name] for name in rows}
 
 
+@pytest.mark.sampled(2)
 async def test_an_old_store_continues_as_with_the_version_that_wrote_it(
     old_home: StoreHome, open_market: OpenMarket, universe: Universe, bars: Path
 ):
@@ -143,6 +144,7 @@ async def test_old_keys_counts_claims_and_memberships_are_kept(old_home: StoreHo
     await store.close()
 
 
+@pytest.mark.sampled(2)
 def test_old_answers_are_given_again(old_home: StoreHome, tmp_path: Path):
     expected, url = find_old_access(old_home), build_database_url(old_home)
     listed = run_signals(tmp_path, "keys", "list", database_url=url)

@@ -29,12 +29,13 @@ def mark_cases_for_proofs(items: Iterable[pytest.Item]) -> None:
 
 def _select_combinations(cases: Sequence[Any]) -> list[Any]:
     """Return few cases that have every value of every parameter, in their order."""
-    seen = set[tuple[str, int]]()
+    seen = set[tuple[int, str]]()
     kept = []
     # First those of which every value is new, then those with any new value.
     for is_needed in (all, any):
         for item in cases:
-            values = item.callspec.indices.items()
+            # The id of each parameter's value. The public `indices` number the whole cases.
+            values = list(enumerate(item.callspec._idlist))
             if is_needed(value not in seen for value in values):
                 seen.update(values)
                 kept.append(item)

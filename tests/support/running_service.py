@@ -233,6 +233,12 @@ def break_usage_counting(access: Any) -> Iterator[None]:
         db.execute("ALTER TABLE mislaid RENAME TO usage")
 
 
+@cache
+def _create_unread_metrics() -> Metrics:
+    """Return the metrics of all services whose test reads none: creating them takes long."""
+    return Metrics(TOOLS_BY_NAME)
+
+
 @asynccontextmanager
 async def run_service(
     address: StoreAddress,
@@ -254,7 +260,7 @@ async def run_service(
 ) -> AsyncIterator[RunningService]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock, mailbox = clock or ManualClock(), Mailbox()
-    metrics = metrics or Metrics(TOOLS_BY_NAME)
+    metrics = metrics or _create_unread_metrics()
     async with open_stores(address, store_class) as (market, access):
         call_log = CallLog(access, metrics.on_calls_dropped)
         if published is not None:

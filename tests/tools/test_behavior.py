@@ -111,6 +111,7 @@ def list_votes(assets: Sequence[BarsByIndicator]) -> pd.DataFrame:
     return pd.DataFrame({name: [*chain.from_iterable(parts)] for name, parts in columns.items()})
 
 
+@pytest.mark.prove
 def test_changes_are_those_of_a_plain_count(
     blocks: Blocks, sequences: dict[str, list[BarsByIndicator]]
 ) -> None:
@@ -138,6 +139,7 @@ def test_changes_are_those_of_a_plain_count(
         )
 
 
+@pytest.mark.prove
 def test_shares_are_those_of_a_plain_count(
     blocks: Blocks, sequences: dict[str, list[BarsByIndicator]]
 ) -> None:
@@ -152,6 +154,7 @@ def test_shares_are_those_of_a_plain_count(
             assert table[f"`{name}`"][title] == expected
 
 
+@pytest.mark.prove
 def test_holding_times_are_those_of_a_plain_count(
     blocks: Blocks, sequences: dict[str, list[BarsByIndicator]]
 ) -> None:
@@ -167,6 +170,7 @@ def test_holding_times_are_those_of_a_plain_count(
             assert table[f"`{name}`"][title] == " / ".join(cells)
 
 
+@pytest.mark.prove
 def test_the_dependence_of_votes_is_that_of_pandas_and_of_eigenvalues(
     blocks: Blocks, sequences: dict[str, list[BarsByIndicator]]
 ) -> None:
@@ -191,6 +195,7 @@ def float_or_dash(cell: str) -> float | str:
     return cell if cell == "-" else float(cell)
 
 
+@pytest.mark.prove
 def test_agreement_is_that_of_a_plain_count(
     blocks: Blocks, sequences: dict[str, list[BarsByIndicator]]
 ) -> None:
@@ -221,6 +226,7 @@ def follow(acts: Sequence[tuple[int, str]], closes: Sequence[int]) -> list[str]:
     return positions
 
 
+@pytest.mark.prove
 def test_positions_differ_as_the_slow_model_of_engines_and_publishers_says(
     blocks: Blocks, bars_by_label: dict[str, BarsByIndicator]
 ) -> None:
@@ -304,6 +310,7 @@ def test_a_position_is_that_of_the_last_alert_published_by_the_close() -> None:
     assert positions.T.tolist() == [[0, -1, -1, 1, -1], [0, 0, 0, 0, 0]]
 
 
+@pytest.mark.prove
 async def test_the_program_prints_every_block_and_logs_to_standard_error(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -320,6 +327,7 @@ async def test_the_program_prints_every_block_and_logs_to_standard_error(
     assert (row["class"], row["bars of"], row["funding"]) == ("stock", "1d", "-")
 
 
+@pytest.mark.prove
 def test_the_page_has_a_place_for_every_block_and_only_these_are_written(
     folder: Path, blocks: Blocks, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_page_that_is_not_up_to_date_is_named_until_it_is_made(tmp_path, capsy
 
 
 @pytest.mark.parametrize("number", range(len(CALLS)))
+@pytest.mark.prove
 def test_a_call_of_the_page_gives_what_the_page_shows(results, number):
     result = results[number]
     shown = result if result["isError"] else result["structuredContent"]

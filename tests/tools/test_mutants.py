@@ -150,6 +150,7 @@ def test_the_result_of_each_change_of_a_section_is_reported(tree):
 
 
 @pytest.mark.parametrize("id_", ["1.3", "1.6"], ids=["broken", "survived"])
+@pytest.mark.sampled(2)
 def test_any_change_that_is_not_caught_is_a_failure(tree, id_):
     assert mutants(tree, id_).returncode == 1
 

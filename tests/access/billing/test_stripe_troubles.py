@@ -118,6 +118,7 @@ async def test_abandoned_claims_block_no_checkout(shop: StripeShop) -> None:
     assert len(held) == MAX_CONNECTIONS // 2
 
 
+@pytest.mark.prove
 async def test_claims_work_again_once_the_hanging_ones_reach_their_deadline(tmp_path: Path) -> None:
     async with open_shop(tmp_path, deadline_s=1.0) as shop:
         opened = await shop.open_and_pay()

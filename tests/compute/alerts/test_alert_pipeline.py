@@ -147,6 +147,7 @@ def test_an_action_of_an_engine_goes_out_at_most_once_in_twenty_candles(whole: C
     check_cooldown(whole["alerts"])
 
 
+@pytest.mark.prove
 async def test_a_store_that_had_no_engines_publishes_from_the_next_bar_on(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
@@ -180,6 +181,7 @@ def replace_alerts(universe: Universe, followed: Iterable[str]) -> Universe:
     return Universe(assets=assets, renamed_on=universe.renamed_on)
 
 
+@pytest.mark.prove
 async def test_an_audit_is_clean_if_the_alert_engines_have_not_begun(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
@@ -275,6 +277,7 @@ async def clean(path: Path, source: ScriptedSource) -> None:
 
 @pytest.mark.clause("3.3.6", "6.7")
 @pytest.mark.parametrize("stops", [[], [march_s("16:30", day=7), march_s("05:30", day=8)]])
+@pytest.mark.sampled(2)
 async def test_a_held_alert_goes_out_at_its_hour_although_no_bar_comes(
     stops: list[int], tmp_path: Path
 ):
@@ -298,6 +301,7 @@ async def test_a_held_alert_goes_out_at_its_hour_although_no_bar_comes(
 
 
 @pytest.mark.parametrize("step_s", [30, pytest.param(10, marks=pytest.mark.prove)])
+@pytest.mark.prove
 async def test_a_late_bar_fires_in_the_run_that_steps_it(tmp_path: Path, step_s: int):
     path, clock, end = (
         tmp_path / "m.db",

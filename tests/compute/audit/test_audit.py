@@ -311,7 +311,7 @@ def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, sig
     assert (ran.status, ran.out.splitlines()[-1], ran.err) == (0, "clean", "")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("what", TAMPERED)
 def test_every_alteration_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
@@ -336,7 +336,7 @@ def test_every_alteration_is_found(
         *(pytest.param(n, marks=pytest.mark.prove) for n in range(5, 48, 5) if n not in SIX_BYTES),
     ],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_a_flipped_byte_of_a_bar_is_found(
     place: int, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
@@ -394,7 +394,7 @@ PRUNED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", PRUNED)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_every_alteration_after_pruning_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
@@ -424,6 +424,7 @@ class SecondLlnr(Llnr):
     version = 2
 
 
+@pytest.mark.prove
 def test_an_audit_reads_and_changes_nothing(databases: Databases, universe: Universe):
     before = dump(databases.fresh)
     asyncio.run(audit_store(databases.fresh, universe))

@@ -132,7 +132,7 @@ def test_alerts_of_a_replayed_store_are_clean(databases: Databases, universe: Un
     assert report.checked["alerts"] > 20
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("what", TAMPERED)
 def test_every_alteration_of_alerts_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals

@@ -15,6 +15,7 @@ NEW, NEW_CODE = "llnr", 5
 CUT = DENSE + 12 * 86_400
 
 
+@pytest.mark.prove
 async def test_readings_from_before_its_first_epoch_are_not_reported_as_missing(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):

@@ -140,6 +140,7 @@ async def test_an_asset_still_warms_up_in_silence_if_its_first_calls_fail(
         assert [row for row in await one.load_changes() if row.published] == []
 
 
+@pytest.mark.prove
 async def test_an_asset_whose_history_could_not_be_fetched_is_being_built_until_it_comes(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -225,6 +226,7 @@ async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
     )
 
 
+@pytest.mark.prove
 async def test_the_funding_of_a_history_is_fetched_once(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -299,7 +301,7 @@ LASTING = {
 
 
 @pytest.mark.parametrize("trouble", some_of(LASTING, 3))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 async def test_if_a_venue_fails_its_asset_is_late_with_a_reason_and_loses_no_bar(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, trouble: Trouble
 ) -> None:
@@ -322,6 +324,7 @@ async def test_if_a_venue_fails_its_asset_is_late_with_a_reason_and_loses_no_bar
         assert await one.load_closes("ETH") == [NEXT]
 
 
+@pytest.mark.prove
 async def test_requests_that_hang_time_out_and_lose_no_bar(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -397,6 +400,7 @@ async def test_an_asset_stays_at_the_venue_of_its_stored_bars(
         assert one.source.get_listing("ETH") == "binance ETH/USDT"
 
 
+@pytest.mark.prove
 async def test_a_listing_that_has_ended_by_the_clock_is_left_even_if_its_venue_is_silent(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -450,6 +454,7 @@ async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
 
 
 @pytest.mark.parametrize("is_corrected", [True, False], ids=["corrected", "back"])
+@pytest.mark.sampled(2)
 async def test_an_asset_with_a_renamed_symbol_is_late_until_the_universe_names_it_or_it_is_back(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, is_corrected: bool
 ) -> None:
@@ -614,7 +619,7 @@ async def test_bars_of_a_venue_whose_clock_is_behind_wait_for_it_and_are_never_f
 
 
 @pytest.mark.parametrize("answer", [{}, None, {"serverTime": None}, {"serverTime": 10**30}])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 async def test_a_venue_whose_clock_cannot_be_read_has_no_vote(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, answer: object
 ) -> None:
@@ -641,7 +646,7 @@ BAD_ANSWERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("answer", some_of(BAD_ANSWERS, 2))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 async def test_a_bad_answer_for_one_asset_makes_it_late_and_changes_nothing_else(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, answer: Callable[[Any], Any]
 ) -> None:

@@ -86,6 +86,7 @@ async def day(
     ],
     ids=["few", "whole universe"],
 )
+@pytest.mark.prove
 async def test_a_day_of_failing_calls_loses_no_change_that_the_bars_contain(
     double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path, size: Size
 ) -> None:

@@ -80,6 +80,7 @@ async def check_sources(one: LiveService, volumes: dict[str, set[float]], *expec
     assert (report.findings, dict(report.not_verifiable)) == ([], {})
 
 
+@pytest.mark.prove
 async def test_a_403_at_a_restart_replaces_no_history_and_its_assets_catch_up_after_it(
     double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ async def test_a_403_that_lasts_for_hours_moves_the_assets_for_good_as_a_new_rev
         assert await one.load_closes("ETH") == [START + n * HOUR_S for n in range(1, 8)]
 
 
+@pytest.mark.prove
 async def test_an_asset_that_moves_away_and_back_has_three_revisions(
     double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path
 ) -> None:
@@ -174,6 +176,7 @@ async def test_a_move_that_was_stopped_before_its_commit_leaves_the_old_source(
         await check_sources(one, volumes, BINANCE)
 
 
+@pytest.mark.prove
 async def test_a_venue_without_older_bars_replaces_no_history(
     double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path
 ) -> None:

@@ -156,6 +156,7 @@ def move_level(market: Market, factor: float) -> Market:
     return Market(bars, market.settlements)
 
 
+@pytest.mark.prove
 async def test_a_withdrawn_spike_publishes_nothing_and_its_hour_comes_one_run_late(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ async def compute(home: StoreHome, folder: Path, universe: Universe) -> MarketSt
 
 
 @pytest.mark.parametrize("case", CHANGED)
+@pytest.mark.sampled(3)
 async def test_a_changed_past_is_refused_with_its_first_row(
     case: str, home: StoreHome, tmp_path: Path, universe: Universe
 ):

@@ -124,6 +124,7 @@ async def test_every_filter_gives_the_same_readings_in_both_views(small):
     ],
     ids=lambda filters: "+".join(filters) or "none",
 )
+@pytest.mark.prove
 async def test_the_whole_universe_reads_the_same_in_both_views(whole, filters):
     full, board = await both_views(context_of(whole), **filters)
     assert len(full["assets"]) > 3

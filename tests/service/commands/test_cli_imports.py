@@ -60,6 +60,7 @@ def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )
+@pytest.mark.sampled(3)
 def test_a_command_loads_only_the_libraries_that_it_needs(tmp_path, arguments, needed):
     assert loaded(tmp_path, *arguments) & ALL - needed == set()
 

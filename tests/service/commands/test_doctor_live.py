@@ -103,6 +103,7 @@ async def test_before_a_first_start_it_checks_the_venues_and_stores_nothing(exam
     assert [path.name for path in tmp_path.iterdir()] == ["universe.toml"]
 
 
+@pytest.mark.prove
 async def test_a_refusing_venue_and_a_missing_key_name_the_uncovered_assets(examined, double):
     double.get_venue("binance").add_failure("restricted", times=None)
     _, checks = await examined(UNIVERSE, alpaca_key_id="", alpaca_secret_key="")
@@ -228,6 +229,7 @@ async def test_a_wrong_clock_must_be_fixed(examined, double):
     assert "45 s ahead of that of the venues" in text
 
 
+@pytest.mark.prove
 async def test_a_venue_with_a_wrong_clock_is_a_warning_if_the_others_confirm_this_machines(
     examined, double
 ):
@@ -289,6 +291,7 @@ async def test_a_store_of_another_source_is_reported_before_any_request(examined
     assert double.get_venue("binance").requests == []
 
 
+@pytest.mark.prove
 def test_without_the_extra_it_says_how_to_install_it(tmp_path):
     hidden = "import sys; sys.modules['ccxt'] = None; " + COMMAND[-1]
     done = subprocess.run(

@@ -249,6 +249,7 @@ def test_an_unknown_host_fails_in_one_line_naming_the_setting(tmp_path):
 
 
 @pytest.mark.parametrize("number", STOPS)
+@pytest.mark.prove
 def test_a_signal_while_building_history_keeps_committed_batches(tmp_path, number):
     source = f"files:{write_bars(tmp_path / 'bars', count=24 * 200)}"
     with start_signals(tmp_path, "serve", port=find_free_port(), source=source) as process:

@@ -135,6 +135,7 @@ async def test_it_survives_an_outage_of_the_service_and_ends_with_its_input(serv
     assert process.returncode == 0
 
 
+@pytest.mark.prove
 async def test_a_signal_ends_it_while_its_input_is_open(tmp_path):
     async with bridged(tmp_path, "http://127.0.0.1:9", api_key=KEY) as process:
         assert "error" in await said(process, asked("ping"))

@@ -186,6 +186,7 @@ def unlink_log(path: Path) -> None:
 @pytest.mark.parametrize(
     "harm", [unlink, move_away, replace, truncate, truncate_partly, unlink_log]
 )
+@pytest.mark.sampled(3)
 async def test_a_lost_file_stops_calls_and_sales_until_it_is_back(
     tmp_path: Path, harm: Callable[[Path], None], name: str
 ):

@@ -215,6 +215,7 @@ def test_a_commit_of_another_process_is_in_the_next_response_of_every_worker(
     ]
 
 
+@pytest.mark.prove
 def test_a_connection_waits_in_the_queue_while_all_workers_are_busy(service: Service) -> None:
     killed, other = service.workers
     os.kill(killed, signal.SIGKILL)

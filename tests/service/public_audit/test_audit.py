@@ -114,6 +114,7 @@ def test_an_audit_of_few_days_reports_what_it_did_not_check(bars_service, tmp_pa
     assert "not checked: stats, whose 30 days are longer than the feed read (2)" in done.stdout
 
 
+@pytest.mark.prove
 async def test_both_transports_return_the_same_views(bars_service, bars_answers):
     address, api_key = bars_service
     async with httpx.AsyncClient(base_url=address) as client:
@@ -139,6 +140,7 @@ async def test_a_store_with_removed_and_renamed_assets_is_served_in_views_that_a
     assert read.removed_tickers == {"MATIC"}
 
 
+@pytest.mark.prove
 async def test_a_capped_window_and_a_removed_asset_in_it_are_compared_too(served):
     start = NOON + HOUR_MS
     removed = make_change(start + 5000, "MATIC", "enzo", "1h", -1, 1)
@@ -179,6 +181,7 @@ class ComputingReader(Reader):
 
 
 @pytest.mark.parametrize("hours", range(1, ATTEMPTS))
+@pytest.mark.sampled(2)
 async def test_an_audit_overtaken_by_a_run_starts_over(served, hours):
     async with ComputingReader(served, hours) as reader:
         answers = await read_consistent_responses(reader, 30)

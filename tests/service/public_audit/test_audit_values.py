@@ -224,7 +224,7 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("path", "change", "expected"), [pytest.param(*value, id=value[0]) for value in VALUES]
 )

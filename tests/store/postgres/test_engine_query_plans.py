@@ -159,6 +159,7 @@ async def assert_read_by_index(db: Database, *, is_searched: bool = False) -> in
     return number
 
 
+@pytest.mark.prove
 async def test_every_combination_of_filters_stays_prepared_and_is_read_by_index_in_its_order(
     market: MarketStore,
 ) -> None:

@@ -132,6 +132,7 @@ DAILY_LIMIT = 5
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(steps=STEPS)
+@pytest.mark.sampled(2)
 async def test_no_order_of_rotations_passes_the_limits(
     access: AccessStore, steps: list[tuple[str, int]]
 ) -> None:

@@ -74,6 +74,7 @@ async def find_next_start(market: MarketStore) -> int:
     cells=st.lists(CELLS, min_size=25, max_size=30),
     queries=st.lists(QUERIES, min_size=20, max_size=20),
 )
+@pytest.mark.sampled(2)
 async def test_a_page_equals_a_plain_filter_of_all_rows(
     market: MarketStore,
     cells: list[tuple[str, str, str, int, bool, int]],
@@ -148,6 +149,7 @@ def filter_rows(rows: list[FeedRow], query: FeedQuery, after: int, *kinds: type)
     rows=st.lists(st.one_of(ALERTS, CELLS), min_size=25, max_size=30),
     queries=st.lists(st.tuples(QUERIES, st.integers(0, 20)), min_size=20, max_size=20),
 )
+@pytest.mark.sampled(2)
 async def test_a_page_of_both_tiers_equals_a_plain_filter_of_all_rows(
     market: MarketStore,
     rows: list[tuple[object, ...]],
@@ -197,6 +199,7 @@ def make_rows_of_both_tiers() -> list[FeedRow]:
 @pytest.mark.parametrize(
     "kinds", [(ChangeRow,), (AlertRow,), (ChangeRow, AlertRow)], ids=["universe", "alerts", "all"]
 )
+@pytest.mark.sampled(2)
 async def test_joined_pages_of_every_combination_equal_a_plain_filter(
     market: MarketStore, kinds: tuple[type, ...], oldest_first: bool
 ) -> None:

@@ -62,6 +62,7 @@ async def fill_lane(held: AsyncExitStack, market: MarketStore, lane: Lane) -> No
                 await held.enter_async_context(market._engine.begin_read(lane))
 
 
+@pytest.mark.sampled(2)
 async def test_the_snapshot_and_probes_are_read_while_every_other_lane_is_full(
     open_market: OpenMarket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

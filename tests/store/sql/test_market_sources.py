@@ -77,6 +77,7 @@ async def test_the_coverage_names_the_source_of_the_stored_bars(market: MarketSt
     ],
     ids=["stayed", "moved", "moved and perhaps back", "uncovered", "recorded", "simulated"],
 )
+@pytest.mark.sampled(5)
 async def test_a_database_of_an_earlier_version_takes_its_sources_from_the_coverage(
     open_market: OpenMarket,
     home: StoreHome,

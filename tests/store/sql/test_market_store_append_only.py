@@ -83,6 +83,7 @@ async def assert_refused(home: StoreHome, *statements: str) -> None:
 
 @pytest.mark.clause("1.31", "1.32")
 @pytest.mark.parametrize("table", MOVED)
+@pytest.mark.sampled(3)
 async def test_a_stored_row_withstands_every_way_to_rewrite_it(
     market: MarketStore, home: StoreHome, table: str
 ) -> None:

@@ -189,6 +189,7 @@ async def test_an_unknown_commit_is_refused(market: MarketStore) -> None:
         "no number",
     ],
 )
+@pytest.mark.sampled(2)
 async def test_a_batch_that_breaks_a_rule_leaves_no_rows(
     market: MarketStore, home: StoreHome, bad: Batch
 ) -> None:

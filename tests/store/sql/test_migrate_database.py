@@ -131,6 +131,7 @@ async def homes(
         yield source, await made.enter_async_context(other)
 
 
+@pytest.mark.sampled(2)
 async def test_the_target_has_the_rows_of_the_source_and_can_be_continued(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
@@ -149,6 +150,7 @@ async def test_the_target_has_the_rows_of_the_source_and_can_be_continued(
         assert await access.create_key(bytes(32), "after", NOW) == 1 + held["keys"][-1][0]
 
 
+@pytest.mark.sampled(2)
 async def test_an_interrupted_move_continues_after_the_last_moved_day(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
@@ -166,6 +168,7 @@ async def test_an_interrupted_move_continues_after_the_last_moved_day(
     assert await load_rows(target) == await load_rows(source)
 
 
+@pytest.mark.sampled(2)
 async def test_rows_that_the_source_has_pruned_meanwhile_are_noticed(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
@@ -200,6 +203,7 @@ async def test_a_target_with_its_own_keys_is_refused(
         assert [key.label for key in await access.list_keys()] == ["mine"]
 
 
+@pytest.mark.sampled(2)
 async def test_nothing_is_moved_while_a_process_computes_on_either_store(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:

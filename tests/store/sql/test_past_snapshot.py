@@ -203,6 +203,7 @@ def list_moments(passes: Sequence[Batch]) -> list[int]:
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(passes=histories())
+@pytest.mark.sampled(2)
 async def test_every_past_moment_equals_the_model_before_and_after_pruning(
     new_home: HomeFactory, passes: list[Batch]
 ) -> None:
