@@ -3,6 +3,7 @@
 `python -m bench.step` also prints how far the readings of both sides agree.
 """
 
+import asyncio
 import sys
 import time
 import tracemalloc
@@ -14,6 +15,7 @@ import numpy as np
 from bench.peer import Columns, Readings, read_all_at_once, read_one_by_one
 from bench.table import Row, format_table
 from compute.engine import Engine
+from compute.executor import count_cores, iterate, map_blocks, open_local_executor
 from compute.hourly_pipeline import BATCH_S
 from compute.indicators.contract import Bar
 from compute.indicators.registry import INDICATORS
@@ -100,14 +102,35 @@ def step_batches(market: Bar, bars: int) -> Readings:
 
     The bars are stepped in batches as long as those of a first start.
     """
-    engine, readings = Engine(INDICATORS, ASSETS), []
+    assets, readings = market.close.shape[1], []
+    engine = Engine(INDICATORS, assets)
     for first in range(0, bars, BATCH):
         last = min(first + BATCH, bars)
         columns = (field[first:last].T.ravel() for field in market)
-        count = np.full(ASSETS, last - first)
-        batch = engine.step(np.arange(ASSETS), count, Bar(*columns))
-        readings.append(batch.reshape(ASSETS, last - first, len(IDS)))
+        count = np.full(assets, last - first)
+        batch = engine.step(np.arange(assets), count, Bar(*columns))
+        readings.append(batch.reshape(assets, last - first, len(IDS)))
     return np.moveaxis(np.concatenate(readings, axis=1), 1, 2)
+
+
+async def step_on_cores(market: Bar, cores: int) -> tuple[float, Readings]:
+    """Step a year in one process per core; return the seconds, and the readings of all assets.
+
+    The workers have been started and have stepped a few bars, as the peers' libraries are loaded.
+    The time includes sending the bars to them and the readings back.
+    """
+    parts = np.array_split(np.arange(market.close.shape[1]), cores)
+    blocks = [Bar(*(field[:, part] for field in market)) for part in parts]
+    first_bars = [Bar(*(field[:10] for field in block)) for block in blocks]
+    async with open_local_executor(cores) as executor:
+        [_ async for _ in map_blocks(executor, cores, step_year, iterate(first_bars))]
+        start = time.perf_counter()
+        readings = [r async for r in map_blocks(executor, cores, step_year, iterate(blocks))]
+        return time.perf_counter() - start, np.concatenate(readings)
+
+
+def step_year(market: Bar) -> Readings:
+    return step_batches(market, len(market.close))
 
 
 def time_work(work: Callable[[], object]) -> float:
@@ -230,12 +253,17 @@ def measure_limit_rows(market: Bar, few: float, many: float) -> Iterator[Row]:
 
 def measure_year_rows(market: Bar, columns: Columns) -> Iterator[Row]:
     """Yield a cold year in batches against the peers in one batch, which is their best case."""
-    ours = time_work(lambda: step_batches(market, YEAR))
+    ours, cores = time_work(lambda: step_year(market)), count_cores()
+    on_cores, readings = asyncio.run(step_on_cores(market, cores))
+    if not np.array_equal(readings, step_year(market)):
+        raise SystemExit("blocks of assets have other readings than all assets together")
     whole = cut_columns(columns, ASSETS, 0, YEAR)
     for name, read in PEERS.items():
         theirs = time_work(lambda read=read: read(whole, IDS))
         what = f"cold year of {ASSETS} assets x {len(IDS)}"
         yield compare_times(what, ours, f"assets {name}, one batch", theirs)
+        what = f"{what}, on {cores} cores"
+        yield compare_times(what, on_cores, f"assets {name}, one batch, one core", theirs)
 
 
 def rows() -> list[Row]:

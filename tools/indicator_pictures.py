@@ -137,17 +137,11 @@ def run_indicator(
     indicator: Indicator, bars: Sequence[Bar]
 ) -> tuple[list[int], dict[str, list[float]]]:
     """Return the readings and raw values of the bars after the warm-up."""
-    carry, raw_carry = indicator.start(1), indicator.start(1)
-    readings: list[int] = []
-    values: dict[str, list[float]] = {}
-    for place, bar in enumerate(bars):
-        carry, reading = indicator.step(carry, bar)
-        raw = {name: float(value[0]) for name, value in indicator.advance(raw_carry, bar).items()}
-        if place >= WARMUP:
-            readings.append(int(reading[0]))
-            for name, value in raw.items():
-                values.setdefault(name, []).append(value)
-    return readings, values
+    columns = Bar(*map(np.stack, zip(*bars, strict=True)))
+    _, readings = indicator.step(indicator.start(1), columns)
+    values = indicator.advance(indicator.start(1), columns)
+    shown = {name: value[WARMUP:, 0].tolist() for name, value in values.items()}
+    return readings[WARMUP:, 0].tolist(), shown
 
 
 def _list_runs(readings: Sequence[int]) -> Iterator[tuple[str, int, int]]:

@@ -8,8 +8,9 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from compute.indicators.contract import NO_READING, Carry, Floats, Readings
-from compute.indicators.windows import atr, count_bar, get_floats, make_undefined, start_atr
+from compute.indicators.contract import NO_READING, Carry, Flags, Floats, Readings
+from compute.indicators.recurrences import atr, start_atr
+from compute.indicators.windows import count_bars, get_floats, make_undefined
 from schemas.vocabulary import Action
 
 ATR_PERIOD = 14
@@ -19,7 +20,7 @@ ACTIONS: dict[int, Action] = {LONG: "LONG", SHORT: "SHORT", CLOSE: "CLOSE"}
 
 
 class BarWithReading(NamedTuple):
-    """One closed bar of each of N engines and its indicator's reading on it; shape (N,)."""
+    """Closed bars of each of N engines and its indicator's readings on them; shape (bars, N)."""
 
     high: Floats
     low: Floats
@@ -49,27 +50,34 @@ class AlertEngine:
             **start_atr(engines),
         }
 
-    def step(self, carry: Carry, bar: BarWithReading) -> tuple[Carry, Readings]:
-        """Advance by one bar, in place; return each engine's action, NOTHING for most."""
-        count_bar(carry)
-        distance = STOP_ATRS * atr(carry, bar, ATR_PERIOD)
-        side, barred = _get_readings(carry, "side"), _get_readings(carry, "barred")
-        is_read = bar.reading != NO_READING
-        barred[is_read & (bar.reading != barred)] = NOTHING
-        is_stopped = _trail_stops(carry, bar.close, distance, is_read & (side != NOTHING))
-        np.copyto(barred, side, where=is_stopped & (bar.reading == side))
-        side[is_stopped] = NOTHING
-        is_free = is_read & ~is_stopped & (bar.reading != side)
-        enters = is_free & (bar.reading != NOTHING) & (bar.reading != barred)
-        leaves = is_free & (bar.reading == NOTHING)
-        _enter_positions(carry, bar, distance, enters)
-        side[leaves] = NOTHING
-        action = np.where(enters, bar.reading, np.int8(NOTHING))
-        action[is_stopped | leaves] = CLOSE
-        return carry, action
+    def step(self, carry: Carry, bars: BarWithReading) -> tuple[Carry, Readings]:
+        """Advance by the bars, in place; return the actions on each, NOTHING for most."""
+        counts = count_bars(carry, len(bars.close))
+        distances = STOP_ATRS * atr(carry, counts, bars, ATR_PERIOD)
+        rows = map(BarWithReading, *bars)
+        actions = [_step_bar(carry, *row) for row in zip(rows, distances, strict=True)]
+        return carry, np.array(actions)
 
 
-def _trail_stops(carry: Carry, close: Floats, distance: Floats, holds: Readings) -> Readings:
+def _step_bar(carry: Carry, bar: BarWithReading, distance: Floats) -> Readings:
+    """Advance by one bar of each engine, in columns of shape (N,); return the actions."""
+    side, barred = _get_readings(carry, "side"), _get_readings(carry, "barred")
+    is_read = bar.reading != NO_READING
+    barred[is_read & (bar.reading != barred)] = NOTHING
+    is_stopped = _trail_stops(carry, bar.close, distance, is_read & (side != NOTHING))
+    np.copyto(barred, side, where=is_stopped & (bar.reading == side))
+    side[is_stopped] = NOTHING
+    is_free = is_read & ~is_stopped & (bar.reading != side)
+    enters = is_free & (bar.reading != NOTHING) & (bar.reading != barred)
+    leaves = is_free & (bar.reading == NOTHING)
+    _enter_positions(carry, bar, distance, enters)
+    side[leaves] = NOTHING
+    action = np.where(enters, bar.reading, np.int8(NOTHING))
+    action[is_stopped | leaves] = CLOSE
+    return action
+
+
+def _trail_stops(carry: Carry, close: Floats, distance: Floats, holds: Flags) -> Flags:
     """Update extremes and stops of the held positions; return which of them the bar stops."""
     # A stop never moves back, even if the ATR has grown since.
     best, stop = get_floats(carry, "best"), get_floats(carry, "stop")
@@ -79,7 +87,7 @@ def _trail_stops(carry: Carry, close: Floats, distance: Floats, holds: Readings)
     return holds & (gained < stop)
 
 
-def _enter_positions(carry: Carry, bar: BarWithReading, distance: Floats, enters: Readings) -> None:
+def _enter_positions(carry: Carry, bar: BarWithReading, distance: Floats, enters: Flags) -> None:
     """Take the side of the reading; the entry bar sets the first extreme and the first stop."""
     gained = bar.reading * bar.close
     np.copyto(_get_readings(carry, "side"), bar.reading, where=enters)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compute.indicators.contract import Bar, Carry, Floats, Readings, Values
+from compute.indicators.contract import Bar, Carry, Flags, Floats, Readings, Values
+from compute.indicators.recurrences import lag, latch
 from compute.indicators.windows import (
-    count_bar,
+    count_bars,
     get_floats,
     get_held_readings,
-    latch,
     make_undefined,
     start_carry,
     withhold,
@@ -52,52 +52,70 @@ class BayesianTrend:
             assets, log_close=make_undefined(assets), variance=make_undefined(assets), **arrays
         )
 
-    def advance(self, carry: Carry, bar: Bar) -> Values:
-        """Move the filter by one bar; return `z`, `level`, `slope` and `slope_variance`."""
-        count = count_bar(carry)
-        log_close = np.log(bar.close)
-        variance = _update_variance(
-            get_floats(carry, "variance"), log_close - get_floats(carry, "log_close")
+    def advance(self, carry: Carry, bars: Bar) -> Values:
+        """Move the filter by the bars; return `z`, `level`, `slope` and `slope_variance`."""
+        counts = count_bars(carry, len(bars.close))
+        log_close = np.log(bars.close)
+        previous = get_floats(carry, "log_close")
+        variance = _move_variance(
+            get_floats(carry, "variance"), log_close - lag(previous, log_close)
         )
+        previous[...] = log_close[-1]
+        level, slope, slope_variance = np.empty((3, *log_close.shape))
         belief = Belief(*(get_floats(carry, key) for key in Belief._fields))
-        belief = _update(
-            _predict(_open_variances(belief, variance, count == 2), variance), variance, log_close
-        )
-        first = count == 1
-        belief = belief._replace(
-            level=np.where(first, log_close, belief.level),
-            slope=np.where(first, 0.0, belief.slope),
-        )
-        carry.update(belief._asdict(), log_close=log_close, variance=variance)
-        return {
-            "z": belief.slope / np.sqrt(belief.slope_variance),
-            "level": belief.level,
-            "slope": belief.slope,
-            "slope_variance": belief.slope_variance,
-        }
+        starts = (counts <= 2).any(axis=1).tolist()
+        for bar, is_start in enumerate(starts):
+            if is_start:
+                belief = _open_variances(belief, variance[bar], counts[bar] == 2)
+            belief = _update(_predict(belief, variance[bar]), variance[bar], log_close[bar])
+            if is_start:
+                belief = _open_level(belief, log_close[bar], counts[bar] == 1)
+            level[bar], slope[bar] = belief.level, belief.slope
+            slope_variance[bar] = belief.slope_variance
+        carry.update(belief._asdict())
+        z = slope / np.sqrt(slope_variance)
+        return {"z": z, "level": level, "slope": slope, "slope_variance": slope_variance}
 
-    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        """Advance by one bar and latch `z`."""
-        score = self.advance(carry, bar)["z"]
-        carry["held"] = latch(get_held_readings(carry), score, ENTER, EXIT)
-        return carry, withhold(carry, get_held_readings(carry))
+    def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
+        """Advance by the bars and latch `z`."""
+        score = self.advance(carry, bars)["z"]
+        return carry, withhold(carry, latch(get_held_readings(carry), score, ENTER, EXIT))
 
 
-def _update_variance(previous: Floats, log_return: Floats) -> Floats:
-    """Return the decayed variance after one log return; if it was NaN, it starts as the square."""
-    # The floor keeps flat prices from ending in a division by 0.
-    square = log_return * log_return
-    moved = np.where(np.isnan(previous), square, DECAY * previous + (1.0 - DECAY) * square)
-    return np.maximum(moved, MIN_VARIANCE)
+def _move_variance(previous: Floats, log_returns: Floats) -> Floats:
+    """Return the decayed variance after each log return, and keep the last one in `previous`.
+
+    One that was NaN starts as the square of the return.
+    """
+    squares = log_returns * log_returns
+    variances, weighted = np.empty_like(squares), (1.0 - DECAY) * squares
+    starts = bool(np.isnan(previous).any() or np.isnan(squares).any())
+    last = previous
+    for square, weight, moved in zip(squares, weighted, variances, strict=True):
+        np.multiply(DECAY, last, out=moved)
+        np.add(moved, weight, out=moved)
+        if starts:
+            np.copyto(moved, square, where=np.isnan(last))
+        # The floor keeps flat prices from ending in a division by 0.
+        last = np.maximum(moved, MIN_VARIANCE, out=moved)
+    previous[...] = last
+    return variances
 
 
-def _open_variances(belief: Belief, variance: Floats, opens: Floats) -> Belief:
+def _open_variances(belief: Belief, variance: Floats, opens: Flags) -> Belief:
     """Return the belief with its initial variances for assets on their second bar."""
     # The first bar has no return, and so no variance to start from.
     return belief._replace(
         level_variance=np.where(opens, variance, belief.level_variance),
         covariance=np.where(opens, 0.0, belief.covariance),
         slope_variance=np.where(opens, variance, belief.slope_variance),
+    )
+
+
+def _open_level(belief: Belief, log_close: Floats, opens: Flags) -> Belief:
+    """Return the belief with its initial level and slope for assets on their first bar."""
+    return belief._replace(
+        level=np.where(opens, log_close, belief.level), slope=np.where(opens, 0.0, belief.slope)
     )
 
 

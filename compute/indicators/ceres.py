@@ -6,12 +6,15 @@ Donchian's channel rule as described in Faith (2003), *The Original Turtle Tradi
 import numpy as np
 
 from compute.indicators.contract import BEARISH, BULLISH, NEUTRAL, Bar, Carry, Readings, Values
+from compute.indicators.recurrences import hold_within
 from compute.indicators.windows import (
-    count_bar,
+    count_bars,
+    extend_across,
+    find_highest,
+    find_lowest,
     get_floats,
     get_held_readings,
     make_undefined_across,
-    push,
     start_carry,
     withhold,
 )
@@ -36,28 +39,25 @@ class Ceres:
             lows=make_undefined_across(assets, ENTRY_PERIOD),
         )
 
-    def advance(self, carry: Carry, bar: Bar) -> Values:
-        """Return the channels over the previous bars, this one excluded, in price units."""
-        count_bar(carry)
-        highs, lows = get_floats(carry, "highs"), get_floats(carry, "lows")
-        channels = {
-            "highest40": highs.max(axis=1),
-            "lowest40": lows.min(axis=1),
-            "highest20": highs[:, -EXIT_PERIOD:].max(axis=1),
-            "lowest20": lows[:, -EXIT_PERIOD:].min(axis=1),
+    def advance(self, carry: Carry, bars: Bar) -> Values:
+        """Return the channels over each bar's previous bars, itself excluded, in price units."""
+        count_bars(carry, len(bars.close))
+        highs = extend_across(get_floats(carry, "highs"), bars.high)[:-1]
+        lows = extend_across(get_floats(carry, "lows"), bars.low)[:-1]
+        return {
+            "highest40": find_highest(highs, ENTRY_PERIOD),
+            "lowest40": find_lowest(lows, ENTRY_PERIOD),
+            "highest20": find_highest(highs[ENTRY_PERIOD - EXIT_PERIOD :], EXIT_PERIOD),
+            "lowest20": find_lowest(lows[ENTRY_PERIOD - EXIT_PERIOD :], EXIT_PERIOD),
         }
-        push(highs, bar.high)
-        push(lows, bar.low)
-        return channels
 
-    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        """Advance by one bar; return the side of the last breakout still held."""
-        channel = self.advance(carry, bar)
-        side = get_held_readings(carry)
-        leaves_long = (side == BULLISH) & (bar.close < channel["lowest20"])
-        leaves_short = (side == BEARISH) & (bar.close > channel["highest20"])
-        # Exits come first: a bar that also breaks the 40-bar channel turns the side around.
-        side[leaves_long | leaves_short] = NEUTRAL
-        np.copyto(side, np.int8(BEARISH), where=bar.close < channel["lowest40"])
-        np.copyto(side, np.int8(BULLISH), where=bar.close > channel["highest40"])
-        return carry, withhold(carry, side)
+    def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
+        """Advance by the bars; return the side of the last breakout still held."""
+        channel = self.advance(carry, bars)
+        # A breakout forces its side, and one of the shorter channel forbids the other side. A bar
+        # that breaks both channels turns the side around.
+        highest = np.where(bars.close < channel["lowest20"], np.int8(NEUTRAL), np.int8(BULLISH))
+        highest[bars.close < channel["lowest40"]] = BEARISH
+        lowest = np.where(bars.close > channel["highest20"], np.int8(NEUTRAL), np.int8(BEARISH))
+        lowest[bars.close > channel["highest40"]] = BULLISH
+        return carry, withhold(carry, hold_within(get_held_readings(carry), lowest, highest))

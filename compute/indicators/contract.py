@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Readings = NDArray[np.int8]
+Flags = NDArray[np.bool_]
 Carry = dict[str, NDArray[np.generic]]
 Values = dict[str, Floats]
 
@@ -17,9 +18,10 @@ ZERO_DIVISOR = 1e-12
 
 
 class Bar(NamedTuple):
-    """One closed bar of each of N assets; every field has shape (N,).
+    """Closed bars as columns; an indicator takes the same number of each of N assets.
 
-    `funding` is the annualised sum of the day's funding rates, NaN if there are none.
+    Its fields have shape (bars, N), oldest bar first. `funding` is the annualised sum of the day's
+    funding rates, NaN if there are none.
     """
 
     open: Floats
@@ -33,8 +35,9 @@ class Bar(NamedTuple):
 class Indicator(Protocol):
     """A step function and the carry that it needs.
 
-    Every array of a carry has assets on its first axis, so that the engine can gather and scatter
-    rows; `bars` counts each asset's stepped bars. `note` explains a reading to users in a sentence.
+    A step takes one bar of each asset or many, with equal results, bit for bit. Every array of a
+    carry has assets on its first axis, so that the engine can gather and scatter rows; `bars`
+    counts each asset's stepped bars. `note` explains a reading to users in a sentence.
     Raise `version` if the formula, its parameters or the carry change: stored carries of another
     version are rebuilt and begin an epoch.
     """
@@ -47,11 +50,14 @@ class Indicator(Protocol):
     def start(self, assets: int) -> Carry:
         """Return the carry of assets that have not yet seen a bar."""
 
-    def advance(self, carry: Carry, bar: Bar) -> Values:
-        """Move the carry's windows by one bar; return the raw values, NaN while undefined."""
+    def advance(self, carry: Carry, bars: Bar) -> Values:
+        """Move the averages and windows behind the raw values; return the values on each bar.
 
-    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        """Advance by one bar; return the carry and, per asset, +1, 0, -1 or NO_READING.
+        They have shape (bars, N), and are NaN while undefined.
+        """
 
-        The given carry may be overwritten.
+    def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
+        """Advance by the bars; return the carry, and +1, 0, -1 or NO_READING on each bar.
+
+        The given carry may be overwritten. The readings have shape (bars, N).
         """

@@ -6,17 +6,18 @@ Kaufman (1995), *Smarter Trading*: KAMA; Wilder (1978): true range.
 import numpy as np
 
 from compute.indicators.contract import ZERO_DIVISOR, Bar, Carry, Floats, Readings, Values
+from compute.indicators.recurrences import atr, lag, latch, start_atr
 from compute.indicators.windows import (
-    atr,
-    count_bar,
+    Counts,
+    count_bars,
     divide,
+    extend,
+    extend_across,
     get_floats,
     get_held_readings,
-    latch,
     make_undefined,
-    push,
-    start_atr,
     start_carry,
+    view_windows,
     withhold,
 )
 
@@ -44,36 +45,52 @@ class Enzo:
             **start_atr(assets),
         )
 
-    def advance(self, carry: Carry, bar: Bar) -> Values:
+    def advance(self, carry: Carry, bars: Bar) -> Values:
         """Return `s` (5-bar rise of KAMA in ATRs), `kama` and `atr` in price units."""
-        count = count_bar(carry)
-        closes, kamas = get_floats(carry, "closes"), get_floats(carry, "kamas")
-        push(closes, bar.close)
-        seeded = count == EFFICIENCY_PERIOD + 1
-        # KAMA starts on the first full window, from the close before this bar.
-        previous = np.where(seeded, closes[:, -2], kamas[:, -1])
-        kama = previous + _compute_smoothing(closes) * (bar.close - previous)
-        push(kamas, kama)
-        ranges = atr(carry, bar, ATR_PERIOD)
+        counts = count_bars(carry, len(bars.close))
+        kama = _move_kama(carry, counts, bars.close)
+        kamas = extend_across(get_floats(carry, "kamas"), kama)[1:]
+        ranges = atr(carry, counts, bars, ATR_PERIOD)
         # The divisor is a price range, so its floor is relative to the price.
-        score = divide(kama - kamas[:, 0], ranges, floor=ZERO_DIVISOR * bar.close)
+        rise = kama - kamas[:-SLOPE_PERIOD]
+        score = divide(rise, ranges, floor=ZERO_DIVISOR * bars.close)
         return {"s": score, "kama": kama, "atr": ranges}
 
-    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        """Advance by one bar; return the side latched by the slope."""
-        score = self.advance(carry, bar)["s"]
-        carry["held"] = latch(get_held_readings(carry), score, ENTER, EXIT)
-        return carry, withhold(carry, get_held_readings(carry))
+    def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
+        """Advance by the bars; return the side latched by the slope."""
+        score = self.advance(carry, bars)["s"]
+        return carry, withhold(carry, latch(get_held_readings(carry), score, ENTER, EXIT))
+
+
+def _move_kama(carry: Carry, counts: Counts, close: Floats) -> Floats:
+    """Return KAMA after each bar; `kamas` must still end with the bar before the first."""
+    window, kama = get_floats(carry, "closes"), np.empty_like(close)
+    previous_close = lag(window[:, -1], close)
+    smoothing = _compute_smoothing(extend(window, close))
+    seeded = counts == EFFICIENCY_PERIOD + 1
+    is_seeding = seeded.any(axis=1).tolist()
+    previous = get_floats(carry, "kamas")[:, -1]
+    for bar, moved in enumerate(kama):
+        # KAMA starts on the first full window, from the close before this bar.
+        if is_seeding[bar]:
+            previous = np.where(seeded[bar], previous_close[bar], previous)
+        np.subtract(close[bar], previous, out=moved)
+        np.multiply(smoothing[bar], moved, out=moved)
+        previous = np.add(previous, moved, out=moved)
+    return kama
 
 
 def _compute_smoothing(closes: Floats) -> Floats:
     """Return KAMA's smoothing constant; it is the fastest if no price moved, as in TA-Lib."""
-    change = np.abs(closes[:, -1] - closes[:, 0])
-    path = np.abs(closes[:, 1:] - closes[:, :-1]).sum(axis=1)
+    newest = closes[:, EFFICIENCY_PERIOD:]
+    change = np.abs(newest - closes[:, :-EFFICIENCY_PERIOD])
+    moves = view_windows(np.abs(closes[:, 1:] - closes[:, :-1]), EFFICIENCY_PERIOD)
+    # The method `sum` adds in another order if the moves of a window are not adjacent in memory.
+    path = np.ascontiguousarray(moves).sum(axis=-1)
     # A path that equals its change up to rounding has a ratio of exactly 1, as in TA-Lib. TA-Lib
     # compares signed changes; the absolute ones make rises and falls mirror each other. The
     # comparison is negated so that NaN stays NaN.
-    is_bent = ~(path <= np.maximum(change, ZERO_DIVISOR * closes[:, -1]))
+    is_bent = ~(path <= np.maximum(change, ZERO_DIVISOR * newest))
     efficiency = np.divide(change, path, out=np.ones_like(path), where=is_bent)
-    root: Floats = efficiency * (FASTEST - SLOWEST) + SLOWEST
+    root: Floats = np.ascontiguousarray(efficiency.T) * (FASTEST - SLOWEST) + SLOWEST
     return root * root

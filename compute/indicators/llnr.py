@@ -7,16 +7,17 @@ over past bars only.
 import numpy as np
 
 from compute.indicators.contract import Bar, Carry, Floats, Readings, Values
+from compute.indicators.recurrences import latch
 from compute.indicators.windows import (
-    count_bar,
+    count_bars,
     divide,
+    extend,
     get_floats,
     get_held_readings,
-    latch,
     make_undefined,
-    push,
     sample_sd,
     start_carry,
+    weigh,
     withhold,
 )
 
@@ -49,20 +50,17 @@ class Llnr:
         """Return the carry of assets that have not yet seen a bar."""
         return start_carry(assets, log_closes=make_undefined(assets, PERIOD + 1))
 
-    def advance(self, carry: Carry, bar: Bar) -> Values:
-        """Move the window by one bar; return `s`, `slope` (from bar 64) and `sigma`."""
-        count_bar(carry)
-        window = get_floats(carry, "log_closes")
-        push(window, np.log(bar.close))
+    def advance(self, carry: Carry, bars: Bar) -> Values:
+        """Move the window by the bars; return `s`, `slope` (from bar 64) and `sigma`."""
+        count_bars(carry, len(bars.close))
+        log_closes = extend(get_floats(carry, "log_closes"), np.log(bars.close))
         # A slope does not depend on the level. Without the level, equal closes give exactly 0.
-        below_newest = window[:, 1:] - window[:, -1:]
-        slope: Floats = np.einsum("ij,j->i", below_newest, SLOPE_WEIGHTS)
-        sigma = sample_sd(window[:, 1:] - window[:, :-1])
+        slope = weigh(log_closes[:, 1:], SLOPE_WEIGHTS)
+        sigma = sample_sd(log_closes[:, 1:] - log_closes[:, :-1], PERIOD)
         score = divide(slope * BANDWIDTH**0.5, sigma)
         return {"s": score, "slope": slope, "sigma": sigma}
 
-    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        """Advance by one bar and latch `s`."""
-        score = self.advance(carry, bar)["s"]
-        carry["held"] = latch(get_held_readings(carry), score, ENTER, EXIT)
-        return carry, withhold(carry, get_held_readings(carry))
+    def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
+        """Advance by the bars and latch `s`."""
+        score = self.advance(carry, bars)["s"]
+        return carry, withhold(carry, latch(get_held_readings(carry), score, ENTER, EXIT))

@@ -7,15 +7,18 @@ from typing import cast
 
 import numpy as np
 
-from compute.indicators.contract import BULLISH, NEUTRAL, Bar, Carry, Floats, Readings, Values
-from compute.indicators.windows import (
-    atr,
-    count_bar,
-    get_floats,
-    make_undefined,
-    start_atr,
-    withhold,
+from compute.indicators.contract import (
+    BEARISH,
+    BULLISH,
+    NEUTRAL,
+    Bar,
+    Carry,
+    Floats,
+    Readings,
+    Values,
 )
+from compute.indicators.recurrences import atr, hold_within, lag, start_atr
+from compute.indicators.windows import count_bars, get_floats, make_undefined, withhold
 
 ATR_PERIOD = 10
 LINE_ATRS = 3.0
@@ -43,40 +46,54 @@ class PerpKit:
             **start_atr(assets),
         }
 
-    def advance(self, carry: Carry, bar: Bar) -> Values:
+    def advance(self, carry: Carry, bars: Bar) -> Values:
         """Return `line` (the stop) and `atr` in price units and `direction`, +1 or -1."""
-        first = count_bar(carry) == ATR_PERIOD
-        # Taken now: `atr` replaces it by this bar's close.
-        previous_close = get_floats(carry, "previous_close")
-        ranges = atr(carry, bar, ATR_PERIOD)
-        _move_lines(carry, bar, LINE_ATRS * ranges, previous_close)
-        upper, lower = get_floats(carry, "upper"), get_floats(carry, "lower")
-        turn = (bar.close > upper).astype(np.int8) - (bar.close < lower)
-        direction = np.where(turn != 0, turn, _get_direction(carry))
-        direction[first] = BULLISH
-        carry["direction"] = direction
-        line = np.where(direction == BULLISH, lower, upper)
-        return {"line": line, "atr": ranges, "direction": np.where(direction, direction, np.nan)}
+        values, _ = _follow_trend(carry, bars)
+        return values
 
-    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        """Advance by one bar; return the direction, NEUTRAL if it is near its stop or costly."""
+    def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
+        """Advance by the bars; return the direction, NEUTRAL if it is near its stop or costly."""
         # Comparisons with NaN are false: an asset without funding is never costly.
-        values = self.advance(carry, bar)
-        is_near = np.abs(bar.close - values["line"]) <= NEAR_ATRS * values["atr"]
-        is_costly = values["direction"] * bar.funding > COSTLY_FUNDING
-        reading = np.where(is_near | is_costly, np.int8(NEUTRAL), _get_direction(carry))
+        values, direction = _follow_trend(carry, bars)
+        is_near = np.abs(bars.close - values["line"]) <= NEAR_ATRS * values["atr"]
+        is_costly = values["direction"] * bars.funding > COSTLY_FUNDING
+        reading = np.where(is_near | is_costly, np.int8(NEUTRAL), direction)
         return carry, withhold(carry, reading)
 
 
-def _get_direction(carry: Carry) -> Readings:
-    return cast(Readings, carry["direction"])
+def _follow_trend(carry: Carry, bars: Bar) -> tuple[Values, Readings]:
+    """Move lines and direction by the bars; return the raw values, and the direction or 0."""
+    counts = count_bars(carry, len(bars.close))
+    previous_close = lag(get_floats(carry, "previous_close"), bars.close)
+    ranges = atr(carry, counts, bars, ATR_PERIOD)
+    middle, distance = (bars.high + bars.low) / 2.0, LINE_ATRS * ranges
+    far, near = np.greater_equal, np.less_equal
+    upper = _trail(get_floats(carry, "upper"), middle + distance, previous_close, far, near)
+    lower = _trail(get_floats(carry, "lower"), middle - distance, previous_close, near, far)
+    turns = (bars.close > upper).view(np.int8) - (bars.close < lower).view(np.int8)
+    turns[counts == ATR_PERIOD] = BULLISH
+    lowest = np.where(turns == BULLISH, np.int8(BULLISH), np.int8(BEARISH))
+    highest = np.where(turns == BEARISH, np.int8(BEARISH), np.int8(BULLISH))
+    direction = hold_within(cast(Readings, carry["direction"]), lowest, highest)
+    line = np.where(direction == BULLISH, lower, upper)
+    values = {"line": line, "atr": ranges, "direction": np.where(direction, direction, np.nan)}
+    return values, direction
 
 
-def _move_lines(carry: Carry, bar: Bar, distance: Floats, previous_close: Floats) -> None:
-    """Move `upper` and `lower` by one bar; an undefined line becomes the basic line."""
+def _trail(
+    line: Floats, basic: Floats, previous_close: Floats, is_far: np.ufunc, is_near: np.ufunc
+) -> Floats:
+    """Return the line after each bar, in the memory of `basic`, and keep the last one in `line`.
+
+    `is_far` compares the basic line with the line, `is_near` the close before. If both hold, the
+    line stays. An undefined line becomes the basic line.
+    """
     # A line only moves towards the price, unless the close before crossed it.
-    middle = (bar.high + bar.low) / 2.0
-    basic, line = middle + distance, get_floats(carry, "upper")
-    carry["upper"] = np.where((basic >= line) & (previous_close <= line), line, basic)
-    basic, line = middle - distance, get_floats(carry, "lower")
-    carry["lower"] = np.where((basic <= line) & (previous_close >= line), line, basic)
+    last = line
+    for moved, close in zip(basic, previous_close, strict=True):
+        stays = is_far(moved, last)
+        stays &= is_near(close, last)
+        np.copyto(moved, last, where=stays)
+        last = moved
+    line[...] = last
+    return basic

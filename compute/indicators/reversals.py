@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compute.indicators.contract import (
-    BEARISH,
-    BULLISH,
     NEUTRAL,
     Bar,
     Carry,
@@ -19,17 +17,21 @@ from compute.indicators.contract import (
     Readings,
     Values,
 )
+from compute.indicators.recurrences import lag, wilder
 from compute.indicators.windows import (
-    count_bar,
+    Counts,
+    count_bars,
     divide,
+    extend,
+    extend_across,
+    find_highest,
+    find_lowest,
     get_floats,
     get_held_readings,
     make_undefined,
     make_undefined_across,
     mean_and_sd,
-    push,
     start_carry,
-    wilder,
     withhold,
 )
 
@@ -39,8 +41,6 @@ BAND_SDS = 2.0
 EXTREME_PERIOD = 5
 OVERSOLD, OVERBOUGHT = 30.0, 70.0
 MAX_AGE = 12
-
-Flags = NDArray[np.bool_]
 
 
 class Reversals:
@@ -67,42 +67,43 @@ class Reversals:
             level=make_undefined(assets),
         )
 
-    def advance(self, carry: Carry, bar: Bar) -> Values:
+    def advance(self, carry: Carry, bars: Bar) -> Values:
         """Return `rsi` (0 to 100), `upper` and `lower`, the bands in price units."""
-        rsi = _move_rsi(carry, bar)
-        closes = get_floats(carry, "closes")
-        push(closes, bar.close)
-        push(get_floats(carry, "highs"), bar.high)
-        push(get_floats(carry, "lows"), bar.low)
-        push(get_floats(carry, "rsis"), rsi)
-        middle, sd = mean_and_sd(closes)
+        rsi = _move_rsi(carry, count_bars(carry, len(bars.close)), bars.close)
+        middle, sd = mean_and_sd(extend(get_floats(carry, "closes"), bars.close), BAND_PERIOD)
         width = BAND_SDS * sd
-        carry["upper"], carry["lower"] = middle + width, middle - width
-        return {
-            "rsi": rsi,
-            "upper": get_floats(carry, "upper"),
-            "lower": get_floats(carry, "lower"),
-        }
+        upper, lower = middle + width, middle - width
+        carry["upper"], carry["lower"] = upper[-1], lower[-1]
+        return {"rsi": rsi, "upper": upper, "lower": lower}
 
-    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        """Advance by one bar; return the side of a reversal until it is too old or has failed."""
-        # `advance` overwrites the bands of the bar before, so they are compared first.
-        previous_close = get_floats(carry, "closes")[:, -1]
-        was_below = previous_close <= get_floats(carry, "lower")
-        was_above = previous_close >= get_floats(carry, "upper")
-        values = self.advance(carry, bar)
-        rsis = get_floats(carry, "rsis")
-        bullish = was_below & (bar.close > values["lower"]) & (rsis.min(axis=1) <= OVERSOLD)
-        bearish = was_above & (bar.close < values["upper"]) & (rsis.max(axis=1) >= OVERBOUGHT)
-        return carry, withhold(carry, _update_sides(carry, bar.close, bullish, bearish & ~bullish))
+    def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
+        """Advance by the bars; return the side of a reversal until it is too old or has failed."""
+        # `advance` replaces the bands and the close of the bar before, so they are read first.
+        upper, lower = get_floats(carry, "upper"), get_floats(carry, "lower")
+        previous_close = lag(get_floats(carry, "closes")[:, -1], bars.close)
+        values = self.advance(carry, bars)
+        was_below = previous_close <= lag(lower, values["lower"])
+        was_above = previous_close >= lag(upper, values["upper"])
+        rsis, lows, highs = (
+            extend_across(get_floats(carry, key), column)[1:]
+            for key, column in (("rsis", values["rsi"]), ("lows", bars.low), ("highs", bars.high))
+        )
+        is_oversold = find_lowest(rsis, EXTREME_PERIOD) <= OVERSOLD
+        is_overbought = find_highest(rsis, EXTREME_PERIOD) >= OVERBOUGHT
+        bullish = was_below & (bars.close > values["lower"]) & is_oversold
+        bearish = was_above & (bars.close < values["upper"]) & is_overbought & ~bullish
+        levels = np.where(
+            bullish, find_lowest(lows, EXTREME_PERIOD), find_highest(highs, EXTREME_PERIOD)
+        )
+        events = bullish.view(np.int8) - bearish.view(np.int8)
+        return carry, withhold(carry, _move_sides(carry, bars.close, events, levels))
 
 
-def _move_rsi(carry: Carry, bar: Bar) -> Floats:
-    """Return Wilder's RSI; `closes` must still end with the bar before this one."""
-    changes = count_bar(carry) - 1
-    change = bar.close - get_floats(carry, "closes")[:, -1]
-    gain = wilder(get_floats(carry, "gain"), changes, np.maximum(change, 0.0), RSI_PERIOD)
-    loss = wilder(get_floats(carry, "loss"), changes, np.maximum(-change, 0.0), RSI_PERIOD)
+def _move_rsi(carry: Carry, counts: Counts, close: Floats) -> Floats:
+    """Return Wilder's RSI; `closes` must still end with the bar before the first."""
+    change = close - lag(get_floats(carry, "closes")[:, -1], close)
+    gain = wilder(get_floats(carry, "gain"), counts - 1, np.maximum(change, 0.0), RSI_PERIOD)
+    loss = wilder(get_floats(carry, "loss"), counts - 1, np.maximum(-change, 0.0), RSI_PERIOD)
     moved = gain + loss
     # Any sum above 0 divides; only two averages of exactly 0 give 50.
     rsi = divide(100.0 * gain, moved, floor=0.0)
@@ -110,15 +111,21 @@ def _move_rsi(carry: Carry, bar: Bar) -> Floats:
     return rsi
 
 
-def _update_sides(carry: Carry, close: Floats, bullish: Flags, bearish: Flags) -> Readings:
-    """Update side, age and level by one bar; return the side."""
+def _move_sides(carry: Carry, close: Floats, events: Readings, levels: Floats) -> Readings:
+    """Move side, age and level by the bars; return the sides.
+
+    `events` are the sides that bars take, 0 for most; `levels` are the closes at which they end.
+    """
     side, level = get_held_readings(carry), get_floats(carry, "level")
     age = cast(NDArray[np.int64], carry["age"])
-    age += 1
-    failed = side * (close - level) < 0.0
-    side[failed | (age >= MAX_AGE)] = NEUTRAL
-    side[bullish], side[bearish] = BULLISH, BEARISH
-    age[(side == NEUTRAL) | bullish | bearish] = 0
-    np.copyto(level, get_floats(carry, "lows").min(axis=1), where=bullish)
-    np.copyto(level, get_floats(carry, "highs").max(axis=1), where=bearish)
-    return side
+    sides, fires = np.empty_like(events), events != NEUTRAL
+    for bar, event in enumerate(events):
+        age += 1
+        ends = side * (close[bar] - level) < 0.0
+        ends |= age >= MAX_AGE
+        np.copyto(side, np.int8(NEUTRAL), where=ends)
+        np.copyto(side, event, where=fires[bar])
+        np.copyto(level, levels[bar], where=fires[bar])
+        age *= (side != NEUTRAL) & ~fires[bar]
+        sides[bar] = side
+    return sides

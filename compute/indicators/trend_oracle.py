@@ -7,16 +7,15 @@ Section and Time Series*. The response falls again if a trend is extreme.
 import numpy as np
 
 from compute.indicators.contract import Bar, Carry, Floats, Readings, Values
+from compute.indicators.recurrences import ema, latch
 from compute.indicators.windows import (
-    count_bar,
+    count_bars,
     divide,
-    ema,
+    extend,
     get_floats,
     get_held_readings,
-    latch,
     make_undefined,
     make_undefined_across,
-    push,
     sample_sd,
     start_carry,
     withhold,
@@ -48,28 +47,27 @@ class TrendOracle:
             crossovers=make_undefined(assets, SPEEDS, CROSSOVER_PERIOD),
         )
 
-    def advance(self, carry: Carry, bar: Bar) -> Values:
-        """Move the averages and windows by one bar; return `s`."""
-        count_bar(carry)
-        log_close = np.log(bar.close)
-        averages = ema(get_floats(carry, "averages"), log_close[:, np.newaxis], PERIODS)
-        carry["averages"] = averages
+    def advance(self, carry: Carry, bars: Bar) -> Values:
+        """Move the averages and windows by the bars; return `s`."""
+        count_bars(carry, len(bars.close))
+        log_close = np.log(bars.close)
+        previous = get_floats(carry, "averages").T
+        averages = ema(previous, log_close, PERIODS)
+        previous[...] = averages[-1]
 
-        push(get_floats(carry, "log_closes"), log_close)
-        noise = sample_sd(get_floats(carry, "log_closes"))
+        noise = sample_sd(extend(get_floats(carry, "log_closes"), log_close), PRICE_PERIOD)
         gaps = averages[:, :SPEEDS] - averages[:, SPEEDS:]
         scaled = divide(gaps, noise[:, np.newaxis])
-        # Three windows of 126 values are the costliest part of a step (0.1 of 0.7 ms for 251
-        # assets). Running sums would be O(1), but they round in another order: that needs a new
-        # version, and so a rebuild of every stored carry.
-        push(get_floats(carry, "crossovers"), scaled)
-        return {"s": _compute_response(divide(scaled, sample_sd(get_floats(carry, "crossovers"))))}
+        # Three windows of 126 values are the costliest part of a step. Running sums would be O(1),
+        # but they round in another order: that needs a new version, and so a rebuild of every
+        # stored carry.
+        crossovers = extend(get_floats(carry, "crossovers"), scaled)
+        return {"s": _compute_response(divide(scaled, sample_sd(crossovers, CROSSOVER_PERIOD)))}
 
-    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        """Advance by one bar and latch `s`."""
-        score = self.advance(carry, bar)["s"]
-        carry["held"] = latch(get_held_readings(carry), score, ENTER, EXIT)
-        return carry, withhold(carry, get_held_readings(carry))
+    def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
+        """Advance by the bars and latch `s`."""
+        score = self.advance(carry, bars)["s"]
+        return carry, withhold(carry, latch(get_held_readings(carry), score, ENTER, EXIT))
 
 
 def _compute_response(z: Floats) -> Floats:

@@ -1,12 +1,17 @@
-"""Pure functions that indicators share: windows, averages, latches (docs/indicators.md).
+"""Pure functions that indicators share: carries, windows, quotients (docs/indicators.md).
 
-Assets lie on axis 0 and windows on the last axis, oldest value first, so that no asset's rounding
-depends on the others. Carries start as NaN, and any value computed from NaN stays undefined.
+Bars and values have bars on axis 0 and assets on the last axis. In a carry, assets lie on axis 0
+and windows on the last axis, oldest value first, so that no asset's rounding depends on the others,
+nor on how many bars a step takes. Carries start as NaN, and any value computed from NaN stays
+undefined.
 """
 
-from typing import Protocol, cast
+from collections.abc import Iterator
+from math import prod
+from typing import cast
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from compute.indicators.contract import (
@@ -19,22 +24,8 @@ from compute.indicators.contract import (
 )
 
 Counts = NDArray[np.int64]
-
-
-class HighLowClose(Protocol):
-    """A bar with the prices that a range needs; every field has shape (N,)."""
-
-    @property
-    def high(self) -> Floats:
-        """The highest price."""
-
-    @property
-    def low(self) -> Floats:
-        """The lowest price."""
-
-    @property
-    def close(self) -> Floats:
-        """The last price."""
+# Values of windows that are summed at a time: 256 KiB stay in a core's cache.
+MAX_VALUES = 32_768
 
 
 def make_undefined(*shape: int) -> Floats:
@@ -65,21 +56,44 @@ def get_held_readings(carry: Carry) -> Readings:
     return cast(Readings, carry["held"])
 
 
-def count_bar(carry: Carry) -> Counts:
-    """Count this bar; return each asset's number of bars, this one included."""
+def count_bars(carry: Carry, added: int) -> Counts:
+    """Count new bars; return each one's number in its sequence, from 1, shape (added, N)."""
     bars = cast(Counts, carry["bars"])
-    bars += 1
-    return bars
+    bars += added
+    return _number_bars(carry, added)
 
 
-def withhold(carry: Carry, reading: Readings) -> Readings:
-    """Return the reading, or NO_READING if the asset is still in its warmup."""
-    shown = reading.copy()
-    shown[cast(Counts, carry["bars"]) <= WARMUP] = NO_READING
-    return shown
+def _number_bars(carry: Carry, newest: int) -> Counts:
+    """Return the numbers of the newest counted bars, shape (newest, N)."""
+    bars = cast(Counts, carry["bars"])
+    if newest == 1:
+        return bars[np.newaxis]
+    return bars - np.arange(newest - 1, -1, -1)[:, np.newaxis]
 
 
-def push(window: Floats, value: Floats) -> None:
+def withhold(carry: Carry, readings: Readings) -> Readings:
+    """Return the readings of counted bars, with NO_READING for those of the warmup."""
+    return np.where(_number_bars(carry, len(readings)) <= WARMUP, np.int8(NO_READING), readings)
+
+
+def extend(window: Floats, values: Floats) -> Floats:
+    """Append new values to each window, in place; return the series over which the windows move.
+
+    `window` has shape (N, ..., period), `values` (bars, ..., N) and the series
+    (N, ..., period - 1 + bars): a whole window ends at each bar. It may share memory with `window`.
+    """
+    if len(values) == 1:
+        _push(window, values[0].T)
+        return window
+    kept = window.shape[-1] - 1
+    series = np.empty((*window.shape[:-1], kept + len(values)))
+    series[..., :kept] = window[..., 1:]
+    series[..., kept:] = values.T
+    window[...] = series[..., -kept - 1 :]
+    return series
+
+
+def _push(window: Floats, value: Floats) -> None:
     """Drop the oldest value of each window and append `value`, in place."""
     if window.flags.c_contiguous:
         # One flat move, because NumPy copies an overlap of two dimensions through a temporary
@@ -91,29 +105,97 @@ def push(window: Floats, value: Floats) -> None:
     window[..., -1] = value
 
 
-def sample_sd(window: Floats) -> Floats:
-    """Return the SD (n-1) over the last axis, 0 for equal values, NaN until the window is full."""
-    _, squares = _compute_moments(window)
-    variance: Floats = squares / (window.shape[-1] - 1)
-    return np.sqrt(variance)
+def extend_across(window: Floats, values: Floats) -> Floats:
+    """Append new values to each window, in place; return the old window and them, bars on axis 0.
+
+    `window` has shape (N, period), `values` (bars, N) and the result (period + bars, N).
+    """
+    series = np.concatenate([window.T, values])
+    window.T[...] = series[len(values) :]
+    return series
 
 
-def mean_and_sd(window: Floats) -> tuple[Floats, Floats]:
-    """Return mean and SD (n) over the last axis, exact for equal values, NaN until it is full."""
-    total, squares = _compute_moments(window)
-    periods = window.shape[-1]
-    return window[..., -1] + total / periods, np.sqrt(squares / periods)
+def find_highest(series: Floats, period: int) -> Floats:
+    """Return the highest value of every `period` bars in a row, which lie on axis 0."""
+    return _find_extremes(np.maximum, series, period)
 
 
-def _compute_moments(window: Floats) -> tuple[Floats, Floats]:
+def find_lowest(series: Floats, period: int) -> Floats:
+    """Return the lowest value of every `period` bars in a row, which lie on axis 0."""
+    return _find_extremes(np.minimum, series, period)
+
+
+def _find_extremes(choose: np.ufunc, series: Floats, period: int) -> Floats:
+    if len(series) == period:
+        return cast(Floats, choose.reduce(series, axis=0, keepdims=True))
+    # Extremes of 1, 2, 4, ... bars: joining two neighbours doubles the reach.
+    reach, extremes = 1, series
+    while reach < period:
+        shift = min(reach, period - reach)
+        extremes = choose(extremes[:-shift], extremes[shift:])
+        reach += shift
+    return extremes
+
+
+def view_windows(series: Floats, period: int) -> Floats:
+    """Return every window of `period` values of a series, shape (N, ..., bars, period)."""
+    if series.shape[-1] == period:
+        return series[..., np.newaxis, :]
+    return sliding_window_view(series, period, axis=-1)
+
+
+def sample_sd(series: Floats, period: int) -> Floats:
+    """Return the SD (n-1) of every window of a series, shape (bars, ..., N).
+
+    It is 0 for equal values, and NaN until the window is full.
+    """
+    _, squares = _compute_moments(view_windows(series, period))
+    return np.sqrt(_to_bars(squares) / (period - 1))
+
+
+def mean_and_sd(series: Floats, period: int) -> tuple[Floats, Floats]:
+    """Return mean and SD (n) of every window, exact for equal values, NaN until it is full."""
+    total, squares = _compute_moments(view_windows(series, period))
+    newest = series[..., period - 1 :]
+    return _to_bars(newest + total / period), np.sqrt(_to_bars(squares) / period)
+
+
+def weigh(series: Floats, weights: Floats) -> Floats:
+    """Return the weighted sum of every window, less the window's newest value; shape (bars, N)."""
+    windows = view_windows(series, len(weights))
+    total = np.empty(windows.shape[:-1])
+    for place, deviations in _iterate_deviations(windows):
+        np.einsum("...i,i->...", deviations, weights, out=total[place])
+    return _to_bars(total)
+
+
+def _to_bars(values: Floats) -> Floats:
+    """Return values of shape (N, ..., bars) with bars on axis 0 and assets adjacent."""
+    return np.ascontiguousarray(values.T)
+
+
+def _compute_moments(windows: Floats) -> tuple[Floats, Floats]:
     """Return the sum of deviations from the newest value, and of squared ones from the mean."""
     # The short formula for squares may cancel digits. Here one deviation is 0 (the newest
     # value's), so the difference is at least 1/n of the sum of squares: log10(n) digits at most.
-    deviations: Floats = window - window[..., -1:]
-    # Without `optimize`, einsum is a plain loop over each window, faster than the method `sum`.
-    total: Floats = np.einsum("...i->...", deviations)
-    squares: Floats = np.einsum("...i,...i->...", deviations, deviations)
-    return total, squares - total * total / window.shape[-1]
+    total, squares = np.empty((2, *windows.shape[:-1]))
+    for place, deviations in _iterate_deviations(windows):
+        # Without `optimize`, einsum is a plain loop over each window, faster than the method `sum`.
+        np.einsum("...i->...", deviations, out=total[place])
+        np.einsum("...i,...i->...", deviations, deviations, out=squares[place])
+    return total, squares - total * total / windows.shape[-1]
+
+
+def _iterate_deviations(windows: Floats) -> Iterator[tuple[slice, Floats]]:
+    """Yield parts of the windows, less their newest values, with their places on axis 0."""
+    # A window is summed from memory of its own, where its values are adjacent, so that the order
+    # of additions is the same for every number of assets and bars.
+    size = max(1, MAX_VALUES // max(1, prod(windows.shape[1:])))
+    buffer = np.empty((min(size, len(windows)), *windows.shape[1:]))
+    for first in range(0, len(windows), size):
+        part = windows[first : first + size]
+        place = slice(first, first + len(part))
+        yield place, np.subtract(part, part[..., -1:], out=buffer[: len(part)])
 
 
 def divide(numerator: Floats, divisor: Floats, floor: Floats | float = ZERO_DIVISOR) -> Floats:
@@ -122,55 +204,3 @@ def divide(numerator: Floats, divisor: Floats, floor: Floats | float = ZERO_DIVI
     # a NaN divisor divides, and stays NaN too.
     quotient = numerator - numerator
     return np.divide(numerator, divisor, out=quotient, where=~(np.abs(divisor) <= floor))
-
-
-def latch(side: Readings, score: Floats, enter: float, exit: float) -> Readings:
-    """Return the side after `score`: taken at `enter`, kept until `exit`, unchanged by NaN."""
-    holds = ~(side * score < exit)
-    enters = (score >= enter).view(np.int8) - (score <= -enter).view(np.int8)
-    return np.where(enters, enters, side * holds)
-
-
-def ema(previous: Floats, value: Floats, period: Floats | float) -> Floats:
-    """Return the exponential average after `value`; if it was NaN, it starts as that value."""
-    return np.where(np.isnan(previous), value, previous + 2.0 / (period + 1.0) * (value - previous))
-
-
-def wilder(average: Floats, count: Counts, value: Floats, period: int) -> Floats:
-    """Update `average` by one value in place; return it, NaN while `count` < `period`.
-
-    `average` starts at 0 and holds the sum of the values until `count` (this value included)
-    reaches `period`, then their mean, then Wilder's (1978) average. If `count` < 1, the value is
-    ignored.
-    """
-    begins = count <= period
-    moved = average + np.where(begins, value, (value - average) / period)
-    if not begins.any():
-        average[...] = moved
-        return moved
-    np.divide(moved, period, out=moved, where=count == period)
-    np.copyto(average, moved, where=count >= 1)
-    return np.where(count < period, np.nan, moved)
-
-
-def true_range(bar: HighLowClose, previous_close: Floats) -> Floats:
-    """Return Wilder's true range, which includes the previous close if there is one."""
-    # `fmax` and `fmin` ignore the NaN of a first bar, which has no previous close.
-    true_high: Floats = np.fmax(bar.high, previous_close)
-    return true_high - np.fmin(bar.low, previous_close)
-
-
-def start_atr(assets: int) -> Carry:
-    """Return the arrays that `atr` keeps in a carry."""
-    return {"previous_close": make_undefined(assets), "atr": np.zeros(assets)}
-
-
-def atr(carry: Carry, bar: HighLowClose, period: int) -> Floats:
-    """Return the ATR after this bar, NaN before bar `period`; count the bar first.
-
-    This replaces the carry's `previous_close` by a new array, so a caller may keep the old one.
-    """
-    count = cast(Counts, carry["bars"])
-    spans = true_range(bar, get_floats(carry, "previous_close"))
-    carry["previous_close"] = bar.close.copy()
-    return wilder(get_floats(carry, "atr"), count, spans, period)

@@ -16,9 +16,12 @@ pytestmark = pytest.mark.clause("steps")
 SEQUENCES = 11
 
 
-def stepped(block: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Array, list[list[bytes]]]:
-    """Return readings and carries after steps of one and several bars, in blocks of sequences."""
+def stepped(
+    block: int, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Array, list[list[bytes]]]:
+    """Return readings and carries after steps of one and several bars, in blocks of some size."""
     monkeypatch.setattr(engine_module, "BLOCK_ROWS", block)
+    monkeypatch.setattr(engine_module, "BLOCK_TURNS", turns)
     engine: Engine[Bar] = Engine(INDICATORS, SEQUENCES)
     market = [np.stack(column) for column in zip(*made_up_bars(SEQUENCES, 230), strict=True)]
     rows = np.array([7, 3, 4, 5, 10, 0, 1, 2, 9])
@@ -33,11 +36,12 @@ def stepped(block: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Array, list[li
     return np.concatenate(readings), carries
 
 
-def test_blocks_of_sequences_change_no_reading_and_no_carry(monkeypatch: pytest.MonkeyPatch):
-    readings, carries = stepped(4, monkeypatch)
-    whole, held = stepped(1000, monkeypatch)
-    assert np.array_equal(readings, whole)
-    assert carries == held
+def test_the_size_of_blocks_changes_no_reading_and_no_carry(monkeypatch: pytest.MonkeyPatch):
+    whole, held = stepped(1000, 1, monkeypatch)
+    for block, turns in ((4, 1), (4, 50), (1000, 2), (1000, 1000)):
+        readings, carries = stepped(block, turns, monkeypatch)
+        assert np.array_equal(readings, whole)
+        assert carries == held
 
 
 def test_a_stored_carry_lies_by_name_and_each_window_from_old_to_new():

@@ -10,6 +10,7 @@ from compute.indicators.registry import INDICATORS
 from compute.sources.files import FilesSource
 from compute.universe import load_universe
 from tests.support.bar_sets import copy_newest_rows, list_full_folders, load_series, open_bar_set
+from tests.support.one_bar import step_bar
 from tests.support.small_market import audit_store, replay_bars
 
 pytestmark = pytest.mark.clause("steps")
@@ -29,7 +30,7 @@ def step_separately(folder: Path, end: int) -> set[tuple[str, str, str, int]]:
             carry, reading = indicator.start(1), np.array([NO_READING])
             for at in range(int(closed.sum())):
                 bar = Bar(*(column[at : at + 1] for column in columns))
-                carry, reading = indicator.step(carry, bar)
+                carry, reading = step_bar(indicator, carry, bar)
             if reading[0] != NO_READING:
                 found.add((ticker, timeframe, indicator.id, int(reading[0])))
     return found

@@ -55,14 +55,15 @@ class High:
     def start(self, assets: int) -> Carry:
         return {"high": np.zeros(assets), "paid": np.zeros(assets)}
 
-    def advance(self, carry: Carry, bar: Bar) -> Values:
-        carry["high"] = np.maximum(carry["high"], bar.high)
-        carry["paid"] = carry["paid"] + np.nan_to_num(bar.funding)
+    def advance(self, carry: Carry, bars: Bar) -> Values:
         return {}
 
-    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        self.advance(carry, bar)
-        return carry, np.where(carry["high"] > 150, 1, -1).astype(np.int8)
+    def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
+        highs = np.maximum.accumulate(np.vstack([carry["high"], bars.high]))[1:]
+        carry["high"] = highs[-1]
+        paid = np.vstack([carry["paid"], np.nan_to_num(bars.funding)])
+        carry["paid"] = np.cumsum(paid, axis=0)[-1]
+        return carry, np.where(highs > 150, 1, -1).astype(np.int8)
 
 
 WATCHED: tuple[Indicator, ...] = (*ALTERNATING, High())

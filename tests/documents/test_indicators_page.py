@@ -12,6 +12,7 @@ from compute.indicators import contract
 from compute.indicators.contract import Bar, Indicator
 from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import COOLDOWN_CANDLES, CURRENT_ACTIONS, TIMEFRAME_DURATIONS_S
+from tests.support.one_bar import advance_bar
 from tests.support.signals_command import ROOT
 
 pytestmark = pytest.mark.clause("indicators")
@@ -58,7 +59,7 @@ def first_value(indicator: Indicator) -> int:
     for number in range(1, contract.WARMUP):
         close = np.array([100.0 + number % 7])
         bar = Bar(close, close + 1.0, close - 1.0, close, close, nothing)
-        if not np.isnan(list(indicator.advance(carry, bar).values())).any():
+        if not np.isnan(list(advance_bar(indicator, carry, bar).values())).any():
             return number
     raise AssertionError(f"{indicator.id} has no value during the warm-up")
 

@@ -18,6 +18,7 @@ from compute.bars import DAY_S, HOUR_S, NO_BARS, NO_FUNDING, Series
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Bar, Carry, Readings, Values
+from compute.indicators.windows import count_bars
 from compute.sessions import (
     find_last_close,
     find_next_close,
@@ -60,13 +61,12 @@ class AlternatingIndicator:
     def start(self, assets: int) -> Carry:
         return {"bars": np.zeros(assets, dtype=np.int64)}
 
-    def advance(self, carry: Carry, bar: Bar) -> Values:
-        carry["bars"] = carry["bars"] + 1
+    def advance(self, carry: Carry, bars: Bar) -> Values:
         return {}
 
-    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        self.advance(carry, bar)
-        return carry, (2 * (carry["bars"] % 2) - 1).astype(np.int8)
+    def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
+        counts = count_bars(carry, len(bars.close))
+        return carry, (2 * (counts % 2) - 1).astype(np.int8)
 
 
 ALTERNATING = (AlternatingIndicator(),)

@@ -17,6 +17,7 @@ import pytest
 
 from compute.indicators.contract import NO_READING, WARMUP, Bar, Carry, Indicator
 from tests.support.generated_bars import write_generated_bars
+from tests.support.one_bar import advance_bar, step_bar
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
@@ -171,10 +172,10 @@ def step_bar_set(indicator: Indicator, bar_set: BarSet) -> list[tuple[str, Serie
         count = int((lengths > at).sum())
         bar = Bar(*(np.array([s[f][at] for _, s in chosen[:count]]) for f in Bar._fields))
         moved = _first_rows(carries[0], count)
-        for key, column in indicator.advance(moved, bar).items():
+        for key, column in advance_bar(indicator, moved, bar).items():
             for row, value in enumerate(column.tolist()):
                 values[row].setdefault(key, []).append(value)
-        carry, reading = indicator.step(_first_rows(carries[1], count), bar)
+        carry, reading = step_bar(indicator, _first_rows(carries[1], count), bar)
         carries = moved, carry
         for row, value in enumerate(reading.tolist()):
             readings[row].append(value)

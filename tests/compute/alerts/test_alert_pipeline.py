@@ -30,6 +30,7 @@ from tests.support.bar_sets import (
     load_series,
     open_bar_set,
 )
+from tests.support.one_bar import step_bar
 from tests.support.small_market import (
     ALERT_TICKERS,
     DENSE,
@@ -57,7 +58,7 @@ def read_separately(label: str, series: Series) -> dict[str, list[ModelBar]]:
         carry, bars = indicator.start(1), []
         for place, (end, (high, low, close)) in enumerate(rows):
             bar = Bar(*(column[place : place + 1] for column in columns))
-            carry, reading = indicator.step(carry, bar)
+            carry, reading = step_bar(indicator, carry, bar)
             read = None if reading[0] == NO_READING else int(reading[0])
             bars.append(ModelBar(end, end, high, low, close, read))
         found[indicator.id] = bars

@@ -11,6 +11,7 @@ from compute.alerts.engines import ACTIONS, AlertEngine, BarWithReading
 from compute.indicators.contract import NO_READING
 from tests.support import alert_model as alert_model
 from tests.support.alert_model import ModelBar
+from tests.support.one_bar import step_bar
 
 pytestmark = pytest.mark.clause("indicators")
 
@@ -27,7 +28,7 @@ def stepped(bars: Sequence[tuple[float, float, float, int | None]]) -> list[str]
             *(np.array([value]) for value in (high, low, close)),
             np.array([NO_READING if reading is None else reading], dtype=np.int8),
         )
-        carry, action = engine.step(carry, bar)
+        carry, action = step_bar(engine, carry, bar)
         actions.append(ACTIONS.get(int(action[0]), "-"))
     return actions
 

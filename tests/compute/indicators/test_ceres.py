@@ -14,6 +14,7 @@ from tests.support.bar_sets import (
     assert_values_agree,
     step_bar_set,
 )
+from tests.support.one_bar import step_bar
 
 pytestmark = pytest.mark.clause("indicators")
 
@@ -52,7 +53,7 @@ def readings_over(close: Array, span: Array) -> list[int]:
     for price, half in zip(close, span, strict=True):
         one, half = np.array([price]), np.array([half])
         bar = Bar(one, one + half, one - half, one, np.ones(1), np.array([np.nan]))
-        carry, reading = Ceres().step(carry, bar)
+        carry, reading = step_bar(Ceres(), carry, bar)
         readings.append(int(reading[0]))
     assert readings[:199] == [NO_READING] * 199
     return readings[199:]

@@ -17,6 +17,7 @@ from compute.indicators.contract import NO_READING, Bar, Carry, Indicator
 from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import INDICATOR_IDS, LOGGED_IDS
 from tests.support.bar_sets import Array
+from tests.support.one_bar import advance_bar, step_bar
 
 pytestmark = pytest.mark.clause("indicators")
 
@@ -86,7 +87,7 @@ def rows_of(bar: Bar, rows: Array) -> Bar:
 def step_rows(indicator: Indicator, carry: Carry, bar: Bar, rows: Array) -> Array:
     """Step only the given rows, as the engine does: gather, step, scatter."""
     gathered = {key: array[rows] for key, array in carry.items()}
-    moved, reading = indicator.step(gathered, rows_of(bar, rows))
+    moved, reading = step_bar(indicator, gathered, rows_of(bar, rows))
     for key, array in moved.items():
         carry[key][rows] = array
     return reading
@@ -96,7 +97,7 @@ def readings_over(indicator: Indicator, bars: list[Bar]) -> tuple[Carry, Array]:
     """Return the last carry and the readings, shape (bars, assets)."""
     carry, readings = indicator.start(len(bars[0].close)), []
     for bar in bars:
-        carry, reading = indicator.step(carry, bar)
+        carry, reading = step_bar(indicator, carry, bar)
         readings.append(reading)
     return carry, np.array(readings)
 
@@ -136,7 +137,7 @@ def test_raw_values_are_first_defined_on_the_stated_bar(indicator):
     carry = indicator.start(3)
     first = import_test(indicator).FIRST_DEFINED_BAR
     for count, bar in enumerate(made_up_bars(3, first + 20), start=1):
-        values = np.array(list(indicator.advance(carry, bar).values()))
+        values = np.array(list(advance_bar(indicator, carry, bar).values()))
         assert values.shape[1:] == (3,)
         is_defined = ~np.isnan(values).any(axis=0)
         assert (is_defined == (count >= first)).all(), count
@@ -159,7 +160,7 @@ def test_one_bar_gives_no_reading(indicator):
 def test_flat_prices_read_neutral(indicator, price):
     carry, readings = readings_over(indicator, flat_bars(2, 300, price))
     assert (readings[199:] == 0).all()
-    values = indicator.advance(carry, flat_bars(2, 1, price)[0])
+    values = advance_bar(indicator, carry, flat_bars(2, 1, price)[0])
     assert all(np.isfinite(column).all() for column in values.values())
 
 
@@ -169,7 +170,7 @@ def test_an_asset_that_goes_flat_and_wakes_again_keeps_finite_values(indicator):
     stuck = flat_bars(3, 260, float(moving[99].close[0]))
     carry = indicator.start(3)
     for count, bar in enumerate(moving[:100] + stuck + moving[100:], start=1):
-        values = indicator.advance(carry, bar)
+        values = advance_bar(indicator, carry, bar)
         if count >= first:
             assert all(np.isfinite(column).all() for column in values.values()), count
 
@@ -192,8 +193,8 @@ def test_mixed_warmups_and_missing_bars_change_nothing(indicator):
         rows = np.flatnonzero((start <= at) & (draw.below(10) > 0))
         reading = step_rows(indicator, company, bar, rows)
         for place, row in enumerate(rows):
-            by_itself[row], single = indicator.step(
-                by_itself[row], rows_of(bar, rows[place : place + 1])
+            by_itself[row], single = step_bar(
+                indicator, by_itself[row], rows_of(bar, rows[place : place + 1])
             )
             assert single[0] == reading[place], (at, row)
     for row, carry in enumerate(by_itself):
@@ -231,7 +232,7 @@ def test_a_save_and_load_changes_nothing(indicator, saved_at):
     carry, _ = readings_over(indicator, bars[:saved_at])
     carry = saved_and_loaded(carry)
     for at in range(saved_at, 300):
-        carry, reading = indicator.step(carry, bars[at])
+        carry, reading = step_bar(indicator, carry, bars[at])
         assert np.array_equal(reading, readings[at])
     assert_same_carries(carry, expected)
 
@@ -253,7 +254,7 @@ def test_a_reading_once_returned_never_changes(indicator):
     bars = made_up_bars(6, 260)
     carry, kept = indicator.start(6), []
     for bar in bars:
-        carry, reading = indicator.step(carry, bar)
+        carry, reading = step_bar(indicator, carry, bar)
         kept.append((reading, reading.copy()))
     assert all(np.array_equal(reading, copy) for reading, copy in kept)
 

@@ -20,6 +20,7 @@ from tests.support.bar_sets import (
     near_thresholds,
     step_bar_set,
 )
+from tests.support.one_bar import advance_bar, step_bar
 
 pytestmark = pytest.mark.clause("indicators")
 
@@ -51,8 +52,8 @@ def run(close: Array) -> tuple[dict[str, Array], list[int]]:
     for price in close:
         one = np.array([price])
         bar = Bar(one, one, one, one, np.ones(1), np.array([np.nan]))
-        values.append({k: v[0] for k, v in Enzo().advance(watched, bar).items()})
-        carry, reading = Enzo().step(carry, bar)
+        values.append({k: v[0] for k, v in advance_bar(Enzo(), watched, bar).items()})
+        carry, reading = step_bar(Enzo(), carry, bar)
         readings.append(int(reading[0]))
     assert readings[:199] == [NO_READING] * 199
     return {key: np.array([v[key] for v in values]) for key in values[0]}, readings[199:]

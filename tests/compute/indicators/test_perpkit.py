@@ -22,6 +22,7 @@ from tests.support.bar_sets import (
     near_thresholds,
     step_bar_set,
 )
+from tests.support.one_bar import advance_bar, step_bar
 
 pytestmark = pytest.mark.clause("indicators")
 
@@ -105,8 +106,8 @@ def run(*bars: tuple[float, float, float, float]) -> tuple[list[float], list[int
     for prices in [(101.0, 99.0, 100.0, nan)] * 199 + list(bars):
         high, low, close, funding = (np.array([number]) for number in prices)
         bar = Bar(close, high, low, close, np.ones(1), funding)
-        lines.append(float(PerpKit().advance(watched, bar)["line"][0]))
-        carry, reading = PerpKit().step(carry, bar)
+        lines.append(float(advance_bar(PerpKit(), watched, bar)["line"][0]))
+        carry, reading = step_bar(PerpKit(), carry, bar)
         readings.append(int(reading[0]))
     assert readings[:199] == [NO_READING] * 199
     assert lines[9:199] == pytest.approx([94.0] * 190)
@@ -201,6 +202,6 @@ def test_the_first_bar_with_a_range_is_not_tested_for_a_turn():
     for high, low, close in [(100.0, 100.0, 100.0)] * 9 + [(110.0, 90.0, 90.0)]:
         high, low, close = np.array([high]), np.array([low]), np.array([close])
         bar = Bar(close, high, low, close, np.ones(1), np.array([nan]))
-        values = PerpKit().advance(watched, bar)
+        values = advance_bar(PerpKit(), watched, bar)
     assert values["direction"][0] == 1
     assert values["line"][0] == pytest.approx(94.0)

@@ -4,11 +4,11 @@ import numpy as np
 
 from compute.indicators.contract import Bar, Carry, Readings, Values
 from compute.indicators.windows import (
-    count_bar,
+    count_bars,
+    extend_across,
     get_floats,
     get_held_readings,
     make_undefined,
-    push,
     start_carry,
     withhold,
 )
@@ -28,17 +28,14 @@ class Momentum:
         """Return the carry of assets that have not yet seen a bar."""
         return start_carry(assets, closes=make_undefined(assets, PERIOD))
 
-    def advance(self, carry: Carry, bar: Bar) -> Values:
+    def advance(self, carry: Carry, bars: Bar) -> Values:
         """Return the change over ten bars, in price units."""
-        count_bar(carry)
-        closes = get_floats(carry, "closes")
-        change = bar.close - closes[:, 0]
-        push(closes, bar.close)
-        return {"change": change}
+        count_bars(carry, len(bars.close))
+        closes = extend_across(get_floats(carry, "closes"), bars.close)
+        return {"change": bars.close - closes[:-PERIOD]}
 
-    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
-        """Advance by one bar; return the sign of the change."""
-        change = self.advance(carry, bar)["change"]
-        held = get_held_readings(carry)
-        held[:] = np.sign(np.nan_to_num(change))
-        return carry, withhold(carry, held)
+    def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
+        """Advance by the bars; return the sign of the change."""
+        sides = np.sign(np.nan_to_num(self.advance(carry, bars)["change"])).astype(np.int8)
+        get_held_readings(carry)[...] = sides[-1]
+        return carry, withhold(carry, sides)
