@@ -7,7 +7,6 @@ leader's share bounds the speedup that any number of workers can reach.
 
 import argparse
 import asyncio
-import resource
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from bench.audit import measure_children_s
 from bench.table import describe_hardware, replace_between_markers
 from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S
@@ -71,12 +71,6 @@ class Timing(NamedTuple):
         shown = (f"{s:,.1f} s" for s in (self.one_process_s, self.leader_s, self.workers_s))
         cells = [self.what, f"{self.assets:,}", self.executor, *shown]
         return f"| {' | '.join([*cells, *(f'{bound:.2f}' for bound in bounds)])} |"
-
-
-def measure_children_s() -> float:
-    """Return the processor seconds of all child processes that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def repeat_universe(universe: Universe, times: int) -> Universe:

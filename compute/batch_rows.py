@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compute.alerts.alert_pipeline import Alert
 from compute.bars import Funding, Series, Times
@@ -102,19 +103,9 @@ def build_change_rows(
     get_epoch: Callable[[Cell], int],
     publish_from: Mapping[str, int],
 ) -> list[ChangeRow]:
-    """Return changes as rows to store, dated by `created_at`.
-
-    The universe feed shows a change if its key is logged, it is not a first reading, and its bar
-    closed at or after the asset's `publish_from`.
-    """
-    # The bar decides, not the run: the backlog of a new asset steps in a run that is published.
+    """Return changes as rows to store, dated by `created_at`."""
     numbers, which = np.unique(changes.cell, return_inverse=True)
     moved = [cells[number] for number in numbers.tolist()]
-    shown_from = [
-        publish_from.get(cell.ticker, 0) if cell.key in LOGGED_IDS else NEVER for cell in moved
-    ]
-    is_first = changes.before == NO_READING
-    is_late = to_market_ms(changes.close_time) >= np.array(shown_from, dtype=np.int64)[which]
     constant = [(c.ticker, c.key, c.timeframe, get_epoch(c)) for c in moved]
     columns = (
         created_at.tolist(),
@@ -123,7 +114,7 @@ def build_change_rows(
         [None if before == NO_READING else before for before in changes.before.tolist()],
         changes.after.tolist(),
         changes.price.tolist(),
-        (is_late & ~is_first).tolist(),
+        mark_published(changes, cells, publish_from).tolist(),
     )
     return [
         ChangeRow(at, ticker, key, timeframe, close, epoch, before, after, price, published)
@@ -131,3 +122,23 @@ def build_change_rows(
             *columns, strict=True
         )
     ]
+
+
+def mark_published(
+    changes: Changes, cells: Sequence[Cell], publish_from: Mapping[str, int]
+) -> NDArray[np.bool_]:
+    """Return which changes the universe feed shows.
+
+    It shows a change if its key is logged, it is not a first reading, and its bar closed at or
+    after the asset's `publish_from`.
+    """
+    # The bar decides, not the run: the backlog of a new asset steps in a run that is published.
+    numbers, which = np.unique(changes.cell, return_inverse=True)
+    shown_from = [
+        publish_from.get(cell.ticker, 0) if cell.key in LOGGED_IDS else NEVER
+        for cell in (cells[number] for number in numbers.tolist())
+    ]
+    is_late = to_market_ms(changes.close_time) >= np.array(shown_from, dtype=np.int64)[which]
+    is_first = changes.before == NO_READING
+    is_published: NDArray[np.bool_] = is_late & ~is_first
+    return is_published

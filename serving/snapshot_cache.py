@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import DAY_MS, RETENTION_MS, SourceKind, Tier, format_instant
+from serving.past_index import PastIndex
 from serving.recent_feed import RecentFeed
 from serving.snapshot import Snapshot, build_snapshot
 from store.market_rows import PastKey, Statistics, StoredSnapshot
@@ -13,8 +14,9 @@ if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not impo
     from store.sql.market_store import MarketStore
 
 STATISTICS_DAYS = 30
-# The hourly runs of a month. A past snapshot of 251 assets takes about 0.1 MB.
-MAX_PAST_SNAPSHOTS = 750
+# Those of a client that reads several tools or pages at one time. Each takes about 0.1 MB at 251
+# assets, and building another one about 1 ms.
+MAX_PAST_SNAPSHOTS = 100
 
 
 def _explain_unavailable(stored: StoredSnapshot) -> str:
@@ -32,7 +34,7 @@ def _explain_unavailable(stored: StoredSnapshot) -> str:
 class _PastEntry(NamedTuple):
     """A past snapshot as of a version of the store; `snapshot` is None if it was not served."""
 
-    version: int
+    version: int | None
     stored: StoredSnapshot
     snapshot: Snapshot | None
 
@@ -40,44 +42,55 @@ class _PastEntry(NamedTuple):
 class PastSnapshotCache:
     """Caches the past snapshots that were requested last, one for each commit or hourly run."""
 
-    def __init__(self, store: "MarketStore") -> None:
+    def __init__(self, store: "MarketStore", index: PastIndex | None) -> None:
         self._store = store
+        self._index = index
         # A dict keeps insertion order, so the first key is the one used longest ago.
         self._entries: dict[PastKey, _PastEntry] = {}
-        self._loads: dict[tuple[PastKey, int], asyncio.Task[_PastEntry]] = {}
+        self._loads: dict[tuple[PastKey, int | None], asyncio.Task[_PastEntry]] = {}
 
-    async def find(self, at: int) -> Snapshot | None:
-        """Return the snapshot that was served at a time (epoch ms); None if nothing was."""
-        # Read before the key: a commit in between only costs one more load.
-        version = self._store.version()
-        key = await self._store.past_key(at)
+    async def find(self, at: int, latest: StoredSnapshot, version: int | None) -> Snapshot | None:
+        """Return the snapshot that was served at a time (epoch ms); None if nothing was.
+
+        `latest` is the latest state as of a version of the store.
+        """
+        if self._index is not None and await self._index.prepare(latest):
+            key = self._index.find_key(at)
+        else:
+            key = await self._store.past_key(at)
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._entries[key] = entry
-        if entry is None or entry.version != version:
-            entry = await self._share_load(key, version)
+        if entry is None or version is None or entry.version != version:
+            entry = await self._share_load(key, latest, version)
         return entry.snapshot
 
-    async def _share_load(self, key: PastKey, version: int) -> _PastEntry:
+    async def _share_load(
+        self, key: PastKey, latest: StoredSnapshot, version: int | None
+    ) -> _PastEntry:
         """Load a snapshot; concurrent callers share one load, and none of them can cancel it."""
         task = self._loads.get((key, version))
         if task is None:
-            task = asyncio.create_task(self._load(key, version))
+            task = asyncio.create_task(self._load(key, latest, version))
             self._loads[key, version] = task
             task.add_done_callback(lambda done: self._on_loaded(key, version, done))
         return await asyncio.shield(task)
 
-    def _on_loaded(self, key: PastKey, version: int, task: "asyncio.Task[_PastEntry]") -> None:
+    def _on_loaded(
+        self, key: PastKey, version: int | None, task: "asyncio.Task[_PastEntry]"
+    ) -> None:
         del self._loads[key, version]
         if not task.cancelled():
             # Retrieve it: if all callers were cancelled, asyncio would log it as never retrieved.
             task.exception()
 
-    async def _load(self, key: PastKey, version: int) -> _PastEntry:
+    async def _load(self, key: PastKey, latest: StoredSnapshot, version: int | None) -> _PastEntry:
         """Load a snapshot, or the parts of a cached one that a newer version may have changed."""
         cached = self._entries.get(key)
         known = None if cached is None else cached.stored.readings
-        stored = await self._store.past_snapshot(key, known)
+        stored = None if self._index is None else self._index.build(key, latest)
+        if stored is None:
+            stored = await self._store.past_snapshot(key, known)
         if cached is not None and cached.stored == stored:
             entry = cached._replace(version=version)
         else:
@@ -95,8 +108,16 @@ _LatestRead = tuple[StoredSnapshot, Snapshot | None]
 class SnapshotCache:
     """Caches the store's latest snapshot, and reads it again when the store's version changes."""
 
-    def __init__(self, store: "MarketStore", recent_feed: RecentFeed | None = None) -> None:
-        """Follow a store; without `recent_feed`, every page of the feed is read from the store."""
+    def __init__(
+        self,
+        store: "MarketStore",
+        recent_feed: RecentFeed | None = None,
+        past_index: PastIndex | None = None,
+    ) -> None:
+        """Follow a store; without `recent_feed`, every page of the feed is read from the store.
+
+        Without `past_index`, past snapshots are.
+        """
         self.store = store
         self.recent_feed = recent_feed
         self._reading: asyncio.Task[_LatestRead] | None = None
@@ -105,7 +126,7 @@ class SnapshotCache:
         self._is_fresh = False
         self._statistics_lock = asyncio.Lock()
         self._statistics_entry: tuple[Snapshot, dict[Tier, Statistics]] | None = None
-        self._past = PastSnapshotCache(store)
+        self._past = PastSnapshotCache(store, past_index)
 
     async def coverage(self) -> Coverage | None:
         """Return the coverage that the compute job last published, or None if there is none."""
@@ -142,7 +163,10 @@ class SnapshotCache:
 
     async def snapshot_at(self, at: int) -> Snapshot | None:
         """Return the snapshot that was served at a time (epoch ms); None before the first."""
-        return await self._past.find(at)
+        await self.snapshot()
+        # State and version are set together, so the two belong to each other.
+        latest, _ = self._last_read or await self._read_latest()
+        return await self._past.find(at, latest, self._version)
 
     async def statistics(self, snapshot: Snapshot) -> dict[Tier, Statistics]:
         """Return the row counts of the 30 days up to a snapshot, computed once per snapshot."""

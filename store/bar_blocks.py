@@ -65,6 +65,12 @@ def find_last_open(data: bytes, until: int) -> int:
     return int(open_times[np.searchsorted(open_times, until, side="right") - 1])
 
 
+def unpack_open_times(data: bytes) -> list[int]:
+    """Return the open times of the bars of a packed block."""
+    open_times: list[int] = np.frombuffer(data, dtype=_STORED_BAR_DTYPE)["open_time"].tolist()
+    return open_times
+
+
 def _build_block(
     ticker: str, revision: int, code: int, rows: list[Row], after: int | None
 ) -> BarBlock:

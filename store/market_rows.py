@@ -332,6 +332,51 @@ class PastKey(NamedTuple):
     last_created_at: int
 
 
+class AssetRow(NamedTuple):
+    """An asset of the store, and the newest revision of its bars, None without bars."""
+
+    id: int
+    ticker: str
+    publish_from: int
+    revision: int | None
+
+
+class PastCommit(NamedTuple):
+    """The times of a commit (epoch ms); `written_at` is None if its rows have nominal times."""
+
+    number: int
+    market_time: int
+    written_at: int | None
+    last_created_at: int | None
+
+
+class PastMissingBars(NamedTuple):
+    """A MissingBarsRow with the id of its asset."""
+
+    asset_id: int
+    revision: int
+    bars: int
+    first_close: int
+    last_close: int
+
+
+class BarRun(NamedTuple):
+    """Consecutive bars, each a period after the one before: when the first and last one open."""
+
+    first_open: int
+    last_open: int
+
+
+@dataclass(frozen=True, slots=True)
+class PastCommits:
+    """Some commits in order, and all assets; `watermarks` are by the number of the commit."""
+
+    commits: Sequence[PastCommit]
+    assets: Sequence[AssetRow]
+    watermarks: Mapping[int, Sequence[WatermarkRow]]
+    missing_bars: Sequence[PastMissingBars]
+
+
 @dataclass(frozen=True, slots=True)
 class FeedQuery:
     """A page of published rows with `created_at` in (`after`, `until`], in epoch ms.

@@ -71,9 +71,7 @@ class Audit:
         self._executors: Final = executors
         self._parallelism: Final = parallelism
         self._report: Final = Report()
-        self._reader: Final = CommitReader(
-            store, commits, assets.block_by_ticker, len(assets.blocks), self._report, sources
-        )
+        self._reader: Final = CommitReader(store, commits, assets, self._report, sources)
 
     @classmethod
     async def open(
@@ -207,18 +205,21 @@ class Audit:
 
     def _match_strays(self, commit: LoadedCommit) -> BlockMatch:
         """Match the rows of assets that are not in the universe, which no block holds."""
-        rows = [commit.stored.rows[place] for place in commit.stray_places]
+        rows = [commit.stored.rows[place] for place in commit.stray_places.tolist()]
         return BlockMatch(commit.stray_places, self._stray_matcher.match_strays(rows))
 
     def _count_rows(self, commit: LoadedCommit, matches: Sequence[BlockMatch]) -> None:
         """Count a commit's rows, and those that only another version can recompute."""
         rows = commit.stored.rows
-        alert_count = sum(isinstance(row, AlertRow) for row in rows)
-        self._report.checked.update(changes=len(rows) - alert_count, alerts=alert_count)
+        self._report.checked.update(changes=len(rows) - len(rows.alerts), alerts=len(rows.alerts))
         notes = [
-            (isinstance(rows[match.places[place]], AlertRow), match.places[place], note)
+            (isinstance(rows[place], AlertRow), place, note)
             for match in matches
-            for place, note in match.matched.foreign.items()
+            for place, note in zip(
+                match.places[[*match.matched.foreign]].tolist(),
+                match.matched.foreign.values(),
+                strict=True,
+            )
         ]
         for _, _, note in sorted(notes):
             self._report.not_verifiable[note] += 1

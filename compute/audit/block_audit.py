@@ -42,10 +42,9 @@ class AuditBlock:
 
     def check_part(self, part: CommitPart) -> CheckedPart:
         """Step a commit's bars of the block's assets, and match the commit's stored rows."""
-        rows = part.build_rows()
-        recomputed = self._stepper.step_part(part, rows)
+        recomputed = self._stepper.step_part(part)
         matched = self._matcher.match(
-            recomputed.changes, recomputed.alerts, rows, wants_all=part.wants_all_rows
+            recomputed.changes, recomputed.alerts, part.rows, wants_all=part.wants_all_rows
         )
         return CheckedPart(matched, recomputed.reading_count)
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from compute.alerts.alert_pipeline import list_followed_series
 from compute.audit.block_audit import AuditBlock
 from compute.audit.epochs import Epochs
+from compute.audit.feed_rows import CellNumbers
 from compute.audit.recompute import BlockStepper
 from compute.audit.row_matcher import RowMatcher
 from compute.executor import split_into_blocks
@@ -18,10 +19,14 @@ MAX_BLOCK_ASSETS = 512
 
 
 class AuditedAssets(NamedTuple):
-    """The blocks of assets, each asset's block, and the sequences that alert engines follow."""
+    """The blocks of assets, each asset's block, and the sequences that alert engines follow.
+
+    `cell_numbers` finds block and cell of stored changes.
+    """
 
     blocks: list[AuditBlock]
     block_by_ticker: dict[str, int]
+    cell_numbers: CellNumbers
     followed_series: frozenset[SeriesKey]
 
 
@@ -45,7 +50,8 @@ def split_assets(
     engines = [Cell(*key, ENGINE_KEYS[i.id]) for key in followed_series for i in indicators]
     blocks: list[AuditBlock] = []
     block_by_ticker: dict[str, int] = {}
-    for block_tickers in split_into_blocks(tickers, MAX_BLOCK_ASSETS, parallelism):
+    split = split_into_blocks(tickers, MAX_BLOCK_ASSETS, parallelism)
+    for block_tickers in split:
         block_by_ticker |= dict.fromkeys(block_tickers, len(blocks))
         block_epochs = epochs.select(block_tickers)
         stepper = BlockStepper(universe, indicators, native_timeframes, block_epochs, block_tickers)
@@ -56,4 +62,6 @@ def split_assets(
             publish_from,
         )
         blocks.append(AuditBlock(stepper, matcher, block_epochs))
-    return AuditedAssets(blocks, block_by_ticker, frozenset(followed_series))
+    return AuditedAssets(
+        blocks, block_by_ticker, CellNumbers(split, keys), frozenset(followed_series)
+    )

@@ -1,17 +1,30 @@
 """Reads the commits of a store for an audit: checks the chain and splits them by block."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from compute.audit.blocks import AuditedAssets
+from compute.audit.feed_rows import FeedReader, FeedRows, PartRows
 from compute.audit.recompute import CommitPart
 from compute.audit.report import Report
-from compute.audit.row_audit import StoredRows, split_by_tier
+from compute.audit.row_audit import StoredRows
 from compute.audit.source_check import SourceCheck
-from compute.bars import HOUR_S
+from compute.bars import HOUR_S, Times
 from compute.schedule import find_last_run
-from store.digest import GENESIS, digest_alerts, digest_bars, digest_changes, digest_commit
+from compute.state_loader import build_funding
+from store.digest import (
+    GENESIS,
+    digest_alerts,
+    digest_bars,
+    digest_change_columns,
+    digest_commit,
+)
 from store.errors import DamagedError
-from store.market_rows import CommitContent, CommitRow, FeedRow
+from store.market_rows import CommitContent, CommitRow
 from store.sql.market_store import MarketStore
 
 # Commits are read, and stepped, in groups of about as many bars as one batch of a first start has.
@@ -22,13 +35,13 @@ class LoadedCommit(NamedTuple):
     """A commit's stored rows, and each block's part of it.
 
     `places` has the indexes of each part's rows in the stored rows. `stray_places` has those of
-    assets that are not in the universe, which are in no part.
+    cells that no block has, which are in no part.
     """
 
     stored: StoredRows
     parts: list[CommitPart]
-    places: list[list[int]]
-    stray_places: list[int]
+    places: list[Times]
+    stray_places: Times
 
 
 class CommitReader:
@@ -41,23 +54,22 @@ class CommitReader:
         self,
         store: MarketStore,
         commits: Sequence[CommitRow],
-        block_by_ticker: Mapping[str, int],
-        block_count: int,
+        assets: AuditedAssets,
         report: Report,
         sources: SourceCheck,
     ) -> None:
-        """`block_by_ticker` has the index of the block, out of `block_count`, of each asset.
+        """`assets` has the blocks by which commits are split.
 
         `sources` takes note of the bars of each commit.
         """
         self._store: Final = store
         self._commits: Final = commits
-        self._block_by_ticker: Final = block_by_ticker
-        self._block_count: Final = block_count
+        self._block_by_ticker: Final = assets.block_by_ticker
+        self._block_count: Final = len(assets.blocks)
+        self._cell_numbers: Final = assets.cell_numbers
         self._report: Final = report
         self._sources: Final = sources
-        self._feed_rows: Final = _merge_feed_rows(store)
-        self._next_row: FeedRow | None = None
+        self._feed: Final = FeedReader(store)
         self._revisions: Final[dict[str, int]] = {}
         self.damage: DamagedError | None = None
 
@@ -66,10 +78,10 @@ class CommitReader:
         commits: list[LoadedCommit] = []
         previous_digest, previous_run, bars = GENESIS, -HOUR_S, 0
         try:
-            self._next_row = await anext(self._feed_rows, None)
             for commit in self._commits:
-                rows = await self._take_rows(commit)
-                content = await self._store.commit_content(commit.number)
+                # Rows do not name their commit: all up to its last `created_at` count as its own.
+                rows = await self._feed.take(commit.last_created_at or -1)
+                content = await self._store.commit_inputs(commit.number)
                 self._check_chain(previous_digest, commit, content)
                 self._sources.add_commit(commit.number, content.bars)
                 commits.append(await self._load_commit(previous_run, commit, content, rows))
@@ -82,21 +94,9 @@ class CommitReader:
             self.damage = error
         yield commits
 
-    async def read_unreferenced_rows(self) -> list[FeedRow]:
+    async def read_unreferenced_rows(self) -> FeedRows:
         """Return the stored rows that belong to no commit."""
-        first = [] if self._next_row is None else [self._next_row]
-        return [*first, *[row async for row in self._feed_rows]]
-
-    async def _take_rows(self, commit: CommitRow) -> list[FeedRow]:
-        """Return the stored rows that a commit wrote."""
-        # Rows do not name their commit: all up to its last `created_at` count as its own.
-        rows: list[FeedRow] = []
-        while self._next_row is not None and self._next_row.created_at <= (
-            commit.last_created_at or -1
-        ):
-            rows.append(self._next_row)
-            self._next_row = await anext(self._feed_rows, None)
-        return rows
+        return await self._feed.take_rest()
 
     def _check_chain(
         self, previous_digest: bytes, commit: CommitRow, content: CommitContent
@@ -116,23 +116,29 @@ class CommitReader:
             )
 
     async def _load_commit(
-        self, previous_run: int, commit: CommitRow, content: CommitContent, rows: list[FeedRow]
+        self, previous_run: int, commit: CommitRow, content: CommitContent, rows: FeedRows
     ) -> LoadedCommit:
         """Split a commit's bars, settlements and stored rows by block."""
         parts = self._split_content(previous_run, find_last_run(commit.market_time), content)
         for part in parts:
             await self._add_restated_funding(part)
-        places: list[list[int]] = [[] for _ in parts]
-        stray_places: list[int] = []
-        for place, row in enumerate(rows):
-            block = self._block_by_ticker.get(row.ticker)
-            (stray_places if block is None else places[block]).append(place)
-        for part, own in zip(parts, places, strict=True):
-            # Plain tuples are pickled three times as fast as named ones (measured).
-            part.rows = [tuple(rows[place]) for place in own]
-        changes, alerts = split_by_tier(rows)
-        stored = StoredRows(commit, rows, digest_changes(changes), digest_alerts(alerts))
-        return LoadedCommit(stored, parts, places, stray_places)
+        places, stray_places = self._split_rows(parts, rows)
+        digests = digest_change_columns(rows.changes, rows.tickers), digest_alerts(rows.alerts)
+        return LoadedCommit(StoredRows(commit, rows, *digests), parts, places, stray_places)
+
+    def _split_rows(self, parts: Sequence[CommitPart], rows: FeedRows) -> tuple[list[Times], Times]:
+        """Add the rows to the parts; return the places of each part's rows, and of the others."""
+        block, cell = self._cell_numbers.find(rows.changes, rows.tickers)
+        alert_blocks = [self._block_by_ticker.get(row.ticker, -1) for row in rows.alerts]
+        alert_block = np.array(alert_blocks, dtype=np.int64)
+        places: list[Times] = []
+        for number in (*range(len(parts)), -1):
+            own, own_alerts = np.flatnonzero(block == number), np.flatnonzero(alert_block == number)
+            places.append(np.concatenate([rows.change_places[own], rows.alert_places[own_alerts]]))
+            if number >= 0:
+                alerts = [rows.alerts[at] for at in own_alerts.tolist()]
+                parts[number].rows = PartRows(rows.changes.select(own), cell[own], alerts)
+        return places[:-1], np.sort(places[-1])
 
     def _split_content(
         self, previous_run: int, run: int, content: CommitContent
@@ -145,10 +151,9 @@ class CommitReader:
                 part_by_ticker[bars.ticker].bars.setdefault(bars.ticker, []).append(bars)
             else:
                 self._report.not_verifiable[f"{bars.ticker}: not in the universe"] += len(bars)
-        for settlement in content.funding:
-            if settlement.ticker in part_by_ticker:
-                settlements = part_by_ticker[settlement.ticker].funding
-                settlements.setdefault(settlement.ticker, []).append(settlement)
+        for ticker, settlements in groupby(content.funding, key=attrgetter("ticker")):
+            if ticker in part_by_ticker:
+                part_by_ticker[ticker].funding[ticker] = build_funding(list(settlements))
         for watermark in content.watermarks:
             if watermark.ticker in part_by_ticker:
                 part = part_by_ticker[watermark.ticker]
@@ -163,18 +168,5 @@ class CommitReader:
         for ticker, (bars, *_) in part.bars.items():
             if bars.revision != self._revisions.get(ticker, 0):
                 self._revisions[ticker] = bars.revision
-                part.restated_funding[ticker] = await self._store.funding(ticker)
-
-
-async def _merge_feed_rows(store: MarketStore) -> AsyncIterator[FeedRow]:
-    """Yield the stored rows of both tiers, oldest first."""
-    changes, alerts = store.changes(), store.alerts()
-    change, alert = await anext(changes, None), await anext(alerts, None)
-    while change is not None or alert is not None:
-        if alert is None or (change is not None and change.created_at < alert.created_at):
-            assert change is not None
-            yield change
-            change = await anext(changes, None)
-        else:
-            yield alert
-            alert = await anext(alerts, None)
+                settlements = await self._store.funding(ticker)
+                part.restated_funding[ticker] = build_funding(settlements)

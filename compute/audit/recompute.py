@@ -2,23 +2,24 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from compute.alerts.alert_pipeline import LAYOUT, Alert, AlertPipeline
 from compute.audit.epochs import Epochs, get_cell
+from compute.audit.feed_rows import NO_ROWS, PartRows
 from compute.bar_buffer import BarBuffer
-from compute.bars import HOUR_S, NO_BARS, Series
+from compute.bars import HOUR_S, NO_BARS, NO_FUNDING, Funding, Series
 from compute.batch_rows import NEVER
 from compute.engine import hash_layout
 from compute.engine_state import EngineState
 from compute.indicators.contract import NO_READING, Indicator
-from compute.state_loader import build_funding, build_series, find_published_hour
+from compute.state_loader import build_series, find_published_hour
 from compute.stepper import Cell, Changes, SeriesKey, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, Action, Timeframe
-from store.market_rows import AlertRow, BarBlock, ChangeRow, FeedRow, FundingRow
+from store.market_rows import BarBlock
 
 
 @dataclass(slots=True)
@@ -26,27 +27,19 @@ class CommitPart:
     """A block's share of a commit; `run` and `previous_run` are hours in epoch seconds.
 
     `restated_funding` holds all settlements of assets whose bars are restated; `rows` are the
-    stored rows of both tiers as plain tuples. `building` has the assets whose history the commit
+    stored rows of both tiers. `building` has the assets whose history the commit
     builds, and the hour up to which. If `wants_all_rows`, the leader needs every row.
     """
 
     previous_run: int
     run: int
     bars: dict[str, list[BarBlock]] = field(default_factory=dict)
-    funding: dict[str, list[FundingRow]] = field(default_factory=dict)
+    funding: dict[str, Funding] = field(default_factory=dict)
     lagging: dict[str, int] = field(default_factory=dict)
     building: dict[str, int] = field(default_factory=dict)
-    restated_funding: dict[str, list[FundingRow]] = field(default_factory=dict)
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    restated_funding: dict[str, Funding] = field(default_factory=dict)
+    rows: PartRows = NO_ROWS
     wants_all_rows: bool = False
-
-    def build_rows(self) -> list[FeedRow]:
-        """Return the stored rows as named tuples."""
-        # Only changes have ten columns, so the length says which of the two a row is.
-        return [
-            ChangeRow._make(row) if len(row) == len(ChangeRow._fields) else AlertRow._make(row)
-            for row in self.rows
-        ]
 
 
 class Recomputed(NamedTuple):
@@ -110,18 +103,17 @@ class BlockStepper:
         """The cells, which the changes refer to by index."""
         return self._state.stepper.cells
 
-    def step_part(self, part: CommitPart, rows: Sequence[FeedRow]) -> Recomputed:
+    def step_part(self, part: CommitPart) -> Recomputed:
         """Step a commit's bars as its run did, and keep the stored rows that later commits need."""
         # Stored rows matter twice: another version's readings can only be taken from them, and
         # cooldowns continue from the alerts that were really published.
         for ticker in sorted(part.bars.keys() | part.funding.keys()):
             self._add_to_buffer(ticker, part)
         recomputed = self._step_bars(part)
-        self._keep_foreign_readings(rows)
-        for row in rows:
-            if isinstance(row, AlertRow):
-                hours = self._published_hours.setdefault(get_cell(row), {})
-                hours[row.action] = find_published_hour(row)
+        self._keep_foreign_readings(part.rows)
+        for row in part.rows.alerts:
+            hours = self._published_hours.setdefault(get_cell(row), {})
+            hours[row.action] = find_published_hour(row)
         return recomputed
 
     def get_revision(self, ticker: str) -> int:
@@ -196,7 +188,7 @@ class BlockStepper:
 
     def _add_to_buffer(self, ticker: str, part: CommitPart) -> None:
         buffer = self._state.buffer
-        bars, funding = part.bars.get(ticker, []), part.funding.get(ticker, [])
+        bars, funding = part.bars.get(ticker, []), part.funding.get(ticker, NO_FUNDING)
         if bars:
             buffer.set_native_timeframe(ticker, bars[0].timeframe)
         if ticker not in buffer.native_timeframes:
@@ -204,26 +196,27 @@ class BlockStepper:
         series = build_series(bars, buffer.native_timeframes[ticker])
         if bars and bars[0].revision != self._state.get_revision(ticker):
             self._state.adopt_revision(ticker, bars[0].revision)
-            self._rebuild(ticker, series, part.restated_funding.get(ticker, []))
+            self._rebuild(ticker, series, part.restated_funding.get(ticker, NO_FUNDING))
             series = NO_BARS
-        buffer.add(ticker, series, build_funding(funding))
-        if funding:
-            self._settled_to[ticker] = funding[-1].settled_at
+        buffer.add(ticker, series, funding)
+        if len(funding.settled_at):
+            self._settled_to[ticker] = int(funding.settled_at[-1])
 
-    def _rebuild(self, ticker: str, series: Series, settlements: Sequence[FundingRow]) -> None:
+    def _rebuild(self, ticker: str, series: Series, settlements: Funding) -> None:
         """Rebuild an asset from the bars of another revision, as the run that fetched them did."""
         # Settlements of this commit are added later, with its bars; the rebuild precedes them.
-        earlier = build_funding(settlements).select_between(-1, self._settled_to.get(ticker, -1))
+        earlier = settlements.select_between(-1, self._settled_to.get(ticker, -1))
         for timeframe in self._state.buffer.list_timeframes(ticker):
             series_key = ticker, timeframe
             to = self._stepped_to.get(series_key, -1)
             self._state.rebuild_series(series_key, to, series, earlier, self._published_hours)
 
-    def _keep_foreign_readings(self, rows: Sequence[FeedRow]) -> None:
+    def _keep_foreign_readings(self, rows: PartRows) -> None:
         """Set the current readings that another version published; later changes start there."""
-        for row in rows if self._epochs.has_foreign else ():
-            if isinstance(row, ChangeRow) and self._epochs.is_mixed(get_cell(row)):
-                self._foreign_readings[get_cell(row)] = row.after
+        if self._epochs.has_foreign:
+            for number, after in zip(rows.cell.tolist(), rows.changes.after.tolist(), strict=True):
+                if self._epochs.is_mixed(self.cells[number]):
+                    self._foreign_readings[self.cells[number]] = after
         for cell, after in self._foreign_readings.items():
             closed = self._stepped_to.get(cell[:2], 0)
             if self._epochs.find_foreign_version(cell, closed) is not None:

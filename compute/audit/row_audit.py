@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from compute.audit.epochs import Epochs, get_cell
+from compute.audit.feed_rows import FeedRows
 from compute.audit.row_matcher import MatchedRows, describe_difference, find_differences
 from compute.bars import Times
 from compute.batch_rows import assign_times
@@ -22,7 +23,7 @@ class StoredRows(NamedTuple):
     """The stored rows of a commit, both tiers, with their digests."""
 
     commit: CommitRow
-    rows: Sequence[FeedRow]
+    rows: FeedRows
     changes_digest: bytes
     alerts_digest: bytes | None
 
@@ -30,7 +31,7 @@ class StoredRows(NamedTuple):
 class BlockMatch(NamedTuple):
     """The matched rows of a block; `places` maps its stored rows to those of the whole commit."""
 
-    places: Sequence[int]
+    places: Times
     matched: MatchedRows
 
 
@@ -69,7 +70,7 @@ class RowAudit:
         sequence = np.lexsort(order[::-1])
         # The appended -1 lets the index -1, of rows without a match, give -1 again.
         stored_places = np.concatenate(
-            [np.array([*m.places, -1], dtype=np.int64)[m.matched.stored] for m in matches]
+            [np.append(m.places, -1)[m.matched.stored] for m in matches]
         )[sequence]
         foreign_times = {
             rows[m.places[place]].created_at for m in matches for place in m.matched.foreign
@@ -114,28 +115,28 @@ class RowAudit:
 
     def _compare_matches(
         self,
-        rows: Sequence[FeedRow],
+        rows: FeedRows,
         matches: Sequence[BlockMatch],
         stored_places: Times,
         times: Times,
     ) -> None:
         """Report the stored rows, in their order, that differ from what the bars give."""
         differences = {
-            m.places[place]: different
+            int(m.places[place]): different
             for m in matches
             for place, different in m.matched.differences.items()
         }
         is_matched = stored_places >= 0
-        created_at = np.array([row.created_at for row in rows], dtype=np.int64)
         matched_places, expected_times = stored_places[is_matched], times[is_matched]
-        moved = created_at[matched_places] != expected_times
+        # Only the rows of recorded bars have times that follow from the bars.
+        moved = (rows.created_at[matched_places] != expected_times) & self._is_nominal
         for place, time in zip(
             matched_places[moved].tolist(), expected_times[moved].tolist(), strict=True
         ):
             if self._is_time_known(rows[place]):
                 difference = describe_difference("created_at", rows[place].created_at, time)
                 differences[place] = [difference, *differences.get(place, ())]
-        surplus = {m.places[place] for m in matches for place in m.matched.surplus}
+        surplus = {int(m.places[place]) for m in matches for place in m.matched.surplus}
         for place in sorted(differences.keys() | surplus):
             if place in surplus:
                 self._add_surplus(rows[place])
@@ -158,10 +159,14 @@ class RowAudit:
         else:
             self._missing[expected.id] = expected
 
-    def _drop_superseded(self, rows: Sequence[FeedRow]) -> None:
+    def _drop_superseded(self, rows: FeedRows) -> None:
         """Forget pruned rows that a newer old row of the same cell supersedes."""
         # Pruning keeps each cell's newest old row, so only that one has to be stored.
-        for row in filter(self._has_aged, rows) if self._pruned else ():
+        if not self._pruned:
+            return
+        may_have_aged = rows.created_at < max(self._pruned_before.values())
+        aged: list[int] = np.flatnonzero(may_have_aged).tolist()
+        for row in filter(self._has_aged, [rows[place] for place in aged]):
             pruned = self._pruned.get(_to_pruning_key(row))
             if pruned is not None and pruned.created_at < row.created_at:
                 del self._pruned[_to_pruning_key(row)]

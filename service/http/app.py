@@ -48,6 +48,7 @@ from serving.context import Context
 from serving.fair_share import FairShare
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
+from serving.past_index import PastIndex
 from serving.prices import Prices
 from serving.recent_feed import MAX_ROW_BYTES, RecentFeed
 from serving.snapshot_cache import SnapshotCache
@@ -138,7 +139,8 @@ def create_app(
     access, provider, clock = resources.access, resources.provider, resources.clock
     base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
     docs_url = f"{base_url}/api/v1"
-    snapshots = SnapshotCache(resources.market, RecentFeed(resources.market, config.max_feed_bytes))
+    recent_feed = RecentFeed(resources.market, config.max_feed_bytes)
+    snapshots = SnapshotCache(resources.market, recent_feed, PastIndex(resources.market))
     context = Context(
         snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=config.operator
     )

@@ -6,7 +6,6 @@ from typing import Any
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import (
-    DAY_MS,
     HOUR_MS,
     RUN_DELAY_MS,
     TIMEFRAME_CODES,
@@ -16,12 +15,11 @@ from schemas.vocabulary import (
 )
 from store.bar_blocks import find_last_open
 from store.codes import HISTORIES_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
+from store.lagging import COUNTED_HISTORY_MS
 from store.market_rows import ReadingRow, SourceRow, StoredSnapshot, WatermarkRow
 from store.sql.database import Database, Row, fetch_value
 from store.sql.market_statements import COUNT_MISSING_BARS, LIST_LAST_BARS, LIST_SOURCES
 
-# The first start of a live source fetches as much; older holes no longer move a reading.
-COUNTED_HISTORY_MS = 330 * DAY_MS
 # The changes of more hours are more rows than there are readings.
 MAX_UPDATED_MS = 6 * HOUR_MS
 Readings = dict[str, dict[str, dict[Timeframe, int]]]
@@ -240,44 +238,3 @@ def _unpack_readings(bits: int) -> dict[Timeframe, int]:
         for code, timeframe in TIMEFRAMES_BY_CODE.items()
         if bits >> (2 * code) & 3
     }
-
-
-async def find_building_tickers(
-    db: Database, rows: Iterable[WatermarkRow]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the assets whose history is being built, and those that a first start lacks.
-
-    The latter never had all of it, and are not assets which a universe file added later.
-    """
-    building = [row for row in rows if row.history == "building"]
-    if not building:
-        return (), ()
-    # The feed of all assets of a first start begins at one time, that of later ones after it.
-    published_from = await load_publish_from(db)
-    first = min(published_from.values())
-    unbuilt = [
-        row.ticker
-        for row in building
-        if not row.is_late and published_from.get(row.ticker) == first
-    ]
-    return tuple(row.ticker for row in building), tuple(unbuilt)
-
-
-async def find_late_tickers(
-    db: Database, rows: Iterable[WatermarkRow], published_coverage: Coverage | None
-) -> tuple[str, ...]:
-    """Return the tickers of late assets, sorted.
-
-    If the source is live, these include assets that never had a bar.
-    """
-    tickers = {row.ticker for row in rows if row.is_late}
-    # An asset that never had a bar has no watermark row. Such a live asset is late because it has a
-    # source, which fails: an empty result would not say so. Past snapshots too use today's assets.
-    if published_coverage is not None and published_coverage.recorded_until is None:
-        published_from = await load_publish_from(db)
-        tickers |= {
-            a.ticker
-            for a in published_coverage.tracked
-            if a.timeframes and a.ticker not in published_from
-        }
-    return tuple(sorted(tickers))

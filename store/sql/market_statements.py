@@ -95,6 +95,11 @@ SELECT
 LIST_CHANGES_AFTER = f"""
 {SELECT_CHANGE} FROM changes c WHERE c.created_at > :after ORDER BY c.created_at LIMIT :limit
 """
+LIST_CHANGE_COLUMNS = """
+SELECT created_at, asset_id, indicator, timeframe, close_time, epoch, "before", "after", price,
+  published
+FROM changes WHERE created_at > :after ORDER BY created_at LIMIT :limit
+"""
 LIST_ALERTS_AFTER = f"""
 {SELECT_ALERT} FROM alerts a WHERE a.created_at > :after ORDER BY a.created_at LIMIT :limit
 """

@@ -1,11 +1,15 @@
 """The market store, independent of the database engine."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import TIMEFRAME_CODES, Tier, Timeframe
 from store.bar_blocks import build_blocks
+from store.change_columns import ChangeColumns, build_columns
 from store.errors import StoreError
+from store.lagging import find_building_tickers, find_late_tickers
 from store.market_rows import (
     AlertRow,
     AssetBars,
@@ -35,13 +39,16 @@ from store.sql import market_statements as statements
 from store.sql import market_writes as writes
 from store.sql import migrate_database as moving
 from store.sql import past_snapshot as past
-from store.sql.database import MarketEngine, Row, fetch_value
+from store.sql.database import Database, MarketEngine, Row, fetch_value
 from store.sql.feed_pages import ASSET_HISTORY, build_counts_query, build_oldest_query
 from store.sql.lanes import Lane
 from store.sql.operations import MarketOperations
+from store.sql.past_log import PastLog
 from store.write_health import TestWrite, WriteKind
 
 ROWS_PER_READ = 1000
+# Reads that build no row of each change.
+COLUMNS_PER_READ = 20_000
 # Runs commit once an hour. On SQLite a test write makes other processes read the snapshot again, so
 # it must be rare.
 MAX_WRITE_AGE_S = 300.0
@@ -57,6 +64,7 @@ class MarketStore:
     def __init__(self, engine: MarketEngine) -> None:
         self._engine = engine
         self.operations = MarketOperations(engine)
+        self.past_log = PastLog(engine)
 
     async def close(self) -> None:
         """Close every connection and release the lock; idempotent."""
@@ -240,6 +248,11 @@ class MarketStore:
         async with self._engine.begin_read(Lane.BATCH) as db:
             return await reads.load_publish_from(db)
 
+    async def tickers(self) -> dict[int, str]:
+        """Return the ticker of each asset by its id."""
+        rows = await self._read("SELECT id, ticker FROM assets")
+        return {row["id"]: row["ticker"] for row in rows}
+
     async def commits(self) -> list[CommitRow]:
         """Return the digest chain, oldest first."""
         return [CommitRow(**row) for row in await self._read(statements.LIST_COMMITS)]
@@ -254,18 +267,21 @@ class MarketStore:
             if not found:
                 raise StoreError(f"there is no commit {number}")
             ends = found[0]["first_created_at"], found[0]["last_created_at"]
-            funding_rows = await db.execute(statements.LIST_FUNDING_OF_COMMIT, number)
             change_rows = await db.execute(statements.LIST_CHANGES_BETWEEN, *ends)
             alert_rows = await db.execute(statements.LIST_ALERTS_BETWEEN, *ends)
-            source_rows = await db.execute(statements.LIST_SOURCES_OF_COMMIT, number)
-            return CommitContent(
-                bars=build_blocks(await db.execute(statements.LIST_BARS_OF_COMMIT, number)),
-                funding=[FundingRow(**row) for row in funding_rows],
-                watermarks=await reads.load_watermarks(db, number),
+            return replace(
+                await _load_inputs(db, number),
                 changes=[feed.parse_change(row) for row in change_rows],
                 alerts=[feed.parse_alert(row) for row in alert_rows],
-                sources=[SourceRow(*row) for row in source_rows],
             )
+
+    async def commit_inputs(self, number: int) -> CommitContent:
+        """Return the bars of a commit and all else of `commit_content` but changes and alerts.
+
+        Raise DamagedError if the bars are not valid.
+        """
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            return await _load_inputs(db, number)
 
     async def count_unreferenced(self) -> int:
         """Return how many rows of what commits write belong to no commit."""
@@ -283,6 +299,14 @@ class MarketStore:
             for row in rows:
                 yield feed.parse_change(row)
             newest = rows[-1]["created_at"]
+
+    async def change_columns(self) -> AsyncIterator[ChangeColumns]:
+        """Yield every stored change as columns, oldest first, some at a time."""
+        values = {"after": 0, "limit": COLUMNS_PER_READ}
+        while rows := await self._read_page(statements.LIST_CHANGE_COLUMNS, values):
+            columns = build_columns(rows)
+            yield columns
+            values["after"] = int(columns.created_at[-1])
 
     async def alerts(self) -> AsyncIterator[AlertRow]:
         """Yield every stored alert, oldest first; no cursor stays open."""
@@ -308,13 +332,14 @@ class MarketStore:
             number = await reads.load_last_number(db)
             watermarks = await reads.load_watermarks(db, number)
             market_time = await reads.load_market_time(db)
-            building, unbuilt = await reads.find_building_tickers(db, watermarks)
+            published_from = await reads.load_publish_from(db)
+            building, unbuilt = find_building_tickers(watermarks, published_from)
             return StoredSnapshot(
                 coverage=coverage,
                 market_time=market_time,
                 last_created_at=await reads.load_last_created_at(db),
                 readings=await reads.load_grouped_readings(db, market_time, known),
-                late_tickers=await reads.find_late_tickers(db, watermarks, coverage),
+                late_tickers=find_late_tickers(watermarks, coverage, published_from),
                 building_tickers=building,
                 unbuilt_tickers=unbuilt,
                 history_starts_at=await reads.load_history_start(db),
@@ -420,3 +445,21 @@ class MarketStore:
         """Return the rows of one statement in a read transaction."""
         async with self._engine.begin_read(Lane.BATCH) as db:
             return await db.execute_named(sql, values)
+
+    async def _read_page(self, sql: str, values: Mapping[str, object]) -> list[Iterable[Any]]:
+        """Return the rows of one statement as tuples."""
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            return list(await db.execute_page(sql, values))
+
+
+async def _load_inputs(db: Database, number: int) -> CommitContent:
+    """Return the content of a commit without changes and alerts."""
+    funding_rows = await db.execute(statements.LIST_FUNDING_OF_COMMIT, number)
+    source_rows = await db.execute(statements.LIST_SOURCES_OF_COMMIT, number)
+    return CommitContent(
+        bars=build_blocks(await db.execute(statements.LIST_BARS_OF_COMMIT, number)),
+        funding=[FundingRow._make(row) for row in funding_rows],
+        watermarks=await reads.load_watermarks(db, number),
+        changes=[],
+        sources=[SourceRow._make(row) for row in source_rows],
+    )

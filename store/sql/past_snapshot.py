@@ -4,18 +4,18 @@ Readings come from the recorded changes; pruning keeps each cell's newest change
 """
 
 from schemas.vocabulary import HOUR_MS, find_latest_run
+from store.lagging import find_building_tickers, find_late_tickers
 from store.market_rows import PastKey, StoredSnapshot
 from store.sql.database import Database, fetch_value
 from store.sql.market_reads import (
     READING_COLUMNS,
     Readings,
-    find_building_tickers,
-    find_late_tickers,
     group_readings,
     load_coverage,
     load_history_start,
     load_last_closes,
     load_missing_bars,
+    load_publish_from,
     load_watermarks,
 )
 
@@ -55,13 +55,14 @@ async def load_past_snapshot(db: Database, key: PastKey, known: Readings | None)
     """Return the state of a key; `known` are its readings if they were loaded before."""
     published_coverage = await load_coverage(db)
     watermarks = await load_watermarks(db, key.number)
-    building, unbuilt = await find_building_tickers(db, watermarks)
+    published_from = await load_publish_from(db)
+    building, unbuilt = find_building_tickers(watermarks, published_from)
     return StoredSnapshot(
         coverage=published_coverage,
         market_time=key.market_time,
         last_created_at=key.last_created_at,
         readings=await _load_readings_at(db, key.last_created_at) if known is None else known,
-        late_tickers=await find_late_tickers(db, watermarks, published_coverage),
+        late_tickers=find_late_tickers(watermarks, published_coverage, published_from),
         building_tickers=building,
         unbuilt_tickers=unbuilt,
         history_starts_at=await load_history_start(db),

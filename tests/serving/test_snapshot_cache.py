@@ -12,6 +12,7 @@ from mcp_server.tools.get_state import GET_STATE
 from schemas.vocabulary import DAY_MS, RUN_DELAY_MS, format_instant
 from serving import snapshot_cache
 from serving.context import Context
+from serving.past_index import PastIndex
 from serving.response_cache import ResponseBody
 from serving.snapshot import Snapshot
 from serving.snapshot_cache import SnapshotCache
@@ -226,6 +227,9 @@ async def test_no_cached_answer_differs_from_an_uncached_one_whatever_is_written
     ):
         await seed_market(writer, make_coverage())
         warm, cold = SnapshotCache(store), UncachedSnapshots(store)
+        index = PastIndex(store)
+        indexed = SnapshotCache(store, past_index=index)
+        await index.follow()
         runs = [NOON + n * HOUR_MS for n in range(-2, 12)]
         distinct = set()
         for step in list_steps():
@@ -235,6 +239,8 @@ async def test_no_cached_answer_differs_from_an_uncached_one_whatever_is_written
             now = (await store.progress()).market_time + 2 * HOUR_MS
             for at in list_instants(runs, now):
                 expected = await answer(make_context(cold, now), at)
-                assert await answer(make_context(warm, now), at) == expected, format_instant(at)
+                for snapshots in (warm, indexed):
+                    found = await answer(make_context(snapshots, now), at)
+                    assert found == expected, format_instant(at)
                 distinct.update(expected)
         assert len(distinct) > 200
