@@ -15,6 +15,7 @@ from compute.indicators.windows import (
     get_floats,
     get_held_readings,
     make_undefined,
+    mark_bars,
     start_carry,
     withhold,
 )
@@ -63,7 +64,7 @@ class BayesianTrend:
         previous[...] = log_close[-1]
         level, slope, slope_variance = np.empty((3, *log_close.shape))
         belief = Belief(*(get_floats(carry, key) for key in Belief._fields))
-        starts = (counts <= 2).any(axis=1).tolist()
+        starts = mark_bars(counts <= 2)
         for bar, is_start in enumerate(starts):
             if is_start:
                 belief = _open_variances(belief, variance[bar], counts[bar] == 2)

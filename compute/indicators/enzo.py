@@ -16,6 +16,7 @@ from compute.indicators.windows import (
     get_floats,
     get_held_readings,
     make_undefined,
+    mark_bars,
     start_carry,
     view_windows,
     withhold,
@@ -68,7 +69,7 @@ def _move_kama(carry: Carry, counts: Counts, close: Floats) -> Floats:
     previous_close = lag(window[:, -1], close)
     smoothing = _compute_smoothing(extend(window, close))
     seeded = counts == EFFICIENCY_PERIOD + 1
-    is_seeding = seeded.any(axis=1).tolist()
+    is_seeding = mark_bars(seeded)
     previous = get_floats(carry, "kamas")[:, -1]
     for bar, moved in enumerate(kama):
         # KAMA starts on the first full window, from the close before this bar.

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from compute.indicators.contract import Carry, Floats, Readings
-from compute.indicators.windows import Counts, get_floats, make_undefined
+from compute.indicators.windows import Counts, get_floats, make_undefined, mark_bars
 
 
 class HighLowClose(Protocol):
@@ -84,7 +84,7 @@ def wilder(average: Floats, counts: Counts, values: Floats, period: int) -> Floa
     count is below 1, the value is ignored.
     """
     averages, previous = np.empty_like(values), average
-    starts = (counts <= period).any(axis=1).tolist()
+    starts = mark_bars(counts <= period)
     for is_start, count, value, moved in zip(starts, counts, values, averages, strict=True):
         np.subtract(value, previous, out=moved)
         np.divide(moved, period, out=moved)

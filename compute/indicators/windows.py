@@ -19,6 +19,7 @@ from compute.indicators.contract import (
     WARMUP,
     ZERO_DIVISOR,
     Carry,
+    Flags,
     Floats,
     Readings,
 )
@@ -69,6 +70,11 @@ def _number_bars(carry: Carry, newest: int) -> Counts:
     if newest == 1:
         return bars[np.newaxis]
     return bars - np.arange(newest - 1, -1, -1)[:, np.newaxis]
+
+
+def mark_bars(flags: Flags) -> list[bool]:
+    """Return for each bar whether it is flagged for any asset."""
+    return cast(list[bool], flags.any(axis=1).tolist())
 
 
 def withhold(carry: Carry, readings: Readings) -> Readings:
