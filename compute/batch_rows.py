@@ -11,7 +11,8 @@ from compute.indicators.contract import NO_READING
 from compute.schedule import to_market_ms
 from compute.stepper import Cell, Changes
 from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, LOGGED_IDS
-from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow, MissingBarsRow
+from store.change_table import NO_BEFORE, ChangedCell, ChangeTable
+from store.market_rows import AlertRow, BarBlock, FundingRow, MissingBarsRow
 
 NEVER = np.iinfo(np.int64).max
 
@@ -101,7 +102,7 @@ def build_change_rows(
     created_at: Times,
     get_epoch: Callable[[Cell], int],
     publish_from: Mapping[str, int],
-) -> list[ChangeRow]:
+) -> ChangeTable:
     """Return changes as rows to store, dated by `created_at`.
 
     The universe feed shows a change if its key is logged, it is not a first reading, and its bar
@@ -115,19 +116,14 @@ def build_change_rows(
     ]
     is_first = changes.before == NO_READING
     is_late = to_market_ms(changes.close_time) >= np.array(shown_from, dtype=np.int64)[which]
-    constant = [(c.ticker, c.key, c.timeframe, get_epoch(c)) for c in moved]
-    columns = (
-        created_at.tolist(),
-        [constant[number] for number in which.tolist()],
-        changes.close_time.tolist(),
-        [None if before == NO_READING else before for before in changes.before.tolist()],
-        changes.after.tolist(),
-        changes.price.tolist(),
-        (is_late & ~is_first).tolist(),
+    is_published = is_late & ~is_first
+    return ChangeTable(
+        [ChangedCell(c.ticker, c.key, c.timeframe, get_epoch(c)) for c in moved],
+        created_at,
+        which,
+        changes.close_time,
+        np.where(is_first, np.int8(NO_BEFORE), changes.before),
+        changes.after,
+        changes.price,
+        is_published,
     )
-    return [
-        ChangeRow(at, ticker, key, timeframe, close, epoch, before, after, price, published)
-        for at, (ticker, key, timeframe, epoch), close, before, after, price, published in zip(
-            *columns, strict=True
-        )
-    ]
