@@ -70,9 +70,9 @@ def merge_changes(parts: Sequence[Changes], cell_numbers: Sequence[Times]) -> Ch
         part._replace(cell=numbers[part.cell])
         for part, numbers in zip(parts, cell_numbers, strict=True)
     ]
-    merged = Changes(*map(np.concatenate, zip(*numbered, strict=True)))
+    merged = Changes._make(map(np.concatenate, zip(*numbered, strict=True)))
     order = np.lexsort((merged.cell, merged.close_time, merged.run))
-    return Changes(*(column[order] for column in merged))
+    return Changes._make(column[order] for column in merged)
 
 
 def merge_alerts(parts: Iterable[Sequence[Alert]], engine_keys: Sequence[str]) -> list[Alert]:

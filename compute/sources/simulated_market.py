@@ -272,15 +272,15 @@ class _Span(NamedTuple):
     """The part of an asset's path that its due bars need: their indexes, and whole blocks."""
 
     row: int
-    index: Times
+    indexes: Times
     blocks: range
 
     def select(self, tables: Sequence[Prices]) -> Prices:
         """Return the columns at the indexes and for _MOMENTUM earlier steps."""
         if not tables:
             return np.empty((6, _MOMENTUM))
-        before = np.arange(self.index[0] - _MOMENTUM, self.index[0])
-        steps = np.concatenate([before, self.index]) - self.blocks[0] * BLOCK_STEPS - 1
+        before = np.arange(self.indexes[0] - _MOMENTUM, self.indexes[0])
+        steps = np.concatenate([before, self.indexes]) - self.blocks[0] * BLOCK_STEPS - 1
         return np.concatenate(tables, axis=1)[:, steps]
 
 

@@ -138,6 +138,6 @@ async def test_a_first_start_whose_worker_dies_or_is_stopped_continues_at_the_ne
     )
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert len(read_all(path)["passes"]) == 1
+    assert 0 < len(read_all(path)["passes"]) < len(read_all(tmp_path / "one.db")["passes"])
     await catch_up(path, PROCESSES, universe, (Dying(flag),))
     assert read_all(path) == read_all(tmp_path / "one.db")
