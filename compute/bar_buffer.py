@@ -115,6 +115,14 @@ class BarBuffer:
         self._pending[series_key] = bars.select(is_pending)
         self._funding[series_key[0]] = funding
 
+    def adopt_asset(self, ticker: str, other: "BarBuffer") -> None:
+        """Hold what another buffer holds of an asset."""
+        if ticker in other._funding:
+            self._funding[ticker] = other._funding[ticker]
+        for timeframe in self.list_timeframes(ticker):
+            if (ticker, timeframe) in other._pending:
+                self._pending[ticker, timeframe] = other._pending[ticker, timeframe]
+
     def list_pending_closes(self) -> list[int]:
         """Return the next close of each sequence that has buffered bars."""
         return [

@@ -1,10 +1,12 @@
 """Steps the bars that a source delivered and assembles the batch to commit."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from compute.alerts.alert_pipeline import Alert
-from compute.bars import NO_BARS
+from compute.bars import NO_BARS, Funding, Series, Times
 from compute.batch_rows import (
     assign_feed_times,
     build_alert_rows,
@@ -14,17 +16,44 @@ from compute.batch_rows import (
     build_missing_bars_row,
     filter_shown_alerts,
 )
+from compute.block_step import (
+    BlockResult,
+    BlockTask,
+    merge_alerts,
+    merge_changes,
+    merge_rows,
+    regroup_states,
+    step_block,
+)
 from compute.engine_state import EngineState
+from compute.executor import split_into_blocks
 from compute.fetch_tracker import FetchTracker
 from compute.schedule import HistoryBounds, to_market_ms
 from compute.sources.source import FetchResult
-from compute.stepper import Changes
+from compute.stepper import Cell, Changes
+from compute.universe import Universe
 from schemas.clock import Clock
-from store.market_rows import AlertRow, BarBlock, Batch, ChangeRow, FundingRow, WatermarkRow
+from store.change_table import ChangeTable
+from store.market_rows import AlertRow, BarBlock, Batch, FundingRow, MissingBarsRow, WatermarkRow
+
+
+class Draft(NamedTuple):
+    """A batch without what the tasks of its blocks give."""
+
+    until: int
+    bars: Sequence[BarBlock]
+    funding: Sequence[FundingRow]
+    publish_from: Mapping[str, int]
+    missing_bars: Sequence[MissingBarsRow]
+    held_bars: int
+    tasks: Sequence[BlockTask]
 
 
 class BatchAssembler:
-    """Advances the engine state batch by batch; it counts each returned batch as committed."""
+    """Advances the engine state batch by batch; it counts each returned batch as committed.
+
+    The state is one block of assets, or several between `split` and `join`.
+    """
 
     def __init__(
         self,
@@ -36,13 +65,49 @@ class BatchAssembler:
         market_clock: Clock,
     ) -> None:
         """`publish_from` (epoch ms by ticker) and `last_created_at` are those of the store."""
-        self._state: Final = state
+        self._blocks = [state]
+        self._cells: Final = state.stepper.cells
+        self._cell_numbers: list[Times] = [np.arange(len(self._cells))]
         self._tracker: Final = tracker
         self._publish_from_by_ticker: Final = dict(publish_from)
         self._last_created_at = last_created_at
         self._feed_from_ms: Final = bounds.feed_from_ms
         self._backfilled_until: int | None = bounds.backfilled_until
         self._market_clock: Final = market_clock
+
+    @property
+    def state(self) -> EngineState:
+        """The state, which must be one block."""
+        (state,) = self._blocks
+        return state
+
+    @property
+    def block_count(self) -> int:
+        """The number of blocks."""
+        return len(self._blocks)
+
+    def split(self, count: int, universe: Universe) -> None:
+        """Split the state into at most `count` blocks, unless epochs still have to be stored."""
+        if self.state.new_epochs:
+            return
+        # Ascending tickers, so that the rows of a block follow those of the block before.
+        tickers = sorted(self.state.buffer.native_timeframes)
+        groups = split_into_blocks(tickers, len(tickers), count)
+        self._regroup(groups, universe)
+
+    def join(self, universe: Universe) -> None:
+        """Make the state one block again."""
+        if self.block_count > 1:
+            tickers = [t for block in self._blocks for t in block.buffer.native_timeframes]
+            self._regroup([tickers], universe)
+
+    def list_due_hours(self) -> list[int]:
+        """Return the next hours at which buffered bars close or held alerts fall due."""
+        return [
+            hour
+            for block in self._blocks
+            for hour in (*block.buffer.list_pending_closes(), *block.alerts.list_due_hours())
+        ]
 
     def end_backfill(self) -> None:
         """Date all rows by the market clock from now on, even those of the backfill's last hour."""
@@ -52,43 +117,53 @@ class BatchAssembler:
 
     def assemble(self, start: int, until: int, fetched: Mapping[str, FetchResult]) -> Batch:
         """Buffer the fetched bars, step those due from `start` to `until`, and build the rows."""
-        bars, funding, publish_from = self._add_to_buffer(start, fetched)
+        draft = self.begin(start, until, fetched)
+        return self.finish(draft, list(map(step_block, draft.tasks)))
+
+    def begin(self, start: int, until: int, fetched: Mapping[str, FetchResult]) -> Draft:
+        """Record the fetched bars; return the batch with a task for each block."""
+        bars, funding, publish_from = self._build_fetched_rows(start, fetched)
         self._publish_from_by_ticker.update(publish_from)
         now_s = (self._find_written_at(until) or to_market_ms(until)) // 1000
         self._tracker.update_lagging(until, now_s)
-        stepper = self._state.stepper
-        lagging = {row.ticker: row.watermark for row in self._tracker.lagging}
-        building = {
-            row.ticker: row.get_built_hour(until)
-            for row in self._tracker.lagging
-            if row.history != "followed"
-        }
-        due = self._state.buffer.take_due(stepper.row_by_series, start, until, lagging, building)
-        all_changes, readings = stepper.step(due)
-        alerts = self._state.alerts.run(due, readings, until, building)
-        changes, alert_rows = self._build_feed_rows(
-            all_changes, filter_shown_alerts(alerts, self._publish_from_by_ticker)
-        )
-        carries, epochs = self._state.take_carry_rows(due, alerts)
-        return Batch(
-            market_time=to_market_ms(until),
-            bars=bars,
-            funding=funding,
-            changes=changes,
-            carries=carries,
-            epochs=epochs,
-            publish_from=publish_from,
-            # Part of the commit, and so of its digest: an audit has to know which assets this
-            # batch did not wait for, because they decide which longer bars could step.
-            watermarks=self._list_watermarks(),
-            written_at=self._find_written_at(until),
-            alerts=alert_rows,
-            missing_bars=[
+        return Draft(
+            until,
+            bars,
+            funding,
+            publish_from,
+            [
                 build_missing_bars_row(block, missing)
                 for block in bars
                 if len(missing := fetched[block.ticker].missing)
             ],
-            held_bars=sum(new.is_newly_held for new in fetched.values()),
+            sum(new.is_newly_held for new in fetched.values()),
+            [self._build_task(block, start, until, fetched) for block in self._blocks],
+        )
+
+    def finish(self, draft: Draft, results: Sequence[BlockResult]) -> Batch:
+        """Return the batch with the rows that the tasks gave, one result for each block."""
+        self._blocks = [result.state for result in results]
+        all_changes = merge_changes([result.changes for result in results], self._cell_numbers)
+        engine_keys = list(self._blocks[0].alerts.versions)
+        alerts = merge_alerts([result.alerts for result in results], engine_keys)
+        changes, alert_rows = self._build_feed_rows(
+            all_changes, filter_shown_alerts(alerts, self._publish_from_by_ticker)
+        )
+        return Batch(
+            market_time=to_market_ms(draft.until),
+            bars=draft.bars,
+            funding=draft.funding,
+            changes=changes,
+            carries=merge_rows([result.carries for result in results]),
+            epochs=merge_rows([result.epochs for result in results]),
+            publish_from=draft.publish_from,
+            # Part of the commit, and so of its digest: an audit has to know which assets this
+            # batch did not wait for, because they decide which longer bars could step.
+            watermarks=self._list_watermarks(),
+            written_at=self._find_written_at(draft.until),
+            alerts=alert_rows,
+            missing_bars=draft.missing_bars,
+            held_bars=draft.held_bars,
         )
 
     def build_empty_batch(self, until: int) -> Batch:
@@ -99,6 +174,20 @@ class BatchAssembler:
             written_at=self._find_written_at(until),
         )
 
+    def _regroup(self, groups: Sequence[Sequence[str]], universe: Universe) -> None:
+        self._blocks = regroup_states(self._blocks, groups, universe)
+        number_by_cell = {cell: number for number, cell in enumerate(self._cells)}
+        self._cell_numbers = [
+            np.array([number_by_cell[cell] for cell in block.stepper.cells], dtype=np.int64)
+            for block in self._blocks
+        ]
+
+    def _get_block(self, ticker: str) -> EngineState:
+        return next(b for b in self._blocks if ticker in b.buffer.native_timeframes)
+
+    def _get_epoch(self, cell: Cell) -> int:
+        return self._get_block(cell.ticker).get_epoch(cell)
+
     def _find_written_at(self, run: int) -> int | None:
         """Return the market clock, None if the rows of a run get their nominal time."""
         is_nominal = self._backfilled_until is not None and run <= self._backfilled_until
@@ -108,21 +197,39 @@ class BatchAssembler:
         """Return the watermarks of the lagging assets that have stored bars."""
         return [row for row in self._tracker.lagging if row.ticker in self._publish_from_by_ticker]
 
-    def _add_to_buffer(
+    def _build_task(
+        self, block: EngineState, start: int, until: int, fetched: Mapping[str, FetchResult]
+    ) -> BlockTask:
+        """Return the task that steps a block's bars; the tracker has its watermarks."""
+        tickers = block.buffer.native_timeframes
+        lagging = [row for row in self._tracker.lagging if row.ticker in tickers]
+        arrived: dict[str, tuple[Series, Funding]] = {}
+        for ticker in fetched.keys() & tickers.keys():
+            series, settlements = self._tracker.cut_at_removal(ticker, fetched[ticker])
+            # If the history was restated, the rebuild has already buffered these bars.
+            arrived[ticker] = NO_BARS if fetched[ticker].is_restated else series, settlements
+        return BlockTask(
+            block,
+            arrived,
+            start,
+            until,
+            {row.ticker: row.watermark for row in lagging},
+            {row.ticker: row.get_built_hour(until) for row in lagging if row.history != "followed"},
+        )
+
+    def _build_fetched_rows(
         self, start: int, fetched: Mapping[str, FetchResult]
     ) -> tuple[list[BarBlock], list[FundingRow], dict[str, int]]:
-        """Buffer the fetched bars; return the rows to store and `publish_from` of new assets."""
+        """Record the watermarks; return the rows to store and `publish_from` of new assets."""
         bars: list[BarBlock] = []
         funding: list[FundingRow] = []
         publish_from: dict[str, int] = {}
         for ticker, new in fetched.items():
             self._tracker.record_watermark(ticker, new.watermark)
             series, settlements = self._tracker.cut_at_removal(ticker, new)
-            # If the history was restated, the rebuild has already buffered these bars.
-            self._state.buffer.add(ticker, NO_BARS if new.is_restated else series, settlements)
             if len(series):
                 source = self._tracker.get_source_name(ticker)
-                bars.append(build_bar_block(self._state, ticker, series, source))
+                bars.append(build_bar_block(self._get_block(ticker), ticker, series, source))
             funding += build_funding_rows(ticker, settlements)
             if ticker not in self._publish_from_by_ticker and (
                 len(series) or len(settlements.rate)
@@ -143,9 +250,8 @@ class BatchAssembler:
 
     def _build_feed_rows(
         self, changes: Changes, alerts: Sequence[Alert]
-    ) -> tuple[list[ChangeRow], list[AlertRow]]:
+    ) -> tuple[ChangeTable, list[AlertRow]]:
         """Build the rows of changes and alerts, which share one sequence of `created_at`."""
-        cells, publish_from = self._state.stepper.cells, self._publish_from_by_ticker
         change_times, alert_times = assign_feed_times(
             changes,
             alerts,
@@ -154,7 +260,8 @@ class BatchAssembler:
         )
         newest = [times[-1] for times in (change_times, alert_times) if len(times)]
         self._last_created_at = int(max(newest, default=self._last_created_at))
+        publish_from = self._publish_from_by_ticker
         return (
-            build_change_rows(changes, cells, change_times, self._state.get_epoch, publish_from),
-            build_alert_rows(alerts, alert_times, self._state.get_epoch),
+            build_change_rows(changes, self._cells, change_times, self._get_epoch, publish_from),
+            build_alert_rows(alerts, alert_times, self._get_epoch),
         )

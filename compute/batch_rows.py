@@ -12,7 +12,8 @@ from compute.indicators.contract import NO_READING
 from compute.schedule import to_market_ms
 from compute.stepper import Cell, Changes
 from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, LOGGED_IDS
-from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow, MissingBarsRow
+from store.change_table import NO_BEFORE, ChangedCell, ChangeTable
+from store.market_rows import AlertRow, BarBlock, FundingRow, MissingBarsRow
 
 NEVER = np.iinfo(np.int64).max
 
@@ -102,26 +103,20 @@ def build_change_rows(
     created_at: Times,
     get_epoch: Callable[[Cell], int],
     publish_from: Mapping[str, int],
-) -> list[ChangeRow]:
+) -> ChangeTable:
     """Return changes as rows to store, dated by `created_at`."""
     numbers, which = np.unique(changes.cell, return_inverse=True)
     moved = [cells[number] for number in numbers.tolist()]
-    constant = [(c.ticker, c.key, c.timeframe, get_epoch(c)) for c in moved]
-    columns = (
-        created_at.tolist(),
-        [constant[number] for number in which.tolist()],
-        changes.close_time.tolist(),
-        [None if before == NO_READING else before for before in changes.before.tolist()],
-        changes.after.tolist(),
-        changes.price.tolist(),
-        mark_published(changes, cells, publish_from).tolist(),
+    return ChangeTable(
+        [ChangedCell(c.ticker, c.key, c.timeframe, get_epoch(c)) for c in moved],
+        created_at,
+        which,
+        changes.close_time,
+        np.where(changes.before == NO_READING, np.int8(NO_BEFORE), changes.before),
+        changes.after,
+        changes.price,
+        mark_published(changes, cells, publish_from),
     )
-    return [
-        ChangeRow(at, ticker, key, timeframe, close, epoch, before, after, price, published)
-        for at, (ticker, key, timeframe, epoch), close, before, after, price, published in zip(
-            *columns, strict=True
-        )
-    ]
 
 
 def mark_published(

@@ -48,6 +48,16 @@ class EngineState:
         """The epochs of carries that were rebuilt since the last batch."""
         return tuple(self._new_epochs)
 
+    @property
+    def carries(self) -> tuple[CarryRow, ...]:
+        """The carry rows of all cells that have one."""
+        return tuple(self._carries.values())
+
+    @property
+    def revisions(self) -> Mapping[str, int]:
+        """The revision of every asset whose history was restated."""
+        return dict(self._revisions)
+
     def get_carry(self, cell: Cell) -> CarryRow | None:
         """Return the carry row of a cell, None before its first bar."""
         return self._carries.get(cell)

@@ -12,14 +12,15 @@ import structlog
 
 from compute.bars import DAY_S, HOUR_S
 from compute.batch_assembler import BatchAssembler
+from compute.block_step import step_block
 from compute.coverage import add_dropped_assets, build_coverage
-from compute.engine_state import EngineState
-from compute.executor import LOCAL_EXECUTORS, ExecutorFactory
+from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, iterate, map_blocks
 from compute.fetch_tracker import FetchTracker, open_tracker
 from compute.history_builder import HistoryBuilder
 from compute.indicators.contract import Indicator
 from compute.schedule import HistoryBounds, find_last_run, limit_clock, to_market_ms
 from compute.sources.source import FetchResult, Source
+from compute.spread import Spread, open_spread
 from compute.state_loader import StateLoader
 from compute.universe import Universe
 from schemas.clock import Clock
@@ -55,10 +56,11 @@ class HourlyPipeline:
         store: MarketStore,
         source: Source,
         loader: StateLoader,
-        state: EngineState,
+        universe: Universe,
         tracker: FetchTracker,
         assembler: BatchAssembler,
         market_clock: Clock,
+        executors: ExecutorFactory,
         *,
         done_hour: int,
         history_until: int,
@@ -72,7 +74,9 @@ class HourlyPipeline:
         self._store: Final = store
         self._source: Final = source
         self._loader: Final = loader
-        self._state: Final = state
+        self._universe: Final = universe
+        self._executors: Final = executors
+        self._spread: Spread | None = None
         self._tracker: Final = tracker
         self._assembler: Final = assembler
         self._market_clock: Final = market_clock
@@ -98,9 +102,9 @@ class HourlyPipeline:
     ) -> Self:
         """Lock the store, adopt the source, publish the coverage and load the stored state.
 
-        `clock` is a wall clock; the market clock follows it. `executors` rebuild outdated
-        carries, and `on_commit` is called with each committed batch. Raise LockTakenError if
-        another process computes on the store.
+        `clock` is a wall clock; the market clock follows it. `executors` rebuild outdated carries
+        and share long catch-ups; `on_commit` is called with each committed batch. Raise
+        LockTakenError if another process computes on the store.
         """
         market_clock = limit_clock(clock, source.ends_at)
         # Locked before anything is read, because only the holder of the lock may change it.
@@ -132,10 +136,11 @@ class HourlyPipeline:
             store,
             source,
             loader,
-            state,
+            universe,
             tracker,
             assembler,
             market_clock,
+            executors,
             done_hour=done,
             history_until=bounds.backfilled_until,
             served_from=bounds.served_from,
@@ -198,8 +203,24 @@ class HourlyPipeline:
         self._written = RowCounts()
         await self._source.check_ready()
         end = until if self._source.ends_at is None else min(until, self._source.ends_at)
+        start = self._find_start_hour()
+        on_progress(start, end)
+        # Starting processes takes longer than stepping a few days.
+        assets = self.asset_count if end - start > BATCH_S else 0
+        async with open_spread(self._executors, self._source, assets) as self._spread:
+            batch = await self._run_batches(end, on_progress)
+        self._spread = None
+        await asyncio.to_thread(self._assembler.join, self._universe)
+        if batch is not None:
+            await self._commit(batch)
+        if self._done_hour < end:
+            await self._commit(self._assembler.build_empty_batch(end))
+            self._done_hour = end
+        return self._written
+
+    async def _run_batches(self, end: int, on_progress: OnProgress) -> Batch | None:
+        """Run every hour up to `end` and commit all batches but the last, which is returned."""
         batch: Batch | None = None
-        on_progress(self._find_start_hour(), end)
         while (first := self._find_next_hour()) is not None and first <= end:
             # The batches lie on a fixed grid: a process that was killed and restarted commits the
             # same batches as an uninterrupted one, and so writes the same digest chain.
@@ -207,12 +228,7 @@ class HourlyPipeline:
             stepping = self._run_batch(self._done_hour + HOUR_S, batch_end, end)
             batch = await self._commit_while_stepping(batch, stepping)
             on_progress(self._done_hour, end)
-        if batch is not None:
-            await self._commit(batch)
-        if self._done_hour < end:
-            await self._commit(self._assembler.build_empty_batch(end))
-            self._done_hour = end
-        return self._written
+        return batch
 
     def _find_start_hour(self) -> int:
         """Return the hour at which the progress of a catch-up begins."""
@@ -261,7 +277,7 @@ class HourlyPipeline:
     def _find_next_hour(self) -> int | None:
         """Return the next hour at which a bar, new or buffered, or a held alert is due."""
         hours = self._tracker.list_next_closes()
-        hours += self._state.buffer.list_pending_closes() + self._state.alerts.list_due_hours()
+        hours += self._assembler.list_due_hours()
         return max(min(hours), self._done_hour + HOUR_S) if hours else None
 
     async def _commit(self, batch: Batch) -> None:
@@ -310,10 +326,24 @@ class HourlyPipeline:
         self._has_restated = bool(restated)
         if restated:
             await self._wait_for_commit()
+            self._assembler.join(self._universe)
             await self._rebuild_restated(restated)
-        batch = await asyncio.to_thread(self._assembler.assemble, start, until, fetched)
+        batch = await self._assemble(start, until, fetched)
         self._done_hour = until
         return batch
+
+    async def _assemble(self, start: int, until: int, fetched: Mapping[str, FetchResult]) -> Batch:
+        """Assemble a batch in a thread, or while a catch-up is spread, its steps in tasks."""
+        assembler, spread = self._assembler, self._spread
+        if spread is None:
+            return await asyncio.to_thread(assembler.assemble, start, until, fetched)
+        if assembler.block_count == 1 < spread.block_count:
+            await asyncio.to_thread(assembler.split, spread.block_count, self._universe)
+        draft = await asyncio.to_thread(assembler.begin, start, until, fetched)
+        tasks = iterate(draft.tasks)
+        results = map_blocks(spread.executor, spread.parallelism, step_block, tasks)
+        stepped = [result async for result in results]
+        return await asyncio.to_thread(assembler.finish, draft, stepped)
 
     async def _rebuild_restated(self, fetched: Mapping[str, FetchResult]) -> None:
         """Rebuild the state of assets whose history was restated, as part of the next batch.
@@ -322,7 +352,7 @@ class HourlyPipeline:
         """
         for ticker, new in fetched.items():
             series, _ = self._tracker.cut_at_removal(ticker, new)
-            await self._loader.rebuild_asset(self._state, ticker, series, new.reason)
+            await self._loader.rebuild_asset(self._assembler.state, ticker, series, new.reason)
 
     async def _wait_for_commit(self) -> None:
         """Wait until the commit in progress has ended."""

@@ -4,15 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final
 
-from compute.alerts.alert_pipeline import AlertPipeline
-from compute.bar_buffer import BarBuffer
 from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series
+from compute.block_step import build_state
 from compute.engine_state import EngineState
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, map_blocks, split_into_blocks
 from compute.indicators.contract import Indicator
 from compute.rebuild import HistoryBlock, SeriesHistory, rebuild_carries
 from compute.schedule import find_last_run
-from compute.stepper import Cell, Stepper
+from compute.stepper import Cell
 from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, TIMEFRAME_DURATIONS_S, Action, Timeframe
 from store.market_rows import AlertRow, BarBlock, FundingRow
@@ -45,17 +44,11 @@ class StateLoader:
         An empty store gives an empty state. If a carry is outdated (`list_outdated_cells`), it is
         rebuilt from the stored bars and begins an epoch.
         """
-        stepper = Stepper(list(native_timeframes), self._universe, self._indicators)
-        alerts = AlertPipeline(stepper.row_by_series, self._universe, self._indicators)
-        state = EngineState(
-            stepper,
-            alerts,
-            BarBuffer(
-                native_timeframes,
-                self._universe.end_time_by_ticker,
-                self._universe.sunday_joining_tickers,
-            ),
-            [row for row in await self._store.carries() if row.ticker in native_timeframes],
+        state = build_state(
+            self._universe,
+            self._indicators,
+            native_timeframes,
+            await self._store.carries(),
             await self._store.revisions(),
         )
         for reading in await self._store.readings():

@@ -165,7 +165,8 @@ class RowMatcher:
     def _build_change_rows(self, changes: Changes) -> list[ChangeRow]:
         """Return changes as rows of epoch 0, dated by the earliest time that each may have."""
         times = to_market_ms(changes.run)
-        return build_change_rows(changes, self._cells, times, lambda cell: 0, self._publish_from)
+        table = build_change_rows(changes, self._cells, times, lambda cell: 0, self._publish_from)
+        return list(table)
 
     def _order_changes(self, changes: Changes) -> Times:
         times, numbers = to_market_ms(changes.run), self._cell_numbers[changes.cell]

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from schemas.vocabulary import RETENTION_MS, ErrorCode
 from serving.fair_share import CALL_LIMIT_OUTCOMES
 from serving.tool_runner import OK
+from store.change_table import ChangeTable
 from store.market_rows import Batch
 
 CALL_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -124,7 +125,8 @@ class Metrics:
 
     def on_commit(self, batch: Batch) -> None:
         """Count the feed rows that a batch published, and the bars that were held back."""
-        self._rows["universe"].inc(sum(row.published for row in batch.changes))
+        published = ChangeTable.from_rows(batch.changes).published
+        self._rows["universe"].inc(int(published.sum()))
         self._rows["alerts"].inc(len(batch.alerts))
         self._held_bars.inc(batch.held_bars)
 

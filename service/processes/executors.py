@@ -1,11 +1,11 @@
-"""Selects the executors of rebuilds and audits: this machine's cores, or Dask workers."""
+"""Selects the executors of rebuilds, audits and long catch-ups: local cores, or Dask workers."""
 
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory
 from service.config.settings import Settings, SettingsError
 
 
 async def find_executors(settings: Settings) -> ExecutorFactory:
-    """Return the executors for rebuilds and audits, after checking that they work.
+    """Return the executors for rebuilds, audits and catch-ups, after checking that they work.
 
     OperatorError if Dask's libraries are missing, or its scheduler or workers don't answer.
     """

@@ -1,10 +1,10 @@
 """Writes of the market store, as functions over an open write transaction."""
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+
+import numpy as np
 
 from schemas.vocabulary import (
     ACTION_CODES,
@@ -13,6 +13,7 @@ from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
 )
 from store.bar_blocks import pack_block
+from store.change_table import ChangeTable
 from store.codes import HISTORY_CODES, KEY_CODES
 from store.digest import (
     GENESIS,
@@ -22,7 +23,7 @@ from store.digest import (
     digest_commit,
 )
 from store.errors import StoreError
-from store.market_rows import AlertRow, Batch, ChangeRow, SourceRow
+from store.market_rows import AlertRow, Batch, SourceRow
 from store.sql.database import Database
 from store.sql.market_reads import load_last_created_at, load_market_time, load_sources
 
@@ -118,12 +119,12 @@ def _refuse_out_of_order(head: _ChainHead, batch: Batch) -> None:
     if head.market_time is not None and batch.market_time < head.market_time:
         raise StoreError(f"market_time must not decrease: {batch.market_time} < {head.market_time}")
     # Only the order within each tier is checked here; triggers check the order across both tiers.
-    for rows in (batch.changes, batch.alerts):
-        newest = head.created_at
-        for row in rows:
-            if row.created_at <= newest:
-                raise StoreError(f"created_at must grow: {row.created_at} <= {newest}")
-            newest = row.created_at
+    changes = ChangeTable.from_rows(batch.changes).created_at
+    for times in (changes, np.array([row.created_at for row in batch.alerts], dtype=np.int64)):
+        before = np.append(head.created_at, times)[:-1]
+        if (is_early := times <= before).any():
+            at = int(np.argmax(is_early))
+            raise StoreError(f"created_at must grow: {times[at]} <= {before[at]}")
 
 
 async def write_clock(db: Database, previous: int | None, market_time: int) -> None:
@@ -140,7 +141,8 @@ async def write_clock(db: Database, previous: int | None, market_time: int) -> N
 async def _write_assets(db: Database, batch: Batch) -> dict[str, int]:
     """Insert the assets that are new in this batch; return the id of every ticker."""
     stored_tickers = {row["ticker"] for row in await db.execute("SELECT ticker FROM assets")}
-    rows = (batch.bars, batch.funding, batch.changes, batch.alerts, batch.carries, batch.epochs)
+    cells = ChangeTable.from_rows(batch.changes).cells
+    rows = (batch.bars, batch.funding, cells, batch.alerts, batch.carries, batch.epochs)
     mentioned_tickers = {row.ticker for kind in (*rows, batch.watermarks) for row in kind}
     await db.insert(
         "assets",
@@ -225,26 +227,42 @@ async def _write_feed_rows(db: Database, batch: Batch, assets: dict[str, int]) -
     """Append changes and alerts in the common order of `created_at`."""
     # The append-only triggers accept a row only after all rows of both tiers, so the two lists are
     # merged. Alerts are few: each is one insert between slices of changes.
-    done = 0
+    changes, done = ChangeTable.from_rows(batch.changes), 0
+    rows = _list_change_values(changes, assets)
     for alert in batch.alerts:
-        before = bisect_left(batch.changes, alert.created_at, key=attrgetter("created_at"))
-        await _write_changes(db, batch.changes[done:before], assets)
+        before = int(np.searchsorted(changes.created_at, alert.created_at))
+        await _write_changes(db, rows[done:before])
         await _write_alert(db, alert, assets)
         done = before
-    await _write_changes(db, batch.changes[done:], assets)
+    await _write_changes(db, rows[done:])
 
 
-async def _write_changes(
-    db: Database, changes: Sequence[ChangeRow], assets: dict[str, int]
-) -> None:
+def _list_change_values(
+    changes: ChangeTable, assets: dict[str, int]
+) -> list[tuple[int | float | None, ...]]:
+    """Return the values of each change in the order of the table's columns."""
+    codes = np.array(
+        [
+            (assets[c.ticker], KEY_CODES[c.indicator], TIMEFRAME_CODES[c.timeframe], c.epoch)
+            for c in changes.cells
+        ],
+        dtype=np.int64,
+    ).reshape(-1, 4)
+    asset, indicator, timeframe, epoch = codes[changes.cell].T.tolist()
+    columns = (
+        *(changes.created_at.tolist(), asset, indicator, timeframe, changes.close_time.tolist()),
+        *(epoch, changes.list_before(), changes.after.tolist(), changes.price.tolist()),
+        changes.published.tolist(),
+    )
+    return list(zip(*columns, strict=True))
+
+
+async def _write_changes(db: Database, rows: Sequence[tuple[int | float | None, ...]]) -> None:
     await db.insert(
         "changes",
         "created_at, asset_id, indicator, timeframe, close_time, epoch, "
         '"before", "after", price, published',
-        [
-            (created_at, assets[ticker], KEY_CODES[key], TIMEFRAME_CODES[timeframe], *rest)
-            for created_at, ticker, key, timeframe, *rest in changes
-        ],
+        rows,
     )
 
 
@@ -258,13 +276,18 @@ async def _write_alert(db: Database, alert: AlertRow, assets: dict[str, int]) ->
 
 async def _write_readings(db: Database, batch: Batch, assets: dict[str, int]) -> None:
     """Update current readings from the batch's changes; the newest change of a cell wins."""
-    newest = {(row.ticker, row.timeframe, row.indicator): row.after for row in batch.changes}
+    changes = ChangeTable.from_rows(batch.changes)
     await db.insert(
         "readings",
         "asset_id, timeframe, indicator, reading",
         [
-            (assets[ticker], TIMEFRAME_CODES[timeframe], KEY_CODES[indicator], after)
-            for (ticker, timeframe, indicator), after in newest.items()
+            (
+                assets[row.ticker],
+                TIMEFRAME_CODES[row.timeframe],
+                KEY_CODES[row.indicator],
+                row.after,
+            )
+            for row in changes.find_newest()
         ],
         f"{_ON_CELL_CONFLICT} DO UPDATE SET reading = excluded.reading",
     )

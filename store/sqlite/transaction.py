@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from aiosqlite import Connection
@@ -58,7 +59,7 @@ class SqliteDatabase:
             placeholders = ", ".join([row_placeholders] * size)
             statement = f"INSERT INTO {table} ({columns}) VALUES {placeholders} {conflict}"
             while len(rows) - done >= size:
-                values = [value for row in rows[done : done + size] for value in row]
+                values = list(chain.from_iterable(rows[done : done + size]))
                 await self.connection.execute_fetchall(statement, values)
                 done += size
 

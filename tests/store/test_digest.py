@@ -14,6 +14,7 @@ from store.change_columns import build_columns
 from store.codes import KEY_CODES, READING_CODES
 from store.market_rows import BarRow, ChangeRow, FundingRow, SourceRow, WatermarkRow
 from store.sql.market_store import MarketStore
+from tests.store.test_change_table import ROWS as CHANGES
 from tests.support.row_builders import (
     NOW,
     make_alert,
@@ -109,6 +110,22 @@ def test_the_order_in_which_bars_arrive_does_not_matter(rows, random) -> None:
     shuffled = random.sample(given, len(given))
     expected = b"".join(map(encode_bar, sorted(rows)))
     assert digest.digest_bars(shuffled, []) == sha256(expected).digest()
+
+
+def encode_change(row: ChangeRow) -> bytes:
+    before = 127 if row.before is None else row.before
+    head = b"c" + struct.pack(">q", row.created_at)
+    cell = f"{row.ticker}\0{row.indicator}\0{row.timeframe}\0".encode()
+    rest = row.close_time, row.epoch, before, row.after, row.price + 0.0, row.published
+    return head + cell + struct.pack(">qqbbd?", *rest)
+
+
+@given(st.lists(CHANGES, unique_by=lambda row: row.created_at), st.integers(1, 4))
+def test_changes_are_digested_row_by_row_in_the_order_of_their_times(rows, at_a_time) -> None:
+    expected = b"".join(map(encode_change, sorted(rows)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digest, "_ROWS_PER_UPDATE", at_a_time)
+        assert digest.digest_changes(rows) == sha256(expected).digest()
 
 
 async def test_the_stored_chain_is_the_one_computed_by_hand(market: MarketStore) -> None:

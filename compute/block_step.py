@@ -1,0 +1,137 @@
+"""Steps the due bars of a block of assets, in this process or in another one. Pure.
+
+Blocks do not depend on each other; merged, their results are those of one block.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from compute.alerts.alert_pipeline import Alert, AlertPipeline
+from compute.bar_buffer import BarBuffer
+from compute.bars import Funding, Series, Times
+from compute.engine_state import EngineState
+from compute.indicators.contract import Indicator
+from compute.stepper import Changes, Stepper
+from compute.universe import Universe
+from schemas.vocabulary import TIMEFRAMES, Timeframe
+from store.market_rows import CarryRow, EpochRow
+
+StateRow = TypeVar("StateRow", CarryRow, EpochRow)
+
+
+class BlockTask(NamedTuple):
+    """A block, its new bars and settlements, and the runs `start` to `until` that step them.
+
+    `lagging` and `building` are as for `BarBuffer.take_due`.
+    """
+
+    state: EngineState
+    arrived: Mapping[str, tuple[Series, Funding]]
+    start: int
+    until: int
+    lagging: Mapping[str, int]
+    building: Mapping[str, int]
+
+
+class BlockResult(NamedTuple):
+    """The advanced block, and what its steps gave; `changes` refer to the block's cells."""
+
+    state: EngineState
+    changes: Changes
+    alerts: Sequence[Alert]
+    carries: Sequence[CarryRow]
+    epochs: Sequence[EpochRow]
+
+
+def step_block(task: BlockTask) -> BlockResult:
+    """Buffer the new bars of a block and step those that are due."""
+    # In a thread the state is the given object; another process returns a copy of its own.
+    state = task.state
+    for ticker, (series, settlements) in task.arrived.items():
+        state.buffer.add(ticker, series, settlements)
+    due = state.buffer.take_due(
+        state.stepper.row_by_series, task.start, task.until, task.lagging, task.building
+    )
+    changes, readings = state.stepper.step(due)
+    alerts = state.alerts.run(due, readings, task.until, task.building)
+    carries, epochs = state.take_carry_rows(due, alerts)
+    return BlockResult(state, changes, alerts, carries, epochs)
+
+
+def merge_changes(parts: Sequence[Changes], cell_numbers: Sequence[Times]) -> Changes:
+    """Return the changes of all blocks in order, as those of one.
+
+    `cell_numbers` has for each block the numbers that its cells have among those of all assets.
+    """
+    numbered = [
+        part._replace(cell=numbers[part.cell])
+        for part, numbers in zip(parts, cell_numbers, strict=True)
+    ]
+    merged = Changes._make(map(np.concatenate, zip(*numbered, strict=True)))
+    order = np.lexsort((merged.cell, merged.close_time, merged.run))
+    return Changes._make(column[order] for column in merged)
+
+
+def merge_alerts(parts: Iterable[Sequence[Alert]], engine_keys: Sequence[str]) -> list[Alert]:
+    """Return the alerts of all blocks in order, as those of one; `engine_keys` are in its order."""
+
+    def rank(alert: Alert) -> tuple[int, int, int, str, int]:
+        ticker, timeframe, key = alert.cell
+        place = TIMEFRAMES.index(timeframe), ticker, engine_keys.index(key)
+        return alert.hour, alert.close_time, *place
+
+    return sorted(chain.from_iterable(parts), key=rank)
+
+
+def merge_rows(parts: Sequence[Sequence[StateRow]]) -> Sequence[StateRow]:
+    """Return the carries or epochs of blocks of ascending tickers in order, as those of one."""
+    if len(parts) == 1:
+        return parts[0]
+    return sorted(chain.from_iterable(parts), key=lambda row: TIMEFRAMES.index(row.timeframe))
+
+
+def build_state(
+    universe: Universe,
+    indicators: Sequence[Indicator],
+    native_timeframes: Mapping[str, Timeframe],
+    carries: Iterable[CarryRow] = (),
+    revisions: Mapping[str, int] | None = None,
+) -> EngineState:
+    """Return the state of the assets whose native timeframe is given, with nothing restored."""
+    stepper = Stepper(list(native_timeframes), universe, indicators)
+    alerts = AlertPipeline(stepper.row_by_series, universe, indicators)
+    ends, sunday_joining = universe.end_time_by_ticker, universe.sunday_joining_tickers
+    buffer = BarBuffer(native_timeframes, ends, sunday_joining)
+    carries = [row for row in carries if row.ticker in native_timeframes]
+    return EngineState(stepper, alerts, buffer, carries, revisions)
+
+
+def regroup_states(
+    states: Sequence[EngineState], groups: Iterable[Sequence[str]], universe: Universe
+) -> list[EngineState]:
+    """Return the same state with a block for each group of tickers.
+
+    Epochs that no batch has stored must have been taken before.
+    """
+    carries = [row for state in states for row in state.carries]
+    revisions = {ticker: n for state in states for ticker, n in state.revisions.items()}
+    state_by_ticker = {
+        ticker: state for state in states for ticker in state.buffer.native_timeframes
+    }
+    regrouped = []
+    for group in groups:
+        native = {t: state_by_ticker[t].buffer.native_timeframes[t] for t in group}
+        new = build_state(universe, states[0].stepper.indicators, native, carries, revisions)
+        for ticker in group:
+            new.buffer.adopt_asset(ticker, state_by_ticker[ticker].buffer)
+            for timeframe in new.buffer.list_timeframes(ticker):
+                new.restore_carries((ticker, timeframe))
+        for state in states:
+            for cell, reading in state.stepper.get_readings().items():
+                if cell.ticker in native:
+                    new.stepper.set_reading(cell, reading)
+        regrouped.append(new)
+    return regrouped

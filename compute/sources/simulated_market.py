@@ -1,0 +1,413 @@
+"""The bars and funding of a simulated market, a pure function of (seed, ticker, hour).
+
+Prices follow random paths with random access, so an hour costs the same however late it is.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from compute.bars import DAY_S, HOUR_S, NO_FUNDING, Funding, Prices, Series, Times
+from compute.sessions import (
+    Calendar,
+    ExpectedBars,
+    count_bars_per_day,
+    find_session_watermark,
+    list_expected_bars,
+)
+from compute.sources.random_paths import (
+    BLOCK_STEPS,
+    Bits,
+    derive_key,
+    draw_normal,
+    draw_path,
+    draw_uniform_triple,
+    exp2,
+    mix_bits,
+)
+from compute.sources.source import FetchResult
+from compute.universe import Asset, Session
+from schemas.vocabulary import AssetClass
+
+FUNDING_EVERY_S = 8 * HOUR_S
+GAP_DELAY_S = HOUR_S
+
+# Windows of more blocks are not cached, and blocks of several windows are computed together.
+_CACHED_BLOCKS, _MAX_LINES = 4, 128
+_WICK = 0.6
+_MOMENTUM, _PULL_RATE = 72, 0.0025
+_NEUTRAL_RATE, _MAX_RATE, _NOISE_RATE = 0.0001, 0.003, 0.00004
+(
+    _GAP_CHANCE,
+    _LATE_CHANCE,
+    _LATE_TOGETHER_CHANCE,
+    _TOGETHER_CHANCE,
+    _SOON_CHANCE,
+    _WITHIN_MINUTES_CHANCE,
+) = (int(share * 2**32) for share in (0.001, 0.0025, 0.05, 0.01, 0.80, 0.96))
+_BAR_SALT, _ARRIVAL_SALT, _FUNDING_SALT = (
+    0xABC98388FB8FAC03,
+    0x8CB92BA72F3D8DD7,
+    0xC2B2AE3D27D4EB4F,
+)
+_OPEN, _HIGH, _LOW, _CLOSE, _VOLUME, _DELAY = range(6)
+
+
+class _ClassTraits(NamedTuple):
+    """The traits of an asset class: (low, high) bounds, as powers of 2; moves are per hour."""
+
+    price: tuple[float, float]
+    own: tuple[float, float]
+    factor: float
+    volume: tuple[float, float]
+
+
+_CLASS_TRAITS: dict[AssetClass, _ClassTraits] = {
+    "crypto": _ClassTraits((-8.0, 12.0), (0.003, 0.008), 0.006, (22.0, 26.0)),
+    "stock": _ClassTraits((4.4, 9.8), (0.002, 0.005), 0.0032, (25.0, 29.0)),
+    "metal": _ClassTraits((4.8, 11.5), (0.0015, 0.003), 0.0022, (25.0, 28.0)),
+}
+_CLOSED_STEPS: dict[Session, int] = {"24x7": 0, "24x5": 1, "XNYS": 3, "XNAS": 3}
+
+
+class FetchRequest(NamedTuple):
+    """The bars and settlements of an asset to return: those in (after, until]."""
+
+    ticker: str
+    after: int
+    until: int
+
+
+class MarketParameters(NamedTuple):
+    """What decides every number of a simulated market, or of the part that has some assets.
+
+    `origin` and `priced_at` are as for `MarketStart`.
+    """
+
+    assets: Sequence[Asset]
+    origin: int
+    seed: int
+    priced_at: int | None
+
+    def select(self, tickers: Sequence[str]) -> "MarketParameters":
+        """Return the part of the market that has some assets."""
+        chosen = set(tickers)
+        return self._replace(assets=[asset for asset in self.assets if asset.ticker in chosen])
+
+
+class SimulatedMarket:
+    """All assets of a simulated market."""
+
+    def __init__(self, parameters: MarketParameters) -> None:
+        assets, self._origin, seed, priced_at = parameters
+        self._assets: Final = {asset.ticker: asset for asset in assets}
+        sessions = {asset.session for asset in assets}
+        self._session_markets: Final = {
+            s: _SessionMarket(s, assets, seed, priced_at) for s in sorted(sessions)
+        }
+
+    def fetch(self, requests: Sequence[FetchRequest], now: int) -> list[FetchResult]:
+        """Return what has arrived at a time (epoch seconds), in the order of the requests.
+
+        The watermark is `until`, or lies before the first bar that has not arrived.
+        """
+        results: dict[FetchRequest, FetchResult] = {}
+        for session, market in self._session_markets.items():
+            own = [one for one in requests if self._assets[one.ticker].session == session]
+            due = [self._list_due(one, now) for one in own]
+            tables = market.compute_windows([one.ticker for one in own], due)
+            for one, bars, table in zip(own, due, tables, strict=True):
+                results[one] = self._build_result(one, bars, table, now)
+        return [results[one] for one in requests]
+
+    def _list_due(self, request: FetchRequest, now: int) -> ExpectedBars:
+        calendar = find_calendar(self._assets[request.ticker])
+        after, until = max(request.after, self._origin), min(request.until, now)
+        return list_expected_bars(calendar, after, until)
+
+    def _build_result(
+        self, request: FetchRequest, due: ExpectedBars, table: Prices, now: int
+    ) -> FetchResult:
+        asset = self._assets[request.ticker]
+        pending = due.close_time[due.close_time + table[_DELAY, _MOMENTUM:] > now]
+        known_until = now if not len(pending) else int(pending[0]) - 1
+        closed_until = find_session_watermark(find_calendar(asset), known_until)
+        watermark = max(request.after, min(request.until, closed_until))
+        funding = NO_FUNDING
+        if asset.asset_class == "crypto" and asset.session == "24x7":
+            market = self._session_markets[asset.session]
+            funding = market.compute_funding(asset.ticker, due, table[_CLOSE]).select_between(
+                request.after, watermark
+            )
+        return FetchResult(_build_series(due, table[:, _MOMENTUM:], watermark), funding, watermark)
+
+
+class FetchTask(NamedTuple):
+    """Requests for assets of one part of a market, as of a time (epoch seconds)."""
+
+    market: MarketParameters
+    requests: Sequence[FetchRequest]
+    now: int
+
+
+def fetch_part(task: FetchTask) -> list[FetchResult]:
+    """Return the results of a task; it may run in any process."""
+    return SimulatedMarket(task.market).fetch(task.requests, task.now)
+
+
+def find_calendar(asset: Asset) -> Calendar:
+    """Return the calendar of an asset's bars."""
+    # The simulated exchange has a calendar of its own: see XSIM_IRREGULAR_SINCE.
+    return "XSIM" if asset.session in ("XNYS", "XNAS") else asset.session
+
+
+def _build_series(due: ExpectedBars, table: Prices, watermark: int) -> Series:
+    is_delivered = (due.close_time <= watermark) & (table[_DELAY] != GAP_DELAY_S)
+    columns = table[:_DELAY, is_delivered]
+    return Series(due.open_time[is_delivered], due.close_time[is_delivered], *columns)
+
+
+class _SessionMarket:
+    """The assets of one session: the traits of each, and its bars by index on its path.
+
+    A path has a step for each hour of the session, and a few between two trading days.
+    """
+
+    def __init__(
+        self, session: Session, assets: Sequence[Asset], seed: int, priced_at: int | None
+    ) -> None:
+        chosen = [asset for asset in assets if asset.session == session]
+        self._row_by_ticker: Final = {asset.ticker: row for row, asset in enumerate(chosen)}
+        self._session: Final = session
+        traits = _build_traits(chosen, seed)
+        if priced_at is not None:
+            day = np.array([priced_at // DAY_S])
+            traits = _apply_sample_prices(traits, chosen, int(self._find_first_step(day)[0]))
+        self._traits: Final = traits
+        self._session_key: Final = derive_key(seed, f"session {session}")
+        self._seasonality: Final = _build_seasonality(session)
+        self._get_cached_block: Final = lru_cache(maxsize=2 * _CACHED_BLOCKS)(self._compute_block)
+
+    def compute_windows(
+        self, tickers: Sequence[str], windows: Sequence[ExpectedBars]
+    ) -> Iterator[Prices]:
+        """Yield each asset's columns for its due bars, after those for _MOMENTUM earlier steps."""
+        spans = list(map(self._find_span, tickers, windows))
+        for group in _group_spans(spans):
+            # A live run needs the newest blocks of all assets, which are computed together and
+            # cached. A catch-up needs many blocks of each asset, each once.
+            if len(group[0].blocks) <= _CACHED_BLOCKS:
+                cached = [self._get_cached_block(block) for block in group[0].blocks]
+                yield group[0].select([block[:, group[0].row] for block in cached])
+            else:
+                rows = np.concatenate([np.full(len(span.blocks), span.row) for span in group])
+                blocks = np.concatenate([np.array(span.blocks) for span in group])
+                lines = np.moveaxis(self._compute_bars(rows, blocks), 1, 0)
+                for span in group:
+                    yield span.select(list(lines[: len(span.blocks)]))
+                    lines = lines[len(span.blocks) :]
+
+    def compute_funding(self, ticker: str, due: ExpectedBars, closes: Prices) -> Funding:
+        """Return the funding of a perpetual on an asset that trades around the clock."""
+        indexes = np.flatnonzero(due.close_time % FUNDING_EVERY_S == 0)
+        momentum = closes[indexes + _MOMENTUM] / closes[indexes] - 1.0
+        key = self._traits.key[self._row_by_ticker[ticker]] + _FUNDING_SALT
+        noise = _NOISE_RATE * draw_normal(mix_bits(key, self._compute_indexes(due)[indexes]))
+        rate = np.clip(_NEUTRAL_RATE + _PULL_RATE * momentum + noise, -_MAX_RATE, _MAX_RATE)
+        return Funding(due.close_time[indexes], np.rint(rate * 1e8) / 1e8)
+
+    def _find_span(self, ticker: str, due: ExpectedBars) -> "_Span":
+        row, index = self._row_by_ticker[ticker], self._compute_indexes(due)
+        if not len(due):
+            return _Span(row, index, range(0))
+        first, last = int(index[0]) - _MOMENTUM, int(index[-1])
+        blocks = range((first - 1) // BLOCK_STEPS, (last - 1) // BLOCK_STEPS + 1)
+        return _Span(row, index, blocks)
+
+    def _compute_indexes(self, due: ExpectedBars) -> Times:
+        """Return each bar's index on the path; the height there is the bar's close."""
+        return self._find_first_step(due.day) + _CLOSED_STEPS[self._session] + due.slot
+
+    def _find_first_step(self, day: Times) -> Times:
+        """Return the index on the path at which days (since the epoch) begin."""
+        weeks, weekday = np.divmod(day + 3, 7)
+        if self._session != "24x7":
+            day = weeks * 5 + np.minimum(weekday, 5)
+        return day * (count_bars_per_day(self._session) + _CLOSED_STEPS[self._session])
+
+    def _compute_block(self, block: int) -> Prices:
+        rows = np.arange(len(self._row_by_ticker))
+        return self._compute_bars(rows, np.full(len(rows), block))
+
+    def _compute_bars(self, rows: Times, blocks: Times) -> Prices:
+        """Return open, high, low, close, volume, delay, of shape (6, lines, BLOCK_STEPS)."""
+        traits = self._traits.select(rows)
+        first = blocks[:, np.newaxis] * BLOCK_STEPS
+        index = first + 1 + np.arange(BLOCK_STEPS)
+        height, volatility = draw_path(traits.key, first)
+        market, market_volatility = _draw_shared_paths(traits.factor_key, first)
+        price = traits.round_price(
+            traits.price * exp2(traits.own_move * height + traits.class_move * market)
+        )
+        move = (traits.own_move * volatility + traits.class_move * market_volatility)[:, 1:]
+        up, down, busy = draw_uniform_triple(mix_bits(traits.key + _BAR_SALT, index))
+        opened, closed = price[:, :-1], price[:, 1:]
+        high = traits.round_price(np.maximum(opened, closed) * (1.0 + _WICK * move * up * up))
+        low = traits.round_price(np.minimum(opened, closed) / (1.0 + _WICK * move * down * down))
+        season = self._seasonality[index % len(self._seasonality)]
+        volume = (
+            traits.volume * season * (0.5 + busy) * (move / (traits.own_move + traits.class_move))
+        )
+        volume = (1.0 + np.rint(1000.0 * volume)) / 1000.0
+        delay = _draw_delays(
+            mix_bits(traits.key + _ARRIVAL_SALT, index), mix_bits(self._session_key, index)
+        )
+        return np.stack([opened, high, low, closed, volume, delay])
+
+
+class _Span(NamedTuple):
+    """The part of an asset's path that its due bars need: their indexes, and whole blocks."""
+
+    row: int
+    indexes: Times
+    blocks: range
+
+    def select(self, tables: Sequence[Prices]) -> Prices:
+        """Return the columns at the indexes and for _MOMENTUM earlier steps."""
+        if not tables:
+            return np.empty((6, _MOMENTUM))
+        before = np.arange(self.indexes[0] - _MOMENTUM, self.indexes[0])
+        steps = np.concatenate([before, self.indexes]) - self.blocks[0] * BLOCK_STEPS - 1
+        return np.concatenate(tables, axis=1)[:, steps]
+
+
+def _group_spans(spans: Sequence[_Span]) -> Iterator[list[_Span]]:
+    """Yield groups of consecutive spans to compute together; a span of few blocks stays alone."""
+    # Many short arrays take longer than few long ones, until those outgrow the caches.
+    group: list[_Span] = []
+    for span in spans:
+        lines = sum(len(one.blocks) for one in (*group, span))
+        is_short = len(span.blocks) <= _CACHED_BLOCKS
+        if group and (is_short or lines > _MAX_LINES):
+            yield group
+            group = []
+        group.append(span)
+        if is_short:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """The traits of assets; every column has shape (assets, 1).
+
+    `own_move` and `class_move` are hourly moves (as powers of 2) of the asset itself and with its
+    class; `ticks` is the number of price ticks in 1.
+    """
+
+    key: Bits
+    factor_key: Bits
+    price: Prices
+    own_move: Prices
+    class_move: Prices
+    volume: Prices
+    ticks: Prices
+
+    def select(self, rows: Times) -> "_Traits":
+        """Return the traits of some assets, in the order of `rows`."""
+        return _Traits(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def round_price(self, price: Prices) -> Prices:
+        """Return prices rounded to whole ticks, at least one."""
+        nearest: Prices = np.maximum(np.rint(price * self.ticks), 1.0) / self.ticks
+        return nearest
+
+
+def _build_traits(assets: Sequence[Asset], seed: int) -> _Traits:
+    kinds = [_CLASS_TRAITS[asset.asset_class] for asset in assets]
+    key = np.concatenate([derive_key(seed, f"ticker {asset.ticker}") for asset in assets])
+    factor_key = np.concatenate(
+        [derive_key(seed, f"class {asset.asset_class}") for asset in assets]
+    )
+    draws = draw_uniform_triple(mix_bits(key, np.array([[-1]]))) + draw_uniform_triple(
+        mix_bits(key, np.array([[-2]]))
+    )
+
+    def draw_between(name: str, draw: int) -> Prices:
+        low, high = np.array([getattr(kind, name) for kind in kinds]).T[:, :, np.newaxis]
+        drawn: Prices = low + (high - low) * draws[draw]
+        return drawn
+
+    price = exp2(draw_between("price", 0))
+    factor = np.array([[kind.factor] for kind in kinds])
+    volume = exp2(draw_between("volume", 3)) / price
+    pull = factor * (0.5 + draws[2])
+    ticks = _compute_ticks(price)
+    return _Traits(key, factor_key, price, draw_between("own", 1), pull, volume, ticks)
+
+
+def _apply_sample_prices(traits: _Traits, assets: Sequence[Asset], index: int) -> _Traits:
+    """Return the traits with which each asset costs its sample price at an index on the path.
+
+    An asset without one costs there what it was drawn to cost.
+    """
+    prices = np.array([[asset.sample_price or np.nan] for asset in assets])
+    prices = np.where(np.isnan(prices), traits.price, prices)
+    first = np.full((len(assets), 1), index // BLOCK_STEPS * BLOCK_STEPS)
+    height = draw_path(traits.key, first)[0][:, [index % BLOCK_STEPS]]
+    market = draw_path(traits.factor_key, first)[0][:, [index % BLOCK_STEPS]]
+    return replace(
+        traits,
+        price=prices * exp2(-(traits.own_move * height + traits.class_move * market)),
+        volume=traits.volume * traits.price / prices,
+        ticks=_compute_ticks(prices),
+    )
+
+
+def _draw_shared_paths(key: Bits, first: Times) -> tuple[Prices, Prices]:
+    """Return `draw_path` of lines of which many are equal, drawing each of those once."""
+    lines = np.concatenate([key, first.astype(np.uint64)], axis=1)
+    distinct, which = np.unique(lines, axis=0, return_inverse=True)
+    height, volatility = draw_path(distinct[:, :1], distinct[:, 1:].astype(np.int64))
+    return height[which.ravel()], volatility[which.ravel()]
+
+
+def _compute_ticks(price: Prices) -> Prices:
+    """Return the number of ticks in 1; a tick keeps six digits of a price."""
+    # The exponent is read from the decimal text, because a logarithm may round differently on
+    # another machine.
+    exponents = [int(f"{value:.17e}".split("e")[1]) for value in price.ravel().tolist()]
+    return np.array([[float(10 ** (5 - exponent))] for exponent in exponents])
+
+
+def _build_seasonality(session: Session) -> Prices:
+    """Return the relative volume along a day's steps, or along a week's if it has a weekend."""
+    bars = count_bars_per_day(session)
+    slot = np.arange(bars, dtype=np.float64)
+    if session in ("XNYS", "XNAS"):
+        away = slot - 3.0
+        day = 1.0 + 0.08 * away * away
+    else:
+        away = np.minimum(np.abs(slot - 16.0), 24.0 - np.abs(slot - 16.0))
+        day = 1.0 - 0.004 * away * away
+    day = np.concatenate([np.ones(_CLOSED_STEPS[session]), day])
+    week = (1.0, 1.0, 0.7, 0.7, 1.0, 1.0, 1.0)  # the epoch began on a Thursday
+    return np.concatenate([share * day for share in week]) if session == "24x7" else day
+
+
+def _draw_delays(bits: Bits, session_bits: Bits) -> Prices:
+    """Return each bar's delay in seconds after its close, GAP_DELAY_S if there is no bar."""
+    # A late bar misses the run three minutes after its close. Most late bars arrive within two
+    # minutes of that run, some within ten minutes, few after three hours. At some hours many assets
+    # are late together. An hour without a bar blocks its asset for an hour.
+    chance, size = bits >> 32, bits & 0xFFFFFFFF
+    seconds = np.where(size < _SOON_CHANCE, 200 + size % 91, 540 + size % 181)
+    seconds = np.where(size < _WITHIN_MINUTES_CHANCE, seconds, 10_000 + size % 1501)
+    late = np.where(session_bits >> 32 < _TOGETHER_CHANCE, _LATE_TOGETHER_CHANCE, _LATE_CHANCE)
+    delay = np.where(chance < _GAP_CHANCE + late, seconds, 0)
+    return np.where(chance < _GAP_CHANCE, GAP_DELAY_S, delay).astype(np.float64)

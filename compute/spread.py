@@ -1,0 +1,46 @@
+"""Spreads a long catch-up over processes, of which this one commits what the others compute."""
+
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager, nullcontext
+from typing import NamedTuple
+
+from compute.executor import ExecutorFactory
+from compute.sources.source import Source, SpreadableSource
+
+
+class Spread(NamedTuple):
+    """An open executor, and the number of tasks that it runs at a time."""
+
+    executor: Executor
+    parallelism: int
+
+    @property
+    def block_count(self) -> int:
+        """The number of blocks of assets to step at a time."""
+        # The leader's commits need a core too. A step takes half of its time however few assets
+        # it has, so a block for that core would cost more than it saves.
+        return self.parallelism - 1
+
+
+@asynccontextmanager
+async def open_spread(
+    executors: ExecutorFactory, source: Source, asset_count: int
+) -> AsyncIterator[Spread | None]:
+    """Open an executor for the block if the assets and the source are worth one, else yield None.
+
+    A source that can compute its bars in tasks does so during the block.
+    """
+    # Live venues answer so slowly that waiting processes would only take memory.
+    is_fast = source.ends_at is not None or isinstance(source, SpreadableSource)
+    parallelism = executors.choose_parallelism(asset_count) if is_fast else 1
+    if parallelism == 1:
+        yield None
+        return
+    async with executors.open(parallelism) as executor:
+        with (
+            source.spread_over(executor, parallelism)
+            if isinstance(source, SpreadableSource)
+            else nullcontext()
+        ):
+            yield Spread(executor, parallelism)

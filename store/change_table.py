@@ -1,0 +1,103 @@
+"""The changes of a batch as columns: a first start has more than a million of them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import starmap
+from typing import NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.vocabulary import Timeframe
+from store.market_rows import ChangeRow
+
+# Stands for a missing reading, as in the digest.
+NO_BEFORE = 127
+
+
+class ChangedCell(NamedTuple):
+    """What the changes of a cell have in common."""
+
+    ticker: str
+    indicator: str
+    timeframe: Timeframe
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangeTable(Sequence[ChangeRow]):
+    """Changes as columns of shape (changes,); a row is built when it is read.
+
+    `cell` is an index in `cells`; `before` is NO_BEFORE for a cell's first reading.
+    """
+
+    cells: Sequence[ChangedCell]
+    created_at: NDArray[np.int64]
+    cell: NDArray[np.int64]
+    close_time: NDArray[np.int64]
+    before: NDArray[np.int8]
+    after: NDArray[np.int8]
+    price: NDArray[np.float64]
+    published: NDArray[np.bool_]
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[ChangeRow]) -> "ChangeTable":
+        """Return changes as columns in the given order; a table is returned as it is."""
+        if isinstance(rows, ChangeTable):
+            return rows
+        rows = list(rows)
+        at, ticker, indicator, timeframe, closed, epoch, before, after, price, published = (
+            zip(*rows, strict=True) if rows else ((),) * len(ChangeRow._fields)
+        )
+        named = list(zip(ticker, indicator, timeframe, epoch, strict=True))
+        numbers = {one: number for number, one in enumerate(dict.fromkeys(named))}
+        return cls(
+            list(starmap(ChangedCell, numbers)),
+            np.array(at, dtype=np.int64),
+            np.array([numbers[one] for one in named], dtype=np.int64),
+            np.array(closed, dtype=np.int64),
+            np.array([NO_BEFORE if one is None else one for one in before], dtype=np.int8),
+            np.array(after, dtype=np.int8),
+            np.array(price, dtype=np.float64),
+            np.array(published, dtype=np.bool_),
+        )
+
+    def __len__(self) -> int:
+        return len(self.created_at)
+
+    def __iter__(self) -> Iterator[ChangeRow]:
+        columns = zip(
+            self.created_at.tolist(),
+            map(self.cells.__getitem__, self.cell.tolist()),
+            self.close_time.tolist(),
+            self.list_before(),
+            self.after.tolist(),
+            self.price.tolist(),
+            self.published.tolist(),
+            strict=True,
+        )
+        for at, (ticker, indicator, timeframe, epoch), closed, *rest in columns:
+            yield ChangeRow(at, ticker, indicator, timeframe, closed, epoch, *rest)
+
+    @overload
+    def __getitem__(self, index: int) -> ChangeRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> "ChangeTable": ...
+    def __getitem__(self, index: int | slice) -> "ChangeRow | ChangeTable":
+        if isinstance(index, slice):
+            return self.select(index)
+        return next(iter(self.select(np.array([range(len(self))[index]]))))
+
+    def select(self, chosen: "slice | NDArray[np.int64]") -> "ChangeTable":
+        """Return the chosen changes, in the order of their indexes."""
+        columns = (getattr(self, field.name)[chosen] for field in fields(self)[1:])
+        return ChangeTable(self.cells, *columns)
+
+    def list_before(self) -> list[int | None]:
+        """Return the readings before, None for a missing one."""
+        return [None if before == NO_BEFORE else before for before in self.before.tolist()]
+
+    def find_newest(self) -> "ChangeTable":
+        """Return the last change of each cell, oldest first."""
+        _, from_end = np.unique(self.cell[::-1], return_index=True)
+        return self.select(np.sort(len(self) - 1 - from_end))
