@@ -4,7 +4,9 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.coverage import Coverage
-from schemas.vocabulary import DAY_MS, RETENTION_MS, Tier, format_instant
+from schemas.errors import NotBuiltError
+from schemas.vocabulary import DAY_MS, RETENTION_MS, Tier
+from serving.first_start import build_not_built_error
 from serving.recent_feed import RecentFeed
 from serving.snapshot import Snapshot, build_snapshot
 from store.market_rows import PastKey, Statistics, StoredSnapshot
@@ -15,18 +17,6 @@ if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not impo
 STATISTICS_DAYS = 30
 # The hourly runs of a month. A past snapshot of 251 assets takes about 0.1 MB.
 MAX_PAST_SNAPSHOTS = 750
-
-
-def _explain_unavailable(stored: StoredSnapshot) -> str:
-    served_from = None if stored.coverage is None else stored.coverage.served_from
-    if served_from is None:
-        return "Nothing has been computed yet: the compute job has not finished its first run."
-    built_until = stored.market_time
-    until = "nothing yet" if built_until is None else f"up to {format_instant(built_until)}"
-    return (
-        "The history is still being built, and nothing is served until it is complete: built "
-        f"{until}, needed up to {format_instant(served_from)}."
-    )
 
 
 class _PastEntry(NamedTuple):
@@ -102,14 +92,18 @@ class SnapshotCache:
         self._statistics_lock = asyncio.Lock()
         self._statistics_entry: tuple[Snapshot, dict[Tier, Statistics]] | None = None
         self._past = PastSnapshotCache(store)
+        self._first_market_time: int | None = None
 
     async def coverage(self) -> Coverage | None:
         """Return the coverage that the compute job last published, or None if there is none."""
         return (self._get_if_current() or await self._read_latest())[0].coverage
 
-    async def explain_unavailable(self) -> str:
-        """Return a sentence on why there is no snapshot yet."""
-        return _explain_unavailable((self._get_if_current() or await self._read_latest())[0])
+    async def explain_missing(self) -> NotBuiltError:
+        """Return the error of calls that need a snapshot while there is none."""
+        stored = (self._get_if_current() or await self._read_latest())[0]
+        if self._first_market_time is None:
+            self._first_market_time = (await self.store.progress()).first_market_time
+        return build_not_built_error(stored.coverage, self._first_market_time, stored.market_time)
 
     async def snapshot(self) -> Snapshot | None:
         """Return the latest snapshot, or None if nothing has been computed yet."""

@@ -133,10 +133,11 @@ def serving(folder: Path, **settings: str) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory) -> Iterator[Service]:
-    """A first start, which builds its history before it serves; SIGTERM ends it."""
+    """A first start that has built its history; SIGTERM ends it."""
     folder = tmp_path_factory.mktemp("workers")
     write_bars(folder / "bars", count=300)
     with serving(folder, daily_limit=str(LIMIT), log_level="debug") as service:
+        service.running.wait_for_line("The history is complete: ")
         yield service
         assert service.running.stop(signal.SIGTERM) == 0, service.running.printed
 
@@ -151,8 +152,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_first_start_serves_once_its_history_is_built(service: Service) -> None:
     said = [line.split(":")[0] for line in service.running.printed]
-    assert said.index("building history") < said.index("Listening on http")
-    assert service.of_each_worker("/state", service.new_key())[0].status_code == 200
+    assert said.index("Building history") < said.index("The history is complete")
+    answers = service.of_each_worker("/state", service.new_key())
+    assert [answer.status_code for answer in answers] == [200, 200]
 
 
 @asynccontextmanager
