@@ -4,7 +4,7 @@ from schemas.coverage import Coverage
 from schemas.errors import NotBuiltError
 from schemas.vocabulary import format_instant
 
-FIRST_COMPUTE_RETRY_S = 10
+FIRST_COMPUTE_RETRY_S = 900
 # A simulated market is built in seconds, the history of live markets in minutes.
 BUILDING_RETRY_S, LIVE_RETRY_S = 5, 60
 

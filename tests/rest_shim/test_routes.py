@@ -138,7 +138,7 @@ async def test_nothing_computed_yet_says_when_to_retry(served_empty, path):
     nothing_published = await served_empty.get_api(path)
     await served_empty.market.publish_coverage(make_coverage())
     for response in (nothing_published, await served_empty.get_api(path)):
-        assert (response.status_code, response.headers["retry-after"]) == (503, "10")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "900")
         assert response.json()["error"] == "unavailable"
 
 

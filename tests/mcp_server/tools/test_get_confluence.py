@@ -277,7 +277,7 @@ async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(
 ):
     status, error = await served_empty.fetch_refusal(transport, CONFLUENCE)
     assert (status, error["error"]) == (503, "unavailable")
-    assert "10 seconds" in error["message"]
+    assert "900 seconds" in error["message"]
 
 
 def modelled(state: dict, timeframe: str, direction: str, min_agree: int) -> list[dict]:

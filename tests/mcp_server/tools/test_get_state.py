@@ -196,6 +196,6 @@ async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(serv
     assert {name: value for name, value in result["_meta"].items() if name not in own} == {
         "signals/error": "unavailable",
         "signals/status": 503,
-        "signals/retry_after_seconds": 10,
+        "signals/retry_after_seconds": 900,
     }
-    assert "10 seconds" in json.loads(result["content"][0]["text"])["message"]
+    assert "900 seconds" in json.loads(result["content"][0]["text"])["message"]
