@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ import numpy as np
 import structlog
 
 from bench.served import Service, create_key, start_service
-from compute.indicators.registry import INDICATORS
 from compute.schedule import RUN_DELAY_S, to_market_ms
 from service.commands.serve import serve
 from service.config.settings import Settings
+from service.processes.compute_process import ComputeProcess
 
 HOUR_S, DAY_S = 3600, 86_400
 # Each move goes past the batches for late assets, so that an hour is complete after one move.
@@ -37,23 +38,39 @@ Window = tuple[float, float]
 
 
 class ManualClock:
-    """A clock that stands still between moves and records when compute code first saw each."""
+    """A clock that stands still between moves and records when compute code first saw each.
+
+    The serving and the compute process share it.
+    """
 
     def __init__(self, now_ms: int) -> None:
-        self._now_ms = now_ms
-        self._is_seen = True
-        self.seen_at: list[float] = []
+        # The time (epoch ms), and when compute code first saw it (epoch s), 0 if it has not.
+        self._shared = get_context("spawn").RawArray("d", [now_ms, time.time()])
+        self._is_moved = False
+        self._seen_at: list[float] = []
 
     def move(self) -> None:
-        self._now_ms, self._is_seen = int(sys.stdin.readline() or self._now_ms), False
+        if line := sys.stdin.readline():
+            self._note_last_move()
+            self._is_moved = True
+            self._shared[1] = 0.0
+            self._shared[0] = int(line)
+
+    def list_seen(self) -> list[float]:
+        """Return when compute code first saw each move (epoch s)."""
+        self._note_last_move()
+        return self._seen_at
+
+    def _note_last_move(self) -> None:
+        if self._is_moved and self._shared[1]:
+            self._seen_at.append(self._shared[1])
+        self._is_moved = False
 
     def __call__(self) -> int:
         # A run starts when compute reads the new time, not when the clock is moved.
-        caller = sys._getframe(1).f_globals["__name__"]
-        if not self._is_seen and caller.startswith("compute."):
-            self._is_seen = True
-            self.seen_at.append(time.time())
-        return self._now_ms
+        if not self._shared[1] and sys._getframe(1).f_globals["__name__"].startswith("compute."):
+            self._shared[1] = time.time()
+        return int(self._shared[0])
 
 
 async def sample_lag(lags: "array[float]") -> None:
@@ -76,9 +93,11 @@ async def serve_and_sample(now_ms: int) -> dict[str, Any]:
     clock, lags = ManualClock(now_ms), array("d")
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), clock.move)
     sampling = asyncio.create_task(sample_lag(lags))
-    await serve(Settings.read(), INDICATORS, clock)
+    settings = Settings.read()
+    with ComputeProcess(settings, clock, None) as compute_process:
+        await serve(settings, clock, compute_process=compute_process)
     sampling.cancel()
-    return {"seen_at": clock.seen_at, "lags": lags.tolist()}
+    return {"seen_at": clock.list_seen(), "lags": lags.tolist()}
 
 
 @dataclass
@@ -111,15 +130,20 @@ class MovableService:
 
     def _advance(self, name: str, hour: int) -> None:
         assert self.process.stdin is not None
-        # The store is polled from outside, because a request to the service would disturb it.
         print((hour + RUN_DELAY_S) * 1000 + AFTER_LATE_MS, file=self.process.stdin, flush=True)
-        give_up = time.monotonic() + MAX_WAIT_S
-        while read_market_time(self.store) < to_market_ms(hour):
-            if time.monotonic() > give_up:
-                raise SystemExit(f"nothing was computed {MAX_WAIT_S} s after the clock was moved")
-            time.sleep(0.02)
+        wait_until_computed(self.store, hour)
         self.moves.append((name, time.time()))
         self.hour = hour
+
+
+def wait_until_computed(store: Path, hour: int) -> None:
+    """Wait until the run of an hour is committed."""
+    # The store is polled from outside, because a request to the service would disturb it.
+    give_up = time.monotonic() + MAX_WAIT_S
+    while read_market_time(store) < to_market_ms(hour):
+        if time.monotonic() > give_up:
+            raise SystemExit(f"nothing was computed {MAX_WAIT_S} s after the clock was moved")
+        time.sleep(0.02)
 
 
 def read_market_time(store: Path) -> int:
@@ -136,6 +160,7 @@ def serve_movable(store: Path) -> Iterator[MovableService]:
     now_ms = (hour + RUN_DELAY_S) * 1000
     command, pipe = [sys.executable, "-m", "bench.midnight", str(now_ms)], subprocess.PIPE
     with start_service(command, store, stdin=pipe, stdout=pipe) as (running, url):
+        wait_until_computed(store, hour)
         yield MovableService(
             Service(url, create_key(store), now_ms, running.pid), running, store, hour
         )

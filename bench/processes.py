@@ -14,7 +14,7 @@ import asyncpg
 
 from bench.calls import CASES, Case
 from bench.load import measure_load
-from bench.served import SIGNALS, Service, copy_store, serve_store, start_service
+from bench.served import Service, copy_store, serve_store
 from bench.table import Row, compare_rates, describe_hardware, format_table, replace_between_markers
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
@@ -55,7 +55,7 @@ async def read_commits(url: str) -> int:
 def measure(url: str) -> Iterator[Row]:
     """Measure all cases at each number of processes, and with one process on SQLite."""
     # The first start computes the history, which must not run during the measurements.
-    with start_service([SIGNALS, "serve"], url):
+    with serve_store(url):
         pass
     # --no-compute on both sides, so that no hourly run falls into a measurement.
     with copy_store(None) as file, serve_store(file, "--no-compute") as ours:

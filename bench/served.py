@@ -74,6 +74,15 @@ def wait_until_answering(running: "subprocess.Popen[str]", url: str) -> None:
     raise SystemExit(f"no response from {url} after {START_S} s")
 
 
+def wait_until_ready(url: str) -> None:
+    """Wait until a service has computed; SystemExit if START_S seconds pass."""
+    give_up = time.monotonic() + START_S
+    while httpx.get(f"{url}/readyz", timeout=START_S).status_code != 200:
+        if time.monotonic() > give_up:
+            raise SystemExit(f"{url} is not ready after {START_S} s")
+        time.sleep(0.05)
+
+
 # A SQLite file, or the URL of a PostgreSQL database.
 Store = Path | str
 
@@ -108,8 +117,10 @@ def start_service(
 def serve_store(
     store: Store, *arguments: str, operations_port: int | None = None
 ) -> Iterator[Service]:
-    """Run `signals serve` on a store, which it changes."""
+    """Run `signals serve` on a store, which it changes, until it has caught up."""
     with start_service([SIGNALS, "serve", *arguments], store, operations_port) as (running, url):
+        if "--no-compute" not in arguments:
+            wait_until_ready(url)
         yield Service(url, create_key(store), time.time_ns() // 1_000_000, running.pid)
 
 
@@ -129,7 +140,8 @@ def create_key(store: Store) -> str:
 def make_store(folder: Path) -> Path:
     """Create a store by a first start, with the whole simulated market up to now."""
     store = folder / STORE
-    with start_service([SIGNALS, "serve"], store):
+    with start_service([SIGNALS, "serve"], store) as (_, url):
+        wait_until_ready(url)
         return store
 
 

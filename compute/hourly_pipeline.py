@@ -64,7 +64,7 @@ class HourlyPipeline:
         *,
         done_hour: int,
         history_until: int,
-        served_from: int | None,
+        served_from: int,
         on_commit: OnCommit,
     ) -> None:
         """Take parts that have stepped everything up to `done_hour`; callers use `open`.
@@ -179,8 +179,8 @@ class HourlyPipeline:
 
     @property
     def has_snapshot(self) -> bool:
-        """Whether the store may be served; live markets may once their history is complete."""
-        return self._done_hour >= 0 and to_market_ms(self._done_hour) >= (self._served_from or 0)
+        """Whether the store may be served: the first start has built the history."""
+        return self._done_hour >= 0 and to_market_ms(self._done_hour) >= self._served_from
 
     @property
     def pending_tickers(self) -> tuple[str, ...]:
@@ -363,12 +363,11 @@ class HourlyPipeline:
 
 def find_history_bounds(source: Source, started_at: int) -> HistoryBounds:
     """Return the bounds of a store's history; `started_at` (epoch ms) is its first start."""
+    first_run = find_last_run(started_at)
+    served_from = to_market_ms(first_run)
     if source.ends_at is not None:
-        return HistoryBounds(0, source.ends_at, None)
-    # A source that shows nothing from before the first start, as live markets, is not served
-    # before its history is complete: nobody was served the changes that were real then.
-    first_run, shown_ms = find_last_run(started_at), 1000 * source.shown_history_s
-    served_from = None if shown_ms > 0 else to_market_ms(first_run)
+        return HistoryBounds(0, source.ends_at, served_from)
+    shown_ms = 1000 * source.shown_history_s
     return HistoryBounds(max(0, started_at - shown_ms), first_run, served_from)
 
 

@@ -14,13 +14,13 @@ class HistoryBounds(NamedTuple):
     """The bounds of the history that a first start builds.
 
     The feed shows rows of bars that close at or after `feed_from_ms` (epoch ms). Rows of runs up to
-    the hour `backfilled_until` get their nominal time. Snapshots are served from the market time
-    `served_from` (epoch ms) on; None serves all.
+    the hour `backfilled_until` get their nominal time. The latest state is served from the market
+    time `served_from` (epoch ms) on.
     """
 
     feed_from_ms: int
     backfilled_until: int
-    served_from: int | None
+    served_from: int
 
 
 def to_market_ms(run: Seconds) -> Seconds:

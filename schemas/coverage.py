@@ -76,7 +76,7 @@ class Coverage(_Frozen):
     """The universe as far as the source has data; times are epoch ms of the market clock.
 
     `recorded_until` is set if the source is a recording, and None if it keeps growing. `assets`
-    includes removed ones. No snapshot older than `served_from` is served.
+    includes removed ones. The latest state is not served while it is older than `served_from`.
     """
 
     published_at: int

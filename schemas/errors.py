@@ -71,6 +71,19 @@ class ApiError(Exception):
         return operator.complete(self.message) if self.names_operator else self.message
 
 
+class NotBuiltError(ApiError):
+    """The error `unavailable` until the first start has built the history.
+
+    `percent` of the history is built, and `reason` is the message without what to do next.
+    """
+
+    def __init__(self, reason: str, retry_after_s: int, percent: int) -> None:
+        message = f"{reason} Retry after {retry_after_s} seconds."
+        super().__init__("unavailable", message, 503, retry_after_s=retry_after_s)
+        self.reason = reason
+        self.percent = percent
+
+
 def invalid_parameter_error(message: str) -> ApiError:
     """Return a 400 error for a bad argument, body or path."""
     return ApiError("invalid_parameter", message, 400)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from access.quota import Caller
 from schemas.clock import Clock
-from schemas.errors import unavailable_error
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
@@ -19,8 +18,6 @@ from serving.snapshot_cache import SnapshotCache
 
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
     from serving.prices import Prices
-
-FIRST_COMPUTE_RETRY_S = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +58,10 @@ class Context:
         )
 
     async def snapshot(self) -> Snapshot:
-        """Return the latest snapshot; ApiError `unavailable` if nothing has been computed yet."""
+        """Return the latest snapshot; NotBuiltError until the first start has built the history."""
         snapshot = await self.snapshots.snapshot()
         if snapshot is None:
-            raise unavailable_error(
-                f"{await self.snapshots.explain_unavailable()} "
-                f"Retry after {FIRST_COMPUTE_RETRY_S} seconds.",
-                retry_after_s=FIRST_COMPUTE_RETRY_S,
-            )
+            raise await self.snapshots.explain_missing()
         return snapshot
 
     async def snapshot_at(self, as_of: str | None) -> tuple[Snapshot, int]:

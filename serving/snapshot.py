@@ -95,8 +95,10 @@ def build_snapshot(stored: StoredSnapshot, is_past: bool = False) -> Snapshot | 
     """Build a snapshot from stored rows; None if they have no coverage or are not served yet."""
     if stored.coverage is None or stored.market_time is None:
         return None
-    # A first start on live venues builds the history first; nothing is served until it is complete.
-    if stored.market_time < (stored.coverage.served_from or 0):
+    # The latest state is not served until the first start has built the history. Live markets have
+    # no past before that either, because no client was served the changes that were real then.
+    has_whole_past = is_past and stored.coverage.source != "live"
+    if not has_whole_past and stored.market_time < (stored.coverage.served_from or 0):
         return None
     assets = {asset.ticker: asset for asset in stored.coverage.assets}
     names: dict[str, str] = {i.id: i.name for i in stored.coverage.indicators}

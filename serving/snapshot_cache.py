@@ -4,7 +4,9 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.coverage import Coverage
-from schemas.vocabulary import DAY_MS, RETENTION_MS, SourceKind, Tier, format_instant
+from schemas.errors import NotBuiltError
+from schemas.vocabulary import DAY_MS, RETENTION_MS, SourceKind, Tier
+from serving.first_start import build_not_built_error
 from serving.past_index import PastIndex
 from serving.recent_feed import RecentFeed
 from serving.snapshot import Snapshot, build_snapshot
@@ -17,18 +19,6 @@ STATISTICS_DAYS = 30
 # Those of a client that reads several tools or pages at one time. Each takes about 0.1 MB at 251
 # assets, and building another one about 1 ms.
 MAX_PAST_SNAPSHOTS = 100
-
-
-def _explain_unavailable(stored: StoredSnapshot) -> str:
-    served_from = None if stored.coverage is None else stored.coverage.served_from
-    if served_from is None:
-        return "Nothing has been computed yet: the compute job has not finished its first run."
-    built_until = stored.market_time
-    until = "nothing yet" if built_until is None else f"up to {format_instant(built_until)}"
-    return (
-        "The history is still being built, and nothing is served until it is complete: built "
-        f"{until}, needed up to {format_instant(served_from)}."
-    )
 
 
 class _PastEntry(NamedTuple):
@@ -127,6 +117,7 @@ class SnapshotCache:
         self._statistics_lock = asyncio.Lock()
         self._statistics_entry: tuple[Snapshot, dict[Tier, Statistics]] | None = None
         self._past = PastSnapshotCache(store, past_index)
+        self._first_market_time: int | None = None
 
     async def coverage(self) -> Coverage | None:
         """Return the coverage that the compute job last published, or None if there is none."""
@@ -139,9 +130,12 @@ class SnapshotCache:
         coverage = known or await self.coverage()
         return None if coverage is None else coverage.source
 
-    async def explain_unavailable(self) -> str:
-        """Return a sentence on why there is no snapshot yet."""
-        return _explain_unavailable((self._get_if_current() or await self._read_latest())[0])
+    async def explain_missing(self) -> NotBuiltError:
+        """Return the error of calls that need a snapshot while there is none."""
+        stored = (self._get_if_current() or await self._read_latest())[0]
+        if self._first_market_time is None:
+            self._first_market_time = (await self.store.progress()).first_market_time
+        return build_not_built_error(stored.coverage, self._first_market_time, stored.market_time)
 
     async def snapshot(self) -> Snapshot | None:
         """Return the latest snapshot, or None if nothing has been computed yet."""

@@ -281,12 +281,13 @@ class CommitContent:
 class Progress:
     """The newest state of a store; `market_time` is None before the first commit.
 
-    Changes created before `pruned_before`, and alerts created before `alerts_pruned_before`, may
-    have been pruned.
+    `first_market_time` is that of the first commit. Changes created before `pruned_before`, and
+    alerts created before `alerts_pruned_before`, may have been pruned.
     """
 
     source: str | None
     market_time: int | None
+    first_market_time: int | None
     last_created_at: int
     commit_count: int
     pruned_before: int

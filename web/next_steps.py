@@ -6,6 +6,7 @@ from serving.arguments import find_nearest
 
 TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
 DEFAULT_TITLE = "Something went wrong"
+NOT_BUILT_TITLE = "Not ready yet"
 # The title and text in place of the message for programs, if the error is not one of a page.
 ROUTING_TEXTS = {
     403: (

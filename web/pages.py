@@ -15,14 +15,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Scope
 
-from schemas.errors import ApiError
+from schemas.errors import ApiError, NotBuiltError
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT, format_instant
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_NO_STORE, accepts_gzip, prefers_html, read_headers
 from serving.tool_runner import ToolRunner
-from web.next_steps import DEFAULT_TITLE, ROUTING_TEXTS, TITLES, list_steps
+from web.next_steps import DEFAULT_TITLE, NOT_BUILT_TITLE, ROUTING_TEXTS, TITLES, list_steps
 from web.prices import format_price
 from web.sparkline import format_percent
 from web.static_files import hash_file
@@ -36,6 +36,7 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
+NOT_BUILT_RELOAD_S = 5
 DEFAULT_VALUES: dict[str, Any] = {
     "badge": "",
     "here": None,
@@ -160,7 +161,13 @@ def build_page_route(path: str, runner: ToolRunner, respond: Responder, *methods
 
 def render_error_page(request: Request, error: ApiError) -> Response:
     """Return the page that shows an error and where to go next."""
-    return _render_error(get_site(request), request.scope, error)
+    site, scope = get_site(request), request.scope
+    if not isinstance(error, NotBuiltError):
+        return _render_error(site, scope, error)
+    text = f"{error.reason} This page reloads by itself."
+    response = _render_error(site, scope, error, NOT_BUILT_TITLE, text, error.percent)
+    response.headers["Refresh"] = str(NOT_BUILT_RELOAD_S)
+    return response
 
 
 def render_error_for_browser(request: Request, error: ApiError) -> Response | None:
@@ -188,7 +195,12 @@ def build_refusal_renderer(
 
 
 def _render_error(
-    site: Site, scope: Scope, error: ApiError, title: str = "", text: str = ""
+    site: Site,
+    scope: Scope,
+    error: ApiError,
+    title: str = "",
+    text: str = "",
+    percent: int | None = None,
 ) -> Response:
     # As it was sent, so that a link to it keeps characters such as %3F.
     path, status = scope["raw_path"].decode("latin-1"), error.status
@@ -200,6 +212,7 @@ def _render_error(
         address=site.base_url + path,
         title=title or TITLES.get(status, DEFAULT_TITLE),
         text=text or error.describe(site.operator),
+        percent=percent,
         steps=list_steps(path, status, scope["method"], sells_keys=site.sells_keys),
         operator=site.operator,
         sells_keys=site.sells_keys,

@@ -5,6 +5,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
@@ -75,7 +76,12 @@ def _add_compute_commands(commands: Commands) -> None:
         type=parse_worker_count,
         default=1,
         metavar="N",
-        help="number of serving processes, plus one that computes; by default one does both",
+        help="number of serving processes (default 1), besides the one that computes",
+    )
+    command.add_argument(
+        "--single-process",
+        action="store_true",
+        help="compute in the serving process, for a machine with little memory",
     )
     command.add_argument(
         "--no-compute",
@@ -253,34 +259,41 @@ def _add_url_option(command: argparse.ArgumentParser) -> None:
 
 
 async def _compute(args: argparse.Namespace, settings: Settings) -> int:
-    from compute.indicators.registry import INDICATORS
     from service.commands.compute_command import compute
     from service.processes.steady_clock import read_boot_time_ms
 
-    return await compute(settings, INDICATORS, wall_clock, elapsed=read_boot_time_ms)
+    return await compute(settings, wall_clock, elapsed=read_boot_time_ms)
 
 
 async def _serve(args: argparse.Namespace, settings: Settings) -> int:
-    from compute.indicators.registry import INDICATORS
     from service.processes.steady_clock import read_boot_time_ms
 
     if args.workers > 1:
-        # A single process needs none of the supervisor's modules.
+        if args.single_process:
+            raise SettingsError("--single-process and --workers N exclude each other: choose one")
+        # A single serving process needs none of the supervisor's modules.
         from service.processes.supervisor import serve_with_workers
 
         return await serve_with_workers(
+            settings, args.workers, wall_clock, computes=args.computes, elapsed=read_boot_time_ms
+        )
+    with ExitStack() as stack:
+        compute_process = None
+        if args.computes and not args.single_process:
+            from service.processes.compute_process import ComputeProcess
+
+            # It loads its modules while this process loads those of serving.
+            starting = ComputeProcess(settings, wall_clock, read_boot_time_ms)
+            compute_process = stack.enter_context(starting)
+        from service.commands.serve import serve
+
+        return await serve(
             settings,
-            args.workers,
-            INDICATORS,
             wall_clock,
             computes=args.computes,
+            compute_process=compute_process,
             elapsed=read_boot_time_ms,
         )
-    from service.commands.serve import serve
-
-    return await serve(
-        settings, INDICATORS, wall_clock, computes=args.computes, elapsed=read_boot_time_ms
-    )
 
 
 async def _replay(args: argparse.Namespace, settings: Settings) -> int:

@@ -1,8 +1,8 @@
 """`signals compute`, and the same inside `signals serve`: catches up, then runs every hour."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from time import perf_counter
 from typing import Final
@@ -11,7 +11,7 @@ import structlog
 
 from compute.hourly_loop import HourlyLoop, OpenPipeline, log_run, log_run_failure
 from compute.hourly_pipeline import HourlyPipeline
-from compute.indicators.contract import Indicator
+from compute.indicators.registry import INDICATORS
 from compute.sources.live import LiveSource
 from compute.sources.simulated import SimulatedSource
 from compute.sources.source import Source
@@ -20,6 +20,7 @@ from schemas.clock import Clock
 from schemas.vocabulary import format_instant
 from service.commands.console import (
     OnProgress,
+    OpenProgressBar,
     ProgressLog,
     echo,
     open_progress_bar,
@@ -32,6 +33,7 @@ from service.http.health import Readiness
 from service.http.metrics import Metrics
 from service.http.metrics_server import open_metrics_server
 from service.processes.executors import find_executors
+from service.processes.jobs import RunObserver
 from service.processes.memory import limit_malloc_arenas, release_memory
 from service.processes.shutdown import listen_for_shutdown, run_in_background
 from service.processes.steady_clock import COMPUTE_HOLD_MS, make_steady
@@ -42,7 +44,7 @@ from store.failure_log import FailureLog
 from store.sql.market_store import MarketStore
 
 PLAYED_OUT_NOTE = "The recording is complete: there is nothing more to compute."
-# A year takes 40 s to catch up. Serving an old snapshot, marked stale, is better than no service.
+# An error in this time ends the command. Later errors are logged, and the hourly loop retries.
 MAX_CATCH_UP_WAIT_S = 2.0
 # A leader that is silent for six seconds loses its lock. With this poll, another process takes over
 # within ten.
@@ -51,13 +53,7 @@ STANDBY_POLL_S = 1.0
 log = structlog.get_logger("compute")
 
 
-async def compute(
-    settings: Settings,
-    indicators: Sequence[Indicator],
-    clock: Clock,
-    *,
-    elapsed: Clock | None = None,
-) -> int:
+async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = None) -> int:
     """Compute without serving until interrupted, or until a recording is complete.
 
     `clock` is the wall clock, `elapsed` as for `make_steady`.
@@ -71,29 +67,35 @@ async def compute(
         # Nothing here uses it, and the operator may restore it meanwhile.
         await access.close()
         metrics = Metrics(())
+        readiness = Readiness(SnapshotCache(market), None, clock)
         with shutdown.cancel_on_request():
-            compute_context = compute_in_background(
-                settings, market, indicators, steady_clock, metrics
-            )
-            metrics_context = metrics_server.serve_metrics(
-                metrics, Readiness(SnapshotCache(market), None, clock)
-            )
-            async with metrics_context, compute_context as running:
-                echo(f"Computing on {settings.store_name}, every hour at minute :03.")
-                await asyncio.shield(running)
+            async with metrics_server.serve_metrics(metrics, readiness):
+                await run_compute(
+                    settings, market, steady_clock, metrics, on_ready=partial(_announce, settings)
+                )
                 echo(PLAYED_OUT_NOTE)
     return 0
 
 
-@asynccontextmanager
-async def compute_in_background(
+def _announce(settings: Settings) -> None:
+    echo(f"Computing on {settings.store_name}, every hour at minute :03.")
+
+
+async def run_compute(
     settings: Settings,
     market: MarketStore,
-    indicators: Sequence[Indicator],
     clock: Clock,
-    metrics: Metrics,
-) -> AsyncIterator[asyncio.Task[None]]:
-    """Catch up, then run the hourly loop during the block; a long catch-up continues in it."""
+    observer: RunObserver,
+    *,
+    on_open: Callable[[], None] = lambda: None,
+    on_ready: Callable[[], None] = lambda: None,
+    open_bar: OpenProgressBar = open_progress_bar,
+) -> None:
+    """Catch up, then run every hour until cancelled, or until a recording is complete.
+
+    `on_open` is called when the source is opened, and `on_ready` when the catch-up is done or goes
+    on in the background.
+    """
     universe = load_universe(settings.universe)
     executors = await find_executors(settings)
     failures = FailureLog()
@@ -110,16 +112,17 @@ async def compute_in_background(
                 market,
                 source,
                 universe,
-                indicators,
+                INDICATORS,
                 clock,
                 executors,
-                metrics.on_commit,
+                observer.on_commit,
             )
 
         open_pipeline = await reopen_source()
         if settings.source == SimulatedSource.kind:
             echo(SIMULATED_NOTE)
         pipeline = await _open_unless_locked(open_pipeline)
+        on_open()
         catch_up = None
         if pipeline is not None:
             is_long = settings.source == LiveSource.name
@@ -135,7 +138,7 @@ async def compute_in_background(
                 clock,
                 asyncio.sleep,
                 pipeline=pipeline,
-                on_run=metrics.on_run,
+                on_run=observer.on_run,
                 has_source_moved=has_source_moved,
                 failures=failures,
             )
@@ -144,8 +147,9 @@ async def compute_in_background(
             _run_pipeline(catch_up, open_pipeline, reopen_source, market, create_loop, failures)
         ) as running:
             if catch_up is not None:
-                await catch_up.wait_before_serving()
-            yield running
+                await catch_up.wait_until_ready(open_bar)
+            on_ready()
+            await asyncio.shield(running)
 
 
 async def _open_unless_locked(open_pipeline: OpenPipeline) -> HourlyPipeline | None:
@@ -203,7 +207,7 @@ async def _wait_for_leadership(
 
 
 class CatchUp:
-    """Catches up to the current hour; serving waits for it only as long as it must."""
+    """Catches up to the current hour."""
 
     def __init__(
         self,
@@ -224,12 +228,12 @@ class CatchUp:
         self._on_progress: OnProgress = ProgressLog(self._activity, clock, self._describe_missing)
         self._finished: Final = asyncio.Event()
         # Set once the command no longer waits, and has closed its progress bar.
-        self._is_serving: Final = asyncio.Event()
+        self._is_ready: Final = asyncio.Event()
 
     async def run(self) -> HourlyPipeline | None:
         """Run every hour that is due; return the pipeline, None if a new one must be opened."""
-        # While the command still waits, an error ends it. Once it serves, an error is logged and
-        # the hourly loop retries.
+        # While the command still waits, an error ends it. After that, an error is logged and the
+        # hourly loop retries.
         on_progress = rebase_progress(lambda done, total: self._on_progress(done, total))
         began = perf_counter()
         try:
@@ -242,23 +246,27 @@ class CatchUp:
             self._finished.set()
             return None
         except Exception as error:
-            if not self._is_serving.is_set():
+            if not self._is_ready.is_set():
                 raise
             log_run_failure(self._failures, error)
             return None
         self._finished.set()
         # A line would break the progress bar.
-        await self._is_serving.wait()
+        await self._is_ready.wait()
         log_run("caught_up", self._pipeline, written, began)
         if missing := self._describe_missing():
             echo(f"Caught up{missing}: the others are built as their venues answer.")
+        elif not self._has_snapshot:
+            echo("The history is complete: calls are answered from now on.")
         return self._pipeline
 
-    async def wait_before_serving(self) -> None:
+    async def wait_until_ready(self, open_bar: OpenProgressBar) -> None:
         """Wait until catching up is done, only briefly if a snapshot exists or it takes long."""
+        if not self._has_snapshot:
+            echo("Building history: responses are 503 until it is complete.")
         progress_log = self._on_progress
         with (
-            open_progress_bar(self._activity, fallback=progress_log) as self._on_progress,
+            open_bar(self._activity, progress_log) as self._on_progress,
             suppress(TimeoutError),
         ):
             async with asyncio.timeout(
@@ -266,10 +274,9 @@ class CatchUp:
             ):
                 await self._finished.wait()
         self._on_progress = progress_log
-        self._is_serving.set()
-        if not self._finished.is_set():
-            consequence = "are marked stale" if self._has_snapshot else "are 503"
-            echo(f"Still {self._activity}: responses {consequence} until it is done.")
+        self._is_ready.set()
+        if self._has_snapshot and not self._finished.is_set():
+            echo("Still catching up: responses are marked stale until it is done.")
 
     def _describe_missing(self) -> str:
         """Return how many assets the history lacks so far, for the end of a line of progress."""

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, NamedTuple
 
 from schemas.clock import Clock
@@ -13,6 +13,8 @@ MAX_SHOWN_NAMES = 10
 MINUTE_MS = 60_000
 
 OnProgress = Callable[[int, int], None]
+# Opens a progress bar with a label; the second argument is called if there is no terminal.
+OpenProgressBar = Callable[[str, OnProgress], AbstractContextManager[OnProgress]]
 
 
 def echo(text: str) -> None:

@@ -50,7 +50,8 @@ def check_settings(settings: Settings) -> Iterator[Finding]:
 def check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
     """Check that the newest run is there, and that it has the bars of all assets."""
     if snapshot is None:
-        return Finding("warn", "runs", "nothing has been computed yet: start `signals serve`")
+        text = "there is no history yet: start `signals serve`, or wait while it builds one"
+        return Finding("warn", "runs", text)
     age, ran_at = _format_age(now - snapshot.market_time), format_instant(snapshot.market_time)
     last_run = f"the last run was {age} ago ({ran_at})"
     if is_final(snapshot):

@@ -1,26 +1,22 @@
 """`signals serve`: serves both transports and the pages, and computes every hour.
 
-The port is opened first and served once the first catch-up is done, or immediately if another
-process computes on the store. SIGINT and SIGTERM end the command with status 0 at any time.
+It computes in a process of its own at a lower priority, unless told not to. Until the first history
+is built, calls get 503. SIGINT and SIGTERM end the command with status 0 at any time.
 """
 
 import asyncio
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, closing, nullcontext
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import structlog
 
 from access.call_log import CallLog
 from access.keys import OperatorKeys
-from access.maintenance import MaintenanceJob
 from access.sign_in import LINK_MINUTES, create_owner_link
-from compute.indicators.contract import Indicator
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from rest_shim.manifest import build_manifest
 from schemas.clock import Clock
-from service.commands.compute_command import compute_in_background
 from service.commands.console import echo
 from service.config.billing import describe_billing, find_outage_reason
 from service.config.mail import describe_mail
@@ -31,9 +27,10 @@ from service.http.metrics import Metrics
 from service.http.metrics_server import open_metrics_server
 from service.http.resources import Resources, build_readiness, open_resources
 from service.http.server import build_server_config, serve_in_background
+from service.processes.compute_process import ComputeProcess
+from service.processes.jobs import run_jobs
 from service.processes.memory import limit_malloc_arenas, prepare_to_serve
 from service.processes.shutdown import listen_for_shutdown, run_in_background
-from service.processes.steady_clock import COMPUTE_HOLD_MS, DELETE_HOLD_MS, make_steady
 from store.addresses import is_loopback
 from store.sql.access_store import AccessStore
 
@@ -42,20 +39,18 @@ log = structlog.get_logger("service")
 
 async def serve(
     settings: Settings,
-    indicators: Sequence[Indicator],
     clock: Clock,
     *,
     computes: bool = True,
+    compute_process: ComputeProcess | None = None,
     elapsed: Clock | None = None,
 ) -> int:
-    """Serve until interrupted, and compute if `computes`.
+    """Serve until interrupted, and compute in `compute_process`, or else here if `computes`.
 
     `clock` is the wall clock, `elapsed` as for `make_steady`.
     """
     # Must come before the first thread: glibc keeps the arenas that threads already have.
     limit_malloc_arenas()
-    compute_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
-    maintenance_clock = make_steady(clock, elapsed, DELETE_HOLD_MS)
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
         listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
@@ -64,23 +59,32 @@ async def serve(
         metrics = Metrics(TOOLS_BY_NAME)
         with shutdown.cancel_on_request():
             await check_billing(resources)
-            compute_context = compute_in_background(
-                settings, resources.market, indicators, compute_clock, metrics
-            )
-            metrics_context = metrics_server.serve_metrics(metrics, build_readiness(resources))
-            async with metrics_context, compute_context if computes else nullcontext():
-                call_log = CallLog(resources.access, metrics.on_calls_dropped)
-                config = build_server_config(build_app(settings, resources, metrics, call_log))
-                maintenance = MaintenanceJob(
-                    resources.access, resources.provider, maintenance_clock, asyncio.sleep
-                )
-                echo(await build_welcome(settings, resources, clock))
+            opened = asyncio.Event()
+            if compute_process is not None:
+                compute_process.begin(metrics, opened.set)
+            call_log = CallLog(resources.access, metrics.on_calls_dropped)
+            config = build_server_config(build_app(settings, resources, metrics, call_log))
+            async with (
+                metrics_server.serve_metrics(metrics, build_readiness(resources)),
+                run_in_background(call_log.run()),
+                serve_in_background(config, listener) as serving,
+            ):
                 prepare_to_serve()
-                async with (
-                    run_in_background(maintenance.run()),
-                    run_in_background(call_log.run()),
-                    serve_in_background(config, listener) as serving,
-                ):
+                if compute_process is not None:
+                    jobs = compute_process.watch()
+                else:
+                    jobs = run_jobs(
+                        settings,
+                        resources,
+                        clock,
+                        elapsed,
+                        metrics,
+                        computes=computes,
+                        on_open=opened.set,
+                    )
+                async with run_in_background(jobs):
+                    await opened.wait()
+                    echo(await build_welcome(settings, resources, clock))
                     await asyncio.shield(serving)
     return 0
 

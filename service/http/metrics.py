@@ -125,10 +125,13 @@ class Metrics:
 
     def on_commit(self, batch: Batch) -> None:
         """Count the feed rows that a batch published, and the bars that were held back."""
-        published = ChangeTable.from_rows(batch.changes).published
-        self._rows["universe"].inc(int(published.sum()))
-        self._rows["alerts"].inc(len(batch.alerts))
-        self._held_bars.inc(batch.held_bars)
+        self.on_rows(*count_rows(batch))
+
+    def on_rows(self, published: int, alerts: int, held_bars: int) -> None:
+        """Count the rows of a committed batch."""
+        self._rows["universe"].inc(published)
+        self._rows["alerts"].inc(alerts)
+        self._held_bars.inc(held_bars)
 
     def on_sale(self, operation: str, outcome: str) -> None:
         """Count the outcome of a checkout or a claim."""
@@ -141,6 +144,12 @@ class Metrics:
     def on_lag(self, seconds: float) -> None:
         """Count one sample of the event loop's lag."""
         self._lag.observe(seconds)
+
+
+def count_rows(batch: Batch) -> tuple[int, int, int]:
+    """Return the numbers of published changes, of alerts, and of bars that were held back."""
+    published = int(ChangeTable.from_rows(batch.changes).published.sum())
+    return published, len(batch.alerts), batch.held_bars
 
 
 @contextmanager

@@ -1,33 +1,25 @@
-"""The compute process of `signals serve --workers N`, which also runs the daily maintenance.
+"""The parent's handle of the compute process of `signals serve`; compute_main.py runs in it.
 
-`ComputeProcess` is its handle in the parent; `_run_process` is its main function.
+It imports little, so that the process loads its modules while the parent loads those of serving.
 """
 
 import asyncio
-import shutil
-import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
-from multiprocessing import get_context, parent_process
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from signal import SIG_BLOCK, SIG_SETMASK, SIGHUP, SIGINT, pthread_sigmask
+from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from access.maintenance import MaintenanceJob
-from compute.indicators.contract import Indicator
-from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.clock import Clock
-from service.commands.compute_command import compute_in_background
-from service.config.logs import log_to_standard_error
+from service.commands.console import OnProgress, open_progress_bar
 from service.config.settings import Settings
-from service.http.metrics import Metrics
-from service.http.metrics_server import MetricsServer
-from service.http.resources import build_readiness, open_resources
-from service.processes.memory import limit_malloc_arenas
-from service.processes.shutdown import listen_for_shutdown
-from service.processes.steady_clock import COMPUTE_HOLD_MS, DELETE_HOLD_MS, make_steady
-from service.processes.worker import terminate_with_parent
+
+if TYPE_CHECKING:
+    from service.http.metrics import Metrics
+    from service.http.metrics_server import MetricsServer
 
 SPAWN_CONTEXT = get_context("spawn")
 
@@ -35,60 +27,100 @@ log = structlog.get_logger("service")
 
 
 class ComputeProcess:
-    """The parent's handle of the compute process; restarts it if it is killed."""
+    """The compute process; restarted if it is killed, and stopped at the end of a `with` block."""
 
     def __init__(
         self,
         settings: Settings,
-        indicators: Sequence[Indicator],
         clock: Clock,
         elapsed: Clock | None,
-        computes: bool,
-        metrics_server: MetricsServer,
+        *,
+        computes: bool = True,
+        metrics_server: "MetricsServer | None" = None,
     ) -> None:
-        """Start the process; it serves the operations port, and computes if `computes`."""
-        self._arguments = settings, indicators, clock, elapsed, computes, metrics_server
-        self._has_caught_up = False
+        """Start the process, which waits for `begin`.
+
+        It computes if `computes`. With a `metrics_server`, it counts its runs there, and otherwise
+        reports them.
+        """
+        self._arguments = settings, clock, elapsed, computes, metrics_server
+        self._has_begun = False
+        self._bar = ExitStack()
+        self._on_progress: OnProgress
+        self._handlers: dict[str, Callable[..., object]] = {
+            "bar_opened": self._open_bar,
+            "bar_moved": lambda done, total: self._on_progress(done, total),
+            "bar_closed": self._bar.close,
+            "failed": _raise_error,
+        }
         self._start()
 
-    async def wait_until_caught_up(self) -> None:
-        """Wait until the process has caught up or stands by; re-raise its error."""
-        loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
-        while not self._has_caught_up:
-            loop.add_reader(self._receiver, is_readable.set)
-            try:
-                await is_readable.wait()
-            finally:
-                loop.remove_reader(self._receiver)
-            is_readable.clear()
-            self.poll_status()
+    def __enter__(self) -> Self:
+        """Return the handle."""
+        return self
 
-    def poll_status(self) -> None:
-        """Restart the process if it was killed; re-raise its error if it failed."""
-        while self._receiver.poll():
-            try:
-                failure = self._receiver.recv()
-            except EOFError:
-                # The pipe closed without a message, so the process did not get to report an error.
-                self._restart()
-                continue
-            if failure is not None:
-                raise failure
-            self._has_caught_up = True
-
-    def stop(self) -> None:
+    def __exit__(self, *error: object) -> None:
         """Terminate the process, and wait until it has closed its stores."""
         self._process.terminate()
         self._process.join()
-        self._receiver.close()
+        self._connection.close()
+        self._bar.close()
+
+    def begin(
+        self, metrics: "Metrics | None" = None, on_open: Callable[[], None] = lambda: None
+    ) -> None:
+        """Let the process open the stores, and count its runs in `metrics`; see `run_jobs`."""
+        self._handlers["opened"] = on_open
+        if metrics is not None:
+            self._handlers |= {"run": metrics.on_run, "rows": metrics.on_rows}
+        self._has_begun = True
+        self._send_begin()
+
+    async def watch(self) -> None:
+        """Handle the reports of the process until cancelled, then begin to stop it."""
+        loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            while True:
+                loop.add_reader(self._connection, is_readable.set)
+                try:
+                    await is_readable.wait()
+                finally:
+                    loop.remove_reader(self._connection)
+                is_readable.clear()
+                self.poll_status()
+        finally:
+            # It closes its stores while the parent answers the last calls.
+            self._process.terminate()
+
+    def poll_status(self) -> None:
+        """Handle the reports; restart the process if it was killed, re-raise its error."""
+        while self._connection.poll():
+            try:
+                name, arguments = self._connection.recv()
+            except (EOFError, ConnectionResetError):
+                # The pipe closed without an error, so the process did not get to report one.
+                self._restart()
+                continue
+            self._handlers[name](*arguments)
+
+    def _open_bar(self, label: str) -> None:
+        self._on_progress = self._bar.enter_context(open_progress_bar(label))
 
     def _start(self) -> None:
-        self._receiver, sender = SPAWN_CONTEXT.Pipe(duplex=False)
-        self._process = SPAWN_CONTEXT.Process(target=_run_process, args=(*self._arguments, sender))
+        self._connection, child_connection = SPAWN_CONTEXT.Pipe()
+        arguments = (*self._arguments, child_connection)
+        self._process = SPAWN_CONTEXT.Process(target=_run_process, args=arguments)
         with block_terminal_signals():
             self._process.start()
         # With this copy open, the pipe would not close when the process dies.
-        sender.close()
+        child_connection.close()
+        if self._has_begun:
+            self._send_begin()
+
+    def _send_begin(self) -> None:
+        # If the process is dead, `poll_status` restarts it.
+        with suppress(OSError):
+            self._connection.send(None)
 
     def _restart(self) -> None:
         self._process.join()
@@ -97,9 +129,14 @@ class ComputeProcess:
         if exit_status > 0:
             raise RuntimeError(f"the compute process ended with status {exit_status}")
         dead_pid = self._process.pid
-        self._receiver.close()
+        self._connection.close()
+        self._bar.close()
         self._start()
         log.warning("compute_restarted", died=dead_pid, status=exit_status)
+
+
+def _raise_error(error: Exception) -> None:
+    raise error
 
 
 @contextmanager
@@ -115,62 +152,13 @@ def block_terminal_signals() -> Iterator[None]:
 
 def _run_process(
     settings: Settings,
-    indicators: Sequence[Indicator],
     clock: Clock,
     elapsed: Clock | None,
     computes: bool,
-    metrics_server: MetricsServer,
+    metrics_server: "MetricsServer | None",
     parent: Connection,
 ) -> None:
-    log_to_standard_error(settings.log_level, settings.log_format)
-    try:
-        asyncio.run(
-            _run_until_stopped(
-                settings, indicators, clock, elapsed, computes, metrics_server, parent
-            )
-        )
-    except Exception as error:
-        # Pickling drops the traceback, so it travels to the parent as a note.
-        error.add_note("".join(traceback.format_tb(error.__traceback__)))
-        _send_to_parent(parent, error)
-    # A supervisor that was killed cannot remove the folder.
-    supervisor = parent_process()
-    is_orphan = supervisor is not None and not supervisor.is_alive()
-    if is_orphan and metrics_server.shared_folder is not None:
-        shutil.rmtree(metrics_server.shared_folder, ignore_errors=True)
+    # Imported only in the process: the parent has no use for the compute side.
+    from service.processes.compute_main import run_process
 
-
-async def _run_until_stopped(
-    settings: Settings,
-    indicators: Sequence[Indicator],
-    clock: Clock,
-    elapsed: Clock | None,
-    computes: bool,
-    metrics_server: MetricsServer,
-    parent: Connection,
-) -> None:
-    """Compute until stopped; notify the parent once the store is caught up."""
-    limit_malloc_arenas()
-    compute_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
-    maintenance_clock = make_steady(clock, elapsed, DELETE_HOLD_MS)
-    async with AsyncExitStack() as stack:
-        shutdown = stack.enter_context(listen_for_shutdown())
-        terminate_with_parent()
-        resources = await stack.enter_async_context(open_resources(settings, clock))
-        metrics = Metrics(TOOLS_BY_NAME)
-        with shutdown.cancel_on_request():
-            compute_context = compute_in_background(
-                settings, resources.market, indicators, compute_clock, metrics
-            )
-            metrics_context = metrics_server.serve_metrics(metrics, build_readiness(resources))
-            async with metrics_context, compute_context if computes else nullcontext():
-                _send_to_parent(parent, None)
-                await MaintenanceJob(
-                    resources.access, resources.provider, maintenance_clock, asyncio.sleep
-                ).run()
-
-
-def _send_to_parent(parent: Connection, failure: Exception | None) -> None:
-    # If the parent is gone, `terminate_with_parent` ends this process.
-    with suppress(BrokenPipeError):
-        parent.send(failure)
+    run_process(settings, clock, elapsed, computes, metrics_server, parent)

@@ -1,9 +1,11 @@
-"""Shutdown on SIGINT and SIGTERM, and background tasks that end with their block."""
+"""Shutdown on SIGINT, SIGTERM and the end of the parent, and tasks that end with their block."""
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from multiprocessing import parent_process
 from typing import Any
 
 SHUTDOWN_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -74,3 +76,17 @@ async def run_in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[as
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
+
+
+def terminate_with_parent() -> None:
+    """Send this process SIGTERM when its parent dies, even by SIGKILL."""
+    # A surviving worker would keep the port. The sentinel is a pipe that closes with the parent.
+    loop, parent = asyncio.get_running_loop(), parent_process()
+    assert parent is not None
+    parent_sentinel: int = parent.sentinel
+
+    def on_parent_exit() -> None:
+        loop.remove_reader(parent_sentinel)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    loop.add_reader(parent_sentinel, on_parent_exit)

@@ -3,7 +3,7 @@
 uvicorn's `Multiprocess` starts the workers, restarts dead ones and handles signals.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
 from socket import socket
 
@@ -12,7 +12,6 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
-from compute.indicators.contract import Indicator
 from schemas.clock import Clock
 from service.commands.console import echo
 from service.commands.serve import build_welcome, check_billing
@@ -38,7 +37,6 @@ log = structlog.get_logger("service")
 async def serve_with_workers(
     settings: Settings,
     workers: int,
-    indicators: Sequence[Indicator],
     clock: Clock,
     *,
     computes: bool = True,
@@ -56,13 +54,11 @@ async def serve_with_workers(
         with shutdown.cancel_on_request():
             async with open_resources(settings, clock) as resources:
                 await check_billing(resources)
-                is_first_start = (await resources.market.progress()).market_time is None
-                compute_process = ComputeProcess(
-                    settings, indicators, clock, elapsed, computes, metrics_server
+                starting = ComputeProcess(
+                    settings, clock, elapsed, computes=computes, metrics_server=metrics_server
                 )
-                stack.callback(compute_process.stop)
-                if is_first_start:
-                    await compute_process.wait_until_caught_up()
+                compute_process = stack.enter_context(starting)
+                compute_process.begin()
                 echo(await build_welcome(settings, resources, clock))
             return Supervisor(settings, workers, clock, listener, compute_process).supervise()
     return 0

@@ -3,11 +3,6 @@
 It is pickled into the process, so until then it holds only settings and a clock.
 """
 
-import asyncio
-import os
-import signal
-from multiprocessing import parent_process
-
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
@@ -21,7 +16,7 @@ from service.http.metrics import Metrics
 from service.http.metrics_server import sample_loop_lag
 from service.http.resources import open_resources
 from service.processes.memory import prepare_to_serve
-from service.processes.shutdown import run_in_background
+from service.processes.shutdown import run_in_background, terminate_with_parent
 
 
 class Worker:
@@ -56,17 +51,3 @@ class Worker:
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-def terminate_with_parent() -> None:
-    """Send this process SIGTERM when its parent dies, even by SIGKILL."""
-    # A surviving worker would keep the port. The sentinel is a pipe that closes with the parent.
-    loop, parent = asyncio.get_running_loop(), parent_process()
-    assert parent is not None
-    parent_sentinel: int = parent.sentinel
-
-    def on_parent_exit() -> None:
-        loop.remove_reader(parent_sentinel)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    loop.add_reader(parent_sentinel, on_parent_exit)

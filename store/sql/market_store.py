@@ -175,6 +175,9 @@ class MarketStore:
             return Progress(
                 source=facts.get("source"),
                 market_time=await reads.load_market_time(db),
+                first_market_time=await fetch_value(
+                    db, "SELECT market_time FROM passes WHERE number = 1"
+                ),
                 last_created_at=await reads.load_last_created_at(db),
                 commit_count=await fetch_value(db, "SELECT coalesce(max(number), 0) FROM passes"),
                 pruned_before=int(facts.get("pruned_before", 0)),

@@ -10,7 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.signals_command import ROOT, RunningCommand, build_environment, find_free_port
+from tests.support.signals_command import (
+    ROOT,
+    RunningCommand,
+    build_environment,
+    find_free_port,
+)
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -28,6 +33,7 @@ def serve_until_ready(checkout: Path, port: str) -> tuple[float, list[str]]:
     process = RunningCommand.start(checkout, "make", "--silent", "serve", env=env)
     try:
         process.wait_for_line("--header")
+        process.wait_until_caught_up(120)
         manifest = httpx.get(f"http://127.0.0.1:{port}/api/v1").json()
         took = time.monotonic() - began
         assert f"  {manifest['mcp']['registration']}\n" in process.printed

@@ -148,6 +148,7 @@ def test_a_quota_exhausted_before_midnight_is_full_again_after_retry_after(tmp_p
     settings = {"port": port, "source": source, "daily_limit": "2"}
     with start_signals(tmp_path, "serve", clock_variables=driven, **settings) as process:
         process.wait_for_line("--header")
+        process.wait_until_caught_up()
 
         def called() -> httpx.Response:
             address = f"http://127.0.0.1:{port}/api/v1/state"

@@ -13,7 +13,6 @@ import pytest
 
 from access.maintenance import compute_cutoffs
 from access.throttle import Limit
-from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import format_instant
 from service.commands.compute_command import PLAYED_OUT_NOTE, compute
 from service.config.settings import Settings
@@ -233,7 +232,7 @@ async def test_a_process_that_lost_its_session_logs_it_and_continues_if_no_other
     universe = write_cut_universe(tmp_path, {"BTC", "NVDA"})
     settings = Settings.read({"SIGNALS_DATABASE_URL": database, "SIGNALS_UNIVERSE": universe})
     clock = ManualClock()
-    computing = asyncio.create_task(compute(settings, INDICATORS, clock))
+    computing = asyncio.create_task(compute(settings, clock))
     output = ""
 
     async def says(text: str) -> None:

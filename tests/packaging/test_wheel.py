@@ -13,7 +13,11 @@ import pytest
 
 from mcp_server.tools.registry import TOOLS
 from schemas.version import VERSION
-from tests.support.signals_command import ROOT, RunningCommand, find_free_port
+from tests.support.signals_command import (
+    ROOT,
+    RunningCommand,
+    find_free_port,
+)
 
 pytestmark = [pytest.mark.clause("pages", "operation"), pytest.mark.prove]
 
@@ -71,6 +75,7 @@ def test_served_from_an_empty_folder_it_answers_every_tool(wheel: Path, tmp_path
     process = RunningCommand.start(folder, str(signals), "serve", env=env)
     try:
         process.wait_for_line("--header")
+        process.wait_until_caught_up(120)
         created = subprocess.run(
             [signals, "keys", "create", "--label", "tests"],
             cwd=folder,

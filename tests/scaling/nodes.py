@@ -7,20 +7,18 @@ import asyncio
 import ctypes
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from ctypes import Array, c_longlong
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from compute.indicators.contract import Indicator
-from compute.indicators.registry import INDICATORS
 from schemas.clock import Clock
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
 from tests.support.forked_command import FORKSERVER
 
-Work = Callable[[Settings, Sequence[Indicator], Clock], Awaitable[int]]
+Work = Callable[[Settings, Clock], Awaitable[int]]
 
 ENDS_WITHIN_S = 30
 PR_SET_PDEATHSIG = 1  # From Linux's prctl.h.
@@ -119,4 +117,4 @@ def _run(work: Work, settings: Settings, clock: ManualClock, log: Path) -> None:
 
 
 async def _run_work(work: Work, settings: Settings, clock: ManualClock) -> int:
-    return await work(settings, INDICATORS, clock)
+    return await work(settings, clock)

@@ -32,7 +32,12 @@ from tests.security.wire import (
 )
 from tests.service.commands.test_cli import write_bars
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
-from tests.support.signals_command import COMMAND, RunningCommand, build_environment, find_free_port
+from tests.support.signals_command import (
+    COMMAND,
+    RunningCommand,
+    build_environment,
+    find_free_port,
+)
 
 pytestmark = pytest.mark.clause("endpoint")
 
@@ -208,6 +213,7 @@ def test_others_are_served_while_idle_clients_fill_the_process(
     process = RunningCommand.start(tmp_path, *limited, env=env)
     try:
         process.wait_for_line("Register with")
+        process.wait_until_caught_up()
         asyncio.run(crowded(f"http://127.0.0.1:{port}", idle))
         assert process.stop() == 0
         assert "Traceback" not in "".join(process.printed)
@@ -348,6 +354,7 @@ def test_a_burst_of_connections_leaves_files_to_the_stores_and_the_log(tmp_path:
     process = RunningCommand.start(tmp_path, *limited, env=env)
     try:
         process.wait_for_line("Register with")
+        process.wait_until_caught_up()
         files = f"/proc/{process.process.pid}/fd"
         idle_files = len(os.listdir(files))
         most = asyncio.run(open_burst(int(port), burst, files))

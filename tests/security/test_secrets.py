@@ -19,7 +19,12 @@ from tests.end_to_end.test_stripe_purchase import assert_nowhere, stored
 from tests.security.wire import HOST, LAST, exchange_bytes
 from tests.service.commands.test_cli import write_bars
 from tests.support.running_service import RunningService
-from tests.support.signals_command import RunningCommand, find_free_port, run_signals, start_signals
+from tests.support.signals_command import (
+    RunningCommand,
+    find_free_port,
+    run_signals,
+    start_signals,
+)
 from tests.support.web_member import API_KEY
 
 pytestmark = pytest.mark.clause("access")
@@ -40,6 +45,7 @@ def process(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Ru
     log = {"log_level": "debug", "log_format": request.param}
     with start_signals(tmp_path, "serve", port=port, source=source, **log) as process:
         process.wait_for_line("--header")
+        process.wait_until_caught_up()
         yield process, f"http://127.0.0.1:{port}"
 
 

@@ -69,6 +69,7 @@ def first_start(tmp_path_factory) -> tuple[Path, list[str], dict[str, object], s
     port, universe = find_free_port(), write_cut_universe(folder, {"BTC", "NVDA"})
     with start_signals(folder, "serve", port=port, universe=universe) as process:
         process.wait_for_line("--header")
+        process.wait_until_caught_up()
         address = f"http://127.0.0.1:{port}/api/v1"
         api_key = run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
         state = httpx.get(f"{address}/state", headers={"X-Api-Key": api_key}).json()

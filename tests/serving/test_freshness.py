@@ -152,9 +152,12 @@ def test_the_note_counts_assets_with_a_proxy():
     assert note.startswith(f"{len(stocks)} stocks or metals (such as {stocks[0]}) use the bars of")
 
 
-def test_incomplete_history_is_not_served():
-    published = make_coverage("live").model_copy(update={"served_from": NOON})
-    assert build_snapshot(StoredSnapshot(published, NOON - HOUR_MS, NOON, READINGS)) is None
+@pytest.mark.parametrize(("source", "has_past"), [("simulated", True), ("live", False)])
+def test_incomplete_history_is_not_served(source, has_past):
+    published = make_coverage(source).model_copy(update={"served_from": NOON})
+    earlier = StoredSnapshot(published, NOON - HOUR_MS, NOON, READINGS)
+    assert build_snapshot(earlier) is None
+    assert (build_snapshot(earlier, is_past=True) is not None) is has_past
     assert build_snapshot(StoredSnapshot(published, NOON, NOON, READINGS)) is not None
 
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Self
@@ -54,13 +54,22 @@ def run_signals(folder: Path, *arguments: str, **settings: str) -> subprocess.Co
     with chdir(folder), redirect_stdout(out), redirect_stderr(err):
         _set_environment(build_environment(folder, **settings))
         try:
-            status = main(arguments)
+            status = main(choose_processes(arguments))
         except SystemExit as ended:
             status = int(ended.code or 0)
         finally:
             _set_environment(outer)
             structlog.reset_defaults()
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
+
+
+def choose_processes(arguments: Sequence[str]) -> Sequence[str]:
+    """Let `serve` run in a single process unless `--workers` or `--no-compute` is given.
+
+    Its compute process takes more than a second of processor time to start.
+    """
+    is_chosen = any(one.startswith(("--workers", "--no-compute")) for one in arguments)
+    return arguments if arguments[0] != "serve" or is_chosen else [*arguments, "--single-process"]
 
 
 def create_store(folder: Path) -> None:
@@ -135,6 +144,11 @@ class RunningCommand:
                     return event
         raise AssertionError(f"no {name!r} with {fields} within {within_s:g} s")
 
+    def wait_until_caught_up(self, within_s: float = SAYS_WITHIN_S) -> None:
+        """Wait until a computing command has built its history, or caught up with the clock."""
+        if not any("caught_up" in line for line in self.printed):
+            self.wait_for_line("caught_up", within_s)
+
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
         """Send a signal, wait for the end and return the exit status."""
         self.process.send_signal(number)
@@ -160,7 +174,8 @@ class RunningCommand:
 def start_signals(
     folder: Path, *arguments: str, clock_variables: Mapping[str, str] | None = None, **settings: str
 ) -> Iterator[RunningCommand]:
-    """Run the command during the block; `faked` holds variables that set its clock."""
+    """Run the command during the block; `clock_variables` are those that set its clock."""
+    arguments = choose_processes(arguments)
     env = {**build_environment(folder, **settings), **(clock_variables or {})}
     if clock_variables:
         process = RunningCommand.start(folder, *COMMAND, *arguments, env=env)

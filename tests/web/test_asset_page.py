@@ -256,6 +256,6 @@ async def test_before_the_first_run_the_page_says_to_wait(
 ):
     for is_member in (True, False):
         answer = await served_empty.get_page("/assets/BTC", is_member=is_member)
-        page = check_page(answer, 503, "Temporarily unavailable")
+        page = check_page(answer, 503, "Not ready yet")
         assert "Nothing has been computed yet" in page.text
         assert answer.headers["retry-after"] == "900"

@@ -425,7 +425,7 @@ async def test_before_the_first_run_members_get_503_and_visitors_the_sample(
 ):
     for view in TOOLS:
         answer = await served_empty.get_page(f"/{view}", is_member=True)
-        check_page(answer, 503, "Temporarily unavailable")
+        check_page(answer, 503, "Not ready yet")
         assert list_rows(await get_view(served_empty, view, is_member=False))
 
 

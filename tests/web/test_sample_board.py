@@ -80,8 +80,6 @@ async def test_no_reading_ever_reaches_a_visitor(
 async def test_before_the_first_run_members_get_503_and_visitors_the_sample(
     served_empty: RunningService,
 ):
-    page = check_page(
-        await served_empty.get_page("/", is_member=True), 503, "Temporarily unavailable"
-    )
+    page = check_page(await served_empty.get_page("/", is_member=True), 503, "Not ready yet")
     assert "Nothing has been computed yet" in page.text
     assert parse_heat_map(await get_board(served_empty, is_member=False)).keys() == SAMPLED

@@ -6,11 +6,17 @@ import threading
 import httpx
 import pytest
 
-from compute.indicators.registry import INDICATORS
 from service.commands import compute_command as computing
 from service.commands.compute_command import compute
 from service.commands.console import ProgressLog
-from tests.service.commands.test_serve import HOUR_MS, MovedClock, served_here, settings_of, stored
+from tests.service.commands.test_serve import (
+    HOUR_MS,
+    MovedClock,
+    served_here,
+    settings_of,
+    stored,
+    wait_for_output,
+)
 from tests.support.signals_command import run_signals
 
 pytestmark = pytest.mark.clause("operation", "fresh")
@@ -79,6 +85,7 @@ async def test_a_catch_up_that_fails_while_serving_is_retried(market, serve_at_o
 
     clock.on_read = on_read
     async with served_here(market, clock) as (address, _), httpx.AsyncClient() as client:
+        await wait_for_output(capsys, "Still catching up: ")
         may_fail.set()
         await until_current(client, address, headers)
     assert "run_failed" in capsys.readouterr().out
@@ -94,7 +101,7 @@ async def test_a_catch_up_that_fails_before_serving_ends_the_command(market):
 
     clock.on_read = on_read
     with pytest.raises(OSError, match="the disk is gone"):
-        await compute(settings_of(market), INDICATORS, clock)
+        await compute(settings_of(market), clock)
 
 
 def test_progress_lines_estimate_the_remaining_time(capsys):

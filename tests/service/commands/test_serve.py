@@ -17,7 +17,6 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import format_instant
 from service.commands.compute_command import PLAYED_OUT_NOTE, compute
 from service.commands.serve import serve
@@ -46,6 +45,7 @@ def served_process(folder: Path, **settings: str) -> Iterator[tuple[str, list[st
     port = find_free_port()
     with start_signals(folder, "serve", port=port, **settings) as process:
         process.wait_for_line("Listening on ")
+        process.wait_until_caught_up()
         yield f"http://127.0.0.1:{port}", process.printed
         assert process.stop() == 0, process.printed
 
@@ -146,10 +146,12 @@ def test_a_second_start_continues_from_the_store(first_start, market):
 
 
 @contextmanager
-def on_a_terminal(folder: Path, **settings: str) -> Iterator[RunningCommand]:
+def on_a_terminal(
+    folder: Path, mode: str = "--single-process", **settings: str
+) -> Iterator[RunningCommand]:
     ours, theirs = pty.openpty()
     env = build_environment(folder, universe=str(folder / "universe.toml"), **settings)
-    process = ForkedCommand(folder, ["serve"], env, theirs)
+    process = ForkedCommand(folder, ["serve", mode], env, theirs)
     os.close(theirs)
     started = RunningCommand(process, ours)
     try:
@@ -358,16 +360,22 @@ async def served_here(
 ) -> AsyncIterator[tuple[str, asyncio.Task[int]]]:
     """Serve a folder's simulated market in this process until it ends, or until SIGTERM."""
     settings = settings_of(folder, **settings_given)
-    serving = asyncio.create_task(serve(settings, INDICATORS, clock))
+    serving = asyncio.create_task(serve(settings, clock))
     await asyncio.sleep(0)
     address = f"{settings.address}/api/v1"
     async with httpx.AsyncClient(timeout=30) as client:
-        # If a client connects while it catches up, it waits until it serves.
         assert (await client.get(address)).status_code == 200
     yield address, serving
     if not serving.done():
         os.kill(os.getpid(), signal.SIGTERM)
         assert await asyncio.wait_for(serving, 30) == 0
+
+
+async def wait_for_output(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    """Wait until this process has printed a text; drop what it has printed so far."""
+    async with asyncio.timeout(30):
+        while text not in "".join(capsys.readouterr()):  # noqa: ASYNC110 (it prints)
+            await asyncio.sleep(0.01)
 
 
 async def test_responses_are_stale_once_compute_missed_an_update(market):
@@ -401,10 +409,8 @@ async def test_a_signal_during_a_run_leaves_no_partial_batch(market, capsys):
             os.kill(os.getpid(), signal.SIGTERM)
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0.05), loop).result(10)
 
-    computing = asyncio.create_task(compute(settings_of(market), INDICATORS, clock))
-    async with asyncio.timeout(30):
-        while "Computing on" not in capsys.readouterr().err:  # noqa: ASYNC110 (it prints)
-            await asyncio.sleep(0.01)
+    computing = asyncio.create_task(compute(settings_of(market), clock))
+    await wait_for_output(capsys, "Computing on")
     clock.on_read = on_read
     clock.now_ms = computed + HOUR_MS
     assert await asyncio.wait_for(computing, 30) == 0

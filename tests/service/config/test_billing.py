@@ -6,7 +6,6 @@ from access.billing.disabled import NoBilling
 from access.billing.provider import BillingSetupError, Provider
 from access.billing.sandbox import SandboxBilling
 from access.billing.stripe import StripeBilling
-from compute.indicators.registry import INDICATORS
 from service.commands.serve import serve
 from service.config.billing import describe_billing, find_outage_reason, open_provider
 from service.config.settings import PREFIX, Settings
@@ -137,7 +136,7 @@ async def test_a_service_does_not_start_with_wrong_prices(tmp_path):
         env = build_environment(tmp_path, port=find_free_port(), source=f"files:{bars}", **given)
         settings = Settings.read({n: v for n, v in env.items() if n.startswith(PREFIX)})
         with pytest.raises(BillingSetupError, match="prices do not match the plan") as caught:
-            await serve(settings, INDICATORS, ManualClock())
+            await serve(settings, ManualClock())
     assert "\n" not in str(caught.value)
     assert stripe.api_key not in str(caught.value)
 

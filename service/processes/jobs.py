@@ -1,0 +1,71 @@
+"""The background jobs of the service: the hourly compute and the daily maintenance.
+
+They run in the compute process, or in the serving one with `--single-process`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+from access.maintenance import MaintenanceJob
+from schemas.clock import Clock
+from service.commands.console import OpenProgressBar, open_progress_bar
+from service.config.settings import Settings
+from service.http.resources import Resources
+from service.processes.shutdown import run_in_background
+from service.processes.steady_clock import COMPUTE_HOLD_MS, DELETE_HOLD_MS, make_steady
+from store.market_rows import Batch
+
+
+class RunObserver(Protocol):
+    """Receives the duration of each hourly run in seconds, and each committed batch."""
+
+    def on_run(self, seconds: float) -> None:
+        """Handle an hourly run."""
+
+    def on_commit(self, batch: Batch) -> None:
+        """Handle a committed batch."""
+
+
+async def run_jobs(
+    settings: Settings,
+    resources: Resources,
+    clock: Clock,
+    elapsed: Clock | None,
+    observer: RunObserver,
+    *,
+    computes: bool,
+    on_open: Callable[[], None] = lambda: None,
+    open_bar: OpenProgressBar = open_progress_bar,
+) -> None:
+    """Run the maintenance, and compute if `computes`, until cancelled.
+
+    `clock` is the wall clock, `elapsed` as for `make_steady`. `on_open` is called when everything
+    is opened, so that no mistake in the settings is left.
+    """
+    compute_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
+    maintenance = MaintenanceJob(
+        resources.access,
+        resources.provider,
+        make_steady(clock, elapsed, DELETE_HOLD_MS),
+        asyncio.sleep,
+    )
+    async with AsyncExitStack() as stack:
+        if computes:
+            # Imported here, because a process that only serves has no use for the compute side.
+            from service.commands.compute_command import run_compute
+
+            opened = asyncio.Event()
+            computing = run_compute(
+                settings,
+                resources.market,
+                compute_clock,
+                observer,
+                on_open=opened.set,
+                open_bar=open_bar,
+            )
+            await stack.enter_async_context(run_in_background(computing))
+            await opened.wait()
+        on_open()
+        await maintenance.run()
