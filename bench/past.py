@@ -19,7 +19,8 @@ from schemas.vocabulary import DAY_MS, format_instant
 
 # Each key has a burst of 20 past boards.
 KEYS, CALLS_PER_KEY = 5, 20
-DAYS = 300
+# A first start publishes the last 30 days of the history that it computes.
+DAYS = 29
 TARGET_MS = 5.0
 QUERIES = {"state": {}, "state of one": {"ticker": "BTC"}, "confluence": {}}
 IDLE_S, MAX_LOADING_S = 0.5, 120.0
