@@ -1,9 +1,8 @@
 """signals_get_state: the readings of every indicator, current or at a past time."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from mcp_server.tools.empty_results import (
     describe_assets,
@@ -34,8 +33,6 @@ from serving.freshness import (
     find_legacy_keys,
     format_removed_note,
 )
-from serving.json_text import to_json
-from serving.response_cache import ResponseBody
 from serving.snapshot import Snapshot
 from serving.tool import Tool
 
@@ -53,19 +50,19 @@ DESCRIPTION = (
 )
 
 Cells = dict[StoredKey, dict[Timeframe, Reading]]
-ItemT = TypeVar("ItemT")
-# One asset takes about 20 microseconds, and the event loop should be free after 5 ms.
-ASSETS_PER_TURN = 200
-# Three timeframes with up to four values, in each combination of two filters.
-MAX_CACHED_CELLS = 1024
+# These take 2 to 3 ms, after which other work goes on.
+ASSETS_PER_TURN = 100
 
 
 async def get_state(query: StateQuery, context: Context) -> StateResponse:
     """Return the matching readings by ticker, indicator and timeframe."""
     selected = await _find_selected(query, context)
     snapshot, at = await context.snapshot_at(query.as_of)
-    assets = snapshot.assets if selected is None else selected
-    states = await _collect(_list_states(snapshot, query, assets))
+    states = []
+    for state in _list_states(snapshot, query, snapshot.assets if selected is None else selected):
+        states.append(state)
+        if len(states) % ASSETS_PER_TURN == 0:
+            await asyncio.sleep(0)
     counts = StateCounts(assets=len(states), readings=sum(map(_count_readings, states)))
     notes = list(_list_notes(query, snapshot, selected or {}, states))
     meta = StateMeta(
@@ -87,27 +84,6 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
         counts=counts,
         meta=meta,
     )
-
-
-async def render_state(query: StateQuery, context: Context) -> ResponseBody:
-    """Return the response of `get_state`."""
-    state = await get_state(query, context)
-    # pydantic would take 10 ms for the readings of an unfiltered state.
-    texts = await _collect(map(_format_asset, state.assets))
-    rest = state.model_copy(update={"assets": []}).model_dump_json(by_alias=True)
-    # `as_of`, an instant, is the only member before it.
-    text = rest.replace('"assets":[]', f'"assets":[{",".join(texts)}]', 1)
-    return ResponseBody(text.encode())
-
-
-async def _collect(items: Iterable[ItemT]) -> list[ItemT]:
-    """Return the items of all assets, letting other work go in between."""
-    collected = []
-    for number, item in enumerate(items, 1):
-        collected.append(item)
-        if number % ASSETS_PER_TURN == 0:
-            await asyncio.sleep(0)
-    return collected
 
 
 async def _find_selected(query: StateQuery, context: Context) -> dict[str, CoveredAsset] | None:
@@ -144,37 +120,13 @@ def _select_cells(stored: Mapping[str, Mapping[Timeframe, int]], query: StateQue
 def _select_readings(
     stored: Mapping[Timeframe, int], query: StateQuery
 ) -> dict[Timeframe, Reading]:
-    return _filter_readings(tuple(stored.items()), query.timeframe, query.direction)
-
-
-# Assets have few different combinations of readings. Cached, they take 2 ms of an unfiltered state
-# instead of 9, and the results are shared, so they must not be modified.
-@lru_cache(maxsize=MAX_CACHED_CELLS)
-def _filter_readings(
-    cells: tuple[tuple[Timeframe, int], ...], only: Timeframe | None, direction: Reading | None
-) -> dict[Timeframe, Reading]:
-    stored = dict(cells)
     return {
         timeframe: READING_NAMES[stored[timeframe]]
         for timeframe in TIMEFRAMES
         if timeframe in stored
-        and only in (None, timeframe)
-        and direction in (None, READING_NAMES[stored[timeframe]])
+        and query.timeframe in (None, timeframe)
+        and query.direction in (None, READING_NAMES[stored[timeframe]])
     }
-
-
-def _format_asset(state: AssetState) -> str:
-    """Return an asset as JSON."""
-    readings = (
-        f'"{key}":{_format_readings(tuple(cells.items()))}' for key, cells in state.signals.items()
-    )
-    fields = to_json({"ticker": state.ticker, "name": state.name, "asset_class": state.asset_class})
-    return f'{fields[:-1]},"signals":{{{",".join(readings)}}}}}'
-
-
-@lru_cache(maxsize=MAX_CACHED_CELLS)
-def _format_readings(cells: tuple[tuple[Timeframe, Reading], ...]) -> str:
-    return to_json(dict(cells))
 
 
 def _count_readings(state: AssetState) -> int:
@@ -255,7 +207,7 @@ GET_STATE = Tool(
     description=DESCRIPTION,
     query=StateQuery,
     result=StateResponse,
-    handler=render_state,
+    handler=get_state,
     check=_find_selected,
     meta=_META,
 )

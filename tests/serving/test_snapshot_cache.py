@@ -13,7 +13,6 @@ from schemas.vocabulary import DAY_MS, RUN_DELAY_MS, format_instant
 from serving import snapshot_cache
 from serving.context import Context
 from serving.past_index import PastIndex
-from serving.response_cache import ResponseBody
 from serving.snapshot import Snapshot
 from serving.snapshot_cache import SnapshotCache
 from store.errors import StoreError
@@ -165,9 +164,7 @@ async def answer(context: Context, at: int) -> list[str]:
         except Exception as error:
             results.append(repr(error))
         else:
-            is_rendered = isinstance(result, ResponseBody)
-            text = result.text.decode() if is_rendered else result.model_dump_json(by_alias=True)
-            results.append(text)
+            results.append(result.model_dump_json(by_alias=True))
     return results
 
 

@@ -2,17 +2,11 @@ import json
 
 import pytest
 
-from mcp_server.tools.get_state import get_state, render_state
-from schemas.state import StateQuery
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS
-from serving.context import Context
-from serving.snapshot_cache import SnapshotCache
-from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import CATALOG, STATE
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
-from tests.support.store_homes import open_and_close
-from tools.example_market import NOON, make_batch, make_change, make_coverage, seed_market
+from tools.example_market import NOON, make_batch, make_change
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -205,25 +199,3 @@ async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(serv
         "signals/retry_after_seconds": 900,
     }
     assert "900 seconds" in json.loads(result["content"][0]["text"])["message"]
-
-
-@pytest.mark.clause("2.4.2")
-async def test_a_response_is_the_json_that_pydantic_makes_of_its_model(tmp_path):
-    odd = 'Ünï "coin" \\ \x01\x7f\u2028 \U0001f680'
-    coverage = make_coverage()
-    assets = [a.model_copy(update={"name": odd + a.ticker}) for a in coverage.assets]
-    async with open_and_close(open_sqlite_market(tmp_path / "market.db")) as store:
-        await seed_market(store, coverage.model_copy(update={"assets": tuple(assets)}))
-        context = Context(SnapshotCache(store), "", "", lambda: NOON, None, 1000)
-        for filters in (
-            {},
-            {"ticker": "BTC,MATIC,DARK"},
-            {"timeframe": "4h", "direction": "bullish"},
-            {"indicator": "ceres", "asset_class": "crypto"},
-            {"view": "board"},
-            {"asset_class": "stock", "direction": "neutral", "timeframe": "1h"},
-            {"as_of": "2026-09-30T11:30:00Z"},
-        ):
-            query = StateQuery(**filters)
-            expected = (await get_state(query, context)).model_dump_json(by_alias=True)
-            assert (await render_state(query, context)).text.decode() == expected
