@@ -155,8 +155,7 @@ def _encode_source(row: SourceRow) -> bytes:
 
 
 def _encode_changes(table: ChangeTable) -> bytes:
-    # Columns of equal width, of which the padding of the names is left out: encoding row by row
-    # took ten times as long.
+    # Columns of equal width, of which the padding of the names is left out at the end.
     numbers, cell = np.unique(table.cell, return_inverse=True)
     cells = [table.cells[number] for number in numbers.tolist()]
     names = [_encode_cell(c.ticker, c.indicator, c.timeframe) for c in cells]

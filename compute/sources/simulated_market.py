@@ -286,7 +286,7 @@ class _Span(NamedTuple):
 
 def _group_spans(spans: Sequence[_Span]) -> Iterator[list[_Span]]:
     """Yield groups of consecutive spans to compute together; a span of few blocks stays alone."""
-    # Many short arrays take longer than few long ones, until those outgrow the caches.
+    # NumPy takes about as long to call for a short array as for a longer one.
     group: list[_Span] = []
     for span in spans:
         lines = sum(len(one.blocks) for one in (*group, span))
