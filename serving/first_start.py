@@ -18,7 +18,7 @@ def build_not_built_error(
     """
     if coverage is None or coverage.served_from is None:
         return NotBuiltError(
-            "Nothing has been computed yet: the compute process has not finished its first run.",
+            "Nothing has been computed yet: the compute job has not finished its first run.",
             FIRST_COMPUTE_RETRY_S,
             0,
         )
