@@ -359,6 +359,7 @@ def test_an_error_of_the_compute_process_ends_the_command_in_one_line(
     with start_signals(
         tmp_path, "serve", "--workers=2", source=source, port=find_free_port()
     ) as process:
+        process.wait_for_line("signals: ")
         assert process.wait_for_exit() == 1
     assert process.printed[-1].startswith("signals: ")
     assert said in process.printed[-1]
