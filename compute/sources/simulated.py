@@ -181,19 +181,23 @@ class SimulatedSource:
         return pending.result
 
     async def _fetch_all(self, pending: Sequence["_PendingFetch"]) -> None:
-        now, requests = self._clock() // 1000, sorted({one.request for one in pending})
+        requests = sorted({one.request for one in pending})
         if self._executor is None:
-            results = await asyncio.to_thread(self._market.fetch, requests, now)
+            results = await asyncio.to_thread(self._fetch_here, requests)
         else:
-            results = await self._fetch_parts(self._executor, requests, now)
+            results = await self._fetch_parts(self._executor, requests)
         by_request = dict(zip(requests, results, strict=True))
         for one in pending:
             one.result = by_request[one.request]
 
+    def _fetch_here(self, requests: Sequence[FetchRequest]) -> list[FetchResult]:
+        return self._market.fetch(requests, self._clock() // 1000)
+
     async def _fetch_parts(
-        self, executor: Executor, requests: Sequence[FetchRequest], now: int
+        self, executor: Executor, requests: Sequence[FetchRequest]
     ) -> list[FetchResult]:
         """Return the results in the order of the requests, computed in tasks."""
+        now = self._clock() // 1000
         blocks = split_into_blocks(requests, len(requests), self._parallelism)
         tasks = [
             FetchTask(self._parameters.select([one.ticker for one in block]), block, now)

@@ -45,7 +45,7 @@ def process(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Ru
     log = {"log_level": "debug", "log_format": request.param}
     with start_signals(tmp_path, "serve", port=port, source=source, **log) as process:
         process.wait_for_line("--header")
-        process.wait_until_caught_up()
+        process.wait_for_line("history is complete")
         yield process, f"http://127.0.0.1:{port}"
 
 
@@ -129,7 +129,7 @@ def test_the_log_has_one_line_per_event_and_no_text_of_clients(
     lines = service.printed
     said = "".join(lines)
     assert_nowhere([*secrets, MARK, "forged"], [said.encode()])
-    (started,) = (place for place, line in enumerate(lines) if "--header" in line)
+    (started,) = (place for place, line in enumerate(lines) if "history is complete" in line)
     after = lines[started + 1 :]
     assert all(line[:-1].isprintable() for line in after)
     if lines[-1].startswith("{"):
