@@ -11,6 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import structlog
+
+from schemas.errors import describe_failure
 from schemas.vocabulary import (
     HOUR_MS,
     RUN_DELAY_MS,
@@ -34,6 +37,8 @@ from store.market_rows import (
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
     from store.sql.market_store import MarketStore
     from store.sql.past_log import Runs
+
+log = structlog.get_logger("past")
 
 # A year of 251 assets takes about 25 MB.
 MAX_INDEX_BYTES = 60_000_000
@@ -232,11 +237,13 @@ class PastIndex:
         error = None if task.cancelled() else task.exception()
         # The store reports its own failures, and the next call tries again. Any other one, such as
         # an indicator of a later version, would come again.
-        self._is_off |= error is not None and not isinstance(error, StoreError)
+        if error is not None and not isinstance(error, StoreError):
+            self._is_off = True
+            log.error("past_index_failed", **describe_failure(error))
 
     async def _read(self) -> None:
         past_log = self._store.past_log
-        if not self.number:
+        if not self.number and not self._is_off:
             max_changes = self._max_bytes // BYTES_PER_CHANGE
             self._is_off = await past_log.has_more_changes(max_changes)
         while not self._is_off:

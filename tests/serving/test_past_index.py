@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +16,7 @@ from serving.past_index import BarTimes, PastIndex
 from store.codes import KEY_CODES
 from store.market_rows import BarBlock, BarRun, Batch, MissingBarsRow, WatermarkRow
 from store.sql.market_store import MarketStore
+from store.sql.past_log import PastLog
 from tests.store.sql.test_past_snapshot import (
     EDGE,
     LAST,
@@ -230,3 +232,23 @@ async def test_a_restored_database_is_read_anew(new_home: HomeFactory) -> None:
         await index.follow()
         assert not await index.prepare(latest)
         assert index.number == 2
+
+
+class LaterLog(PastLog):
+    """The past of a store in which a later version has written an indicator of its own."""
+
+    async def load_readings(self, after: int, until: int, limit: int) -> NoReturn:
+        raise KeyError(99)
+
+
+@pytest.mark.clause("monitoring")
+async def test_a_past_that_cannot_be_read_is_logged_once_and_left_to_the_store(
+    market: MarketStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await market.commit(make_batch(LAST, changes=[make_change(LAST)]))
+    market.past_log = LaterLog(market._engine)
+    index = PastIndex(market)
+    for _ in range(3):
+        await index.follow()
+        assert not await index.prepare(await market.snapshot())
+    assert capsys.readouterr().out.count("past_index_failed") == 1
