@@ -4,6 +4,7 @@ Published rows never change, so a page of them is a search and a join of bytes. 
 from the store.
 """
 
+import asyncio
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
@@ -12,18 +13,26 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import structlog
+
+from schemas.errors import describe_failure
 from schemas.signals import Signal
 from schemas.vocabulary import DAY_MS, AssetClass, Direction, Tier, Timeframe
 from serving.signal_rows import to_signal
 from serving.snapshot import Snapshot
+from store.errors import StoreError
 from store.market_rows import FeedQuery, FeedRow
 
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
     from store.sql.market_store import MarketStore
 
+log = structlog.get_logger("feed")
+
 RECENT_MS = 30 * DAY_MS
 # 251 assets have about 40,000 rows of 350 bytes in 30 days.
 MAX_ROW_BYTES = 40_000_000
+# A year-old store takes seconds to read, which no call should wait for.
+MAX_WAIT_S = 0.25
 # Converting so many rows to JSON takes about 5 ms, in which the event loop does nothing else.
 ROWS_PER_READ = 500
 # Beyond this offset, stepping over the rows takes longer than a page of the store.
@@ -117,6 +126,8 @@ class RecentFeed:
     def __init__(self, store: "MarketStore", max_bytes: int = MAX_ROW_BYTES) -> None:
         self._store = store
         self._max_bytes = max_bytes
+        self._latest: Snapshot | None = None
+        self._task: asyncio.Task[None] | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -128,6 +139,20 @@ class RecentFeed:
         # All rows with `created_at` in (begins, ends] are here.
         self._begins = self._ends = 0
         self._names: tuple[dict[str, AssetClass], dict[str, str]] = ({}, {})
+
+    async def keep_up(self, snapshot: Snapshot) -> None:
+        """Follow the latest snapshot; a long read goes on while pages come from the store."""
+        self._latest = snapshot
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._follow_latest())
+            self._task.add_done_callback(_report_failure)
+        await asyncio.wait([self._task], timeout=MAX_WAIT_S)
+
+    async def _follow_latest(self) -> None:
+        followed = None
+        while self._latest is not None and followed is not self._latest:
+            followed = self._latest
+            await self.follow(followed)
 
     async def follow(self, snapshot: Snapshot) -> None:
         """Read the rows up to a snapshot that are missing here, and drop the oldest ones."""
@@ -218,6 +243,13 @@ class RecentFeed:
             selected = bytes(number in numbers for number in range(256))
             self._selections[row_filter] = None if is_all else selected
         return self._selections[row_filter]
+
+
+def _report_failure(task: "asyncio.Task[None]") -> None:
+    error = None if task.cancelled() else task.exception()
+    # The store reports its own failures. Pages come from it until the next snapshot is followed.
+    if error is not None and not isinstance(error, StoreError):
+        log.error("recent_feed_failed", **describe_failure(error))
 
 
 def encode_row(row: FeedRow, snapshot: Snapshot) -> bytes:

@@ -1,9 +1,12 @@
 """Pages of the feed from memory are those of the store, byte for byte, or none at all."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,14 +19,15 @@ from schemas.vocabulary import (
     TIMEFRAMES,
     format_instant,
 )
+from serving import recent_feed
 from serving.context import Context
 from serving.recent_feed import FeedPage, FeedWindow, RecentFeed, RowFilter, encode_row
 from serving.snapshot import Snapshot, build_snapshot
 from serving.snapshot_cache import SnapshotCache
-from store.market_rows import AlertRow, ChangeRow, FeedRow
+from store.market_rows import AlertRow, ChangeRow, FeedQuery, FeedRow
 from store.sql.market_store import MarketStore
 from tests.support.row_builders import make_alert
-from tests.support.store_homes import StoreHome, open_and_close
+from tests.support.store_homes import DEADLINE_S, StoreHome, open_and_close, open_market_as
 from tools.example_market import NOON, make_batch, make_change, make_coverage, seed_market
 
 pytestmark = pytest.mark.clause("feed")
@@ -265,3 +269,35 @@ async def test_responses_from_memory_are_those_from_the_store(market: MarketStor
         assert ours.text == (await render_signals(query, without)).text, query
         assert found is None or found.text == ours.text
     assert from_memory > 100
+
+
+class HeldStore(MarketStore):
+    """A store whose reads of the feed wait until they are released."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.released = asyncio.Event()
+
+    async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
+        await self.released.wait()
+        return await super().merged_feed(query, alerts_after)
+
+
+async def test_no_call_waits_for_a_long_read_after_which_the_latest_rows_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent_feed, "MAX_WAIT_S", 0)
+    async with open_and_close(open_market_as(HeldStore, tmp_path / "market.db")) as store:
+        feed = await fill_feed(store, runs=8)
+        recent = RecentFeed(store)
+        await recent.keep_up(await feed.load_snapshot())
+        await feed.commit_runs(4)
+        latest = await feed.load_snapshot()
+        await recent.keep_up(latest)
+        newest = FeedWindow(0, latest.stored.last_created_at, 200, 0, oldest_first=False)
+        assert recent.find_page(ANY, newest) is None
+        store.released.set()
+        async with asyncio.timeout(DEADLINE_S):
+            while recent.find_page(ANY, newest) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert recent.find_page(ANY, newest) == feed.select(ANY, newest, latest)
