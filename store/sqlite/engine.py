@@ -301,7 +301,9 @@ class SqliteEngine:
         except BaseException:
             # A cancelled statement would continue in its thread, and the next read wait for it.
             # The interrupt ends at the next statement, so it never hits a later read.
-            await reader.connection.interrupt()
+            # A closed connection has no statement left.
+            if not self._is_closed:
+                await reader.connection.interrupt()
             raise
 
     @asynccontextmanager
@@ -335,6 +337,11 @@ class SqliteEngine:
             raise StoreError(f"{self.path}: {error}") from error
         except sqlite3.Error as error:
             raise DatabaseFailureError(f"{self.path}: {error}") from error
+        except ValueError as error:
+            # aiosqlite raises it for a statement on a connection that was closed meanwhile.
+            if self._is_closed:
+                raise StoreError(f"{self.path} is closed") from error
+            raise
 
     def _count_bytes(self) -> int:
         """Return the size of the database in SQLite's view; a huge one if that is damaged."""

@@ -14,6 +14,7 @@ from store.errors import StoreError
 from store.market_rows import AlertRow, ChangeRow, FeedQuery, FeedRow
 from store.sql.market_store import MarketStore
 from tests.support.row_builders import NOW, make_alert, make_batch, make_change, make_query
+from tests.support.store_homes import StoreHome
 
 pytestmark = pytest.mark.clause("feed")
 
@@ -233,3 +234,11 @@ async def test_an_alert_and_a_change_never_share_a_time(market: MarketStore) -> 
         with pytest.raises(StoreError):
             await market.commit(make_batch(**late))
     assert (await market.snapshot()).last_created_at == NOW + 1
+
+
+async def test_a_page_of_a_store_that_was_closed_is_refused(home: StoreHome) -> None:
+    store = await home.open_market()
+    assert await store.changes_feed(make_query()) == []
+    await store.close()
+    with pytest.raises(StoreError):
+        await store.changes_feed(make_query())
