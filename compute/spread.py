@@ -18,8 +18,8 @@ class Spread(NamedTuple):
     @property
     def block_count(self) -> int:
         """The number of blocks of assets to step at a time."""
-        # The leader's commits need a core too. A step takes half of its time however few assets
-        # it has, so a block for that core would cost more than it saves.
+        # The leader's commits need a core too: on two cores, a second block took a first start of
+        # a year from 36 to 39 s.
         return self.parallelism - 1
 
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 import numpy as np
 
 from store.change_columns import ChangeColumns
-from store.change_table import ChangeTable
+from store.change_table import NO_BEFORE, ChangedCell, ChangeTable
 from store.codes import HISTORY_CODES, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.market_rows import (
     AlertRow,
@@ -31,17 +31,7 @@ _pack_alert = struct.Struct(">qqd").pack
 _pack_funding = struct.Struct(">qd").pack
 _pack_watermark = struct.Struct(">q?").pack
 _pack_created_at = struct.Struct(">cq").pack
-_NO_READING, _MAX_READING = 127, 126
-_CHANGE_END = np.dtype(
-    [
-        ("close_time", ">i8"),
-        ("epoch", ">i8"),
-        ("before", "i1"),
-        ("after", "i1"),
-        ("price", ">f8"),
-        ("published", "?"),
-    ]
-)
+_MAX_READING = 126
 # Rows that are encoded at a time, which bounds the memory.
 _ROWS_PER_UPDATE = 20_000
 # The names of a change follow its kind and `created_at`.
@@ -82,29 +72,30 @@ def digest_changes(changes: Iterable[ChangeRow]) -> bytes:
 
 def digest_change_columns(changes: ChangeColumns, tickers: Mapping[int, str]) -> bytes:
     """Return the result of `digest_changes` for columns; `tickers` are by the id of the asset."""
-    heads = np.empty(len(changes.created_at), [("kind", "S1"), ("created_at", ">i8")])
-    heads["kind"], heads["created_at"] = b"c", changes.created_at
-    tails = np.empty(len(changes.created_at), _CHANGE_END)
-    tails["close_time"], tails["epoch"] = changes.close_time, changes.epoch
+    codes = changes.asset_id, changes.indicator, changes.timeframe, changes.epoch
+    distinct, cell = np.unique(np.stack(codes), axis=1, return_inverse=True)
+    cells = [
+        ChangedCell(
+            str(tickers.get(asset_id)),
+            KEYS_BY_CODE[indicator],
+            TIMEFRAMES_BY_CODE[timeframe],
+            epoch,
+        )
+        for asset_id, indicator, timeframe, epoch in distinct.T.tolist()
+    ]
     # Altered readings that do not fit into a byte are cut to one that no reading has.
     before = np.clip(changes.before, -_MAX_READING, _MAX_READING)
-    tails["before"] = np.where(np.isnan(before), _NO_READING, before)
-    tails["after"] = np.clip(changes.after, -_MAX_READING, _MAX_READING)
-    tails["price"], tails["published"] = changes.price + 0.0, changes.published != 0
-    cells = zip(
-        changes.asset_id.tolist(),
-        changes.indicator.tolist(),
-        changes.timeframe.tolist(),
-        strict=True,
+    table = ChangeTable(
+        cells,
+        changes.created_at,
+        cell.ravel(),
+        changes.close_time,
+        np.where(np.isnan(before), NO_BEFORE, before).astype(np.int8),
+        np.clip(changes.after, -_MAX_READING, _MAX_READING).astype(np.int8),
+        changes.price,
+        changes.published != 0,
     )
-    encoded = _EncodedCells(tickers)
-    rows = zip(
-        struct.iter_unpack(f"{heads.itemsize}s", heads.tobytes()),
-        [encoded[cell] for cell in cells],
-        struct.iter_unpack(f"{tails.itemsize}s", tails.tobytes()),
-        strict=True,
-    )
-    return sha256(b"".join([part for (h,), cell, (t,) in rows for part in (h, cell, t)])).digest()
+    return digest_changes(table)
 
 
 def digest_alerts(alerts: Iterable[AlertRow]) -> bytes | None:
@@ -203,16 +194,3 @@ def _encode_alert(row: AlertRow) -> bytes:
 @cache
 def _encode_cell(ticker: str, indicator: str, timeframe: str) -> bytes:
     return f"{ticker}\0{indicator}\0{timeframe}\0".encode()
-
-
-class _EncodedCells(dict[tuple[int, int, int], bytes]):
-    """The encoded names of cells, by the id of the asset and the codes of key and timeframe."""
-
-    def __init__(self, tickers: Mapping[int, str]) -> None:
-        self._tickers = tickers
-
-    def __missing__(self, cell: tuple[int, int, int]) -> bytes:
-        asset_id, indicator, timeframe = cell
-        names = KEYS_BY_CODE[indicator], TIMEFRAMES_BY_CODE[timeframe]
-        self[cell] = _encode_cell(str(self._tickers.get(asset_id)), *names)
-        return self[cell]
