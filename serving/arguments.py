@@ -150,15 +150,16 @@ def get_argument_schemas(query: type[BaseModel]) -> dict[str, Schema]:
 def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
     """Build the query from raw arguments; raise one ArgumentError that names each bad argument."""
     schemas = get_argument_schemas(query)
-    problems = {
-        name: problem
-        for name in schemas
-        if name in raw and (problem := _find_plain_problem(name, schemas[name], raw[name]))
-    }
-    cleaned = {
-        name: _to_integer(raw[name]) for name in schemas if name in raw and name not in problems
-    }
-    unknown = [name for name in raw if name not in schemas]
+    problems: dict[str, Problem] = {}
+    cleaned: dict[str, Any] = {}
+    unknown: list[str] = []
+    for name, value in raw.items():
+        if name not in schemas:
+            unknown.append(name)
+        elif problem := _find_plain_problem(name, schemas[name], value):
+            problems[name] = problem
+        else:
+            cleaned[name] = _to_integer(value)
     try:
         parsed = query.model_validate(cleaned)
     except ValidationError as error:

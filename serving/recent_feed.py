@@ -70,9 +70,8 @@ class FeedPage(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What a filter selects rows by, apart from their ticker."""
+    """What a filter selects rows by, apart from their tier and ticker."""
 
-    tier: Tier
     indicator: str
     timeframe: Timeframe
     direction: Direction
@@ -80,6 +79,7 @@ class _Kind(NamedTuple):
 
 class _Row(NamedTuple):
     created_at: int
+    tier: Tier
     ticker: str
     kind: _Kind
     text: bytes
@@ -108,16 +108,18 @@ class _Rows:
         """
         first = bisect_right(self.times, window.after)
         end = bisect_right(self.times, window.until)
-        positions: Iterable[int]
+        start, stop = window.offset, window.offset + window.limit + 1
+        found: Sequence[int]
         if selected is None:
-            positions = range(first, end) if window.oldest_first else range(end - 1, first - 1, -1)
+            all_rows = range(first, end) if window.oldest_first else range(end - 1, first - 1, -1)
+            found = all_rows[start:stop]
         else:
             search = _search_forwards if window.oldest_first else _search_backwards
-            positions = search(self.kinds, selected, first, end)
-        found = [*islice(positions, window.offset, window.offset + window.limit + 1)]
+            found = [*islice(search(self.kinds, selected, first, end), start, stop)]
         page = found[: window.limit]
         newest_at = max(self.times[page[0]], self.times[page[-1]]) if page else None
-        return FeedPage([self.texts[at] for at in page], len(found) > len(page), newest_at)
+        rows = [*map(self.texts.__getitem__, page)]
+        return FeedPage(rows, len(found) > len(page), newest_at)
 
 
 class RecentFeed:
@@ -131,10 +133,10 @@ class RecentFeed:
         self._clear()
 
     def _clear(self) -> None:
-        self._rows = _Rows()
-        self._rows_by_ticker: defaultdict[str, _Rows] = defaultdict(_Rows)
+        # By tier, also "all", and by ticker, also None for all of them.
+        self._rows: defaultdict[tuple[str, str | None], _Rows] = defaultdict(_Rows)
         self._kinds: dict[_Kind, int] = {}
-        self._selections: dict[RowFilter, bytes | None] = {}
+        self._selections: dict[tuple[str | None, ...], bytes | None] = {}
         self._size_bytes = 0
         # All rows with `created_at` in (begins, ends] are here.
         self._begins = self._ends = 0
@@ -179,10 +181,9 @@ class RecentFeed:
         holds_all = window.after >= self._begins
         if window.oldest_first and not holds_all:
             return None
-        selected = self._select_kinds(row_filter._replace(ticker=None))
-        ticker = row_filter.ticker
-        rows = self._rows if ticker is None else self._rows_by_ticker.get(ticker, _Rows())
-        page = rows.find_page(window, selected)
+        tier, ticker, *kind = row_filter
+        rows = self._rows.get((tier, ticker)) or _Rows()
+        page = rows.find_page(window, self._select_kinds(tuple(kind)))
         return page if holds_all or page.has_more else None
 
     async def _read_newer(self, newest_at: int, snapshot: Snapshot) -> list[_Row]:
@@ -219,13 +220,14 @@ class RecentFeed:
             self._kinds[row.kind] = len(self._kinds)
             self._selections.clear()
         kind = self._kinds[row.kind]
-        self._rows.append(row.created_at, kind, row.text)
-        self._rows_by_ticker[row.ticker].append(row.created_at, kind, row.text)
+        for tier in ("all", row.tier):
+            for ticker in (None, row.ticker):
+                self._rows[tier, ticker].append(row.created_at, kind, row.text)
         self._size_bytes += len(row.text)
 
     def _drop_until(self, oldest_at: int) -> None:
         """Drop the rows up to a time, and as many more as the limit of bytes requires."""
-        rows = self._rows
+        rows = self._rows["all", None]
         count = bisect_right(rows.times, oldest_at)
         size_bytes = self._size_bytes - sum(map(len, rows.texts[:count]))
         while size_bytes > self._max_bytes:
@@ -233,16 +235,20 @@ class RecentFeed:
             count += 1
         if count:
             self._begins, self._size_bytes = rows.times[count - 1], size_bytes
-            for each in [rows, *self._rows_by_ticker.values()]:
+            for each in self._rows.values():
                 each.drop_first(bisect_right(each.times, self._begins))
 
-    def _select_kinds(self, row_filter: RowFilter) -> bytes | None:
-        if row_filter not in self._selections:
-            numbers = [n for kind, n in self._kinds.items() if _matches(kind, row_filter)]
+    def _select_kinds(self, wanted: tuple[str | None, ...]) -> bytes | None:
+        """Return a byte for each kind, 1 if it matches; None if all kinds do.
+
+        `wanted` has the fields of a kind, or None for any value.
+        """
+        if wanted not in self._selections:
+            numbers = [n for kind, n in self._kinds.items() if _matches(kind, wanted)]
             is_all = len(numbers) == len(self._kinds)
             selected = bytes(number in numbers for number in range(256))
-            self._selections[row_filter] = None if is_all else selected
-        return self._selections[row_filter]
+            self._selections[wanted] = None if is_all else selected
+        return self._selections[wanted]
 
 
 def _report_failure(task: "asyncio.Task[None]") -> None:
@@ -264,20 +270,20 @@ def _encode_rows(rows: Iterable[FeedRow], snapshot: Snapshot) -> list[_Row]:
 
 def _encode(row: FeedRow, snapshot: Snapshot) -> _Row:
     signal = to_signal(row, snapshot)
-    kind = _Kind(signal.tier, signal.indicator, signal.timeframe, signal.direction)
-    return _Row(row.created_at, row.ticker, kind, _to_json(signal))
+    kind = _Kind(signal.indicator, signal.timeframe, signal.direction)
+    return _Row(row.created_at, signal.tier, row.ticker, kind, _to_json(signal))
 
 
 def _to_json(signal: Signal) -> bytes:
     return signal.model_dump_json(by_alias=True).encode()
 
 
-def _matches(kind: _Kind, row_filter: RowFilter) -> bool:
+def _matches(kind: _Kind, wanted: tuple[str | None, ...]) -> bool:
+    indicator, timeframe, direction = wanted
     return (
-        row_filter.tier in ("all", kind.tier)
-        and row_filter.indicator in (None, kind.indicator)
-        and row_filter.timeframe in (None, kind.timeframe)
-        and row_filter.direction in (None, kind.direction)
+        indicator in (None, kind.indicator)
+        and timeframe in (None, kind.timeframe)
+        and direction in (None, kind.direction)
     )
 
 

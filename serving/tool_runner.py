@@ -59,7 +59,7 @@ class CallResult(NamedTuple):
     key_hash: bytes | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class ParsedQuery:
     """A query of a tool; `as_of` is the past instant that it names, None for the present."""
 

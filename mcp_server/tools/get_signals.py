@@ -1,8 +1,8 @@
 """signals_get_signals: the feed of both tiers, changes of readings and actions of alert engines."""
 
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 from mcp_server.tools.empty_results import (
     describe_assets,
@@ -41,6 +41,8 @@ from serving.tool import Tool
 from store.market_rows import FeedQuery, FeedRow
 
 DIRECTION_NUMBERS: dict[Direction, int] = {"bullish": 1, "bearish": -1, "neutral": 0, "exit": 0}
+# Only changes can be neutral, and only alerts can be exit.
+TIERS_BY_DIRECTION = {"neutral": "universe", "exit": "alerts"}
 RETENTION_DAYS = RetentionDays(
     universe=UNIVERSE_RETENTION_MS // DAY_MS, alerts=ALERTS_RETENTION_MS // DAY_MS
 )
@@ -75,8 +77,7 @@ DESCRIPTION = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _FeedFilter:
+class _FeedFilter(NamedTuple):
     """A query resolved against a snapshot; times are epoch ms.
 
     Changes are read after `after` and alerts after `alerts_after`: each tier has its own retention.
@@ -255,8 +256,7 @@ async def _check_filter(query: SignalsQuery, context: Context) -> None:
 
 def _find_matching_tiers(query: SignalsQuery) -> Literal["universe", "alerts", "all"] | None:
     """Return the tiers that can have a matching row, None for neither."""
-    # Only changes can be neutral, and only alerts can be exit.
-    only = {"neutral": "universe", "exit": "alerts"}.get(query.direction or "")
+    only = TIERS_BY_DIRECTION.get(query.direction or "")
     if only is None or only == query.tier:
         return query.tier
     if query.tier != "all":
