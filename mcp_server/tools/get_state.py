@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from mcp_server.tools.empty_results import (
@@ -49,7 +50,7 @@ DESCRIPTION = (
     "are simulated, and when to call again."
 )
 
-Cells = dict[StoredKey, dict[Timeframe, Reading]]
+Cells = dict[StoredKey, Mapping[Timeframe, Reading]]
 # These take 2 to 3 ms, after which other work goes on.
 ASSETS_PER_TURN = 100
 
@@ -113,19 +114,27 @@ def _list_states(
 def _select_cells(stored: Mapping[str, Mapping[Timeframe, int]], query: StateQuery) -> Cells:
     # The legacy key dexter is in STORED_KEYS only: indicator=enzo does not return it.
     keys: tuple[StoredKey, ...] = STORED_KEYS if query.indicator is None else (query.indicator,)
-    cells = {key: _select_readings(stored[key], query) for key in keys if key in stored}
-    return {key: readings for key, readings in cells.items() if readings}
+    cells: Cells = {}
+    for key in keys:
+        if key in stored:
+            readings = tuple(map(stored[key].get, TIMEFRAMES))
+            if selected := _select_readings(readings, query.timeframe, query.direction):
+                cells[key] = selected
+    return cells
 
 
+# All sets of readings with all filters.
+@lru_cache(maxsize=1024)
 def _select_readings(
-    stored: Mapping[Timeframe, int], query: StateQuery
-) -> dict[Timeframe, Reading]:
+    stored: tuple[int | None, ...], timeframe: Timeframe | None, direction: Reading | None
+) -> Mapping[Timeframe, Reading]:
+    """Return the matching readings by timeframe; `stored` has one for each of TIMEFRAMES."""
     return {
-        timeframe: READING_NAMES[stored[timeframe]]
-        for timeframe in TIMEFRAMES
-        if timeframe in stored
-        and query.timeframe in (None, timeframe)
-        and query.direction in (None, READING_NAMES[stored[timeframe]])
+        each: READING_NAMES[reading]
+        for each, reading in zip(TIMEFRAMES, stored, strict=True)
+        if reading is not None
+        and timeframe in (None, each)
+        and direction in (None, READING_NAMES[reading])
     }
 
 

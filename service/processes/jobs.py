@@ -6,16 +6,18 @@ They run in the compute process, or in the serving one with `--single-process`.
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from access.maintenance import MaintenanceJob
 from schemas.clock import Clock
 from service.commands.console import OpenProgressBar, open_progress_bar
 from service.config.settings import Settings
-from service.http.resources import Resources
 from service.processes.shutdown import run_in_background
 from service.processes.steady_clock import COMPUTE_HOLD_MS, DELETE_HOLD_MS, make_steady
 from store.market_rows import Batch
+
+if TYPE_CHECKING:  # So that `signals compute` does not import an HTTP client.
+    from service.http.resources import Resources
 
 
 class RunObserver(Protocol):
@@ -30,7 +32,7 @@ class RunObserver(Protocol):
 
 async def run_jobs(
     settings: Settings,
-    resources: Resources,
+    resources: "Resources",
     clock: Clock,
     elapsed: Clock | None,
     observer: RunObserver,
