@@ -77,7 +77,7 @@ FILTERS = {
     "indicator": "enzo",
     "timeframe": "1h",
     "direction": "bullish",
-    "limit": 10,
+    "limit": 5,
 }
 FILTERED = Case(
     "signals, since varies, all filters",
@@ -85,7 +85,7 @@ FILTERED = Case(
     f"/signals?since={SINCE}&{urlencode(FILTERS)}",
     0.2,
     {**FILTERS, "since": SINCE},
-    (30, 10),
+    (30, 20),
 )
 EMPTY_POLL = Case(
     "signals, nothing new",

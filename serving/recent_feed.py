@@ -31,7 +31,7 @@ log = structlog.get_logger("feed")
 RECENT_MS = 30 * DAY_MS
 # 251 assets have about 40,000 rows of 350 bytes in 30 days.
 MAX_ROW_BYTES = 40_000_000
-# A year-old store takes seconds to read, which no call should wait for.
+# For the rows of a run. Reading them from the store for each of many pollers would take longer.
 MAX_WAIT_S = 0.25
 # Converting so many rows to JSON takes about 5 ms, in which the event loop does nothing else.
 ROWS_PER_READ = 500
@@ -142,13 +142,20 @@ class RecentFeed:
         self._begins = self._ends = 0
         self._names: tuple[dict[str, AssetClass], dict[str, str]] = ({}, {})
 
-    async def keep_up(self, snapshot: Snapshot) -> None:
-        """Follow the latest snapshot; a long read goes on while pages come from the store."""
+    def keep_up(self, snapshot: Snapshot) -> None:
+        """Begin to follow the latest snapshot; meanwhile, pages come from the store."""
         self._latest = snapshot
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._follow_latest())
             self._task.add_done_callback(_report_failure)
-        await asyncio.wait([self._task], timeout=MAX_WAIT_S)
+
+    async def wait(self) -> None:
+        """Wait until the rows of the latest snapshot are here, which takes milliseconds.
+
+        Do not wait for the first read, which takes seconds.
+        """
+        if self._ends and self._task is not None:
+            await asyncio.wait([self._task], timeout=MAX_WAIT_S)
 
     async def _follow_latest(self) -> None:
         followed = None

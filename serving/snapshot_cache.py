@@ -223,6 +223,6 @@ class SnapshotCache:
         stored = await self.store.snapshot(known)
         snapshot = build_snapshot(stored)
         if snapshot is not None and self.recent_feed is not None:
-            await self.recent_feed.keep_up(snapshot)
+            self.recent_feed.keep_up(snapshot)
         self._last_read, self._version = (stored, snapshot), version
         return self._last_read

@@ -99,6 +99,8 @@ async def render_signals(query: SignalsQuery, context: Context) -> ResponseBody:
     """Return the response of one page of the feed."""
     snapshot = await context.snapshot()
     feed_filter = _build_filter(query, snapshot)
+    if context.snapshots.recent_feed is not None:
+        await context.snapshots.recent_feed.wait()
     page = _find_recent_page(query, feed_filter, snapshot, context)
     if page is None:
         page = await _read_page(query, feed_filter, snapshot, context)

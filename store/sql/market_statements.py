@@ -21,8 +21,7 @@ ORDER BY a.ticker, b.generation, b.timeframe, b.last_open
 """
 # The newest bar of each asset and native timeframe that closed by :run_s, the time of a run, or by
 # the watermark of an asset that lagged in commit :number. It ends a block, except inside a block of
-# a backfill, whose data are returned. MATERIALIZED keeps each part from being evaluated again:
-# 90 ms for the whole universe become 40, about twice the time of its readings.
+# a backfill, whose data are returned. MATERIALIZED keeps each part from being evaluated again.
 LIST_LAST_BARS = f"""
 WITH cell AS MATERIALIZED (
   SELECT a.id, a.ticker, p.column1 AS timeframe, {LATEST_REVISION} AS generation,

@@ -26,6 +26,7 @@ MARKET_MIGRATIONS = (
     "market_0004",
     "market_0005",
     "market_0006",
+    "market_0007",
 )
 ACCESS_MIGRATIONS = (
     "access_0001",

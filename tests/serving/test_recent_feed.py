@@ -283,21 +283,53 @@ class HeldStore(MarketStore):
         return await super().merged_feed(query, alerts_after)
 
 
-async def test_no_call_waits_for_a_long_read_after_which_the_latest_rows_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recent_feed, "MAX_WAIT_S", 0)
+@pytest.fixture
+async def held(tmp_path: Path) -> AsyncIterator[HeldStore]:
     async with open_and_close(open_market_as(HeldStore, tmp_path / "market.db")) as store:
-        feed = await fill_feed(store, runs=8)
-        recent = RecentFeed(store)
-        await recent.keep_up(await feed.load_snapshot())
-        await feed.commit_runs(4)
-        latest = await feed.load_snapshot()
-        await recent.keep_up(latest)
-        newest = FeedWindow(0, latest.stored.last_created_at, 200, 0, oldest_first=False)
-        assert recent.find_page(ANY, newest) is None
-        store.released.set()
-        async with asyncio.timeout(DEADLINE_S):
-            while recent.find_page(ANY, newest) is None:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        assert recent.find_page(ANY, newest) == feed.select(ANY, newest, latest)
+        yield store
+
+
+def get_newest(snapshot: Snapshot) -> FeedWindow:
+    return FeedWindow(0, snapshot.stored.last_created_at, 200, 0, oldest_first=False)
+
+
+async def test_no_call_waits_for_the_first_read_after_which_the_latest_rows_are_there(
+    held: HeldStore,
+) -> None:
+    feed = await fill_feed(held, runs=8)
+    recent = RecentFeed(held)
+    recent.keep_up(await feed.load_snapshot())
+    await recent.wait()
+    await feed.commit_runs(4)
+    latest = await feed.load_snapshot()
+    recent.keep_up(latest)
+    await recent.wait()
+    assert recent.find_page(ANY, get_newest(latest)) is None
+    held.released.set()
+    async with asyncio.timeout(DEADLINE_S):
+        while recent.find_page(ANY, get_newest(latest)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert recent.find_page(ANY, get_newest(latest)) == feed.select(ANY, get_newest(latest), latest)
+
+
+async def test_calls_wait_for_the_rows_of_a_run_but_not_for_long(
+    held: HeldStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = await fill_feed(held, runs=8)
+    recent = RecentFeed(held)
+    held.released.set()
+    await recent.follow(await feed.load_snapshot())
+    held.released.clear()
+    await feed.commit_runs(4)
+    latest = await feed.load_snapshot()
+    recent.keep_up(latest)
+    with monkeypatch.context() as brief:
+        brief.setattr(recent_feed, "MAX_WAIT_S", 0)
+        await recent.wait()
+    assert recent.find_page(ANY, get_newest(latest)) is None
+    monkeypatch.setattr(recent_feed, "MAX_WAIT_S", DEADLINE_S)
+    async with asyncio.TaskGroup() as calls:
+        calls.create_task(recent.wait())
+        await asyncio.sleep(0)
+        held.released.set()
+    assert recent.find_page(ANY, get_newest(latest)) == feed.select(ANY, get_newest(latest), latest)

@@ -4,6 +4,7 @@
 `page`, which holds the times of one page for both tiers, and of the current readings.
 """
 
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from store.market_rows import FeedQuery
 from store.sql import past_snapshot as past
 from store.sql.feed_pages import build_counts_query, build_oldest_query
 from store.sql.lanes import Lane
+from store.sql.market_statements import LIST_LAST_BARS
 from store.sql.market_store import MarketStore
 from store.sqlite import engine as sqlite_engine
 from store.sqlite.feed_pages import SQLITE_FEED_STATEMENTS
@@ -229,3 +231,16 @@ async def test_an_asset_is_read_by_its_key_and_a_commit_by_its_index(path: Path)
         plan = run_sql(path, f"EXPLAIN QUERY PLAN SELECT data FROM bars WHERE {condition}")
         assert len(plan) == 1
         assert plan[0][3].startswith(f"SEARCH bars USING {index}")
+
+
+async def test_the_last_bars_are_found_without_reading_the_data_of_others(
+    market: MarketStore, path: Path
+) -> None:
+    await market.commit(make_full_batch())
+    with closing(sqlite3.connect(path)) as connection:
+        values = {"number": 1, "run_s": 0}
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {LIST_LAST_BARS}", values)
+        searches = [row[3] for row in plan if re.match("SEARCH (b|bars) ", row[3])]
+    # The last one returns data, of the blocks in which a run ends.
+    assert all("USING COVERING INDEX bar_ends" in step for step in searches[:-1])
+    assert len(searches) == 4
