@@ -132,17 +132,17 @@ def parse_instant_ms(argument: str, text: str) -> int:
     match = INSTANT_PATTERN.fullmatch(text.strip())
     if match is None:
         raise _invalid_instant_error(argument, text)
-    day, hour, minute, second, fraction, sign, zone_hour, zone_minute = match.groups("0")
+    day, hour, minute, second, fraction, sign, zone_hour, zone_minute = match.groups()
     try:
         midnight_ms = _find_midnight_ms(day)
     except ValueError:
         raise _invalid_instant_error(argument, text) from None
-    minutes = 60 * int(hour) + int(minute)
-    # Any sign but `-` is east.
-    if sign != "0":
-        east = 60 * int(zone_hour) + int(zone_minute)
-        minutes += east if sign == "-" else -east
-    return midnight_ms + 60_000 * minutes + 1000 * int(second) + int(fraction.ljust(3, "0")[:3])
+    seconds = 3600 * int(hour or 0) + 60 * int(minute or 0) + int(second or 0)
+    if sign:
+        east = 3600 * int(zone_hour) + 60 * int(zone_minute)
+        # Any sign but `-` is east.
+        seconds += east if sign == "-" else -east
+    return midnight_ms + 1000 * seconds + int((fraction or "").ljust(3, "0")[:3])
 
 
 @lru_cache(MAX_CACHED_DAYS)
