@@ -333,3 +333,22 @@ async def test_calls_wait_for_the_rows_of_a_run_but_not_for_long(
         await asyncio.sleep(0)
         held.released.set()
     assert recent.find_page(ANY, get_newest(latest)) == feed.select(ANY, get_newest(latest), latest)
+
+
+async def test_a_snapshot_does_not_wait_for_the_rows_of_the_feed(
+    held: HeldStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent_feed, "MAX_WAIT_S", 2 * DEADLINE_S)
+    feed = await fill_feed(held, runs=8)
+    recent = RecentFeed(held)
+    held.released.set()
+    await recent.follow(await feed.load_snapshot())
+    held.released.clear()
+    snapshots = SnapshotCache(held, recent)
+    async with asyncio.timeout(DEADLINE_S):
+        for _ in range(2):
+            await feed.commit_runs(4)
+            snapshot = await snapshots.snapshot()
+            assert snapshot is not None
+            assert recent.find_page(ANY, get_newest(snapshot)) is None
+    held.released.set()
