@@ -1,7 +1,7 @@
 """Keeps the newest rows of the feed in memory, as the JSON that results contain.
 
-Published rows never change, so a page of them is a search and a join of bytes. Older pages come
-from the store.
+Published rows never change, so a page of them is a search and a join of bytes. Rows are escaped,
+too, because a tool result repeats them as text. Older pages come from the store.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import structlog
 from schemas.errors import describe_failure
 from schemas.signals import Signal
 from schemas.vocabulary import DAY_MS, AssetClass, Direction, Tier, Timeframe
+from serving.json_text import JsonText
 from serving.signal_rows import to_signal
 from serving.snapshot import Snapshot
 from store.errors import StoreError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not impo
 log = structlog.get_logger("feed")
 
 RECENT_MS = 30 * DAY_MS
-# 251 assets have about 40,000 rows of 350 bytes in 30 days.
+# 251 assets have about 40,000 rows of 350 bytes in 30 days, 740 bytes in both forms.
 MAX_ROW_BYTES = 40_000_000
 # For the rows of a run. Reading them from the store for each of many pollers would take longer.
 MAX_WAIT_S = 0.25
@@ -62,9 +63,9 @@ class FeedWindow(NamedTuple):
 
 
 class FeedPage(NamedTuple):
-    """Rows as JSON; `newest_at` is the largest `created_at` (epoch ms), None without rows."""
+    """Rows of a page; `newest_at` is the largest `created_at` (epoch ms), None without rows."""
 
-    rows: Sequence[bytes]
+    rows: Sequence[JsonText]
     has_more: bool
     newest_at: int | None
 
@@ -82,7 +83,7 @@ class _Row(NamedTuple):
     tier: Tier
     ticker: str
     kind: _Kind
-    text: bytes
+    text: JsonText
 
 
 @dataclass(slots=True)
@@ -91,9 +92,9 @@ class _Rows:
 
     times: "array[int]" = field(default_factory=lambda: array("q"))
     kinds: bytearray = field(default_factory=bytearray)
-    texts: list[bytes] = field(default_factory=list)
+    texts: list[JsonText] = field(default_factory=list)
 
-    def append(self, created_at: int, kind: int, text: bytes) -> None:
+    def append(self, created_at: int, kind: int, text: JsonText) -> None:
         self.times.append(created_at)
         self.kinds.append(kind)
         self.texts.append(text)
@@ -213,7 +214,7 @@ class RecentFeed:
             found = await self._store.merged_feed(FeedQuery(0, until, ROWS_PER_READ, 0), 0)
             encoded = _encode_rows(found, snapshot)
             rows += encoded
-            size_bytes += sum(len(row.text) for row in encoded)
+            size_bytes += sum(_measure(row.text) for row in encoded)
             if len(found) < ROWS_PER_READ:
                 break
             until = found[-1].created_at - 1
@@ -230,15 +231,15 @@ class RecentFeed:
         for tier in ("all", row.tier):
             for ticker in (None, row.ticker):
                 self._rows[tier, ticker].append(row.created_at, kind, row.text)
-        self._size_bytes += len(row.text)
+        self._size_bytes += _measure(row.text)
 
     def _drop_until(self, oldest_at: int) -> None:
         """Drop the rows up to a time, and as many more as the limit of bytes requires."""
         rows = self._rows["all", None]
         count = bisect_right(rows.times, oldest_at)
-        size_bytes = self._size_bytes - sum(map(len, rows.texts[:count]))
+        size_bytes = self._size_bytes - sum(map(_measure, rows.texts[:count]))
         while size_bytes > self._max_bytes:
-            size_bytes -= len(rows.texts[count])
+            size_bytes -= _measure(rows.texts[count])
             count += 1
         if count:
             self._begins, self._size_bytes = rows.times[count - 1], size_bytes
@@ -265,9 +266,14 @@ def _report_failure(task: "asyncio.Task[None]") -> None:
         log.error("recent_feed_failed", **describe_failure(error))
 
 
-def encode_row(row: FeedRow, snapshot: Snapshot) -> bytes:
+def encode_row(row: FeedRow, snapshot: Snapshot) -> JsonText:
     """Return a row of the feed as JSON."""
     return _to_json(to_signal(row, snapshot))
+
+
+def _measure(text: JsonText) -> int:
+    """Return the bytes of a row in both forms."""
+    return len(text.plain) + len(text.escaped)
 
 
 def _encode_rows(rows: Iterable[FeedRow], snapshot: Snapshot) -> list[_Row]:
@@ -281,8 +287,8 @@ def _encode(row: FeedRow, snapshot: Snapshot) -> _Row:
     return _Row(row.created_at, signal.tier, row.ticker, kind, _to_json(signal))
 
 
-def _to_json(signal: Signal) -> bytes:
-    return signal.model_dump_json(by_alias=True).encode()
+def _to_json(signal: Signal) -> JsonText:
+    return JsonText.escape(signal.model_dump_json(by_alias=True).encode())
 
 
 def _matches(kind: _Kind, wanted: tuple[str | None, ...]) -> bool:

@@ -5,13 +5,14 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from typing import Self
 
-from serving.json_text import to_json
+from serving.json_text import JsonText
 
 MAX_CACHE_BYTES = 24_000_000
-# The size of a cached response is counted four times: its text, the two copies in a tool result,
-# and the compressed form.
-COPIES_PER_RESPONSE = 4
+# The size of a cached response is counted five times: its text, also escaped, the two copies in a
+# tool result, and the compressed form.
+COPIES_PER_RESPONSE = 5
 
 
 class ResponseBody:
@@ -20,18 +21,30 @@ class ResponseBody:
     def __init__(self, text: bytes) -> None:
         self.text = text
 
+    @classmethod
+    def from_json(cls, json: JsonText) -> Self:
+        """Return a response whose escaped form is known."""
+        response = cls(json.plain)
+        response.json = json
+        return response
+
+    @cached_property
+    def json(self) -> JsonText:
+        """The text, also in its escaped form."""
+        return JsonText.escape(self.text)
+
     @cached_property
     def result_members(self) -> bytes:
         """The members of a tool result except `_meta`, with the response as text and as object."""
         # Hosts pass only one of the two to the model, and they disagree on which.
-        return _build_result_members(to_json(self.text.decode())[1:-1].encode(), self.text)
+        content = b'"content":[{"type":"text","text":"%b"}]' % self.json.escaped
+        return b'%b,"structuredContent":%b,"isError":false' % (content, self.text)
 
     @cached_property
     def error_members(self) -> bytes:
         """The members of a tool result with isError for an Error object, as text only."""
         # structuredContent has to match the tool's output schema, which an error does not.
-        text = to_json(self.text.decode()).encode()
-        return b'"content":[{"type":"text","text":%b}],"isError":true' % text
+        return b'"content":[{"type":"text","text":"%b"}],"isError":true' % self.json.escaped
 
     @cached_property
     def etag(self) -> bytes:
@@ -51,22 +64,13 @@ class QuotaTemplate:
     def __init__(self, text: bytes) -> None:
         """`text` has null as its quota."""
         # Quotes inside a JSON string are escaped, so this text can occur only as a member.
-        self._parts = text.split(b'"quota":null')
-        self._escaped_parts = [to_json(part.decode())[1:-1].encode() for part in self._parts]
+        template = text.replace(b"%", b"%%").replace(b'"quota":null', b'"quota":%b')
+        self._template = JsonText.escape(template)
 
     def render(self, quota_json: str) -> ResponseBody:
-        """Return the response with a quota, given as JSON text without escapes."""
-        member = b'"quota":' + quota_json.encode()
-        response = ResponseBody(member.join(self._parts))
-        escaped = member.replace(b'"', b'\\"').join(self._escaped_parts)
-        response.result_members = _build_result_members(escaped, response.text)
-        return response
-
-
-def _build_result_members(escaped: bytes, text: bytes) -> bytes:
-    """Return the members of a tool result except `_meta`, given the text and its escaped form."""
-    content = b'"content":[{"type":"text","text":"%b"}]' % escaped
-    return b'%b,"structuredContent":%b,"isError":false' % (content, text)
+        """Return the response with a quota, given as JSON text."""
+        quota = JsonText.escape(quota_json.encode())
+        return ResponseBody.from_json(self._template.fill(quota))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Runs a tool call for either transport: checks the key, parses arguments, returns JSON text."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,7 +90,7 @@ class ToolRunner:
         self._quota_guard = quota_guard
         self._on_call = on_call
         self._fair_share = fair_share or FairShare()
-        self._parsed_queries: dict[tuple[str, str | bytes], ParsedQuery] = {}
+        self._parsed_queries: OrderedDict[tuple[str, str | bytes], ParsedQuery] = OrderedDict()
         self.failures = FailureLog()
 
     async def run(
@@ -242,9 +243,9 @@ class ToolRunner:
         """Cache a parsed query by raw key, because clients repeat their queries."""
         if len(raw_key) > MAX_RAW_KEY_CHARS:
             return
-        # A dict keeps insertion order, so the first key is the oldest entry.
+        # A plain dict would search for its first key past all that were removed before.
         if len(self._parsed_queries) >= MAX_RAW_KEYS:
-            self._parsed_queries.pop(next(iter(self._parsed_queries)))
+            self._parsed_queries.popitem(last=False)
         self._parsed_queries[tool.name, raw_key] = parsed
 
     async def _await_past_budget(self, caller_id: CallerId, as_of: str) -> None:

@@ -34,6 +34,7 @@ from serving.freshness import (
     is_recording_over,
     list_timing_exceptions,
 )
+from serving.json_text import JsonText, join_with_commas
 from serving.recent_feed import FeedPage, FeedWindow, RowFilter, encode_row
 from serving.response_cache import CacheEntry, ResponseBody
 from serving.snapshot import Snapshot
@@ -46,6 +47,7 @@ TIERS_BY_DIRECTION = {"neutral": "universe", "exit": "alerts"}
 RETENTION_DAYS = RetentionDays(
     universe=UNIVERSE_RETENTION_MS // DAY_MS, alerts=ALERTS_RETENTION_MS // DAY_MS
 )
+PAGE_TEMPLATE = JsonText.escape(b'{"signals":[%b],"pagination":%b,"meta":%b}')
 TIMING_NOTE = (
     "created_at is when a row was written, about 3 to 5 minutes after its candle closed; a held "
     "alert is written when its window ends. Rows of one run are milliseconds apart, even if they "
@@ -207,11 +209,12 @@ def _render_new_page(
         next_cursor=None if page.newest_at is None else format_instant(page.newest_at),
     )
     meta = _get_meta(snapshot, now, note, timeframe)
-    response = ResponseBody(
-        b'{"signals":[%b],"pagination":%b,"meta":%b}'
-        % (b",".join(page.rows), pagination.model_dump_json().encode(), meta.response.text)
+    json = PAGE_TEMPLATE.fill(
+        join_with_commas(page.rows),
+        JsonText.escape(pagination.model_dump_json().encode()),
+        meta.response.json,
     )
-    return replace(meta, response=response)
+    return replace(meta, response=ResponseBody.from_json(json))
 
 
 def _get_meta(snapshot: Snapshot, now: int, note: str, timeframe: Timeframe | None) -> CacheEntry:

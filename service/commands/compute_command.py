@@ -29,16 +29,12 @@ from service.commands.console import (
 from service.config.settings import Settings
 from service.config.sources import open_source
 from service.config.stores import open_both
-from service.http.health import Readiness
-from service.http.metrics import Metrics
-from service.http.metrics_server import open_metrics_server
 from service.processes.executors import find_executors
 from service.processes.jobs import RunObserver
 from service.processes.memory import limit_malloc_arenas, release_memory
 from service.processes.shutdown import listen_for_shutdown, run_in_background
 from service.processes.steady_clock import COMPUTE_HOLD_MS, make_steady
 from serving.freshness import SIMULATED_NOTE
-from serving.snapshot_cache import SnapshotCache
 from store.errors import LockTakenError, StoreError
 from store.failure_log import FailureLog
 from store.sql.market_store import MarketStore
@@ -58,6 +54,12 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
 
     `clock` is the wall clock, `elapsed` as for `make_steady`.
     """
+    # The compute process of `signals serve` does not run this, and need not load these.
+    from service.http.health import Readiness
+    from service.http.metrics import Metrics
+    from service.http.metrics_server import open_metrics_server
+    from serving.snapshot_cache import SnapshotCache
+
     limit_malloc_arenas()
     steady_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
     async with AsyncExitStack() as stack:

@@ -22,10 +22,11 @@ from service.config.billing import describe_billing, find_outage_reason
 from service.config.mail import describe_mail
 from service.config.settings import Settings
 from service.http.app import build_app
+from service.http.health import build_readiness
 from service.http.listener import open_listener
 from service.http.metrics import Metrics
 from service.http.metrics_server import open_metrics_server
-from service.http.resources import Resources, build_readiness, open_resources
+from service.http.resources import Resources, open_resources
 from service.http.server import build_server_config, serve_in_background
 from service.processes.compute_process import ComputeProcess
 from service.processes.jobs import run_jobs

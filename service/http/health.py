@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from starlette.requests import Request
@@ -16,6 +16,9 @@ from serving.snapshot_cache import SnapshotCache
 from store.errors import LostStoreError, NotWritableError, StoreError
 from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
+
+if TYPE_CHECKING:
+    from service.http.resources import Resources
 
 PROBE_TIMEOUT_S = 2.0
 NO_STORE_HEADERS = {"Cache-Control": "no-store"}
@@ -142,3 +145,8 @@ def build_health_routes(readiness: Readiness) -> list[Route]:
         return JSONResponse(body, 200 if is_healthy else 503, NO_STORE_HEADERS)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+def build_readiness(resources: "Resources") -> Readiness:
+    """Return the readiness checks of a process that holds these resources."""
+    return Readiness(SnapshotCache(resources.market), resources.access, resources.clock)

@@ -13,8 +13,6 @@ from service.config.billing import open_provider
 from service.config.mail import open_mailer
 from service.config.settings import Settings
 from service.config.stores import open_both
-from service.http.health import Readiness
-from serving.snapshot_cache import SnapshotCache
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 
@@ -57,8 +55,3 @@ async def open_resources(settings: Settings, clock: Clock) -> AsyncIterator[Reso
             client_documents=client_documents,
             source=source,
         )
-
-
-def build_readiness(resources: Resources) -> Readiness:
-    """Return the readiness checks of a process that holds these resources."""
-    return Readiness(SnapshotCache(resources.market), resources.access, resources.clock)

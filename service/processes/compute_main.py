@@ -5,27 +5,27 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 # Loaded before the parent lets the process begin; `run_jobs` imports it later.
 import service.commands.compute_command  # noqa: F401
-from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.clock import Clock
 from service.commands.console import OnProgress
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
-from service.http.metrics import Metrics, count_rows
-from service.http.metrics_server import MetricsServer
-from service.http.resources import build_readiness, open_resources
-from service.processes.jobs import RunObserver, run_jobs
+from service.http.resources import Resources, open_resources
+from service.processes.jobs import RunObserver, count_rows, run_jobs
 from service.processes.memory import limit_malloc_arenas
 from service.processes.shutdown import listen_for_shutdown, terminate_with_parent
 from store.market_rows import Batch
+
+if TYPE_CHECKING:
+    from service.http.metrics_server import MetricsServer
 
 # On a busy machine, calls come before computing.
 NICENESS = 10
@@ -69,7 +69,7 @@ def run_process(
     clock: Clock,
     elapsed: Clock | None,
     computes: bool,
-    metrics_server: MetricsServer | None,
+    metrics_server: "MetricsServer | None",
     parent: Connection,
 ) -> None:
     """Wait until the parent says so, then run the jobs until SIGTERM or the end of the parent."""
@@ -100,7 +100,7 @@ async def _run_jobs(
     clock: Clock,
     elapsed: Clock | None,
     computes: bool,
-    metrics_server: MetricsServer | None,
+    metrics_server: "MetricsServer | None",
     reporter: ParentReporter,
 ) -> None:
     limit_malloc_arenas()
@@ -111,9 +111,8 @@ async def _run_jobs(
         observer: RunObserver = reporter
         with shutdown.cancel_on_request():
             if metrics_server is not None:
-                observer = metrics = Metrics(TOOLS_BY_NAME)
-                serving = metrics_server.serve_metrics(metrics, build_readiness(resources))
-                await stack.enter_async_context(serving)
+                serving = _serve_metrics(metrics_server, resources)
+                observer = await stack.enter_async_context(serving)
             await run_jobs(
                 settings,
                 resources,
@@ -124,3 +123,18 @@ async def _run_jobs(
                 on_open=partial(reporter.send, "opened"),
                 open_bar=reporter.open_bar,
             )
+
+
+@asynccontextmanager
+async def _serve_metrics(
+    metrics_server: "MetricsServer", resources: Resources
+) -> AsyncIterator[RunObserver]:
+    """Serve the operations port during the block; its metrics count the runs."""
+    # Imported only with several workers, because these need as long as all else in this process.
+    from mcp_server.tools.registry import TOOLS_BY_NAME
+    from service.http.health import build_readiness
+    from service.http.metrics import Metrics
+
+    metrics = Metrics(TOOLS_BY_NAME)
+    async with metrics_server.serve_metrics(metrics, build_readiness(resources)):
+        yield metrics

@@ -14,6 +14,7 @@ from service.commands.console import OpenProgressBar, open_progress_bar
 from service.config.settings import Settings
 from service.processes.shutdown import run_in_background
 from service.processes.steady_clock import COMPUTE_HOLD_MS, DELETE_HOLD_MS, make_steady
+from store.change_table import ChangeTable
 from store.market_rows import Batch
 
 if TYPE_CHECKING:  # So that `signals compute` does not import an HTTP client.
@@ -28,6 +29,12 @@ class RunObserver(Protocol):
 
     def on_commit(self, batch: Batch) -> None:
         """Handle a committed batch."""
+
+
+def count_rows(batch: Batch) -> tuple[int, int, int]:
+    """Return the numbers of published changes, of alerts, and of bars that were held back."""
+    published = int(ChangeTable.from_rows(batch.changes).published.sum())
+    return published, len(batch.alerts), batch.held_bars
 
 
 async def run_jobs(

@@ -183,7 +183,7 @@ async def test_a_short_history_is_in_memory_from_its_first_row(market: MarketSto
 
 async def test_too_many_bytes_leave_only_the_newest_rows(market: MarketStore) -> None:
     feed = await fill_feed(market, runs=100)
-    recent = RecentFeed(market, max_bytes=20_000)
+    recent = RecentFeed(market, max_bytes=42_000)
     snapshot = await feed.load_snapshot()
     for _ in range(2):
         await recent.follow(snapshot)
@@ -219,7 +219,7 @@ async def test_a_new_name_of_an_indicator_reaches_the_rows_in_memory(market: Mar
     page = recent.find_page(ANY, newest)
     assert page == feed.select(ANY, newest, snapshot)
     assert page is not None
-    assert b'"indicator_name":"New ' in page.rows[0]
+    assert b'"indicator_name":"New ' in page.rows[0].plain
 
 
 async def test_a_database_that_lost_its_newest_runs_is_read_again(market: MarketStore) -> None:

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from schemas.usage import Quota, QuotaUsage, UsageKey, UsageMeta, UsageResponse
+from serving.json_text import JsonText
 from serving.response_cache import (
     COPIES_PER_RESPONSE,
     CacheEntry,
@@ -31,6 +32,13 @@ def test_a_tool_result_has_the_response_as_text_and_as_structure():
     assert result["isError"] is False
 
 
+def test_every_character_is_escaped_as_pythons_encoder_does():
+    characters = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000, 97)]))
+    plain = json.dumps(characters, ensure_ascii=False)
+    escaped = JsonText.escape(plain.encode()).escaped
+    assert f'"{escaped.decode()}"' == json.dumps(plain, ensure_ascii=False)
+
+
 def test_each_form_of_a_response_is_built_once():
     answer = ResponseBody(TEXT)
     for form in ("result_members", "error_members", "etag", "gzip_bytes"):
@@ -43,7 +51,7 @@ def test_exactly_equal_texts_have_equal_tags():
     assert ResponseBody(TEXT + b" ").etag != ResponseBody(TEXT).etag
 
 
-@pytest.mark.parametrize("label", ["mine", None, '"quota":null', '\\"quota\\":null, é'])
+@pytest.mark.parametrize("label", ["mine", None, "100 %b", '"quota":null', '\\"quota\\":null, é'])
 def test_a_template_renders_the_same_as_its_model(label: str | None):
     meta = UsageMeta(
         source=None, simulated=False, nothing_new_before=None, counted='of "what"', note=None

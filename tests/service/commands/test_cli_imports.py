@@ -99,3 +99,16 @@ def test_serving_loads_no_sdk_payment_or_progress_library(tmp_path):
     assert loaded_modules & (NEVER | SQLITE | POSTGRES | {"mcp"}) == set()
     # Its compute process has them.
     assert not [name for name in loaded_modules if name.partition(".")[0] == "compute"]
+
+
+def test_the_compute_process_loads_no_server_and_no_tools(tmp_path):
+    code = "import sys, service.processes.compute_main; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=build_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # Its resources include the HTTP client for the documents of OAuth clients.
+    assert set(done.stdout.split()) & ALL == COMPUTING | {"httpx2"}
