@@ -223,5 +223,5 @@ def test_the_pair_with_the_median_ratio_is_reported():
 
 def test_calls_in_progress_during_a_run_count_for_it():
     arrivals = Arrivals(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 1.5, 0.1, 0.1]), 0)
-    assert list(select_during(arrivals, [(1.5, 2.05)])) == [1.5, 0.1]
-    assert list(select_during(arrivals, [(0.6, 0.9)])) == []
+    assert list(select_during([arrivals], [(1.5, 2.05)])) == [1.5, 0.1]
+    assert list(select_during([arrivals], [(0.6, 0.9)])) == []
