@@ -30,7 +30,8 @@ from bench.table import Row
 from mcp_server.tools.registry import TOOLS
 
 STARTS, SHORT_RUNS, DAY_H, WARM_H, CALLS_AN_HOUR = 3, 5, 24, 12, 10
-START_S, FIRST_START_S, MEMORY_MIB, GROWTH_MIB = 3.0, 10.0, 300, 20
+START_S, FIRST_START_S, FIRST_RESPONSE_S = 3.0, 10.0, 2.0
+MEMORY_MIB, GROWTH_MIB = 300, 20
 # Short commands import only what they need; this shows if one imports the service or NumPy.
 COMMANDS = (("keys", "list"), ("connect", "cursor"), ("stdio",))
 
@@ -67,7 +68,12 @@ def _measure_first_start() -> Iterator[Row]:
                 peaks |= {pid: read_peak_mib(pid) for pid in list_processes(running.pid)}
                 time.sleep(0.05)
     target, took = f"< {FIRST_START_S:.0f} s", answered_after[-1]
-    yield Row("first start of the simulated market, first response", f"{answered_after[0]:.1f} s")
+    yield Row(
+        "first start of the simulated market, first response",
+        f"{answered_after[0]:.1f} s",
+        target=f"< {FIRST_RESPONSE_S:g} s",
+        is_met=answered_after[0] < FIRST_RESPONSE_S,
+    )
     yield Row(
         "the same, first full response",
         f"{took:.1f} s",
