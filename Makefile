@@ -15,7 +15,8 @@ DEV := $(VENV)/installed-dev
 FAST := tests/access tests/compute/test_executor.py tests/mcp_server tests/rest_shim tests/serving \
   tests/service/commands/test_cli.py tests/service/config tests/service/http tests/service/processes \
   tests/store/sql tests/store/sqlite tests/web
-LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url pyproject.toml
+LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
+  --no-strip-extras pyproject.toml
 
 .PHONY: serve test test-fast prove screenshots mutants check coverage bench docs format wheel bundle lock FORCE
 

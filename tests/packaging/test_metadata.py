@@ -2,9 +2,12 @@
 
 import re
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from schemas.version import VERSION
 from tests.support.signals_command import ROOT
@@ -14,17 +17,17 @@ pytestmark = pytest.mark.clause("operation")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 LOCKS = ("requirements.lock", "requirements-dev.lock", "deploy/requirements-live.lock")
-PINNED = re.compile(r"^([\w.-]+)==(\S+)(?: ; ([^\\]+))?", re.MULTILINE)
+PINNED = re.compile(r"^([\w.-]+)(?:\[([\w,-]+)\])?==(\S+)(?: ; ([^\\]+))?", re.MULTILINE)
 
 
 def read_lock(name: str) -> set[tuple[str, str]]:
-    return {(pin[1], pin[2]) for pin in PINNED.finditer((ROOT / name).read_text())}
+    return {(pin[1], pin[3]) for pin in PINNED.finditer((ROOT / name).read_text())}
 
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_package_of_a_lock_file_has_a_hash_and_none_an_index(name: str) -> None:
     text = (ROOT / name).read_text()
-    blocks = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
+    blocks = re.split(r"^(?=[\w.-]+(?:\[[\w,-]+\])?==)", text, flags=re.MULTILINE)[1:]
     assert len(blocks) > 30
     assert [block.split()[0] for block in blocks if "--hash=sha256:" not in block] == []
     assert "://" not in text
@@ -40,6 +43,34 @@ def test_the_runtime_lock_is_part_of_the_others_and_holds_no_development_tools()
     )
     dependencies = {re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]}  # type: ignore[index]
     assert dependencies - names == set()
+
+
+def test_the_lock_pins_each_package_with_the_extras_that_others_require() -> None:
+    # pip looks for the newest version of `coverage[toml]` if the lock pins `coverage` alone, and
+    # then refuses it for its missing hash.
+    pinned = {
+        pin[1]: set(pin[2].split(",")) if pin[2] else set()
+        for pin in PINNED.finditer((ROOT / "requirements-dev.lock").read_text())
+    }
+    required = [
+        (name, extra)
+        for installed in distributions()
+        if (package := canonicalize_name(installed.name)) in pinned
+        for line in installed.requires or ()
+        for name, extra in list_extras(line, pinned[package])
+    ]
+    assert ("coverage", "toml") in required
+    assert [pair for pair in required if pair[1] not in pinned[pair[0]]] == []
+
+
+def list_extras(line: str, extras: set[str]) -> list[tuple[str, str]]:
+    """Return the (package, extra) pairs of a requirement, if it applies with one of the extras."""
+    requirement = Requirement(line)
+    applies = requirement.marker is None or any(
+        requirement.marker.evaluate({"extra": extra}) for extra in ("", *extras)
+    )
+    name = canonicalize_name(requirement.name)
+    return [(name, extra) for extra in requirement.extras] if applies else []
 
 
 def test_each_supported_python_is_named_and_tested_by_the_workflow() -> None:
