@@ -205,11 +205,17 @@ class HourlyPipeline:
         end = until if self._source.ends_at is None else min(until, self._source.ends_at)
         start = self._find_start_hour()
         on_progress(start, end)
+        builds_history = not self.has_snapshot
+        if builds_history:
+            await self._store.defer_cell_index()
         # Starting processes takes longer than stepping a few days.
         assets = self.asset_count if end - start > BATCH_S else 0
         async with open_spread(self._executors, self._source, assets) as self._spread:
             batch = await self._run_batches(end, on_progress)
         self._spread = None
+        # Before the last commit, from which on the store is served.
+        if builds_history:
+            await self._store.build_cell_index()
         await asyncio.to_thread(self._assembler.join, self._universe)
         if batch is not None:
             await self._commit(batch)
@@ -337,8 +343,8 @@ class HourlyPipeline:
         assembler, spread = self._assembler, self._spread
         if spread is None:
             return await asyncio.to_thread(assembler.assemble, start, until, fetched)
-        if assembler.block_count == 1 < spread.block_count:
-            await asyncio.to_thread(assembler.split, spread.block_count, self._universe)
+        if assembler.block_count == 1:
+            await asyncio.to_thread(assembler.split, spread.parallelism, self._universe)
         draft = await asyncio.to_thread(assembler.begin, start, until, fetched)
         tasks = iterate(draft.tasks)
         results = map_blocks(spread.executor, spread.parallelism, step_block, tasks)

@@ -10,17 +10,10 @@ from compute.sources.source import Source, SpreadableSource
 
 
 class Spread(NamedTuple):
-    """An open executor, and the number of tasks that it runs at a time."""
+    """An open executor, and the number of tasks, and so of blocks, that it runs at a time."""
 
     executor: Executor
     parallelism: int
-
-    @property
-    def block_count(self) -> int:
-        """The number of blocks of assets to step at a time."""
-        # The leader's commits need a core too: on two cores, a second block took a first start of
-        # a year from 36 to 39 s.
-        return self.parallelism - 1
 
 
 @asynccontextmanager

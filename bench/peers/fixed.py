@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from service.config.logs import log_to_standard_error
 from service.http.server import build_server_config
 
 
@@ -29,6 +30,8 @@ def main() -> None:
     port, kind = sys.argv[1:]
     app = Starlette(routes=[Route("/{size}", respond, methods=["GET", "POST"])])
     if kind == "ours":
+        # Without it, structlog would print a line for each request.
+        log_to_standard_error("info", "json")
         config = build_server_config(app)
         config.port = int(port)
     else:

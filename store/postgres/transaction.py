@@ -34,6 +34,10 @@ class PostgresDatabase:
     """A Database bound to one connection and its open transaction."""
 
     feed_statements = POSTGRES_FEED_STATEMENTS
+    create_cell_index = (
+        "CREATE INDEX IF NOT EXISTS cell "
+        'ON changes (asset_id, indicator, timeframe, created_at) INCLUDE (published, "after")'
+    )
     packed_bars = "string_agg(encode(b.data, 'hex'), '')"
 
     def __init__(

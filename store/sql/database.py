@@ -31,6 +31,8 @@ class Database(Protocol):
     """One open transaction."""
 
     feed_statements: FeedStatements
+    create_cell_index: str
+    """The statement that creates the index of changes by asset, indicator and timeframe."""
     packed_bars: str
     """The aggregate that joins the data of blocks `b` of bars as hexadecimal text, in any order."""
 

@@ -19,6 +19,10 @@ class SqliteDatabase:
     """A Database bound to one connection and its open transaction."""
 
     feed_statements = SQLITE_FEED_STATEMENTS
+    create_cell_index = (
+        "CREATE INDEX IF NOT EXISTS cell "
+        'ON changes (asset_id, indicator, timeframe, created_at, published, "after")'
+    )
     packed_bars = "group_concat(hex(b.data), '')"
 
     def __init__(self, connection: Connection) -> None:

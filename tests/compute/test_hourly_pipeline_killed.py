@@ -4,18 +4,25 @@ import asyncio
 import os
 import random
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from compute.hourly_pipeline import HourlyPipeline
+from compute.indicators.registry import INDICATORS
+from compute.sources.files import FilesSource
 from compute.universe import Universe
+from store.market_rows import Batch
 from tests.support.forked_command import ForkedCommand
 from tests.support.signals_command import build_environment
 from tests.support.small_market import (
+    END,
     Content,
     audit_store,
     load_content,
     open_store,
+    replay_bars,
     write_universe,
 )
 
@@ -82,3 +89,30 @@ def test_a_replay_that_is_killed_and_run_again_ends_in_the_same_content(
         assert started(bars_folder, database, universe_file).wait(LIMIT_S) == 0
         assert asyncio.run(held_by(database)) == whole
     assert asyncio.run(audit_store(database, universe)).findings == []
+
+
+async def test_a_first_start_that_ends_early_leaves_its_index_to_the_next_start(
+    tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
+):
+    class EndedError(Exception):
+        pass
+
+    def end(batch: Batch) -> None:
+        raise EndedError
+
+    path, source = tmp_path / "ended.db", FilesSource(bars_folder, universe)
+    async with open_store(path) as store:
+        pipeline = await HourlyPipeline.open(
+            store, source, universe, INDICATORS, lambda: END * 1000, on_commit=end
+        )
+        with pytest.raises(EndedError):
+            await pipeline.run_until(END)
+    assert count_commits(path) == 1
+    assert not has_cell_index(path)
+    assert await replay_bars(path, bars_folder, universe) == whole
+    assert has_cell_index(path)
+
+
+def has_cell_index(database: Path) -> bool:
+    with closing(sqlite3.connect(database)) as db:
+        return bool(db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'cell'").fetchall())
