@@ -32,7 +32,7 @@ NICENESS = 10
 
 
 class ParentReporter:
-    """Reports runs, commits, progress and failure of the process to its parent."""
+    """Reports runs, commits, checkpoints, progress and failure of the process to its parent."""
 
     def __init__(self, parent: Connection) -> None:
         self._parent: Final = parent
@@ -44,6 +44,10 @@ class ParentReporter:
     def on_commit(self, batch: Batch) -> None:
         """Report the numbers of rows that a batch wrote."""
         self.send("rows", *count_rows(batch))
+
+    def on_checkpoint(self, outcome: str) -> None:
+        """Report a checkpoint of the log."""
+        self.send("checkpoint", outcome)
 
     @contextmanager
     def open_bar(self, label: str, fallback: OnProgress) -> Iterator[OnProgress]:
@@ -131,10 +135,10 @@ async def _serve_metrics(
 ) -> AsyncIterator[RunObserver]:
     """Serve the operations port during the block; its metrics count the runs."""
     # Imported only with several workers, because these need as long as all else in this process.
-    from mcp_server.tools.registry import TOOLS_BY_NAME
+    from rest_shim.endpoints import CALL_NAMES
     from service.http.health import build_readiness
     from service.http.metrics import Metrics
 
-    metrics = Metrics(TOOLS_BY_NAME)
+    metrics = Metrics(CALL_NAMES)
     async with metrics_server.serve_metrics(metrics, build_readiness(resources)):
         yield metrics
