@@ -13,7 +13,7 @@ from asyncpg import Connection
 
 from store.errors import StoreError, describe_failed_migration, describe_statement
 
-MARKET_MIGRATIONS = ("postgres_market_0001", "postgres_market_0002")
+MARKET_MIGRATIONS = ("postgres_market_0001", "postgres_market_0002", "postgres_market_0003")
 ACCESS_MIGRATIONS = (
     "postgres_access_0001",
     "postgres_access_0002",

@@ -40,6 +40,7 @@ from store.sql import market_writes as writes
 from store.sql import migrate_database as moving
 from store.sql import past_snapshot as past
 from store.sql.database import Database, MarketEngine, Row, fetch_value
+from store.sql.feed_log import FeedLog
 from store.sql.feed_pages import ASSET_HISTORY, build_counts_query, build_oldest_query
 from store.sql.lanes import Lane
 from store.sql.operations import MarketOperations
@@ -65,6 +66,7 @@ class MarketStore:
         self._engine = engine
         self.operations = MarketOperations(engine)
         self.past_log = PastLog(engine)
+        self.feed_log = FeedLog(engine)
 
     async def close(self) -> None:
         """Close every connection and release the lock; idempotent."""

@@ -27,6 +27,7 @@ MARKET_MIGRATIONS = (
     "market_0005",
     "market_0006",
     "market_0007",
+    "market_0008",
 )
 ACCESS_MIGRATIONS = (
     "access_0001",

@@ -104,8 +104,14 @@ async def test_a_database_of_an_earlier_version_takes_its_sources_from_the_cover
 async def forget_sources(home: StoreHome) -> None:
     """Return the market store to the state before sources were recorded."""
     is_sqlite = isinstance(home, SqliteHome)
-    later = ("market_0006", "market_0007") if is_sqlite else ("postgres_market_0002",)
+    sqlite = tuple(f"market_000{number}" for number in (6, 7, 8))
+    later = sqlite if is_sqlite else ("postgres_market_0002", "postgres_market_0003")
+    functions = "refuse_stray_leaves, refuse_stray_tiles, refuse_changed_tiles, refuse_shrinking"
     for statement in (
+        "DROP TABLE log_leaves",
+        "DROP TABLE log_tiles",
+        "DROP TABLE log_checkpoint",
+        *(() if is_sqlite else (f"DROP FUNCTION {functions}",)),
         "DROP TABLE sources",
         "DROP TABLE missing_bars",
         "ALTER TABLE watermarks DROP COLUMN history",
