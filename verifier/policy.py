@@ -65,7 +65,7 @@ class _PolicyReader:
     def __init__(self) -> None:
         self.policy = Policy()
         self._grouped: set[str] = set()
-        self._keys: set[bytes] = set()
+        self._keys: set[tuple[int, bytes]] = set()
 
     def read_line(self, line: str) -> None:
         """Add the content of a line to the policy."""
@@ -119,9 +119,9 @@ class _PolicyReader:
 
     def _parse_key(self, vkey: str, kind: int) -> VerifierKey:
         key = VerifierKey.parse(vkey, kind)
-        if key.public_key in self._keys:
+        if (kind, key.public_key) in self._keys:
             raise PolicyError(f"the key of {key.name} occurs twice")
-        self._keys.add(key.public_key)
+        self._keys.add((kind, key.public_key))
         return key
 
     def _refuse_used_name(self, name: str) -> None:
