@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from verifier.errors import format_one_line
 
 MAX_SHOWN_FINDINGS = 100
-VERIFIED, CHANGED, UNVERIFIED = 0, 1, 2
+VERIFIED, CONTRADICTED, UNVERIFIED = 0, 1, 2
 
 
 @dataclass
@@ -25,13 +25,13 @@ class Report:
 
     @property
     def status(self) -> int:
-        """The exit status: 0 verified, 1 history changed, 2 could not be verified."""
+        """The exit status: 0 verified, 1 there are findings, 2 something could not be verified."""
         if self.findings:
-            return CHANGED
+            return CONTRADICTED
         return UNVERIFIED if self.obstacles else VERIFIED
 
     def format_lines(self) -> list[str]:
-        """Return the lines to print; evidence is printed only if history changed."""
+        """Return the lines to print; evidence is printed only with findings."""
         counts = (f"{count} {what}" for what, count in self.checked.items() if count)
         lines = ["checked: " + (", ".join(counts) or "nothing"), *self.notes]
         lines += (f"not verified: {one}" for one in self.obstacles)
@@ -51,7 +51,7 @@ class Report:
         return [*notes, ""]
 
     def _format_verdict(self) -> str:
-        if self.status == CHANGED:
+        if self.status == CONTRADICTED:
             count = len(self.findings)
-            return f"history changed: {count} finding{'s' if count > 1 else ''}"
+            return f"{count} finding{'s' if count > 1 else ''}"
         return "verified" if self.status == VERIFIED else "not verified"

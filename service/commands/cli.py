@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
@@ -197,7 +198,7 @@ def _add_verify_command(commands: Commands) -> None:
         "check that the log of a service contains every row of its feed, and that nothing was "
         f"rewritten since the last time, with the key in {API_KEY_VARIABLE}",
     )
-    # 1 says that history changed.
+    # 1 says that something was rewritten.
     command.set_defaults(failure_status=2)
     _add_url_option(command)
     command.add_argument(
@@ -228,6 +229,18 @@ def _add_verify_command(commands: Commands) -> None:
         type=Path,
         metavar="FILE",
         help="check this proof of a row in --rows, without a network",
+    )
+    command.add_argument(
+        "--bars",
+        type=Path,
+        metavar="DIR",
+        help="also recompute the rows from this folder of your own bars, and explain differences",
+    )
+    command.add_argument(
+        "--from", dest="start", type=parse_time, metavar="TIME", help="with --bars: first close"
+    )
+    command.add_argument(
+        "--until", dest="end", type=parse_time, metavar="TIME", help="with --bars: last close"
     )
 
 
@@ -391,8 +404,11 @@ async def _verify(args: argparse.Namespace, settings: Settings) -> int:
 
     address = _parse_service_address(args, settings)
     folder = args.state or find_verify_folder(address)
-    options = VerifyOptions(args.rows, args.since, args.policy, args.vkey, args.proof)
-    return await verify_service(address, settings.read_api_key(), folder, options, wall_clock)
+    names = (field.name for field in fields(VerifyOptions))
+    options = VerifyOptions(**{name: getattr(args, name) for name in names})
+    return await verify_service(
+        address, settings.read_api_key(), folder, options, settings.universe, wall_clock
+    )
 
 
 def _parse_service_address(args: argparse.Namespace, settings: Settings) -> str:

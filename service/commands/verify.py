@@ -25,13 +25,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """The options of the command line that say what to verify, None if not given."""
+    """The options of the command line that say what to verify, None if not given.
+
+    Times are epoch ms; `start` and `end` are those of the customer's bars.
+    """
 
     rows: Path | None = None
     since: int | None = None
     policy: Path | None = None
     vkey: str | None = None
     proof: Path | None = None
+    bars: Path | None = None
+    start: int | None = None
+    end: int | None = None
 
     def read_rows(self) -> tuple[Row, ...]:
         """Return the rows of the file, none without one."""
@@ -54,13 +60,21 @@ class VerifyOptions:
 
     def build_request(self) -> Request:
         """Read the files and return what to verify; OperatorError if one cannot be read."""
+        if self.bars is None and (self.start is not None or self.end is not None):
+            raise OperatorError("--from and --until need --bars DIR")
+        since = self._find_since()
         return Request(
             given_rows=self.read_rows(),
-            reads_feed=self.rows is None or self.since is not None,
-            since=None if self.since is None else to_datetime(self.since),
+            reads_feed=self.rows is None or since is not None or self.bars is not None,
+            since=None if since is None else to_datetime(since),
             key=self.parse_key(),
             policy=self.read_policy(),
         )
+
+    def _find_since(self) -> int | None:
+        """Return the time after which the feed is read (epoch ms), None for the default."""
+        times = [at for at in (self.since, self.start) if at is not None]
+        return min(times, default=None)
 
 
 def _read(path: Path, option: str, parse: Callable[[Path], T]) -> T:
@@ -84,12 +98,20 @@ def to_datetime(epoch_ms: int) -> datetime:
 
 
 async def verify_service(
-    address: str, api_key: str, folder: Path, options: VerifyOptions, clock: Clock
+    address: str,
+    api_key: str,
+    folder: Path,
+    options: VerifyOptions,
+    universe: Path | None,
+    clock: Clock,
 ) -> int:
-    """Verify a service and print the report; return its exit status."""
+    """Verify a service and print the report; return its exit status.
+
+    `universe` is the file that names the assets of the customer's bars.
+    """
     proof = options.read_proof()
     if proof is None:
-        report = await _verify_online(address, api_key, Record(folder), options, clock)
+        report = await _verify_online(address, api_key, Record(folder), options, universe, clock)
     else:
         report = verify_proof(proof, Record(folder), options)
     print_lines(report.format_lines())
@@ -97,13 +119,25 @@ async def verify_service(
 
 
 async def _verify_online(
-    address: str, api_key: str, record: Record, options: VerifyOptions, clock: Clock
+    address: str,
+    api_key: str,
+    record: Record,
+    options: VerifyOptions,
+    universe: Path | None,
+    clock: Clock,
 ) -> Report:
     request = options.build_request()
     with open_progress_bar("reading") as on_progress:
         async with ServiceClient(address, api_key) as client:
             verification = Verification(client, record, lambda: to_datetime(clock()), on_progress)
-            return await run_verification(verification, request)
+            report = await run_verification(verification, request)
+    if options.bars is not None and verification.feed is not None:
+        # The indicators load NumPy, which the other checks do not need.
+        from service.commands.verify_bars import OwnBars, compare_own_bars
+
+        own = OwnBars(options.bars, options.start, options.end)
+        await compare_own_bars(own, universe, verification.feed, report)
+    return report
 
 
 async def run_verification(verification: Verification, request: Request) -> Report:

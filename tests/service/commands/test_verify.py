@@ -34,7 +34,12 @@ async def run(log, tmp_path, capsys):
 
         async def verify(api_key: str = API_KEY, **options: object) -> tuple[int, list[str]]:
             status = await verify_service(
-                address, api_key, tmp_path / "state", VerifyOptions(**options), lambda: NOW_MS
+                address,
+                api_key,
+                tmp_path / "state",
+                VerifyOptions(**options),
+                None,
+                lambda: NOW_MS,
             )
             # The double logs its requests to the same place.
             printed = re.sub(r"^.*request_id.*\n", "", capsys.readouterr().out, flags=re.M)
@@ -65,7 +70,7 @@ async def test_a_changed_row_is_printed_with_both_checkpoints(run, log, tmp_path
     assert lines[1] == f"{log.rows[3]['id']}: price was 97000.75, is 1.5"
     text = "\n".join(lines)
     assert f":\n\n{seen}\nthe checkpoint that is served now:\n\n{log.checkpoint}" in text
-    assert "\nhistory changed: 1 finding\n" in text
+    assert "\n1 finding\n" in text
 
 
 @pytest.mark.parametrize("form", ["answer", "list", "lines", "answers"])
