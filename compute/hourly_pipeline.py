@@ -110,6 +110,8 @@ class HourlyPipeline:
         # Locked before anything is read, because only the holder of the lock may change it.
         await store.lock()
         started_at = await store.adopt_source(source.name, market_clock())
+        # For the rows that an earlier version has written; a commit would append all of them.
+        await store.feed_log.append_missing()
         bounds = find_history_bounds(source, started_at)
         until = None if source.ends_at is None else to_market_ms(source.ends_at)
         coverage = build_coverage(

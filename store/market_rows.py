@@ -407,3 +407,24 @@ class Statistics:
 
     counts: Mapping[tuple[str, Timeframe, int | str], int]
     oldest: int | None
+
+
+class LeafRow(NamedTuple):
+    """The leaf of a published row in the transparency log, and its 16 bytes of salt."""
+
+    leaf: int
+    created_at: int
+    salt: bytes
+
+
+class CheckpointRow(NamedTuple):
+    """The newest signed checkpoint of the log: its size, the signed note, and its key.
+
+    Before the first one, the size is 0 and the others are None. `refusal` is the reason why no
+    newer one is signed, None if nothing is wrong.
+    """
+
+    size: int = 0
+    note: str | None = None
+    vkey: str | None = None
+    refusal: str | None = None

@@ -13,7 +13,12 @@ from asyncpg import Connection
 
 from store.errors import StoreError, describe_failed_migration, describe_statement
 
-MARKET_MIGRATIONS = ("postgres_market_0001", "postgres_market_0002", "postgres_market_0004")
+MARKET_MIGRATIONS = (
+    "postgres_market_0001",
+    "postgres_market_0002",
+    "postgres_market_0003",
+    "postgres_market_0004",
+)
 ACCESS_MIGRATIONS = (
     "postgres_access_0001",
     "postgres_access_0002",

@@ -41,6 +41,7 @@ from store.sql import migrate_database as moving
 from store.sql import past_snapshot as past
 from store.sql.audit_reads import AuditReads
 from store.sql.database import Database, MarketEngine, Row, fetch_value
+from store.sql.feed_log import FeedLog
 from store.sql.feed_pages import ASSET_HISTORY, build_counts_query, build_oldest_query
 from store.sql.lanes import Lane
 from store.sql.operations import MarketOperations
@@ -66,6 +67,7 @@ class MarketStore:
         self._engine = engine
         self.operations = MarketOperations(engine)
         self.past_log = PastLog(engine)
+        self.feed_log = FeedLog(engine)
         self.audit_reads = AuditReads(engine)
 
     async def close(self) -> None:

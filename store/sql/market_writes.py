@@ -29,6 +29,7 @@ from store.errors import DamagedError, StoreError
 from store.market_rows import AlertRow, Batch, SourceRow
 from store.sql.commit_context import build_times_row, load_context
 from store.sql.database import Database
+from store.sql.log_writes import LEAVES_PER_APPEND, append_leaves
 from store.sql.market_reads import load_last_created_at, load_market_time, load_sources
 
 ROWS_PER_PRUNE = 5000
@@ -72,6 +73,8 @@ async def write_batch(db: Database, batch: Batch) -> None:
     await _write_watermarks(db, batch, assets, number)
     await _write_missing_bars(db, batch, assets, number)
     await _write_feed_rows(db, batch, assets)
+    while await append_leaves(db) == LEAVES_PER_APPEND:
+        pass
     await _write_readings(db, batch, assets)
     await _write_carries(db, batch, assets)
     await _write_epochs(db, batch, assets, number)

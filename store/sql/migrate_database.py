@@ -15,6 +15,7 @@ from store.sql.database import Database, Engine, MarketEngine, Row, fetch_value
 from store.sql.lanes import Lane
 from store.sql.market_reads import load_market_time
 from store.sql.market_writes import ACCESS_ID_KEY, MOVE_SOURCE_KEY, load_facts, write_clock
+from store.sql.move_log import move_log
 
 OnProgress = Callable[[int, int], None]
 
@@ -83,6 +84,11 @@ REPLACED_TABLES = (
         "asset_id, timeframe, indicator, version, layout, epoch, close_time, data",
         "asset_id, timeframe, indicator",
     ),
+)
+LOG_TABLES = (
+    Table("log_leaves", "created_at, leaf, salt", "leaf"),
+    Table("log_tiles", "level, number, hashes", "level, number"),
+    Table("log_checkpoint", "id, size, note, vkey, refusal", "id"),
 )
 FACTS_TABLE = Table("facts", "key, value", "key")
 # Referenced tables come first: foreign keys are checked when rows are inserted.
@@ -188,6 +194,7 @@ async def move_market(source: MarketEngine, target: MarketEngine, on_progress: O
         await _move_commits(source, target, 0 if first == 1 else first, last)
         on_progress(last, total)
     await _copy_numbered_table(source, target, NUMBERED_TABLES[1])
+    await move_log(source, target)
     await _replace_tables(source, target)
 
 
@@ -235,6 +242,7 @@ MARKET_TABLES = (
     *FEED_TABLES,
     *NUMBERED_TABLES,
     *REPLACED_TABLES,
+    *LOG_TABLES,
 )
 
 

@@ -27,6 +27,7 @@ MARKET_MIGRATIONS = (
     "market_0005",
     "market_0006",
     "market_0007",
+    "market_0008",
     "market_0009",
 )
 ACCESS_MIGRATIONS = (

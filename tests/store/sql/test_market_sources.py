@@ -107,12 +107,17 @@ async def forget_sources(home: StoreHome) -> None:
     """Return the market store to the state before sources were recorded."""
     is_sqlite = isinstance(home, SqliteHome)
     names = (SQLITE_MIGRATIONS if is_sqlite else POSTGRES_MIGRATIONS)[5 if is_sqlite else 1 :]
+    functions = "refuse_stray_leaves, refuse_stray_tiles, refuse_changed_tiles, refuse_shrinking"
     for statement in (
         "DROP INDEX epochs_of_pass",
         "ALTER TABLE assets DROP COLUMN pass",
         "ALTER TABLE epochs DROP COLUMN pass",
         "ALTER TABLE passes DROP COLUMN context_digest",
         "ALTER TABLE coverage DROP COLUMN digest",
+        "DROP TABLE log_leaves",
+        "DROP TABLE log_tiles",
+        "DROP TABLE log_checkpoint",
+        *(() if is_sqlite else (f"DROP FUNCTION {functions}",)),
         "DROP TABLE sources",
         "DROP TABLE missing_bars",
         "ALTER TABLE watermarks DROP COLUMN history",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from store.errors import LockTakenError, StoreError
+from store.market_rows import CheckpointRow
 from store.sql.migrate_database import ACCESS_TABLES, FACTS_TABLE, MARKET_TABLES, Table
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
 from tests.store.sql.test_market_store_coverage import make_coverage
@@ -79,6 +80,7 @@ async def fill(home: StoreHome) -> None:
         await market.publish_coverage(make_coverage(NOW))
         for step in range(PASSES):
             await market.commit(make_full_batch(NOW + step * DAY_MS, step=step))
+        await market.feed_log.save_checkpoint(CheckpointRow(4 * PASSES, "note", "vkey", "none"))
     # As an upgrade records it.
     await run_sql(home, "INSERT INTO sources VALUES (1, 1, 'okx BTC/USDT', 0)")
     async with open_and_close(home.open_access()) as access:

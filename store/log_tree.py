@@ -1,0 +1,182 @@
+"""The Merkle tree of RFC 6962 over tiles as C2SP's tlog-tiles defines them; pure functions.
+
+A tile has up to 256 hashes of 32 bytes: those of leaves at level 0, and at each further level the
+hashes of the full tiles below. A range is a half-open range of leaves.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+HASH_BYTES = 32
+TILE_HEIGHT = 8
+TILE_WIDTH = 1 << TILE_HEIGHT
+TILE_BYTES = TILE_WIDTH * HASH_BYTES
+EMPTY_ROOT = sha256().digest()
+
+
+class TileId(NamedTuple):
+    """The level of a tile, and its number within the level."""
+
+    level: int
+    number: int
+
+
+class Range(NamedTuple):
+    """The leaves from `start` on, before `end`."""
+
+    start: int
+    end: int
+
+
+Tiles = Mapping[TileId, bytes]
+
+
+class ProofError(Exception):
+    """A proof that does not connect two trees."""
+
+
+def hash_leaf(entry: bytes) -> bytes:
+    """Return the hash of a leaf with this content."""
+    return sha256(b"\0" + entry).digest()
+
+
+def hash_node(left: bytes, right: bytes) -> bytes:
+    """Return the hash of a node with two children."""
+    return sha256(b"\1" + left + right).digest()
+
+
+def extend_tiles(edge: Tiles, size: int, hashes: bytes) -> dict[TileId, bytes]:
+    """Return the tiles that leaves change or add, given by their joined hashes.
+
+    `edge` has the partial tiles of the tree of `size` leaves, as `list_edge` names them.
+    """
+    changed: dict[TileId, bytes] = {}
+    level, first = 0, size
+    while hashes:
+        number = first >> TILE_HEIGHT
+        joined = edge.get(TileId(level, number), b"") + hashes
+        parts = [joined[at : at + TILE_BYTES] for at in range(0, len(joined), TILE_BYTES)]
+        changed |= {TileId(level, number + place): part for place, part in enumerate(parts)}
+        hashes = b"".join(_hash_row(part) for part in parts if len(part) == TILE_BYTES)
+        level, first = level + 1, number
+    return changed
+
+
+def list_edge(size: int) -> list[TileId]:
+    """Return the partial tiles of a tree, one per level at most."""
+    widths = ((level, size >> TILE_HEIGHT * level) for level in _list_levels(size))
+    return [TileId(level, count >> TILE_HEIGHT) for level, count in widths if count % TILE_WIDTH]
+
+
+def find_width(tile: TileId, size: int) -> int:
+    """Return how many hashes a tile has in a tree of `size` leaves, 0 if the tree lacks it."""
+    count = (size >> TILE_HEIGHT * tile.level) - TILE_WIDTH * tile.number
+    return max(0, min(TILE_WIDTH, count))
+
+
+def list_inclusion_ranges(leaf: int, size: int) -> list[Range]:
+    """Return the ranges whose hashes prove a leaf, from its sibling up to a child of the root."""
+    if not 0 <= leaf < size:
+        raise ValueError(f"leaf must be below the size {size}: {leaf}")
+    return list(_iterate_path(leaf, Range(0, size)))[::-1]
+
+
+def list_consistency_ranges(old: int, size: int) -> list[Range]:
+    """Return the ranges whose hashes prove that a tree of `old` leaves is a part of another."""
+    if not 0 <= old <= size:
+        raise ValueError(f"old must be at most the size {size}: {old}")
+    if old in (0, size):
+        return []
+    return list(_iterate_changes(old, Range(0, size)))[::-1]
+
+
+def list_tiles(ranges: Iterable[Range]) -> set[TileId]:
+    """Return the tiles from which the hashes of ranges are computed."""
+    return {tile for each in ranges for tile, _ in _split(each)}
+
+
+def hash_ranges(ranges: Iterable[Range], tiles: Tiles) -> list[bytes]:
+    """Return the hash of each range; KeyError if a tile is missing."""
+    return [_hash_range(each, tiles) for each in ranges]
+
+
+def verify_consistency(
+    old: int, old_root: bytes, size: int, root: bytes, proof: Sequence[bytes]
+) -> None:
+    """Raise ProofError unless a proof shows that an old tree is the beginning of another one.
+
+    `old` is above 0 and below `size`.
+    """
+    ranges, whole = list_consistency_ranges(old, size), Range(0, old)
+    hashes = dict(zip(ranges, proof, strict=True))
+    # A proof leaves out the root of an old tree that is complete.
+    if old & (old - 1) == 0:
+        hashes[whole] = old_root
+    if (_fold(whole, hashes), _fold(Range(0, size), hashes)) != (old_root, root):
+        raise ProofError(f"the tree of {size} leaves does not begin with that of {old} leaves")
+
+
+def _list_levels(size: int) -> range:
+    return range(-(-size.bit_length() // TILE_HEIGHT))
+
+
+def _hash_row(hashes: bytes) -> bytes:
+    """Return the root over joined hashes, whose number is a power of two."""
+    row = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
+    while len(row) > 1:
+        row = [hash_node(*pair) for pair in zip(row[::2], row[1::2], strict=True)]
+    return row[0]
+
+
+def _halve(whole: Range) -> tuple[Range, Range]:
+    """Split a range of several leaves, the left part being the largest complete tree."""
+    middle = whole.start + (1 << (whole.end - whole.start - 1).bit_length() - 1)
+    return Range(whole.start, middle), Range(middle, whole.end)
+
+
+def _iterate_path(leaf: int, whole: Range) -> Iterator[Range]:
+    """Yield the siblings on the path from the root to a leaf."""
+    while whole.end - whole.start > 1:
+        left, right = _halve(whole)
+        whole, sibling = (left, right) if leaf < left.end else (right, left)
+        yield sibling
+
+
+def _iterate_changes(old: int, whole: Range) -> Iterator[Range]:
+    """Yield the siblings on the path to the end of an old tree, and then the last part of it."""
+    while whole.end != old:
+        left, right = _halve(whole)
+        whole, sibling = (left, right) if old <= left.end else (right, left)
+        yield sibling
+    if whole.start:
+        yield whole
+
+
+def _split(whole: Range) -> Iterator[tuple[TileId, slice]]:
+    """Yield the complete trees of a range, largest first, each as the part of a tile."""
+    start = whole.start
+    while start < whole.end:
+        height = (whole.end - start).bit_length() - 1
+        level, lower = divmod(height, TILE_HEIGHT)
+        number, place = divmod(start >> TILE_HEIGHT * level, TILE_WIDTH)
+        first = HASH_BYTES * place
+        yield TileId(level, number), slice(first, first + (HASH_BYTES << lower))
+        start += 1 << height
+
+
+def _hash_range(whole: Range, tiles: Tiles) -> bytes:
+    """Return the hash of a range, which begins where `_halve` may cut."""
+    *before, last = (_hash_row(tiles[tile][part]) for tile, part in _split(whole))
+    for left in reversed(before):
+        last = hash_node(left, last)
+    return last
+
+
+def _fold(whole: Range, hashes: Mapping[Range, bytes]) -> bytes:
+    """Return the hash of a range from those of its parts."""
+    known = hashes.get(whole)
+    if known is not None:
+        return known
+    left, right = _halve(whole)
+    return hash_node(_fold(left, hashes), _fold(right, hashes))

@@ -1,0 +1,133 @@
+"""The transparency log of the feed: leaves, tiles and the newest signed checkpoint."""
+
+import re
+from typing import Final
+
+from schemas.vocabulary import ACTION_CODES, TIMEFRAME_CODES
+from store import log_tree as tree
+from store.codes import KEY_CODES
+from store.log_tree import Range, TileId
+from store.market_rows import CheckpointRow, LeafRow
+from store.sql.database import MarketEngine
+from store.sql.lanes import Lane
+from store.sql.log_reads import load_checkpoint, load_log_end, load_tiles
+from store.sql.log_writes import append_leaves, write_checkpoint
+
+_NUMBER = r"0|[1-9]\d{0,%d}"
+_ROW_ID = re.compile(
+    r"(?P<tier>universe|alerts)\.(?P<ticker>[A-Z0-9]+)\.(?P<indicator>[a-z_]+)"
+    rf"\.(?P<timeframe>1h|4h|1d)\.(?P<close_time>{_NUMBER % 14})"
+    rf"(?:\.(?P<action>[A-Z]+))?\.(?P<epoch>{_NUMBER % 8})"
+)
+_CODES: dict[str, int] = dict([*KEY_CODES.items(), *TIMEFRAME_CODES.items(), *ACTION_CODES.items()])
+_FIND_LEAF = """
+SELECT l.leaf, l.created_at, l.salt
+FROM {table} r LEFT JOIN log_leaves l ON l.created_at = r.created_at
+WHERE r.close_time = :close_time AND r.asset_id = (SELECT id FROM assets WHERE ticker = :ticker)
+  AND r.indicator = :indicator AND r.timeframe = :timeframe AND r.epoch = :epoch AND {rest}
+"""
+_FIND_LEAF_BY_TIER = {
+    "universe": _FIND_LEAF.format(table="changes", rest="r.published = 1"),
+    "alerts": _FIND_LEAF.format(table="alerts", rest="r.action = :action"),
+}
+
+
+class UnloggedRowError(Exception):
+    """A published row has no leaf yet: no process has computed since the log was introduced."""
+
+
+class FeedLog:
+    """The log over the rows of a market store; every method raises StoreError if that fails."""
+
+    def __init__(self, engine: MarketEngine) -> None:
+        self._engine: Final = engine
+
+    async def append_missing(self) -> int:
+        """Append leaves for all published rows that have none; return how many.
+
+        Commits after each part, so a process that is killed continues at its next start.
+        """
+        total = 0
+        while True:
+            async with self._engine.begin_compute_write() as db:
+                appended = await append_leaves(db)
+            total += appended
+            if not appended:
+                return total
+
+    async def size(self) -> int:
+        """Return the number of leaves, signed or not."""
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            size, _ = await load_log_end(db)
+        return size
+
+    async def checkpoint(self) -> CheckpointRow:
+        """Return the newest signed checkpoint."""
+        async with self._engine.acquire_connection() as db:
+            return await load_checkpoint(db)
+
+    async def save_checkpoint(self, checkpoint: CheckpointRow) -> None:
+        """Store the newest signed checkpoint; StoreError if it is smaller than the stored one."""
+        async with self._engine.begin_compute_write() as db:
+            await write_checkpoint(db, checkpoint)
+
+    async def tile(self, tile: TileId) -> bytes | None:
+        """Return a tile as wide as it is by now, None if it does not exist."""
+        async with self._engine.acquire_connection() as db:
+            return (await load_tiles(db, [tile])).get(tile)
+
+    async def root(self, size: int) -> bytes:
+        """Return the root of the tree of the first `size` leaves; KeyError if it has fewer."""
+        if not size:
+            return tree.EMPTY_ROOT
+        return (await self._hash_ranges([Range(0, size)]))[0]
+
+    async def prove_inclusion(self, leaf: int, size: int) -> list[bytes]:
+        """Return the proof of a leaf in the tree of the first `size` leaves."""
+        return await self._hash_ranges(tree.list_inclusion_ranges(leaf, size))
+
+    async def prove_consistency(self, old: int, size: int) -> list[bytes]:
+        """Return the proof that the tree of `old` leaves is the beginning of that of `size`."""
+        return await self._hash_ranges(tree.list_consistency_ranges(old, size))
+
+    async def find_leaf(self, row_id: str) -> LeafRow | None:
+        """Return the leaf of a published row; None if there is no such row, or if it is pruned.
+
+        Raise UnloggedRowError if the row has no leaf yet.
+        """
+        named = _ROW_ID.fullmatch(row_id)
+        if named is None or (named["action"] is not None) != (named["tier"] == "alerts"):
+            return None
+        async with self._engine.acquire_connection() as db:
+            found = await db.execute_named(_FIND_LEAF_BY_TIER[named["tier"]], _encode(named))
+        if not found:
+            return None
+        leaf = LeafRow(*found[0])
+        if leaf.leaf is None:
+            raise UnloggedRowError(row_id)
+        return leaf
+
+    async def leaves(self, start: int, end: int) -> list[LeafRow]:
+        """Return the leaves from `start` on, before `end`."""
+        sql = """
+            SELECT leaf, created_at, salt FROM log_leaves WHERE leaf >= ? AND leaf < ?
+            ORDER BY leaf
+        """
+        async with self._engine.acquire_connection() as db:
+            return [LeafRow(*row) for row in await db.execute(sql, start, end)]
+
+    async def _hash_ranges(self, ranges: list[Range]) -> list[bytes]:
+        async with self._engine.acquire_connection() as db:
+            tiles = await load_tiles(db, tree.list_tiles(ranges))
+        return tree.hash_ranges(ranges, tiles)
+
+
+def _encode(named: re.Match[str]) -> dict[str, object]:
+    """Return the parts of a row's id as parameters; a name without a code becomes -1."""
+    names = ("indicator", "timeframe", "action")
+    return {
+        "ticker": named["ticker"],
+        "close_time": int(named["close_time"]),
+        "epoch": int(named["epoch"]),
+        **{name: _CODES.get(named[name] or "", -1) for name in names},
+    }

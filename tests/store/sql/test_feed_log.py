@@ -1,0 +1,246 @@
+"""The log has a leaf for each published row of a market store, on every engine."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from store import log_tree as tree
+from store.errors import StoreError
+from store.log_leaves import hash_row
+from store.log_tree import Range, TileId
+from store.market_rows import AlertRow, CheckpointRow, FeedRow
+from store.sql import log_writes
+from store.sql.feed_log import UnloggedRowError
+from store.sql.market_store import MarketStore
+from store.sql.move_log import move_log
+from tests.store.conftest import OpenMarket
+from tests.support.row_builders import (
+    DAY_MS,
+    NOW,
+    make_alert,
+    make_batch,
+    make_change,
+    make_full_batch,
+    make_query,
+)
+from tests.support.store_homes import (
+    REFUSED,
+    HomeFactory,
+    StoreHome,
+    open_and_close,
+    run_sql,
+)
+
+pytestmark = pytest.mark.clause("proof")
+
+TICKERS = ("BTC", "ETH", "SOL")
+
+
+async def commit_rows(market: MarketStore, count: int, first: int = 0) -> None:
+    """Commit published changes, each with its own bar, of which every fifth is not published."""
+    numbers = range(first, first + count)
+    changes = [
+        make_change(NOW + number, TICKERS[number % 3], published=number % 5 > 0)
+        for number in numbers
+    ]
+    alerts = [make_alert(NOW + first + count, "CLOSE")]
+    starts = dict.fromkeys(TICKERS, 5)
+    await market.commit(make_batch(NOW, changes=changes, alerts=alerts, publish_from=starts))
+
+
+async def list_feed(market: MarketStore) -> Sequence[FeedRow]:
+    return await market.merged_feed(make_query(limit=5000, oldest_first=True), -1)
+
+
+async def assert_complete(market: MarketStore) -> None:
+    """Assert that leaves and tiles are those of all rows of the feed."""
+    rows, log = await list_feed(market), market.feed_log
+    size = await log.size()
+    leaves = await log.leaves(0, size)
+    assert [leaf.leaf for leaf in leaves] == list(range(len(rows)))
+    assert [leaf.created_at for leaf in leaves] == [row.created_at for row in rows]
+    hashes = [hash_row(row, leaf.salt) for row, leaf in zip(rows, leaves, strict=True)]
+    expected = tree.extend_tiles({}, 0, b"".join(hashes))
+    assert {tile: await log.tile(tile) for tile in expected} == expected
+    if rows:
+        assert await log.root(size) == tree.hash_ranges([Range(0, size)], expected)[0]
+
+
+async def test_each_commit_appends_a_leaf_for_each_of_its_published_rows(
+    market: MarketStore,
+) -> None:
+    assert await market.feed_log.root(0) == tree.EMPTY_ROOT
+    for first in (0, 10, 300, 900):
+        await commit_rows(market, 7 if first < 300 else 400, first)
+        await assert_complete(market)
+
+
+async def test_every_leaf_has_a_salt_of_its_own(market: MarketStore) -> None:
+    await commit_rows(market, 300)
+    salts = {leaf.salt for leaf in await market.feed_log.leaves(0, 241)}
+    assert len(salts) == 241
+    assert {len(salt) for salt in salts} == {16}
+
+
+async def forget_log(home: StoreHome) -> None:
+    """Empty the log, as in a store that an earlier version has written."""
+    async with home.open_plain() as run:
+        names = [f"log_{name}" for name in ("leaves", "tiles")]
+        if "postgresql" in home.address:
+            for name in names:
+                await run(f"ALTER TABLE {name} DISABLE TRIGGER USER")
+                await run(f"DELETE FROM {name}")
+                await run(f"ALTER TABLE {name} ENABLE TRIGGER USER")
+            return
+        for name in names:
+            ((trigger,),) = await run(
+                "SELECT sql FROM sqlite_schema WHERE name = ?", f"{name}_delete"
+            )
+            await run(f"DROP TRIGGER {name}_delete")
+            await run(f"DELETE FROM {name}")
+            await run(trigger)
+
+
+async def test_the_log_of_a_store_of_an_earlier_version_is_built_in_parts(
+    market: MarketStore, home: StoreHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await commit_rows(market, 1000)
+    await forget_log(home)
+    with pytest.raises(UnloggedRowError):
+        await market.feed_log.find_leaf((await list_feed(market))[0].id)
+    monkeypatch.setattr(log_writes, "LEAVES_PER_APPEND", 300)
+    assert await market.feed_log.append_missing() == 801
+    assert await market.feed_log.append_missing() == 0
+    await assert_complete(market)
+
+
+async def test_a_commit_also_appends_the_leaves_that_earlier_ones_left_out(
+    market: MarketStore, home: StoreHome
+) -> None:
+    await commit_rows(market, 20)
+    await forget_log(home)
+    await commit_rows(market, 20, 100)
+    await assert_complete(market)
+
+
+async def test_a_commit_that_fails_leaves_no_leaf(market: MarketStore) -> None:
+    await commit_rows(market, 20)
+    taken = make_change(NOW + 100, TICKERS[1], close_time=NOW + 1)
+    with pytest.raises(StoreError):
+        await market.commit(make_batch(NOW, changes=[make_change(NOW + 99), taken]))
+    await assert_complete(market)
+
+
+async def test_leaves_outlive_the_rows_that_retention_deletes(market: MarketStore) -> None:
+    await commit_rows(market, 100)
+    leaves = await market.feed_log.leaves(0, 81)
+    await market.commit(make_batch(NOW + 400 * DAY_MS))
+    assert await market.prune() > 0
+    await commit_rows_later(market)
+    assert await market.feed_log.leaves(0, 81) == leaves
+    assert await market.feed_log.size() == 82
+
+
+async def commit_rows_later(market: MarketStore) -> None:
+    at = NOW + 400 * DAY_MS
+    await market.commit(make_batch(at, changes=[make_change(at + 1)]))
+
+
+async def test_a_row_is_found_by_its_id(market: MarketStore) -> None:
+    await market.commit(make_full_batch())
+    rows = await list_feed(market)
+    leaves = await market.feed_log.leaves(0, 9)
+    assert [await market.feed_log.find_leaf(row.id) for row in rows] == leaves
+    assert any(isinstance(row, AlertRow) for row in rows)
+
+
+@pytest.mark.parametrize(
+    "row_id",
+    [
+        "",
+        "universe.BTC",
+        "universe.BTC.enzo.1h.5.0",
+        "universe.BTC.perpkit.4h.{at}.0",
+        "universe.BTC.nothing.1h.{at}.0",
+        "universe.BTC.enzo.1h.0{at}.0",
+        "universe.BTC.enzo.1h.{at}.LONG.0",
+        "alerts.BTC.perpkit.4h.{at}.0",
+        "alerts.BTC.perpkit.4h.{at}.HOLD.0",
+        "universe.BTC.enzo.1h.99999999999999999999.0",
+        "universe.BTC.enzo.1h.{at}.999999999999",
+        "universe.ETH.enzo.1h.{unpublished}.0",
+    ],
+)
+async def test_an_id_that_no_published_row_has_is_unknown(market: MarketStore, row_id: str) -> None:
+    hidden = make_change(NOW + 9, "ETH", published=False)
+    await market.commit(
+        make_batch(NOW, changes=[make_change(NOW), hidden], publish_from={"BTC": 5, "ETH": 5})
+    )
+    named = row_id.format(at=NOW, unpublished=NOW + 9)
+    assert await market.feed_log.find_leaf(named) is None
+
+
+async def test_a_tile_or_a_root_beyond_the_tree_does_not_exist(market: MarketStore) -> None:
+    await commit_rows(market, 20)
+    assert await market.feed_log.tile(TileId(0, 1)) is None
+    assert await market.feed_log.tile(TileId(1, 0)) is None
+    with pytest.raises(KeyError):
+        await market.feed_log.root(300)
+
+
+async def test_the_newest_checkpoint_replaces_the_one_before(market: MarketStore) -> None:
+    log = market.feed_log
+    assert await log.checkpoint() == CheckpointRow(0, None, None, None)
+    for checkpoint in (
+        CheckpointRow(0, None, None, "no key"),
+        CheckpointRow(5, "note", "vkey"),
+        CheckpointRow(9, "other", "vkey", "a reason"),
+    ):
+        await log.save_checkpoint(checkpoint)
+        assert await log.checkpoint() == checkpoint
+    with pytest.raises(StoreError, match="never shrinks"):
+        await log.save_checkpoint(CheckpointRow(8, "other", "vkey"))
+
+
+ATTACKS = {
+    "a leaf is skipped": "INSERT INTO log_leaves SELECT created_at + 1, leaf + 2, salt "
+    "FROM log_leaves WHERE leaf = 4",
+    "a leaf is older than others": "INSERT INTO log_leaves SELECT created_at - 5, leaf + 1, salt "
+    "FROM log_leaves WHERE leaf = 4",
+    "a leaf has a short salt": "INSERT INTO log_leaves SELECT created_at + 1, leaf + 1, "
+    "substr(salt, 2) FROM log_leaves WHERE leaf = 4",
+    "a tile loses a hash": "UPDATE log_tiles SET hashes = substr(hashes, 1, 32)",
+    "a tile swaps its hashes": "UPDATE log_tiles "
+    "SET hashes = substr(hashes, 33, 32) || substr(hashes, 1, 32)",
+    "a tile moves": "UPDATE log_tiles SET number = number + 1",
+    "a tile is skipped": "INSERT INTO log_tiles SELECT level, number + 2, hashes FROM log_tiles",
+    "a tile has half a hash": "UPDATE log_tiles SET hashes = hashes || substr(hashes, 1, 16)",
+    "the signed size shrinks": "UPDATE log_checkpoint SET size = size - 1",
+    "the signed note is removed": "UPDATE log_checkpoint SET note = NULL, vkey = NULL",
+    "the key is removed": "UPDATE log_checkpoint SET vkey = NULL",
+    "a second checkpoint is stored": "INSERT INTO log_checkpoint VALUES (1, 9, 'n', 'k', NULL)",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_the_database_refuses_a_log_that_is_not_append_only(
+    market: MarketStore, home: StoreHome, attack: str
+) -> None:
+    await commit_rows(market, 5)
+    await market.feed_log.save_checkpoint(CheckpointRow(5, "note", "vkey"))
+    with pytest.raises(REFUSED):
+        await run_sql(home, ATTACKS[attack])
+
+
+async def test_a_move_carries_the_log_over_and_later_continues_it(
+    market: MarketStore, open_market: OpenMarket, new_home: HomeFactory
+) -> None:
+    async with new_home() as home, open_and_close(home.open_market()) as target:
+        for first in (0, 600, 800):
+            await commit_rows(market, 150, first)
+            await market.feed_log.save_checkpoint(CheckpointRow(first, "note", "vkey"))
+            await move_log(market._engine, target._engine)
+            size = await market.feed_log.size()
+            assert await target.feed_log.leaves(0, size) == await market.feed_log.leaves(0, size)
+            assert await target.feed_log.root(size) == await market.feed_log.root(size)
+            assert await target.feed_log.checkpoint() == await market.feed_log.checkpoint()

@@ -1,0 +1,209 @@
+"""The Merkle tree over tiles, compared with published vectors and with another implementation."""
+
+import itertools
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tlog_scales.reader import TilesReader
+from tlog_scales.tlog import ConsistencyProof, InclusionProof
+
+from store import log_tree as tree
+from store.log_tree import ProofError, Range, TileId
+
+pytestmark = pytest.mark.clause("proof")
+
+# The leaves, roots and hashes of nodes with which the log of Certificate Transparency is tested
+# (transparency-dev/merkle, testonly/constants.go).
+LEAVES = [
+    bytes.fromhex(text)
+    for text in (
+        *("", "00", "10", "2021", "3031", "40414243", "5051525354555657"),
+        "606162636465666768696a6b6c6d6e6f",
+    )
+]
+ROOTS = [
+    bytes.fromhex(text)
+    for text in (
+        "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
+        "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
+        "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
+        "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
+        "4e3bbb1f7b478dcfe71fb631631519a3bca12c9aefca1612bfce4c13a86264d4",
+        "76e67dadbcdf1e10e1b74ddc608abd2f98dfb16fbce75277b5232a127f2087ef",
+        "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c",
+        "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
+    )
+]
+L1 = "96a296d224f285c67bee93c30f8a309157f0daa35dc5b87e410b78630a09cfc7"
+L4 = "bc1a0643b12e4d2d7c77918f44e0f4f79a838b6cf9ec5b5c283e1f4d88599e6b"
+L6 = "b08693ec2e721597130641e8211e7eedccb4c26413963eee6c1e2ed16ffb1a5f"
+N23 = "5f083f0a1a33ca076a95279832580db3e0ef4584bdff1f54c8a360f50de3031e"
+N45 = "0ebc5d3437fbe2db158b9f126a1d118e308181031d0a949f8dededebc558ef6a"
+N67 = "ca854ea128ed050b41b35ffc1b87b8eb2bde461e9e3b5596ece6b9d5975a0ae0"
+N47 = "6b47aaf29ee3c2af9af889bc1fb9254dabd31177f16232dd6aab035ca39bf6e4"
+N01, N03, L0 = ROOTS[1].hex(), ROOTS[3].hex(), ROOTS[0].hex()
+
+Tiles = dict[TileId, bytes]
+
+
+def build_tiles(hashes: list[bytes], *parts: int) -> Tiles:
+    """Return the tiles of a tree whose leaves were appended in parts of the given sizes."""
+    tiles: Tiles = {}
+    size = 0
+    for part in (*parts, len(hashes) - sum(parts)):
+        edge = {tile: tiles[tile] for tile in tree.list_edge(size)}
+        tiles |= tree.extend_tiles(edge, size, b"".join(hashes[size : size + part]))
+        size += part
+    return tiles
+
+
+def prove(tiles: Tiles, ranges: list[Range]) -> list[bytes]:
+    return tree.hash_ranges(ranges, {tile: tiles[tile] for tile in tree.list_tiles(ranges)})
+
+
+def make_hashes(count: int) -> list[bytes]:
+    return [sha256(b"%d" % number).digest() for number in range(count)]
+
+
+class TilesInMemory:
+    """The files of a log, for the other implementation."""
+
+    def __init__(self, tiles: Tiles) -> None:
+        self._tiles = tiles
+
+    def get(self, *path: str) -> bytes | None:
+        level, *elements = path[1:]
+        width = 256
+        if elements[-2:-1] and elements[-2].endswith(".p"):
+            width = int(elements.pop())
+        number = int("".join(element.strip("x.p") for element in elements))
+        found = self._tiles.get(TileId(int(level), number), b"")[: 32 * width]
+        return found if len(found) == 32 * width else None
+
+
+def open_reader(tiles: Tiles, size: int) -> TilesReader:
+    reader = TilesReader(TilesInMemory(tiles))
+    reader.set_size(size)
+    return reader
+
+
+def test_an_empty_tree_has_the_hash_of_nothing() -> None:
+    assert sha256(b"").digest() == tree.EMPTY_ROOT
+    assert tree.list_edge(0) == []
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_roots_are_those_of_certificate_transparency(size: int) -> None:
+    tiles = build_tiles([*map(tree.hash_leaf, LEAVES)], 3)
+    assert prove(tiles, [Range(0, size)]) == [ROOTS[size - 1]]
+
+
+@pytest.mark.parametrize(
+    ("leaf", "size", "expected"),
+    [
+        (0, 1, []),
+        (0, 8, [L1, N23, N47]),
+        (5, 8, [L4, N67, N03]),
+        (2, 3, [N01]),
+        (1, 5, [L0, N23, L4]),
+    ],
+)
+def test_inclusion_proofs_are_those_of_certificate_transparency(
+    leaf: int, size: int, expected: list[str]
+) -> None:
+    tiles = build_tiles([*map(tree.hash_leaf, LEAVES)])
+    proof = prove(tiles, tree.list_inclusion_ranges(leaf, size))
+    assert [each.hex() for each in proof] == expected
+
+
+@pytest.mark.parametrize(
+    ("old", "size", "expected"),
+    [
+        (0, 8, []),
+        (1, 1, []),
+        (1, 8, [L1, N23, N47]),
+        (2, 8, [N23, N47]),
+        (6, 8, [N45, N67, N03]),
+        (2, 5, [N23, L4]),
+        (6, 7, [N45, L6, N03]),
+    ],
+)
+def test_consistency_proofs_are_those_of_certificate_transparency(
+    old: int, size: int, expected: list[str]
+) -> None:
+    tiles = build_tiles([*map(tree.hash_leaf, LEAVES)])
+    proof = prove(tiles, tree.list_consistency_ranges(old, size))
+    assert [each.hex() for each in proof] == expected
+    if 0 < old < size:
+        tree.verify_consistency(old, ROOTS[old - 1], size, ROOTS[size - 1], proof)
+
+
+def test_tiles_are_those_of_the_example_in_the_specification() -> None:
+    size = 70_000
+    tiles = build_tiles([bytes(32)] * size, 1, 255, 256, 60_000)
+    widths = [tree.find_width(tile, size) for tile in tree.list_edge(size)]
+    assert list(zip(tree.list_edge(size), widths, strict=True)) == [
+        ((0, 273), 112),
+        ((1, 1), 17),
+        ((2, 0), 1),
+    ]
+    assert {tile: len(hashes) // 32 for tile, hashes in tiles.items()} == {
+        **{TileId(0, number): 256 for number in range(273)},
+        TileId(0, 273): 112,
+        TileId(1, 0): 256,
+        TileId(1, 1): 17,
+        TileId(2, 0): 1,
+    }
+
+
+def test_the_width_of_a_tile_follows_from_the_size_of_the_tree() -> None:
+    assert [tree.find_width(TileId(0, 1), size) for size in (256, 257, 511, 512, 900)] == [
+        *(0, 1, 255, 256, 256)
+    ]
+    assert [tree.find_width(TileId(1, 0), size) for size in (255, 256, 70_000)] == [0, 1, 256]
+
+
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=5), st.data())
+def test_proofs_of_any_tree_verify_with_another_implementation(
+    parts: list[int], data: st.DataObject
+) -> None:
+    hashes = make_hashes(sum(parts))
+    tiles, sizes = build_tiles(hashes, *parts[:-1]), list(itertools.accumulate(parts))
+    for old, size in itertools.combinations(sizes, 2):
+        old_root, root = prove(tiles, [Range(0, old)])[0], prove(tiles, [Range(0, size)])[0]
+        assert root == open_reader(tiles, size).calculate_root_hash()
+        proof = prove(tiles, tree.list_consistency_ranges(old, size))
+        ConsistencyProof(old, size, proof).check(old_root, root)
+        tree.verify_consistency(old, old_root, size, root, proof)
+    size = sizes[-1]
+    leaf = data.draw(st.integers(0, size - 1))
+    proof = prove(tiles, tree.list_inclusion_ranges(leaf, size))
+    root = prove(tiles, [Range(0, size)])[0]
+    InclusionProof(leaf, size, proof).check(hashes[leaf], root)
+
+
+@pytest.mark.parametrize("old", [3, 4])
+def test_a_tree_that_lost_or_changed_a_leaf_is_not_consistent(old: int) -> None:
+    hashes = make_hashes(9)
+    old_root = prove(build_tiles(hashes), [Range(0, old)])[0]
+    for changed in (hashes[1:], [hashes[1], hashes[0], *hashes[2:]]):
+        tiles, size = build_tiles(changed), len(changed)
+        root, proof = (
+            prove(tiles, [Range(0, size)])[0],
+            prove(tiles, tree.list_consistency_ranges(old, size)),
+        )
+        with pytest.raises(ProofError, match="does not begin with that of"):
+            tree.verify_consistency(old, old_root, size, root, proof)
+
+
+@pytest.mark.parametrize(("leaf", "size"), [(3, 3), (-1, 3), (0, 0)])
+def test_a_leaf_outside_of_the_tree_has_no_proof(leaf: int, size: int) -> None:
+    with pytest.raises(ValueError, match="leaf must be below the size"):
+        tree.list_inclusion_ranges(leaf, size)
+
+
+def test_a_larger_tree_is_no_part_of_a_smaller_one() -> None:
+    with pytest.raises(ValueError, match="old must be at most the size"):
+        tree.list_consistency_ranges(4, 3)
