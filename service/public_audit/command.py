@@ -13,4 +13,4 @@ async def audit_public_service(url: str, api_key: str, days: int) -> int:
     notes = [f"not checked: {what} ({n})" for what, n in report.not_checked.items()]
     quota_note = f"{reader.counted_calls} of them counted against the key's daily quota"
     notes.append(f"{reader.calls} calls, {quota_note}")
-    return print_findings(report.checked, notes, report.findings)
+    return print_findings(report.checked, report.findings, notes)

@@ -92,8 +92,13 @@ async def catch_up(
 
 def read_all(path: Path) -> Tables:
     """Return every row of every table, in the order in which they were written."""
+    # The digest of a coverage follows the last commit before the start that published it.
+    columns = {"coverage": "document"}
     with closing(sqlite3.connect(path)) as db:
-        return {table: db.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
+        return {
+            table: db.execute(f"SELECT {columns.get(table, '*')} FROM {table}").fetchall()
+            for table in TABLES
+        }
 
 
 @pytest.mark.parametrize(
