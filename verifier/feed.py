@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,10 @@ async def read_feed(
     span = max((last - start).total_seconds(), 1)
     while True:
         page, _ = await client.read_rows(since=cursor, order="oldest", limit=PAGE_ROWS)
-        rows += [_pick_row(client, row) for row in page]
+        rows += _pick_rows(client, page, cursor)
         if not page:
             break
-        if page[-1]["created_at"] <= cursor:
-            raise VerifyError(f"{client.address} sent rows from before {cursor}")
-        cursor = page[-1]["created_at"]
+        cursor = rows[-1]["created_at"]
         covered = (_parse(client, cursor) - start).total_seconds()
         on_progress(len(rows), max(len(rows), round(len(rows) * span / max(covered, 1))))
         if len(page) < PAGE_ROWS:
@@ -65,6 +64,16 @@ def _check_row(row: Json) -> Row:
     if not isinstance(covered["id"], str):
         raise RowError("the id of a row is not a text")
     return covered
+
+
+def _pick_rows(client: ServiceClient, page: list[Json], after: str) -> list[Row]:
+    """Return what leaves cover of the rows of a page, which must be in the order of their times."""
+    rows = [_pick_row(client, row) for row in page]
+    times = [after, *(row["created_at"] for row in rows)]
+    for earlier, later in pairwise(times):
+        if later <= earlier:
+            raise VerifyError(f"{client.address} sent a row of {later} after one of {earlier}")
+    return rows
 
 
 def _pick_row(client: ServiceClient, row: Json) -> Row:

@@ -38,9 +38,10 @@ class Report:
         lines += self.findings[:MAX_SHOWN_FINDINGS]
         if len(self.findings) > MAX_SHOWN_FINDINGS:
             lines.append(f"and {len(self.findings) - MAX_SHOWN_FINDINGS} more")
-        return [*map(format_one_line, lines), *self._format_evidence(), self._format_verdict()]
+        return [*map(format_one_line, lines), *self.format_evidence(), self._format_verdict()]
 
-    def _format_evidence(self) -> list[str]:
+    def format_evidence(self) -> list[str]:
+        """Return the signed notes with their captions, nothing without findings."""
         if not self.findings:
             return []
         notes = [

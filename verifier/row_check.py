@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from verifier.canonical import hash_row
@@ -47,6 +48,7 @@ class RowCheck:
     async def check_feed(self, feed: Feed, now: datetime) -> None:
         """Check every served row against its leaf, and that every leaf has its row."""
         leaves = [leaf async for leaf in self.leaves.iterate_after(feed.since)]
+        self._check_order(leaves)
         hashes = await self._read_hashes(leaves)
         unmatched = feed.index_by_time()
         aged = 0
@@ -65,6 +67,15 @@ class RowCheck:
             )
         last = leaves[-1].created_at if leaves else ""
         self._report_unmatched(list(unmatched.values()), last, feed)
+
+    def _check_order(self, leaves: list[Leaf]) -> None:
+        """Report leaves out of order: a wrong time could let a missing row pass as aged."""
+        self.report.findings += (
+            f"leaf {later.index} is listed at {later.created_at}, but the one before it at "
+            f"{earlier.created_at}"
+            for earlier, later in pairwise(leaves)
+            if later.created_at <= earlier.created_at
+        )
 
     async def _read_hashes(self, leaves: list[Leaf]) -> list[bytes]:
         if not leaves:

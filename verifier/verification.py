@@ -8,6 +8,7 @@ from typing import Any
 from verifier.checkpoints import Checkpoint
 from verifier.client import ServiceClient
 from verifier.comparison import compare_rows
+from verifier.errors import VerifyError
 from verifier.feed import Feed, OnProgress, read_feed
 from verifier.head_check import TrustedKeys, check_signatures, check_tree, choose_key, read_head
 from verifier.leaf_search import LeafSearch
@@ -56,10 +57,17 @@ class Verification:
         self.feed: Feed | None = None
 
     async def run(self, request: Request) -> Report:
-        """Run the checks; save what was verified only if there is no finding.
+        """Run the checks; save what was verified only if everything was.
 
-        VerifyError if the service does not answer as its documentation says.
+        If the service does not answer as its documentation says, the report names it as obstacle.
         """
+        try:
+            await self._run_checks(request)
+        except VerifyError as error:
+            self.report.obstacles.append(str(error))
+        return self.report
+
+    async def _run_checks(self, request: Request) -> None:
         saved = self._record.load_checkpoint()
         recorded = self._record.load_rows()
         keys = TrustedKeys(self._record.load_key(), request.key, request.policy)
@@ -77,7 +85,6 @@ class Verification:
             await self._find_replaced_leaves(checkpoint, recorded.values())
         elif checkpoint is not None and verified is not None and self.report.status == VERIFIED:
             self._record.save(key, checkpoint, (one for one in verified if one.id not in recorded))
-        return self.report
 
     async def _check_head(
         self,

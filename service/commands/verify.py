@@ -130,7 +130,7 @@ async def _verify_online(
     with open_progress_bar("reading") as on_progress:
         async with ServiceClient(address, api_key) as client:
             verification = Verification(client, record, lambda: to_datetime(clock()), on_progress)
-            report = await run_verification(verification, request)
+            report = await verification.run(request)
     if options.bars is not None and verification.feed is not None:
         # The indicators load NumPy, which the other checks do not need.
         from service.commands.verify_bars import OwnBars, compare_own_bars
@@ -138,15 +138,6 @@ async def _verify_online(
         own = OwnBars(options.bars, options.start, options.end)
         await compare_own_bars(own, universe, verification.feed, report)
     return report
-
-
-async def run_verification(verification: Verification, request: Request) -> Report:
-    """Run a verification; what the service fails to answer becomes an obstacle of the report."""
-    try:
-        return await verification.run(request)
-    except VerifyError as error:
-        verification.report.obstacles.append(str(error))
-        return verification.report
 
 
 def verify_proof(proof: InclusionProof, record: Record, options: VerifyOptions) -> Report:

@@ -81,6 +81,8 @@ class PublishedLog:
     has_log: bool = True
     lines: str = ""
     requests: list[str] = field(default_factory=list)
+    # Times of leaves that are listed instead of those of their rows.
+    listed_times: dict[int, str] = field(default_factory=dict)
     as_of: datetime | None = None
     _generation: int = 0
 
@@ -171,7 +173,7 @@ class PublishedLog:
         leaves = [
             {
                 "index": index,
-                "created_at": row["created_at"],
+                "created_at": self.listed_times.get(index, row["created_at"]),
                 "salt": base64.b64encode(self.get_salt(index)).decode(),
             }
             for index, row in enumerate(self.logged[: self.get_size()])

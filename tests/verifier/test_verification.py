@@ -8,7 +8,6 @@ import pytest
 
 from tests.doubles.published_log import FIRST, PublishedLog, make_row
 from tests.verifier.conftest import ROW_COUNT, Verify
-from verifier.errors import VerifyError
 from verifier.notes import LOG_KEY, VerifierKey
 
 pytestmark = [pytest.mark.clause("verify"), pytest.mark.usefixtures("use_single_ca")]
@@ -223,6 +222,26 @@ async def test_a_row_that_was_changed_before_the_first_verification_is_reported(
     assert report.findings == [f"{describe(row)} differs from what leaf 100 of the log commits to"]
 
 
+async def test_a_leaf_with_a_false_time_cannot_hide_that_its_row_is_missing(log, verify):
+    log.rows.pop(LOST)
+    log.listed_times[LOST] = "2020-01-01T00:00:00.000Z"
+    report = await verify()
+    assert report.findings == [
+        f"leaf 100 is listed at 2020-01-01T00:00:00.000Z, but the one before it at "
+        f"{log.rows[LOST - 1]['created_at']}"
+    ]
+
+
+async def test_a_second_row_of_the_same_time_is_not_verified(log, verify):
+    log.rows.insert(LOST, log.rows[LOST] | {"price": 1.0})
+    report = await verify()
+    at = log.rows[LOST]["created_at"]
+    assert (report.status, report.obstacles) == (
+        2,
+        [f"ADDRESS sent a row of {at} after one of {at}"],
+    )
+
+
 # Ages
 
 
@@ -311,8 +330,9 @@ async def test_without_a_checkpoint_the_record_is_still_compared(log, verify, st
 
 async def test_a_service_without_a_log_cannot_be_verified(log, verify):
     log.has_log = False
-    with pytest.raises(VerifyError, match="404"):
-        await verify()
+    report = await verify()
+    assert (report.status, report.findings) == (2, [])
+    assert "404 (not_found)" in report.obstacles[0]
 
 
 async def test_a_large_log_is_searched_with_few_calls(log, verify):
