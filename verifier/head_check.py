@@ -23,17 +23,25 @@ class TrustedKeys:
 async def choose_key(client: ServiceClient, keys: TrustedKeys, report: Report) -> VerifierKey:
     """Return the key that must have signed; at the first use the one that the service states.
 
-    A served key that differs from it is a finding. VerifyError if the policy lists other logs.
+    A served key that differs from it is a finding. VerifyError if there is no key, or if the policy
+    lists other logs.
     """
-    served = _parse_key(client, await client.read_key())
-    known = keys.given or keys.saved
-    if known is None:
-        report.notes.append(f"the key of the log is trusted from now on: {served}")
-    elif known != served:
-        report.findings.append(
-            f"the key of the log has changed: it was {known}, and the service states {served}"
-        )
-    key = known or served
+    key = keys.given or keys.saved
+    try:
+        served = _parse_key(client, await client.read_key())
+    except VerifyError as error:
+        # The record can still be compared with the rows.
+        if key is None:
+            raise
+        report.obstacles.append(str(error))
+    else:
+        if key is None:
+            report.notes.append(f"the key of the log is trusted from now on: {served}")
+        elif key != served:
+            report.findings.append(
+                f"the key of the log has changed: it was {key}, and the service states {served}"
+            )
+        key = key or served
     logs = keys.policy.logs if keys.policy else []
     if logs and key not in logs:
         raise VerifyError(f"the policy does not list the key of the log, {key}")
@@ -50,9 +58,8 @@ def _parse_key(client: ServiceClient, text: str) -> VerifierKey:
 async def read_head(client: ServiceClient, report: Report) -> Checkpoint | None:
     """Return the served checkpoint, unverified; None and an obstacle if there is none."""
     try:
-        source = await client.read_checkpoint()
-        return Checkpoint.parse(source)
-    except LogUnavailableError as error:
+        return Checkpoint.parse(await client.read_checkpoint())
+    except (LogUnavailableError, MissingError) as error:
         report.obstacles.append(str(error))
     except NoteError as error:
         report.obstacles.append(f"{client.address} sent a checkpoint that is none: {error}")

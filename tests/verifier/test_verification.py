@@ -335,6 +335,15 @@ async def test_a_service_without_a_log_cannot_be_verified(log, verify):
     assert "404 (not_found)" in report.obstacles[0]
 
 
+async def test_a_log_that_was_removed_does_not_hide_a_deleted_row(log, verify, state):
+    await verify()
+    log.has_log = False
+    row = log.rows.pop(LOST)
+    report = await verify()
+    assert (report.status, len(report.obstacles)) == (1, 2)
+    assert report.findings == [f"{describe(row)} was deleted: the feed no longer has it"]
+
+
 async def test_a_large_log_is_searched_with_few_calls(log, verify):
     step = timedelta(minutes=1)
     log.rows, log.logged = [], []
