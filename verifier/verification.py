@@ -117,7 +117,8 @@ class Verification:
         in_range = [one for one in recorded if one.created_at > since]
         changes = list(compare_rows(in_range, served, self._get_now(self.feed)))
         self.report.findings += (text for _, text in changes)
-        self.report.checked["rows as verified before"] += len(in_range) - len(changes)
+        if in_range:
+            self.report.checked["rows as verified before"] += len(in_range) - len(changes)
         return [one for one, _ in changes]
 
     def _get_now(self, feed: Feed) -> datetime:

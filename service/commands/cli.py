@@ -122,6 +122,12 @@ def _add_compute_commands(commands: Commands) -> None:
         metavar="N",
         help=f"with --public: days of the feed to read, 1 to 365 (default {PUBLIC_AUDIT_DAYS})",
     )
+    command.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="with --public: folder of your record of the log, as in `signals verify`",
+    )
 
 
 def _add_maintenance_commands(commands: Commands) -> None:
@@ -371,10 +377,11 @@ async def _replay(args: argparse.Namespace, settings: Settings) -> int:
 async def _audit(args: argparse.Namespace, settings: Settings) -> int:
     if args.public is not None:
         return await _audit_public_service(args, settings)
-    if args.days is not None:
-        raise SettingsError(
-            "--days needs --public URL: an audit of the store always reads all of it"
-        )
+    for name in ("days", "state"):
+        if getattr(args, name) is not None:
+            raise SettingsError(
+                f"--{name} needs --public URL: an audit of the store always reads all of it"
+            )
     from compute.indicators.registry import INDICATORS
     from service.commands.audit import audit_store
 
@@ -385,7 +392,9 @@ async def _audit_public_service(args: argparse.Namespace, settings: Settings) ->
     from service.public_audit.command import audit_public_service
 
     day_count = args.days or PUBLIC_AUDIT_DAYS
-    return await audit_public_service(args.public, settings.read_api_key(), day_count)
+    return await audit_public_service(
+        args.public, settings.read_api_key(), day_count, args.state, wall_clock
+    )
 
 
 async def _prune(args: argparse.Namespace, settings: Settings) -> int:
