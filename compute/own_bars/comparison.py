@@ -7,7 +7,7 @@ import numpy as np
 
 from compute.bars import DAY_S, HOUR_S, Series
 from compute.indicators.contract import WARMUP, Indicator
-from compute.own_bars.margins import find_margin
+from compute.own_bars.margins import Margin, find_margin
 from compute.own_bars.recompute import OwnAsset, OwnRow, RowKey
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, format_instant
 
@@ -130,6 +130,10 @@ class _Explainer:
     def explain(self, key: RowKey, served: ServedRow | None, own: OwnRow | None) -> Difference:
         """Return a difference with every cause that the bars show."""
         causes = list(self._iterate_causes(key, served))
+        margin = self._find_margin(key)
+        # Equal bars give equal values up to rounding, however near a threshold is.
+        if margin is not None and (margin.is_near if causes else margin.is_rounding):
+            causes.append(f"it is near a threshold: {margin}")
         return Difference(_describe(key, served, own) + self._describe_neighbour(key, own), causes)
 
     def _describe_neighbour(self, key: RowKey, own: OwnRow | None) -> str:
@@ -169,9 +173,13 @@ class _Explainer:
                 f"the service had rebuilt this indicator before (epoch {served.epoch}): from "
                 "restated bars, or in another version"
             )
-        margin = find_margin(self._indicators[key.indicator], bars, self._asset.funding, index)
-        if margin is not None and margin.is_near:
-            yield f"it is near a threshold: {margin}"
+
+    def _find_margin(self, key: RowKey) -> Margin | None:
+        bars = self._asset.bars.get(key.timeframe)
+        index = None if bars is None else _find_bar(bars, key.close_time)
+        if bars is None or index is None:
+            return None
+        return find_margin(self._indicators[key.indicator], bars, self._asset.funding, index)
 
     def _iterate_history_causes(self, key: RowKey, bars: Series, index: int) -> Iterator[str]:
         if index < WARMUP:

@@ -19,6 +19,7 @@ SCORES: Mapping[str, tuple[str, tuple[float, ...]]] = {
 RSI_THRESHOLDS = (30.0, 70.0)
 # A score moves more than a price if the bars differ.
 NEAR_SCORE, NEAR_PRICE = 0.02, 0.0005
+ROUNDING = 1e-9
 
 
 class Margin(NamedTuple):
@@ -38,6 +39,11 @@ class Margin(NamedTuple):
     def is_near(self) -> bool:
         """Whether a small difference of the bars can move the value over the threshold."""
         return self.share <= self.near
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether rounding alone can move the value over the threshold."""
+        return self.share <= ROUNDING
 
     def __str__(self) -> str:
         return f"{self.name} is {self.value:.6g}, {self.share:.2%} from {self.threshold:.6g}"

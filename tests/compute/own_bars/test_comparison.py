@@ -234,3 +234,11 @@ async def test_rows_that_may_still_come_are_not_held_against_the_service(own, ro
     period = Period(0, 2**40, last.key.close_time - 1)
     compared = await compare(own, "BTC", others, universe, period)
     assert "the service may publish it late" in list_causes(compared)
+
+
+async def test_a_value_near_a_threshold_is_named_if_the_bars_differ(own, rows, universe):
+    edit_bars(own, lambda table: table[300:])
+    compared = await compare(own, "BTC", rows, universe)
+    near = [cause for cause in list_causes(compared).split("\n") if "near a threshold" in cause]
+    assert near
+    assert all(re.search(r": [\w ]+ is [-\d.e+]+, [\d.]+% from [-\d.e+]+$", one) for one in near)
