@@ -25,6 +25,7 @@ from compute.audit.blocks import AuditedAssets, split_assets
 from compute.audit.epochs import Epochs
 from compute.audit.foundation import Foundation, load_foundation
 from compute.audit.history import CommitReader, LoadedCommit
+from compute.audit.log_check import LogCheck
 from compute.audit.report import Report
 from compute.audit.row_audit import BlockMatch, RowAudit
 from compute.audit.row_matcher import RowMatcher
@@ -89,6 +90,7 @@ class Audit:
         self._parallelism: Final = parallelism
         self._report: Final = report
         self._asset_check: Final = AssetCheck()
+        self._log_check: Final = LogCheck(foundation.log)
         self._reader: Final = CommitReader(
             store, foundation.commits, assets, report, (sources, self._asset_check)
         )
@@ -144,6 +146,9 @@ class Audit:
                 self._sources.report_to(self._report)
                 feed_from = 0 if self._foundation.is_recorded else None
                 self._asset_check.report_to(self._report, self._foundation.assets, feed_from)
+                progress = self._foundation.progress
+                pruned_before = max(progress.pruned_before, progress.alerts_pruned_before)
+                self._log_check.report_to(self._report, pruned_before)
             self._report.findings += self._rows.findings
             if damage is not None:
                 raise damage
@@ -204,6 +209,7 @@ class Audit:
             ]
             self._rows.compare(commit.stored, matches)
             self._count_rows(commit, matches)
+            self._log_check.add_rows(commit.stored.rows)
             on_progress(commit.stored.commit.number, len(self._foundation.commits))
 
     def _match_strays(self, commit: LoadedCommit) -> BlockMatch:

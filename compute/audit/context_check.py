@@ -36,9 +36,10 @@ def check_context(context: StoredContext, commits: Sequence[CommitRow], report: 
         rows = covered[commit.number] + (facts if commit.number == first else [])
         if digest_context(rows) != commit.context_digest:
             before = " and those before it" if commit.number == first and first > 1 else ""
+            facts_too = ", facts" if commit.number == first else ""
             report.add_finding(
-                f"context: commit {commit.number}{before} did not write these times, assets, "
-                f"epochs, sources{', facts' if commit.number == first else ''} or missing bars"
+                f"context: commit {commit.number}{before} does not hold the times, assets, epochs, "
+                f"sources{facts_too} and missing bars it was committed with"
             )
     if first is None and commits:
         report.not_verifiable["context of a commit by an earlier version"] += len(commits)
