@@ -33,8 +33,13 @@ from store.sql.market_store import MarketStore
 BATCH_S = 40 * DAY_S
 OnCommit = Callable[[Batch], None]
 OnProgress = Callable[[int, int], None]
+SignLog = Callable[[], Awaitable[None]]
 
 log = structlog.get_logger("compute")
+
+
+async def skip_signing() -> None:
+    """Leave the log of the store unsigned."""
 
 
 class RowCounts(NamedTuple):
@@ -66,6 +71,7 @@ class HourlyPipeline:
         history_until: int,
         served_from: int,
         on_commit: OnCommit,
+        sign_log: SignLog,
     ) -> None:
         """Take parts that have stepped everything up to `done_hour`; callers use `open`.
 
@@ -85,6 +91,7 @@ class HourlyPipeline:
         self._history_until: Final = history_until
         self._served_from: Final = served_from
         self._on_commit: Final = on_commit
+        self._sign_log: Final = sign_log
         self._commit_task: asyncio.Future[None] | None = None
         self._has_restated = False
         self._written = RowCounts()
@@ -99,12 +106,13 @@ class HourlyPipeline:
         clock: Clock,
         executors: ExecutorFactory = LOCAL_EXECUTORS,
         on_commit: OnCommit = lambda batch: None,
+        sign_log: SignLog = skip_signing,
     ) -> Self:
         """Lock the store, adopt the source, publish the coverage and load the stored state.
 
         `clock` is a wall clock; the market clock follows it. `executors` rebuild outdated carries
-        and share long catch-ups; `on_commit` is called with each committed batch. Raise
-        LockTakenError if another process computes on the store.
+        and share long catch-ups; `on_commit` is called with each committed batch, `sign_log` after
+        the batches of a run. Raise LockTakenError if another process computes on the store.
         """
         market_clock = limit_clock(clock, source.ends_at)
         # Locked before anything is read, because only the holder of the lock may change it.
@@ -147,6 +155,7 @@ class HourlyPipeline:
             history_until=bounds.backfilled_until,
             served_from=bounds.served_from,
             on_commit=on_commit,
+            sign_log=sign_log,
         )
 
     @property
@@ -218,6 +227,7 @@ class HourlyPipeline:
         if self._done_hour < end:
             await self._commit(self._assembler.build_empty_batch(end))
             self._done_hour = end
+        await self._sign_log()
         return self._written
 
     async def _run_batches(self, end: int, on_progress: OnProgress) -> Batch | None:
@@ -251,6 +261,7 @@ class HourlyPipeline:
         batch = await self._step(self._done_hour, self._done_hour, fetched)
         if batch.bars or batch.funding or batch.carries:
             await self._commit(batch)
+            await self._sign_log()
         return self._written
 
     async def build_history(self) -> RowCounts:
@@ -267,6 +278,7 @@ class HourlyPipeline:
         self._assembler.end_backfill()
         if parts := self._builder.take_parts(self._done_hour, BATCH_S):
             await self._commit(await self._step(self._done_hour, self._done_hour, parts))
+            await self._sign_log()
         self._builder.start_fetches(self._done_hour)
         if built := building - self._tracker.building:
             log.info("history_built", assets=sorted(built), building=len(self._tracker.building))

@@ -32,8 +32,8 @@ class Range(NamedTuple):
 Tiles = Mapping[TileId, bytes]
 
 
-class ProofError(Exception):
-    """A proof that does not connect two trees."""
+class TreeError(Exception):
+    """Tiles or hashes that do not make up a tree."""
 
 
 def hash_leaf(entry: bytes) -> bytes:
@@ -97,14 +97,14 @@ def list_tiles(ranges: Iterable[Range]) -> set[TileId]:
 
 
 def hash_ranges(ranges: Iterable[Range], tiles: Tiles) -> list[bytes]:
-    """Return the hash of each range; KeyError if a tile is missing."""
+    """Return the hash of each range; TreeError if a tile is missing or too short."""
     return [_hash_range(each, tiles) for each in ranges]
 
 
 def verify_consistency(
     old: int, old_root: bytes, size: int, root: bytes, proof: Sequence[bytes]
 ) -> None:
-    """Raise ProofError unless a proof shows that an old tree is the beginning of another one.
+    """Raise TreeError unless a proof shows that an old tree is the beginning of another one.
 
     `old` is above 0 and below `size`.
     """
@@ -114,7 +114,7 @@ def verify_consistency(
     if old & (old - 1) == 0:
         hashes[whole] = old_root
     if (_fold(whole, hashes), _fold(Range(0, size), hashes)) != (old_root, root):
-        raise ProofError(f"the tree of {size} leaves does not begin with that of {old} leaves")
+        raise TreeError(f"the tree of {size} leaves does not begin with that of {old} leaves")
 
 
 def _list_levels(size: int) -> range:
@@ -167,10 +167,17 @@ def _split(whole: Range) -> Iterator[tuple[TileId, slice]]:
 
 def _hash_range(whole: Range, tiles: Tiles) -> bytes:
     """Return the hash of a range, which begins where `_halve` may cut."""
-    *before, last = (_hash_row(tiles[tile][part]) for tile, part in _split(whole))
+    *before, last = (_hash_part(tiles, tile, part) for tile, part in _split(whole))
     for left in reversed(before):
         last = hash_node(left, last)
     return last
+
+
+def _hash_part(tiles: Tiles, tile: TileId, part: slice) -> bytes:
+    hashes = tiles.get(tile, b"")[part]
+    if len(hashes) != part.stop - part.start:
+        raise TreeError(f"tile {tile.level}/{tile.number} is missing or too short")
+    return _hash_row(hashes)
 
 
 def _fold(whole: Range, hashes: Mapping[Range, bytes]) -> bytes:

@@ -165,6 +165,14 @@ def _add_maintenance_commands(commands: Commands) -> None:
         metavar="FILE",
         help="with --universe: new file for the whole corrected universe",
     )
+    log = commands.add_parser("log", help="begin a new log of the feed")
+    log_commands = log.add_subparsers(required=True, metavar="ACTION")
+    _add_command(
+        log_commands,
+        "restart",
+        _restart_log,
+        "begin a new log with another key, if the store no longer has the rows that were signed",
+    )
 
 
 def _add_client_commands(commands: Commands) -> None:
@@ -417,6 +425,12 @@ async def _migrate(args: argparse.Namespace, settings: Settings) -> int:
     return await migrate_database(
         settings.with_database(args.source), target, INDICATORS, wall_clock
     )
+
+
+async def _restart_log(args: argparse.Namespace, settings: Settings) -> int:
+    from service.commands.log import restart_log
+
+    return await restart_log(settings, wall_clock)
 
 
 async def _run_doctor(args: argparse.Namespace, settings: Settings) -> int:

@@ -27,6 +27,7 @@ from service.commands.console import (
     rebase_progress,
 )
 from service.config.settings import Settings
+from service.config.signing import build_log_signer
 from service.config.sources import open_source
 from service.config.stores import open_both
 from service.processes.executors import find_executors
@@ -101,6 +102,7 @@ async def run_compute(
     universe = load_universe(settings.universe)
     executors = await find_executors(settings)
     failures = FailureLog()
+    signer = build_log_signer(settings, market, observer.on_checkpoint)
     source: Source | None = None
     async with AsyncExitStack() as stack:
         # After a takeover the store may name another origin or venue, so the source is reopened.
@@ -118,6 +120,7 @@ async def run_compute(
                 clock,
                 executors,
                 observer.on_commit,
+                signer.sign,
             )
 
         open_pipeline = await reopen_source()

@@ -22,6 +22,7 @@ from service.commands.doctor_live import check_live_source
 from service.commands.doctor_quick import (
     check_billing_settings,
     check_last_run,
+    check_log,
     check_proxies,
     check_settings,
 )
@@ -65,6 +66,7 @@ async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding
         try:
             known_id = await store.find_access_id()
             yield check_last_run(build_snapshot(await store.snapshot()), clock())
+            yield await check_log(store)
             async for finding in _check_source(settings, store, clock):
                 yield finding
         finally:

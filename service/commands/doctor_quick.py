@@ -4,6 +4,7 @@ The operations page runs them in serving processes, on the stores that those hol
 """
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from access.oauth.parameters import can_serve_oauth
 from schemas.vocabulary import DAY_MS, format_instant
@@ -14,12 +15,19 @@ from serving.freshness import is_ahead, is_final, is_stale
 from serving.snapshot import Snapshot
 from store.sql.access_store import AccessStore
 
+if TYPE_CHECKING:
+    from store.sql.market_store import MarketStore
+
 
 async def run_quick_checks(
-    settings: Settings, snapshot: Snapshot | None, store: AccessStore, now: int
+    settings: Settings,
+    snapshot: Snapshot | None,
+    market: "MarketStore",
+    store: AccessStore,
+    now: int,
 ) -> list[Finding]:
-    """Return the findings on settings, runs, disk, billing settings and proxies."""
-    findings = [*check_settings(settings), check_last_run(snapshot, now)]
+    """Return the findings on settings, runs, log, disk, billing settings and proxies."""
+    findings = [*check_settings(settings), check_last_run(snapshot, now), await check_log(market)]
     if settings.is_sqlite:
         from service.commands.doctor_sqlite import check_disk
 
@@ -71,6 +79,21 @@ def check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
         text = f"{last_run}; bars of {len(late)} assets are late ({format_names(late)})"
         return Finding("warn", "runs", text)
     return Finding("ok", "runs", last_run)
+
+
+async def check_log(market: "MarketStore") -> Finding:
+    """Check that the newest rows of the feed are signed."""
+    checkpoint = await market.feed_log.checkpoint()
+    if checkpoint.refusal is not None:
+        text = (
+            f"no new rows are signed: {checkpoint.refusal}; restore a newer copy of the database, "
+            "or the key file; if there is none, stop the service and run `signals log restart`"
+        )
+        return Finding("fix", "log", text)
+    if checkpoint.note is None:
+        text = "the feed is not signed yet: the first run of `signals serve` signs it"
+        return Finding("warn", "log", text)
+    return Finding("ok", "log", f"{checkpoint.size} rows of the feed are signed")
 
 
 def check_billing_settings(settings: Settings) -> Iterator[Finding]:

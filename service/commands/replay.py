@@ -12,6 +12,7 @@ from compute.universe import load_universe
 from schemas.vocabulary import format_instant
 from service.commands.console import echo, open_progress_bar, rebase_progress
 from service.config.settings import Settings
+from service.config.signing import build_log_signer
 from service.config.stores import open_both
 from service.processes.executors import find_executors
 from service.processes.memory import limit_malloc_arenas
@@ -30,7 +31,13 @@ async def replay_bars(
         await access.close()
         await check_recorded_past(store, source, universe)
         pipeline = await HourlyPipeline.open(
-            store, source, universe, indicators, lambda: now, executors
+            store,
+            source,
+            universe,
+            indicators,
+            lambda: now,
+            executors,
+            sign_log=build_log_signer(settings, store).sign,
         )
         with open_progress_bar("replaying") as on_progress:
             await pipeline.run_until(find_last_run(now), rebase_progress(on_progress))

@@ -74,6 +74,12 @@ class Settings(BaseModel):
         description="The database: sqlite:///PATH (API keys are in PATH-access) or "
         "postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
     )
+    log_key_file: Path | None = Field(
+        default=None,
+        description="File with the key that signs the log of the feed, created at the first start; "
+        "the default is PATH-log-key.json next to the database, or signals-log-key.json in the "
+        "working directory with PostgreSQL. Keep it out of backups of the database.",
+    )
     source: Source = Field(
         default="simulated",
         description="Source of the bars: simulated, live, or files:DIR for a folder of recorded "
@@ -251,6 +257,20 @@ class Settings(BaseModel):
     def access_path(self) -> Path:
         """The SQLite file of API keys."""
         return self.market_path.with_name(self.market_path.name + "-access")
+
+    @property
+    def log_key_path(self) -> Path:
+        """The file with the key that signs the log of the feed."""
+        if self.log_key_file is not None:
+            return self.log_key_file
+        if not self.is_sqlite:
+            return Path("signals-log-key.json")
+        return self.market_path.with_name(self.market_path.name + "-log-key.json")
+
+    @property
+    def log_origin(self) -> str:
+        """The origin of a new log: the address of its files without a scheme."""
+        return f"{self.address.partition('://')[2]}/api/v1/log"
 
     @property
     def venues_folder(self) -> Path:

@@ -116,7 +116,7 @@ def build_app(
         on_call=metrics.on_call,
         on_sale=metrics.on_sale,
         on_key_call=call_log.add,
-        doctor=build_doctor(settings, resources.access, resources.clock),
+        doctor=build_doctor(settings, resources.market, resources.access, resources.clock),
     )
 
 

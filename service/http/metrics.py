@@ -26,6 +26,7 @@ from store.market_rows import Batch
 CALL_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 RUN_BUCKETS_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 LAG_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+CHECKPOINT_OUTCOMES = ("signed", "refused")
 # The folder in which several processes count together. The library reads it once, at its import.
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 FOLDER_PREFIX = "signals-metrics-"
@@ -86,6 +87,13 @@ class Metrics:
             "Implausible bars that were held back until the next run.",
             registry=registry,
         )
+        checkpoints = Counter(
+            "signals_log_checkpoints",
+            "Checkpoints of the log of the feed, by outcome (signed, refused).",
+            ["outcome"],
+            registry=registry,
+        )
+        self._checkpoints = {each: checkpoints.labels(each) for each in CHECKPOINT_OUTCOMES}
         # Bodies that are rejected before billing are not counted, or anyone could inflate this.
         self._sales = Counter(
             "signals_billing",
@@ -132,6 +140,10 @@ class Metrics:
         self._rows["universe"].inc(published)
         self._rows["alerts"].inc(alerts)
         self._held_bars.inc(held_bars)
+
+    def on_checkpoint(self, outcome: str) -> None:
+        """Count a checkpoint of the log."""
+        self._checkpoints[outcome].inc()
 
     def on_sale(self, operation: str, outcome: str) -> None:
         """Count the outcome of a checkout or a claim."""

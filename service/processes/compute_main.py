@@ -32,7 +32,7 @@ NICENESS = 10
 
 
 class ParentReporter:
-    """Reports runs, commits, progress and failure of the process to its parent."""
+    """Reports runs, commits, checkpoints, progress and failure of the process to its parent."""
 
     def __init__(self, parent: Connection) -> None:
         self._parent: Final = parent
@@ -44,6 +44,10 @@ class ParentReporter:
     def on_commit(self, batch: Batch) -> None:
         """Report the numbers of rows that a batch wrote."""
         self.send("rows", *count_rows(batch))
+
+    def on_checkpoint(self, outcome: str) -> None:
+        """Report a checkpoint of the log."""
+        self.send("checkpoint", outcome)
 
     @contextmanager
     def open_bar(self, label: str, fallback: OnProgress) -> Iterator[OnProgress]:

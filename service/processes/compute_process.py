@@ -72,7 +72,11 @@ class ComputeProcess:
         """Let the process open the stores, and count its runs in `metrics`; see `run_jobs`."""
         self._handlers["opened"] = on_open
         if metrics is not None:
-            self._handlers |= {"run": metrics.on_run, "rows": metrics.on_rows}
+            self._handlers |= {
+                "run": metrics.on_run,
+                "rows": metrics.on_rows,
+                "checkpoint": metrics.on_checkpoint,
+            }
         self._has_begun = True
         self._send_begin()
 

@@ -14,6 +14,7 @@ from service.commands.doctor_quick import run_quick_checks
 from service.config.settings import Settings
 from serving.snapshot import Snapshot
 from store.sql.access_store import AccessStore
+from store.sql.market_store import MarketStore
 from web.operations import Doctor
 
 COMMAND = (
@@ -26,11 +27,13 @@ COMMAND = (
 TIMEOUT_S = 150.0
 
 
-def build_doctor(settings: Settings, access: AccessStore, clock: Clock) -> Doctor:
+def build_doctor(
+    settings: Settings, market: MarketStore, access: AccessStore, clock: Clock
+) -> Doctor:
     """Return the checks of a service with these settings."""
 
     async def check_quickly(snapshot: Snapshot | None) -> list[Finding]:
-        return await run_quick_checks(settings, snapshot, access, clock())
+        return await run_quick_checks(settings, snapshot, market, access, clock())
 
     return Doctor(check_quickly, partial(run_doctor_process, TIMEOUT_S))
 

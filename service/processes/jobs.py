@@ -22,13 +22,16 @@ if TYPE_CHECKING:  # So that `signals compute` does not import an HTTP client.
 
 
 class RunObserver(Protocol):
-    """Receives the duration of each hourly run in seconds, and each committed batch."""
+    """Receives the duration of each hourly run in seconds, each committed batch and checkpoint."""
 
     def on_run(self, seconds: float) -> None:
         """Handle an hourly run."""
 
     def on_commit(self, batch: Batch) -> None:
         """Handle a committed batch."""
+
+    def on_checkpoint(self, outcome: str) -> None:
+        """Handle a checkpoint of the log: signed or refused."""
 
 
 def count_rows(batch: Batch) -> tuple[int, int, int]:

@@ -6,7 +6,8 @@ from typing import Final
 from schemas.vocabulary import ACTION_CODES, TIMEFRAME_CODES
 from store import log_tree as tree
 from store.codes import KEY_CODES
-from store.log_tree import Range, TileId
+from store.errors import DamagedError
+from store.log_tree import Range, TileId, TreeError
 from store.market_rows import CheckpointRow, LeafRow
 from store.sql.database import MarketEngine
 from store.sql.lanes import Lane
@@ -77,7 +78,7 @@ class FeedLog:
             return (await load_tiles(db, [tile])).get(tile)
 
     async def root(self, size: int) -> bytes:
-        """Return the root of the tree of the first `size` leaves; KeyError if it has fewer."""
+        """Return the root of the tree of the first `size` leaves; DamagedError if it has fewer."""
         if not size:
             return tree.EMPTY_ROOT
         return (await self._hash_ranges([Range(0, size)]))[0]
@@ -119,7 +120,10 @@ class FeedLog:
     async def _hash_ranges(self, ranges: list[Range]) -> list[bytes]:
         async with self._engine.acquire_connection() as db:
             tiles = await load_tiles(db, tree.list_tiles(ranges))
-        return tree.hash_ranges(ranges, tiles)
+        try:
+            return tree.hash_ranges(ranges, tiles)
+        except TreeError as error:
+            raise DamagedError(f"the log of {self._engine.name} is damaged: {error}") from error
 
 
 def _encode(named: re.Match[str]) -> dict[str, object]:

@@ -243,7 +243,9 @@ class SqliteEngine:
 
     def begin_compute_write(self) -> AbstractAsyncContextManager[SqliteDatabase]:
         """Hold a write transaction; the lock file keeps a second compute process out."""
-        return self.begin_write()
+        # Durable, because the key file of the log is: after a power cut that took back a commit,
+        # the rows that are computed anew would not be those that were signed.
+        return self.begin_durable_write()
 
     @asynccontextmanager
     async def begin_durable_write(self) -> AsyncIterator[SqliteDatabase]:

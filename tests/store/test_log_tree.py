@@ -10,7 +10,7 @@ from tlog_scales.reader import TilesReader
 from tlog_scales.tlog import ConsistencyProof, InclusionProof
 
 from store import log_tree as tree
-from store.log_tree import ProofError, Range, TileId
+from store.log_tree import Range, TileId, TreeError
 
 pytestmark = pytest.mark.clause("proof")
 
@@ -194,7 +194,7 @@ def test_a_tree_that_lost_or_changed_a_leaf_is_not_consistent(old: int) -> None:
             prove(tiles, [Range(0, size)])[0],
             prove(tiles, tree.list_consistency_ranges(old, size)),
         )
-        with pytest.raises(ProofError, match="does not begin with that of"):
+        with pytest.raises(TreeError, match="does not begin with that of"):
             tree.verify_consistency(old, old_root, size, root, proof)
 
 
@@ -207,3 +207,9 @@ def test_a_leaf_outside_of_the_tree_has_no_proof(leaf: int, size: int) -> None:
 def test_a_larger_tree_is_no_part_of_a_smaller_one() -> None:
     with pytest.raises(ValueError, match="old must be at most the size"):
         tree.list_consistency_ranges(4, 3)
+
+
+def test_a_range_whose_tile_is_missing_or_too_short_has_no_hash() -> None:
+    for tiles in ({}, {TileId(0, 0): bytes(32)}):
+        with pytest.raises(TreeError, match="tile 0/0 is missing or too short"):
+            tree.hash_ranges([Range(0, 2)], tiles)

@@ -217,8 +217,10 @@ async def test_all_checks_are_those_of_the_command(
     served: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIGNALS_DATABASE_URL", f"sqlite:///{tmp_path / 'market.db'}")
-    doctor = build_doctor(Settings.read(), served.access, served.clock)
+    doctor = build_doctor(Settings.read(), served.market, served.access, served.clock)
     quick = await doctor.run_quick_checks(None)
-    assert [subject for _, subject, _ in quick] == ["settings", "runs", "disk", "proxies"]
+    assert [subject for _, subject, _ in quick] == ["settings", "runs", "log", "disk", "proxies"]
     subjects = {subject for _, subject, _ in await doctor.run_all_checks()}
-    assert subjects == {"settings", "store", "disk", "runs", "source", "billing", "proxies", "mail"}
+    assert subjects == {
+        *("settings", "store", "disk", "runs", "log", "source", "billing", "proxies", "mail")
+    }

@@ -1,6 +1,7 @@
 """The doctor reports what must be fixed, and changes nothing."""
 
 import asyncio
+import json
 import shutil
 import time
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_a_healthy_store_has_only_ok_findings(well, source):
     assert status == 0
     assert {grade for findings in checks.values() for grade, _ in findings} == {"ok"}
     assert list(checks) == [
-        *("settings", "store", "disk", "runs", "source", "billing", "proxies", "mail"),
+        *("settings", "store", "disk", "runs", "log", "source", "billing", "proxies", "mail"),
     ]
     assert "SIGNALS_SOURCE" in checks["settings"][0][1]
     assert checks["settings"][0][1].endswith("; logs from level info")
@@ -71,6 +72,40 @@ def test_a_healthy_store_has_only_ok_findings(well, source):
     assert checks["source"] == [("ok", source)]
     assert checks["billing"] == [("ok", "sandbox, test mode")]
     assert checks["mail"] == [("ok", f"written to {well}/signals.db-outbox, not sent")]
+
+
+@pytest.mark.clause("proof")
+def test_an_older_copy_of_a_signed_store_must_be_fixed(well, source):
+    (signed,) = examined(well, source=source)[1]["log"]
+    assert signed[0] == "ok"
+    assert signed[1].endswith(" rows of the feed are signed")
+    key = json.loads((well / "signals.db-log-key.json").read_text())
+    (well / "signals.db-log-key.json").write_text(json.dumps(key | {"size": key["size"] + 9}))
+    run_signals(well, "replay", "--bars", source.removeprefix("files:"))
+    status, checks = examined(well, source=source)
+    assert status == 1
+    assert checks["log"] == [
+        (
+            "fix",
+            f"no new rows are signed: the store has fewer rows than the {key['size'] + 9} that "
+            "were signed: an older copy of it was restored; restore a newer copy of the database, "
+            "or the key file; if there is none, stop the service and run `signals log restart`",
+        )
+    ]
+    restarted = run_signals(well, "log", "restart")
+    assert restarted.returncode == 0
+    assert restarted.stdout.startswith("127.0.0.1:8000/api/v1/log/2+")
+    assert "The former key is in " in restarted.stderr
+    status, checks = examined(well, source=source)
+    assert (status, checks["log"]) == (0, [signed])
+
+
+@pytest.mark.clause("proof")
+def test_a_store_whose_feed_is_not_signed_yet_is_noticed(well, source):
+    run_sql(well / "signals.db", "DROP TRIGGER log_checkpoint_delete")
+    run_sql(well / "signals.db", "DELETE FROM log_checkpoint")
+    _, checks = examined(well, source=source)
+    assert checks["log"][0][0] == "warn"
 
 
 def test_a_missing_store_is_reported_and_not_created(tmp_path):

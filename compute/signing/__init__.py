@@ -1,0 +1,1 @@
+"""Signs the transparency log of the feed, and asks witnesses to cosign it."""

@@ -1,0 +1,259 @@
+"""The log signs each tree once, and never a smaller or a different one, on both databases."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from tlog_scales import signing, tlog
+
+from compute.signing.key_file import load_key
+from compute.signing.log_signer import LogSigner, name_next_origin
+from store.log_tree import EMPTY_ROOT
+from store.market_rows import CheckpointRow
+from store.sql.market_store import MarketStore
+from tests.store.sql.test_feed_log import commit_rows, forget_log
+from tests.support.store_homes import HomeFactory, StoreHome, open_and_close
+
+pytestmark = pytest.mark.clause("proof")
+
+ORIGIN = "signals.example/api/v1/log"
+NOW = datetime(2026, 11, 26, 20, 3, tzinfo=UTC)
+
+
+@dataclass
+class Signing:
+    """A store with the signer of its log, and what that reported."""
+
+    market: MarketStore
+    path: Path
+    outcomes: list[str] = field(default_factory=list)
+
+    @property
+    def signer(self) -> LogSigner:
+        return LogSigner(self.market.feed_log, self.path, ORIGIN, self.outcomes.append)
+
+    async def sign(self, rows: int, first: int) -> CheckpointRow:
+        """Commit published rows, sign, and return the stored checkpoint."""
+        await commit_rows(self.market, rows, first)
+        await self.signer.sign()
+        return await self.market.feed_log.checkpoint()
+
+
+@pytest.fixture
+async def signing_one(home: StoreHome, tmp_path: Path) -> AsyncIterator[Signing]:
+    async with open_and_close(home.open_market()) as market:
+        yield Signing(market, tmp_path / "key.json")
+
+
+def read(checkpoint: CheckpointRow) -> tlog.Checkpoint:
+    """Return a checkpoint whose signature another implementation has verified."""
+    assert checkpoint.note is not None
+    assert checkpoint.vkey is not None
+    found = tlog.Checkpoint.from_text(checkpoint.note)
+    found.verify(signing.Vkey.from_string(checkpoint.vkey))
+    return found
+
+
+async def test_each_tree_is_signed_and_its_root_kept_apart(signing_one: Signing) -> None:
+    log = signing_one.market.feed_log
+    for rows, first, size in ((5, 0, 5), (300, 10, 246), (300, 400, 487)):
+        checkpoint = await signing_one.sign(rows, first)
+        signed = read(checkpoint)
+        assert (signed.origin, signed.size) == (ORIGIN, checkpoint.size) == (ORIGIN, size)
+        assert signed.root_hash == await log.root(size)
+        key = load_key(signing_one.path)
+        assert key is not None
+        assert (key.size, key.root) == (size, signed.root_hash)
+    assert signing_one.outcomes == ["signed"] * 3
+
+
+async def test_a_tree_without_new_rows_is_not_signed_again(signing_one: Signing) -> None:
+    first = await signing_one.sign(5, 0)
+    # Cosignatures, as witnesses add them.
+    cosigned = first._replace(note=f"{first.note}— witness AAAA\n")
+    await signing_one.market.feed_log.save_checkpoint(cosigned)
+    await signing_one.signer.sign()
+    assert await signing_one.market.feed_log.checkpoint() == cosigned
+    assert signing_one.outcomes == ["signed"]
+
+
+async def test_the_key_is_created_for_an_empty_feed_and_signs_it(signing_one: Signing) -> None:
+    await signing_one.signer.sign()
+    assert load_key(signing_one.path) is not None
+    signed = read(await signing_one.market.feed_log.checkpoint())
+    assert (signed.size, signed.root_hash) == (0, EMPTY_ROOT)
+
+
+async def test_a_process_that_died_before_storing_its_checkpoint_stores_it_next_time(
+    signing_one: Signing,
+) -> None:
+    await signing_one.sign(5, 0)
+    expected = await signing_one.sign(5, 10)
+    # As after a kill between the two writes: the file is ahead.
+    other = Signing(signing_one.market, signing_one.path)
+    await other.market.feed_log.save_checkpoint(expected._replace(note="old\n", vkey="old"))
+    await other.signer.sign()
+    assert await other.market.feed_log.checkpoint() == expected
+
+
+async def test_an_older_copy_of_the_store_is_not_signed(
+    signing_one: Signing, new_home: HomeFactory
+) -> None:
+    await signing_one.sign(300, 0)
+    async with new_home() as home, open_and_close(home.open_market()) as market:
+        restored = Signing(market, signing_one.path)
+        await commit_rows(market, 20)
+        await assert_refused(
+            restored,
+            "the store has fewer rows than the 241 that were signed: an older copy of it was "
+            "restored",
+        )
+        # It grows again, with other rows.
+        await commit_rows(market, 400, 100)
+        await assert_refused(restored, "the first 241 rows are not those that were signed")
+        assert restored.outcomes == ["refused"] * 4
+    # The copy that has all rows is signed on.
+    checkpoint = await signing_one.sign(5, 900)
+    assert read(checkpoint).size == 246
+
+
+async def assert_refused(signing_one: Signing, reason: str) -> None:
+    """Assert that signing is refused, and logged once."""
+    before = signing_one.path.read_bytes()
+    stored = await signing_one.market.feed_log.checkpoint()
+    with capture_logs() as logs:
+        await signing_one.signer.sign()
+        await signing_one.signer.sign()
+    assert [(line["event"], line["reason"]) for line in logs] == [("log_not_signed", reason)]
+    assert await signing_one.market.feed_log.checkpoint() == stored._replace(refusal=reason)
+    assert signing_one.path.read_bytes() == before
+
+
+async def test_a_log_that_was_built_anew_is_not_signed(
+    signing_one: Signing, home: StoreHome
+) -> None:
+    await signing_one.sign(20, 0)
+    await forget_log(home)
+    await signing_one.market.feed_log.append_missing()
+    await assert_refused(signing_one, "the first 17 rows are not those that were signed")
+
+
+async def test_a_missing_key_file_is_not_replaced_in_silence(signing_one: Signing) -> None:
+    checkpoint = await signing_one.sign(20, 0)
+    away = signing_one.path.rename(signing_one.path.with_name("away"))
+    await commit_rows(signing_one.market, 20, 100)
+    with capture_logs() as logs:
+        await signing_one.signer.sign()
+    assert [line["reason"] for line in logs] == ["the key file of the log is missing"]
+    assert not signing_one.path.exists()
+    stored = await signing_one.market.feed_log.checkpoint()
+    assert stored == checkpoint._replace(refusal="the key file of the log is missing")
+    away.rename(signing_one.path)
+    after = await signing_one.sign(5, 200)
+    assert (read(after).size, after.refusal, after.vkey) == (39, None, checkpoint.vkey)
+
+
+def break_file(path: Path) -> None:
+    path.write_text("{}")
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("spoil", [break_file, replace_by_folder])
+async def test_an_unusable_key_file_is_refused_without_its_path_in_public(
+    signing_one: Signing, spoil: Callable[[Path], None]
+) -> None:
+    await signing_one.sign(20, 0)
+    spoil(signing_one.path)
+    with capture_logs() as logs:
+        await signing_one.signer.sign()
+    assert str(signing_one.path) in logs[0]["failure"]
+    refusal = (await signing_one.market.feed_log.checkpoint()).refusal
+    assert refusal == "the key file of the log cannot be used"
+
+
+async def test_damaged_tiles_are_not_signed(signing_one: Signing, home: StoreHome) -> None:
+    await signing_one.sign(300, 0)
+    await overwrite_tile(home, 1)
+    await commit_rows(signing_one.market, 300, 400)
+    with capture_logs() as logs:
+        await signing_one.signer.sign()
+    assert logs[-1]["reason"] == "the first 241 rows are not those that were signed"
+
+
+async def test_tiles_that_contradict_each_other_are_not_signed(
+    signing_one: Signing, home: StoreHome
+) -> None:
+    await signing_one.sign(400, 0)
+    # The tile of level 1 is new: its hash is not that of the signed rows.
+    await commit_rows(signing_one.market, 400, 500)
+    await overwrite_tile(home, 1, level=1)
+    with capture_logs() as logs:
+        await signing_one.signer.sign()
+    assert logs[-1]["event"] == "log_not_signed"
+    assert (await signing_one.market.feed_log.checkpoint()).size == 321
+
+
+async def overwrite_tile(home: StoreHome, byte: int, level: int = 0) -> None:
+    """Replace the first hash of the first tile of a level, past the triggers."""
+    async with home.open_plain() as run:
+        ((hashes,),) = await run(
+            "SELECT hashes FROM log_tiles WHERE level = ? AND number = 0", level
+        )
+        changed = bytes([byte]) * 32 + bytes(hashes)[32:]
+        update = "UPDATE log_tiles SET hashes = ? WHERE level = ? AND number = 0"
+        if "postgresql" in home.address:
+            await run("ALTER TABLE log_tiles DISABLE TRIGGER USER")
+            await run(update, changed, level)
+            await run("ALTER TABLE log_tiles ENABLE ALWAYS TRIGGER same")
+            return
+        ((trigger,),) = await run("SELECT sql FROM sqlite_schema WHERE name = 'log_tiles_update'")
+        await run("DROP TRIGGER log_tiles_update")
+        await run(update, changed, level)
+        await run(trigger)
+
+
+async def test_a_restart_archives_the_key_and_signs_the_same_rows_with_another(
+    signing_one: Signing,
+) -> None:
+    before = await signing_one.sign(20, 0)
+    vkey, archive = await signing_one.signer.restart(NOW)
+    assert archive == signing_one.path.with_name("key.json.20261126T200300Z")
+    assert json.loads(archive.read_text())["origin"] == ORIGIN
+    after = await signing_one.market.feed_log.checkpoint()
+    assert (after.vkey, vkey.name) == (vkey.format(), f"{ORIGIN}/2")
+    assert after.vkey != before.vkey
+    signed = read(after)
+    assert (signed.origin, signed.root_hash) == (f"{ORIGIN}/2", read(before).root_hash)
+    vkey, _ = await signing_one.signer.restart(NOW.replace(hour=21))
+    assert vkey.name == f"{ORIGIN}/3"
+
+
+async def test_a_restart_ends_a_refusal(signing_one: Signing, new_home: HomeFactory) -> None:
+    await signing_one.sign(300, 0)
+    async with new_home() as home, open_and_close(home.open_market()) as market:
+        restored = Signing(market, signing_one.path)
+        with capture_logs():
+            await restored.sign(20, 0)
+        await restored.signer.restart(NOW)
+        checkpoint = await restored.sign(20, 100)
+        assert (read(checkpoint).size, checkpoint.refusal) == (34, None)
+
+
+async def test_a_restart_without_a_key_file_continues_the_names(signing_one: Signing) -> None:
+    await signing_one.sign(20, 0)
+    signing_one.path.unlink()
+    vkey, archive = await signing_one.signer.restart(NOW)
+    assert (vkey.name, archive) == (f"{ORIGIN}/2", None)
+
+
+def test_origins_of_later_logs_are_numbered() -> None:
+    assert name_next_origin("a.example/api/v1/log") == "a.example/api/v1/log/2"
+    assert name_next_origin("a.example/api/v1/log/9") == "a.example/api/v1/log/10"
