@@ -22,6 +22,7 @@ from compute.audit.block_audit import (
     check_state,
 )
 from compute.audit.blocks import AuditedAssets, split_assets
+from compute.audit.checkpoint_check import check_checkpoint
 from compute.audit.epochs import Epochs
 from compute.audit.foundation import Foundation, load_foundation
 from compute.audit.history import CommitReader, LoadedCommit
@@ -32,11 +33,13 @@ from compute.audit.row_matcher import RowMatcher
 from compute.audit.source_check import SourceCheck
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, iterate, map_blocks
 from compute.indicators.contract import Indicator
+from compute.signing.key_file import LogKey
 from compute.stepper import Cell
 from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, INDICATORS_BY_ENGINE_KEY
 from store.errors import DamagedError
 from store.market_rows import AlertRow, CarryRow
+from store.sql.audit_reads import StoredLog
 from store.sql.market_store import MarketStore
 
 OnProgress = Callable[[int, int], None]
@@ -48,14 +51,17 @@ async def audit_market(
     indicators: Sequence[Indicator],
     executors: ExecutorFactory = LOCAL_EXECUTORS,
     on_progress: OnProgress = lambda done, end: None,
+    log_key: LogKey | None = None,
 ) -> Report:
     """Audit a whole store; the report has no findings if everything matches.
 
-    `on_progress` is called with the commits checked and their total.
+    `on_progress` is called with the commits checked and their total. `log_key` is the key of the
+    store's log with the tree that it signed last, None if its file is not on this machine.
     """
     report = Report()
     try:
         audit = await Audit.open(store, universe, indicators, executors, report)
+        check_checkpoint(audit.log, log_key, report)
         await audit.run(on_progress)
     except DamagedError as error:
         report.add_finding(f"damage: {error}: what follows from it is unchecked")
@@ -94,6 +100,11 @@ class Audit:
         self._reader: Final = CommitReader(
             store, foundation.commits, assets, report, (sources, self._asset_check)
         )
+
+    @property
+    def log(self) -> StoredLog:
+        """The transparency log."""
+        return self._foundation.log
 
     @classmethod
     async def open(

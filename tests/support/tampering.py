@@ -15,6 +15,10 @@ LIST_COLUMNS = """
 SELECT table_name::text, column_name::text FROM information_schema.columns
 WHERE table_schema = $1 ORDER BY table_name, ordinal_position
 """
+LIST_SQLITE_COLUMNS = """
+SELECT t.name, c.name FROM main.sqlite_schema t, pragma_table_info(t.name) c
+WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%' ORDER BY t.name, c.cid
+"""
 
 
 class Column(NamedTuple):
@@ -70,8 +74,10 @@ class PostgresSession:
 
 
 @asynccontextmanager
-async def open_unguarded(home: StoreHome, *, unchecked: bool = False) -> AsyncIterator[Session]:
-    """Open a session without triggers, which are as before after it.
+async def open_unguarded(
+    home: StoreHome, table: str, *, unchecked: bool = False
+) -> AsyncIterator[Session]:
+    """Open a session in which a table has no triggers; after it they are as before.
 
     If `unchecked`, the CHECK constraints of SQLite do not hold either.
     """
@@ -79,13 +85,13 @@ async def open_unguarded(home: StoreHome, *, unchecked: bool = False) -> AsyncIt
         path = home.folder / "market.db"
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute(f"PRAGMA ignore_check_constraints = {int(unchecked)}")
-            with _drop_triggers(connection):
+            with _drop_triggers(connection, table):
                 yield SqliteSession(connection)
     elif isinstance(home, PostgresHome):
         path = {"search_path": MARKET_SCHEMA, "session_replication_role": "replica"}
         postgres = await asyncpg.connect(home.address, server_settings=path)
         try:
-            async with _disable_triggers(postgres):
+            async with _disable_triggers(postgres, table):
                 yield PostgresSession(postgres)
         finally:
             await postgres.close()
@@ -93,14 +99,12 @@ async def open_unguarded(home: StoreHome, *, unchecked: bool = False) -> AsyncIt
 
 async def list_columns(home: StoreHome) -> list[Column]:
     """Return every column of every table of the market store, as the database lists them."""
-    async with open_unguarded(home) as session:
-        if isinstance(session, PostgresSession):
-            return [Column(*row) for row in await session.read(LIST_COLUMNS, MARKET_SCHEMA)]
-        sql = (
-            "SELECT t.name, c.name FROM sqlite_schema t, pragma_table_info(t.name) c "
-            "WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%' ORDER BY t.name, c.cid"
-        )
-        return [Column(*row) for row in await session.read(sql)]
+    async with home.open_plain() as run:
+        if isinstance(home, PostgresHome):
+            sql, values = LIST_COLUMNS.replace("$1", "?"), [MARKET_SCHEMA]
+        else:
+            sql, values = LIST_SQLITE_COLUMNS, []
+        return [Column(*row) for row in await run(sql, *values)]
 
 
 async def read_rows(session: Session, table: str) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -129,11 +133,12 @@ async def replace_value(session: Session, column: Column, row: int, values: Sequ
     return False
 
 
-async def delete_row(session: Session, table: str, row: int) -> None:
-    """Delete a row of a table."""
+async def delete_row(session: Session, table: str, row: int) -> tuple[Any, ...]:
+    """Delete a row of a table and return it."""
     names, rows = await read_rows(session, table)
     condition, held = _select(names, rows[row])
     assert await session.write(f"DELETE FROM {table} WHERE {condition}", *held)
+    return rows[row]
 
 
 def list_other_values(value: object) -> list[object]:
@@ -142,7 +147,7 @@ def list_other_values(value: object) -> list[object]:
         case None:
             return [1, "x", b"x" * 32]
         case int():
-            return [value + 1, value - 1, value + 1_000_003]
+            return [value + 1, value - 1, value + 2, value + 1_000_003]
         case float():
             return [value + 0.5]
         case str():
@@ -169,25 +174,21 @@ def _number(sql: str) -> str:
 
 
 @contextmanager
-def _drop_triggers(connection: sqlite3.Connection) -> Iterator[None]:
-    found = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")
-    triggers = found.fetchall()
+def _drop_triggers(connection: sqlite3.Connection, table: str) -> Iterator[None]:
+    sql = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
+    triggers = connection.execute(sql, [table]).fetchall()
     for name, _ in triggers:
         connection.execute(f"DROP TRIGGER {name}")
     yield
-    for _, sql in triggers:
-        connection.execute(sql)
+    for _, created in triggers:
+        connection.execute(created)
 
 
 @asynccontextmanager
-async def _disable_triggers(connection: asyncpg.Connection) -> AsyncIterator[None]:
-    sql = (
-        "SELECT tgrelid::regclass::text AS owner, tgname FROM pg_trigger JOIN pg_class c "
-        "ON c.oid = tgrelid WHERE NOT tgisinternal AND relnamespace = $1::text::regnamespace"
-    )
-    triggers = await connection.fetch(sql, MARKET_SCHEMA)
-    for owner, name in triggers:
-        await connection.execute(f"ALTER TABLE {owner} DISABLE TRIGGER {name}")
+async def _disable_triggers(connection: asyncpg.Connection, table: str) -> AsyncIterator[None]:
+    sql = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgrelid = $1::text::regclass"
+    triggers = await connection.fetch(sql, table)
+    await connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
     yield
-    for owner, name in triggers:
-        await connection.execute(f"ALTER TABLE {owner} ENABLE ALWAYS TRIGGER {name}")
+    for (name,) in triggers:
+        await connection.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}")

@@ -1,6 +1,7 @@
 """A small store with rows in every table, as live runs write them, and its audit."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from compute.audit.report import Report
 from compute.bars import DAY_S, HOUR_S, Funding
 from compute.hourly_pipeline import HourlyPipeline
 from compute.schedule import to_market_ms
+from compute.signing.key_file import load_key
+from compute.signing.log_signer import LogSigner
 from compute.sources.source import FetchResult
 from store.sql.market_store import MarketStore
 from tests.doubles.scripted_source import (
@@ -45,8 +48,8 @@ class Market(ScriptedSource):
         return replace(fetched, funding=Funding.from_pairs(rates), missing=missing)
 
 
-async def fill_store(home: StoreHome) -> None:
-    """Write the store: a first start, hourly runs and late ones, and a pruning."""
+async def fill_store(home: StoreHome, key_file: Path) -> None:
+    """Write the store: a first start, hourly runs and late ones, a checkpoint, and a pruning."""
     source = Market()
     async with open_and_close(home.open_market()) as store:
         pipeline = await open_pipeline(store, source)
@@ -56,15 +59,26 @@ async def fill_store(home: StoreHome) -> None:
             if hour == LATE:
                 source.time.now += 1_900_000
                 await pipeline.run_late()
+        await LogSigner(store.feed_log, key_file, "signals.example/api/v1/log").sign()
         await store.record_access_id("0" * 32)
         assert await store.prune() == 0
+
+
+async def continue_store(home: StoreHome) -> None:
+    """Run one more hour, after a restart."""
+    source = Market()
+    source.time.now = to_market_ms(HOURS[-1] + HOUR_S)
+    async with open_and_close(home.open_market()) as store:
+        pipeline = await open_pipeline(store, source)
+        await pipeline.run_until(HOURS[-1] + HOUR_S)
 
 
 async def open_pipeline(store: MarketStore, source: Market) -> HourlyPipeline:
     return await HourlyPipeline.open(store, source, source.universe, ALTERNATING, source.time)
 
 
-async def audit_home(home: StoreHome) -> Report:
-    """Audit the store of a home."""
+async def audit_home(home: StoreHome, key_file: Path | None) -> Report:
+    """Audit the store of a home, with the key of its log if that is at hand."""
     async with open_and_close(home.open_market()) as store:
-        return await audit_market(store, Market().universe, ALTERNATING)
+        key = None if key_file is None else load_key(key_file)
+        return await audit_market(store, Market().universe, ALTERNATING, log_key=key)

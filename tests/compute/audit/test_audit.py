@@ -1,6 +1,7 @@
 """The audit finds every alteration made behind the store's back, and names its place."""
 
 import asyncio
+import re
 import sqlite3
 import struct
 from dataclasses import dataclass
@@ -418,6 +419,19 @@ def test_a_store_pruned_after_a_version_was_raised_is_clean(
     report = asyncio.run(audit_store(path, universe, newer))
     assert report.findings == []
     assert sum(report.not_verifiable.values()) > 0
+
+
+async def test_rows_of_another_version_are_never_clean(
+    databases: Databases, universe: Universe, tmp_path: Path, signals: RunSignals
+):
+    path, folder = tmp_path / "other.db", databases.fresh.parent / "bars"
+    newer = tuple(SecondLlnr() if i.id == "llnr" else i for i in INDICATORS)
+    content = await replay_bars(path, folder, universe, START + 5 * DAY_S, newer)
+    rows = sum(row[2] == "llnr" for row in content["changes"])
+    ran = await asyncio.to_thread(signals, "audit", database=path)
+    assert (ran.status, ran.err) == (2, "")
+    assert f"not verifiable: llnr: version 2 ({rows})" in ran.out
+    assert re.fullmatch(r"no findings, but \d+ not verifiable", ran.out.splitlines()[-1])
 
 
 class SecondLlnr(Llnr):
