@@ -6,6 +6,15 @@ from schemas.manifest import ChangelogEntry
 
 CHANGELOG = (
     ChangelogEntry(
+        date=date(2026, 11, 26),
+        additive=True,
+        changes=[
+            "Added the log of the feed: a signed checkpoint, tiles and the verifier key at "
+            "/api/v1/log, and for keys the proof of a row and the salts of leaves. log of the "
+            "manifest names them.",
+        ],
+    ),
+    ChangelogEntry(
         date=date(2026, 11, 23),
         additive=False,  # agree and two errors changed
         changes=[

@@ -1,6 +1,7 @@
 """The table of endpoints, from which routes, manifest, OpenAPI and the 404 message are built."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import BaseModel
@@ -15,7 +16,10 @@ from mcp_server.tools.get_stats import GET_STATS
 from mcp_server.tools.get_usage import GET_USAGE
 from rest_shim import error_catalog as refusals
 from rest_shim.error_catalog import Refusal
+from rest_shim.log_reads import GET_LOG_LEAVES, GET_LOG_PROOF
+from rest_shim.log_tiles import LOG_PATH
 from schemas.jsonrpc import RpcAnswer, RpcRequest
+from schemas.log import LogLeavesResponse
 from schemas.manifest import Auth, Manifest, OpenApiDocument
 from schemas.purchase import (
     AccessRequestBody,
@@ -31,6 +35,7 @@ from serving.http import (
     CACHE_ONE_DAY,
     CACHE_ONE_MINUTE,
     CACHE_PRIVATE,
+    CACHE_REVALIDATE,
     JSON,
 )
 from serving.tool_runner import AnyTool
@@ -52,7 +57,9 @@ class SuccessResponse:
 class Endpoint:
     """One operation of the API. Only the first of its paths is documented.
 
-    If `tool` is set, it handles the requests. `cache_control` is sent with successful responses.
+    If `tool` or `reader` is set, it handles the requests; MCP lists only tools. `required` has
+    the arguments that a request must have, with an example. `cache_control` is sent with
+    successful responses.
     """
 
     operation_id: str
@@ -65,6 +72,8 @@ class Endpoint:
     method: Literal["GET", "POST"] = "GET"
     auth: Auth = "none"
     tool: AnyTool | None = None
+    reader: AnyTool | None = None
+    required: Mapping[str, str] = field(default_factory=dict)
     body: type[BaseModel] | None = None
     cache_control: str | None = None
 
@@ -72,6 +81,11 @@ class Endpoint:
     def path(self) -> str:
         """The documented path."""
         return self.paths[0]
+
+    @property
+    def handler(self) -> AnyTool | None:
+        """The tool or reader that handles the requests, if one does."""
+        return self.tool or self.reader
 
 
 def _build_read_endpoint(path: str, tool: AnyTool) -> Endpoint:
@@ -227,6 +241,49 @@ CALL_MCP = Endpoint(
     auth="api_key",
 )
 
+GET_LOG_CHECKPOINT = Endpoint(
+    operation_id="signals_get_log_checkpoint",
+    paths=(f"{LOG_PATH}/checkpoint",),
+    tag="open",
+    summary="Checkpoint of the log",
+    description="The signed size and root of the log of all published rows, a c2sp.org/"
+    "tlog-checkpoint with the cosignatures of witnesses. Its tiles are at tile/<L>/<N>[.p/<W>] "
+    "beside it, as c2sp.org/tlog-tiles says; entries are not public.",
+    successes=(SuccessResponse(200, "The signed note", media_type="text/plain"),),
+    refusals=(refusals.UNAVAILABLE, *refusals.OPEN_REFUSALS),
+    cache_control=CACHE_REVALIDATE,
+)
+GET_LOG_KEY = Endpoint(
+    operation_id="signals_get_log_key",
+    paths=(f"{LOG_PATH}/key",),
+    tag="open",
+    summary="Key of the log",
+    description="The verifier key of the checkpoints (vkey of c2sp.org/signed-note). Keep it: a "
+    "client that fetches it each time trusts whoever answers.",
+    successes=(SuccessResponse(200, "NAME+ID+KEY", media_type="text/plain"),),
+    refusals=(refusals.UNAVAILABLE, *refusals.OPEN_REFUSALS),
+    cache_control=CACHE_REVALIDATE,
+)
+
+
+def _build_log_read(
+    path: str, reader: AnyTool, success: SuccessResponse, **required: str
+) -> Endpoint:
+    return Endpoint(
+        operation_id=reader.name,
+        paths=(path,),
+        tag="reads",
+        summary=reader.title,
+        description=reader.description,
+        successes=(success,),
+        refusals=refusals.KEYED_REFUSALS,
+        auth="api_key",
+        reader=reader,
+        required=required,
+        cache_control=CACHE_PRIVATE,
+    )
+
+
 # In the order of the manifest and the OpenAPI document: open reads, keyed reads, purchase, MCP.
 ENDPOINTS: tuple[Endpoint, ...] = (
     GET_MANIFEST,
@@ -235,16 +292,32 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     GET_SAMPLE,
     GET_OPENAPI,
     GET_LEGAL,
+    GET_LOG_CHECKPOINT,
+    GET_LOG_KEY,
     _build_read_endpoint("/api/v1/state", GET_STATE),
     _build_read_endpoint("/api/v1/signals", GET_SIGNALS),
     _build_read_endpoint("/api/v1/confluence", GET_CONFLUENCE),
     _build_read_endpoint("/api/v1/flips", GET_FLIPS),
     _build_read_endpoint("/api/v1/usage", GET_USAGE),
+    _build_log_read(
+        f"{LOG_PATH}/proof",
+        GET_LOG_PROOF,
+        SuccessResponse(200, "The proof", media_type="text/plain"),
+        id="universe.BTC.enzo.1h.1780000000.0",
+    ),
+    _build_log_read(
+        f"{LOG_PATH}/leaves",
+        GET_LOG_LEAVES,
+        SuccessResponse(200, GET_LOG_LEAVES.title, LogLeavesResponse),
+    ),
     CREATE_CHECKOUT,
     CLAIM_KEY,
     REQUEST_ACCESS,
     CALL_MCP,
 )
+
+# The names under which calls are counted.
+CALL_NAMES = tuple(one.handler.name for one in ENDPOINTS if one.handler is not None)
 
 
 def list_endpoints(*, sells_keys: bool) -> tuple[Endpoint, ...]:

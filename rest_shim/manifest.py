@@ -12,12 +12,15 @@ from rest_shim.changelog import CHANGELOG
 from rest_shim.endpoints import (
     CALL_MCP,
     GET_LEGAL,
+    GET_LOG_CHECKPOINT,
+    GET_LOG_KEY,
     GET_OPENAPI,
     REQUEST_ACCESS,
     Endpoint,
     list_endpoints,
 )
 from rest_shim.error_catalog import KEY_REFUSALS
+from rest_shim.log_tiles import LOG_PATH
 from schemas.coverage import Coverage, CoveredIndicator, merge_timeframes
 from schemas.manifest import (
     AssetCounts,
@@ -27,6 +30,7 @@ from schemas.manifest import (
     ManifestAuth,
     ManifestCoverage,
     ManifestEndpoint,
+    ManifestLog,
     ManifestMcp,
     ManifestOperator,
     ManifestTool,
@@ -105,6 +109,7 @@ def build_manifest(
         coverage=_build_coverage(coverage, f"{base_url}/api/v1/catalog"),
         polling=_build_polling(base_url),
         limits=_build_limits(daily_limit),
+        log=_build_log(base_url),
         versioning=Versioning(api_version="v1", policy=VERSIONING_POLICY),
         legal=_build_legal(base_url, operator),
         operator=_build_operator(operator),
@@ -215,6 +220,18 @@ def _build_limits(daily_limit: int) -> Limits:
         page_size=PageSize(default=page["default"], max=page["maximum"]),
         retention_days=RETENTION_DAYS,
         note=describe_counted_calls(daily_limit),
+    )
+
+
+def _build_log(base_url: str) -> ManifestLog:
+    return ManifestLog(
+        checkpoint=base_url + GET_LOG_CHECKPOINT.path,
+        tiles=f"GET {LOG_PATH}/tile/<L>/<N>[.p/<W>]",
+        key=base_url + GET_LOG_KEY.path,
+        proof=f"GET {LOG_PATH}/proof?id=<ROW_ID>",
+        how="Every published row is a leaf of an append-only tree, signed after each run. Keep the "
+        "last checkpoint that you saw: a later one that is not consistent with it proves that "
+        "history was changed.",
     )
 
 

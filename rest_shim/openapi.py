@@ -146,15 +146,20 @@ def _build_parameters(endpoint: Endpoint, coverage: Coverage | None) -> list[Jso
         return [_build_parameter(name, schema, "header") for name, schema in MCP_HEADERS.items()]
     if endpoint is CREATE_CHECKOUT:
         return [_build_parameter("Idempotency-Key", IDEMPOTENCY_KEY_SCHEMA, "header")]
-    if endpoint.tool is None:
+    if endpoint.handler is None:
         return []
-    arguments: dict[str, JsonObject] = build_input_schema(endpoint.tool.query, coverage)[
+    arguments: dict[str, JsonObject] = build_input_schema(endpoint.handler.query, coverage)[
         "properties"
     ]
-    return [_build_parameter(name, schema, "query") for name, schema in arguments.items()]
+    return [
+        _build_parameter(name, schema, "query", is_required=name in endpoint.required)
+        for name, schema in arguments.items()
+    ]
 
 
-def _build_parameter(name: str, schema: JsonObject, location: str) -> JsonObject:
+def _build_parameter(
+    name: str, schema: JsonObject, location: str, *, is_required: bool = False
+) -> JsonObject:
     value_schema = dict(schema)
     description = (
         {"description": value_schema.pop("description")} if "description" in value_schema else {}
@@ -163,8 +168,13 @@ def _build_parameter(name: str, schema: JsonObject, location: str) -> JsonObject
     # Headers that a request does not need are ignored, whatever their value.
     if is_free_text and location == "query":
         value_schema["pattern"] = NAMES_PATTERN
-    # No tool has a required argument, and the headers are optional too.
-    return {"name": name, "in": location, "required": False, **description, "schema": value_schema}
+    return {
+        "name": name,
+        "in": location,
+        "required": is_required,
+        **description,
+        "schema": value_schema,
+    }
 
 
 def _build_request_body(endpoint: Endpoint, model: str) -> JsonObject:

@@ -17,6 +17,8 @@ from rest_shim.endpoints import (
     CREATE_CHECKOUT,
     ENDPOINTS,
     GET_LEGAL,
+    GET_LOG_CHECKPOINT,
+    GET_LOG_KEY,
     GET_MANIFEST,
     GET_OPENAPI,
     GET_SAMPLE,
@@ -24,6 +26,8 @@ from rest_shim.endpoints import (
     Endpoint,
 )
 from rest_shim.legal import render_legal
+from rest_shim.log_reads import load_log_key, load_signed_note
+from rest_shim.log_tiles import build_tile_route
 from rest_shim.manifest import render_manifest
 from rest_shim.openapi import render_openapi
 from rest_shim.purchases import (
@@ -53,7 +57,7 @@ DocumentRenderer = Callable[[ToolRunner], Awaitable[str]]
 
 
 class ToolRoute:
-    """ASGI app of a GET endpoint that runs a tool, with ETag and compression.
+    """ASGI app of a GET endpoint that runs a tool or reader, with ETag and compression.
 
     If the tool needs no key, keys and unknown parameters are ignored.
     """
@@ -90,7 +94,7 @@ class ToolRoute:
 def build_routes(runner: ToolRunner, handlers: PurchaseHandlers) -> list[Route]:
     """Return a route for every path of every endpoint; Starlette adds HEAD to each GET."""
     purchase_responders = _build_purchase_responders(handlers, runner)
-    return [
+    routes = [
         Route(
             path,
             _build_responder(endpoint, runner, purchase_responders),
@@ -100,14 +104,16 @@ def build_routes(runner: ToolRunner, handlers: PurchaseHandlers) -> list[Route]:
         if endpoint is not CALL_MCP
         for path in endpoint.paths
     ]
+    # OpenAPI cannot describe its path, which has any number of slashes.
+    return [*routes, build_tile_route(runner)]
 
 
 def _build_responder(
     endpoint: Endpoint, runner: ToolRunner, purchase_responders: Mapping[str, Responder]
 ) -> ToolRoute | Responder:
     """Return the responder of an endpoint; KeyError at startup if it has none."""
-    if endpoint.tool is not None:
-        return ToolRoute(endpoint, endpoint.tool, runner)
+    if endpoint.handler is not None:
+        return ToolRoute(endpoint, endpoint.handler, runner)
     if endpoint.operation_id in _DOCUMENT_RENDERERS:
         return _build_document_responder(
             endpoint, _DOCUMENT_RENDERERS[endpoint.operation_id], runner
@@ -169,8 +175,8 @@ def _build_purchase_responder(
     return guard_route(endpoint.path, runner, respond)
 
 
-# The four documents, each with its present and its previous text.
-@lru_cache(maxsize=8)
+# The six documents, each with its present and its previous text.
+@lru_cache(maxsize=12)
 def _to_response(text: str) -> ResponseBody:
     """Return a document as a response body, cached by text to keep its ETag and gzip form."""
     return ResponseBody(text.encode())
@@ -205,9 +211,20 @@ async def _render_legal(runner: ToolRunner) -> str:
     return render_legal(runner.context.operator)
 
 
+async def _render_log_checkpoint(runner: ToolRunner) -> str:
+    _, note = await load_signed_note(runner.context.snapshots.store.feed_log)
+    return note
+
+
+async def _render_log_key(runner: ToolRunner) -> str:
+    return await load_log_key(runner.context.snapshots.store.feed_log)
+
+
 _DOCUMENT_RENDERERS: dict[str, DocumentRenderer] = {
     GET_MANIFEST.operation_id: _render_manifest,
     GET_OPENAPI.operation_id: _render_openapi,
     GET_SAMPLE.operation_id: _render_sample,
     GET_LEGAL.operation_id: _render_legal,
+    GET_LOG_CHECKPOINT.operation_id: _render_log_checkpoint,
+    GET_LOG_KEY.operation_id: _render_log_key,
 }

@@ -114,6 +114,16 @@ class Limits(Result):
     note: str
 
 
+class ManifestLog(Result):
+    """The transparency log of the feed, in the formats of C2SP."""
+
+    checkpoint: Uri = Field(description="The signed size and root (c2sp.org/tlog-checkpoint).")
+    tiles: str = Field(description="Request for a tile (c2sp.org/tlog-tiles).")
+    key: Uri = Field(description="The verifier key; keep it when you first fetch it.")
+    proof: str = Field(description="Request for the proof of a row, which needs a key.")
+    how: str
+
+
 class Versioning(Result):
     """The API version and its compatibility policy."""
 
@@ -174,6 +184,7 @@ class Manifest(Result):
     coverage: ManifestCoverage
     polling: Polling
     limits: Limits
+    log: ManifestLog
     versioning: Versioning
     legal: Legal
     operator: ManifestOperator | SkipJsonSchema[None] = Field(

@@ -22,6 +22,7 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_WEBHOOK_BYTES = 256 * 1024
 MAX_CACHED_VALUES = 256
 CACHE_PRIVATE = "private, no-cache"
+CACHE_REVALIDATE = "no-cache"
 CACHE_ONE_MINUTE = "public, max-age=60"
 CACHE_ONE_HOUR = "public, max-age=3600"
 CACHE_ONE_DAY = "public, max-age=86400"

@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import settings
 
+from compute.signing.log_signer import LogSigner
 from tests.support.case_sampling import mark_cases_for_proofs
 from tests.support.postgres.databases import make_empty_database
 from tests.support.postgres.installations import find_installations
@@ -28,6 +29,7 @@ from tools.example_market import make_coverage, seed_market
 
 # Read at import: a worker whose parent has died would see another pid.
 PARENT = os.getppid()
+LOG_ORIGIN = "signals.example/api/v1/log"
 MEMORY = Path("/dev/shm")
 ROOMY_BYTES = 4 << 30
 MAJORS = [
@@ -75,6 +77,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def seed_once(folder: Path) -> None:
         async with open_stores(folder) as (market, _):
             await seed_market(market, make_coverage())
+            await LogSigner(market.feed_log, folder / "log-key.json", LOG_ORIGIN).sign()
 
     folder = tmp_path_factory.mktemp("seeded")
     asyncio.run(seed_once(folder))

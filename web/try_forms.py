@@ -83,7 +83,7 @@ def build_examples(endpoint: Endpoint) -> dict[str, str]:
     if endpoint is CALL_MCP:
         return {name: _format_value(value) for name, value in MCP_CALL.items()}
     if endpoint.tool is None:
-        return {}
+        return dict(endpoint.required)
     arguments = load_examples()[endpoint.tool.name].arguments
     return {name: _format_value(value) for name, value in arguments.items()}
 
@@ -120,8 +120,8 @@ def find_errors(endpoint: Endpoint, typed: Mapping[str, str]) -> dict[str, str]:
     """Return the errors of the values by field, in the words of the service's own checks."""
     values = {name: text for name, text in typed.items() if text.strip()}
     try:
-        if endpoint.tool:
-            parse_arguments(endpoint.tool.query, _parse_texts(endpoint.tool, values))
+        if endpoint.handler:
+            parse_arguments(endpoint.handler.query, _parse_texts(endpoint.handler, values))
         elif endpoint is CALL_MCP:
             return _find_json_error(values) or _find_rpc_error(values)
         elif endpoint.body:

@@ -79,10 +79,10 @@ class TryPages:
     async def _find_errors(self, endpoint: Endpoint, typed: Mapping[str, str]) -> dict[str, str]:
         """Return the errors by field; those of the data, such as an unknown ticker, included."""
         errors = find_errors(endpoint, typed)
-        if endpoint.tool is None:
+        if endpoint.handler is None:
             return errors
         try:
-            await endpoint.tool.check(parse_query(endpoint.tool, typed), self._context)
+            await endpoint.handler.check(parse_query(endpoint.handler, typed), self._context)
         except ArgumentError as error:
             return describe_problems(error) | errors
         except ApiError:

@@ -14,7 +14,7 @@ import structlog
 from access.call_log import CallLog
 from access.keys import OperatorKeys
 from access.sign_in import LINK_MINUTES, create_owner_link
-from mcp_server.tools.registry import TOOLS_BY_NAME
+from rest_shim.endpoints import CALL_NAMES
 from rest_shim.manifest import build_manifest
 from schemas.clock import Clock
 from service.commands.console import echo
@@ -57,7 +57,7 @@ async def serve(
         listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
         metrics_server = stack.enter_context(open_metrics_server(settings))
         resources = await stack.enter_async_context(open_resources(settings, clock))
-        metrics = Metrics(TOOLS_BY_NAME)
+        metrics = Metrics(CALL_NAMES)
         with shutdown.cancel_on_request():
             await check_billing(resources)
             opened = asyncio.Event()

@@ -25,6 +25,7 @@ from web.consent_pages import ConsentPages
 from web.crawlers import build_crawler_routes
 from web.discovery import build_discovery_routes
 from web.feed_pages import build_view_routes
+from web.log_proof import build_log_proof_routes
 from web.operations import Doctor, build_operations_routes
 from web.own_purchases import FindOpened, OwnPurchases
 from web.pay_page import build_pay_page_routes
@@ -87,6 +88,7 @@ def build_page_routes(
         *build_view_routes(runner, sessions.find_viewer),
         *build_asset_list_routes(runner, sessions.find_viewer),
         *build_asset_page_routes(runner, sessions.find_viewer),
+        *build_log_proof_routes(runner, sessions),
     ]
 
 

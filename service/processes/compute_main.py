@@ -135,10 +135,10 @@ async def _serve_metrics(
 ) -> AsyncIterator[RunObserver]:
     """Serve the operations port during the block; its metrics count the runs."""
     # Imported only with several workers, because these need as long as all else in this process.
-    from mcp_server.tools.registry import TOOLS_BY_NAME
+    from rest_shim.endpoints import CALL_NAMES
     from service.http.health import build_readiness
     from service.http.metrics import Metrics
 
-    metrics = Metrics(TOOLS_BY_NAME)
+    metrics = Metrics(CALL_NAMES)
     async with metrics_server.serve_metrics(metrics, build_readiness(resources)):
         yield metrics

@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from access.call_log import CallLog
-from mcp_server.tools.registry import TOOLS_BY_NAME
+from rest_shim.endpoints import CALL_NAMES
 from schemas.clock import Clock
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
@@ -39,7 +39,7 @@ class Worker:
         log_to_standard_error(self._settings.log_level, self._settings.log_format)
         terminate_with_parent()
         await receive()
-        metrics = Metrics(TOOLS_BY_NAME)
+        metrics = Metrics(CALL_NAMES)
         async with (
             open_resources(self._settings, self._clock) as resources,
             run_in_background(sample_loop_lag(metrics.on_lag)),

@@ -20,7 +20,7 @@ from store.errors import StoreError
 from store.sql.market_store import MarketStore
 from tests.access.test_quota_transports import bought
 from tests.doubles.mailbox import Mailbox
-from tests.support.bad_inputs import KEYED_PATHS
+from tests.support.bad_inputs import KEYED_PATHS, LEAVES_PATH, PROOF_PATH
 from tests.support.openapi_document import fetch_document, list_operations, to_documented_path
 from tests.support.running_service import break_usage_counting
 from tests.support.store_homes import open_market_as
@@ -30,8 +30,10 @@ pytestmark = pytest.mark.clause("answers")
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 ACCESS_CODES = {"missing_key", "invalid_key", "revoked_key", "not_provisioned"}
-KEYED = {f"/api/v1{path}" for path in KEYED_PATHS.values()}
-OF_THE_MARKET = KEYED | {
+READS = {f"/api/v1{path}" for path in KEYED_PATHS.values()}
+KEYED = READS | {f"/api/v1{LEAVES_PATH}"}
+OF_THE_LOG = {f"/api/v1/log/{name}" for name in ("checkpoint", "key", "leaves")}
+OF_THE_MARKET = READS | {
     "/api/v1",
     "/api/v1/openapi.json",
     "/api/v1/catalog",
@@ -89,7 +91,7 @@ async def failing(served, app, method, path, body=None):
 async def test_a_wrong_method_is_refused_on_every_route_with_the_allowed_ones(served):
     document = await fetch_document(served)
     routes = list_operations(served)
-    assert len(routes) == 17
+    assert len(routes) == 21
     for right, path in routes:
         for method in set(METHODS) - {right}:
             response = await served.client.request(method, path)
@@ -160,7 +162,7 @@ async def test_exactly_the_keyed_routes_require_a_key(served, headers, status, c
             assert is_canonical(response, status, code, served.base_url)
             assert response.headers["www-authenticate"] == "Bearer"
             document.check_response(method, path, response)
-    assert asking == KEYED
+    assert asking == KEYED | {f"/api/v1{PROOF_PATH}"}
 
 
 @pytest.mark.clause(
@@ -282,7 +284,8 @@ async def test_before_the_first_compute_readings_are_unavailable(served_empty):
             base_url, has_quota = served_empty.base_url, path in KEYED
             assert is_canonical(response, 503, "unavailable", base_url, has_quota=has_quota)
         document.check_response(method, to_documented_path(path), response)
-    assert waiting == OF_THE_MARKET - {"/api/v1", "/api/v1/openapi.json", "/api/v1/usage"}
+    always = {"/api/v1", "/api/v1/openapi.json", "/api/v1/usage"}
+    assert waiting == OF_THE_MARKET - always | OF_THE_LOG
 
 
 @pytest.mark.clause(

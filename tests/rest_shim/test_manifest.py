@@ -30,6 +30,7 @@ FIELDS = [
     "coverage",
     "polling",
     "limits",
+    "log",
     "versioning",
     "legal",
     "changelog",

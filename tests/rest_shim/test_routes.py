@@ -1,6 +1,6 @@
 import pytest
 
-from tests.support.bad_inputs import BAD_INPUTS, KEYED_PATHS, build_path
+from tests.support.bad_inputs import BAD_INPUTS, KEYED_PATHS, LEAVES_PATH, PROOF_PATH, build_path
 from tests.support.openapi_document import list_operations
 from tests.support.shared_service import served as served
 from tools.example_market import make_coverage
@@ -15,7 +15,10 @@ MINUTE_PATHS = [
     "/api/v1/openapi.json",
 ]
 DAY_PATHS = ["/api/v1/signals/sample", "/legal"]
-OPEN_PATHS = [*MINUTE_PATHS, *DAY_PATHS]
+LOG_PATHS = ["/api/v1/log/checkpoint", "/api/v1/log/key"]
+OPEN_PATHS = [*MINUTE_PATHS, *DAY_PATHS, *LOG_PATHS]
+# Texts, by their media type.
+TEXTS = {"/legal": "text/markdown", **dict.fromkeys(LOG_PATHS, "text/plain")}
 
 
 @pytest.mark.clause("1.39", "4.14.16", "4.14.21")
@@ -45,12 +48,12 @@ async def test_the_body_equals_the_result_of_the_tool(served, tool, arguments):
 
 
 @pytest.mark.clause("4.0.1")
-async def test_every_body_is_json_except_the_page_of_terms(served):
+async def test_every_body_is_json_except_the_terms_and_the_files_of_the_log(served):
     for method, path in list_operations(served):
         for headers in (served.key_headers, {}):
             response = await served.client.request(method, path, headers=headers)
-            if path == "/legal":
-                assert response.headers["content-type"] == "text/markdown; charset=utf-8"
+            if path in TEXTS:
+                assert response.headers["content-type"] == f"{TEXTS[path]}; charset=utf-8"
                 continue
             assert response.headers["content-type"] == "application/json", path
             assert isinstance(response.json(), dict)
@@ -192,6 +195,7 @@ async def test_head_answers_as_get_without_a_body(served, path):
         ([f"/api/v1{path}" for path in KEYED_PATHS.values()], "private, no-cache"),
         (MINUTE_PATHS, "public, max-age=60"),
         (DAY_PATHS, "public, max-age=86400"),
+        (LOG_PATHS, "no-cache"),
     ],
 )
 async def test_a_response_states_how_long_it_may_be_cached(served, paths, cache):
@@ -208,4 +212,5 @@ async def test_both_spellings_of_the_manifest_are_served_without_a_redirect(serv
 
 def test_every_get_route_is_tested_above(served):
     served_paths = {path for method, path in list_operations(served) if method == "GET"}
-    assert served_paths == {*OPEN_PATHS, *(f"/api/v1{path}" for path in KEYED_PATHS.values())}
+    keyed = (*KEYED_PATHS.values(), PROOF_PATH, LEAVES_PATH)
+    assert served_paths == {*OPEN_PATHS, *(f"/api/v1{path}" for path in keyed)}

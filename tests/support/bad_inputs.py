@@ -13,6 +13,8 @@ KEYED_PATHS = {
     FLIPS: "/flips",
     USAGE: "/usage",
 }
+# Reads of the log, which MCP does not have. The first one needs an argument.
+PROOF_PATH, LEAVES_PATH = "/log/proof", "/log/leaves"
 PATHS = {**KEYED_PATHS, CATALOG: "/catalog", STATS: "/stats"}
 INVALID, TICKER, INDICATOR = "invalid_parameter", "unknown_ticker", "unknown_indicator"
 

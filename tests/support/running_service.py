@@ -22,6 +22,7 @@ from access.keys import OperatorKeys
 from access.oauth.client_documents import ClientDocuments
 from access.throttle import DEFAULT_LIMIT, Limit
 from mcp_server.tools.registry import TOOLS_BY_NAME
+from rest_shim.endpoints import CALL_NAMES
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import DAILY_LIMIT
@@ -236,7 +237,7 @@ def break_usage_counting(access: Any) -> Iterator[None]:
 @cache
 def _create_unread_metrics() -> Metrics:
     """Return the metrics of all services whose test reads none: creating them takes long."""
-    return Metrics(TOOLS_BY_NAME)
+    return Metrics(CALL_NAMES)
 
 
 @asynccontextmanager

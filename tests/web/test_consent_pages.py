@@ -12,7 +12,7 @@ from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError
 from access.billing.sandbox import SandboxBilling
 from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY
-from mcp_server.tools.registry import TOOLS_BY_NAME
+from rest_shim.endpoints import CALL_NAMES
 from schemas.vocabulary import HOUR_MS
 from service.config.settings import Settings
 from service.http.app import build_app
@@ -609,7 +609,7 @@ async def test_only_a_service_on_loopback_has_an_owner(
         ({"SIGNALS_BASE_URL": "https://signals.example"}, "Sign in"),
     ):
         settings = Settings.read(environment)
-        app = build_app(settings, resources, Metrics(TOOLS_BY_NAME), served.call_log)
+        app = build_app(settings, resources, Metrics(CALL_NAMES), served.call_log)
         with open_loopback_socket() as bound:
             address = f"http://127.0.0.1:{bound.getsockname()[1]}"
             async with run_app(app, bound), httpx.AsyncClient(base_url=address) as client:

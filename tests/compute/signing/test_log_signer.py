@@ -100,6 +100,7 @@ async def test_a_process_that_died_before_storing_its_checkpoint_stores_it_next_
     assert await other.market.feed_log.checkpoint() == expected
 
 
+@pytest.mark.clause("21.7")
 async def test_an_older_copy_of_the_store_is_not_signed(
     signing_one: Signing, new_home: HomeFactory
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
-from mcp_server.tools.registry import TOOLS_BY_NAME
+from rest_shim.endpoints import CALL_NAMES
 from service.config.settings import Settings, SettingsError
 from service.http.health import Readiness
 from service.http.listener import open_listener
@@ -66,7 +66,7 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 @asynccontextmanager
 async def operating(folder: Path) -> AsyncIterator[Operated]:
     """Serve a seeded store with its operations port."""
-    metrics = Metrics(TOOLS_BY_NAME)
+    metrics = Metrics(CALL_NAMES)
     async with run_service(folder, make_coverage(), metrics=metrics) as served:
         readiness = Readiness(SnapshotCache(served.market), served.access, served.clock)
         with open_listener("127.0.0.1", 0) as listener:
@@ -113,7 +113,7 @@ async def test_no_text_of_a_user_becomes_a_label(operated_service: Operated):
     for sent in ("NVDA", "made_up", EMAIL, served.api_key, "127.0.0.1"):
         assert sent not in text
     tools = {labels["tool"] for labels in labels_of(text) if "tool" in labels}
-    assert tools == set(TOOLS_BY_NAME)
+    assert tools == set(CALL_NAMES)
 
 
 def labels_of(text: str) -> list[dict[str, str]]:
@@ -226,7 +226,7 @@ async def test_the_port_serves_the_called_address_and_configured_names(
     readiness = Readiness(SnapshotCache(served.market), served.access, served.clock)
     with open_metrics_server(settings) as server:
         async with (
-            server.serve_metrics(Metrics(TOOLS_BY_NAME), readiness),
+            server.serve_metrics(Metrics(CALL_NAMES), readiness),
             httpx.AsyncClient() as c,
         ):
             url = f"http://127.0.0.2:{settings.metrics_port}/metrics"
