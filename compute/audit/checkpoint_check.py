@@ -31,7 +31,7 @@ def check_checkpoint(log: StoredLog, key: LogKey | None, report: Report) -> None
         report.add_finding("log: the checkpoint is missing, although the key file has signed one")
     if key is not None and row.vkey not in (None, key.vkey.format()):
         report.add_finding("log: the checkpoint is of another key than the key file")
-    for checkpoint in signed:
+    for checkpoint in dict.fromkeys(signed):
         if checkpoint.size > size:
             report.add_finding(f"log: has {size} leaves, but {checkpoint.size} were signed")
         elif _find_root(log.tiles, checkpoint.size) != checkpoint.root:

@@ -169,6 +169,34 @@ async def change_value(home: StoreHome, column: Column, place: str, *, unchecked
         return await replace_value(session, column, row, list_other_values(value))
 
 
+# Values that a CHECK constraint refuses, and that a reader could take for one that it allows.
+ODD = [
+    (Column("changes", "published"), 2),
+    (Column("changes", "before"), 5),
+    (Column("changes", "after"), -200),
+    (Column("alerts", "action"), 9),
+    (Column("watermarks", "is_late"), 2),
+    (Column("watermarks", "history"), 9),
+    (Column("readings", "reading"), 9),
+    (Column("missing_bars", "count"), 0),
+    (Column("log_leaves", "salt"), b"x" * 17),
+]
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize(("column", "value"), ODD)
+async def test_a_value_that_a_constraint_refuses_is_found(
+    filled: Filled, column: Column, value: object
+) -> None:
+    async with filled.copy() as home:
+        for unchecked in (False, True):
+            async with open_unguarded(home, column.table, unchecked=unchecked) as session:
+                is_stored = await replace_value(session, column, 0, [value])
+            # Only SQLite can ignore its constraints.
+            assert is_stored == (unchecked and isinstance(home, SqliteHome))
+        assert bool(await filled.list_findings(home)) == is_stored
+
+
 TABLES = sorted({column.table for column in EXPECTED} - POSTGRES_TABLES)
 
 
