@@ -41,6 +41,7 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
         "selling",
         "monitoring",
         "recovery",
+        "proof-of-storage",
         "faults",
         "scaling",
     ),

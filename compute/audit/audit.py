@@ -22,20 +22,24 @@ from compute.audit.block_audit import (
     check_state,
 )
 from compute.audit.blocks import AuditedAssets, split_assets
+from compute.audit.checkpoint_check import check_checkpoint
 from compute.audit.epochs import Epochs
 from compute.audit.foundation import Foundation, load_foundation
 from compute.audit.history import CommitReader, LoadedCommit
+from compute.audit.log_check import LogCheck
 from compute.audit.report import Report
 from compute.audit.row_audit import BlockMatch, RowAudit
 from compute.audit.row_matcher import RowMatcher
 from compute.audit.source_check import SourceCheck
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, iterate, map_blocks
 from compute.indicators.contract import Indicator
+from compute.signing.key_file import LogKey
 from compute.stepper import Cell
 from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, INDICATORS_BY_ENGINE_KEY
 from store.errors import DamagedError
 from store.market_rows import AlertRow, CarryRow
+from store.sql.audit_reads import StoredLog
 from store.sql.market_store import MarketStore
 
 OnProgress = Callable[[int, int], None]
@@ -47,14 +51,17 @@ async def audit_market(
     indicators: Sequence[Indicator],
     executors: ExecutorFactory = LOCAL_EXECUTORS,
     on_progress: OnProgress = lambda done, end: None,
+    log_key: LogKey | None = None,
 ) -> Report:
     """Audit a whole store; the report has no findings if everything matches.
 
-    `on_progress` is called with the commits checked and their total.
+    `on_progress` is called with the commits checked and their total. `log_key` is the key of the
+    store's log with the tree that it signed last, None if its file is not on this machine.
     """
     report = Report()
     try:
         audit = await Audit.open(store, universe, indicators, executors, report)
+        check_checkpoint(audit.log, log_key, report)
         await audit.run(on_progress)
     except DamagedError as error:
         report.add_finding(f"damage: {error}: what follows from it is unchecked")
@@ -89,9 +96,15 @@ class Audit:
         self._parallelism: Final = parallelism
         self._report: Final = report
         self._asset_check: Final = AssetCheck()
+        self._log_check: Final = LogCheck(foundation.log)
         self._reader: Final = CommitReader(
             store, foundation.commits, assets, report, (sources, self._asset_check)
         )
+
+    @property
+    def log(self) -> StoredLog:
+        """The transparency log."""
+        return self._foundation.log
 
     @classmethod
     async def open(
@@ -144,6 +157,9 @@ class Audit:
                 self._sources.report_to(self._report)
                 feed_from = 0 if self._foundation.is_recorded else None
                 self._asset_check.report_to(self._report, self._foundation.assets, feed_from)
+                progress = self._foundation.progress
+                pruned_before = max(progress.pruned_before, progress.alerts_pruned_before)
+                self._log_check.report_to(self._report, pruned_before)
             self._report.findings += self._rows.findings
             if damage is not None:
                 raise damage
@@ -204,6 +220,7 @@ class Audit:
             ]
             self._rows.compare(commit.stored, matches)
             self._count_rows(commit, matches)
+            self._log_check.add_rows(commit.stored.rows)
             on_progress(commit.stored.commit.number, len(self._foundation.commits))
 
     def _match_strays(self, commit: LoadedCommit) -> BlockMatch:

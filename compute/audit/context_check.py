@@ -35,10 +35,11 @@ def check_context(context: StoredContext, commits: Sequence[CommitRow], report: 
             continue
         rows = covered[commit.number] + (facts if commit.number == first else [])
         if digest_context(rows) != commit.context_digest:
-            before = " and those before it" if commit.number == first and first > 1 else ""
+            before = ", which seals those before it," if commit.number == first != 1 else ""
+            facts_too = ", facts" if commit.number == first else ""
             report.add_finding(
-                f"context: commit {commit.number}{before} did not write these times, assets, "
-                f"epochs, sources{', facts' if commit.number == first else ''} or missing bars"
+                f"context: commit {commit.number}{before} does not hold the times, assets, epochs, "
+                f"sources{facts_too} and missing bars it was committed with"
             )
     if first is None and commits:
         report.not_verifiable["context of a commit by an earlier version"] += len(commits)
@@ -49,6 +50,8 @@ def parse_coverage(
 ) -> Coverage | None:
     """Return the published coverage, None if there is none; report faults of it."""
     if not context.coverage:
+        if commits and "source" in context.facts:
+            report.add_finding("coverage: is missing")
         return None
     row = context.coverage[0]
     if len(context.coverage) > 1 or row.id != 1:

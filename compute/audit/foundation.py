@@ -10,18 +10,20 @@ from schemas.coverage import Coverage
 from schemas.vocabulary import find_latest_run
 from store.digest import ContextRow
 from store.market_rows import CommitRow, Progress
+from store.sql.audit_reads import StoredLog
 from store.sql.market_store import MarketStore
 
 STARTED_AT: Final = "started_at"
 
 
 class Foundation(NamedTuple):
-    """The commits of a store, its progress and coverage, and the rows of its assets."""
+    """The commits of a store, its progress and coverage, the rows of its assets, and its log."""
 
     commits: Sequence[CommitRow]
     progress: Progress
     coverage: Coverage | None
     assets: Sequence[ContextRow]
+    log: StoredLog
 
     @property
     def is_recorded(self) -> bool:
@@ -37,7 +39,7 @@ async def load_foundation(store: MarketStore, report: Report) -> Foundation:
     progress = await store.progress()
     coverage = parse_coverage(context, commits, report)
     assets = [row for row in context.rows if row[0] == "asset"]
-    found = Foundation(commits, progress, coverage, assets)
+    found = Foundation(commits, progress, coverage, assets, await store.audit_reads.load_log())
     check_order(commits, report)
     check_context(context, commits, report)
     check_clock(context, commits, report)

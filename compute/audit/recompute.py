@@ -18,7 +18,7 @@ from compute.indicators.contract import NO_READING, Indicator
 from compute.state_loader import build_series, find_published_hour
 from compute.stepper import Cell, Changes, SeriesKey, Stepper
 from compute.universe import Universe
-from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, Action, Timeframe
+from schemas.vocabulary import Action, Timeframe
 from store.market_rows import BarBlock
 
 
@@ -86,9 +86,7 @@ class BlockStepper:
         self._state: Final = EngineState(stepper, alerts, buffer)
         self._epochs: Final = epochs
         starts = epochs.list_starts()
-        self._starts = {
-            cell: at for cell, at in starts.items() if cell.key in INDICATORS_BY_ENGINE_KEY
-        }
+        self._starts = {cell: at for cell, at in starts.items() if cell.key in alerts.versions}
         first_closes = [epochs.find_start(cell) for cell in stepper.cells]
         self._first_closes: Final = np.array(
             [NEVER if close is None else close for close in first_closes], dtype=np.int64

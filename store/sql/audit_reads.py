@@ -1,12 +1,18 @@
-"""Reads that only an audit needs: the context of all commits, and the faults of the schema."""
+"""Reads that only an audit needs: the context of all commits, the whole log, the schema."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from store.digest import ContextRow
+from store.log_tree import TileId
+from store.market_rows import CheckpointRow
 from store.sql.commit_context import load_context
 from store.sql.database import MarketEngine
 from store.sql.lanes import Lane
+from store.sql.log_reads import load_checkpoint
 from store.sql.market_reads import load_last_number
 from store.sql.market_writes import load_facts
 
@@ -31,6 +37,19 @@ class StoredContext(NamedTuple):
     clock: Sequence[tuple[int, int]]
 
 
+class StoredLog(NamedTuple):
+    """The transparency log: its leaves in the order of `created_at`, and all tiles.
+
+    `created_at` and `leaf` have shape (leaves,); `salts` is joined.
+    """
+
+    created_at: NDArray[np.int64]
+    leaf: NDArray[np.int64]
+    salts: bytes
+    tiles: dict[TileId, bytes]
+    checkpoint: CheckpointRow
+
+
 class AuditReads:
     """The reads of an audit over a market store."""
 
@@ -40,6 +59,22 @@ class AuditReads:
     async def find_schema_faults(self) -> list[str]:
         """Describe how the schema differs from the one that the migrations create."""
         return await self._engine.find_schema_faults()
+
+    async def load_log(self) -> StoredLog:
+        """Return the transparency log."""
+        sql = "SELECT created_at, leaf, salt FROM log_leaves ORDER BY created_at"
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            leaves = [tuple(row) for row in await db.execute_page(sql, {})]
+            tiles = await db.execute("SELECT level, number, hashes FROM log_tiles")
+            checkpoint = await load_checkpoint(db)
+        created_at, leaf, salts = zip(*leaves, strict=True) if leaves else ((), (), ())
+        return StoredLog(
+            np.array(created_at, dtype=np.int64),
+            np.array(leaf, dtype=np.int64),
+            b"".join(salts),
+            {TileId(level, number): hashes for level, number, hashes in tiles},
+            checkpoint,
+        )
 
     async def load_context(self) -> StoredContext:
         """Return the context of all commits."""

@@ -244,7 +244,7 @@ class SqliteEngine:
     def begin_compute_write(self) -> AbstractAsyncContextManager[SqliteDatabase]:
         """Hold a write transaction; the lock file keeps a second compute process out."""
         # Durable, because the key file of the log is: after a power cut that took back a commit,
-        # the rows that are computed anew would not be those that were signed.
+        # the rows that are computed again would not be those that were signed.
         return self.begin_durable_write()
 
     @asynccontextmanager

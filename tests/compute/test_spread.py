@@ -93,10 +93,10 @@ async def catch_up(
 def read_all(path: Path) -> Tables:
     """Return every row of every table, in the order in which they were written.
 
-    The salts of the log are random, and so are the hashes that they are part of.
+    The salts of the log are random, and so are the hashes that they are part of. The digest of a
+    coverage follows the last commit before the start that published it.
     """
     columns = {
-        # The digest of a coverage follows the last commit before the start that published it.
         "coverage": "document",
         "log_leaves": "created_at, leaf",
         "log_tiles": "level, number, length(hashes)",
