@@ -8,10 +8,15 @@ from typing import Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PublicKey
 
-LOG_KEY, COSIGNER_KEY = 0x01, 0x04
-KEY_BYTES = 32
+# Signature types of C2SP: Ed25519 of a log, and Ed25519 and ML-DSA-44 of a cosigner.
+LOG_KEY, COSIGNER_KEY, POST_QUANTUM_COSIGNER_KEY = 0x01, 0x04, 0x06
+COSIGNER_KINDS = (COSIGNER_KEY, POST_QUANTUM_COSIGNER_KEY)
+KEY_BYTES = {LOG_KEY: 32, COSIGNER_KEY: 32, POST_QUANTUM_COSIGNER_KEY: 1312}
 MAX_NOTE_BYTES = 1_000_000
+# Cosignatures write the length of a name as one byte.
+MAX_NAME_BYTES = 255
 SIGNATURE_PREFIX = "\N{EM DASH} "
 
 
@@ -37,7 +42,7 @@ def parse_number(text: str) -> int:
 
 @dataclass(frozen=True)
 class VerifierKey:
-    """The public Ed25519 key of a log (type 1) or of a witness (type 4)."""
+    """The public key of a log or of a witness; `kind` is its signature type."""
 
     name: str
     key_id: bytes
@@ -45,21 +50,22 @@ class VerifierKey:
     public_key: bytes
 
     @classmethod
-    def parse(cls, text: str, kind: int) -> Self:
-        """Parse `name+keyid+base64` of a kind of key; NoteError says what is wrong."""
+    def parse(cls, text: str, *kinds: int) -> Self:
+        """Parse `name+keyid+base64` of one of some kinds; NoteError says what is wrong."""
         # Names have no plus sign, but base64 has.
         parts = text.strip().split("+", 2)
         if len(parts) != 3 or not is_key_name(parts[0]):
             raise NoteError(f"{text[:200]!r} is not a verifier key such as name+1a2b3c4d+AbCd")
         name, id_text, key_text = parts
         material = decode_base64(key_text)
-        if material[:1] != bytes([kind]):
+        kind = material[0] if material else 0
+        if kind not in kinds:
+            accepted = " or ".join(f"{one:02x}" for one in kinds)
             raise NoteError(
-                f"the key of {name} has signature type {material[:1].hex() or 'none'}, "
-                f"but {kind:02x} (Ed25519) is needed here"
+                f"the key of {name} has signature type {kind:02x}, but {accepted} is needed here"
             )
-        if len(material) != 1 + KEY_BYTES:
-            raise NoteError(f"the key of {name} does not have {KEY_BYTES} bytes")
+        if len(material) != 1 + KEY_BYTES[kind]:
+            raise NoteError(f"the key of {name} does not have {KEY_BYTES[kind]} bytes")
         key_id = hash_key(name, material)
         if id_text != key_id.hex():
             raise NoteError(f"the key of {name} has the id {key_id.hex()}, not {id_text[:60]}")
@@ -71,16 +77,18 @@ class VerifierKey:
 
     def verify(self, signature: bytes, message: bytes) -> bool:
         """Return whether this key signed a message."""
+        algorithm = MLDSA44PublicKey if self.kind == POST_QUANTUM_COSIGNER_KEY else Ed25519PublicKey
         try:
-            Ed25519PublicKey.from_public_bytes(self.public_key).verify(signature, message)
+            algorithm.from_public_bytes(self.public_key).verify(signature, message)
         except (InvalidSignature, ValueError):
             return False
         return True
 
 
 def is_key_name(text: str) -> bool:
-    """Return whether a text can name a key: not empty, without spaces and plus signs."""
-    return bool(text) and "+" not in text and text.split() == [text]
+    """Return whether a text can name a key: not empty or too long, no spaces and plus signs."""
+    is_word = bool(text) and "+" not in text and text.split() == [text]
+    return is_word and len(text.encode()) <= MAX_NAME_BYTES
 
 
 def hash_key(name: str, material: bytes) -> bytes:

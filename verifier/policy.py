@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from verifier.checkpoints import Checkpoint
-from verifier.notes import COSIGNER_KEY, LOG_KEY, NoteError, VerifierKey, parse_number
+from verifier.notes import COSIGNER_KINDS, LOG_KEY, NoteError, VerifierKey, parse_number
 
 NO_QUORUM = "none"
 THRESHOLD_WORDS: dict[str, Callable[[int], int]] = {"any": lambda n: 1, "all": lambda n: n}
@@ -93,7 +93,7 @@ class _PolicyReader:
 
     def _read_witness(self, name: str, vkey: str, url: str = "") -> None:
         self._refuse_used_name(name)
-        self.policy.witnesses[name] = self._parse_key(vkey, COSIGNER_KEY)
+        self.policy.witnesses[name] = self._parse_key(vkey, *COSIGNER_KINDS)
 
     def _read_group(self, name: str, threshold: str, member: str, *others: str) -> None:
         self._refuse_used_name(name)
@@ -117,11 +117,11 @@ class _PolicyReader:
             self._require_defined(name)
         self.policy.quorum = name
 
-    def _parse_key(self, vkey: str, kind: int) -> VerifierKey:
-        key = VerifierKey.parse(vkey, kind)
-        if (kind, key.public_key) in self._keys:
+    def _parse_key(self, vkey: str, *kinds: int) -> VerifierKey:
+        key = VerifierKey.parse(vkey, *kinds)
+        if (key.kind, key.public_key) in self._keys:
             raise PolicyError(f"the key of {key.name} occurs twice")
-        self._keys.add((kind, key.public_key))
+        self._keys.add((key.kind, key.public_key))
         return key
 
     def _refuse_used_name(self, name: str) -> None:

@@ -68,6 +68,7 @@ def test_a_malformed_note_is_refused_with_the_reason(note, reason):
         ("example.com/foo", "not a verifier key"),
         ("+530d903a+Aeky", "not a verifier key"),
         ("a b+530d903a+Aeky", "not a verifier key"),
+        ("a" * 256 + "+530d903a+Aeky", "not a verifier key"),
         (EXAMPLE_KEY.replace("530d903a", "530d903b"), "has the id 530d903a, not 530d903b"),
         (EXAMPLE_KEY[:-4], "does not have 32 bytes"),
         (EXAMPLE_KEY.replace("+AekyeR", "+A*kyeR"), "not base64"),
@@ -80,7 +81,7 @@ def test_a_malformed_key_is_refused_with_the_reason(text, reason):
 
 
 def test_the_key_of_a_log_is_no_key_of_a_witness():
-    with pytest.raises(NoteError, match=r"signature type 01, but 04 .* is needed here"):
+    with pytest.raises(NoteError, match="signature type 01, but 04 is needed here"):
         VerifierKey.parse(EXAMPLE_KEY, COSIGNER_KEY)
 
 
@@ -109,6 +110,7 @@ def test_a_checkpoint_under_a_foreign_origin_does_not_verify():
         ("A" * 43 + "=", "AAAA"),
         ("A" * 43 + "=", "?"),
         ("\n7\n" + "A" * 43 + "=", ""),
+        ("example.com/log\n7", "x" * 256 + "\n7"),
     ],
 )
 def test_a_malformed_checkpoint_is_refused(old, new):

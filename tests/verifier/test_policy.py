@@ -4,7 +4,12 @@ import base64
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from tlog_scales.signing import Ed25519CosignatureVerifier, PlainEd25519Signer, Vkey
+from tlog_scales.signing import (
+    Ed25519CosignatureVerifier,
+    MLDSA44CosignatureSigner,
+    PlainEd25519Signer,
+    Vkey,
+)
 from tlog_scales.tlog import Checkpoint as OtherCheckpoint
 
 from verifier.checkpoints import Checkpoint
@@ -63,6 +68,16 @@ def test_another_implementation_accepts_the_same_cosignature():
     assert parse_policy(EXAMPLE).list_cosigners(cosign(1)) == ["W1"]
 
 
+def test_a_post_quantum_cosignature_of_another_implementation_counts():
+    signer = MLDSA44CosignatureSigner("witness.example/pq", bytes(range(32)))
+    policy = parse_policy(f"witness PQ {signer.vkey.serialize()}\nquorum PQ")
+    line = f"{signer.sign(SIGNED).serialize()}\n"
+    cosigned = Checkpoint.parse(SIGNED.serialize() + line)
+    assert policy.is_met_by(policy.list_cosigners(cosigned))
+    grown = OtherCheckpoint.make_signed(LOG.vkey.name, 8, bytes(32), [LOG])
+    assert policy.list_cosigners(Checkpoint.parse(grown.serialize() + line)) == []
+
+
 @pytest.mark.parametrize(
     ("cosigners", "expected"),
     [
@@ -117,7 +132,7 @@ def test_the_logs_of_a_policy_are_parsed():
         (f"{LINES[0]}\n{LINES[0]}", "line 2: the name W1 is already in use"),
         (f"{LINES[0]}\n{LINES[0].replace('W1', 'W2')}", "line 2: the key of .* occurs twice"),
         (f"witness none {WITNESSES[0].vkey.serialize()}", "the name none is already in use"),
-        (f"witness W1 {LOG.vkey.serialize()}", "signature type 01, but 04"),
+        (f"witness W1 {LOG.vkey.serialize()}", "signature type 01, but 04 or 06"),
         (f"log {WITNESSES[0].vkey.serialize()}", "signature type 04, but 01"),
         (f"{LINES[0]}\ngroup g 2 W1", "line 2: 2 of 1 members cannot be required"),
         (f"{LINES[0]}\ngroup g 0 W1", "line 2: 0 of 1 members cannot be required"),
