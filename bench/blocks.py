@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from bench.audit import measure_children_s
 from bench.table import describe_hardware, replace_between_markers
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.batch_rows import build_funding_rows
 from compute.executor import ExecutorFactory, count_cores, open_local_executor
@@ -153,7 +153,7 @@ async def rebuild(store: MarketStore, universe: Universe, executors: ExecutorFac
 
 
 async def audit(store: MarketStore, universe: Universe, executors: ExecutorFactory) -> None:
-    report = await (await Audit.open(store, universe, INDICATORS, executors)).run()
+    report = await audit_market(store, universe, INDICATORS, executors)
     if report.findings or not report.checked["changes"]:
         raise SystemExit(f"the audit is not clean: {report.findings[:3]}")
 

@@ -15,6 +15,7 @@ from compute.batch_rows import (
     build_funding_rows,
     build_missing_bars_row,
     filter_shown_alerts,
+    find_publish_from,
 )
 from compute.block_step import (
     BlockResult,
@@ -242,11 +243,7 @@ class BatchAssembler:
         return bars, funding, publish_from
 
     def _find_publish_from(self, start: int, *, has_backlog: bool) -> int:
-        """Return from when on (epoch ms) the changes of an asset that is new to the store show."""
-        # Bars older than the batch warm up without publishing: the service did not know the asset
-        # when they closed.
-        starts_at = to_market_ms(start) + 1 if has_backlog and start > 0 else 0
-        return max(starts_at, self._feed_from_ms)
+        return max(find_publish_from(start, has_backlog=has_backlog), self._feed_from_ms)
 
     def _build_feed_rows(
         self, changes: Changes, alerts: Sequence[Alert]

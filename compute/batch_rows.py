@@ -67,6 +67,16 @@ def assign_feed_times(
     return times[: len(changes.run)], times[len(changes.run) :]
 
 
+def find_publish_from(start: int, *, has_backlog: bool) -> int:
+    """Return from when on (epoch ms) the changes of an asset that is new to the store show.
+
+    `start` is the first hour of the batch. No change shows before the feed of a first start begins.
+    """
+    # Bars older than the batch warm up without publishing: the service did not know the asset when
+    # they closed.
+    return to_market_ms(start) + 1 if has_backlog and start > 0 else 0
+
+
 def filter_shown_alerts(alerts: Sequence[Alert], publish_from: Mapping[str, int]) -> list[Alert]:
     """Return the alerts to store: those whose bar closed at or after `publish_from`."""
     # The others are not stored, because they follow from the bars; they still start a cooldown.

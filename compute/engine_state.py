@@ -12,6 +12,8 @@ from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell, DueBars, SeriesK
 from schemas.vocabulary import Action, Timeframe
 from store.market_rows import CarryRow, EpochRow
 
+# Epochs are stored with these words and are never rewritten.
+FIRST_BAR, REPLACES = "first bar", "replaces version"
 PublishedHours = Mapping[Cell, Mapping[Action, int]]
 
 
@@ -195,7 +197,7 @@ class EngineState:
         for row, first, last in zip(due.row.tolist(), firsts, lasts, strict=True):
             for cell, version in self.list_cells(self.stepper.series_keys[row]):
                 if cell not in self._carries:
-                    epochs.append(self._build_epoch_row(cell, 0, version, first, "first bar"))
+                    epochs.append(self._build_epoch_row(cell, 0, version, first, FIRST_BAR))
                 epoch = self.get_epoch(cell)
                 rows[cell] = self._build_carry_row(cell, version, epoch, last, carry_data[cell])
         self._carries.update(rows)
@@ -262,8 +264,7 @@ class EngineState:
 
 
 def _describe_reason(old: CarryRow | None, version: int) -> str:
-    # Epochs are stored with these words and are never rewritten.
     if old is None:
         return "new to this store"
     is_same = old.version == version
-    return "was not followed for a while" if is_same else f"replaces version {old.version}"
+    return "was not followed for a while" if is_same else f"{REPLACES} {old.version}"

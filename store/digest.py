@@ -2,9 +2,10 @@
 
 Text is UTF-8 terminated by a zero byte, a missing reading is 127, and every row starts with a
 letter for its kind: b or g (bar), f (funding), w or h (watermark), s (source), c (change), a
-(alert).
+(alert). The rest of what a commit writes, its context, is hashed as lines of JSON.
 """
 
+import json
 import struct
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -26,6 +27,8 @@ from store.market_rows import (
 )
 
 GENESIS = bytes(32)
+# The kind of a row and its values as stored.
+ContextRow = tuple[str | int | None, ...]
 
 _pack_alert = struct.Struct(">qqd").pack
 _pack_funding = struct.Struct(">qd").pack
@@ -104,12 +107,30 @@ def digest_alerts(alerts: Iterable[AlertRow]) -> bytes | None:
     return sha256(b"".join(map(_encode_alert, ordered))).digest() if ordered else None
 
 
+def digest_context(rows: Iterable[ContextRow]) -> bytes:
+    """Return the SHA-256 of a commit's context; the order of the rows does not matter.
+
+    A row is encoded as a JSON array, in ASCII without spaces, that ends with a line feed. The lines
+    are sorted by their bytes. store/sql/commit_context.py lists the rows.
+    """
+    lines = sorted(f"{json.dumps(row, separators=(',', ':'))}\n".encode() for row in rows)
+    return sha256(b"".join(lines)).digest()
+
+
+def digest_coverage(last_digest: bytes, document: str) -> bytes:
+    """Return the digest of a coverage that is published after the commit with `last_digest`."""
+    # The chain has no link to it, because a restart publishes the coverage again, and a store that
+    # was restarted must have the same chain as one that was not.
+    return sha256(last_digest + sha256(document.encode()).digest()).digest()
+
+
 def digest_commit(
     previous_digest: bytes,
     market_time: int,
     bars_digest: bytes,
     changes_digest: bytes,
     alerts_digest: bytes | None = None,
+    context_digest: bytes | None = None,
 ) -> bytes:
     """Return the digest of a commit; `previous_digest` of the first commit is GENESIS."""
     time_bytes = market_time.to_bytes(8, "big", signed=True)
@@ -117,7 +138,9 @@ def digest_commit(
     # A commit without alerts adds no bytes, so chains written before the alerts tier still verify.
     # Alerts have a digest of their own because they expire earlier than changes, whose digest can
     # still be checked then.
-    return sha256(parts + (alerts_digest or b"")).digest()
+    # The `x` keeps a context apart from alerts; commits of earlier versions have none.
+    context = b"" if context_digest is None else b"x" + context_digest
+    return sha256(parts + (alerts_digest or b"") + context).digest()
 
 
 def _encode_block(block: BarBlock) -> bytes:

@@ -224,7 +224,8 @@ class CommitRow:
 
     `market_time` is nominal (:03:00 of the run's hour). `written_at` is the market clock at the
     time of writing, or None for backfill and replay, whose rows carry nominal times.
-    `alerts_digest` is None if the batch wrote no alert.
+    `alerts_digest` is None if the batch wrote no alert, `context_digest` if an earlier version
+    wrote the commit.
     """
 
     number: int
@@ -236,6 +237,7 @@ class CommitRow:
     changes_digest: bytes
     alerts_digest: bytes | None
     digest: bytes
+    context_digest: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,16 @@ from tools.example_service import ADDRESS, ExampleService, open_example_service
 from tools.full_universe import fill_full_universe, turn_all_daily_readings
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("agents", "clauses/coverage", "commands", "connect", "contract", "examples", "settings")
+NAMES = (
+    "agents",
+    "clauses/coverage",
+    "commands",
+    "connect",
+    "contract",
+    "examples",
+    "proof-of-storage",
+    "settings",
+)
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
 BLOCK_PATTERN = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -296,6 +306,25 @@ async def render_coverage() -> str:
     return specification.render_coverage(specification.read_specification(), tests_by_clause)
 
 
+async def render_tampers() -> str:
+    """Return the table of columns of the market store, with the ways by which a change is found."""
+    listed = tomllib.loads((ROOT / "docs" / "tampers.toml").read_text())
+    return _render_table(
+        ("column", "how a change is found"),
+        (
+            (f"`{table}.{name}`", _describe_ways(value, listed["ways"]))
+            for table, columns in listed["columns"].items()
+            for name, value in columns.items()
+        ),
+    )
+
+
+def _describe_ways(value: Any, ways: Mapping[str, Mapping[str, str]]) -> str:
+    named, reason = (value["ways"], value["unless"]) if isinstance(value, dict) else (value, "")
+    text = "; ".join(ways[name]["says"] for name in named)
+    return f"{text or 'not found'}. {reason}" if reason else text
+
+
 async def render_tasks() -> str:
     """Return the table of questions, with the calls and characters that answering each takes."""
     rows = await asyncio.to_thread(_solve_tasks)
@@ -410,6 +439,7 @@ BLOCK_RENDERERS: dict[str, Callable[[], Awaitable[str]]] = {
     "tasks": render_tasks,
     "contract": render_contract,
     "coverage": render_coverage,
+    "tampers": render_tampers,
 }
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
         "faq",
     ),
     "Agents and their builders": ("connect", "agents", "tools", "try", "interop"),
-    "Script authors": ("rest", "openapi", "examples", "contract"),
+    "Script authors": ("rest", "openapi", "examples", "contract", "proof"),
     "Members": ("buy", "members", "legal"),
     OPERATORS: (
         "deployment",
@@ -41,6 +41,7 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
         "selling",
         "monitoring",
         "recovery",
+        "proof-of-storage",
         "faults",
         "scaling",
     ),

@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from typing import Final, Self
 
 from compute.alerts.alert_pipeline import compute_engine_version
+from compute.audit.asset_check import AssetCheck
 from compute.audit.block_audit import (
     CheckedPart,
     CommitsTask,
@@ -21,47 +22,70 @@ from compute.audit.block_audit import (
     check_state,
 )
 from compute.audit.blocks import AuditedAssets, split_assets
+from compute.audit.checkpoint_check import check_checkpoint
 from compute.audit.epochs import Epochs
+from compute.audit.foundation import Foundation, load_foundation
 from compute.audit.history import CommitReader, LoadedCommit
+from compute.audit.log_check import LogCheck
 from compute.audit.report import Report
 from compute.audit.row_audit import BlockMatch, RowAudit
 from compute.audit.row_matcher import RowMatcher
 from compute.audit.source_check import SourceCheck
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, iterate, map_blocks
 from compute.indicators.contract import Indicator
+from compute.signing.key_file import LogKey
 from compute.stepper import Cell
 from compute.universe import Universe
-from schemas.vocabulary import (
-    ALERTS_RETENTION_MS,
-    ENGINE_KEYS,
-    INDICATORS_BY_ENGINE_KEY,
-    UNIVERSE_RETENTION_MS,
-)
-from store.market_rows import AlertRow, CarryRow, CommitRow, Progress
+from schemas.vocabulary import ENGINE_KEYS, INDICATORS_BY_ENGINE_KEY
+from store.errors import DamagedError
+from store.market_rows import AlertRow, CarryRow
+from store.sql.audit_reads import StoredLog
 from store.sql.market_store import MarketStore
 
 OnProgress = Callable[[int, int], None]
 
 
+async def audit_market(
+    store: MarketStore,
+    universe: Universe,
+    indicators: Sequence[Indicator],
+    executors: ExecutorFactory = LOCAL_EXECUTORS,
+    on_progress: OnProgress = lambda done, end: None,
+    log_key: LogKey | None = None,
+) -> Report:
+    """Audit a whole store; the report has no findings if everything matches.
+
+    `on_progress` is called with the commits checked and their total. `log_key` is the key of the
+    store's log with the tree that it signed last, None if its file is not on this machine.
+    """
+    report = Report()
+    try:
+        audit = await Audit.open(store, universe, indicators, executors, report)
+        check_checkpoint(audit.log, log_key, report)
+        await audit.run(on_progress)
+    except DamagedError as error:
+        report.add_finding(f"damage: {error}: what follows from it is unchecked")
+    return report
+
+
 class Audit:
-    """One audit of one store: call `open`, then `run` once."""
+    """One audit of one store as it is now: call `open`, then `run` once."""
 
     def __init__(
         self,
         store: MarketStore,
-        commits: Sequence[CommitRow],
-        progress: Progress,
+        foundation: Foundation,
         assets: AuditedAssets,
         sources: SourceCheck,
         rows: RowAudit,
         stray_matcher: RowMatcher,
         executors: ExecutorFactory,
         parallelism: int,
+        report: Report,
     ) -> None:
         """`stray_matcher` matches the rows of assets that are not in the universe."""
         self._store: Final = store
-        self._commits: Final = commits
-        self._progress: Final = progress
+        self._foundation: Final = foundation
         self._blocks = assets.blocks
         self._block_by_ticker: Final = assets.block_by_ticker
         self._followed_series: Final = assets.followed_series
@@ -70,8 +94,17 @@ class Audit:
         self._stray_matcher: Final = stray_matcher
         self._executors: Final = executors
         self._parallelism: Final = parallelism
-        self._report: Final = Report()
-        self._reader: Final = CommitReader(store, commits, assets, self._report, sources)
+        self._report: Final = report
+        self._asset_check: Final = AssetCheck()
+        self._log_check: Final = LogCheck(foundation.log)
+        self._reader: Final = CommitReader(
+            store, foundation.commits, assets, report, (sources, self._asset_check)
+        )
+
+    @property
+    def log(self) -> StoredLog:
+        """The transparency log."""
+        return self._foundation.log
 
     @classmethod
     async def open(
@@ -79,11 +112,12 @@ class Audit:
         store: MarketStore,
         universe: Universe,
         indicators: Sequence[Indicator],
-        executors: ExecutorFactory = LOCAL_EXECUTORS,
+        executors: ExecutorFactory,
+        report: Report,
     ) -> Self:
-        """Return an audit of the store as it is now."""
-        coverage = (await store.snapshot()).coverage
-        covered = () if coverage is None else coverage.assets
+        """Return an audit that adds to a report; check what needs no bars at once."""
+        foundation = await load_foundation(store, report)
+        covered = () if foundation.coverage is None else foundation.coverage.assets
         native_timeframes = {
             asset.ticker: asset.timeframes[0] for asset in covered if asset.timeframes
         }
@@ -96,60 +130,45 @@ class Audit:
                 if native_timeframes.get(ticker) != "1d"
             ],
         )
-        progress = await store.progress()
+        report.findings += epochs.list_faults()
         publish_from = await store.publish_from()
         parallelism = executors.choose_parallelism(len(publish_from))
         return cls(
             store,
-            await store.commits(),
-            progress,
+            foundation,
             split_assets(
                 universe, indicators, native_timeframes, epochs, publish_from, parallelism
             ),
             SourceCheck(await store.sources()),
-            RowAudit(
-                epochs,
-                progress,
-                is_nominal=coverage is not None and coverage.source == "recorded",
-            ),
+            RowAudit(epochs, foundation.progress, is_nominal=foundation.is_recorded),
             RowMatcher({}, {}, epochs, {}),
             executors,
             parallelism,
+            report,
         )
 
-    async def run(self, on_progress: OnProgress = lambda done, end: None) -> Report:
-        """Audit the whole store; the report has no findings if everything matches."""
-        self._check_clock()
+    async def run(self, on_progress: OnProgress) -> None:
+        """Step all bars again and compare everything that follows from them."""
         async with self._executors.open(self._parallelism) as executor:
             await self._audit_commits(executor, on_progress)
             damage = self._reader.damage
-            if damage is not None:
-                self._rows.findings.append(f"bars: {damage}: everything after it is unchecked")
-            else:
+            if damage is None:
                 self._rows.finish(await self._reader.read_unreferenced_rows())
                 self._sources.report_to(self._report)
+                feed_from = 0 if self._foundation.is_recorded else None
+                self._asset_check.report_to(self._report, self._foundation.assets, feed_from)
+                progress = self._foundation.progress
+                pruned_before = max(progress.pruned_before, progress.alerts_pruned_before)
+                self._log_check.report_to(self._report, pruned_before)
             self._report.findings += self._rows.findings
-            if damage is None:
-                await self._audit_state(executor)
-        if damage is None and (unreferenced := await self._store.count_unreferenced()):
+            if damage is not None:
+                raise damage
+            await self._audit_state(executor)
+        if unreferenced := await self._store.count_unreferenced():
             self._report.add_finding(
-                f"bars: {unreferenced} bars, settlements or sources belong to no commit"
+                f"bars: {unreferenced} bars, settlements, sources, assets or epochs belong to no "
+                "commit"
             )
-        return self._report
-
-    def _check_clock(self) -> None:
-        """Check the stored market time, by which rows age, and the times of pruning."""
-        last = self._commits[-1].market_time if self._commits else None
-        if self._progress.market_time != last:
-            self._report.add_finding(
-                f"clock: is {self._progress.market_time}, but the last commit is at {last}"
-            )
-        for before, retention in (
-            (self._progress.pruned_before, UNIVERSE_RETENTION_MS),
-            (self._progress.alerts_pruned_before, ALERTS_RETENTION_MS),
-        ):
-            if before > max((last or 0) - retention, 0):
-                self._report.add_finding(f"clock: pruned before {before}, within the retention")
 
     async def _audit_commits(self, executor: Executor, on_progress: OnProgress) -> None:
         """Audit the commits in order, some at a time.
@@ -201,7 +220,8 @@ class Audit:
             ]
             self._rows.compare(commit.stored, matches)
             self._count_rows(commit, matches)
-            on_progress(commit.stored.commit.number, len(self._commits))
+            self._log_check.add_rows(commit.stored.rows)
+            on_progress(commit.stored.commit.number, len(self._foundation.commits))
 
     def _match_strays(self, commit: LoadedCommit) -> BlockMatch:
         """Match the rows of assets that are not in the universe, which no block holds."""

@@ -5,7 +5,7 @@ leader combines them over all assets.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from compute.audit.epochs import Epochs
@@ -76,17 +76,33 @@ class AuditBlock:
         if stored is None:
             found.carries.append(f"carries: {name} is missing")
             return
-        if (stored.version, stored.layout) != (computed.version, computed.layout):
+        is_same = (stored.close_time, stored.data) == (computed.close_time, computed.data)
+        if stored.version != computed.version:
             found.not_verifiable[f"carry of {cell.key}: v{stored.version}"] += 1
-        elif (stored.close_time, stored.data) != (computed.close_time, computed.data):
+        elif stored.layout != computed.layout and not is_same:
+            found.not_verifiable[f"carry of {cell.key}: layout {stored.layout}"] += 1
+        elif stored.layout != computed.layout:
+            found.carries.append(f"carries: {name} has the layout {stored.layout} of other data")
+        elif not is_same:
             found.carries.append(f"carries: {name} does not follow from the bars")
-        epoch_revision = self._epochs.find_revision(cell)
-        bar_revision = self._stepper.get_revision(cell.ticker)
-        if epoch_revision != bar_revision:
-            found.carries.append(
-                f"epochs: {name} is of revision {epoch_revision}, "
-                f"but its bars are of {bar_revision}"
+        found.carries.extend(self._compare_epoch(stored, cell))
+
+    def _compare_epoch(self, stored: CarryRow, cell: Cell) -> Iterator[str]:
+        """Yield how a carry, or the bars that it rests on, differ from the epochs of its cell."""
+        name, epoch = ".".join(cell), self._epochs.find_newest(cell)
+        # Only a cell that has begun is compared.
+        if epoch is None:
+            return
+        if (stored.epoch, stored.version) != (epoch.epoch, epoch.version):
+            yield (
+                f"carries: {name} is of epoch {stored.epoch}, version {stored.version}, but its "
+                f"newest epoch is {epoch.epoch}, version {epoch.version}"
             )
+        if epoch.revision != (revision := self._stepper.get_revision(cell.ticker)):
+            yield f"epochs: {name} is of revision {epoch.revision}, but its bars are of {revision}"
+        first, first_bar = self._epochs.find_first_bar(cell), self._stepper.find_first_bar(cell[:2])
+        if first is not None and first != first_bar:
+            yield f"epochs: {name} begins at {first}, but its first bar is at {first_bar}"
 
 
 class CommitsTask(NamedTuple):

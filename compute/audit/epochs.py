@@ -1,9 +1,11 @@
 """Finds the version of an indicator or alert engine that each stored row comes from. Pure."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 from compute.bars import SUNDAYS_JOINED_VERSION
+from compute.engine_state import FIRST_BAR, REPLACES
 from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell, SeriesKey
 from schemas.vocabulary import ENGINE_KEYS
 from store.market_rows import AlertRow, EpochRow, FeedRow
@@ -32,6 +34,14 @@ class Epochs:
         self._rebuilt: Final = {
             cell for cell, epoch_rows in self._rows.items() if any(row.epoch for row in epoch_rows)
         }
+
+    def list_faults(self) -> list[str]:
+        """Describe cells whose epochs do not follow each other."""
+        return [
+            f"epochs: {'.'.join(cell)}: {fault}"
+            for cell, rows in sorted(self._rows.items())
+            if (fault := _find_fault(rows))
+        ]
 
     def select(self, tickers: Collection[str]) -> "Epochs":
         """Return the epochs of some assets."""
@@ -68,10 +78,20 @@ class Epochs:
         epoch = self._find_row(cell, close_time)
         return 0 if epoch is None else epoch.epoch
 
-    def find_revision(self, cell: Cell) -> int | None:
-        """Return the revision of bars of a cell's newest epoch, None if it has no epoch."""
+    def find_newest(self, cell: Cell) -> EpochRow | None:
+        """Return the newest epoch of a cell, None if it has none."""
         rows = self._rows.get(cell)
-        return rows[-1].revision if rows else None
+        return rows[-1] if rows else None
+
+    def find_first_bar(self, cell: Cell) -> int | None:
+        """Return the close of the bar that a cell says it began with; None if it can't be checked.
+
+        That is so if it began otherwise, or with another version than this code's.
+        """
+        row = next(iter(self._rows.get(cell, ())), None)
+        if row is None or row.reason != FIRST_BAR or row.version != self._find_code_version(cell):
+            return None
+        return row.from_close_time
 
     def find_version(self, cell: Cell, close_time: int) -> int | None:
         """Return the version of a bar's epoch, None before the first one."""
@@ -104,6 +124,18 @@ class Epochs:
     def _find_row(self, cell: Cell, close_time: int) -> EpochRow | None:
         rows = self._rows.get(_to_computed_cell(cell), ())
         return next((row for row in reversed(rows) if row.from_close_time <= close_time), None)
+
+
+def _find_fault(rows: Sequence[EpochRow]) -> str:
+    """Return what is wrong with the epochs of a cell, '' if nothing is."""
+    if [row.epoch for row in rows] != [*range(len(rows))]:
+        return f"the epochs are numbered {', '.join(str(row.epoch) for row in rows)}"
+    for before, row in pairwise(rows):
+        if row.from_close_time < before.from_close_time:
+            return f"epoch {row.epoch} begins before the one that it follows"
+        if row.reason.startswith(REPLACES) and row.reason != f"{REPLACES} {before.version}":
+            return f"epoch {row.epoch} {row.reason}, but the one before has {before.version}"
+    return ""
 
 
 def get_cell(row: FeedRow) -> Cell:

@@ -13,6 +13,7 @@ from compute.stepper import Cell
 from schemas.vocabulary import TIMEFRAMES, Timeframe
 from store.change_columns import ChangeColumns, build_columns, concatenate
 from store.codes import KEY_CODES
+from store.errors import DamagedError
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 from store.sql.market_store import MarketStore
 
@@ -79,6 +80,7 @@ class FeedReader:
             page = await anext(self._pages, None)
             if page is None:
                 break
+            _refuse_odd_values(page)
             pages.append(page)
         changes = concatenate(pages) if len(pages) > 1 else pages[0]
         count = int(np.searchsorted(changes.created_at, until, side="right"))
@@ -152,6 +154,15 @@ class PartRows(NamedTuple):
                 strict=True,
             )
         ]
+
+
+def _refuse_odd_values(changes: ChangeColumns) -> None:
+    """Raise DamagedError if a change has a reading or mark that its column does not allow."""
+    # SQLite can ignore its constraints, and code that reads such a row cannot name its reading.
+    is_odd = (np.abs(changes.before) > 1) | (np.abs(changes.after) > 1)
+    is_odd |= (changes.published != 0) & (changes.published != 1)
+    if is_odd.any():
+        raise DamagedError(f"a change of {changes.created_at[is_odd][0]} has an impossible value")
 
 
 def _name(cell: Cell) -> tuple[str, str, Timeframe]:

@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from compute.audit.asset_check import AssetCheck
 from compute.audit.blocks import AuditedAssets
 from compute.audit.feed_rows import FeedReader, FeedRows, PartRows
-from compute.audit.recompute import CommitPart
+from compute.audit.recompute import CommitPart, find_first_hour
 from compute.audit.report import Report
 from compute.audit.row_audit import StoredRows
 from compute.audit.source_check import SourceCheck
@@ -56,11 +57,11 @@ class CommitReader:
         commits: Sequence[CommitRow],
         assets: AuditedAssets,
         report: Report,
-        sources: SourceCheck,
+        checks: tuple[SourceCheck, AssetCheck],
     ) -> None:
         """`assets` has the blocks by which commits are split.
 
-        `sources` takes note of the bars of each commit.
+        `checks` take note of the content of each commit.
         """
         self._store: Final = store
         self._commits: Final = commits
@@ -68,7 +69,7 @@ class CommitReader:
         self._block_count: Final = len(assets.blocks)
         self._cell_numbers: Final = assets.cell_numbers
         self._report: Final = report
-        self._sources: Final = sources
+        self._sources, self._assets = checks
         self._feed: Final = FeedReader(store)
         self._revisions: Final[dict[str, int]] = {}
         self.damage: DamagedError | None = None
@@ -84,6 +85,8 @@ class CommitReader:
                 content = await self._store.commit_inputs(commit.number)
                 self._check_chain(previous_digest, commit, content)
                 self._sources.add_commit(commit.number, content.bars)
+                start = find_first_hour(previous_run, find_last_run(commit.market_time))
+                self._assets.add_commit(commit.number, start, content)
                 commits.append(await self._load_commit(previous_run, commit, content, rows))
                 previous_digest, previous_run = commit.digest, find_last_run(commit.market_time)
                 bars += 1 + sum(map(len, content.bars))
@@ -108,7 +111,10 @@ class CommitReader:
             self._report.add_finding(
                 f"bars: commit {commit.number} does not hold the bars it was committed with"
             )
-        parts = commit.bars_digest, commit.changes_digest, commit.alerts_digest
+        parts = (
+            *(commit.bars_digest, commit.changes_digest, commit.alerts_digest),
+            commit.context_digest,
+        )
         link = digest_commit(previous_digest, commit.market_time, *parts)
         if link != commit.digest:
             self._report.add_finding(

@@ -18,7 +18,7 @@ from compute.indicators.contract import NO_READING, Indicator
 from compute.state_loader import build_series, find_published_hour
 from compute.stepper import Cell, Changes, SeriesKey, Stepper
 from compute.universe import Universe
-from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, Action, Timeframe
+from schemas.vocabulary import Action, Timeframe
 from store.market_rows import BarBlock
 
 
@@ -86,13 +86,12 @@ class BlockStepper:
         self._state: Final = EngineState(stepper, alerts, buffer)
         self._epochs: Final = epochs
         starts = epochs.list_starts()
-        self._starts = {
-            cell: at for cell, at in starts.items() if cell.key in INDICATORS_BY_ENGINE_KEY
-        }
+        self._starts = {cell: at for cell, at in starts.items() if cell.key in alerts.versions}
         first_closes = [epochs.find_start(cell) for cell in stepper.cells]
         self._first_closes: Final = np.array(
             [NEVER if close is None else close for close in first_closes], dtype=np.int64
         )
+        self._stepped_from: Final[dict[SeriesKey, int]] = {}
         self._stepped_to: Final[dict[SeriesKey, int]] = {}
         self._settled_to: Final[dict[str, int]] = {}
         self._foreign_readings: Final[dict[Cell, int]] = {}
@@ -119,6 +118,10 @@ class BlockStepper:
     def get_revision(self, ticker: str) -> int:
         """Return the revision of an asset's bars."""
         return self._state.get_revision(ticker)
+
+    def find_first_bar(self, series_key: SeriesKey) -> int | None:
+        """Return the close of the first bar that a sequence stepped, None if it stepped none."""
+        return self._stepped_from.get(series_key)
 
     def get_readings(self) -> dict[Cell, int]:
         """Return the current reading of every cell that has one."""
@@ -149,13 +152,16 @@ class BlockStepper:
 
     def _step_bars(self, part: CommitPart) -> Recomputed:
         stepper = self._state.stepper
-        start = part.run if part.run == part.previous_run else part.previous_run + HOUR_S
+        start = find_first_hour(part.previous_run, part.run)
         due = self._state.buffer.take_due(
             stepper.row_by_series, start, part.run, part.lagging, part.building
         )
-        closes = due.close_time[due.last_index].tolist()
-        series_keys = (stepper.series_keys[row] for row in due.row.tolist())
-        self._stepped_to.update(zip(series_keys, closes, strict=True))
+        series_keys = [stepper.series_keys[row] for row in due.row.tolist()]
+        firsts = due.close_time[due.first_index].tolist()
+        for series_key, close in zip(series_keys, firsts, strict=True):
+            self._stepped_from.setdefault(series_key, close)
+        lasts = due.close_time[due.last_index].tolist()
+        self._stepped_to.update(zip(series_keys, lasts, strict=True))
         changes, readings = stepper.step(due)
         self._restart_engines(self._pop_begun_epochs())
         alerts = self._state.alerts.run(due, readings, part.run, part.building)
@@ -221,3 +227,8 @@ class BlockStepper:
             closed = self._stepped_to.get(cell[:2], 0)
             if self._epochs.find_foreign_version(cell, closed) is not None:
                 self._state.stepper.set_reading(cell, after)
+
+
+def find_first_hour(previous_run: int, run: int) -> int:
+    """Return the first hour of a commit's runs; a late one runs the last hour again."""
+    return run if run == previous_run else previous_run + HOUR_S

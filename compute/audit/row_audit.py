@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from compute.audit.commit_times import describe_ends
 from compute.audit.epochs import Epochs, get_cell
 from compute.audit.feed_rows import FeedRows
 from compute.audit.row_matcher import MatchedRows, describe_difference, find_differences
@@ -82,6 +83,7 @@ class RowAudit:
         else:
             self._check_digests(stored, None)
         self._compare_matches(rows, matches, stored_places, times)
+        self._check_ends(stored, times)
         unmatched = np.flatnonzero(stored_places < 0).tolist()
         for expected_row in [expected[place] for place in unmatched]:
             self._add_unmatched(expected_row)
@@ -191,6 +193,14 @@ class RowAudit:
 
     def _report_row(self, row: FeedRow, differences: Sequence[str]) -> None:
         self.findings.append(f"{TABLES[type(row)]}: {row.id}: {', '.join(differences)}")
+
+    def _check_ends(self, stored: StoredRows, expected_times: Times) -> None:
+        """Check the first and the last `created_at` that a commit names."""
+        is_recomputed = self.wants_all_rows(stored)
+        is_whole = all(digest == committed for _, committed, digest in _list_digests(stored))
+        times = expected_times if is_recomputed else stored.rows.created_at
+        if fault := describe_ends(stored.commit, times, is_whole=is_whole or is_recomputed):
+            self.findings.append(f"commits: {stored.commit.number} {fault}")
 
     def _check_digests(
         self, stored: StoredRows, recomputed: dict[type[FeedRow], bytes | None] | None

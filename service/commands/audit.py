@@ -1,9 +1,11 @@
 """`signals audit`: recomputes everything published from the stored bars."""
 
+import asyncio
 from collections.abc import Sequence
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.indicators.contract import Indicator
+from compute.signing.key_file import load_key
 from compute.universe import load_universe
 from service.commands.console import open_progress_bar, print_findings
 from service.config.settings import Settings
@@ -12,17 +14,21 @@ from service.processes.executors import find_executors
 
 
 async def audit_store(settings: Settings, indicators: Sequence[Indicator]) -> int:
-    """Audit the store; print what was checked and each finding. Return 1 if there are any."""
+    """Audit the store; print what was checked and each finding.
+
+    Return 1 if there are findings, 2 if there are none but some things could not be verified.
+    """
     universe = load_universe(settings.universe)
     executors = await find_executors(settings)
     # Only the market data: they can be audited as a copy that contains no keys.
     await refuse_missing_market(settings)
+    log_key = await asyncio.to_thread(load_key, settings.log_key_path)
     store = await open_market(settings)
     try:
-        audit = await Audit.open(store, universe, indicators, executors)
         with open_progress_bar("auditing") as on_progress:
-            report = await audit.run(on_progress)
+            report = await audit_market(
+                store, universe, indicators, executors, on_progress, log_key
+            )
     finally:
         await store.close()
-    notes = [f"not verifiable: {what} ({n})" for what, n in report.not_verifiable.items()]
-    return print_findings(report.checked, notes, report.findings)
+    return print_findings(report.checked, report.findings, not_verifiable=report.not_verifiable)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
@@ -37,13 +38,13 @@ def wall_clock() -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; an OperatorError is printed in one line, with exit status 1."""
+    """Run the command; an OperatorError is printed in one line, with exit status 1 (2 of some)."""
     args = _build_parser().parse_args(arguments)
     try:
         return asyncio.run(_run_command(args.command, args))
     except OperatorError as error:
         print(f"signals: {error}", file=sys.stderr)
-        return 1
+        return int(args.failure_status)
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as shells report it.
 
@@ -63,6 +64,7 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_compute_commands(commands)
     _add_maintenance_commands(commands)
     _add_client_commands(commands)
+    _add_verify_command(commands)
     _add_access_commands(commands)
     return parser
 
@@ -119,6 +121,12 @@ def _add_compute_commands(commands: Commands) -> None:
         type=parse_days,
         metavar="N",
         help=f"with --public: days of the feed to read, 1 to 365 (default {PUBLIC_AUDIT_DAYS})",
+    )
+    command.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="with --public: folder of your record of the log, as in `signals verify`",
     )
 
 
@@ -196,6 +204,60 @@ def _add_client_commands(commands: Commands) -> None:
     _add_url_option(command)
 
 
+def _add_verify_command(commands: Commands) -> None:
+    command = _add_command(
+        commands,
+        "verify",
+        _verify,
+        "check that the log of a service contains every row of its feed, and that nothing was "
+        f"rewritten since the last time, with the key in {API_KEY_VARIABLE}",
+    )
+    # 1 says that something was rewritten.
+    command.set_defaults(failure_status=2)
+    _add_url_option(command)
+    command.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="folder of your record; the default is signals/verify/HOST_PORT in XDG_STATE_HOME",
+    )
+    command.add_argument(
+        "--since",
+        type=parse_time,
+        metavar="TIME",
+        help="read the feed after this time, ISO 8601 with a time zone; the default is 30 days",
+    )
+    command.add_argument(
+        "--rows",
+        type=Path,
+        metavar="FILE",
+        help="check the rows of this file, answers of /signals or one row per line; the feed is "
+        "then read only with --since",
+    )
+    command.add_argument(
+        "--policy", type=Path, metavar="FILE", help="witnesses that must have cosigned"
+    )
+    command.add_argument("--vkey", metavar="KEY", help="key of the log, instead of the saved one")
+    command.add_argument(
+        "--proof",
+        type=Path,
+        metavar="FILE",
+        help="check this proof of a row in --rows, without a network",
+    )
+    command.add_argument(
+        "--bars",
+        type=Path,
+        metavar="DIR",
+        help="also recompute the rows from this folder of your own bars, and explain differences",
+    )
+    command.add_argument(
+        "--from", dest="start", type=parse_time, metavar="TIME", help="with --bars: first close"
+    )
+    command.add_argument(
+        "--until", dest="end", type=parse_time, metavar="TIME", help="with --bars: last close"
+    )
+
+
 def _add_access_commands(commands: Commands) -> None:
     _add_command(
         commands,
@@ -254,7 +316,7 @@ def _add_command(
     help_text: str,
 ) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=help_text, description=help_text)
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, failure_status=1)
     return parser
 
 
@@ -315,10 +377,11 @@ async def _replay(args: argparse.Namespace, settings: Settings) -> int:
 async def _audit(args: argparse.Namespace, settings: Settings) -> int:
     if args.public is not None:
         return await _audit_public_service(args, settings)
-    if args.days is not None:
-        raise SettingsError(
-            "--days needs --public URL: an audit of the store always reads all of it"
-        )
+    for name in ("days", "state"):
+        if getattr(args, name) is not None:
+            raise SettingsError(
+                f"--{name} needs --public URL: an audit of the store always reads all of it"
+            )
     from compute.indicators.registry import INDICATORS
     from service.commands.audit import audit_store
 
@@ -329,7 +392,9 @@ async def _audit_public_service(args: argparse.Namespace, settings: Settings) ->
     from service.public_audit.command import audit_public_service
 
     day_count = args.days or PUBLIC_AUDIT_DAYS
-    return await audit_public_service(args.public, settings.read_api_key(), day_count)
+    return await audit_public_service(
+        args.public, settings.read_api_key(), day_count, args.state, wall_clock
+    )
 
 
 async def _prune(args: argparse.Namespace, settings: Settings) -> int:
@@ -348,6 +413,19 @@ async def _bridge_stdio(args: argparse.Namespace, settings: Settings) -> int:
     from service.commands.stdio import bridge_stdio
 
     return await bridge_stdio(_parse_service_address(args, settings), settings.read_api_key())
+
+
+async def _verify(args: argparse.Namespace, settings: Settings) -> int:
+    from service.commands.verify import VerifyOptions, verify_service
+    from service.config.state_home import find_verify_folder
+
+    address = _parse_service_address(args, settings)
+    folder = args.state or find_verify_folder(address)
+    names = (field.name for field in fields(VerifyOptions))
+    options = VerifyOptions(**{name: getattr(args, name) for name in names})
+    return await verify_service(
+        address, settings.read_api_key(), folder, options, settings.universe, wall_clock
+    )
 
 
 def _parse_service_address(args: argparse.Namespace, settings: Settings) -> str:

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 from schemas.clock import Clock
 
 MAX_SHOWN_FINDINGS = 100
+# Exit statuses of an audit.
+FOUND, NOT_VERIFIABLE = 1, 2
 MAX_SHOWN_NAMES = 10
 MINUTE_MS = 60_000
 
@@ -104,15 +106,25 @@ def format_names(names: Sequence[str]) -> str:
 
 
 def print_findings(
-    checked: Mapping[str, int], notes: Iterable[str], findings: Sequence[str]
+    checked: Mapping[str, int],
+    findings: Sequence[str],
+    notes: Iterable[str] = (),
+    not_verifiable: Mapping[str, int] | None = None,
 ) -> int:
-    """Print what was checked, notes and findings; return the exit status."""
+    """Print what was checked, notes, findings and a verdict; return the exit status.
+
+    `not_verifiable` counts what could not be checked: with any of it, the verdict is not "clean".
+    """
+    unchecked = not_verifiable or {}
     print("checked:", ", ".join(f"{count} {what}" for what, count in checked.items()))
-    for note in notes:
-        print(note)
+    for line in (*notes, *(f"not verifiable: {what} ({n})" for what, n in unchecked.items())):
+        print(line)
     for finding in findings[:MAX_SHOWN_FINDINGS]:
         print(finding)
     if len(findings) > MAX_SHOWN_FINDINGS:
         print(f"and {len(findings) - MAX_SHOWN_FINDINGS} more")
-    print("clean" if not findings else f"{len(findings)} findings")
-    return 1 if findings else 0
+    if findings:
+        print(f"{len(findings)} findings")
+        return FOUND
+    print(f"no findings, but {sum(unchecked.values())} not verifiable" if unchecked else "clean")
+    return NOT_VERIFIABLE if unchecked else 0

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.indicators.contract import Indicator
 from compute.universe import load_universe
 from schemas.clock import Clock
-from service.commands.console import ProgressLog, echo, open_progress_bar, print_findings
+from service.commands.console import FOUND, ProgressLog, echo, open_progress_bar, print_findings
 from service.config.settings import Settings, SettingsError
 from service.config.stores import open_access, open_market, refuse_missing_store
 from service.processes.executors import find_executors
@@ -43,13 +43,13 @@ async def migrate_database(
         await target_access.move_from(source_access)
         await target_market.record_access_id(await target_access.get_id())
         universe = load_universe(target.universe)
-        audit = await Audit.open(target_market, universe, indicators, executors)
         with open_progress_bar("auditing", fallback=ProgressLog("auditing", clock)) as on_progress:
-            report = await audit.run(on_progress)
-        notes = [f"not verifiable: {what} ({n})" for what, n in report.not_verifiable.items()]
-        # Until `finish_move` nothing can compute on the target. Findings leave it in that state.
-        if status := print_findings(report.checked, notes, report.findings):
-            return status
+            report = await audit_market(target_market, universe, indicators, executors, on_progress)
+        print_findings(report.checked, report.findings, not_verifiable=report.not_verifiable)
+        # Until `finish_move` nothing can compute on the target. Findings leave it in that state,
+        # but the move of a store that is partly not verifiable ends.
+        if report.findings:
+            return FOUND
         await target_market.finish_move()
     echo(f"Moved {source.store_name} to {target.store_name}. Set SIGNALS_DATABASE_URL to it.")
     return 0

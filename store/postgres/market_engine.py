@@ -22,7 +22,8 @@ from store.postgres.engine import (
     raise_store_errors,
     set_time_limit,
 )
-from store.postgres.schema import DATABASE_ERRORS
+from store.postgres.schema import DATABASE_ERRORS, MARKET_MIGRATIONS
+from store.postgres.schema_objects import find_schema_faults
 from store.postgres.transaction import PostgresDatabase
 from store.sql.lanes import Lane
 
@@ -137,6 +138,11 @@ class PostgresMarketEngine(PostgresEngine):
                 raise LockTakenError(f"another process is computing on {self.name}")
             await set_time_limit(database, COMMAND_TIMEOUT_S)
             yield database
+
+    async def find_schema_faults(self) -> list[str]:
+        """Describe how the schema differs from the one that the migrations create."""
+        with raise_store_errors(self.name):
+            return await find_schema_faults(self.url, self.schema, MARKET_MIGRATIONS)
 
     def version(self) -> int:
         """Return a number that changes with every commit; never blocks."""

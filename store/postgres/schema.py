@@ -13,7 +13,12 @@ from asyncpg import Connection
 
 from store.errors import StoreError, describe_failed_migration, describe_statement
 
-MARKET_MIGRATIONS = ("postgres_market_0001", "postgres_market_0002", "postgres_market_0003")
+MARKET_MIGRATIONS = (
+    "postgres_market_0001",
+    "postgres_market_0002",
+    "postgres_market_0003",
+    "postgres_market_0004",
+)
 ACCESS_MIGRATIONS = (
     "postgres_access_0001",
     "postgres_access_0002",
@@ -28,6 +33,7 @@ SCHEMAS = {
     "market": ("signals_market", MARKET_MIGRATIONS),
     "access": ("signals_access", ACCESS_MIGRATIONS),
 }
+CREATE_MIGRATIONS = 'CREATE TABLE IF NOT EXISTS migrations (name TEXT COLLATE "C" PRIMARY KEY)'
 # An advisory lock: CREATE SCHEMA IF NOT EXISTS fails if two processes run it at the same time.
 MIGRATION_LOCK_ID = 5_189_271
 REMEDY = "No copy was made: fix the cause and start again; a backup is restored with pg_restore"
@@ -55,13 +61,11 @@ async def migrate(connection: Connection, name: str, schema: str, names: Sequenc
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK_ID)
             await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-            await connection.execute(
-                'CREATE TABLE IF NOT EXISTS migrations (name TEXT COLLATE "C" PRIMARY KEY)'
-            )
+            await connection.execute(CREATE_MIGRATIONS)
             done = await list_applied_migrations(connection, name, names)
             for missing in names[len(done) :]:
                 began, step = time.perf_counter(), (missing, "its beginning")
-                for number, statement in enumerate(_load_statements(missing), 1):
+                for number, statement in enumerate(load_statements(missing), 1):
                     step = missing, describe_statement(number, statement)
                     await connection.execute(statement)
                 await connection.execute("INSERT INTO migrations (name) VALUES ($1)", missing)
@@ -77,7 +81,8 @@ async def migrate(connection: Connection, name: str, schema: str, names: Sequenc
         log.info("migrated", database=name, migration=migration, seconds=seconds)
 
 
-def _load_statements(migration: str) -> Iterator[str]:
+def load_statements(migration: str) -> Iterator[str]:
+    """Yield the statements of a named migration."""
     folder = files("store.postgres").joinpath("migrations")
     return split_statements(folder.joinpath(f"{migration}.sql").read_text(encoding="utf-8"))
 

@@ -117,6 +117,9 @@ class MarketEngine(Engine, Protocol):
     def begin_test_write(self) -> Transaction:
         """Hold a write transaction that makes no reader read again, if the engine can do that."""
 
+    async def find_schema_faults(self) -> list[str]:
+        """Describe how the schema differs from the one that the migrations create."""
+
     async def lock(self) -> None:
         """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
 

@@ -29,5 +29,5 @@ async def load_tiles(db: Database, tiles: Collection[TileId]) -> dict[TileId, by
 
 async def load_checkpoint(db: Database) -> CheckpointRow:
     """Return the newest signed checkpoint."""
-    rows = await db.execute("SELECT size, note, vkey, refusal FROM log_checkpoint")
+    rows = await db.execute("SELECT size, note, vkey, refusal FROM log_checkpoint WHERE id = 1")
     return CheckpointRow(*rows[0]) if rows else CheckpointRow()

@@ -14,7 +14,7 @@ from schemas.vocabulary import (
     find_latest_run,
 )
 from store.bar_blocks import find_last_open
-from store.codes import HISTORIES_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
+from store.codes import FLAGS_BY_CODE, HISTORIES_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.lagging import COUNTED_HISTORY_MS
 from store.market_rows import ReadingRow, SourceRow, StoredSnapshot, WatermarkRow
 from store.sql.database import Database, Row, fetch_value
@@ -110,7 +110,7 @@ async def load_watermarks(db: Database, number: int | None) -> list[WatermarkRow
     """
     rows = await db.execute(sql, number)
     return [
-        WatermarkRow(ticker, watermark, bool(is_late), HISTORIES_BY_CODE[history])
+        WatermarkRow(ticker, watermark, FLAGS_BY_CODE[is_late], HISTORIES_BY_CODE[history])
         for ticker, watermark, is_late, history in rows
     ]
 

@@ -77,7 +77,7 @@ FROM epochs e JOIN assets a ON a.id = e.asset_id ORDER BY e.id
 """
 _SELECT_COMMITS = """
 SELECT number, market_time, written_at, first_created_at, last_created_at, bars_digest,
-  changes_digest, alerts_digest, digest
+  changes_digest, alerts_digest, digest, context_digest
 FROM passes
 """
 LIST_COMMITS = f"{_SELECT_COMMITS} ORDER BY number"
@@ -90,6 +90,8 @@ SELECT
   + (SELECT count(*) FROM watermarks WHERE pass NOT IN (SELECT number FROM passes))
   + (SELECT count(*) FROM sources WHERE pass <> 0 AND pass NOT IN (SELECT number FROM passes))
   + (SELECT count(*) FROM missing_bars WHERE pass NOT IN (SELECT number FROM passes))
+  + (SELECT count(*) FROM assets WHERE pass <> 0 AND pass NOT IN (SELECT number FROM passes))
+  + (SELECT count(*) FROM epochs WHERE pass <> 0 AND pass NOT IN (SELECT number FROM passes))
 """
 LIST_CHANGES_AFTER = f"""
 {SELECT_CHANGE} FROM changes c WHERE c.created_at > :after ORDER BY c.created_at LIMIT :limit

@@ -39,6 +39,7 @@ from store.sql import market_statements as statements
 from store.sql import market_writes as writes
 from store.sql import migrate_database as moving
 from store.sql import past_snapshot as past
+from store.sql.audit_reads import AuditReads
 from store.sql.database import Database, MarketEngine, Row, fetch_value
 from store.sql.feed_log import FeedLog
 from store.sql.feed_pages import ASSET_HISTORY, build_counts_query, build_oldest_query
@@ -67,6 +68,7 @@ class MarketStore:
         self.operations = MarketOperations(engine)
         self.past_log = PastLog(engine)
         self.feed_log = FeedLog(engine)
+        self.audit_reads = AuditReads(engine)
 
     async def close(self) -> None:
         """Close every connection and release the lock; idempotent."""
@@ -128,12 +130,7 @@ class MarketStore:
     async def publish_coverage(self, coverage: Coverage) -> None:
         """Replace the published coverage."""
         async with self._engine.begin_compute_write() as db:
-            await db.insert(
-                "coverage",
-                "id, document",
-                [(1, coverage.model_dump_json())],
-                "ON CONFLICT (id) DO UPDATE SET document = excluded.document",
-            )
+            await writes.write_coverage(db, coverage)
 
     async def commit(self, batch: Batch) -> None:
         """Write a batch and its link in the digest chain in one transaction."""
@@ -198,8 +195,8 @@ class MarketStore:
                 ),
                 last_created_at=await reads.load_last_created_at(db),
                 commit_count=await fetch_value(db, "SELECT coalesce(max(number), 0) FROM passes"),
-                pruned_before=int(facts.get("pruned_before", 0)),
-                alerts_pruned_before=int(facts.get("alerts_pruned_before", 0)),
+                pruned_before=writes.parse_fact_time(facts, "pruned_before"),
+                alerts_pruned_before=writes.parse_fact_time(facts, "alerts_pruned_before"),
             )
 
     async def bars(

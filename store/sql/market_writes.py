@@ -1,11 +1,12 @@
 """Writes of the market store, as functions over an open write transaction."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from schemas.coverage import Coverage
 from schemas.vocabulary import (
     ACTION_CODES,
     ALERTS_RETENTION_MS,
@@ -21,9 +22,12 @@ from store.digest import (
     digest_bars,
     digest_changes,
     digest_commit,
+    digest_context,
+    digest_coverage,
 )
-from store.errors import StoreError
+from store.errors import DamagedError, StoreError
 from store.market_rows import AlertRow, Batch, SourceRow
+from store.sql.commit_context import build_times_row, load_context
 from store.sql.database import Database
 from store.sql.log_writes import LEAVES_PER_APPEND, append_leaves
 from store.sql.market_reads import load_last_created_at, load_market_time, load_sources
@@ -45,12 +49,16 @@ _ON_CELL_CONFLICT = "ON CONFLICT (asset_id, timeframe, indicator)"
 
 @dataclass(frozen=True, slots=True)
 class _ChainHead:
-    """The end of the digest chain, which the next commit follows."""
+    """The end of the digest chain, which the next commit follows.
+
+    If not `has_context`, there is no commit yet, or an earlier version wrote the last one.
+    """
 
     number: int
     market_time: int | None
     created_at: int
     digest: bytes
+    has_context: bool
 
 
 async def write_batch(db: Database, batch: Batch) -> None:
@@ -59,7 +67,7 @@ async def write_batch(db: Database, batch: Batch) -> None:
     _refuse_out_of_order(head, batch)
     number = head.number + 1
     await write_clock(db, head.market_time, batch.market_time)
-    assets = await _write_assets(db, batch)
+    assets = await _write_assets(db, batch, number)
     await _write_bars(db, batch, assets, number)
     sources = await _write_sources(db, batch, assets, number)
     await _write_watermarks(db, batch, assets, number)
@@ -69,13 +77,33 @@ async def write_batch(db: Database, batch: Batch) -> None:
         pass
     await _write_readings(db, batch, assets)
     await _write_carries(db, batch, assets)
-    await _write_epochs(db, batch, assets)
+    await _write_epochs(db, batch, assets, number)
     await _write_commit(db, head, batch, sources)
+
+
+async def write_coverage(db: Database, coverage: Coverage) -> None:
+    """Replace the published coverage; its digest follows that of the last commit."""
+    document = coverage.model_dump_json()
+    digest = digest_coverage((await _load_head(db)).digest, document)
+    await db.insert(
+        "coverage",
+        "id, document, digest",
+        [(1, document, digest)],
+        "ON CONFLICT (id) DO UPDATE SET document = excluded.document, digest = excluded.digest",
+    )
 
 
 async def load_facts(db: Database) -> dict[str, str]:
     """Return the key-value facts of the store, such as its source."""
     return {row["key"]: row["value"] for row in await db.execute("SELECT key, value FROM facts")}
+
+
+def parse_fact_time(facts: Mapping[str, str], key: str) -> int:
+    """Return a time (epoch ms) among the facts, 0 if it is missing; DamagedError if it is none."""
+    try:
+        return int(facts.get(key, 0))
+    except ValueError as error:
+        raise DamagedError(f"facts: {key} is no time") from error
 
 
 async def write_prune_cutoffs(db: Database) -> dict[str, int]:
@@ -109,12 +137,15 @@ async def prune_rows(db: Database, table: str, before: int) -> int:
 
 
 async def _load_head(db: Database) -> _ChainHead:
-    newest = await db.execute("SELECT number, digest FROM passes ORDER BY number DESC LIMIT 1")
+    newest = await db.execute(
+        "SELECT number, digest, context_digest FROM passes ORDER BY number DESC LIMIT 1"
+    )
     return _ChainHead(
         number=newest[0]["number"] if newest else 0,
         market_time=await load_market_time(db),
         created_at=await load_last_created_at(db),
         digest=newest[0]["digest"] if newest else GENESIS,
+        has_context=bool(newest) and newest[0]["context_digest"] is not None,
     )
 
 
@@ -141,7 +172,7 @@ async def write_clock(db: Database, previous: int | None, market_time: int) -> N
     await db.execute(sql, market_time)
 
 
-async def _write_assets(db: Database, batch: Batch) -> dict[str, int]:
+async def _write_assets(db: Database, batch: Batch, number: int) -> dict[str, int]:
     """Insert the assets that are new in this batch; return the id of every ticker."""
     stored_tickers = {row["ticker"] for row in await db.execute("SELECT ticker FROM assets")}
     cells = ChangeTable.from_rows(batch.changes).cells
@@ -149,9 +180,9 @@ async def _write_assets(db: Database, batch: Batch) -> dict[str, int]:
     mentioned_tickers = {row.ticker for kind in (*rows, batch.watermarks) for row in kind}
     await db.insert(
         "assets",
-        "ticker, publish_from",
+        "ticker, publish_from, pass",
         [
-            (ticker, batch.publish_from.get(ticker, 0))
+            (ticker, batch.publish_from.get(ticker, 0), number)
             for ticker in sorted(mentioned_tickers - stored_tickers)
         ],
     )
@@ -218,7 +249,6 @@ async def _write_watermarks(
 async def _write_missing_bars(
     db: Database, batch: Batch, assets: dict[str, int], number: int
 ) -> None:
-    # No part of the digest: bars and calendar say the same, and digests stay as they were.
     await db.insert(
         "missing_bars",
         "pass, asset_id, generation, count, first_close, last_close",
@@ -318,10 +348,10 @@ async def _write_carries(db: Database, batch: Batch, assets: dict[str, int]) -> 
     )
 
 
-async def _write_epochs(db: Database, batch: Batch, assets: dict[str, int]) -> None:
+async def _write_epochs(db: Database, batch: Batch, assets: dict[str, int], number: int) -> None:
     await db.insert(
         "epochs",
-        "asset_id, timeframe, indicator, epoch, version, generation, from_close_time, reason",
+        "asset_id, timeframe, indicator, epoch, version, generation, from_close_time, reason, pass",
         [
             (
                 assets[row.ticker],
@@ -332,6 +362,7 @@ async def _write_epochs(db: Database, batch: Batch, assets: dict[str, int]) -> N
                 row.revision,
                 row.from_close_time,
                 row.reason,
+                number,
             )
             for row in batch.epochs
         ],
@@ -348,18 +379,17 @@ async def _write_commit(
     )
     changes = await asyncio.to_thread(digest_changes, batch.changes)
     alerts = digest_alerts(batch.alerts)
-    commit_digest = digest_commit(head.digest, batch.market_time, bars, changes, alerts)
     times = [row.created_at for rows in (batch.changes[:1], batch.changes[-1:]) for row in rows]
     times += [row.created_at for row in batch.alerts]
-    first, last = min(times, default=None), max(times, default=None)
+    number, ends = head.number + 1, (min(times, default=None), max(times, default=None))
+    commit_times = number, batch.market_time, batch.written_at, *ends
+    # The first commit with a context covers what earlier versions wrote as if it were its own.
+    rows = await load_context(db, number if head.has_context else 0, number)
+    context = digest_context([*rows, build_times_row(commit_times)])
+    digests = bars, changes, alerts, context
     await db.insert(
         "passes",
         "number, market_time, written_at, first_created_at, last_created_at, "
-        "bars_digest, changes_digest, alerts_digest, digest",
-        [
-            (
-                *(head.number + 1, batch.market_time, batch.written_at, first, last),
-                *(bars, changes, alerts, commit_digest),
-            )
-        ],
+        "bars_digest, changes_digest, alerts_digest, context_digest, digest",
+        [(*commit_times, *digests, digest_commit(head.digest, batch.market_time, *digests))],
     )

@@ -35,7 +35,7 @@ class Table(NamedTuple):
 COMMITS_TABLE = Table(
     "passes",
     "number, market_time, written_at, first_created_at, last_created_at, bars_digest, "
-    "changes_digest, alerts_digest, digest",
+    "changes_digest, alerts_digest, digest, context_digest",
     "number",
 )
 COMMIT_CONTENT_TABLES = (
@@ -67,16 +67,17 @@ FEED_TABLES = (
     ),
 )
 NUMBERED_TABLES = (
-    Table("assets", "id, ticker, publish_from", "id", is_numbered=True),
+    Table("assets", "id, ticker, publish_from, pass", "id", is_numbered=True),
     Table(
         "epochs",
-        "id, asset_id, timeframe, indicator, epoch, version, generation, from_close_time, reason",
+        "id, asset_id, timeframe, indicator, epoch, version, generation, from_close_time, reason, "
+        "pass",
         "id",
         is_numbered=True,
     ),
 )
 REPLACED_TABLES = (
-    Table("coverage", "id, document", "id"),
+    Table("coverage", "id, document, digest", "id"),
     Table("readings", "asset_id, timeframe, indicator, reading", "asset_id, timeframe, indicator"),
     Table(
         "carries",

@@ -28,6 +28,7 @@ MARKET_MIGRATIONS = (
     "market_0006",
     "market_0007",
     "market_0008",
+    "market_0009",
 )
 ACCESS_MIGRATIONS = (
     "access_0001",
@@ -38,6 +39,9 @@ ACCESS_MIGRATIONS = (
     "access_0006",
     "access_0007",
     "access_0008",
+)
+CREATE_MIGRATIONS = (
+    "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
 )
 LOCK_TIMEOUT_S, RETRY_PAUSE_S = 5.0, 0.005
 # A copy of the access file has the hashes of keys and the addresses of buyers, so it must not stay.
@@ -81,6 +85,12 @@ def list_applied_migrations(path: Path, names: Sequence[str]) -> list[str]:
             return _list_applied(connection, path, names)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot open {path}: {error}") from error
+
+
+def load_statements(migration: str) -> Iterator[str]:
+    """Yield the statements of a named migration."""
+    folder = files("store.sqlite").joinpath("migrations")
+    return split_statements(folder.joinpath(f"{migration}.sql").read_text(encoding="utf-8"))
 
 
 def split_statements(script: str) -> Iterator[str]:
@@ -172,12 +182,8 @@ def _apply(connection: sqlite3.Connection, path: Path, name: str, copy: Path | N
     """Run and commit a migration in the open transaction; StoreError names the step that fails."""
     step = "its beginning"
     try:
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
-        )
-        folder = files("store.sqlite").joinpath("migrations")
-        script = folder.joinpath(f"{name}.sql").read_text(encoding="utf-8")
-        for number, statement in enumerate(split_statements(script), 1):
+        connection.execute(CREATE_MIGRATIONS)
+        for number, statement in enumerate(load_statements(name), 1):
             step = describe_statement(number, statement)
             connection.execute(statement)
         step = "its end"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
@@ -109,7 +109,7 @@ async def check_clean(
     path: Path, universe: Universe, indicators: Sequence[Indicator] = INDICATORS
 ) -> None:
     async with opened(path) as store:
-        assert (await (await Audit.open(store, universe, indicators)).run()).findings == []
+        assert (await audit_market(store, universe, indicators)).findings == []
         times = [row.created_at async for row in store.changes()]
         times += [row.created_at async for row in store.alerts()]
     assert len(times) == len(set(times))

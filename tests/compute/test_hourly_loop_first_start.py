@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.enzo import Enzo
@@ -73,7 +73,7 @@ async def test_a_first_start_leaves_the_readings_that_follow_from_its_history(
         source = SimulatedSource(universe, compute_origin(clock.now_s), clock)
         runs = await HourlyPipeline.open(store, source, universe, INDICATORS, clock)
         await runs.run_until(runs.due_hour)
-        report = await (await Audit.open(store, universe, INDICATORS)).run()
+        report = await audit_market(store, universe, INDICATORS)
         snapshot, published_from = await store.snapshot(), await store.publish_from()
         rows = [row async for row in store.changes()]
         alerts = [row async for row in store.alerts()]
@@ -137,7 +137,7 @@ async def test_a_store_of_an_earlier_version_keeps_its_prices(tmp_path: Path):
         whole = (await earlier.fetch("NVDA", -1, clock.now_s)).bars
         assert block.open_time.tolist() == whole.open_time.tolist()
         assert block.values[:, 3].tobytes() == whole.close.tobytes()
-        assert (await (await Audit.open(store, universe, INDICATORS)).run()).findings == []
+        assert (await audit_market(store, universe, INDICATORS)).findings == []
     finally:
         await store.close()
 
@@ -165,6 +165,6 @@ async def test_a_restart_continues_from_the_origin_that_the_store_remembers(tmp_
             await store.close()
     store = await open_sqlite_market(tmp_path / "m.db")
     try:
-        assert (await (await Audit.open(store, universe, INDICATORS)).run()).findings == []
+        assert (await audit_market(store, universe, INDICATORS)).findings == []
     finally:
         await store.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
@@ -88,9 +88,7 @@ class Long:
             with pytest.raises(ClockEnded):
                 await HourlyLoop(open_pipeline, self.store, self.clock, self.clock.sleep).run()
             tracemalloc.stop()
-            self.report = await (
-                await Audit.open(self.store, self.universe, self.size.indicators)
-            ).run()
+            self.report = await audit_market(self.store, self.universe, self.size.indicators)
         finally:
             tracemalloc.stop()
             await self.store.close()

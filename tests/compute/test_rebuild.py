@@ -11,7 +11,7 @@ import pytest
 
 from compute import hourly_pipeline as runs_module
 from compute.alerts.publisher import Publisher
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.audit.report import Report
 from compute.bars import DAY_S, HOUR_S, Funding
 from compute.hourly_pipeline import HourlyPipeline
@@ -119,7 +119,7 @@ async def run(
 
 async def audited(path: Path, source: Script, indicators: Sequence[Indicator] = WATCHED) -> Report:
     async with open_store(path) as store:
-        return await (await Audit.open(store, source.universe, indicators)).run()
+        return await audit_market(store, source.universe, indicators)
 
 
 def falls(held: Content, ticker: str, timeframe: Timeframe) -> list[tuple[int, int]]:
@@ -290,8 +290,7 @@ async def test_audit_verifies_rows_from_both_sides_of_a_split_with_their_own_bar
     await run(path, source, hours, INDICATORS)
     report = await audited(path, source, INDICATORS)
     async with open_store(path) as store:
-        audit = await Audit.open(store, source.universe, INDICATORS, COPYING_EXECUTORS)
-        assert await audit.run() == report
+        assert await audit_market(store, source.universe, INDICATORS, COPYING_EXECUTORS) == report
     assert (report.findings, sum(report.not_verifiable.values())) == ([], 0)
     async with open_store(path) as store:
         sides = {(row.timeframe, row.epoch) for row in [row async for row in store.changes()]}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S, NO_BARS, NO_FUNDING, Series
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
@@ -320,7 +320,7 @@ async def check_store(store: MarketStore, source: ScriptedSource, until: int) ->
     Assert that every bar was stepped once, on every timeframe and in order, and that the audit is
     clean.
     """
-    report = await (await Audit.open(store, source.universe, ALTERNATING)).run()
+    report = await audit_market(store, source.universe, ALTERNATING)
     rows = [row async for row in store.changes()]
     assert report.findings == []
     created = [row.created_at for row in rows]

@@ -21,6 +21,7 @@ from tests.mcp_server.tools import test_state_matrix as test_matrix
 from tests.serving import test_snapshot_cache_past as test_past
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.store_homes import wait_for_version
+from tests.verifier import test_real_service as test_verifier
 from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("postgres")
@@ -57,6 +58,7 @@ BODIES = (
     test_quota.test_calls_are_counted_per_key,
     test_reading_forward.test_filters_and_offset_work_in_both_orders,
     test_reading_forward.test_the_cursor_of_a_page_is_its_newest_row_in_both_orders,
+    test_verifier.test_every_row_of_every_run_is_verified_while_the_log_grows,
 )
 globals().update({body.__name__: body for body in BODIES})
 

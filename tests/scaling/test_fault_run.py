@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from access.keys import OperatorKeys
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.indicators.registry import INDICATORS
 from compute.schedule import find_last_run, to_market_ms
@@ -249,7 +249,7 @@ async def check_passes(url: str) -> None:
 async def audited(fleet: Fleet) -> list[str]:
     market = await open_postgres_market(fleet.server.url())
     universe = load_universe(fleet.nodes[0].settings.universe)
-    report = await (await Audit.open(market, universe, INDICATORS)).run()
+    report = await audit_market(market, universe, INDICATORS)
     await market.close()
     return report.findings
 

@@ -1,6 +1,7 @@
 """The digest chain compared to bytes written out by hand."""
 
 import struct
+from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
@@ -14,6 +15,7 @@ from store.change_columns import build_columns
 from store.codes import KEY_CODES, READING_CODES
 from store.market_rows import BarRow, ChangeRow, FundingRow, SourceRow, WatermarkRow
 from store.sql.market_store import MarketStore
+from tests.store.sql.test_market_store_coverage import make_coverage
 from tests.store.test_change_table import ROWS as CHANGES
 from tests.support.row_builders import (
     NOW,
@@ -22,6 +24,7 @@ from tests.support.row_builders import (
     make_batch,
     make_blocks,
     make_change,
+    make_epoch,
     make_full_batch,
 )
 
@@ -134,11 +137,62 @@ async def test_the_stored_chain_is_the_one_computed_by_hand(market: MarketStore)
     await market.commit(make_batch(NOW + 1))
     nothing = sha256(b"").digest()
     bars = sha256(BAR_BYTES + FUNDING_BYTES).digest()
-    first = sha256(bytes(32) + struct.pack(">q", NOW) + bars + nothing).digest()
-    second = sha256(first + struct.pack(">q", NOW + 1) + nothing + nothing).digest()
+    contexts = [
+        sha256(b'["asset",1,"BTC",0]\n["pass",1,%d,null,null,null]\n' % NOW).digest(),
+        sha256(b'["pass",2,%d,null,null,null]\n' % (NOW + 1)).digest(),
+    ]
+    first = sha256(bytes(32) + struct.pack(">q", NOW) + bars + nothing + b"x" + contexts[0])
+    second = sha256(
+        first.digest() + struct.pack(">q", NOW + 1) + nothing + nothing + b"x" + contexts[1]
+    )
     one, two = await market.commits()
     assert (one.number, one.bars_digest, one.changes_digest) == (1, bars, nothing)
-    assert (one.digest, two.digest) == (first, second)
+    assert [one.context_digest, two.context_digest] == contexts
+    assert (one.digest, two.digest) == (first.digest(), second.digest())
+
+
+async def test_the_context_of_a_commit_has_every_row_that_no_other_digest_covers(
+    market: MarketStore,
+) -> None:
+    await market.adopt_source("simulated", NOW)
+    await market.commit(make_full_batch(NOW))
+    batch = make_full_batch(NOW + 1, step=1)
+    await market.commit(replace(batch, written_at=NOW + 9, epochs=[make_epoch("ÉTÉ", 1)]))
+    one, two = await market.commits()
+    assert (
+        one.context_digest
+        == sha256(
+            b'["asset",1,"BTC",5]\n["asset",1,"ETH",7]\n'
+            b'["epoch",1,"BTC",1,2,0,2,1,7200,"layout"]\n'
+            b'["fact","source","simulated"]\n["fact","started_at","%d"]\n'
+            b'["missing",1,"ETH",0,1,0,7200]\n'
+            b'["pass",1,%d,null,%d,%d]\n'
+            b'["source",1,"BTC",0,"recorded"]\n["source",1,"ETH",0,"recorded"]\n'
+            % (NOW, NOW, NOW, NOW + 3)
+        ).digest()
+    )
+    assert (
+        two.context_digest
+        == sha256(
+            b'["asset",2,"\\u00c9T\\u00c9",0]\n'
+            b'["epoch",2,"\\u00c9T\\u00c9",1,2,1,2,1,7200,"layout"]\n'
+            b'["missing",2,"ETH",0,2,3600,10800]\n'
+            b'["pass",2,%d,%d,%d,%d]\n' % (NOW + 1, NOW + 9, NOW + 10, NOW + 13)
+        ).digest()
+    )
+
+
+async def test_a_published_coverage_follows_the_last_commit(market: MarketStore) -> None:
+    first = make_coverage(NOW)
+    await market.publish_coverage(first)
+    (row,) = (await market.audit_reads.load_context()).coverage
+    document = sha256(first.model_dump_json().encode()).digest()
+    assert row.digest == sha256(bytes(32) + document).digest()
+    await market.commit(make_batch(NOW))
+    await market.publish_coverage(first)
+    (commit,) = await market.commits()
+    (row,) = (await market.audit_reads.load_context()).coverage
+    assert row.digest == sha256(commit.digest + document).digest()
 
 
 async def test_every_commit_can_be_recomputed_from_stored_rows(
@@ -155,7 +209,7 @@ async def test_every_commit_can_be_recomputed_from_stored_rows(
         assert taken_in == row.bars_digest
         assert digest.digest_changes(held.changes) == row.changes_digest
         assert digest.digest_alerts(held.alerts) == row.alerts_digest
-        parts = row.bars_digest, row.changes_digest, row.alerts_digest
+        parts = row.bars_digest, row.changes_digest, row.alerts_digest, row.context_digest
         previous = digest.digest_commit(previous, row.market_time, *parts)
         assert previous == row.digest
 
@@ -187,6 +241,8 @@ def test_alerts_have_their_own_digest_and_none_without_alerts() -> None:
     parts = bytes(32), 7, bytes(32), bytes(32)
     assert digest.digest_commit(*parts) == digest.digest_commit(*parts, None)
     assert digest.digest_commit(*parts) != digest.digest_commit(*parts, bytes(32))
+    # An alert's digest does not pass for that of a context.
+    assert digest.digest_commit(*parts, bytes(32)) != digest.digest_commit(*parts, None, bytes(32))
 
 
 def test_a_change_of_any_field_of_an_alert_changes_the_digest() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S, Series
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
@@ -85,7 +85,7 @@ async def assert_restated_once(store: MarketStore, clock: ManualClock) -> None:
         blocks = await store.bars(ticker)
         assert [at for b in blocks for at in b.open_time.tolist()] == expected.open_time.tolist()
         assert [v for b in blocks for v in b.values[:, 3].tolist()] == expected.close.tolist()
-    report = await (await Audit.open(store, UNIVERSE, INDICATORS)).run()
+    report = await audit_market(store, UNIVERSE, INDICATORS)
     assert (report.findings, report.not_verifiable) == ([], {})
 
 
@@ -202,7 +202,7 @@ async def test_a_store_of_the_version_before_goes_on_as_a_simulated_market(
     assert await store.revisions() == {"NVDA": 1}
     [block] = await store.bars("NVDA")
     assert set((block.open_time % HOUR_S).tolist()) == {0}
-    report = await (await Audit.open(store, universe, INDICATORS)).run()
+    report = await audit_market(store, universe, INDICATORS)
     assert report.findings == []
 
 
@@ -272,5 +272,5 @@ async def test_a_live_store_of_the_old_cut_is_restated_and_keeps_its_rows(
         blocks = await one.store.bars("NVDA")
         assert [at for b in blocks for at in b.open_time.tolist()] == expected.open_time.tolist()
         assert [v for b in blocks for v in b.values[:, 3].tolist()] == expected.close.tolist()
-        report = await (await Audit.open(one.store, universe, ALTERNATING)).run()
+        report = await audit_market(one.store, universe, ALTERNATING)
         assert report.findings == []

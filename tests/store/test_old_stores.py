@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.indicators.registry import INDICATORS
 from compute.universe import Universe
 from store.sql.market_store import MarketStore
@@ -83,7 +83,7 @@ def drop_dexter(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 async def assert_clean(store: MarketStore, universe: Universe) -> None:
-    report = await (await Audit.open(store, universe, INDICATORS)).run()
+    report = await audit_market(store, universe, INDICATORS)
     assert report.findings == []
     assert report.not_verifiable == {}
     assert report.checked["changes"] > 0

@@ -44,6 +44,7 @@ def build_environment(folder: Path, **settings: str) -> dict[str, str]:
         "SIGNALS_DATABASE_URL": f"sqlite:///{folder / 'signals.db'}",
         # Many services run at the same time, and each needs its own port.
         "SIGNALS_METRICS_PORT": "0",
+        "XDG_STATE_HOME": str(folder / "state"),
         **signals_settings,
     }
 

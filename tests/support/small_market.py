@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from compute.audit.audit import Audit, OnProgress
+from compute.audit.audit import OnProgress, audit_market
 from compute.audit.report import Report
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory
 from compute.hourly_pipeline import HourlyPipeline
@@ -246,7 +246,7 @@ async def audit_store(
 ) -> Report:
     """Audit the store at a path."""
     async with open_store(path) as store:
-        return await (await Audit.open(store, universe, indicators, executors)).run(progressed)
+        return await audit_market(store, universe, indicators, executors, progressed)
 
 
 async def load_content(store: MarketStore) -> Content:

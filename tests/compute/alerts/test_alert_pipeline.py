@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.indicators.contract import NO_READING, Bar
 from compute.indicators.registry import INDICATORS
@@ -271,7 +271,7 @@ async def published(path: Path, ticker: str, timeframe: Timeframe) -> list[tuple
 
 async def clean(path: Path, source: ScriptedSource) -> None:
     async with open_store(path) as store:
-        report = await (await Audit.open(store, source.universe, ALTERNATING)).run()
+        report = await audit_market(store, source.universe, ALTERNATING)
     assert report.findings == []
     assert report.checked["alerts"] > 0
 

@@ -420,6 +420,21 @@ def test_a_store_pruned_after_a_version_was_raised_is_clean(
     assert sum(report.not_verifiable.values()) > 0
 
 
+async def test_rows_of_another_version_are_never_clean(
+    databases: Databases, universe: Universe, tmp_path: Path, signals: RunSignals
+):
+    path, folder = tmp_path / "other.db", databases.fresh.parent / "bars"
+    newer = tuple(SecondLlnr() if i.id == "llnr" else i for i in INDICATORS)
+    await replay_bars(path, folder, universe, START + 5 * DAY_S, newer)
+    ran = await asyncio.to_thread(signals, "audit", database=path)
+    assert (ran.status, ran.err) == (2, "")
+    assert ran.out.splitlines()[1:] == [
+        "not verifiable: carry of alerts.llnr: v1002 (3)",
+        "not verifiable: carry of llnr: v2 (4)",
+        "no findings, but 7 not verifiable",
+    ]
+
+
 class SecondLlnr(Llnr):
     version = 2
 

@@ -194,9 +194,9 @@ async def test_the_order_of_rows_in_a_file_does_not_matter(tmp_path: Path, unive
     rows = make_bars("BTC", list_opens(START, START + 3 * DAY_S))
     rates = [(START + 8 * hour * HOUR_S, hour / 1000) for hour in range(9)]
     held = []
+    folder = tmp_path / "bars"
+    folder.mkdir()
     for turn, name in ((1, "forward"), (-1, "backward")):
-        folder = tmp_path / name
-        folder.mkdir()
         write_bars(folder, "BTC", rows[::turn])
         write_table(folder / "BTC_funding.csv", "ts,funding_rate", rates[::turn])
         held.append(await replay_bars(tmp_path / f"{name}.db", folder, universe))

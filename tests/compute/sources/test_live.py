@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S, RawBar, Series
 from compute.hourly_loop import LATE_RETRY_DELAYS_S
 from compute.indicators.registry import INDICATORS
@@ -166,7 +166,7 @@ async def test_an_asset_whose_history_could_not_be_fetched_is_being_built_until_
         }
         assert set((await one.store.publish_from()).values()) == {clock.now - 60_000}
         assert [row for row in await one.load_changes() if row.published] == []
-        report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
+        report = await audit_market(one.store, UNIVERSE, INDICATORS)
     assert report.findings == []
 
 
@@ -213,7 +213,7 @@ async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
         for hour in range(START + HOUR_S, end + 1, HOUR_S):
             await one.run_hour(hour, after_s=905)
         served, changes = await one.store.snapshot(), await one.load_changes()
-        report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
+        report = await audit_market(one.store, UNIVERSE, INDICATORS)
     assert report.findings == []
     begin = (clock.now // 1000 - HISTORY_S) // DAY_S * DAY_S
     recorded = {ticker: made[ticker] for ticker in ("BTC", "ETH", "OKB")}
@@ -488,7 +488,7 @@ async def test_an_asset_with_a_renamed_symbol_is_late_until_the_universe_names_i
         sources = [row.listing for row in await one.store.sources() if row.ticker == "ETH"]
         former, renamed = "binance ETH/USDT", "binance ETHER/USDT"
         assert sources == ([former, renamed] if is_corrected else [former])
-        report = await (await Audit.open(one.store, universe, INDICATORS)).run()
+        report = await audit_market(one.store, universe, INDICATORS)
     assert report.findings == []
 
 
@@ -719,7 +719,7 @@ async def test_a_revised_bar_stays_as_it_was_stepped_and_is_logged_once(
         assert len(block) == 3
         revised = [line for line in logged if line["event"] == "bar_revised"]
         assert [line["ticker"] for line in revised] == ["ETH"]
-        report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
+        report = await audit_market(one.store, UNIVERSE, INDICATORS)
     assert report.findings == []
 
 
@@ -804,7 +804,7 @@ async def test_a_split_replaces_the_history_and_touches_no_published_row(
         assert one.runs.late_tickers == ()
         reasons = {row.reason for row in await one.store.epochs() if row.ticker == "NVDA"}
         assert "split 4:1" in reasons
-        report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
+        report = await audit_market(one.store, UNIVERSE, INDICATORS)
     assert report.findings == []
 
 
@@ -836,5 +836,5 @@ async def test_if_a_venue_begins_to_refuse_the_next_one_restates_the_history(
         assert one.source.get_listing("BTC") == "okx BTC/USDT"
         await one.run_hour(NEXT + 2 * HOUR_S)
         assert (await one.store.revisions())["BTC"] == 1
-        report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
+        report = await audit_market(one.store, UNIVERSE, INDICATORS)
     assert report.findings == []

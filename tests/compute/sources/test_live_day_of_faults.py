@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import HourlyLoop
 from compute.indicators.registry import INDICATORS
@@ -271,7 +271,7 @@ async def test_a_day_with_a_fault_in_every_run_ends_as_a_replay_of_the_true_bars
             await day.watch(one)
             await run(one, clock, end)
             live = await StoredResult.load(one.store)
-            report = await (await Audit.open(one.store, universe, INDICATORS)).run()
+            report = await audit_market(one.store, universe, INDICATORS)
     assert (report.findings, dict(report.not_verifiable)) == ([], {})
     funded = [asset.ticker for asset in universe.assets if asset.perpetual is not None]
     folder = write_recording(tmp_path / "bars", there, funded, begin, end)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import HourlyLoop
 from compute.indicators.registry import INDICATORS
@@ -72,7 +72,7 @@ async def day(
             await HourlyLoop(
                 one.reopen_pipeline, one.store, clock, clock.sleep, pipeline=one.runs
             ).run()
-        assert (await (await Audit.open(one.store, universe, INDICATORS)).run()).findings == []
+        assert (await audit_market(one.store, universe, INDICATORS)).findings == []
         return await StoredResult.load(one.store), late
 
 

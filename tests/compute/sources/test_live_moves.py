@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import HourlyLoop
 from compute.indicators.registry import INDICATORS
@@ -76,7 +76,7 @@ async def check_sources(one: LiveService, volumes: dict[str, set[float]], *expec
     coverage = (await one.store.snapshot()).coverage
     assert coverage is not None
     assert [a.listing for a in coverage.assets if a.ticker == "BTC"] == [expected[-1]]
-    report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
+    report = await audit_market(one.store, UNIVERSE, INDICATORS)
     assert (report.findings, dict(report.not_verifiable)) == ([], {})
 
 
@@ -213,7 +213,7 @@ async def test_an_asset_that_a_refusal_left_uncovered_is_tried_again_daily(
         assert snapshot is not None
         assert snapshot.stored.last_closes["ETH"] == START + 26 * HOUR_S
         assert snapshot.stored.late_tickers == ()
-        report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
+        report = await audit_market(one.store, UNIVERSE, INDICATORS)
         assert report.findings == []
 
 

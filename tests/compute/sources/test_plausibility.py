@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from compute.audit.audit import Audit
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S, NO_BARS, RawBar, Series
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
@@ -182,7 +182,7 @@ async def test_a_withdrawn_spike_publishes_nothing_and_its_hour_comes_one_run_la
         assert [(line["ticker"], line["at"]) for line in held] == [("ETH", "binance ETH/USDT")]
         assert [line for line in logged if line["event"] == "bars_missing"] == []
         served, changes = await one.store.snapshot(), await one.load_changes()
-        report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
+        report = await audit_market(one.store, UNIVERSE, INDICATORS)
     assert report.findings == []
     folder = write_recording(tmp_path / "bars", {"ETH": made["ETH"]}, [], begin, end)
     replayed = await replay_recording(folder, tmp_path / "replayed.db", UNIVERSE, end)

@@ -73,7 +73,7 @@ async def assert_whole(store: MarketStore, passes: int) -> None:
     digest = GENESIS
     chain = await store.commits()
     for row in chain:
-        parts = row.bars_digest, row.changes_digest, row.alerts_digest
+        parts = row.bars_digest, row.changes_digest, row.alerts_digest, row.context_digest
         digest = digest_commit(digest, row.market_time, *parts)
         assert digest == row.digest
     assert [row.number for row in chain] == list(range(1, passes + 1))

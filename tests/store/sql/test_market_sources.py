@@ -7,7 +7,9 @@ import pytest
 from schemas.coverage import Coverage, CoveredAsset
 from store.errors import StoreError
 from store.market_rows import BarBlock, EpochRow, SourceRow
+from store.postgres.schema import MARKET_MIGRATIONS as POSTGRES_MIGRATIONS
 from store.sql.market_store import MarketStore
+from store.sqlite.schema import MARKET_MIGRATIONS as SQLITE_MIGRATIONS
 from tests.store.conftest import OpenMarket
 from tests.support.row_builders import NOW, make_bar, make_batch, make_blocks
 from tests.support.store_homes import SqliteHome, StoreHome, run_sql
@@ -104,10 +106,14 @@ async def test_a_database_of_an_earlier_version_takes_its_sources_from_the_cover
 async def forget_sources(home: StoreHome) -> None:
     """Return the market store to the state before sources were recorded."""
     is_sqlite = isinstance(home, SqliteHome)
-    sqlite = tuple(f"market_000{number}" for number in (6, 7, 8))
-    later = sqlite if is_sqlite else ("postgres_market_0002", "postgres_market_0003")
+    names = (SQLITE_MIGRATIONS if is_sqlite else POSTGRES_MIGRATIONS)[5 if is_sqlite else 1 :]
     functions = "refuse_stray_leaves, refuse_stray_tiles, refuse_changed_tiles, refuse_shrinking"
     for statement in (
+        "DROP INDEX epochs_of_pass",
+        "ALTER TABLE assets DROP COLUMN pass",
+        "ALTER TABLE epochs DROP COLUMN pass",
+        "ALTER TABLE passes DROP COLUMN context_digest",
+        "ALTER TABLE coverage DROP COLUMN digest",
         "DROP TABLE log_leaves",
         "DROP TABLE log_tiles",
         "DROP TABLE log_checkpoint",
@@ -118,5 +124,5 @@ async def forget_sources(home: StoreHome) -> None:
         "DROP INDEX bar_ends" if is_sqlite else "DROP FUNCTION refuse_second_source",
     ):
         await run_sql(home, statement)
-    for name in later:
+    for name in names:
         await run_sql(home, "DELETE FROM migrations WHERE name = ?", name)

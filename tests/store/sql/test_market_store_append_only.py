@@ -130,11 +130,11 @@ async def test_a_new_key_cannot_replace_a_stored_epoch_or_asset(
     market: MarketStore, home: StoreHome
 ) -> None:
     await market.commit(make_full_batch())
-    columns = "asset_id, timeframe, indicator, epoch, 9, 9, 9, 'other'"
+    columns = "asset_id, timeframe, indicator, epoch, 9, 9, 9, 'other', 1"
     await assert_refused(
         home,
-        f"{home.insert_sql} assets SELECT 99, ticker, 0 FROM assets LIMIT 1",
-        f"{home.insert_sql} assets SELECT id, 'NEW', 0 FROM assets LIMIT 1",
+        f"{home.insert_sql} assets SELECT 99, ticker, 0, 1 FROM assets LIMIT 1",
+        f"{home.insert_sql} assets SELECT id, 'NEW', 0, 1 FROM assets LIMIT 1",
         f"{home.insert_sql} epochs SELECT 99, {columns} FROM epochs LIMIT 1",
     )
 

@@ -162,7 +162,7 @@ async def test_a_database_from_before_the_alerts_tier_keeps_its_rows_and_its_cha
     assert (old.digest, old.alerts_digest) == (head, None)
     await store.commit(make_full_batch(NOW + 1))
     _, new = await store.commits()
-    digests = new.bars_digest, new.changes_digest, new.alerts_digest
+    digests = new.bars_digest, new.changes_digest, new.alerts_digest, new.context_digest
     assert new.digest == digest_commit(head, NOW + 1, *digests)
 
 
@@ -301,7 +301,7 @@ from pathlib import Path
 from store.sqlite import schema as m
 def split(script):
     yield "CREATE TABLE half (id INTEGER)"
-    yield "INSERT INTO assets SELECT max(id) + 1, 'HALF', 0 FROM assets"
+    yield "INSERT INTO assets SELECT max(id) + 1, 'HALF', 0, 1 FROM assets"
     {KILL}
 def replace(*names):
     {KILL}

@@ -1,0 +1,50 @@
+"""Loads what an audit starts from, and checks what can be checked without stepping any bar."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from compute.audit.commit_times import check_order, check_wall_times
+from compute.audit.context_check import check_clock, check_context, check_facts, parse_coverage
+from compute.audit.report import Report
+from schemas.coverage import Coverage
+from schemas.vocabulary import find_latest_run
+from store.digest import ContextRow
+from store.market_rows import CommitRow, Progress
+from store.sql.audit_reads import StoredLog
+from store.sql.market_store import MarketStore
+
+STARTED_AT: Final = "started_at"
+
+
+class Foundation(NamedTuple):
+    """The commits of a store, its progress and coverage, the rows of its assets, and its log."""
+
+    commits: Sequence[CommitRow]
+    progress: Progress
+    coverage: Coverage | None
+    assets: Sequence[ContextRow]
+    log: StoredLog
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the bars are recorded ones, so that `created_at` follows from them."""
+        return self.coverage is not None and self.coverage.source == "recorded"
+
+
+async def load_foundation(store: MarketStore, report: Report) -> Foundation:
+    """Load and check schema, order and context of the commits, facts, clock and coverage."""
+    for fault in await store.audit_reads.find_schema_faults():
+        report.add_finding(f"schema: {fault}")
+    context, commits = await store.audit_reads.load_context(), await store.commits()
+    progress = await store.progress()
+    coverage = parse_coverage(context, commits, report)
+    assets = [row for row in context.rows if row[0] == "asset"]
+    found = Foundation(commits, progress, coverage, assets, await store.audit_reads.load_log())
+    check_order(commits, report)
+    check_context(context, commits, report)
+    check_clock(context, commits, report)
+    check_facts(context, progress, commits, report)
+    started_at = context.facts.get(STARTED_AT, "")
+    has_start = started_at.isdecimal() and not found.is_recorded
+    check_wall_times(commits, find_latest_run(int(started_at)) if has_start else None, report)
+    return found

@@ -1,0 +1,1 @@
+"""Recomputes rows of the feed from a customer's own bars, and explains differences. Pure."""

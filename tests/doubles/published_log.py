@@ -1,0 +1,214 @@
+"""A service whose operator can rewrite everything, in the formats of the real one.
+
+The library tlog-scales builds its trees and signs them, so a history can be rewritten in a way that
+the real service refuses: another tree, signed by the same key.
+"""
+
+import base64
+import copy
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import rfc8785
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from tlog_scales.signing import PlainEd25519Signer
+from tlog_scales.tlog import Checkpoint
+from tlog_scales.writer import TilesWriter
+
+from tests.support.running_service import open_loopback_socket, run_app
+
+Row = dict[str, Any]
+FIRST = datetime(2026, 3, 1, 0, 3, tzinfo=UTC)
+UNCOVERED = ("asset_class", "indicator_name")
+API_KEY = "ek_" + "k" * 43
+
+
+def format_time(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def make_row(number: int, step: timedelta = timedelta(hours=1)) -> Row:
+    """Return a row of the universe tier; every fifth one is an alert."""
+    at = FIRST + number * step
+    close = int(at.timestamp()) // 3600 * 3600
+    row: Row = {
+        "id": f"universe.BTC.enzo.1h.{close + number}.1",
+        "tier": "universe",
+        "ticker": "BTC",
+        "asset_class": "crypto",
+        "indicator": "enzo",
+        "indicator_name": "Enzo",
+        "timeframe": "1h",
+        "direction": "bullish",
+        "transition": {"from": "neutral", "to": "bullish"},
+        "change_type": "activation",
+        "action": None,
+        "price": 97_000.0 + number / 4,
+        "created_at": format_time(at),
+    }
+    if number % 5 == 4:
+        row |= {"id": f"alerts.BTC.enzo.4h.{close + number}.LONG.1", "tier": "alerts"}
+        row |= {"timeframe": "4h", "transition": None, "change_type": None, "action": "LONG"}
+    return row
+
+
+def make_entry(row: Row, salt: bytes) -> bytes:
+    return salt + rfc8785.dumps({k: v for k, v in row.items() if k not in UNCOVERED})
+
+
+@dataclass
+class PublishedLog:
+    """The rows that are served, the rows of the leaves, and the files of the signed tree.
+
+    `sign` builds the tree of `logged` from its beginning. `unavailable` is the message of the 503
+    that the checkpoint gets instead. `lines` are added to each signed checkpoint.
+    """
+
+    folder: Path
+    origin: str = "127.0.0.1/api/v1/log"
+    seed: int = 1
+    rows: list[Row] = field(default_factory=list)
+    logged: list[Row] = field(default_factory=list)
+    unavailable: str | None = None
+    has_log: bool = True
+    lines: str = ""
+    requests: list[str] = field(default_factory=list)
+    # Times of leaves that are listed instead of those of their rows.
+    listed_times: dict[int, str] = field(default_factory=dict)
+    as_of: datetime | None = None
+    _generation: int = 0
+
+    def publish(self, *rows: Row) -> None:
+        """Add rows to the feed and the log, and sign."""
+        self.rows += copy.deepcopy(rows)
+        self.logged += copy.deepcopy(rows)
+        self.sign()
+
+    def sign(self) -> None:
+        self._generation += 1
+        writer = TilesWriter.create(self.tree, self.origin)
+        for index, row in enumerate(self.logged):
+            writer.add_leaf(make_entry(row, self.get_salt(index)))
+        writer.commit([self.signer])
+
+    @property
+    def tree(self) -> Path:
+        return self.folder / str(self._generation)
+
+    @property
+    def signer(self) -> PlainEd25519Signer:
+        return PlainEd25519Signer(self.origin, bytes([self.seed] * 32))
+
+    @property
+    def vkey(self) -> str:
+        return self.signer.vkey.serialize()
+
+    @property
+    def checkpoint(self) -> str:
+        return (self.tree / "checkpoint").read_text() + self.lines
+
+    def get_size(self) -> int:
+        return Checkpoint.from_text(self.checkpoint).size
+
+    def get_salt(self, index: int) -> bytes:
+        """Return the salt of a leaf, which stays with its row."""
+        return hashlib.sha256(self.logged[index]["id"].encode()).digest()[:16]
+
+    def find(self, number: int) -> Row:
+        """Return a served row by its place, to change it."""
+        return self.rows[number]
+
+    def build_app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/api/v1/log/checkpoint", self._send_checkpoint),
+                Route("/api/v1/log/key", self._send_key),
+                Route("/api/v1/log/tile/{path:path}", self._send_tile),
+                Route("/api/v1/log/leaves", self._send_leaves),
+                Route("/api/v1/signals", self._send_rows),
+            ]
+        )
+
+    async def _send_checkpoint(self, request: Request) -> Response:
+        self.requests.append("checkpoint")
+        if not self.has_log:
+            return refuse(404, "not_found", "Nothing is here.")
+        if self.unavailable is not None:
+            return refuse(503, "unavailable", self.unavailable)
+        return PlainTextResponse(self.checkpoint)
+
+    async def _send_key(self, request: Request) -> Response:
+        if not self.has_log:
+            return refuse(404, "not_found", "Nothing is here.")
+        return PlainTextResponse(self.vkey + "\n")
+
+    async def _send_tile(self, request: Request) -> Response:
+        path = request.path_params["path"]
+        self.requests.append(f"tile/{path}")
+        hashes = self._read_tile(path)
+        return refuse(404, "not_found", "No tile.") if hashes is None else Response(hashes)
+
+    def _read_tile(self, path: str) -> bytes | None:
+        """Return a tile of any width that an earlier or the present tree has."""
+        whole, _, part = path.partition(".p/")
+        width = int(part or 256)
+        file = self.tree / "tile" / whole
+        wider = [file, *file.parent.glob(f"{file.name}.p/*")]
+        contents = (one.read_bytes() for one in wider if one.is_file())
+        return next((one[: 32 * width] for one in contents if len(one) >= 32 * width), None)
+
+    async def _send_leaves(self, request: Request) -> Response:
+        if (refusal := refuse_without_key(request)) is not None:
+            return refusal
+        start, limit = (int(request.query_params[name]) for name in ("start", "limit"))
+        self.requests.append(f"leaves {start} {limit}")
+        leaves = [
+            {
+                "index": index,
+                "created_at": self.listed_times.get(index, row["created_at"]),
+                "salt": base64.b64encode(self.get_salt(index)).decode(),
+            }
+            for index, row in enumerate(self.logged[: self.get_size()])
+        ]
+        return JSONResponse({"size": self.get_size(), "leaves": leaves[start : start + limit]})
+
+    async def _send_rows(self, request: Request) -> Response:
+        if (refusal := refuse_without_key(request)) is not None:
+            return refusal
+        arguments = request.query_params
+        since, limit = arguments.get("since", ""), int(arguments["limit"])
+        self.requests.append(f"rows {since}".strip())
+        rows = sorted(
+            (row for row in self.rows if row["created_at"] > since),
+            key=lambda row: row["created_at"],
+            reverse=arguments.get("order") != "oldest",
+        )
+        last = max((row["created_at"] for row in self.rows), default=format_time(FIRST))
+        as_of = last if self.as_of is None else format_time(self.as_of)
+        return JSONResponse({"signals": rows[:limit], "meta": {"as_of": as_of}})
+
+
+def refuse(status: int, code: str, message: str) -> Response:
+    return JSONResponse({"error": code, "message": message}, status)
+
+
+def refuse_without_key(request: Request) -> Response | None:
+    if request.headers.get("authorization") != f"Bearer {API_KEY}":
+        return refuse(401, "invalid_key", "No such key.")
+    return None
+
+
+@asynccontextmanager
+async def serve_log(log: PublishedLog) -> AsyncIterator[str]:
+    """Serve a log during the block; yield its address."""
+    with open_loopback_socket() as bound:
+        async with run_app(log.build_app(), bound):
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}"

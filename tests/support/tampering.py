@@ -1,0 +1,194 @@
+"""Changes a stored value behind the store's back, and leaves everything else as it was."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import asyncpg
+
+from store.postgres.schema import SCHEMAS
+from tests.support.store_homes import PostgresHome, SqliteHome, StoreHome
+
+MARKET_SCHEMA = SCHEMAS["market"][0]
+LIST_COLUMNS = """
+SELECT table_name::text, column_name::text FROM information_schema.columns
+WHERE table_schema = $1 ORDER BY table_name, ordinal_position
+"""
+LIST_SQLITE_COLUMNS = """
+SELECT t.name, c.name FROM main.sqlite_schema t, pragma_table_info(t.name) c
+WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%' ORDER BY t.name, c.cid
+"""
+
+
+class Column(NamedTuple):
+    """A column of the market store."""
+
+    table: str
+    name: str
+
+
+class Session(Protocol):
+    """A session in which no trigger and no foreign key holds."""
+
+    async def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement, whose parameters are $1, $2 and so on."""
+
+    async def write(self, sql: str, *values: object) -> bool:
+        """Run a statement; return whether the database's constraints accept it."""
+
+
+class SqliteSession:
+    """A session on a file; its constraints can be ignored."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    async def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._connection.execute(_number(sql), values).fetchall()
+
+    async def write(self, sql: str, *values: object) -> bool:
+        try:
+            self._connection.execute(_number(sql), values)
+        except sqlite3.IntegrityError:
+            return False
+        return True
+
+
+class PostgresSession:
+    """A session on a schema."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+
+    async def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in await self._connection.fetch(sql, *values)]
+
+    async def write(self, sql: str, *values: object) -> bool:
+        try:
+            async with self._connection.transaction():
+                await self._connection.execute(sql, *values)
+        except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError):
+            return False
+        return True
+
+
+@asynccontextmanager
+async def open_unguarded(
+    home: StoreHome, table: str, *, unchecked: bool = False
+) -> AsyncIterator[Session]:
+    """Open a session in which a table has no triggers; after it they are as before.
+
+    If `unchecked`, the CHECK constraints of SQLite do not hold either.
+    """
+    if isinstance(home, SqliteHome):
+        path = home.folder / "market.db"
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA ignore_check_constraints = {int(unchecked)}")
+            with _drop_triggers(connection, table):
+                yield SqliteSession(connection)
+    elif isinstance(home, PostgresHome):
+        path = {"search_path": MARKET_SCHEMA, "session_replication_role": "replica"}
+        postgres = await asyncpg.connect(home.address, server_settings=path)
+        try:
+            async with _disable_triggers(postgres, table):
+                yield PostgresSession(postgres)
+        finally:
+            await postgres.close()
+
+
+async def list_columns(home: StoreHome) -> list[Column]:
+    """Return every column of every table of the market store, as the database lists them."""
+    async with home.open_plain() as run:
+        if isinstance(home, PostgresHome):
+            sql, values = LIST_COLUMNS.replace("$1", "?"), [MARKET_SCHEMA]
+        else:
+            sql, values = LIST_SQLITE_COLUMNS, []
+        return [Column(*row) for row in await run(sql, *values)]
+
+
+async def read_rows(session: Session, table: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the quoted names of a table's columns, and all rows in their order."""
+    if isinstance(session, PostgresSession):
+        rows = await session.read(LIST_COLUMNS, MARKET_SCHEMA)
+        names = [f'"{name}"' for owner, name in rows if owner == table]
+    else:
+        names = [f'"{row[1]}"' for row in await session.read(f"PRAGMA table_info({table})")]
+    listed = ", ".join(names)
+    order = ", ".join(str(place) for place in range(1, len(names) + 1))
+    return names, await session.read(f"SELECT {listed} FROM {table} ORDER BY {order}")
+
+
+async def replace_value(session: Session, column: Column, row: int, values: Sequence[Any]) -> bool:
+    """Give a column of a row the first value that the constraints accept; False if none is."""
+    names, rows = await read_rows(session, column.table)
+    place = names.index(f'"{column.name}"')
+    condition, held = _select(names, rows[row])
+    sql = f'UPDATE {column.table} SET "{column.name}" = ${len(held) + 1} WHERE {condition}'
+    for value in values:
+        if await session.write(sql, *held, value):
+            _, after = await read_rows(session, column.table)
+            assert sorted(map(repr, after)) != sorted(map(repr, rows)), place
+            return True
+    return False
+
+
+async def delete_row(session: Session, table: str, row: int) -> tuple[Any, ...]:
+    """Delete a row of a table and return it."""
+    names, rows = await read_rows(session, table)
+    condition, held = _select(names, rows[row])
+    assert await session.write(f"DELETE FROM {table} WHERE {condition}", *held)
+    return rows[row]
+
+
+def list_other_values(value: object) -> list[object]:
+    """Return values of the same type that differ, the nearest first."""
+    match value:
+        case None:
+            return [1, "x", b"x" * 32]
+        case int():
+            return [value + 1, value - 1, value + 2, value + 1_000_003]
+        case float():
+            return [value + 0.5]
+        case str():
+            return [f"{value}x"]
+        case bytes():
+            middle = len(value) // 2
+            return [value[:middle] + bytes([value[middle] ^ 1]) + value[middle + 1 :]]
+    raise TypeError(f"no other value than {value!r} is known")
+
+
+def _select(names: Sequence[str], row: Sequence[object]) -> tuple[str, list[object]]:
+    """Return the condition that selects a row, and its parameters."""
+    held = [value for value in row if value is not None]
+    numbers = iter(range(1, len(held) + 1))
+    terms = [
+        f"{name} IS NULL" if value is None else f"{name} = ${next(numbers)}"
+        for name, value in zip(names, row, strict=True)
+    ]
+    return " AND ".join(terms), held
+
+
+def _number(sql: str) -> str:
+    return sql.replace("$", "?")
+
+
+@contextmanager
+def _drop_triggers(connection: sqlite3.Connection, table: str) -> Iterator[None]:
+    sql = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
+    triggers = connection.execute(sql, [table]).fetchall()
+    for name, _ in triggers:
+        connection.execute(f"DROP TRIGGER {name}")
+    yield
+    for _, created in triggers:
+        connection.execute(created)
+
+
+@asynccontextmanager
+async def _disable_triggers(connection: asyncpg.Connection, table: str) -> AsyncIterator[None]:
+    sql = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgrelid = $1::text::regclass"
+    triggers = await connection.fetch(sql, table)
+    await connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+    yield
+    for (name,) in triggers:
+        await connection.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}")

@@ -1,0 +1,355 @@
+"""What a customer finds if an operator rewrites history, and what is no finding."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.doubles.published_log import FIRST, PublishedLog, make_row
+from tests.verifier.conftest import ROW_COUNT, Verify
+from verifier.notes import LOG_KEY, VerifierKey
+
+pytestmark = [pytest.mark.clause("verify"), pytest.mark.usefixtures("use_single_ca")]
+
+LOST = 100
+
+
+def read_state(state: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(state.iterdir())}
+
+
+async def test_the_first_verification_trusts_the_key_and_records_every_row(log, verify, state):
+    report = await verify()
+    assert (report.status, report.findings, report.obstacles) == (0, [], [])
+    assert +report.checked == {"signed checkpoint": 1, "rows in the log": ROW_COUNT}
+    assert report.notes == [f"the key of the log is trusted from now on: {log.vkey}"]
+    assert (state / "vkey").read_text() == log.vkey + "\n"
+    assert (state / "checkpoint").read_text() == log.checkpoint
+    entries = [json.loads(line) for line in (state / "rows.jsonl").read_text().splitlines()]
+    assert [one["leaf"] for one in entries] == list(range(ROW_COUNT))
+    assert entries[7]["row"].items() <= log.rows[7].items()
+
+
+async def test_a_later_verification_checks_the_earlier_checkpoint_and_records_new_rows(
+    log, verify, state
+):
+    await verify()
+    log.publish(*map(make_row, range(ROW_COUNT, ROW_COUNT + 10)))
+    report = await verify()
+    assert (report.status, report.notes) == (0, [])
+    assert +report.checked == {
+        "signed checkpoint": 1,
+        "earlier checkpoint": 1,
+        "rows as verified before": ROW_COUNT,
+        "rows in the log": ROW_COUNT + 10,
+    }
+    assert (state / "checkpoint").read_text() == log.checkpoint
+    assert len((state / "rows.jsonl").read_text().splitlines()) == ROW_COUNT + 10
+
+
+async def assert_found(verify: Verify, state: Path, *expected: str) -> None:
+    """Verify, and assert the findings, the evidence, and that nothing of them is saved."""
+    saved = read_state(state)
+    report = await verify()
+    assert (report.status, report.findings) == (1, list(expected))
+    (_, seen), (_, served) = report.evidence
+    assert seen.encode() == saved["checkpoint"]
+    assert served.startswith("127.0.0.1")
+    assert read_state(state) == saved
+    lines = report.format_lines()
+    assert set(seen.splitlines()) | set(served.splitlines()) <= set(lines)
+
+
+def describe(row) -> str:
+    return f"{row['id']} of {row['created_at']}"
+
+
+async def test_a_deleted_row_is_named(log, verify, state):
+    await verify()
+    row = log.rows.pop(LOST)
+    await assert_found(verify, state, f"{describe(row)} was deleted: the feed no longer has it")
+
+
+async def test_a_changed_price_is_named_with_both_values(log, verify, state):
+    await verify()
+    row = log.find(LOST)
+    row["price"] *= 1.2
+    await assert_found(verify, state, f"{row['id']}: price was 97025.0, is 116430.0")
+
+
+async def test_a_moved_time_is_named_with_both_values(log, verify, state):
+    await verify()
+    row = log.find(LOST)
+    before = row["created_at"]
+    row["created_at"] = before.replace(":00.000Z", ":01.000Z")
+    await assert_found(
+        verify, state, f'{row["id"]}: created_at was "{before}", is "{row["created_at"]}"'
+    )
+
+
+async def test_a_row_that_is_added_to_the_past_is_named(log, verify, state):
+    await verify()
+    row = make_row(LOST) | {"id": "universe.ETH.enzo.1h.1.1", "ticker": "ETH"}
+    row["created_at"] = row["created_at"].replace(":00.000Z", ":01.000Z")
+    log.rows.append(row)
+    await assert_found(
+        verify, state, f"{describe(row)} is in no leaf of the log: it was added or moved later"
+    )
+
+
+async def test_a_log_that_is_rebuilt_without_a_row_contradicts_the_checkpoint(log, verify, state):
+    await verify()
+    row = log.rows.pop(LOST)
+    log.logged.pop(LOST)
+    log.publish(*map(make_row, range(ROW_COUNT, ROW_COUNT + 5)))
+    await assert_found(
+        verify,
+        state,
+        "the log does not extend the one seen before: its first 300 leaves have changed",
+        f"{describe(row)} was deleted: the feed no longer has it",
+        f"leaf 100 is no longer that of {describe(row)}: 200 of 300 verified rows have lost "
+        "their leaf",
+    )
+
+
+async def test_a_log_that_is_rebuilt_with_another_price_contradicts_the_checkpoint(
+    log, verify, state
+):
+    await verify()
+    for row in (log.find(LOST), log.logged[LOST]):
+        row["price"] = 1.5
+    log.sign()
+    await assert_found(
+        verify,
+        state,
+        "the log does not extend the one seen before: its first 300 leaves have changed",
+        f"{row['id']}: price was 97025.0, is 1.5",
+        f"leaf 100 is no longer that of {describe(row)}: 1 of 300 verified rows have lost "
+        "their leaf",
+    )
+
+
+async def test_a_log_that_has_shrunk_is_reported_with_the_rows_that_are_gone(log, verify, state):
+    await verify()
+    gone = log.rows[290:]
+    del log.rows[290:], log.logged[290:]
+    log.sign()
+    await assert_found(
+        verify,
+        state,
+        "the log has shrunk: it had 300 leaves, and now has 290",
+        *(f"{describe(row)} was deleted: the feed no longer has it" for row in gone),
+    )
+
+
+async def test_an_old_copy_of_the_checkpoint_is_no_finding(log, verify, state):
+    old = log.checkpoint
+    log.publish(make_row(ROW_COUNT))
+    await verify()
+    saved = read_state(state)
+    log.tree.joinpath("checkpoint").write_text(old)
+    report = await verify()
+    assert (report.status, report.findings) == (2, [])
+    assert report.obstacles == [
+        "an old copy of the checkpoint was served: it had 301 leaves, and now has 300; try again"
+    ]
+    assert read_state(state) == saved
+
+
+async def test_an_altered_tile_contradicts_the_checkpoint(log, verify, state):
+    await verify()
+    tile = log.tree / "tile" / "0" / "000"
+    content = tile.read_bytes()
+    tile.write_bytes(content[: 32 * LOST] + bytes(32) + content[32 * LOST + 32 :])
+    await assert_found(
+        verify,
+        state,
+        "the log contradicts itself: tile/0/000 does not belong to the signed checkpoint",
+        f"leaf 100 is no longer that of {describe(log.find(LOST))}: 1 of 300 verified rows have "
+        "lost their leaf",
+    )
+
+
+async def test_another_key_of_the_log_is_reported(log, verify, state):
+    await verify()
+    before = log.vkey
+    log.seed = 2
+    log.sign()
+    await assert_found(
+        verify,
+        state,
+        f"the key of the log has changed: it was {before}, and the service states {log.vkey}",
+        f"the checkpoint of {log.origin} is not signed by the key of {log.origin}",
+    )
+
+
+async def test_a_new_key_that_the_customer_gives_is_accepted_for_the_same_rows(log, verify, state):
+    await verify()
+    log.seed, log.origin = 2, "127.0.0.1/api/v1/log/2"
+    log.sign()
+    key = VerifierKey.parse(log.vkey, LOG_KEY)
+    report = await verify(key=key)
+    assert (report.status, report.checked["earlier checkpoint"]) == (0, 1)
+    assert (state / "vkey").read_text() == log.vkey + "\n"
+    assert (await verify()).status == 0
+
+
+async def test_a_key_that_the_service_does_not_use_verifies_nothing(log, verify, state):
+    other = PublishedLog(log.folder, seed=9)
+    report = await verify(key=VerifierKey.parse(other.vkey, LOG_KEY))
+    assert report.status == 1
+    assert "is not signed by the key" in report.findings[-1]
+    assert not state.exists()
+
+
+# Without a record of the rows
+
+
+async def test_a_row_that_was_deleted_before_the_first_verification_is_reported(log, verify):
+    row = log.rows.pop(LOST)
+    report = await verify()
+    assert report.findings == [
+        f"leaf 100 of {row['created_at']} has no row in the feed: it was deleted, or moved to "
+        "another time"
+    ]
+
+
+async def test_a_row_that_was_changed_before_the_first_verification_is_reported(log, verify):
+    row = log.find(LOST)
+    row["price"] = None
+    report = await verify()
+    assert report.findings == [f"{describe(row)} differs from what leaf 100 of the log commits to"]
+
+
+async def test_a_leaf_with_a_false_time_cannot_hide_that_its_row_is_missing(log, verify):
+    log.rows.pop(LOST)
+    log.listed_times[LOST] = "2020-01-01T00:00:00.000Z"
+    report = await verify()
+    assert report.findings == [
+        f"leaf 100 is listed at 2020-01-01T00:00:00.000Z, but the one before it at "
+        f"{log.rows[LOST - 1]['created_at']}"
+    ]
+
+
+async def test_a_second_row_of_the_same_time_is_not_verified(log, verify):
+    log.rows.insert(LOST, log.rows[LOST] | {"price": 1.0})
+    report = await verify()
+    at = log.rows[LOST]["created_at"]
+    assert (report.status, report.obstacles) == (
+        2,
+        [f"ADDRESS sent a row of {at} after one of {at}"],
+    )
+
+
+# Ages
+
+
+async def test_rows_that_are_not_yet_signed_are_a_note(log, verify):
+    log.rows.append(make_row(ROW_COUNT))
+    report = await verify()
+    assert report.status == 0
+    assert f"1 rows since {log.rows[-1]['created_at']} are in no signed checkpoint yet" in (
+        report.notes
+    )
+
+
+async def test_rows_that_no_run_has_signed_are_not_verified(log, verify):
+    log.rows += map(make_row, range(ROW_COUNT, ROW_COUNT + 5))
+    report = await verify()
+    assert (report.status, report.findings) == (2, [])
+    assert report.obstacles == [
+        f"5 rows since {log.rows[ROW_COUNT]['created_at']} are in no signed checkpoint yet"
+    ]
+
+
+async def test_rows_that_have_aged_out_are_not_expected(log, verify):
+    assert (await verify(since=FIRST - timedelta(days=1))).status == 0
+    log.rows = [row for row in log.rows if row["tier"] == "universe"]
+    log.as_of = FIRST + timedelta(days=105)
+    report = await verify(since=FIRST - timedelta(days=1))
+    assert report.status == 0
+    assert report.notes == [
+        "60 leaves without a row are older than 90 days: alerts are not served longer"
+    ]
+
+
+async def test_a_service_that_states_a_future_time_cannot_let_rows_age(log, verify, state):
+    await verify()
+    row = log.rows.pop(LOST)
+    log.as_of = FIRST + timedelta(days=900)
+    await assert_found(verify, state, f"{describe(row)} was deleted: the feed no longer has it")
+
+
+async def test_only_the_feed_after_a_time_is_read(log, verify):
+    since = FIRST + timedelta(hours=250)
+    report = await verify(since=since)
+    assert report.checked["rows in the log"] == 49
+    assert [one for one in log.requests if one.startswith("rows 2")] == [
+        "rows 2026-03-11T10:03:00.000Z"
+    ]
+
+
+# Rows of a file
+
+
+async def test_given_rows_are_verified_without_reading_the_feed(log, verify):
+    rows = (log.rows[3], log.rows[299])
+    report = await verify(given_rows=rows, reads_feed=False)
+    assert (report.status, report.checked["rows in the log"]) == (0, 2)
+    assert not any(one.startswith("rows") for one in log.requests)
+
+
+async def test_a_given_row_that_was_never_logged_is_reported(log, verify):
+    changed = log.rows[3] | {"price": 1.0}
+    moved = log.rows[4] | {"created_at": "2026-03-01T04:03:00.001Z"}
+    report = await verify(given_rows=(changed, moved), reads_feed=False)
+    assert report.findings == [
+        f"{describe(changed)} differs from what leaf 3 of the log commits to",
+        f"{describe(moved)} is in no leaf of the log",
+    ]
+
+
+# Obstacles
+
+
+async def test_without_a_checkpoint_the_record_is_still_compared(log, verify, state):
+    await verify()
+    log.unavailable = "The store is older than the last signed checkpoint."
+    report = await verify()
+    assert (report.status, report.findings) == (2, [])
+    assert report.obstacles[0].endswith(
+        "refused /api/v1/log/checkpoint with 503 (unavailable): The store is older than the last "
+        "signed checkpoint."
+    )
+    row = log.rows.pop(LOST)
+    report = await verify()
+    assert report.findings == [f"{describe(row)} was deleted: the feed no longer has it"]
+    assert len(report.evidence) == 1
+
+
+async def test_a_service_without_a_log_cannot_be_verified(log, verify):
+    log.has_log = False
+    report = await verify()
+    assert (report.status, report.findings) == (2, [])
+    assert "404 (not_found)" in report.obstacles[0]
+
+
+async def test_a_log_that_was_removed_does_not_hide_a_deleted_row(log, verify, state):
+    await verify()
+    log.has_log = False
+    row = log.rows.pop(LOST)
+    report = await verify()
+    assert (report.status, len(report.obstacles)) == (1, 2)
+    assert report.findings == [f"{describe(row)} was deleted: the feed no longer has it"]
+
+
+async def test_a_large_log_is_searched_with_few_calls(log, verify):
+    step = timedelta(minutes=1)
+    log.rows, log.logged = [], []
+    log.publish(*(make_row(number, step) for number in range(5500)))
+    report = await verify(since=FIRST + 4500 * step)
+    assert (report.status, report.checked["rows in the log"]) == (0, 999)
+    assert len([one for one in log.requests if one.startswith("leaves")]) <= 5
+    tiles = [one for one in log.requests if one.startswith("tile/0")]
+    assert len(tiles) == len(set(tiles)) <= 6
