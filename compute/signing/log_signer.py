@@ -17,8 +17,9 @@ from store.log_tree import TreeError, verify_consistency
 from store.market_rows import CheckpointRow
 from store.sql.feed_log import FeedLog
 
-# Called with the outcome of each new checkpoint: signed or refused.
+# Called with the outcome of each new checkpoint, signed or refused, and "cosigned" by a witness.
 OnCheckpoint = Callable[[str], None]
+Submit = Callable[[CheckpointRow], None]
 Used = TypeVar("Used")
 
 log = structlog.get_logger("compute")
@@ -37,12 +38,17 @@ class LogSigner:
         path: Path,
         origin: str,
         on_checkpoint: OnCheckpoint = lambda outcome: None,
+        submit: Submit = lambda checkpoint: None,
     ) -> None:
-        """Take the path of the key file; a new key gets the origin."""
+        """Take the path of the key file; a new key gets the origin.
+
+        `submit` is called with the newest checkpoint, for witnesses.
+        """
         self._log: Final = feed_log
         self._path: Final = path
         self._origin: Final = origin
         self._on_checkpoint: Final = on_checkpoint
+        self._submit: Final = submit
 
     async def sign(self) -> None:
         """Sign the tree that is stored now, and store the checkpoint.
@@ -57,9 +63,13 @@ class LogSigner:
             await self._refuse(stored, str(refusal))
             return
         vkey = key.vkey.format()
-        if stored != (key.size, stored.note, vkey, None):
-            await self._log.save_checkpoint(CheckpointRow(key.size, _sign_tree(key), vkey))
+        if stored != CheckpointRow(key.size, stored.note, vkey):
+            signed = CheckpointRow(key.size, _sign_tree(key), vkey)
+            await self._log.save_checkpoint(signed)
             self._on_checkpoint("signed")
+            self._submit(signed)
+        else:
+            self._submit(stored)
 
     async def restart(self, now: datetime) -> tuple[Vkey, Path | None]:
         """Begin a new log of the same rows: archive the key file, and sign with another key.

@@ -27,7 +27,7 @@ from service.commands.console import (
     rebase_progress,
 )
 from service.config.settings import Settings
-from service.config.signing import build_log_signer
+from service.config.signing import open_log_signer
 from service.config.sources import open_source
 from service.config.stores import open_both
 from service.processes.executors import find_executors
@@ -102,9 +102,9 @@ async def run_compute(
     universe = load_universe(settings.universe)
     executors = await find_executors(settings)
     failures = FailureLog()
-    signer = build_log_signer(settings, market, observer.on_checkpoint)
     source: Source | None = None
-    async with AsyncExitStack() as stack:
+    opening_signer = open_log_signer(settings, market, observer.on_checkpoint)
+    async with opening_signer as signer, AsyncExitStack() as stack:
         # After a takeover the store may name another origin or venue, so the source is reopened.
         async def reopen_source() -> OpenPipeline:
             nonlocal source

@@ -66,7 +66,7 @@ async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding
         try:
             known_id = await store.find_access_id()
             yield check_last_run(build_snapshot(await store.snapshot()), clock())
-            yield await check_log(store)
+            yield await check_log(settings, store)
             async for finding in _check_source(settings, store, clock):
                 yield finding
         finally:

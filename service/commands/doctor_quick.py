@@ -27,7 +27,11 @@ async def run_quick_checks(
     now: int,
 ) -> list[Finding]:
     """Return the findings on settings, runs, log, disk, billing settings and proxies."""
-    findings = [*check_settings(settings), check_last_run(snapshot, now), await check_log(market)]
+    findings = [
+        *check_settings(settings),
+        check_last_run(snapshot, now),
+        await check_log(settings, market),
+    ]
     if settings.is_sqlite:
         from service.commands.doctor_sqlite import check_disk
 
@@ -81,8 +85,8 @@ def check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
     return Finding("ok", "runs", last_run)
 
 
-async def check_log(market: "MarketStore") -> Finding:
-    """Check that the newest rows of the feed are signed."""
+async def check_log(settings: Settings, market: "MarketStore") -> Finding:
+    """Check that the newest rows of the feed are signed, and cosigned if there are witnesses."""
     checkpoint = await market.feed_log.checkpoint()
     if checkpoint.refusal is not None:
         text = (
@@ -93,7 +97,13 @@ async def check_log(market: "MarketStore") -> Finding:
     if checkpoint.note is None:
         text = "the feed is not signed yet: the first run of `signals serve` signs it"
         return Finding("warn", "log", text)
-    return Finding("ok", "log", f"{checkpoint.size} rows of the feed are signed")
+    text = f"{checkpoint.size} rows of the feed are signed"
+    if settings.witness_policy is None:
+        return Finding("ok", "log", text)
+    # The first signature is the log's own.
+    cosigned = checkpoint.note.count("\n— ") - 1
+    text += f", and cosigned by {cosigned} witnesses"
+    return Finding("ok" if cosigned else "warn", "log", text)
 
 
 def check_billing_settings(settings: Settings) -> Iterator[Finding]:

@@ -80,6 +80,11 @@ class Settings(BaseModel):
         "the default is PATH-log-key.json next to the database, or signals-log-key.json in the "
         "working directory with PostgreSQL. Keep it out of backups of the database.",
     )
+    witness_policy: Path | None = Field(
+        default=None,
+        description="Policy file (c2sp.org/tlog-policy) whose witnesses, those with an address, "
+        "are asked to cosign each checkpoint of the log.",
+    )
     source: Source = Field(
         default="simulated",
         description="Source of the bars: simulated, live, or files:DIR for a folder of recorded "

@@ -26,7 +26,7 @@ from store.market_rows import Batch
 CALL_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 RUN_BUCKETS_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 LAG_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-CHECKPOINT_OUTCOMES = ("signed", "refused")
+CHECKPOINT_OUTCOMES = ("signed", "refused", "cosigned")
 # The folder in which several processes count together. The library reads it once, at its import.
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 FOLDER_PREFIX = "signals-metrics-"
@@ -89,7 +89,8 @@ class Metrics:
         )
         checkpoints = Counter(
             "signals_log_checkpoints",
-            "Checkpoints of the log of the feed, by outcome (signed, refused).",
+            "Checkpoints of the log of the feed, by outcome (signed, refused, or cosigned by a "
+            "witness).",
             ["outcome"],
             registry=registry,
         )

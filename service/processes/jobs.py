@@ -31,7 +31,7 @@ class RunObserver(Protocol):
         """Handle a committed batch."""
 
     def on_checkpoint(self, outcome: str) -> None:
-        """Handle a checkpoint of the log: signed or refused."""
+        """Handle a checkpoint of the log: signed, refused, or cosigned by a witness."""
 
 
 def count_rows(batch: Batch) -> tuple[int, int, int]:

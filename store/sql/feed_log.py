@@ -1,6 +1,7 @@
 """The transparency log of the feed: leaves, tiles and the newest signed checkpoint."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from schemas.vocabulary import ACTION_CODES, TIMEFRAME_CODES
@@ -71,6 +72,14 @@ class FeedLog:
         """Store the newest signed checkpoint; StoreError if it is smaller than the stored one."""
         async with self._engine.begin_compute_write() as db:
             await write_checkpoint(db, checkpoint)
+
+    async def add_cosignatures(self, checkpoint: CheckpointRow, lines: Sequence[str]) -> None:
+        """Add lines to the note of a checkpoint, unless another one has replaced it."""
+        async with self._engine.begin_compute_write() as db:
+            stored = await load_checkpoint(db)
+            if lines and (stored.size, stored.vkey) == (checkpoint.size, checkpoint.vkey):
+                note = "".join([stored.note or "", *lines])
+                await write_checkpoint(db, stored._replace(note=note))
 
     async def tile(self, tile: TileId) -> bytes | None:
         """Return a tile as wide as it is by now, None if it does not exist."""

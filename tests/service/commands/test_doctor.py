@@ -101,6 +101,16 @@ def test_an_older_copy_of_a_signed_store_must_be_fixed(well, source):
 
 
 @pytest.mark.clause("proof")
+def test_cosignatures_are_counted_if_there_are_witnesses(well, source):
+    settings = {"source": source, "witness_policy": str(well / "policy")}
+    ((grade, text),) = examined(well, **settings)[1]["log"]
+    assert (grade, text) == ("warn", "0 rows of the feed are signed, and cosigned by 0 witnesses")
+    run_sql(well / "signals.db", "UPDATE log_checkpoint SET note = note || '— w.example AAAA\n'")
+    ((grade, text),) = examined(well, **settings)[1]["log"]
+    assert (grade, text) == ("ok", "0 rows of the feed are signed, and cosigned by 1 witnesses")
+
+
+@pytest.mark.clause("proof")
 def test_a_store_whose_feed_is_not_signed_yet_is_noticed(well, source):
     run_sql(well / "signals.db", "DROP TRIGGER log_checkpoint_delete")
     run_sql(well / "signals.db", "DELETE FROM log_checkpoint")
