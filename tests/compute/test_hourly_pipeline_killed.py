@@ -11,6 +11,7 @@ import pytest
 
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
+from compute.schedule import to_market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Universe
 from store.market_rows import Batch
@@ -103,7 +104,7 @@ async def test_a_first_start_that_ends_early_leaves_its_index_to_the_next_start(
     path, source = tmp_path / "ended.db", FilesSource(bars_folder, universe)
     async with open_store(path) as store:
         pipeline = await HourlyPipeline.open(
-            store, source, universe, INDICATORS, lambda: END * 1000, on_commit=end
+            store, source, universe, INDICATORS, lambda: to_market_ms(END), on_commit=end
         )
         with pytest.raises(EndedError):
             await pipeline.run_until(END)
