@@ -8,7 +8,7 @@ import json
 import os
 from base64 import b64decode, b64encode
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -30,7 +30,7 @@ class LogKey:
     """The key of a log (the seed of an Ed25519 key), its origin, and the tree it signed last."""
 
     origin: str
-    seed: bytes
+    seed: bytes = field(repr=False)
     size: int = 0
     root: bytes = EMPTY_ROOT
 

@@ -59,7 +59,7 @@ class LogSigner:
         try:
             key, stored = await self._advance_key()
         except RefusalError as refusal:
-            await self._refuse(str(refusal))
+            await self._refuse(refusal)
             return
         vkey = key.vkey.format()
         if stored != CheckpointRow(key.size, stored.note, vkey):
@@ -105,7 +105,6 @@ class LogSigner:
         try:
             return await self._log.head(old)
         except DamagedError as error:
-            log.error("log_damaged", failure=str(error))
             raise RefusalError("the stored tree of the log is damaged") from error
 
     async def _use_file(self, use: Callable[..., Used], *arguments: object) -> Used:
@@ -113,13 +112,14 @@ class LogSigner:
         try:
             return await asyncio.to_thread(use, *arguments)
         except KeyFileError as error:
-            log.error("log_key_unusable", failure=str(error))
             raise RefusalError("the key file of the log cannot be used") from error
 
-    async def _refuse(self, reason: str) -> None:
-        stored = await self._log.checkpoint()
+    async def _refuse(self, refusal: RefusalError) -> None:
+        """Store and log the reason, once; the cause may name a path, so it is only logged."""
+        stored, reason = await self._log.checkpoint(), str(refusal)
         if reason != stored.refusal:
-            log.error("log_not_signed", reason=reason, remedy="run `signals doctor`")
+            cause = {} if refusal.__cause__ is None else {"cause": str(refusal.__cause__)}
+            log.error("log_not_signed", reason=reason, **cause, remedy="run `signals doctor`")
             await self._log.save_checkpoint(stored._replace(refusal=reason))
         self._on_checkpoint("refused")
 

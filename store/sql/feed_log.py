@@ -57,8 +57,11 @@ class FeedLog:
             if not appended:
                 return total
 
-    async def head(self, old: int) -> LogHead:
-        """Return the tree that is stored now, and the proof that it begins with `old` leaves."""
+    async def head(self, old: int = 0) -> LogHead:
+        """Return the tree that is stored now, and the proof that it begins with `old` leaves.
+
+        DamagedError if tiles are missing or too short.
+        """
         async with self._engine.begin_read(Lane.BATCH) as db:
             checkpoint = await load_checkpoint(db)
             size, _ = await load_log_end(db)
@@ -67,12 +70,6 @@ class FeedLog:
             tiles = await load_tiles(db, tree.list_tiles([*whole, *ranges]))
         root = self._hash(whole, tiles)[0] if size else tree.EMPTY_ROOT
         return LogHead(checkpoint, size, root, self._hash(ranges, tiles))
-
-    async def size(self) -> int:
-        """Return the number of leaves, signed or not."""
-        async with self._engine.begin_read(Lane.BATCH) as db:
-            size, _ = await load_log_end(db)
-        return size
 
     async def checkpoint(self) -> CheckpointRow:
         """Return the newest signed checkpoint."""
@@ -97,14 +94,11 @@ class FeedLog:
         async with self._engine.acquire_connection() as db:
             return (await load_tiles(db, [tile])).get(tile)
 
-    async def root(self, size: int) -> bytes:
-        """Return the root of the tree of the first `size` leaves; DamagedError if it has fewer."""
-        if not size:
-            return tree.EMPTY_ROOT
-        return (await self._hash_ranges([Range(0, size)]))[0]
-
     async def prove_inclusion(self, leaf: int, size: int) -> list[bytes]:
-        """Return the proof of a leaf in the tree of the first `size` leaves."""
+        """Return the proof of a leaf in the tree of the first `size` leaves.
+
+        DamagedError if the store has fewer.
+        """
         return await self._hash_ranges(tree.list_inclusion_ranges(leaf, size))
 
     async def prove_consistency(self, old: int, size: int) -> list[bytes]:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from access.throttle import Limit
+from compute.signing.log_signer import LogSigner
 from rest_shim.endpoints import CLAIM_KEY, ENDPOINTS
 from tests.support.running_service import RunningService, run_service
 from tools.client_environments import INTEROP_FOLDER, get_python_environment
-from tools.example_market import make_coverage
+from tools.example_market import HOUR_MS, NOON, make_coverage
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
@@ -30,7 +31,11 @@ UNLIMITED = Limit(PLENTY, 1)
 
 def settings(api_key: str | None) -> str:
     """Return the configuration of a run: real values for half of the parameters, and a key."""
-    known = {"ticker": ["BTC", "eth", "MATIC"], "as_of": ["2026-09-30T10:03:00Z"]}
+    known = {
+        "ticker": ["BTC", "eth", "MATIC"],
+        "as_of": ["2026-09-30T10:03:00Z"],
+        "id": [f"universe.BTC.ceres.4h.{(NOON - HOUR_MS) // 1000}.1"],
+    }
     key = f"[auth.openapi]\nbearer = {{ bearer = {api_key!r} }}\n" if api_key else ""
     return "\n".join(
         [
@@ -82,6 +87,7 @@ async def test_no_response_to_a_live_key_violates_the_document(tmp_path, record_
     async with run_service(
         tmp_path, make_coverage(), daily_limit=PLENTY, attempt_limit=UNLIMITED
     ) as served:
+        await LogSigner(served.market.feed_log, tmp_path / "log-key.json", "a.example/log").sign()
         report = await reported(served, served.api_key, tmp_path, 150)
     record_property("interop", recorded(report, "with a live key"))
     hook_report = json.loads((tmp_path / "hooks.json").read_text())

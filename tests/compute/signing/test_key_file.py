@@ -35,8 +35,10 @@ def test_only_the_owner_may_read_it_also_once_it_is_replaced(path: Path) -> None
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_two_keys_differ() -> None:
-    assert LogKey.create(ORIGIN).seed != LogKey.create(ORIGIN).seed
+def test_two_keys_differ_and_neither_is_shown() -> None:
+    one, other = LogKey.create(ORIGIN), LogKey.create(ORIGIN)
+    assert one.seed != other.seed
+    assert repr(one.seed) not in repr(one)
 
 
 def test_what_a_killed_process_left_is_overwritten(path: Path) -> None:

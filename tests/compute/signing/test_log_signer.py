@@ -64,7 +64,7 @@ async def test_each_tree_is_signed_and_its_root_kept_apart(signing_one: Signing)
         checkpoint = await signing_one.sign(rows, first)
         signed = read(checkpoint)
         assert (signed.origin, signed.size) == (ORIGIN, checkpoint.size) == (ORIGIN, size)
-        assert signed.root_hash == await log.root(size)
+        assert signed.root_hash == (await log.head()).root
         key = load_key(signing_one.path)
         assert key is not None
         assert (key.size, key.root) == (size, signed.root_hash)
@@ -175,7 +175,7 @@ async def test_an_unusable_key_file_is_refused_without_its_path_in_public(
     spoil(signing_one.path)
     with capture_logs() as logs:
         await signing_one.signer.sign()
-    assert str(signing_one.path) in logs[0]["failure"]
+    assert str(signing_one.path) in logs[0]["cause"]
     refusal = (await signing_one.market.feed_log.checkpoint()).refusal
     assert refusal == "the key file of the log cannot be used"
 

@@ -55,7 +55,8 @@ async def list_feed(market: MarketStore) -> Sequence[FeedRow]:
 async def assert_complete(market: MarketStore) -> None:
     """Assert that leaves and tiles are those of all rows of the feed."""
     rows, log = await list_feed(market), market.feed_log
-    size = await log.size()
+    head = await log.head()
+    size = head.size
     leaves = await log.leaves(0, size)
     assert [leaf.leaf for leaf in leaves] == list(range(len(rows)))
     assert [leaf.created_at for leaf in leaves] == [row.created_at for row in rows]
@@ -63,13 +64,13 @@ async def assert_complete(market: MarketStore) -> None:
     expected = tree.extend_tiles({}, 0, b"".join(hashes))
     assert {tile: await log.tile(tile) for tile in expected} == expected
     if rows:
-        assert await log.root(size) == tree.hash_ranges([Range(0, size)], expected)[0]
+        assert head.root == tree.hash_ranges([Range(0, size)], expected)[0]
 
 
 async def test_each_commit_appends_a_leaf_for_each_of_its_published_rows(
     market: MarketStore,
 ) -> None:
-    assert await market.feed_log.root(0) == tree.EMPTY_ROOT
+    assert (await market.feed_log.head()).root == tree.EMPTY_ROOT
     for first in (0, 10, 300, 900):
         await commit_rows(market, 7 if first < 300 else 400, first)
         await assert_complete(market)
@@ -138,7 +139,7 @@ async def test_leaves_outlive_the_rows_that_retention_deletes(market: MarketStor
     assert await market.prune() > 0
     await commit_rows_later(market)
     assert await market.feed_log.leaves(0, 81) == leaves
-    assert await market.feed_log.size() == 82
+    assert (await market.feed_log.head()).size == 82
 
 
 async def commit_rows_later(market: MarketStore) -> None:
@@ -180,12 +181,12 @@ async def test_an_id_that_no_published_row_has_is_unknown(market: MarketStore, r
     assert await market.feed_log.find_leaf(named) is None
 
 
-async def test_a_tile_or_a_root_beyond_the_tree_does_not_exist(market: MarketStore) -> None:
+async def test_a_tile_or_a_proof_beyond_the_tree_does_not_exist(market: MarketStore) -> None:
     await commit_rows(market, 20)
     assert await market.feed_log.tile(TileId(0, 1)) is None
     assert await market.feed_log.tile(TileId(1, 0)) is None
-    with pytest.raises(DamagedError, match="tile 1/0 is missing or too short"):
-        await market.feed_log.root(300)
+    with pytest.raises(DamagedError, match="tile 0/0 is missing or too short"):
+        await market.feed_log.prove_inclusion(0, 300)
 
 
 async def test_the_newest_checkpoint_replaces_the_one_before(market: MarketStore) -> None:
@@ -240,7 +241,7 @@ async def test_a_move_carries_the_log_over_and_later_continues_it(
             await commit_rows(market, 150, first)
             await market.feed_log.save_checkpoint(CheckpointRow(first, "note", "vkey"))
             await move_log(market._engine, target._engine)
-            size = await market.feed_log.size()
-            assert await target.feed_log.leaves(0, size) == await market.feed_log.leaves(0, size)
-            assert await target.feed_log.root(size) == await market.feed_log.root(size)
-            assert await target.feed_log.checkpoint() == await market.feed_log.checkpoint()
+            head = await market.feed_log.head(3)
+            assert await target.feed_log.head(3) == head
+            leaves = await market.feed_log.leaves(0, head.size)
+            assert await target.feed_log.leaves(0, head.size) == leaves
