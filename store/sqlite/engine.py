@@ -157,6 +157,10 @@ class SqliteEngine:
         """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
         if self._lock_file is None:
             self._lock_file = _acquire_lock_file(self.path)
+            # Commits are durable from now on, because the key file of the log is: after a power cut
+            # that took back a commit, its rows would be computed again with other salts.
+            with self._raise_store_errors():
+                await self._writer.execute(POWER_SAFE)
 
     def check_lock(self) -> None:
         """Do nothing: a process keeps the lock of its open file until it ends."""
@@ -243,9 +247,7 @@ class SqliteEngine:
 
     def begin_compute_write(self) -> AbstractAsyncContextManager[SqliteDatabase]:
         """Hold a write transaction; the lock file keeps a second compute process out."""
-        # Durable, because the key file of the log is: after a power cut that took back a commit,
-        # the rows that are computed again would not be those that were signed.
-        return self.begin_durable_write()
+        return self.begin_write()
 
     @asynccontextmanager
     async def begin_durable_write(self) -> AsyncIterator[SqliteDatabase]:
