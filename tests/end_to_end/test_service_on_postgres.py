@@ -105,7 +105,7 @@ def test_each_command_works_on_postgresql_as_on_files(tmp_path: Path, url: str):
         assert "(signals_access); restore a backup" in only_line(said[-1])
     assert "fix  store: there is no store at postgresql://" in run("doctor", status=1)
     assert HIDDEN not in "".join(said)
-    assert {path.name for path in tmp_path.iterdir()} == {"bars"}
+    assert {path.name for path in tmp_path.iterdir()} == {"bars", "signals-log-key.json"}
 
 
 @pytest.mark.prove
@@ -230,7 +230,14 @@ async def test_a_process_that_lost_its_session_logs_it_and_continues_if_no_other
     tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]
 ):
     universe = write_cut_universe(tmp_path, {"BTC", "NVDA"})
-    settings = Settings.read({"SIGNALS_DATABASE_URL": database, "SIGNALS_UNIVERSE": universe})
+    key_file = str(tmp_path / "signals-log-key.json")
+    settings = Settings.read(
+        {
+            "SIGNALS_DATABASE_URL": database,
+            "SIGNALS_UNIVERSE": universe,
+            "SIGNALS_LOG_KEY_FILE": key_file,
+        }
+    )
     clock = ManualClock()
     computing = asyncio.create_task(compute(settings, clock))
     output = ""
