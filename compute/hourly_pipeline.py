@@ -119,7 +119,8 @@ class HourlyPipeline:
         await store.lock()
         started_at = await store.adopt_source(source.name, market_clock())
         # For the rows that an earlier version has written; a commit would append all of them.
-        await store.feed_log.append_missing()
+        if leaves := await store.feed_log.append_missing():
+            log.info("log_built", leaves=leaves)
         bounds = find_history_bounds(source, started_at)
         until = None if source.ends_at is None else to_market_ms(source.ends_at)
         coverage = build_coverage(

@@ -5,6 +5,7 @@ hashes of the full tiles below. A range is a half-open range of leaves.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -121,6 +122,8 @@ def _list_levels(size: int) -> range:
     return range(-(-size.bit_length() // TILE_HEIGHT))
 
 
+# A root and its proof share parts of tiles, and so do the trees of two runs.
+@lru_cache(maxsize=32)
 def _hash_row(hashes: bytes) -> bytes:
     """Return the root over joined hashes, whose number is a power of two."""
     row = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]

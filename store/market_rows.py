@@ -417,6 +417,18 @@ class LeafRow(NamedTuple):
     salt: bytes
 
 
+class LogHead(NamedTuple):
+    """The log as it is stored: its newest signed checkpoint, and the tree of all leaves.
+
+    `proof` is the consistency proof from an older size; empty from 0, and from the whole tree.
+    """
+
+    checkpoint: "CheckpointRow"
+    size: int
+    root: bytes
+    proof: Sequence[bytes]
+
+
 class CheckpointRow(NamedTuple):
     """The newest signed checkpoint of the log: its size, the signed note, and its key.
 

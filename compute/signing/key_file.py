@@ -102,6 +102,20 @@ def archive_key(path: Path, archive: Path) -> bool:
     return True
 
 
+def move_key(source: Path, target: Path) -> bool:
+    """Move a key file, so that only one log continues; return whether there was one to move.
+
+    The former file is renamed to FILE.moved. Raise KeyFileError if another key is in its way.
+    """
+    key = None if source == target else load_key(source)
+    if key is None:
+        return False
+    if load_key(target) not in (None, key):
+        raise KeyFileError(f"{target} is the key file of another log: move it away first")
+    save_key(target, key)
+    return archive_key(source, source.with_name(f"{source.name}.moved"))
+
+
 def _parse_key(fields: dict[str, object]) -> LogKey:
     origin, size = fields["origin"], fields["size"]
     seed, root = (b64decode(str(fields[name]), validate=True) for name in ("key", "root"))

@@ -14,7 +14,7 @@ from compute.signing.key_file import KeyFileError, LogKey, archive_key, load_key
 from compute.signing.notes import Checkpoint, Vkey, sign_checkpoint
 from store.errors import DamagedError
 from store.log_tree import TreeError, verify_consistency
-from store.market_rows import CheckpointRow
+from store.market_rows import CheckpointRow, LogHead
 from store.sql.feed_log import FeedLog
 
 # Called with the outcome of each new checkpoint, signed or refused, and "cosigned" by a witness.
@@ -56,20 +56,17 @@ class LogSigner:
         If that is refused, store the reason instead; the next call tries again. Raise StoreError if
         the database fails.
         """
-        stored = await self._log.checkpoint()
         try:
-            key = await self._advance_key(stored)
+            key, stored = await self._advance_key()
         except RefusalError as refusal:
-            await self._refuse(stored, str(refusal))
+            await self._refuse(str(refusal))
             return
         vkey = key.vkey.format()
         if stored != CheckpointRow(key.size, stored.note, vkey):
-            signed = CheckpointRow(key.size, _sign_tree(key), vkey)
-            await self._log.save_checkpoint(signed)
+            stored = CheckpointRow(key.size, _sign_tree(key), vkey)
+            await self._log.save_checkpoint(stored)
             self._on_checkpoint("signed")
-            self._submit(signed)
-        else:
-            self._submit(stored)
+        self._submit(stored)
 
     async def restart(self, now: datetime) -> tuple[Vkey, Path | None]:
         """Begin a new log of the same rows: archive the key file, and sign with another key.
@@ -92,37 +89,24 @@ class LogSigner:
         vkey = (await self._log.checkpoint()).vkey
         return None if vkey is None else Vkey.parse(vkey).name
 
-    async def _advance_key(self, stored: CheckpointRow) -> LogKey:
-        """Return the key once its file has the tree that is stored now."""
+    async def _advance_key(self) -> tuple[LogKey, CheckpointRow]:
+        """Return the key, once its file has the stored tree, and the last checkpoint."""
         key = await self._use_file(load_key, self._path)
-        if key is None and stored.note is not None:
+        head = await self._load_head(0 if key is None else key.size)
+        if key is None and head.checkpoint.note is not None:
             raise RefusalError("the key file of the log is missing")
-        held = key or LogKey.create(self._origin)
-        advanced = await self._advance_tree(held)
+        advanced = _advance_tree(key or LogKey.create(self._origin), head)
         # Before the checkpoint is served: another tree of this size is never signed from now on.
         if advanced != key:
             await self._use_file(save_key, self._path, advanced)
-        return advanced
+        return advanced, head.checkpoint
 
-    async def _advance_tree(self, key: LogKey) -> LogKey:
-        """Return the key with the stored tree, if that begins with the tree signed last."""
-        size = await self._log.size()
-        if size < key.size:
-            raise RefusalError(
-                f"the store has fewer rows than the {key.size} that were signed: an older copy of "
-                "it was restored"
-            )
+    async def _load_head(self, old: int) -> LogHead:
         try:
-            if await self._log.root(key.size) != key.root:
-                raise RefusalError(f"the first {key.size} rows are not those that were signed")
-            root = await self._log.root(size)
-            if 0 < key.size < size:
-                proof = await self._log.prove_consistency(key.size, size)
-                verify_consistency(key.size, key.root, size, root, proof)
-        except (DamagedError, TreeError) as error:
+            return await self._log.head(old)
+        except DamagedError as error:
             log.error("log_damaged", failure=str(error))
             raise RefusalError("the stored tree of the log is damaged") from error
-        return key.with_tree(size, root)
 
     async def _use_file(self, use: Callable[..., Used], *arguments: object) -> Used:
         """Call a function of the key file in a thread; refuse if the file cannot be used."""
@@ -132,7 +116,8 @@ class LogSigner:
             log.error("log_key_unusable", failure=str(error))
             raise RefusalError("the key file of the log cannot be used") from error
 
-    async def _refuse(self, stored: CheckpointRow, reason: str) -> None:
+    async def _refuse(self, reason: str) -> None:
+        stored = await self._log.checkpoint()
         if reason != stored.refusal:
             log.error("log_not_signed", reason=reason, remedy="run `signals doctor`")
             await self._log.save_checkpoint(stored._replace(refusal=reason))
@@ -143,6 +128,23 @@ def name_next_origin(origin: str) -> str:
     """Return the origin of the log that follows one: /2 at its end, then /3 and so on."""
     numbered = re.fullmatch(r"(.+)/(\d+)", origin)
     return f"{origin}/2" if numbered is None else f"{numbered[1]}/{int(numbered[2]) + 1}"
+
+
+def _advance_tree(key: LogKey, head: LogHead) -> LogKey:
+    """Return the key with the stored tree; RefusalError unless that begins with the signed one."""
+    if head.size < key.size:
+        raise RefusalError(
+            f"the store has fewer rows than the {key.size} that were signed: an older copy of it "
+            "was restored"
+        )
+    try:
+        if head.size > key.size > 0:
+            verify_consistency(key.size, key.root, head.size, head.root, head.proof)
+        elif key.size and head.root != key.root:
+            raise TreeError
+    except TreeError:
+        raise RefusalError(f"the first {key.size} rows are not those that were signed") from None
+    return key.with_tree(head.size, head.root)
 
 
 def _sign_tree(key: LogKey) -> str:

@@ -22,7 +22,7 @@ async def restart_log(settings: Settings, clock: Clock) -> int:
     if archive is not None:
         echo(f"The former key is in {archive}.")
     echo(
-        f"The log begins anew as {vkey.name}, with another key. Customers who verified the former "
+        f"A new log begins as {vkey.name}, with another key. Customers who verified the former "
         "log have to accept the new key:"
     )
     print(vkey.format())

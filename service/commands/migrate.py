@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 
 from compute.audit.audit import audit_market
 from compute.indicators.contract import Indicator
+from compute.signing.key_file import move_key
 from compute.universe import load_universe
 from schemas.clock import Clock
 from service.commands.console import FOUND, ProgressLog, echo, open_progress_bar, print_findings
@@ -21,7 +22,8 @@ async def migrate_database(
 ) -> int:
     """Move a database, or continue an interrupted move; return 1 if the audit has findings.
 
-    StoreError if a process computes on either database, or if the target is in use.
+    The key file of the log moves too, so that only the target continues the log. StoreError if a
+    process computes on either database, or if the target is in use.
     """
     if source.store_name == target.store_name:
         raise SettingsError(f"both databases are {source.store_name}: name two different ones")
@@ -50,6 +52,8 @@ async def migrate_database(
         # but the move of a store that is partly not verifiable ends.
         if report.findings:
             return FOUND
+        if move_key(source.log_key_path, target.log_key_path):
+            echo(f"The key of the log is now in {target.log_key_path}.")
         await target_market.finish_move()
     echo(f"Moved {source.store_name} to {target.store_name}. Set SIGNALS_DATABASE_URL to it.")
     return 0

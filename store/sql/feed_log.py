@@ -9,7 +9,7 @@ from store import log_tree as tree
 from store.codes import KEY_CODES
 from store.errors import DamagedError
 from store.log_tree import Range, TileId, TreeError
-from store.market_rows import CheckpointRow, LeafRow
+from store.market_rows import CheckpointRow, LeafRow, LogHead
 from store.sql.database import MarketEngine
 from store.sql.lanes import Lane
 from store.sql.log_reads import load_checkpoint, load_log_end, load_tiles
@@ -56,6 +56,17 @@ class FeedLog:
             total += appended
             if not appended:
                 return total
+
+    async def head(self, old: int) -> LogHead:
+        """Return the tree that is stored now, and the proof that it begins with `old` leaves."""
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            checkpoint = await load_checkpoint(db)
+            size, _ = await load_log_end(db)
+            ranges = tree.list_consistency_ranges(old, size) if old < size else []
+            whole = [Range(0, size)] if size else []
+            tiles = await load_tiles(db, tree.list_tiles([*whole, *ranges]))
+        root = self._hash(whole, tiles)[0] if size else tree.EMPTY_ROOT
+        return LogHead(checkpoint, size, root, self._hash(ranges, tiles))
 
     async def size(self) -> int:
         """Return the number of leaves, signed or not."""
@@ -129,6 +140,9 @@ class FeedLog:
     async def _hash_ranges(self, ranges: list[Range]) -> list[bytes]:
         async with self._engine.acquire_connection() as db:
             tiles = await load_tiles(db, tree.list_tiles(ranges))
+        return self._hash(ranges, tiles)
+
+    def _hash(self, ranges: list[Range], tiles: tree.Tiles) -> list[bytes]:
         try:
             return tree.hash_ranges(ranges, tiles)
         except TreeError as error:

@@ -24,7 +24,6 @@ from store.errors import DatabaseFailureError, LockTakenError, StoreError
 from store.sql.lanes import Lane, limit_seconds
 from store.sqlite.files import FileGuard
 from store.sqlite.schema import delete_old_copies, migrate
-from store.sqlite.schema_objects import find_schema_faults
 from store.sqlite.transaction import SqliteDatabase
 from store.write_health import TestWrite, WriteHealth, WriteKind
 
@@ -131,10 +130,6 @@ class SqliteEngine:
         size_bytes = sum(path.stat().st_size for path in paths if path.exists())
         return f"SQLite {sqlite3.sqlite_version}", size_bytes
 
-    async def find_schema_faults(self) -> list[str]:
-        """Describe how the schema differs from the one that the migrations create."""
-        return await asyncio.to_thread(find_schema_faults, self.path, self._migrations)
-
     async def delete_old_copies(self) -> None:
         """Delete the copies that migrations of this file made long ago."""
         await asyncio.to_thread(delete_old_copies, self.path, self._migrations)
@@ -157,6 +152,10 @@ class SqliteEngine:
         """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
         if self._lock_file is None:
             self._lock_file = _acquire_lock_file(self.path)
+            # Commits are durable from now on, because the key file of the log is: after a power cut
+            # that took back a commit, its rows would be computed again with other salts.
+            with self._raise_store_errors():
+                await self._writer.execute(POWER_SAFE)
 
     def check_lock(self) -> None:
         """Do nothing: a process keeps the lock of its open file until it ends."""
@@ -243,9 +242,7 @@ class SqliteEngine:
 
     def begin_compute_write(self) -> AbstractAsyncContextManager[SqliteDatabase]:
         """Hold a write transaction; the lock file keeps a second compute process out."""
-        # Durable, because the key file of the log is: after a power cut that took back a commit,
-        # the rows that are computed again would not be those that were signed.
-        return self.begin_durable_write()
+        return self.begin_write()
 
     @asynccontextmanager
     async def begin_durable_write(self) -> AsyncIterator[SqliteDatabase]:

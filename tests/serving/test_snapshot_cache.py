@@ -16,7 +16,7 @@ from serving.past_index import PastIndex
 from serving.snapshot import Snapshot
 from serving.snapshot_cache import SnapshotCache
 from store.errors import StoreError
-from store.market_rows import Batch, PastKey, StoredSnapshot, WatermarkRow
+from store.market_rows import Batch, CheckpointRow, PastKey, StoredSnapshot, WatermarkRow
 from store.sql.market_store import MarketStore
 from tests.support.row_builders import make_bar, make_blocks, make_epoch
 from tests.support.store_homes import (
@@ -71,6 +71,18 @@ async def test_concurrent_callers_share_one_read_per_version(tmp_path):
         assert (await boards.snapshot()).market_time == NOON + HOUR_MS
         assert held[0].market_time == NOON
         assert store.snapshots == 2
+
+
+async def test_a_checkpoint_of_the_log_keeps_the_snapshot_and_its_cached_responses(tmp_path):
+    async with open_seeded(tmp_path) as store:
+        boards = SnapshotCache(store)
+        before = await boards.snapshot()
+        seen = store.version()
+        await store.feed_log.save_checkpoint(CheckpointRow(0, "note", "vkey"))
+        await wait_for_version(store, seen)
+        assert boards.peek() is None
+        assert await boards.snapshot() is before
+        assert boards.peek() is before
 
 
 @pytest.mark.clause("monitoring")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compute.signing.key_file import KeyFileError, LogKey, archive_key, load_key, save_key
+from compute.signing.key_file import KeyFileError, LogKey, archive_key, load_key, move_key, save_key
 from store.log_tree import EMPTY_ROOT
 
 pytestmark = pytest.mark.clause("proof")
@@ -80,6 +80,22 @@ def test_a_folder_that_is_missing_is_named(path: Path) -> None:
     path.mkdir()
     with pytest.raises(KeyFileError, match="cannot read the key file"):
         load_key(path)
+
+
+def test_a_moved_key_is_no_longer_where_it_was(path: Path) -> None:
+    target = path.with_name("target.json")
+    assert not move_key(path, target)
+    key = LogKey.create(ORIGIN)
+    save_key(path, key)
+    assert not move_key(path, path)
+    # A process was killed before it renamed the first file.
+    save_key(target, key)
+    assert move_key(path, target)
+    assert (load_key(path), load_key(target)) == (None, key)
+    save_key(path, LogKey.create(ORIGIN))
+    with pytest.raises(KeyFileError, match="is the key file of another log"):
+        move_key(path, target)
+    assert load_key(target) == key
 
 
 def test_an_archived_key_keeps_its_content(path: Path) -> None:
