@@ -7,7 +7,7 @@ letter for its kind: b or g (bar), f (funding), w or h (watermark), s (source), 
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from hashlib import sha256
 from operator import attrgetter
@@ -117,11 +117,12 @@ def digest_context(rows: Iterable[ContextRow]) -> bytes:
     return sha256(b"".join(lines)).digest()
 
 
-def digest_coverage(last_digest: bytes, document: str) -> bytes:
-    """Return the digest of a coverage that is published after the commit with `last_digest`."""
+def digest_coverage(document: str, last_digests: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the digests of a coverage that is published after each commit with these digests."""
     # The chain has no link to it, because a restart publishes the coverage again, and a store that
     # was restarted must have the same chain as one that was not.
-    return sha256(last_digest + sha256(document.encode()).digest()).digest()
+    content = sha256(document.encode()).digest()
+    return (sha256(last_digest + content).digest() for last_digest in last_digests)
 
 
 def digest_commit(

@@ -151,24 +151,27 @@ class Audit:
         """Step all bars again and compare everything that follows from them."""
         async with self._executors.open(self._parallelism) as executor:
             await self._audit_commits(executor, on_progress)
-            damage = self._reader.damage
-            if damage is None:
-                self._rows.finish(await self._reader.read_unreferenced_rows())
-                self._sources.report_to(self._report)
-                feed_from = 0 if self._foundation.is_recorded else None
-                self._asset_check.report_to(self._report, self._foundation.assets, feed_from)
-                progress = self._foundation.progress
-                pruned_before = max(progress.pruned_before, progress.alerts_pruned_before)
-                self._log_check.report_to(self._report, pruned_before)
+            if self._reader.damage is None:
+                await self._finish_commits()
             self._report.findings += self._rows.findings
-            if damage is not None:
-                raise damage
+            if self._reader.damage is not None:
+                raise self._reader.damage
             await self._audit_state(executor)
         if unreferenced := await self._store.count_unreferenced():
             self._report.add_finding(
                 f"bars: {unreferenced} bars, settlements, sources, assets or epochs belong to no "
                 "commit"
             )
+
+    async def _finish_commits(self) -> None:
+        """Report what concerns all commits together."""
+        self._rows.finish(await self._reader.read_unreferenced_rows())
+        self._sources.report_to(self._report)
+        feed_from = 0 if self._foundation.is_recorded else None
+        self._asset_check.report_to(self._report, self._foundation.assets, feed_from)
+        progress = self._foundation.progress
+        pruned_before = max(progress.pruned_before, progress.alerts_pruned_before)
+        self._log_check.report_to(self._report, pruned_before)
 
     async def _audit_commits(self, executor: Executor, on_progress: OnProgress) -> None:
         """Audit the commits in order, some at a time.

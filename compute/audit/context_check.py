@@ -10,8 +10,8 @@ from compute.audit.report import Report
 from schemas.coverage import Coverage
 from schemas.vocabulary import ALERTS_RETENTION_MS, UNIVERSE_RETENTION_MS
 from store.digest import GENESIS, ContextRow, digest_context, digest_coverage
-from store.market_rows import CommitRow, Progress
-from store.sql.audit_reads import StoredContext
+from store.market_rows import Progress
+from store.sql.audit_reads import CoverageRow, StoredContext
 
 # Those that are not hashed: each has a check of its own, or says nothing about the market data.
 KNOWN_FACTS: Final = {
@@ -24,8 +24,9 @@ KNOWN_FACTS: Final = {
 }
 
 
-def check_context(context: StoredContext, commits: Sequence[CommitRow], report: Report) -> None:
+def check_context(context: StoredContext, report: Report) -> None:
     """Compare the context of each commit with its digest, and report what no digest covers yet."""
+    commits = context.commits
     first = next((c.number for c in commits if c.context_digest is not None), None)
     covered, facts = _group_rows(context.rows, first)
     for commit in commits:
@@ -45,25 +46,16 @@ def check_context(context: StoredContext, commits: Sequence[CommitRow], report: 
         report.not_verifiable["context of a commit by an earlier version"] += len(commits)
 
 
-def parse_coverage(
-    context: StoredContext, commits: Sequence[CommitRow], report: Report
-) -> Coverage | None:
-    """Return the published coverage, None if there is none; report faults of it."""
+def parse_coverage(context: StoredContext, report: Report) -> Coverage | None:
+    """Return the published coverage, None if there is no valid one; report its faults."""
     if not context.coverage:
-        if commits and "source" in context.facts:
+        if context.commits and "source" in context.facts:
             report.add_finding("coverage: is missing")
         return None
     row = context.coverage[0]
     if len(context.coverage) > 1 or row.id != 1:
         report.add_finding("coverage: has another row than 1")
-    if row.digest is not None:
-        ends = [GENESIS, *(commit.digest for commit in commits)]
-        if row.digest not in {digest_coverage(end, row.document) for end in reversed(ends)}:
-            report.add_finding("coverage: is not the document that was published")
-    elif any(commit.context_digest is not None for commit in commits):
-        report.add_finding("coverage: has no digest, although the last commit has one")
-    else:
-        report.not_verifiable["coverage published by an earlier version"] += 1
+    _check_coverage_digest(context, row, report)
     try:
         return Coverage.model_validate_json(row.document)
     except ValidationError as error:
@@ -71,34 +63,44 @@ def parse_coverage(
         return None
 
 
-def check_clock(context: StoredContext, commits: Sequence[CommitRow], report: Report) -> None:
+def check_clock(context: StoredContext, report: Report) -> None:
     """Check the stored market time, by which rows age."""
-    last = [(1, commit.market_time) for commit in commits[-1:]]
+    last = [(1, commit.market_time) for commit in context.commits[-1:]]
     if [*context.clock] != last:
         report.add_finding(
             f"clock: is {_format(context.clock)}, but the last commit says {_format(last)}"
         )
 
 
-def check_facts(
-    context: StoredContext, progress: Progress, commits: Sequence[CommitRow], report: Report
-) -> None:
+def check_facts(context: StoredContext, progress: Progress, report: Report) -> None:
     """Check the facts that no digest covers: the times of pruning, and that there are no others."""
     for key in sorted(context.facts.keys() - KNOWN_FACTS):
         report.add_finding(f"facts: {key!r} is unknown")
-    last = progress.market_time or 0
+    times = {0, *(commit.market_time for commit in context.commits)}
     cutoffs = {
         "changes": (progress.pruned_before, UNIVERSE_RETENTION_MS),
         "alerts": (progress.alerts_pruned_before, ALERTS_RETENTION_MS),
     }
     for table, (before, retention) in cutoffs.items():
-        if before > max(last - retention, 0):
+        if before > max(max(times) - retention, 0):
             report.add_finding(f"facts: {table} were pruned before {before}, within the retention")
     # Both are written at once, by the market time of the last commit.
     pruned_at = {before + retention for before, retention in cutoffs.values()}
     is_pruned = progress.pruned_before or progress.alerts_pruned_before
-    if is_pruned and (len(pruned_at) > 1 or pruned_at - {c.market_time for c in commits}):
+    if is_pruned and (len(pruned_at) > 1 or pruned_at - times):
         report.add_finding(f"facts: no commit has the time of pruning {sorted(pruned_at)}")
+
+
+def _check_coverage_digest(context: StoredContext, row: CoverageRow, report: Report) -> None:
+    commits = context.commits
+    if row.digest is not None:
+        ends = (*(commit.digest for commit in reversed(commits)), GENESIS)
+        if row.digest not in digest_coverage(row.document, ends):
+            report.add_finding("coverage: is not the document that was published")
+    elif any(commit.context_digest is not None for commit in commits):
+        report.add_finding("coverage: has no digest, although the last commit has one")
+    else:
+        report.not_verifiable["coverage published by an earlier version"] += 1
 
 
 def _group_rows(

@@ -10,7 +10,7 @@ from schemas.coverage import Coverage
 from schemas.vocabulary import find_latest_run
 from store.digest import ContextRow
 from store.market_rows import CommitRow, Progress
-from store.sql.audit_reads import StoredLog
+from store.sql.audit_reads import StoredContext, StoredLog
 from store.sql.market_store import MarketStore
 
 STARTED_AT: Final = "started_at"
@@ -35,16 +35,21 @@ async def load_foundation(store: MarketStore, report: Report) -> Foundation:
     """Load and check schema, order and context of the commits, facts, clock and coverage."""
     for fault in await store.audit_reads.find_schema_faults():
         report.add_finding(f"schema: {fault}")
-    context, commits = await store.audit_reads.load_context(), await store.commits()
-    progress = await store.progress()
-    coverage = parse_coverage(context, commits, report)
+    context, progress = await store.audit_reads.load_context(), await store.progress()
+    coverage = parse_coverage(context, report)
     assets = [row for row in context.rows if row[0] == "asset"]
-    found = Foundation(commits, progress, coverage, assets, await store.audit_reads.load_log())
-    check_order(commits, report)
-    check_context(context, commits, report)
-    check_clock(context, commits, report)
-    check_facts(context, progress, commits, report)
-    started_at = context.facts.get(STARTED_AT, "")
-    has_start = started_at.isdecimal() and not found.is_recorded
-    check_wall_times(commits, find_latest_run(int(started_at)) if has_start else None, report)
+    log = await store.audit_reads.load_log()
+    found = Foundation(context.commits, progress, coverage, assets, log)
+    check_order(context.commits, report)
+    check_context(context, report)
+    check_clock(context, report)
+    check_facts(context, progress, report)
+    check_wall_times(context.commits, _find_first_run(context, found), report)
     return found
+
+
+def _find_first_run(context: StoredContext, found: Foundation) -> int | None:
+    """Return the nominal time of the last run of the first start, None if nothing depends on it."""
+    started_at = context.facts.get(STARTED_AT, "")
+    is_known = started_at.isdecimal() and not found.is_recorded
+    return find_latest_run(int(started_at)) if is_known else None

@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 
 from store.digest import ContextRow
 from store.log_tree import TileId
-from store.market_rows import CheckpointRow
+from store.market_rows import CheckpointRow, CommitRow
 from store.sql.commit_context import load_context
 from store.sql.database import MarketEngine
 from store.sql.lanes import Lane
 from store.sql.log_reads import load_checkpoint
 from store.sql.market_reads import load_last_number
+from store.sql.market_statements import LIST_COMMITS
 from store.sql.market_writes import load_facts
 
 
@@ -26,11 +27,12 @@ class CoverageRow(NamedTuple):
 
 
 class StoredContext(NamedTuple):
-    """The context of all commits, read in one transaction, and what stands beside the chain.
+    """All commits and their context, read in one transaction, and what stands beside the chain.
 
     `clock` has the id and the market time of each row; there should be one of each table.
     """
 
+    commits: Sequence[CommitRow]
     rows: Sequence[ContextRow]
     facts: dict[str, str]
     coverage: Sequence[CoverageRow]
@@ -81,7 +83,9 @@ class AuditReads:
         async with self._engine.begin_read(Lane.BATCH) as db:
             coverage = await db.execute("SELECT id, document, digest FROM coverage ORDER BY id")
             clock = await db.execute("SELECT id, market_time FROM clock ORDER BY id")
+            commits = await db.execute(LIST_COMMITS)
             return StoredContext(
+                [CommitRow(**row) for row in commits],
                 await load_context(db, 0, await load_last_number(db) or 0),
                 await load_facts(db),
                 [CoverageRow(*row) for row in coverage],

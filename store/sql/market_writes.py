@@ -84,7 +84,7 @@ async def write_batch(db: Database, batch: Batch) -> None:
 async def write_coverage(db: Database, coverage: Coverage) -> None:
     """Replace the published coverage; its digest follows that of the last commit."""
     document = coverage.model_dump_json()
-    digest = digest_coverage((await _load_head(db)).digest, document)
+    (digest,) = digest_coverage(document, [(await _load_head(db)).digest])
     await db.insert(
         "coverage",
         "id, document, digest",

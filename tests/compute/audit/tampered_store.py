@@ -77,7 +77,7 @@ async def open_pipeline(store: MarketStore, source: Market) -> HourlyPipeline:
     return await HourlyPipeline.open(store, source, source.universe, ALTERNATING, source.time)
 
 
-async def audit_home(home: StoreHome, key_file: Path | None) -> Report:
+async def audit_home(home: StoreHome, key_file: Path | None = None) -> Report:
     """Audit the store of a home, with the key of its log if that is at hand."""
     async with open_and_close(home.open_market()) as store:
         key = None if key_file is None else load_key(key_file)

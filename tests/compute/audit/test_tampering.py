@@ -141,13 +141,15 @@ async def test_the_list_names_every_column_of_the_store(filled: Filled) -> None:
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("column", EXPECTED, ids=".".join)
 async def test_a_changed_value_is_found(filled: Filled, column: Column) -> None:
+    expected, is_found = EXPECTED[column], []
     for place in ("first", "middle", "last"):
         async with filled.copy() as home:
             if column.table in POSTGRES_TABLES and isinstance(home, SqliteHome):
                 return
             findings = await change_and_audit(filled, home, column, place)
-        expected = EXPECTED[column]
-        assert list_ways(findings) & set(expected.ways) or expected.unless, findings
+        is_found.append(bool(list_ways(findings) & set(expected.ways)))
+    enough = any if expected.unless else all
+    assert enough(is_found) or not expected.ways, findings
 
 
 async def change_and_audit(
