@@ -24,6 +24,7 @@ from store.errors import DatabaseFailureError, LockTakenError, StoreError
 from store.sql.lanes import Lane, limit_seconds
 from store.sqlite.files import FileGuard
 from store.sqlite.schema import delete_old_copies, migrate
+from store.sqlite.schema_objects import find_schema_faults
 from store.sqlite.transaction import SqliteDatabase
 from store.write_health import TestWrite, WriteHealth, WriteKind
 
@@ -129,6 +130,10 @@ class SqliteEngine:
         paths = self.path, Path(f"{self.path}-wal")
         size_bytes = sum(path.stat().st_size for path in paths if path.exists())
         return f"SQLite {sqlite3.sqlite_version}", size_bytes
+
+    async def find_schema_faults(self) -> list[str]:
+        """Describe how the schema differs from the one that the migrations create."""
+        return await asyncio.to_thread(find_schema_faults, self.path, self._migrations)
 
     async def delete_old_copies(self) -> None:
         """Delete the copies that migrations of this file made long ago."""
