@@ -59,18 +59,24 @@ async def fill_store(home: StoreHome, key_file: Path) -> None:
             if hour == LATE:
                 source.time.now += 1_900_000
                 await pipeline.run_late()
-        await LogSigner(store.feed_log, key_file, "signals.example/api/v1/log").sign()
+        await sign_log(store, key_file)
         await store.record_access_id("0" * 32)
         assert await store.prune() == 0
 
 
-async def continue_store(home: StoreHome) -> None:
-    """Run one more hour, after a restart."""
+async def continue_store(home: StoreHome, key_file: Path | None = None) -> None:
+    """Run one more hour, after a restart; sign the log if there is a key."""
     source = Market()
     source.time.now = to_market_ms(HOURS[-1] + HOUR_S)
     async with open_and_close(home.open_market()) as store:
         pipeline = await open_pipeline(store, source)
         await pipeline.run_until(HOURS[-1] + HOUR_S)
+        if key_file is not None:
+            await sign_log(store, key_file)
+
+
+async def sign_log(store: MarketStore, key_file: Path) -> None:
+    await LogSigner(store.feed_log, key_file, "signals.example/api/v1/log").sign()
 
 
 async def open_pipeline(store: MarketStore, source: Market) -> HourlyPipeline:

@@ -17,7 +17,7 @@ import pytest
 
 from compute.audit.report import Report
 from store.errors import StoreError
-from tests.compute.audit.tampered_store import audit_home, fill_store
+from tests.compute.audit.tampered_store import audit_home, continue_store, fill_store
 from tests.conftest import MAJORS
 from tests.support.postgres.databases import copy_database, create_database
 from tests.support.postgres.shared_server import SharedServer
@@ -250,6 +250,20 @@ async def test_an_added_row_is_found(filled: Filled, table: str) -> None:
 
 def test_tables_of_one_row_need_no_added_row() -> None:
     assert set(TABLES) - ADDED.keys() == {"clock", "coverage", "log_checkpoint"}
+
+
+async def test_an_older_copy_of_the_store_is_found_by_the_key_file(
+    filled: Filled, tmp_path: Path
+) -> None:
+    newer_key = shutil.copy(filled.key_file, tmp_path / "key.json")
+    async with filled.copy() as home:
+        await continue_store(home, newer_key)
+        assert (await audit_home(home, newer_key)).findings == []
+    async with filled.copy() as home:
+        found = (await audit_home(home, newer_key)).findings
+        # The hour ends a bar of 1h and one of 4h of each asset.
+        assert found == ["log: has 337 leaves, but 341 were signed"]
+        assert (await audit_home(home)).findings == []
 
 
 SQLITE_DROPS = """

@@ -70,7 +70,9 @@ def test_it_is_served_with_the_others(old_home: StoreHome, tmp_path: Path, bars:
     settings = {"database_url": url, "universe": str(write_universe(tmp_path))}
     assert run_signals(tmp_path, "replay", "--bars", str(bars), **settings).returncode == 0
     audited = run_signals(tmp_path, "audit", **settings)
-    assert audited.stdout.splitlines()[-1] == "clean"
+    # The daily bars of XAU were others then, so their readings are another version's.
+    assert audited.returncode == 2
+    assert audited.stdout.splitlines()[-1].startswith("no findings, but ")
     port = find_free_port()
     with start_signals(tmp_path, "serve", "--no-compute", port=port, **settings) as process:
         process.wait_for_line("Listening on ")
