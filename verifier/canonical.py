@@ -5,9 +5,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from verifier.errors import VerifyError
 from verifier.tree import hash_leaf
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 # Sorted, as the canonical form demands. asset_class and indicator_name come from the catalog.
 COVERED: Final = (
     "action",
@@ -26,11 +27,11 @@ COVERED: Final = (
 MAX_PLAIN_DIGITS, MAX_LEADING_ZEROS = 21, 6
 
 
-class RowError(Exception):
+class RowError(VerifyError):
     """A row that lacks a member, or has one that no row of the feed can have."""
 
 
-def pick_covered(row: Row) -> dict[str, Any]:
+def pick_covered(row: Row) -> Row:
     """Return the members of a row that its leaf covers; RowError if one is missing."""
     missing = [name for name in COVERED if name not in row]
     if missing:
@@ -49,6 +50,8 @@ def encode_canonical(value: object) -> bytes:
         return _format_value(value).encode()
     except UnicodeEncodeError:
         raise RowError("a row has text that is not Unicode") from None
+    except OverflowError:
+        raise RowError("a row has a number that is too large") from None
 
 
 def _format_value(value: object) -> str:

@@ -12,8 +12,8 @@ from verifier.notes import (
     decode_base64,
     parse_number,
 )
+from verifier.tree import HASH_BYTES
 
-HASH_BYTES = 32
 TIME_BYTES, MAX_TIME = 8, 1 << 63
 
 

@@ -14,8 +14,9 @@ import httpx2
 
 from verifier.errors import LogUnavailableError, MissingError, VerifyError, format_one_line
 from verifier.notes import NoteError, decode_base64
-from verifier.tiles import HASH_BYTES, TILE_WIDTH, Hashes, format_tile_path, split_tile
+from verifier.tiles import TILE_WIDTH, Hashes, format_tile_path, split_tile
 from verifier.times import parse_served_time
+from verifier.tree import HASH_BYTES
 
 API_PATH = "/api/v1"
 LOG_PATH = API_PATH + "/log"

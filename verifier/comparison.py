@@ -3,13 +3,11 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
-from verifier.canonical import COVERED
+from verifier.canonical import COVERED, Row
 from verifier.record import RecordedRow
 from verifier.times import parse_served_time
 
-Row = dict[str, Any]
 # The service may serve rows this long after it last computed, so their age is uncertain by it.
 AGE_MARGIN = timedelta(days=1)
 RETENTION = {"universe": timedelta(days=365), "alerts": timedelta(days=90)}

@@ -8,12 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from verifier.canonical import RowError, pick_covered
+from verifier.canonical import Row, RowError, encode_canonical, pick_covered
 from verifier.client import PAGE_ROWS, Json, ServiceClient
 from verifier.errors import VerifyError
 from verifier.times import format_time, parse_served_time
 
-Row = dict[str, Any]
 OnProgress = Callable[[int, int], None]
 
 
@@ -58,9 +57,10 @@ async def read_feed(
 
 
 def _check_row(row: Json) -> Row:
-    """Return what a leaf covers of a row; RowError, TypeError or ValueError if it is no row."""
+    """Return the covered members of a row; RowError, TypeError or ValueError if it is none."""
     covered = pick_covered(row)
     parse_served_time(covered["created_at"])
+    encode_canonical(covered)
     if not isinstance(covered["id"], str):
         raise RowError("the id of a row is not a text")
     return covered

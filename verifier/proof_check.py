@@ -1,8 +1,6 @@
 """Checks the proof of a row without a network."""
 
-from typing import Any
-
-from verifier.canonical import hash_row
+from verifier.canonical import Row, hash_row
 from verifier.head_check import check_signatures
 from verifier.notes import VerifierKey
 from verifier.policy import Policy
@@ -11,7 +9,7 @@ from verifier.report import Report
 
 
 def check_proof(
-    proof: InclusionProof, rows: list[dict[str, Any]], key: VerifierKey, policy: Policy | None
+    proof: InclusionProof, rows: list[Row], key: VerifierKey, policy: Policy | None
 ) -> Report:
     """Check that one of the rows is the leaf of a proof, and that the log signed its tree."""
     report = Report(evidence=[("the checkpoint of the proof", proof.checkpoint.source)])

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from verifier.canonical import hash_row
+from verifier.canonical import Row, hash_row
 from verifier.checkpoints import Checkpoint
 from verifier.errors import VerifyError
 from verifier.notes import LOG_KEY, NoteError, VerifierKey, decode_base64
@@ -21,7 +20,7 @@ class RecordedRow:
 
     leaf: int
     salt: bytes
-    row: dict[str, Any]
+    row: Row
 
     @property
     def id(self) -> str:

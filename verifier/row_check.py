@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any
 
-from verifier.canonical import hash_row
+from verifier.canonical import Row, hash_row
 from verifier.client import Leaf
 from verifier.comparison import SHORTEST_RETENTION, is_kept
 from verifier.feed import Feed
@@ -16,7 +15,6 @@ from verifier.report import Report
 from verifier.tiles import TileTree
 from verifier.times import parse_served_time
 
-Row = dict[str, Any]
 # A run signs the rows of the one before it at the latest.
 SIGNED_WITHIN = timedelta(hours=2)
 

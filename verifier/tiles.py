@@ -3,10 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from verifier.tree import combine_peaks, hash_complete_subtree, list_peaks
+from verifier.tree import HASH_BYTES, combine_peaks, hash_complete_subtree, list_peaks
 
 TILE_WIDTH, TILE_LEVELS = 256, 8
-HASH_BYTES = 32
 
 Hashes = list[bytes]
 # Takes the level, the number and the width of a tile.

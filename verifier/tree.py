@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 
+HASH_BYTES = 32
 EMPTY_ROOT = hashlib.sha256(b"").digest()
 
 

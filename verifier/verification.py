@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
+from verifier.canonical import Row
 from verifier.checkpoints import Checkpoint
 from verifier.client import ServiceClient
 from verifier.comparison import compare_rows
@@ -19,7 +19,6 @@ from verifier.report import VERIFIED, Report
 from verifier.row_check import RowCheck
 from verifier.tiles import TILE_WIDTH, TileTree, TreeMismatchError
 
-Row = dict[str, Any]
 DEFAULT_DAYS = 30
 
 

@@ -1,17 +1,18 @@
 """`signals verify`: checks a service against its log, and against the customer's record of it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from schemas.clock import Clock
 from schemas.operator_error import OperatorError
 from service.commands.console import open_progress_bar
+from verifier.canonical import Row
 from verifier.client import ServiceClient
 from verifier.errors import VerifyError
-from verifier.feed import Row, read_rows_file
+from verifier.feed import read_rows_file
 from verifier.notes import LOG_KEY, NoteError, VerifierKey
 from verifier.policy import Policy, PolicyError, parse_policy
 from verifier.proof_check import check_proof
@@ -19,6 +20,9 @@ from verifier.proofs import InclusionProof
 from verifier.record import Record
 from verifier.report import Report
 from verifier.verification import Request, Verification
+
+if TYPE_CHECKING:
+    from service.commands.verify_bars import OwnBars
 
 T = TypeVar("T")
 
@@ -114,7 +118,7 @@ async def verify_service(
         report = await _verify_online(address, api_key, Record(folder), options, universe, clock)
     else:
         report = verify_proof(proof, Record(folder), options)
-    print_lines(report.format_lines())
+    print("\n".join(report.format_lines()))
     return report.status
 
 
@@ -127,17 +131,21 @@ async def _verify_online(
     clock: Clock,
 ) -> Report:
     request = options.build_request()
+    own_bars = None if options.bars is None else _open_own_bars(options.bars, options, universe)
     with open_progress_bar("reading") as on_progress:
         async with ServiceClient(address, api_key) as client:
             verification = Verification(client, record, lambda: to_datetime(clock()), on_progress)
             report = await verification.run(request)
-    if options.bars is not None and verification.feed is not None:
-        # The indicators load NumPy, which the other checks do not need.
-        from service.commands.verify_bars import OwnBars, compare_own_bars
-
-        own = OwnBars(options.bars, options.start, options.end)
-        await compare_own_bars(own, universe, verification.feed, report)
+    if own_bars is not None and verification.feed is not None:
+        await own_bars.compare(verification.feed, report)
     return report
+
+
+def _open_own_bars(folder: Path, options: VerifyOptions, universe: Path | None) -> "OwnBars":
+    # The indicators load NumPy, which the other checks do not need.
+    from service.commands.verify_bars import OwnBars
+
+    return OwnBars(folder, universe, options.start, options.end)
 
 
 def verify_proof(proof: InclusionProof, record: Record, options: VerifyOptions) -> Report:
@@ -151,8 +159,3 @@ def verify_proof(proof: InclusionProof, record: Record, options: VerifyOptions) 
     if options.rows is None:
         raise OperatorError("--proof needs --rows FILE with the row that it proves")
     return check_proof(proof, list(options.read_rows()), key, policy)
-
-
-def print_lines(lines: Iterable[str]) -> None:
-    """Print a report on standard output."""
-    print("\n".join(lines))

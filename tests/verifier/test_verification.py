@@ -242,6 +242,21 @@ async def test_a_second_row_of_the_same_time_is_not_verified(log, verify):
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"price": [1]}, "a list where none can be"),
+        ({"id": 5}, "the id of a row is not a text"),
+        ({"created_at": "2026-03-10"}, "'2026-03-10' is not a time such as"),
+    ],
+)
+async def test_a_row_that_is_none_is_not_verified(log, verify, change, reason):
+    log.find(ROW_COUNT - 2).update(change)
+    report = await verify(since=FIRST)
+    assert report.status == 2
+    assert reason in report.obstacles[0]
+
+
 # Ages
 
 

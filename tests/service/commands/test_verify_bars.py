@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.commands.verify_bars import OwnBars, compare_own_bars
+from service.commands.verify_bars import OwnBars
 from tests.service.commands.test_serve import served_process
 from tests.support.bar_sets import copy_newest_rows, generate_folder
 from tests.support.generated_bars import END as GENERATED_END
@@ -106,7 +106,7 @@ async def test_rows_that_the_feed_withholds_without_a_cause_are_findings(tmp_pat
     feed = Feed("2025-07-15T00:00:00.000Z", end, [])
     report = Report()
     until = 1000 * (GENERATED_END - 86_400)
-    await compare_own_bars(OwnBars(tmp_path, None, until), None, feed, report)
+    await OwnBars(tmp_path, None, None, until).compare(feed, report)
     assert report.status == 1
     assert all(
         re.search(r" 1h of .*: the feed has no row, your bars give \w+ to \w+: nothing in", one)
