@@ -89,13 +89,13 @@ CADENCE = {
 }
 
 DESCRIPTION = (
-    "Returns the coverage of this service: every tracked asset, each indicator and the endpoints "
-    "it appears in, the timeframes of both tiers by asset, the compute schedule and retention. "
-    "Call it once, because it changes rarely; signals_get_state returns the readings. "
-    "It needs no key. The whole catalog is about 40,000 characters, so set ticker if you need only "
-    "a few assets. "
-    "An empty universe list in coverage.assets means that this deployment has no data for the "
-    "asset; an empty alerts list means universe only."
+    "Lists what is covered: the supported assets (coins, stocks, metals) with ticker symbol and name, the "
+    "indicators and what they mean, which timeframes and alerts are available for each asset, and how "
+    "often readings are updated. "
+    "Use it to find the ticker symbol of a name such as Dogecoin, platinum or gold, which markets, coins and "
+    "stocks are covered or tracked, or to explain the indicators; call it once, because it changes rarely. "
+    "It needs no key and is about 40,000 characters, so set ticker if you need only a few assets. "
+    "An empty universe list means that this deployment has no data for the asset."
 )
 
 

@@ -38,16 +38,17 @@ from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    "Returns the current reading (bullish, bearish or neutral) of each of the "
-    f"{INDICATOR_COUNT_TEXT} indicators for "
-    "every asset and timeframe, as of the last hourly compute; with as_of, as served at that time. "
-    "Use it for the current or past readings of assets; use signals_get_signals to find out what "
-    "changed and when. "
-    "Filter, or set view to board: an unfiltered result is about 135,000 characters, as a board "
-    "under 11,000, for one ticker about 1,200. "
-    "Assets without a matching reading are omitted; if the list is empty, meta.note says why. "
-    "meta says how fresh the data are, when the last bar of each asset closed, whether the data "
-    "are simulated, and when to call again."
+    "Shows the technical analysis of crypto coins, stocks and metals: the readings (bullish, bearish or "
+    f"neutral) of {INDICATOR_COUNT_TEXT} indicators for each asset and timeframe, current or with as_of at "
+    "a past time. "
+    "Use it for what the indicators say about an asset, its trend and momentum: bitcoin (BTC), Ethereum "
+    "(ETH), Solana (SOL), Dogecoin, stocks such as Apple (AAPL), Nvidia (NVDA) or Tesla (TSLA), metals such "
+    "as gold or silver. Is the price trending up or down on the daily chart, in an uptrend or downtrend, "
+    "strong or overbought? Also for the outlook or sentiment of the crypto or stock market right now, an "
+    "overview or summary of all coins or a portfolio, and a snapshot of yesterday or last week. "
+    "For changes, use signals_get_signals. "
+    "Unfiltered it is about 135,000 characters, with view board under 11,000, for one ticker about 1,200. "
+    "If it is empty, meta.note says why; meta also says if the data are simulated or stale."
 )
 
 Cells = dict[StoredKey, Mapping[Timeframe, Reading]]
