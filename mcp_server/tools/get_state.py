@@ -38,15 +38,14 @@ from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    "Shows the technical analysis of crypto coins, stocks and metals: the readings (bullish, bearish or "
-    f"neutral) of {INDICATOR_COUNT_TEXT} indicators for each asset and timeframe, current or with as_of at "
-    "a past time. "
-    "Use it for what the indicators say about an asset, its trend and momentum: bitcoin (BTC), Ethereum "
-    "(ETH), Solana (SOL), Dogecoin, stocks such as Apple (AAPL), Nvidia (NVDA) or Tesla (TSLA), metals such "
-    "as gold or silver. Is the price trending up or down on the daily chart, in an uptrend or downtrend, "
-    "strong or overbought? Also for the outlook or sentiment of the crypto or stock market right now, an "
-    "overview or summary of all coins or a portfolio, and a snapshot of yesterday or last week. "
-    "For changes, use signals_get_signals. "
+    "Shows the technical analysis of crypto coins, stocks and metals: the current readings (bullish, bearish "
+    f"or neutral) of {INDICATOR_COUNT_TEXT} indicators for each asset and timeframe, or with as_of the "
+    "readings at a past time. "
+    "Use it for what the indicators say about an asset or to compare assets: is its price trending up or "
+    "down on the daily chart, in an uptrend or downtrend, bullish or bearish, strong or overbought, what are "
+    "its trend, momentum and outlook: bitcoin (BTC), Ethereum (ETH), Solana (SOL), Dogecoin, stocks such as "
+    "Apple (AAPL), Nvidia (NVDA) or Tesla (TSLA), metals such as gold or silver. Also for an overview or "
+    "summary of a portfolio, of all coins or of the market today, its sentiment, or a snapshot of yesterday. "
     "Unfiltered it is about 135,000 characters, with view board under 11,000, for one ticker about 1,200. "
     "If it is empty, meta.note says why; meta also says if the data are simulated or stale."
 )
