@@ -24,13 +24,7 @@ HALVES = ("seen", "unseen")
 K1, B = 1.2, 0.75
 # The function words of English that NLTK lists, which a search drops.
 STOP_WORDS = frozenset(
-    "i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she "
-    "her hers herself it its itself they them their theirs themselves what which who whom this that "
-    "these those am is are was were be been being have has had having do does did doing a an the "
-    "and but if or because as until while of at by for with about against between into through "
-    "during before after above below to from up down in out on off over under again further then "
-    "once here there when where why how all any both each few more most other some such no nor not "
-    "only own same so than too very s t can will just don should now".split()
+    ["i", "me", "my", "myself", "we", "our", "ours", "ourselves", "you", "your", "yours", "yourself", "yourselves", "he", "him", "his", "himself", "she", "her", "hers", "herself", "it", "its", "itself", "they", "them", "their", "theirs", "themselves", "what", "which", "who", "whom", "this", "that", "these", "those", "am", "is", "are", "was", "were", "be", "been", "being", "have", "has", "had", "having", "do", "does", "did", "doing", "a", "an", "the", "and", "but", "if", "or", "because", "as", "until", "while", "of", "at", "by", "for", "with", "about", "against", "between", "into", "through", "during", "before", "after", "above", "below", "to", "from", "up", "down", "in", "out", "on", "off", "over", "under", "again", "further", "then", "once", "here", "there", "when", "where", "why", "how", "all", "any", "both", "each", "few", "more", "most", "other", "some", "such", "no", "nor", "not", "only", "own", "same", "so", "than", "too", "very", "s", "t", "can", "will", "just", "don", "should", "now"]
 )
 
 
@@ -98,9 +92,7 @@ def _strip_plural(word: str) -> str:
 
 def list_own_tools() -> list[ListedTool]:
     """Return the tools of this server."""
-    return [
-        ListedTool(tool.name, tool.description, _list_arguments(tool.query)) for tool in TOOLS
-    ]
+    return [ListedTool(tool.name, tool.description, _list_arguments(tool.query)) for tool in TOOLS]
 
 
 def _list_arguments(query: type[BaseModel]) -> dict[str, str]:
@@ -136,4 +128,6 @@ def find_ranks(index: ToolIndex, half: str) -> dict[str, int]:
 def count_ranks(own: Iterable[ListedTool], half: str) -> RankCounts:
     """Return how well the right tools are found among the public ones."""
     ranks = find_ranks(ToolIndex([*own, *read_public_tools()]), half).values()
-    return RankCounts(sum(rank == 1 for rank in ranks), sum(rank <= 3 for rank in ranks), len(ranks))
+    return RankCounts(
+        sum(rank == 1 for rank in ranks), sum(rank <= 3 for rank in ranks), len(ranks)
+    )
