@@ -1,7 +1,7 @@
 """Reports the outcomes of a run as tables and as JSON."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from evals.run import Outcome
 
@@ -13,15 +13,28 @@ TITLES = {
 HEAD = ("", "right", "wrong", "calls", "characters", "wrong tools", "bad arguments")
 
 
-def list_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """Return the cells of the table: a row for each kind of question, and one for all."""
+class Totals(NamedTuple):
+    """The figures of all questions of a kind."""
+
+    title: str
+    right: int
+    wrong: int
+    calls: int
+    characters: int
+    wrong_tools: int
+    bad_arguments: int
+
+
+def list_totals(outcomes: Sequence[Outcome]) -> list[Totals]:
+    """Return the totals of each kind of question, and those of all."""
     kinds = [(TITLES[kind], [o for o in outcomes if o.question.kind == kind]) for kind in TITLES]
-    return [_format_row(*one) for one in [*kinds, ("all", list(outcomes))]]
+    return [_add_up(*one) for one in [*kinds, ("all", outcomes)]]
 
 
-def _format_row(title: str, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def _add_up(title: str, outcomes: Sequence[Outcome]) -> Totals:
     right = sum(outcome.is_right for outcome in outcomes)
-    figures = (
+    return Totals(
+        title,
         right,
         len(outcomes) - right,
         sum(len(outcome.calls) for outcome in outcomes),
@@ -29,12 +42,11 @@ def _format_row(title: str, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
         sum(outcome.count_problems("wrong_tool") for outcome in outcomes),
         sum(outcome.count_problems("bad_arguments") for outcome in outcomes),
     )
-    return title, *(f"{figure:,}" for figure in figures)
 
 
 def format_report(outcomes: Sequence[Outcome]) -> str:
     """Return the table for a terminal, and below it each wrong answer."""
-    rows = [HEAD, *list_rows(outcomes)]
+    rows = [HEAD, *(tuple(map(str, totals)) for totals in list_totals(outcomes))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return "\n".join([*lines, *_describe_wrong(outcomes)])

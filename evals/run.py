@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from evals.market import EvalMarket
 from evals.questions import Question, is_right
-from evals.session import Call, Session
+from evals.session import Call, Problem, Session
 from schemas.vocabulary import format_instant
 
 UNANSWERABLE = "unanswerable"
@@ -31,7 +31,7 @@ class Outcome:
         """The characters of all results."""
         return sum(call.characters for call in self.calls)
 
-    def count_problems(self, problem: str) -> int:
+    def count_problems(self, problem: Problem) -> int:
         """Return how many calls had a problem."""
         return sum(call.problem == problem for call in self.calls)
 

@@ -9,7 +9,7 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,10 +22,6 @@ HALVES = ("seen", "unseen")
 
 # The defaults of Apache Lucene.
 K1, B = 1.2, 0.75
-# The function words of English that NLTK lists, which a search drops.
-STOP_WORDS = frozenset(
-    ["i", "me", "my", "myself", "we", "our", "ours", "ourselves", "you", "your", "yours", "yourself", "yourselves", "he", "him", "his", "himself", "she", "her", "hers", "herself", "it", "its", "itself", "they", "them", "their", "theirs", "themselves", "what", "which", "who", "whom", "this", "that", "these", "those", "am", "is", "are", "was", "were", "be", "been", "being", "have", "has", "had", "having", "do", "does", "did", "doing", "a", "an", "the", "and", "but", "if", "or", "because", "as", "until", "while", "of", "at", "by", "for", "with", "about", "against", "between", "into", "through", "during", "before", "after", "above", "below", "to", "from", "up", "down", "in", "out", "on", "off", "over", "under", "again", "further", "then", "once", "here", "there", "when", "where", "why", "how", "all", "any", "both", "each", "few", "more", "most", "other", "some", "such", "no", "nor", "not", "only", "own", "same", "so", "than", "too", "very", "s", "t", "can", "will", "just", "don", "should", "now"]
-)
 
 
 class ListedTool(NamedTuple):
@@ -33,7 +29,7 @@ class ListedTool(NamedTuple):
 
     name: str
     description: str
-    arguments: dict[str, str]
+    arguments: Mapping[str, str]
 
     @property
     def text(self) -> str:
@@ -51,17 +47,23 @@ class RankCounts(NamedTuple):
 
 
 class ToolIndex:
-    """An index of the texts of tools."""
+    """An index of the texts of tools. `stop_words` are not searched for."""
 
-    def __init__(self, tools: Iterable[ListedTool]) -> None:
-        self._words = {tool.name: Counter(split_words(tool.text)) for tool in tools}
+    def __init__(self, tools: Iterable[ListedTool], stop_words: Container[str]) -> None:
+        self._stop_words = stop_words
+        self._words = {tool.name: Counter(self._split(tool.text)) for tool in tools}
         self._mean_length = sum(map(Counter.total, self._words.values())) / len(self._words)
         self._frequencies = Counter(word for words in self._words.values() for word in words)
 
     def rank(self, question: str) -> list[str]:
         """Return the names of all tools, the best match first."""
-        asked = split_words(question)
+        asked = self._split(question)
         return sorted(self._words, key=lambda tool: -self._score(asked, self._words[tool]))
+
+    def _split(self, text: str) -> list[str]:
+        """Return the words of a text in lower case and singular, without stop words."""
+        words = re.findall(r"[a-z0-9]+(?:,\d+)*", text.lower())
+        return [_strip_plural(word) for word in words if word not in self._stop_words]
 
     def _score(self, asked: Sequence[str], words: Counter[str]) -> float:
         norm = K1 * (1 - B + B * words.total() / self._mean_length)
@@ -71,12 +73,6 @@ class ToolIndex:
         """Return the inverse document frequency of a word."""
         count = self._frequencies[word]
         return math.log(1 + (len(self._words) - count + 0.5) / (count + 0.5))
-
-
-def split_words(text: str) -> list[str]:
-    """Return the words of a text in lower case and singular; a name has several words."""
-    words = re.findall(r"[a-z0-9]+(?:,\d+)*", text.lower())
-    return [_strip_plural(word) for word in words if word not in STOP_WORDS]
 
 
 def _strip_plural(word: str) -> str:
@@ -111,13 +107,18 @@ def read_public_tools() -> list[ListedTool]:
     return [ListedTool(**tool) for server in servers for tool in server["tools"]]
 
 
+def read_stop_words() -> frozenset[str]:
+    """Return the function words of English, as NLTK lists them."""
+    return frozenset((DATA / "stop_words.txt").read_text().split())
+
+
 def read_questions(half: str) -> Mapping[str, Sequence[str]]:
     """Return the questions of a half by the tool that answers them."""
     return tomllib.loads((DATA / f"{half}_questions.toml").read_text())
 
 
 def find_ranks(index: ToolIndex, half: str) -> dict[str, int]:
-    """Return the rank of the right tool for each question of a half, 1 if it comes first."""
+    """Return the rank of the right tool by question of a half, 1 if it comes first."""
     return {
         question: index.rank(question).index(tool) + 1
         for tool, questions in read_questions(half).items()
@@ -127,7 +128,12 @@ def find_ranks(index: ToolIndex, half: str) -> dict[str, int]:
 
 def count_ranks(own: Iterable[ListedTool], half: str) -> RankCounts:
     """Return how well the right tools are found among the public ones."""
-    ranks = find_ranks(ToolIndex([*own, *read_public_tools()]), half).values()
+    ranks = find_ranks(ToolIndex([*own, *read_public_tools()], read_stop_words()), half).values()
     return RankCounts(
         sum(rank == 1 for rank in ranks), sum(rank <= 3 for rank in ranks), len(ranks)
     )
+
+
+def add_ranks(counts: Iterable[RankCounts]) -> RankCounts:
+    """Return the sums of some counts."""
+    return RankCounts(*map(sum, zip(*counts, strict=True)))

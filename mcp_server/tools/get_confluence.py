@@ -34,12 +34,15 @@ from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    "Screener of the market for consensus: ranks the assets (crypto coins, stocks, metals) on which at "
-    f"least min_agree of {INDICATOR_COUNT_TEXT} indicators agree, bullish or bearish, and shows every vote. "
-    "Use it to scan or screen the market for the top, best or strongest coins, stocks, setups, trades and "
-    "opportunities, the most bullish or most bearish assets, where many or all indicators agree, line up "
-    "or confirm an uptrend or downtrend, and for the broadest agreement now or, with as_of, a week ago. "
-    "The largest is about 70,000 characters, so raise min_agree or filter by asset_class. "
+    "Screener of the market for consensus: ranks the assets (crypto coins, stocks, metals) on "
+    f"which at least min_agree of {INDICATOR_COUNT_TEXT} indicators agree, bullish or bearish, and "
+    "shows every vote. "
+    "Use it to scan or screen the market for the top, best or strongest coins, stocks, setups, "
+    "trades or opportunities: the most bullish or most bearish stocks or coins, where many or all "
+    "indicators agree, line up or confirm an uptrend or downtrend, or the broadest agreement now "
+    "or, with as_of, a week ago. "
+    "The result is about 20,000 characters and the largest about 70,000, so raise min_agree or "
+    "filter by asset_class. "
     "If no asset reaches min_agree, meta.note says why. "
     "It forecasts nothing, and the votes depend on each other: "
     # tools/behavior.py measures the figure, and docs/behavior.md explains it.

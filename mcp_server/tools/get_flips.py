@@ -33,14 +33,15 @@ WINDOW_HOURS: dict[Timeframe, HoursRule] = {
 }
 
 DESCRIPTION = (
-    "Shows which assets (coins, stocks, metals) have just turned: the newest change of each indicator on "
-    "one timeframe, grouped by asset and ranked by how many indicators turned the same way. "
-    "Use it for new trend reversals, new breakouts and the biggest and most recent trend changes across the "
-    "market in the last hours or days, today, this morning or overnight: which coins or stocks just turned or "
-    "flipped bullish or bearish, changed direction or started to turn up or down. "
-    "To look further back, use signals_get_signals. "
-    "hours is at most 6, 24 or 72 for 1h, 4h or 1d. "
-    "The largest is about 294,000 characters, so set direction or fewer hours. "
+    "Shows which assets (coins, stocks, metals) have just turned: the newest change of each "
+    "indicator on one timeframe, grouped by asset and ranked by how many indicators turned the "
+    "same way. "
+    "Use it for new trend reversals, new breakouts and the biggest and most recent trend changes "
+    "across the market in the last hours, today, this morning or overnight: which coins or stocks "
+    "just turned or flipped bullish or bearish, changed direction or started to turn up or down. "
+    "To look further back, use signals_get_signals. hours is at most 6, 24 or 72 for 1h, 4h or 1d. "
+    "The result is about 40,000 characters and the largest about 294,000, so set direction or "
+    "fewer hours. "
     "If it is empty, meta.note says why; if capped is true, older changes are missing."
 )
 RULES = FlipsRules(

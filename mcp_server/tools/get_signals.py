@@ -66,16 +66,17 @@ CLOSE_NOTE = (
 )
 
 DESCRIPTION = (
-    "Lists trading signals with time and price, the latest first: changes of indicator readings (tier "
-    "universe, without perpkit), the buy, sell and close alerts of the strategies (LONG, SHORT, CLOSE; "
-    "tier alerts, few tickers), or both (tier all). "
-    "Use it to watch, monitor or follow an asset such as bitcoin (BTC) or a stock and notify the user of new "
-    "signals and alerts, for what has changed since the last check, the last or recent alerts, long and "
-    "short entries and closed positions, when the trend turned, switched or flipped and at which price, and "
-    "to export the history or log of past signals, alerts, changes, reversals and breakouts of the last "
-    "days, week, month or year for a backtest. "
-    "Poll with the last next_cursor as since, at most every 900 seconds, a backlog with order oldest. "
-    "200 rows are about 69,000 characters. "
+    "Lists trading signals with time and price, the latest or most recent first: changes of "
+    "indicator readings (tier universe, without perpkit), buy, sell and close alerts of the "
+    "strategies (LONG, SHORT, CLOSE; tier alerts, few tickers), or both (tier all). "
+    "Use it to watch, monitor or follow an asset such as bitcoin (BTC) and to alert the user or "
+    "let them know of new signals, alerts and changes: what changed since the last check, which "
+    "buy, long or short alerts fired, whether a strategy closed its position, when a trend turned "
+    "bullish or bearish or switched, and at which price; and for the history or log of past "
+    "signals, alerts, changes, reversals and breakouts of yesterday, the last days, week, month or "
+    "year, such as for a backtest. "
+    "Poll with the last next_cursor as since, at most every 900 seconds, a backlog with order "
+    "oldest. 200 rows are about 69,000 characters. "
     "If no row matches, meta.note says why."
 )
 

@@ -38,15 +38,17 @@ from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    "Shows the technical analysis of crypto coins, stocks and metals: the current readings (bullish, bearish "
-    f"or neutral) of {INDICATOR_COUNT_TEXT} indicators for each asset and timeframe, or with as_of the "
-    "readings at a past time. "
-    "Use it for what the indicators say about an asset or to compare assets: is its price trending up or "
-    "down on the daily chart, in an uptrend or downtrend, bullish or bearish, strong or overbought, what are "
-    "its trend, momentum and outlook: bitcoin (BTC), Ethereum (ETH), Solana (SOL), Dogecoin, stocks such as "
-    "Apple (AAPL), Nvidia (NVDA) or Tesla (TSLA), metals such as gold or silver. Also for an overview or "
-    "summary of a portfolio, of all coins or of the market today, its sentiment, or a snapshot of yesterday. "
-    "Unfiltered it is about 135,000 characters, with view board under 11,000, for one ticker about 1,200. "
+    "Shows the technical analysis of crypto coins, stocks and metals: the current readings "
+    f"(bullish, bearish or neutral) of {INDICATOR_COUNT_TEXT} indicators for each asset on 1h, 4h "
+    "and 1d, or with as_of the readings of a past time, such as yesterday or two weeks ago. "
+    "Use it for what the indicators say about an asset or the market right now, its trend, "
+    "momentum, sentiment or outlook: is bitcoin (BTC), Ethereum (ETH), Solana (SOL), Dogecoin, a "
+    "stock such as Apple (AAPL), Nvidia (NVDA) or Tesla (TSLA), gold or silver bullish or bearish, "
+    "its price trending up or down on the daily chart, in an uptrend or downtrend, strong, "
+    "overbought or at a reversal; and to compare coins or stocks, or for an overview, summary or "
+    "snapshot of the crypto market, stock market, all metals or a portfolio. "
+    "Unfiltered it is about 135,000 characters, with view board under 11,000, for one ticker about "
+    "1,200. "
     "If it is empty, meta.note says why; meta also says if the data are simulated or stale."
 )
 

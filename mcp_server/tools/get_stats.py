@@ -37,9 +37,9 @@ Row = tuple[str, Timeframe, Direction]
 Counts = Counter[Row]
 
 DESCRIPTION = (
-    "Returns statistics of the feed: how many signals (changes and alerts) were published in the last 30 "
-    "days, the total and the average number per day of each tier, and the split by indicator, timeframe "
-    "and direction. "
+    "Returns statistics of the feed: how many signals (changes and alerts) were published in the "
+    "last 30 days, the total and the average number per day of each tier, and the split by "
+    "indicator, timeframe and direction. "
     "Use it to judge how busy the feed was over the month, or which indicator changes most often; "
     "it has only counts, and signals_get_signals returns the rows. "
     "It is about 2,200 characters and needs neither a key nor arguments. "
