@@ -41,8 +41,8 @@ DESCRIPTION = (
     "trades or opportunities: the most bullish or most bearish stocks or coins, where many or all "
     "indicators agree, line up or confirm an uptrend or downtrend, or the broadest agreement now "
     "or, with as_of, a week ago. "
-    "The result is about 20,000 characters and the largest about 70,000, so raise min_agree or "
-    "filter by asset_class. "
+    "The result is about 20,000 characters and the largest about 70,000 characters, so raise "
+    "min_agree or filter by asset_class. "
     "If no asset reaches min_agree, meta.note says why. "
     "It forecasts nothing, and the votes depend on each other: "
     # tools/behavior.py measures the figure, and docs/behavior.md explains it.

@@ -39,7 +39,7 @@ DESCRIPTION = (
     "Use it for new trend reversals, new breakouts and the biggest and most recent trend changes "
     "across the market in the last hours, today, this morning or overnight: which coins or stocks "
     "just turned or flipped bullish or bearish, changed direction or started to turn up or down. "
-    "To look further back, use signals_get_signals. hours is at most 6, 24 or 72 for 1h, 4h or 1d. "
+    "To look further back, read the feed. hours is at most 6, 24 or 72 for 1h, 4h or 1d. "
     "The result is about 40,000 characters and the largest about 294,000, so set direction or "
     "fewer hours. "
     "If it is empty, meta.note says why; if capped is true, older changes are missing."

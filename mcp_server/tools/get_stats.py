@@ -41,7 +41,7 @@ DESCRIPTION = (
     "last 30 days, the total and the average number per day of each tier, and the split by "
     "indicator, timeframe and direction. "
     "Use it to judge how busy the feed was over the month, or which indicator changes most often; "
-    "it has only counts, and signals_get_signals returns the rows. "
+    "it has only counts. "
     "It is about 2,200 characters and needs neither a key nor arguments. "
     "Zero means that nothing was published, null that a tier covers nothing in this deployment."
 )
