@@ -41,7 +41,7 @@ DESCRIPTION = (
     "trades or opportunities: the most bullish or most bearish stocks or coins, where many or all "
     "indicators agree, line up or confirm an uptrend or downtrend, or the broadest agreement now "
     "or, with as_of, a week ago. "
-    "The result is about 20,000 characters and the largest about 70,000 characters, so raise "
+    "The result is 10,000 to 50,000 characters, the largest about 70,000, so raise "
     "min_agree or filter by asset_class. "
     "If no asset reaches min_agree, meta.note says why. "
     "It forecasts nothing, and the votes depend on each other: "
