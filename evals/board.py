@@ -67,6 +67,12 @@ async def read_feed(session: Session, after: str, until: str, **filters: Any) ->
     return [row for row in rows if datetime.fromisoformat(row["created_at"]) <= end]
 
 
+def find_turned(boards: Iterable[Board], before: str, after: str) -> list[tuple[str, str]]:
+    """Return the cells that had one reading on the first of two boards, and another later."""
+    first, second = boards
+    return [cell for cell in first if (first[cell], second.get(cell)) == (before, after)]
+
+
 def join(names: Iterable[str]) -> str:
     """Return names as an answer lists them."""
     return ", ".join(sorted(names)) or "none"

@@ -105,8 +105,10 @@ FORMS: tuple[Form, ...] = tuple(
         ("How many whole minutes ago were the readings computed?", measure_age),
         ("Which key replaces the outdated key {key} of {ticker}?", read_replacement),
         ("When did the last bar of {ticker} close? Answer as 2026-01-31 23:00.", find_last_bar),
-        ("Which assets of the board were removed, so that their readings no longer change?",
-         list_removed),
+        (
+            "Which assets of the board were removed, so that their readings no longer change?",
+            list_removed,
+        ),
     )
-)  # fmt: skip
+)
 SOLVER = Solver(FORMS)

@@ -11,6 +11,7 @@ from evals.board import (
     FLIPS,
     SIGNALS,
     STATE,
+    find_turned,
     find_words,
     join,
     list_days,
@@ -36,20 +37,25 @@ async def list_turned_indicators(
     session: Session, now: str, ticker: str, timeframe: str, before: str, a: str, after: str, b: str
 ) -> str:
     """List the indicators that had one reading, and later another."""
-    first, second = await read_boards(session, [a, b], timeframe, ticker=ticker)
-    turned = (cell for cell in first if (first[cell], second.get(cell)) == (before, after))
-    return join(indicator for _, indicator in turned)
+    boards = await read_boards(session, [a, b], timeframe, ticker=ticker)
+    return join(indicator for _, indicator in find_turned(boards, before, after))
 
 
 async def list_turned_assets(
-    session: Session, now: str, kind: str, indicator: str, timeframe: str,
-    before: str, a: str, after: str, b: str,
-) -> str:  # fmt: skip
+    session: Session,
+    now: str,
+    kind: str,
+    indicator: str,
+    timeframe: str,
+    before: str,
+    a: str,
+    after: str,
+    b: str,
+) -> str:
     """List the assets of a class on which an indicator had one reading, and later another."""
     filters = {"asset_class": kind, "indicator": indicator}
-    first, second = await read_boards(session, [a, b], timeframe, **filters)
-    turned = (cell for cell in first if (first[cell], second.get(cell)) == (before, after))
-    return join(ticker for ticker, _ in turned)
+    boards = await read_boards(session, [a, b], timeframe, **filters)
+    return join(ticker for ticker, _ in find_turned(boards, before, after))
 
 
 async def list_newly_agreeing(
@@ -57,8 +63,11 @@ async def list_newly_agreeing(
 ) -> str:
     """List the assets on which enough indicators agree, but did not agree before."""
     requested = {
-        "asset_class": kind, "min_agree": int(count), "direction": side, "timeframe": timeframe,
-    }  # fmt: skip
+        "asset_class": kind,
+        "min_agree": int(count),
+        "direction": side,
+        "timeframe": timeframe,
+    }
     found = []
     for at in (a, b):
         answer = await session.call(CONFLUENCE, {**requested, "as_of": to_instant(at)})
@@ -67,9 +76,15 @@ async def list_newly_agreeing(
 
 
 async def count_days(
-    session: Session, now: str, first: str, last: str, indicator: str, ticker: str, timeframe: str,
+    session: Session,
+    now: str,
+    first: str,
+    last: str,
+    indicator: str,
+    ticker: str,
+    timeframe: str,
     reading: str,
-) -> str:  # fmt: skip
+) -> str:
     """Count the midnights with a reading."""
     readings = [
         await read_cell(session, f"{day}T00:00:00Z", ticker, indicator, timeframe)
@@ -79,9 +94,15 @@ async def count_days(
 
 
 async def find_first_day(
-    session: Session, now: str, first: str, last: str, indicator: str, ticker: str, timeframe: str,
+    session: Session,
+    now: str,
+    first: str,
+    last: str,
+    indicator: str,
+    ticker: str,
+    timeframe: str,
     reading: str,
-) -> str:  # fmt: skip
+) -> str:
     """Find the first noon with a reading."""
     for day in list_days(first, last):
         at = f"{day}T12:00:00Z"
@@ -110,9 +131,15 @@ async def count_changes(
 
 
 async def count_alerts(
-    session: Session, now: str, action: str, ticker: str, timeframe: str, a: str, b: str,
+    session: Session,
+    now: str,
+    action: str,
+    ticker: str,
+    timeframe: str,
+    a: str,
+    b: str,
     indicator: str,
-) -> str:  # fmt: skip
+) -> str:
     """Count the alerts of an action between two times, and read an indicator at the second."""
     start, end = to_instant(a), to_instant(b)
     filters = {"tier": "alerts", "ticker": ticker, "timeframe": timeframe}
@@ -133,9 +160,16 @@ async def find_largest_share(
 
 
 async def compare_pair(
-    session: Session, now: str, first: str, second: str, indicator: str, timeframe: str,
-    a: str, b: str, c: str,
-) -> str:  # fmt: skip
+    session: Session,
+    now: str,
+    first: str,
+    second: str,
+    indicator: str,
+    timeframe: str,
+    a: str,
+    b: str,
+    c: str,
+) -> str:
     """Say whether two assets had the same reading at each of three times."""
     filters = {"ticker": f"{first},{second}", "indicator": indicator}
     boards = await read_boards(session, [a, b, c], timeframe, **filters)
