@@ -26,15 +26,16 @@ from serving.tool_runner import AnyTool, CallResult, ToolRunner
 # support it disconnects.
 PROTOCOL_VERSION = "2025-06-18"
 INSTRUCTIONS = (
-    f"Readings of {INDICATOR_COUNT_TEXT} trading indicators over a fixed universe of crypto, "
-    "stocks and metals on "
-    "1h, 4h and 1d, recomputed hourly at minute :03 UTC. Informational readings, not investment "
-    "advice. Start with signals_get_state for the current readings (filter by ticker or direction, "
-    "because an unfiltered result is large), then poll signals_get_signals with since = the last "
-    "next_cursor, at most every 900 seconds. The meta of every result names its source (simulated, "
-    "recorded or live); with readings it also has as_of, next_update and stale. Tell the user if "
-    "data are simulated or stale. An error names the accepted values and the next step. All tools "
-    "except catalog and stats need an API key in the header Authorization: Bearer."
+    "Technical analysis of bitcoin and other crypto, stocks, gold and other metals: readings of "
+    f"{INDICATOR_COUNT_TEXT} trading indicators (trend, momentum, reversals) on 1h, 4h and 1d, "
+    "recomputed hourly at minute :03 UTC, trading signals with prices, alerts and a screener. "
+    "Informational readings, not investment advice. Start with signals_get_state for the current "
+    "readings (filter by ticker or direction, because an unfiltered result is large). To watch for "
+    "changes, poll signals_get_signals with since = the last next_cursor, at most every 900 "
+    "seconds. The meta of every result names its source (simulated, recorded or live); with "
+    "readings it also has as_of, next_update and stale. Tell the user if data are simulated or "
+    "stale. An error names the accepted values and the next step. All tools except catalog and "
+    "stats need an API key in the header Authorization: Bearer."
 )
 
 log = structlog.get_logger("mcp")

@@ -18,6 +18,11 @@ from xml.etree import ElementTree
 
 from pydantic import SecretStr
 
+from evals.forms import SOLVER
+from evals.market import open_eval_market
+from evals.questions import read_questions
+from evals.report import Totals, list_totals
+from evals.run import ask_all
 from mcp_server.client_registration import Client
 from mcp_server.clients import CLIENTS, CLIENTS_BY_NAME, FRAMEWORKS, HOSTS
 from mcp_server.tools.get_flips import WINDOW_HOURS
@@ -30,6 +35,7 @@ from tools import clauses as specification
 from tools.example_market import make_coverage, seed_market
 from tools.example_service import ADDRESS, ExampleService, open_example_service
 from tools.full_universe import fill_full_universe, turn_all_daily_readings
+from tools.tool_search import HALVES, add_ranks, count_ranks, list_own_tools, read_earlier_tools
 
 ROOT = Path(__file__).parents[1]
 NAMES = (
@@ -325,6 +331,38 @@ def _describe_ways(value: Any, ways: Mapping[str, Mapping[str, str]]) -> str:
     return f"{text or 'not found'}. {reason}" if reason else text
 
 
+async def render_ranks() -> str:
+    """Return the table of how well a search finds the tools, before and after."""
+    earlier, own = read_earlier_tools(), list_own_tools()
+    before = [count_ranks(earlier, half) for half in HALVES]
+    after = [count_ranks(own, half) for half in HALVES]
+    titles = [*(f"{half} half" for half in HALVES), "all"]
+    rows = zip(titles, [*before, add_ranks(before)], [*after, add_ranks(after)], strict=True)
+    return _render_table(
+        ("questions", "first, before", "first", "first three, before", "first three"),
+        (
+            (title, *map(str, (old.first, new.first, old.first_three, new.first_three)))
+            for title, old, new in rows
+        ),
+    )
+
+
+async def render_evals() -> str:
+    """Return the table of the scripted solver's answers."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with open_eval_market(Path(folder)) as market:
+            outcomes = await ask_all(market, read_questions(), SOLVER.answer)
+    head = ("questions", "right", "wrong", "calls", "characters", "wrong tools", "bad arguments")
+    return _render_table(head, map(format_totals_cells, list_totals(outcomes)))
+
+
+def format_totals_cells(totals: Totals) -> tuple[str, ...]:
+    """Return the cells of a row of the evaluation."""
+    title, right, wrong, calls, characters, wrong_tools, bad_arguments = totals
+    figures = (right, wrong, calls, _format_count(characters), wrong_tools, bad_arguments)
+    return title, *map(str, figures)
+
+
 async def render_tasks() -> str:
     """Return the table of questions, with the calls and characters that answering each takes."""
     rows = await asyncio.to_thread(_solve_tasks)
@@ -437,6 +475,8 @@ BLOCK_RENDERERS: dict[str, Callable[[], Awaitable[str]]] = {
     "examples": render_examples,
     "sizes": render_sizes,
     "tasks": render_tasks,
+    "ranks": render_ranks,
+    "evals": render_evals,
     "contract": render_contract,
     "coverage": render_coverage,
     "tampers": render_tampers,

@@ -89,13 +89,14 @@ CADENCE = {
 }
 
 DESCRIPTION = (
-    "Returns the coverage of this service: every tracked asset, each indicator and the endpoints "
-    "it appears in, the timeframes of both tiers by asset, the compute schedule and retention. "
-    "Call it once, because it changes rarely; signals_get_state returns the readings. "
-    "It needs no key. The whole catalog is about 40,000 characters, so set ticker if you need only "
-    "a few assets. "
-    "An empty universe list in coverage.assets means that this deployment has no data for the "
-    "asset; an empty alerts list means universe only."
+    "Lists the markets that the service covers and tracks: all supported assets (coins, stocks, "
+    "metals) with ticker symbol and name, the timeframes and alerts available for each asset, the "
+    "indicators and what they mean, and when readings are computed and updated. "
+    "Use it to find which assets, symbols, timeframes or indicators are available, whether a coin "
+    "or stock is covered and has data, or the ticker symbol of a name such as Dogecoin or gold, "
+    "and to explain the indicators; call it once, because it changes rarely. "
+    "It needs no key and is about 40,000 characters, so set ticker if you need only a few assets. "
+    "An empty universe list means that this deployment has no data for the asset."
 )
 
 

@@ -34,17 +34,19 @@ from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    f"Ranks the assets on which at least min_agree of the {INDICATOR_COUNT_TEXT} indicators have "
-    "the same direction on one timeframe, and shows every vote. "
-    "Use it to find the assets with the most agreement now, or at a past time with as_of; use "
-    "signals_get_state for the readings of given tickers and signals_get_flips for recent changes. "
-    "The default result is 10,000 to 50,000 characters, depending on the market, and the largest "
-    "about 70,000, so raise min_agree or filter by asset_class. "
-    "If no asset reaches min_agree, the list is empty and meta.note names the highest agreement or "
-    "why there are no readings. It counts readings and forecasts nothing. "
+    "Screener of the market for consensus: ranks the assets (crypto coins, stocks, metals) on "
+    f"which at least min_agree of {INDICATOR_COUNT_TEXT} indicators agree, bullish or bearish, and "
+    "shows every vote. "
+    "Use it to scan or screen the market for the top, best or strongest coins, stocks, setups, "
+    "trades or opportunities: the most bullish or most bearish stocks or coins, where many or all "
+    "indicators agree, line up or confirm an uptrend or downtrend, or the broadest agreement now "
+    "or, with as_of, a week ago. "
+    "The result is 10,000 to 50,000 characters, the largest about 70,000, so raise "
+    "min_agree or filter by asset_class. "
+    "If no asset reaches min_agree, meta.note says why. "
+    "It forecasts nothing, and the votes depend on each other: "
     # tools/behavior.py measures the figure, and docs/behavior.md explains it.
-    "The votes depend on each other: on recorded bars, all seven are worth 2.1 to 2.6 independent "
-    "votes."
+    "all seven are worth 2.1 to 2.6 independent votes."
 )
 RULES = {
     "votes": (

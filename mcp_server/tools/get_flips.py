@@ -33,16 +33,16 @@ WINDOW_HOURS: dict[Timeframe, HoursRule] = {
 }
 
 DESCRIPTION = (
-    "Groups the recent changes of readings on one timeframe by asset, only the newest change of "
-    "each indicator, and ranks assets by how many indicators turned the same way. "
-    "Use it to see what has just changed and how broadly; use signals_get_signals for every change "
-    "or to look further back, and signals_get_confluence for agreement that need not be new. "
-    "hours defaults to 3, 12 or 48 and is at most 6, 24 or 72 for 1h, 4h or 1d. The default result "
-    "is about 40,000 characters and, if everything changed, the largest about 294,000, so set "
-    "direction or fewer hours. "
-    "If the list is empty, meta.note says why, and when to call again if anything can come. "
-    "If capped is true, the window had more than 2000 changes and older ones are "
-    "missing."
+    "Shows which assets (coins, stocks, metals) have just turned: the newest change of each "
+    "indicator on one timeframe, grouped by asset and ranked by how many indicators turned the "
+    "same way. "
+    "Use it for new trend reversals, new breakouts and the biggest and most recent trend changes "
+    "across the market in the last hours, today, this morning or overnight: which coins or stocks "
+    "just turned or flipped bullish or bearish, changed direction or started to turn up or down. "
+    "To look further back, read the feed. hours is at most 6, 24 or 72 for 1h, 4h or 1d. "
+    "The result is about 40,000 characters and the largest about 294,000, so set direction or "
+    "fewer hours. "
+    "If it is empty, meta.note says why; if capped is true, older changes are missing."
 )
 RULES = FlipsRules(
     hours=WindowRules.model_validate(WINDOW_HOURS),

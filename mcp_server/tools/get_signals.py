@@ -66,16 +66,18 @@ CLOSE_NOTE = (
 )
 
 DESCRIPTION = (
-    "Returns the feed, newest first: changes of indicator readings (tier universe, the default; "
-    "all indicators except perpkit), the LONG, SHORT and CLOSE of the alert engines (tier alerts; "
-    "the few tickers that the catalog lists), or both (tier all). "
-    "Use it to poll for new rows (at most every 900 seconds, with the next_cursor of the first "
-    "page as since) or to look back up to 365 days, 90 for alerts; use signals_get_state for the "
-    "current readings. "
-    "200 rows are about 69,000 characters, so filter or keep limit near 50. To read a backlog, set "
-    "order to oldest and pass each page's next_cursor as since until has_more is false. "
-    "The same alert action is published at most once per 20 candles. An empty page means that no "
-    "row matched, and meta.note says why."
+    "Lists trading signals with time and price, the latest or most recent first: changes of "
+    "indicator readings (tier universe, without perpkit), alerts of the strategies to buy, sell or "
+    "close (LONG, SHORT, CLOSE; tier alerts, few tickers), or both (tier all). "
+    "Use it to watch, monitor or follow an asset such as bitcoin (BTC), Ethereum (ETH) or Apple "
+    "stock, and to alert the user or let them know of new signals, alerts and changes: what "
+    "changed since the last check, which buy, long or short alerts of the alert engines fired, "
+    "whether a strategy closed its position, when a trend turned bullish or bearish and at which "
+    "price; and for the history or log of past signals, alerts, changes, reversals and breakouts "
+    "of the last days, week, month or year, such as for a backtest. "
+    "Poll with the last next_cursor as since, at most every 900 seconds, a backlog with order "
+    "oldest. 200 rows are about 69,000 characters. "
+    "If no row matches, meta.note says why."
 )
 
 

@@ -38,16 +38,19 @@ from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    "Returns the current reading (bullish, bearish or neutral) of each of the "
-    f"{INDICATOR_COUNT_TEXT} indicators for "
-    "every asset and timeframe, as of the last hourly compute; with as_of, as served at that time. "
-    "Use it for the current or past readings of assets; use signals_get_signals to find out what "
-    "changed and when. "
-    "Filter, or set view to board: an unfiltered result is about 135,000 characters, as a board "
-    "under 11,000, for one ticker about 1,200. "
-    "Assets without a matching reading are omitted; if the list is empty, meta.note says why. "
-    "meta says how fresh the data are, when the last bar of each asset closed, whether the data "
-    "are simulated, and when to call again."
+    "Shows the technical analysis of crypto coins, stocks and metals: the current readings "
+    f"(bullish, bearish or neutral) of {INDICATOR_COUNT_TEXT} indicators for each asset on 1h, 4h "
+    "and 1d, or with as_of the readings of a past time, such as yesterday or two weeks ago. "
+    "Use it for what the indicators say about an asset or the market right now, its trend, "
+    "momentum, sentiment or outlook: does bitcoin (BTC), Ethereum (ETH), Solana (SOL), Dogecoin, a "
+    "stock such as Apple (AAPL), Nvidia (NVDA), Tesla (TSLA) or Microsoft, gold or silver look "
+    "good at the moment, is it bullish or bearish, trending up or down on the daily chart, in an "
+    "uptrend or downtrend, strong, overbought or at a reversal; and to compare coins or stocks, or "
+    "for an overview, summary or snapshot of the crypto market, stock market, metals market or a "
+    "portfolio. "
+    "Unfiltered it is about 135,000 characters, with view board under 11,000, for one ticker about "
+    "1,200. "
+    "If it is empty, meta.note says why; meta also says if the data are simulated or stale."
 )
 
 Cells = dict[StoredKey, Mapping[Timeframe, Reading]]

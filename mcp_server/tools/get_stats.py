@@ -37,14 +37,13 @@ Row = tuple[str, Timeframe, Direction]
 Counts = Counter[Row]
 
 DESCRIPTION = (
-    "Returns how many changes and alerts were published in the last 30 days: the total of each "
-    "tier, the daily mean, and counts by indicator, timeframe and direction that each add up to "
-    "the total. "
-    "Use it to judge how busy the feed is; it has only counts, and signals_get_signals returns the "
-    "rows themselves. "
+    "Returns statistics of the feed: how many signals (changes and alerts) were published in the "
+    "last 30 days, the total and the average number per day of each tier, and the split by "
+    "indicator, timeframe and direction. "
+    "Use it to judge how busy the feed was over the month, or which indicator changes most often; "
+    "it has only counts. "
     "It is about 2,200 characters and needs neither a key nor arguments. "
-    "Zero means that nothing was published; null means that a tier covers nothing in this "
-    "deployment."
+    "Zero means that nothing was published, null that a tier covers nothing in this deployment."
 )
 NOT_COVERED = TierStats(
     total_signals=None,

@@ -12,12 +12,14 @@ from serving.tool import Tool
 MAX_TEMPLATES = 256
 
 DESCRIPTION = (
-    "Returns the label of the API key that was sent, the billing mode of the server and the key's "
-    "remaining daily quota. "
-    "Use it to check that a key works, or before a long series of calls; it has no market data. "
+    "Returns how many API calls or requests the key has left today: the calls used and the "
+    "remaining daily quota (rate limit), when it resets, the label of the key and the billing mode "
+    "of the server. "
+    "Use it to check that an API key works and is valid, or before a long series of calls; it has "
+    "no market data. "
     "It is about 450 characters and takes no arguments. "
-    "It counts as a call, but also works if the quota is exhausted. A null mode means that billing "
-    "is off."
+    "It counts as a call, but also works if the quota is exhausted. "
+    "A null mode means that billing is off."
 )
 
 

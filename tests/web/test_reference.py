@@ -19,7 +19,7 @@ INSTALL_SCHEMES = ("cursor://", "vscode:mcp/", "lmstudio://", "goose://")
 TITLES = {link.name: link.title for link in list_page_links(sells_keys=True)}
 A_MINUTE = "public, max-age=60"
 # `connect` is generated with the server's own address, the others are for developers.
-NO_PAGES = {"README", "architecture", "connect", "decisions", "glossary", "performance"}
+NO_PAGES = {"README", "architecture", "connect", "decisions", "evals", "glossary", "performance"}
 
 
 @pytest.mark.parametrize("name", ["", *TITLES])
