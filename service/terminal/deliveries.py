@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -52,8 +53,10 @@ class ProgramRunner:
         try:
             await process.communicate(encode_json(build_event(row, meta)) + b"\n")
         finally:
+            # It still runs only if this command is being stopped.
             if process.returncode is None:
-                process.terminate()
+                with suppress(ProcessLookupError):
+                    process.terminate()
         if process.returncode in UNUSABLE_STATUSES:
             raise DeliveryError(
                 f"the shell cannot run the program of --exec (status {process.returncode}): check "
