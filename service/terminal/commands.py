@@ -3,7 +3,8 @@
 import asyncio
 import random
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from schemas.clock import Clock
 from schemas.operator_error import OperatorError
@@ -26,6 +27,7 @@ VIEWS: Mapping[str, View] = {
     "usage": USAGE,
 }
 FOLLOW_OPTIONS = ("exec", "post", "cursor")
+PAGE_OPTIONS = ("limit", "offset", "order")
 NO_CURSOR = (
     "signals: without --cursor FILE, rows that come while this program does not run are not "
     "handed on"
@@ -44,12 +46,8 @@ async def read_service(args: Namespace, address: str, api_key: str) -> int:
     async with ServiceClient(address, api_key) as client:
         answer = await client.read_view(view.name, collect_arguments(args))
     try:
-        print_answer(answer, view, choose_format(args))
-    except (KeyError, TypeError, AttributeError):
-        raise ServiceError(
-            f"{address} answered in a form that this version does not know: read it with --json, "
-            "or upgrade"
-        ) from None
+        with explain_unknown_form(address):
+            print_answer(answer, view, choose_format(args))
     except BrokenPipeError:
         return close_output()
     return 0
@@ -68,24 +66,35 @@ async def follow_feed(
 
     Return 0 when a recording has no more rows. `elapsed` is a clock in ms that cannot be set.
     """
-    for name in ("limit", "offset", "order"):
-        if getattr(args, name) is not None:
-            raise ArgumentsError(f"--{name} does not go with --follow, which reads every new row")
+    _refuse_page_options(args)
     deliver = _open_delivery(args, webhook_secret, wall_clock)
     cursor = None if args.cursor is None else CursorFile(args.cursor)
     retrier = Retrier(elapsed, sleep, random.random, lambda text: echo(f"signals: {text}"))
     filters = {name: text for name, text in collect_arguments(args).items() if name != "since"}
-    async with ServiceClient(address, api_key) as client:
-        save = cursor.save if cursor else _save_nothing
-        follower = FeedFollower(client, filters, deliver, retrier, save)
-        since = (cursor and cursor.load()) or args.since or await follower.find_newest()
-        echo(f"signals: following the rows after {since}; Ctrl-C stops")
-        try:
-            await follower.follow(since)
-        except BrokenPipeError:
-            return close_output()
+    try:
+        async with ServiceClient(address, api_key) as client:
+            save = cursor.save if cursor else _save_nothing
+            follower = FeedFollower(client, filters, deliver, retrier, save)
+            with explain_unknown_form(address):
+                since = (cursor and cursor.load()) or args.since or await follower.find_newest()
+                echo(f"signals: following the rows after {since}; Ctrl-C stops")
+                await follower.follow(since)
+    except BrokenPipeError:
+        return close_output()
     echo("signals: the recording has ended, so no more rows will come")
     return 0
+
+
+@contextmanager
+def explain_unknown_form(address: str) -> Iterator[None]:
+    """Raise ServiceError if an answer lacks what the block reads from it."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError):
+        raise ServiceError(
+            f"{address} answered in a form that this version does not know: read it with --json, "
+            "or upgrade"
+        ) from None
 
 
 def collect_arguments(args: Namespace) -> dict[str, str]:
@@ -108,6 +117,12 @@ def _refuse_follow_options(args: Namespace) -> None:
     for name in FOLLOW_OPTIONS:
         if getattr(args, name) is not None:
             raise ArgumentsError(f"--{name} needs --follow")
+
+
+def _refuse_page_options(args: Namespace) -> None:
+    for name in PAGE_OPTIONS:
+        if getattr(args, name) is not None:
+            raise ArgumentsError(f"--{name} does not go with --follow, which reads every new row")
 
 
 def _open_delivery(args: Namespace, webhook_secret: str, wall_clock: Clock) -> Deliver:

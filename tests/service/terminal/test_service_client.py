@@ -120,6 +120,8 @@ def test_an_answer_in_another_form_is_one_line(tmp_path, body):
     with loopback(200, body) as (address, _):
         done = run_signals(tmp_path, "usage", "--url", address, api_key=KEY)
         as_json = run_signals(tmp_path, "usage", "--json", "--url", address, api_key=KEY)
-    assert done.returncode == 1
-    assert "answered in a form that this version does not know" in only_line(done.stderr)
+        followed = run_signals(tmp_path, "feed", "--follow", "--url", address, api_key=KEY)
+    for refused in (done, followed):
+        assert refused.returncode == 1
+        assert "answered in a form that this version does not know" in only_line(refused.stderr)
     assert as_json.stdout == f"{body.decode()}\n"
