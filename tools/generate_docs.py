@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -30,6 +30,8 @@ from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from schemas.vocabulary import TIMEFRAMES
 from service.commands.cli import _build_parser
+from service.commands.command_tree import walk_commands
+from service.commands.examples import EXAMPLES
 from service.config.settings import PREFIX, Settings
 from tools import clauses as specification
 from tools.example_market import make_coverage, seed_market
@@ -220,18 +222,7 @@ def _format_default(default: object) -> str:
 
 async def render_commands() -> str:
     """Return a section for each command: its usage, its purpose and its options."""
-    return "\n".join(_render_command(command) for command in _walk_commands(_build_parser()))
-
-
-def _walk_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield the parsers of all commands; a group such as `keys` yields only its commands."""
-    # argparse has no public way to list subcommands.
-    groups = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
-    if not groups:
-        yield parser
-    for group in groups:
-        for command in group.choices.values():
-            yield from _walk_commands(command)
+    return "\n".join(_render_command(command) for command in walk_commands(_build_parser()))
 
 
 def _render_command(command: argparse.ArgumentParser) -> str:
@@ -248,8 +239,12 @@ def _render_command(command: argparse.ArgumentParser) -> str:
         for one in arguments
         if one.help
     )
-    section = f"### {command.prog}\n\n```sh\n{usage}\n```\n\n{purpose}\n"
-    return f"{section}\n{options}" if options else section
+    examples = "".join(f"{line}\n" for line in EXAMPLES.get(command.prog, ()))
+    parts = (
+        *(f"### {command.prog}\n", f"```sh\n{usage}\n```\n", f"{purpose}\n", options),
+        f"For example:\n\n```sh\n{examples}```\n" if examples else "",
+    )
+    return "\n".join(filter(None, parts))
 
 
 def _format_sentence(text: str) -> str:

@@ -31,7 +31,7 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
         "faq",
     ),
     "Agents and their builders": ("connect", "agents", "tools", "try", "interop"),
-    "Script authors": ("rest", "openapi", "examples", "contract", "proof"),
+    "Script authors": ("terminal", "rest", "openapi", "examples", "contract", "proof"),
     "Members": ("buy", "members", "legal"),
     OPERATORS: (
         "deployment",

@@ -1,5 +1,7 @@
 """Shared by commands that call a service: parsing its address, printing its responses."""
 
+from typing import Any
+
 import httpx2
 
 from schemas.operator_error import OperatorError
@@ -28,6 +30,15 @@ def parse_base_address(text: str, option: str) -> str:
     if parts.userinfo or parts.query or parts.fragment:
         raise AddressError(f"{option} must be an address without user name, query and fragment")
     return address
+
+
+def parse_json_object(response: httpx2.Response) -> dict[str, Any] | None:
+    """Return the JSON object in the body of a response, None if there is none."""
+    try:
+        body = response.json()
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None
 
 
 def format_one_line(text: str, api_key: str) -> str:

@@ -36,6 +36,9 @@ from store.addresses import is_loopback, is_wildcard, redact_database_url
 
 PREFIX: Final = "SIGNALS_"
 API_KEY_VARIABLE: Final = "SIGNALS_API_KEY"
+WEBHOOK_SECRET_VARIABLE: Final = "SIGNALS_WEBHOOK_SECRET"
+# Only commands that call a service read them.
+CLIENT_VARIABLES: Final = frozenset({API_KEY_VARIABLE, WEBHOOK_SECRET_VARIABLE})
 STRIPE_PREFIX: Final = "stripe_"
 SECRET_PREFIXES: Final = (STRIPE_PREFIX, "alpaca_", "database_url", "smtp_url")
 
@@ -212,9 +215,10 @@ class Settings(BaseModel):
         for variable in sorted(variables):
             if variable.startswith(PREFIX) and variable not in {
                 *fields_by_variable,
-                API_KEY_VARIABLE,
+                *CLIENT_VARIABLES,
             }:
-                raise SettingsError(_format_unknown_variable(variable, list(fields_by_variable)))
+                known_variables = [*fields_by_variable, *sorted(CLIENT_VARIABLES)]
+                raise SettingsError(_format_unknown_variable(variable, known_variables))
         values = {
             name: variables[variable]
             for variable, name in fields_by_variable.items()
@@ -241,6 +245,11 @@ class Settings(BaseModel):
                 f"{API_KEY_VARIABLE} contains invalid characters: set it to the key as it was shown"
             )
         return api_key
+
+    @classmethod
+    def read_webhook_secret(cls) -> str:
+        """Return the secret that signs followed rows, empty if none is set."""
+        return os.environ.get(WEBHOOK_SECRET_VARIABLE, "")
 
     @property
     def is_sqlite(self) -> bool:

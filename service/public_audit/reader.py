@@ -10,7 +10,13 @@ from typing import Any, Self
 import httpx2
 
 from schemas.operator_error import OperatorError
-from service.commands.service_address import API_PATH, TIMEOUT, format_one_line, parse_base_address
+from service.commands.service_address import (
+    API_PATH,
+    TIMEOUT,
+    format_one_line,
+    parse_base_address,
+    parse_json_object,
+)
 from service.public_audit.answers import Json
 
 KEYLESS_VIEWS = frozenset({"catalog", "stats", "openapi.json"})
@@ -93,7 +99,7 @@ class Reader:
                 "followed, to keep the API key private. "
                 "If you trust that address, audit it instead."
             )
-        body = _parse_body(response)
+        body = parse_json_object(response)
         if response.status_code != 200:
             raise self.build_error(self._describe_refusal(view, response, body or {}))
         if body is None:
@@ -113,15 +119,6 @@ class Reader:
         if status in (401, 403):
             text += "; check the key in SIGNALS_API_KEY"
         return f"{text}: {message}"
-
-
-def _parse_body(response: httpx2.Response) -> Json | None:
-    """Return the JSON object in a body, None if there is none."""
-    try:
-        body = response.json()
-    except (ValueError, RecursionError):
-        return None
-    return body if isinstance(body, dict) else None
 
 
 def _format_retry_after(retry_after: str) -> str:

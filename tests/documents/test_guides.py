@@ -11,7 +11,7 @@ from access.billing.stripe_events import EVENT_TYPES
 from access.plan import PRICES_USD
 from compute.indicators.registry import INDICATORS
 from service.commands.cli import _build_parser
-from service.config.settings import API_KEY_VARIABLE, PREFIX, STRIPE_PREFIX, Settings
+from service.config.settings import CLIENT_VARIABLES, PREFIX, STRIPE_PREFIX, Settings
 from tests.end_to_end.test_stripe_purchase import assert_nowhere, stored
 from tests.service.commands.test_cli import write_bars
 from tests.service.commands.test_serve import served_process
@@ -21,7 +21,16 @@ pytestmark = pytest.mark.clause("documents")
 
 ADDRESS = "http://127.0.0.1:8000"
 PAGES = {path.stem: path.read_text() for path in (ROOT / "docs").glob("*.md")}
-GUIDES = ("getting-started", "connect", "members", "selling", "settings", "commands", "sources")
+GUIDES = (
+    "getting-started",
+    "connect",
+    "members",
+    "selling",
+    "settings",
+    "commands",
+    "sources",
+    "terminal",
+)
 PRINT_SECRETS = """printf '\\n%s\\n%s\\n' "$api_key" "$claim_token"\n"""
 SHELL = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
@@ -72,7 +81,7 @@ def test_the_stripe_set_up_names_every_event_and_every_setting():
 
 
 def test_every_setting_that_a_page_names_exists():
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | {API_KEY_VARIABLE}
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | CLIENT_VARIABLES
     for name, page in PAGES.items():
         assert set(re.findall(r"SIGNALS_[A-Z_]+[A-Z]", page)) - known == set(), name
 

@@ -54,6 +54,8 @@ def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
         (["audit", "--public", "http://127.0.0.1:1"], {"httpx2", "jsonschema"}),
         pytest.param(["verify"], {"httpx2"}, marks=pytest.mark.prove),
         pytest.param(["audit"], COMPUTING | SQLITE, marks=pytest.mark.prove),
+        (["state", "BTC"], {"httpx2"}),
+        pytest.param(["completion", "bash"], set(), marks=pytest.mark.prove),
         (["stdio"], CALLING - {"httpx"} | SERVING - {"rest_shim.endpoints"}),
         pytest.param(
             ["doctor"], COMPUTING | SQLITE | {"mcp_types", "starlette"}, marks=pytest.mark.prove

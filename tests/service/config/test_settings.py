@@ -47,8 +47,9 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name():
         Settings.read({"SIGNALS_PROT": "8000"})
 
 
-def test_the_variable_of_the_api_key_is_accepted():
-    assert Settings.read({"SIGNALS_API_KEY": "ek_secret"}) == Settings.read({})
+@pytest.mark.parametrize("variable", ["SIGNALS_API_KEY", "SIGNALS_WEBHOOK_SECRET"])
+def test_a_variable_that_clients_read_is_accepted(variable):
+    assert Settings.read({variable: "secret"}) == Settings.read({})
 
 
 @pytest.mark.parametrize(

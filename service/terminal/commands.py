@@ -1,0 +1,142 @@
+"""Runs the commands that read a service: one call and its output, or the feed until stopped."""
+
+import asyncio
+import random
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from schemas.clock import Clock
+from schemas.operator_error import OperatorError
+from service.commands.console import echo
+from service.terminal.cursor_file import CursorFile
+from service.terminal.deliveries import Deliver, ProgramRunner, WebhookSender, parse_post_url
+from service.terminal.feed_follower import FeedFollower
+from service.terminal.output import Format, RowPrinter, close_output, print_answer
+from service.terminal.retry import Retrier, Sleep
+from service.terminal.service_client import ServiceClient, ServiceError
+from service.terminal.views import BOARD, CONFLUENCE, FEED, FLIPS, STATE, USAGE, View
+from service.terminal.webhook_signature import parse_webhook_secret
+
+VIEWS: Mapping[str, View] = {
+    "state": STATE,
+    "board": BOARD,
+    "feed": FEED,
+    "flips": FLIPS,
+    "confluence": CONFLUENCE,
+    "usage": USAGE,
+}
+FOLLOW_OPTIONS = ("exec", "post", "cursor")
+PAGE_OPTIONS = ("limit", "offset", "order")
+NO_CURSOR = (
+    "signals: without --cursor FILE, rows that come while this program does not run are not "
+    "handed on"
+)
+
+
+class ArgumentsError(OperatorError):
+    """Arguments that exclude or need each other."""
+
+
+async def read_service(args: Namespace, address: str, api_key: str) -> int:
+    """Print the view that a command names; return the exit status."""
+    if args.view == "feed":
+        _refuse_follow_options(args)
+    view = VIEWS[args.view]
+    async with ServiceClient(address, api_key) as client:
+        answer = await client.read_view(view.name, collect_arguments(args))
+    try:
+        with explain_unknown_form(address):
+            print_answer(answer, view, choose_format(args))
+    except BrokenPipeError:
+        return close_output()
+    return 0
+
+
+async def follow_feed(
+    args: Namespace,
+    address: str,
+    api_key: str,
+    webhook_secret: str,
+    wall_clock: Clock,
+    elapsed: Clock,
+    sleep: Sleep = asyncio.sleep,
+) -> int:
+    """Hand each new row to the program or the address of the user, or print it, until stopped.
+
+    Return 0 when a recording has no more rows. `elapsed` is a clock in ms that cannot be set.
+    """
+    _refuse_page_options(args)
+    deliver = _open_delivery(args, webhook_secret, wall_clock)
+    cursor = None if args.cursor is None else CursorFile(args.cursor)
+    retrier = Retrier(elapsed, sleep, random.random, lambda text: echo(f"signals: {text}"))
+    filters = {name: text for name, text in collect_arguments(args).items() if name != "since"}
+    try:
+        async with ServiceClient(address, api_key) as client:
+            save = cursor.save if cursor else _save_nothing
+            follower = FeedFollower(client, filters, deliver, retrier, save)
+            with explain_unknown_form(address):
+                since = (cursor and cursor.load()) or args.since or await follower.find_newest()
+                echo(f"signals: following the rows after {since}; Ctrl-C stops")
+                await follower.follow(since)
+    except BrokenPipeError:
+        return close_output()
+    echo("signals: the recording has ended, so no more rows will come")
+    return 0
+
+
+@contextmanager
+def explain_unknown_form(address: str) -> Iterator[None]:
+    """Raise ServiceError if an answer lacks what the block reads from it."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError):
+        raise ServiceError(
+            f"{address} answered in a form that this version does not know: read it with --json, "
+            "or upgrade"
+        ) from None
+
+
+def collect_arguments(args: Namespace) -> dict[str, str]:
+    """Return the arguments of the call: the options of the command that were given."""
+    values: dict[str, str | None] = {name: getattr(args, name) for name in args.parameters}
+    if tickers := getattr(args, "tickers", None):
+        values["ticker"] = ",".join(tickers)
+    fixed: dict[str, str] = args.fixed
+    return {name: value for name, value in values.items() if value is not None} | fixed
+
+
+def choose_format(args: Namespace) -> Format:
+    """Return the chosen format of the output."""
+    if args.json:
+        return "json"
+    return "csv" if args.csv else "table"
+
+
+def _refuse_follow_options(args: Namespace) -> None:
+    for name in FOLLOW_OPTIONS:
+        if getattr(args, name) is not None:
+            raise ArgumentsError(f"--{name} needs --follow")
+
+
+def _refuse_page_options(args: Namespace) -> None:
+    for name in PAGE_OPTIONS:
+        if getattr(args, name) is not None:
+            raise ArgumentsError(f"--{name} does not go with --follow, which reads every new row")
+
+
+def _open_delivery(args: Namespace, webhook_secret: str, wall_clock: Clock) -> Deliver:
+    if args.exec is None and args.post is None:
+        return RowPrinter(choose_format(args))
+    if args.json or args.csv:
+        raise ArgumentsError("--json and --csv do not go with --exec and --post, which get JSON")
+    if args.cursor is None:
+        echo(NO_CURSOR)
+    if args.exec is not None:
+        return ProgramRunner(args.exec)
+    key = parse_webhook_secret(webhook_secret)
+    return WebhookSender(parse_post_url(args.post), key, wall_clock)
+
+
+def _save_nothing(instant: str) -> None:
+    """Keep no place in the feed."""

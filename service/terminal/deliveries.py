@@ -1,0 +1,122 @@
+"""Hands a row of the feed to the user's own program, or to their address as a signed request."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from schemas.clock import Clock
+from schemas.operator_error import OperatorError
+from service.terminal.retry import TransientError, parse_retry_after
+from service.terminal.service_client import USER_AGENT, Json
+from service.terminal.webhook_signature import sign
+
+# The shell's statuses for a program that it cannot run, or cannot find.
+UNUSABLE_STATUSES = (126, 127)
+GONE = 410
+POST_TIMEOUT_S = 20.0
+
+# Called with a row and the `meta` of its page. A TransientError is retried; any other ends it.
+Deliver = Callable[[Json, Json], Awaitable[None]]
+
+
+class DeliveryError(OperatorError):
+    """A delivery that would fail again."""
+
+
+def build_event(row: Json, meta: Json) -> Json:
+    """Return what is handed on: the row, and `meta` with the origin of its data."""
+    # Receivers see nothing else, and simulated data must not pass for live data.
+    return {**row, "meta": {key: meta[key] for key in ("source", "simulated", "stale")}}
+
+
+def encode_json(value: Any) -> bytes:
+    """Return a value as compact JSON in UTF-8."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class ProgramRunner:
+    """Runs a shell command for each row, with the row as one line of JSON on standard input."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    async def __call__(self, row: Json, meta: Json) -> None:
+        """Run it once; TransientError if it fails, DeliveryError if it cannot be run."""
+        process = await asyncio.create_subprocess_shell(
+            self._command, stdin=asyncio.subprocess.PIPE
+        )
+        try:
+            await process.communicate(encode_json(build_event(row, meta)) + b"\n")
+        finally:
+            # It still runs only if this command is being stopped.
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    process.terminate()
+        if process.returncode in UNUSABLE_STATUSES:
+            raise DeliveryError(
+                f"the shell cannot run the program of --exec (status {process.returncode}): check "
+                "its path and that it is executable"
+            )
+        if process.returncode:
+            raise TransientError(f"the program failed with status {process.returncode}")
+
+
+class WebhookSender:
+    """Posts each row to an address, signed as Standard Webhooks specifies."""
+
+    def __init__(self, url: str, key: bytes, wall_clock: Clock) -> None:
+        self._url = url
+        self._host = urlsplit(url).netloc
+        self._key = key
+        self._wall_clock = wall_clock
+
+    async def __call__(self, row: Json, meta: Json) -> None:
+        """Post it once; TransientError unless the answer is 2xx, DeliveryError if it is 410."""
+        event = {
+            "type": f"signal.{row['tier']}",
+            "timestamp": row["created_at"],
+            "data": build_event(row, meta),
+        }
+        response = await self._post(_format_message_id(row), encode_json(event))
+        if response.status_code == GONE:
+            raise DeliveryError(f"{self._host} answered 410: it wants no more rows")
+        if not response.is_success:
+            raise TransientError(
+                f"{self._host} answered {response.status_code}", parse_retry_after(response)
+            )
+
+    async def _post(self, message_id: str, body: bytes) -> httpx2.Response:
+        # Each attempt has a signature of its own, because receivers refuse old timestamps.
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": USER_AGENT,
+            **sign(self._key, message_id, self._wall_clock() // 1000, body),
+        }
+        is_tls = self._url.startswith("https:")
+        try:
+            async with httpx2.AsyncClient(timeout=POST_TIMEOUT_S, verify=is_tls) as http:
+                return await http.post(self._url, content=body, headers=headers)
+        except httpx2.HTTPError as error:
+            # The address may hold a secret in its path, so only its host is named.
+            raise TransientError(f"{self._host} did not answer ({type(error).__name__})") from None
+
+
+def parse_post_url(text: str) -> str:
+    """Return the address of --post; DeliveryError, which does not repeat it, if it is invalid."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise DeliveryError("--post must be an http:// or https:// address")
+    if parts.username or parts.password:
+        raise DeliveryError("--post must be an address without user name and password")
+    return text
+
+
+def _format_message_id(row: Json) -> str:
+    """Return an id that is the same for each attempt of a row."""
+    # The id is signed with dots around it, so it has none.
+    return str(row["id"]).replace(".", ":")

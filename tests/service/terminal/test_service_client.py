@@ -1,0 +1,127 @@
+"""A call that fails says in one line what to do, and whether it may succeed later."""
+
+import shutil
+import time
+
+import pytest
+
+from service.terminal.retry import TransientError
+from service.terminal.service_client import ServiceClient, ServiceError
+from tests.service.commands.test_cli import only_line
+from tests.service.public_audit.test_command_refusals import KEY, loopback
+from tests.support.running_service import RunningService, run_service
+from tests.support.shared_service import served as served
+from tests.support.signals_command import run_signals
+
+pytestmark = [pytest.mark.clause("22.5"), pytest.mark.usefixtures("use_single_ca")]
+
+COMMANDS = ["state", "board", "feed", "flips", "confluence", "usage"]
+
+
+async def refuse(address: str, api_key: str, view: str = "state") -> ServiceError | TransientError:
+    """Return the error of a call."""
+    async with ServiceClient(address, api_key) as client:
+        with pytest.raises((ServiceError, TransientError)) as refused:
+            await client.read_view(view, {})
+    error: ServiceError | TransientError = refused.value
+    assert "\n" not in str(error)
+    assert api_key not in str(error)
+    return error
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "feed --follow"])
+def test_without_a_key_it_says_where_one_comes_from(tmp_path, command):
+    done = run_signals(tmp_path, *command.split())
+    assert (done.returncode, done.stdout) == (1, "")
+    line = only_line(done.stderr)
+    assert line.startswith("signals: SIGNALS_API_KEY is not set: ")
+    assert "`signals keys create" in line
+
+
+async def test_a_refused_key_is_not_tried_again(served: RunningService):
+    error = await refuse(served.base_url, KEY)
+    assert isinstance(error, ServiceError)
+    assert "answered 401: The API key is unknown" in str(error)
+    assert str(error).endswith("Check the key in SIGNALS_API_KEY.")
+
+
+def test_a_service_that_does_not_run_is_named_with_the_next_step(tmp_path):
+    done = run_signals(tmp_path, "state", port="1", api_key=KEY)
+    assert (done.returncode, done.stdout) == (1, "")
+    line = only_line(done.stderr)
+    assert line.startswith("signals: http://127.0.0.1:1 did not answer: ConnectError")
+    assert "(`signals serve`), or set --url" in line
+
+
+@pytest.mark.clause("22.3")
+async def test_an_answer_says_when_it_was_sent_by_the_clock_of_the_service():
+    before = time.time() // 1
+    for body in (b'{"meta": {"now": "2026-09-30T12:06:20.500Z"}}', b'{"meta": {}}', b"{}"):
+        with loopback(200, body) as (address, _):
+            async with ServiceClient(address, KEY) as client:
+                sent_at = (await client.read_view("usage", {})).sent_at
+        assert sent_at is not None
+        # Without `now`, it is the time of the header, in whole seconds.
+        if b"now" in body:
+            assert sent_at == 1_790_769_980_500
+        else:
+            assert before <= sent_at / 1000 <= time.time()
+
+
+async def test_an_outage_may_pass():
+    assert isinstance(await refuse("http://127.0.0.1:1", KEY), TransientError)
+
+
+async def test_an_exhausted_quota_says_when_to_come_back(tmp_path, seeded):
+    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
+    async with run_service(tmp_path, daily_limit=1) as running:
+        await running.get_api("/usage")
+        await running.get_api("/state")
+        error = await refuse(running.base_url, running.api_key)
+    assert isinstance(error, TransientError)
+    # It is 12:06:20, and the quota is reset at midnight.
+    assert error.retry_after_s == 12 * 3600 - 6 * 60 - 20
+    assert "The daily quota of 1 calls is used up" in str(error)
+
+
+async def test_a_first_start_that_has_computed_nothing_may_pass(served_empty: RunningService):
+    error = await refuse(served_empty.base_url, served_empty.api_key)
+    assert isinstance(error, TransientError)
+    assert error.retry_after_s > 0
+
+
+def test_a_redirect_is_not_followed_with_the_key(tmp_path):
+    with (
+        loopback(200, b"{}") as (other, strangers),
+        loopback(302, Location=f"{other}/?key={KEY}") as (address, _),
+    ):
+        done = run_signals(tmp_path, "usage", "--url", address, api_key=KEY)
+    assert strangers == []
+    line = only_line(done.stderr)
+    assert "a redirect to http://127.0.0.1" in line
+    assert KEY not in line
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(200, b"<html>"), (200, b"[]"), (404, b"no"), (502, b"\x1b[31m")]
+)
+def test_an_address_of_something_else_is_named(tmp_path, status, body):
+    with loopback(status, body, Content_Type="text/html") as (address, _):
+        done = run_signals(tmp_path, "usage", "--url", f"{address}/api/v1", api_key=KEY)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert only_line(done.stderr).endswith(
+        f"{address} answered {status} without an answer of the API (text/html); is --url the "
+        "address of a signal service?"
+    )
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"meta": {}, "key": null}', b'{"meta": 1, "key": 2}'])
+def test_an_answer_in_another_form_is_one_line(tmp_path, body):
+    with loopback(200, body) as (address, _):
+        done = run_signals(tmp_path, "usage", "--url", address, api_key=KEY)
+        as_json = run_signals(tmp_path, "usage", "--json", "--url", address, api_key=KEY)
+        followed = run_signals(tmp_path, "feed", "--follow", "--url", address, api_key=KEY)
+    for refused in (done, followed):
+        assert refused.returncode == 1
+        assert "answered in a form that this version does not know" in only_line(refused.stderr)
+    assert as_json.stdout == f"{body.decode()}\n"

@@ -1,0 +1,171 @@
+"""The commands that read a service print what it answers, as a table, as JSON and as CSV."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+
+from service.terminal.service_client import ServiceError
+from tests.service.terminal.conftest import Read, ReadFrom
+from tests.support.running_service import RunningService
+from tests.support.shared_service import served as served
+from tools.example_market import HOUR_MS, NOON
+
+pytestmark = pytest.mark.clause("operation")
+
+COMMANDS = ["state", "board", "feed", "flips", "confluence", "usage"]
+ESCAPE = re.compile(r"\x1b\[[\d;]*m")
+COLOUR = re.compile(r"\x1b\[[\d;]*3[1-6][\d;]*m")
+
+
+def cells(table: str) -> list[list[str]]:
+    """Return the cells of each line of a table, of which two spaces or more separate columns."""
+    return [re.split(r" {2,}", line.strip()) for line in table.splitlines()]
+
+
+def parse_csv(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+async def test_state_has_a_row_for_each_indicator_of_the_given_assets(read: Read):
+    printed = await read("state", "btc", "XAU", "--indicator", "ceres")
+    assert cells(printed)[1:4] == [
+        ["TICKER", "NAME", "INDICATOR", "1h", "4h", "1d", "LAST BAR (UTC)"],
+        ["BTC", "Bitcoin", "ceres", "neutral", "bullish", "neutral", "-"],
+        ["XAU", "Gold", "ceres", "-", "-", "neutral", "-"],
+    ]
+
+
+async def test_state_shows_only_the_timeframes_that_it_has(read: Read):
+    printed = await read("state", "NVDA", "--timeframe", "1d")
+    assert cells(printed)[1][3:] == ["1d", "LAST BAR (UTC)"]
+    assert ["NVDA", "NVIDIA", "llnr", "neutral", "-"] in cells(printed)
+
+
+async def test_the_board_has_a_letter_for_each_reading_and_explains_them(read: Read):
+    printed = await read("board", "--timeframe", "1d", "--asset-class", "metal")
+    lines = printed.splitlines()
+    assert lines[1].split() == ["TICKER", "1d:", *"TBRCELP"]
+    assert lines[2].split() == ["XAU", *"DDDNDDD"]
+    assert "E enzo" in printed
+    assert "U bullish  D bearish  N neutral" in printed
+
+
+async def test_the_feed_has_a_row_for_each_change(read: Read):
+    printed = await read("feed", "--ticker", "NVDA")
+    assert cells(printed)[1:3] == [
+        ["TIME (UTC)", "TICKER", "TF", "INDICATOR", "CHANGE OR ACTION", "PRICE"],
+        ["2026-09-30 11:03", "NVDA", "1d", "llnr", "bearish > neutral", "101.5"],
+    ]
+
+
+async def test_flips_and_confluence_are_ranked_as_the_service_ranks_them(
+    read: Read, served: RunningService
+):
+    for name, command, list_key in (
+        ("signals_get_flips", ["flips", "--timeframe", "1h"], "groups"),
+        ("signals_get_confluence", ["confluence", "--timeframe", "1h"], "results"),
+    ):
+        answer = await served.fetch_answer("rest", name, timeframe="1h")
+        tickers = [row[0] for row in cells(await read(*command))[2:]]
+        wanted = [one["ticker"] for one in answer[list_key]]
+        assert tickers[: len(wanted)] == wanted
+        assert len(wanted) > 1
+
+
+async def test_usage_shows_the_quota_of_the_key(read: Read):
+    await read("usage")
+    assert cells(await read("usage"))[2][:5] == ["tests", "test", "2", "9998", "10000"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_json_is_the_answer_of_the_service(read: Read, served: RunningService, command):
+    printed = json.loads(await read(command, "--json"))
+    path = {"board": "state?view=board", "feed": "signals"}.get(command, command)
+    answer = (await served.get_api(f"/{path}")).json()
+    for body in (printed, answer):
+        body.get("quota", {}).pop("used_today", None)
+        body.get("quota", {}).pop("remaining_today", None)
+    assert printed == answer
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        (["feed"], "feed"),
+        (["flips", "--timeframe", "1h"], "flips"),
+        (["confluence", "--timeframe", "1h"], "confluence"),
+        (["board"], "board"),
+    ],
+)
+async def test_csv_has_the_columns_and_values_of_the_pages(
+    read: Read, served: RunningService, command, path
+):
+    query = "?timeframe=1h" if len(command) > 1 else ""
+    page = await served.get_page(f"/{path}.csv{query}", is_member=True)
+    given = parse_csv(await read(*command, "--csv"))
+    # The board of the pages lists assets without readings too.
+    covered = {row["ticker"] for row in given}
+    wanted = [row for row in parse_csv(page.text) if row["ticker"] in covered]
+    assert len(wanted) > 1
+    # The window of flips ends at the time of the call.
+    shared = wanted[0].keys() & given[0].keys() - {"as_of"}
+    assert wanted[0].keys() - shared <= {"as_of", *PAGE_ONLY}
+    given_values = [{name: row[name] for name in shared} for row in given]
+    for row in wanted:
+        assert {name: row[name] for name in shared} in given_values
+
+
+# The board of the pages also has names, scores and prices.
+PAGE_ONLY = {
+    *("name", "asset_class", "net_score", "last_close_usd", "change_24h_percent"),
+    *("change_7d_percent", "last_close_at"),
+}
+
+
+async def test_state_as_csv_has_a_record_for_each_reading(read: Read):
+    given = parse_csv(await read("state", "XAU", "--csv"))
+    assert given[0] == {
+        **{"ticker": "XAU", "name": "Gold", "asset_class": "metal", "indicator": "trend_oracle"},
+        **{"timeframe": "1d", "reading": "bearish", "as_of": "2026-09-30T12:03:00.000Z"},
+        **{"source": "simulated", "stale": "false"},
+    }
+    assert len(given) == 7
+
+
+@pytest.mark.clause("22.1", "fresh")
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_every_table_says_that_its_data_are_simulated(read: Read, command):
+    assert (await read(command)).startswith("SIMULATED")
+
+
+@pytest.mark.clause("22.1", "fresh")
+@pytest.mark.parametrize("command", COMMANDS[:-1])
+async def test_a_stale_table_says_so_above_and_below(
+    served_alone: RunningService, read_from: ReadFrom, command
+):
+    served_alone.clock.now = NOON + 2 * HOUR_MS
+    lines = (await read_from(served_alone, command)).splitlines()
+    assert lines[0].startswith("SIMULATED, STALE, as of 2026-09-30 12:03 UTC")
+    assert any(line.startswith("Simulated") and "Stale: " in line for line in lines[1:])
+    assert lines[-1] == "Late: ETH."
+
+
+async def test_colours_are_for_terminals_and_repeat_the_words(read: Read, monkeypatch):
+    plain = await read("state", "BTC")
+    assert ESCAPE.search(plain) is None
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = await read("state", "BTC")
+    assert COLOUR.search(coloured)
+    assert ESCAPE.sub("", coloured) == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert COLOUR.search(await read("state", "BTC")) is None
+
+
+async def test_a_bad_argument_gets_the_message_of_the_service(read: Read):
+    with pytest.raises(ServiceError, match=r'answered 400: ticker: unknown "BTX" \(did you mean'):
+        await read("state", "BTX")
