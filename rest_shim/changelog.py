@@ -6,6 +6,16 @@ from schemas.manifest import ChangelogEntry
 
 CHANGELOG = (
     ChangelogEntry(
+        date=date(2026, 11, 26),
+        additive=True,
+        changes=[
+            "Over MCP, null for an argument means that it is left out, and a string of digits is "
+            "accepted for an integer.",
+            "The first ten calls of a key in a minute that are refused with 400 do not count "
+            "against its quota.",
+        ],
+    ),
+    ChangelogEntry(
         date=date(2026, 11, 23),
         additive=False,  # agree and two errors changed
         changes=[

@@ -23,6 +23,7 @@ MAX_TICKERS = 400
 EPOCH_DAY = date(1970, 1, 1)
 # The days of the feed, and some more.
 MAX_CACHED_DAYS = 512
+MAX_CACHED_INSTANTS = 1024
 # More lenient than created_at: a date alone, a space for T, no seconds, a decimal comma, +0200.
 # datetime's own parser is not used, because it also accepts week dates and times without a zone.
 # The sign may be a space, which is how an unescaped + of a URL arrives.
@@ -123,6 +124,8 @@ def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
     return found
 
 
+# Each call parses an instant twice, and pollers share theirs: the cursor of the newest page.
+@lru_cache(MAX_CACHED_INSTANTS)
 def parse_instant_ms(argument: str, text: str) -> int:
     """Return an instant as epoch milliseconds, rounded down; ArgumentError if it is malformed.
 

@@ -23,6 +23,9 @@ MAX_COMPARED_CHARS = 400  # of a text, over all names that it is compared with
 DEXTER_HINT = "dexter is the former name of enzo and is no longer updated; use enzo"
 # Keys, claim tokens and the processor's secrets are longer than any name or instant.
 SECRET_PATTERN = re.compile(r"([A-Za-z0-9_-]{6})[A-Za-z0-9_-]{26,}")
+# Bounded: int() of a huge text is slow, and no argument has such a range. ASCII digits only, since
+# int() also accepts those of other scripts.
+INTEGER_PATTERN = re.compile(r"-?[0-9]{1,40}")
 INFINITY_PATTERN = re.compile("-?Infinity$")
 
 QueryT = TypeVar("QueryT", bound=BaseModel)
@@ -156,18 +159,19 @@ def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
     for name, value in raw.items():
         if name not in schemas:
             unknown.append(name)
+        elif value is None:
+            continue  # Some frameworks send null for every optional argument.
         elif problem := _find_plain_problem(name, schemas[name], value):
             problems[name] = problem
         else:
-            cleaned[name] = _to_integer(value)
+            cleaned[name] = _to_integer(value) if schemas[name].get("type") == "integer" else value
     try:
         parsed = query.model_validate(cleaned)
     except ValidationError as error:
         # Only the location is used: pydantic's messages are written for programmers.
         for detail in error.errors(include_url=False, include_context=False, include_input=False):
             name = str(detail["loc"][0])
-            del cleaned[name]
-            problems[name] = _build_value_problem(name, schemas[name], raw[name])
+            problems[name] = _build_value_problem(name, schemas[name], cleaned.pop(name))
         parsed = query.model_validate(cleaned)
     if problems or unknown:
         raise ArgumentError(
@@ -194,15 +198,13 @@ def _build_value_problem(name: str, schema: Schema, value: Any) -> Problem:
 
 
 def _find_plain_problem(name: str, schema: Schema, value: Any) -> Problem | None:
-    """Return the problem of an argument that is unreadable, null, blank or too long, else None.
+    """Return the problem of an argument that is unreadable, blank or too long, else None.
 
-    pydantic would accept null for an optional argument, and blank text.
+    pydantic would accept blank text.
     """
     if isinstance(value, Rejected):
         return Problem(name, f"{name}: {value.problem}")
-    if value is None:
-        problem = "null is not accepted, omit it"
-    elif isinstance(value, str) and len(value) > schema.get("maxLength", len(value)):
+    if isinstance(value, str) and len(value) > schema.get("maxLength", len(value)):
         problem = f"too long ({len(value)} characters)"
     elif isinstance(value, str) and not value.strip():
         problem = "is empty, omit it or give a value"
@@ -212,7 +214,9 @@ def _find_plain_problem(name: str, schema: Schema, value: Any) -> Problem | None
 
 
 def _to_integer(value: Any) -> Any:
-    """Convert 50.0 to 50, because JSON Schema accepts both as an integer."""
+    """Convert 50.0, which JSON Schema accepts as an integer too, and "50" to 50."""
+    if isinstance(value, str):
+        return int(value) if INTEGER_PATTERN.fullmatch(value) else value
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
