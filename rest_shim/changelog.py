@@ -13,6 +13,8 @@ CHANGELOG = (
             "accepted for an integer.",
             "The first ten calls of a key in a minute that are refused with 400 do not count "
             "against its quota.",
+            "The message about an unknown ticker explains former, colloquial and foreign names, "
+            "and names every suggested asset.",
         ],
     ),
     ChangelogEntry(

@@ -113,20 +113,28 @@ def find_nearest(text: str, candidates: Mapping[str, str]) -> str | None:
 
     The keys are folded names, the values the names to suggest.
     """
-    target = fold_name(text[:MAX_QUOTED_CHARS])
-    # A ratio of 0.6 needs 0.3 of both lengths as common characters. Names that are too short for
-    # that, or have too few of the characters, are dropped first: difflib would take milliseconds.
+    names = find_most_similar(fold_name(text[:MAX_QUOTED_CHARS]), candidates, 0.6)
+    return candidates[names[0]] if names else None
+
+
+def find_most_similar(target: str, names: Iterable[str], min_ratio: float) -> list[str]:
+    """Return the name that is most similar to a text, or several if they are equally similar.
+
+    All are folded. `min_ratio` is twice the common characters divided by those of both.
+    """
+    # Names that are too short for that, or have too few of the characters, are dropped first:
+    # difflib would take milliseconds.
     letters, size = set(target), len(target)
-    spare = size - len(letters)
+    spare, share = size - len(letters), min_ratio / 2
     near = [
         (common / (size + len(name)), name)
-        for name in candidates
-        if len(name) >= (needed := 0.3 * (size + len(name)))
+        for name in names
+        if len(name) >= (needed := share * (size + len(name)))
         and (common := min(len(letters.intersection(name)) + spare, len(name))) >= needed
     ]
     # Each comparison takes quadratic time, so fewer are made of a longer text.
     compared = [name for _, name in nlargest(MAX_COMPARED_CHARS // max(size, 1), near)]
-    matches = difflib.get_close_matches(target, compared, 5, 0.6)
+    matches = difflib.get_close_matches(target, compared, 5, min_ratio)
 
     # Of equally similar names, the one with the longer common prefix wins.
     def measure_similarity(name: str) -> tuple[float, int]:
@@ -134,7 +142,8 @@ def find_nearest(text: str, candidates: Mapping[str, str]) -> str | None:
         common_prefix = takewhile(lambda pair: pair[0] == pair[1], zip(name, target, strict=False))
         return ratio, len(list(common_prefix))
 
-    return candidates[max(matches, key=measure_similarity)] if matches else None
+    scores = {name: measure_similarity(name) for name in matches}
+    return [name for name, score in scores.items() if score == max(scores.values())]
 
 
 def format_suggestion(text: str, names: Iterable[str]) -> str:

@@ -304,7 +304,7 @@ async def test_a_bad_argument_is_refused_with_the_accepted_values(
         (SIGNALS, {"tier": {"a": [1, "b"]}}, ['tier: {"a": [1, "b"]} is not accepted']),
         (STATE, {"view": "a\n\u202eb"}, ['view: "a\\n\\u202eb" is not accepted']),
         (STATE, {"view": "ek_" + "k" * 43, "x": 1}, ['view: "ek_kkk..." is not', 'argument "x"']),
-        (CATALOG, {"ticker": "BTX", "x": 1}, ['unknown "BTX" (did you mean BTC?)', 'argument "x"']),
+        (CATALOG, {"ticker": "BTCC", "x": 1}, ['"BTCC" (did you mean BTC (Bit', 'argument "x"']),
     ],
 )
 async def test_values_are_quoted_as_json_and_every_bad_argument_is_named(
