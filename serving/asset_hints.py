@@ -73,7 +73,9 @@ class AssetHints:
         if len(target) < MIN_SIMILAR_CHARS:
             return self._assets_by_name.get(target)
         names = find_most_similar(
-            target, (name for name in self._assets_by_name if name[0] == target[0]), MIN_SIMILARITY
+            target,
+            (name for name in self._assets_by_name if name.startswith(target[0])),
+            MIN_SIMILARITY,
         )
         similar = [self._assets_by_name[name] for name in names]
         classes = {None if asset is None else asset.asset_class for asset in similar}

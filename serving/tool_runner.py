@@ -62,11 +62,15 @@ class CallResult(NamedTuple):
 
 @dataclass
 class ParsedQuery:
-    """A query of a tool; `as_of` is the past instant that it names, None for the present."""
+    """A query of a tool; `as_of` is the past instant that it names, None for the present.
+
+    `is_valid` is set once the tool has accepted the values, and will accept them again.
+    """
 
     tool_name: str
     query: BaseModel
     as_of: str | None
+    is_valid: bool = False
 
     @cached_property
     def key(self) -> str:
@@ -131,7 +135,7 @@ class ToolRunner:
             query: BaseModel = parse_arguments(tool.query, raw)
         except ArgumentError as error:
             problems = await self._find_problems(tool, error.rest)
-            raise ArgumentError(*error.problems, *problems) from None
+            raise ArgumentError(*error.problems, *(problems or ())) from None
         return query
 
     async def fetch(self, tool: AnyTool, query: BaseModel, caller_id: CallerId) -> ResponseBody:
@@ -184,7 +188,7 @@ class ToolRunner:
             query = parsed or _parse_query(tool, read_arguments)
             if isinstance(query, ParsedQuery) and query.as_of is not None:
                 await self._await_past_budget(caller_id, query.as_of)
-            query = await self._check(tool, query, is_repeated=parsed is not None)
+            query = await self._check(tool, query)
             if isinstance(caller_id, bytes):
                 caller = await self._quota_guard.authorize(
                     caller_id,
@@ -266,26 +270,30 @@ class ToolRunner:
             await asyncio.sleep(wait_s)
 
     async def _check(
-        self, tool: AnyTool, query: ParsedQuery | ArgumentError, *, is_repeated: bool
+        self, tool: AnyTool, query: ParsedQuery | ArgumentError
     ) -> ParsedQuery | ArgumentError:
         """Return the error of all bad arguments, or the query if none is known to be bad."""
         if isinstance(query, ArgumentError):
-            return ArgumentError(*query.problems, *await self._find_problems(tool, query.rest))
-        # A repeated query was accepted before. Of its values, only `as_of` can become outdated.
-        if is_repeated and query.as_of is None:
+            problems = await self._find_problems(tool, query.rest)
+            return ArgumentError(*query.problems, *(problems or ()))
+        if query.is_valid:
             return query
         problems = await self._find_problems(tool, query.query)
+        # Of valid values, only those of `as_of` become outdated.
+        query.is_valid = problems == () and query.as_of is None
         return ArgumentError(*problems) if problems else query
 
-    async def _find_problems(self, tool: AnyTool, query: BaseModel | None) -> tuple[Problem, ...]:
-        """Return the problems that only the tool can find, none if they cannot be known now."""
+    async def _find_problems(
+        self, tool: AnyTool, query: BaseModel | None
+    ) -> tuple[Problem, ...] | None:
+        """Return the problems that only the tool can find, None if they cannot be known now."""
         try:
             await tool.check(query, self.context)
         except ArgumentError as error:
             return error.problems
         except Exception:
             # The handler fails in the same way, after the call was counted.
-            return ()
+            return None
         return ()
 
     async def _get_response(

@@ -32,7 +32,7 @@ from tests.support.running_service import (
     break_usage_counting,
     run_service,
 )
-from tools.example_market import make_coverage
+from tools.example_market import make_coverage, seed_market
 
 pytestmark = pytest.mark.clause("access")
 
@@ -258,6 +258,17 @@ async def test_a_repeated_query_counts_until_the_time_that_it_names_is_refused(
     served.clock.now -= 2 * DAY_MS
     assert (await call(served, transport, STATE, **named)).status == 400
     assert count_usage(served) == 2
+
+
+@pytest.mark.clause("8.59")
+async def test_a_query_that_could_not_be_checked_at_first_is_checked_when_repeated(
+    tmp_path: Path, transport: Transport
+) -> None:
+    async with run_service(tmp_path) as served:
+        assert (await call(served, transport, STATE, ticker="BTX")).status == 503
+        await seed_market(served.market, make_coverage())
+        assert (await call(served, transport, STATE, ticker="BTX")).status == 400
+        assert count_usage(served) == 1
 
 
 @pytest.mark.clause("8.59")
