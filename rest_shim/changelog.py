@@ -12,6 +12,12 @@ CHANGELOG = (
             "Added the log of the feed: a signed checkpoint, tiles and the verifier key at "
             "/api/v1/log, and for keys the proof of a row and the salts of leaves. log of the "
             "manifest names them.",
+            "Over MCP, null for an argument means that it is left out, and a string of digits is "
+            "accepted for an integer.",
+            "The first ten calls of a key in a minute that are refused with 400 do not count "
+            "against its quota.",
+            "The message about an unknown ticker explains former, colloquial and foreign names, "
+            "and names every suggested asset.",
         ],
     ),
     ChangelogEntry(

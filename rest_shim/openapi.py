@@ -27,7 +27,7 @@ from serving.json_text import to_json
 JsonObject = dict[str, Any]
 
 TAGS = {
-    "reads": "Reads that need an API key. Each counts against its quota, even with bad arguments.",
+    "reads": "Reads that need an API key. Each counts against its quota.",
     "open": "Reads that need no key, ignore unknown parameters and are never counted.",
     "access": "Access to the service: how to get a key, and custom terms.",
     "mcp": "The same reads as MCP tools.",

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Query(BaseModel):
-    """A flat set of arguments, validated strictly: "5" is not accepted as a number."""
+    """A flat set of arguments, validated strictly: true is not accepted as a number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -6,16 +6,18 @@ from datetime import date
 from functools import lru_cache
 
 from schemas.coverage import Coverage, CoveredAsset
-from schemas.vocabulary import DAY_MS, IndicatorId, fold_name
+from schemas.vocabulary import DAY_MS, AssetClass, IndicatorId, fold_name
 from serving.arguments import (
+    MAX_LISTED_ITEMS,
     MAX_QUOTED_CHARS,
+    MAX_SUGGESTIONS,
     ArgumentError,
     Problem,
-    find_nearest,
     list_names,
     quote_value,
     unknown_indicator_problem,
 )
+from serving.asset_hints import AssetHints, format_asset
 
 # More than the standard universe has.
 MAX_TICKERS = 400
@@ -23,6 +25,7 @@ MAX_TICKERS = 400
 EPOCH_DAY = date(1970, 1, 1)
 # The days of the feed, and some more.
 MAX_CACHED_DAYS = 512
+MAX_CACHED_INSTANTS = 1024
 # More lenient than created_at: a date alone, a space for T, no seconds, a decimal comma, +0200.
 # datetime's own parser is not used, because it also accepts week dates and times without a zone.
 # The sign may be a space, which is how an unescaped + of a URL arrives.
@@ -37,23 +40,29 @@ INSTANT_HELP = (
 )
 
 
-def find_asset(text: str, assets: Mapping[str, CoveredAsset]) -> CoveredAsset:
+def find_asset(
+    text: str, assets: Mapping[str, CoveredAsset], asset_class: AssetClass | None = None
+) -> CoveredAsset:
     """Return the asset with a ticker, in any case.
 
-    ArgumentError `unknown_ticker` if there is none.
+    ArgumentError `unknown_ticker` if there is none; with `asset_class`, it suggests only assets of
+    that class.
     """
     # Most callers repeat the spelling of the catalog.
     asset = assets.get(text) or _index_by_upper_ticker(assets).get(text.strip().upper())
     if asset is None:
         hint = ". Only one ticker per call is accepted here" if "," in text else ""
-        raise ArgumentError(_unknown_tickers_problem([text], assets, hint))
+        raise ArgumentError(_unknown_tickers_problem([text], assets, asset_class, hint))
     return asset
 
 
-def find_assets(text: str, assets: Mapping[str, CoveredAsset]) -> dict[str, CoveredAsset]:
+def find_assets(
+    text: str, assets: Mapping[str, CoveredAsset], asset_class: AssetClass | None = None
+) -> dict[str, CoveredAsset]:
     """Return the assets of comma-separated tickers, without duplicates.
 
-    ArgumentError lists the tickers that do not exist, and says if an item is empty.
+    ArgumentError lists the tickers that do not exist, and says if an item is empty. With
+    `asset_class`, it suggests only assets of that class.
     """
     count = text.count(",") + 1
     if count > MAX_TICKERS:
@@ -77,7 +86,7 @@ def find_assets(text: str, assets: Mapping[str, CoveredAsset]) -> dict[str, Cove
     assets_by_ticker = _index_by_upper_ticker(assets)
     unknown = [item for item in items if item and item.upper() not in assets_by_ticker]
     if unknown:
-        problems.append(_unknown_tickers_problem(list(dict.fromkeys(unknown)), assets))
+        problems.append(_unknown_tickers_problem(list(dict.fromkeys(unknown)), assets, asset_class))
     if problems:
         raise ArgumentError(*problems)
     found = (assets_by_ticker[item.upper()] for item in items)
@@ -89,21 +98,35 @@ def _index_by_upper_ticker(assets: Mapping[str, CoveredAsset]) -> dict[str, Cove
 
 
 def _unknown_tickers_problem(
-    tickers: list[str], assets: Mapping[str, CoveredAsset], hint: str = ""
+    tickers: list[str],
+    assets: Mapping[str, CoveredAsset],
+    asset_class: AssetClass | None,
+    hint: str = "",
 ) -> Problem:
-    names = {fold_name(asset.name): ticker for ticker, asset in assets.items()}
-    names |= {fold_name(ticker): ticker for ticker in assets}
+    hints = AssetHints(_list_tracked(assets), asset_class)
+    explanations = {text: hints.explain(text) for text in tickers[:MAX_LISTED_ITEMS]}
+    similar = {
+        text: hints.find_similar(text)
+        for text in tickers[:MAX_SUGGESTIONS]
+        if not explanations[text]
+    }
 
     def suggest(text: str) -> str:
-        match = find_nearest(text, names)
-        return f" (did you mean {match}?)" if match else ""
+        asset = similar.get(text)
+        return f" (did you mean {format_asset(asset)}?)" if asset else ""
 
-    return Problem(
-        "ticker",
+    is_every_one_clear = all(explanations.get(text) or similar.get(text) for text in tickers)
+    catalog = "" if is_every_one_clear else ", as the catalog lists them"
+    problem = (
         f"ticker: unknown {list_names(tickers, suggest)}; accepted: one of the {len(assets)} known "
-        f"tickers in any case, for example {', '.join(list(assets)[:3])}{hint}",
-        "unknown_ticker",
+        f"tickers in any case{catalog}{hint}"
     )
+    sentences = dict.fromkeys(filter(None, explanations.values()))
+    return Problem("ticker", ". ".join([problem, *sentences]), "unknown_ticker")
+
+
+def _list_tracked(assets: Mapping[str, CoveredAsset]) -> list[CoveredAsset]:
+    return [asset for asset in assets.values() if asset.removed_on is None]
 
 
 def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
@@ -123,6 +146,8 @@ def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
     return found
 
 
+# Each call parses an instant twice, and pollers share theirs: the cursor of the newest page.
+@lru_cache(MAX_CACHED_INSTANTS)
 def parse_instant_ms(argument: str, text: str) -> int:
     """Return an instant as epoch milliseconds, rounded down; ArgumentError if it is malformed.
 

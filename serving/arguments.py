@@ -23,6 +23,9 @@ MAX_COMPARED_CHARS = 400  # of a text, over all names that it is compared with
 DEXTER_HINT = "dexter is the former name of enzo and is no longer updated; use enzo"
 # Keys, claim tokens and the processor's secrets are longer than any name or instant.
 SECRET_PATTERN = re.compile(r"([A-Za-z0-9_-]{6})[A-Za-z0-9_-]{26,}")
+# Bounded: int() of a huge text is slow, and no argument has such a range. ASCII digits only, since
+# int() also accepts those of other scripts.
+INTEGER_PATTERN = re.compile(r"-?[0-9]{1,40}")
 INFINITY_PATTERN = re.compile("-?Infinity$")
 
 QueryT = TypeVar("QueryT", bound=BaseModel)
@@ -110,20 +113,28 @@ def find_nearest(text: str, candidates: Mapping[str, str]) -> str | None:
 
     The keys are folded names, the values the names to suggest.
     """
-    target = fold_name(text[:MAX_QUOTED_CHARS])
-    # A ratio of 0.6 needs 0.3 of both lengths as common characters. Names that are too short for
-    # that, or have too few of the characters, are dropped first: difflib would take milliseconds.
+    names = find_most_similar(fold_name(text[:MAX_QUOTED_CHARS]), candidates, 0.6)
+    return candidates[names[0]] if names else None
+
+
+def find_most_similar(target: str, names: Iterable[str], min_ratio: float) -> list[str]:
+    """Return the name that is most similar to a text, or several if they are equally similar.
+
+    All are folded. `min_ratio` is twice the common characters divided by those of both.
+    """
+    # Names that are too short for that, or have too few of the characters, are dropped first:
+    # difflib would take milliseconds.
     letters, size = set(target), len(target)
-    spare = size - len(letters)
+    spare, share = size - len(letters), min_ratio / 2
     near = [
         (common / (size + len(name)), name)
-        for name in candidates
-        if len(name) >= (needed := 0.3 * (size + len(name)))
+        for name in names
+        if len(name) >= (needed := share * (size + len(name)))
         and (common := min(len(letters.intersection(name)) + spare, len(name))) >= needed
     ]
     # Each comparison takes quadratic time, so fewer are made of a longer text.
     compared = [name for _, name in nlargest(MAX_COMPARED_CHARS // max(size, 1), near)]
-    matches = difflib.get_close_matches(target, compared, 5, 0.6)
+    matches = difflib.get_close_matches(target, compared, 5, min_ratio)
 
     # Of equally similar names, the one with the longer common prefix wins.
     def measure_similarity(name: str) -> tuple[float, int]:
@@ -131,7 +142,8 @@ def find_nearest(text: str, candidates: Mapping[str, str]) -> str | None:
         common_prefix = takewhile(lambda pair: pair[0] == pair[1], zip(name, target, strict=False))
         return ratio, len(list(common_prefix))
 
-    return candidates[max(matches, key=measure_similarity)] if matches else None
+    scores = {name: measure_similarity(name) for name in matches}
+    return [name for name, score in scores.items() if score == max(scores.values())]
 
 
 def format_suggestion(text: str, names: Iterable[str]) -> str:
@@ -156,18 +168,19 @@ def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
     for name, value in raw.items():
         if name not in schemas:
             unknown.append(name)
+        elif value is None:
+            continue  # Some frameworks send null for every optional argument.
         elif problem := _find_plain_problem(name, schemas[name], value):
             problems[name] = problem
         else:
-            cleaned[name] = _to_integer(value)
+            cleaned[name] = _to_integer(value) if schemas[name].get("type") == "integer" else value
     try:
         parsed = query.model_validate(cleaned)
     except ValidationError as error:
         # Only the location is used: pydantic's messages are written for programmers.
         for detail in error.errors(include_url=False, include_context=False, include_input=False):
             name = str(detail["loc"][0])
-            del cleaned[name]
-            problems[name] = _build_value_problem(name, schemas[name], raw[name])
+            problems[name] = _build_value_problem(name, schemas[name], cleaned.pop(name))
         parsed = query.model_validate(cleaned)
     if problems or unknown:
         raise ArgumentError(
@@ -194,15 +207,13 @@ def _build_value_problem(name: str, schema: Schema, value: Any) -> Problem:
 
 
 def _find_plain_problem(name: str, schema: Schema, value: Any) -> Problem | None:
-    """Return the problem of an argument that is unreadable, null, blank or too long, else None.
+    """Return the problem of an argument that is unreadable, blank or too long, else None.
 
-    pydantic would accept null for an optional argument, and blank text.
+    pydantic would accept blank text.
     """
     if isinstance(value, Rejected):
         return Problem(name, f"{name}: {value.problem}")
-    if value is None:
-        problem = "null is not accepted, omit it"
-    elif isinstance(value, str) and len(value) > schema.get("maxLength", len(value)):
+    if isinstance(value, str) and len(value) > schema.get("maxLength", len(value)):
         problem = f"too long ({len(value)} characters)"
     elif isinstance(value, str) and not value.strip():
         problem = "is empty, omit it or give a value"
@@ -212,7 +223,9 @@ def _find_plain_problem(name: str, schema: Schema, value: Any) -> Problem | None
 
 
 def _to_integer(value: Any) -> Any:
-    """Convert 50.0 to 50, because JSON Schema accepts both as an integer."""
+    """Convert 50.0, which JSON Schema accepts as an integer too, and "50" to 50."""
+    if isinstance(value, str):
+        return int(value) if INTEGER_PATTERN.fullmatch(value) else value
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -9,9 +9,6 @@ from pydantic import BaseModel
 from serving.arguments import Rejected, get_argument_schemas
 
 BAD_PERCENT_PATTERN = re.compile(r"%(?![0-9A-Fa-f]{2})")
-# Bounded: int() of a huge text is slow, and no argument has such a range. ASCII digits only, since
-# int() also accepts those of other scripts.
-INTEGER_PATTERN = re.compile(r"-?[0-9]{1,40}")
 REPEATED = Rejected("is repeated; send it once")
 BADLY_ESCAPED = Rejected(
     "is not percent-encoded UTF-8; encode special characters, a percent sign as %25"
@@ -21,7 +18,7 @@ BADLY_ESCAPED = Rejected(
 def parse_query_string(
     query_string: bytes, query: type[BaseModel], *, ignore_unknown: bool = False
 ) -> dict[str, Any]:
-    """Return the arguments of a query string; values of integer arguments become int if possible.
+    """Return the arguments of a query string as text.
 
     The value of a repeated or badly escaped parameter is `Rejected`. `parse_arguments` validates
     the values, with the same messages on both transports. `ignore_unknown` skips unknown names.
@@ -32,20 +29,13 @@ def parse_query_string(
         name, _, value = part.partition(b"=")
         if part and not (ignore_unknown and name.decode("latin-1") not in schemas):
             key = _decode(name) or name.decode("utf-8", "replace")
-            is_integer = schemas.get(key, {}).get("type") == "integer"
-            raw[key] = REPEATED if key in raw else _parse_value(value, is_integer=is_integer)
+            raw[key] = REPEATED if key in raw else _parse_value(value)
     return raw
 
 
-def _parse_value(value: bytes, *, is_integer: bool) -> str | int | Rejected:
+def _parse_value(value: bytes) -> str | Rejected:
     text = _decode(value)
-    if text is None:
-        return BADLY_ESCAPED
-    return _parse_integer(text) if is_integer else text
-
-
-def _parse_integer(text: str) -> int | str:
-    return int(text) if INTEGER_PATTERN.fullmatch(text) else text
+    return BADLY_ESCAPED if text is None else text
 
 
 def _decode(part: bytes) -> str | None:

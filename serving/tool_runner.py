@@ -20,7 +20,7 @@ from access.throttle import find_client
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, describe_failure, unavailable_error
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.usage import QuotaUsage
-from serving.arguments import ArgumentError, parse_arguments
+from serving.arguments import ArgumentError, Problem, parse_arguments
 from serving.context import Context
 from serving.fair_share import CallerId, FairShare
 from serving.freshness import find_expiry
@@ -62,11 +62,15 @@ class CallResult(NamedTuple):
 
 @dataclass
 class ParsedQuery:
-    """A query of a tool; `as_of` is the past instant that it names, None for the present."""
+    """A query of a tool; `as_of` is the past instant that it names, None for the present.
+
+    `is_valid` is set once the tool has accepted the values, and will accept them again.
+    """
 
     tool_name: str
     query: BaseModel
     as_of: str | None
+    is_valid: bool = False
 
     @cached_property
     def key(self) -> str:
@@ -130,7 +134,8 @@ class ToolRunner:
         try:
             query: BaseModel = parse_arguments(tool.query, raw)
         except ArgumentError as error:
-            raise await self._add_problems(tool, error) from None
+            problems = await self._find_problems(tool, error.rest)
+            raise ArgumentError(*error.problems, *(problems or ())) from None
         return query
 
     async def fetch(self, tool: AnyTool, query: BaseModel, caller_id: CallerId) -> ResponseBody:
@@ -183,13 +188,15 @@ class ToolRunner:
             query = parsed or _parse_query(tool, read_arguments)
             if isinstance(query, ParsedQuery) and query.as_of is not None:
                 await self._await_past_budget(caller_id, query.as_of)
-            # The call is counted here, before bad arguments are reported, so they count too.
+            query = await self._check(tool, query)
             if isinstance(caller_id, bytes):
                 caller = await self._quota_guard.authorize(
-                    caller_id, allow_over_quota=tool.allow_over_quota
+                    caller_id,
+                    allow_over_quota=tool.allow_over_quota,
+                    has_bad_arguments=isinstance(query, ArgumentError),
                 )
             if isinstance(query, ArgumentError):
-                raise await self._add_problems(tool, query)
+                raise query
             if parsed is None:
                 self._cache_query(tool, raw_key, query)
             # Most responses are cached or made at once, without awaiting.
@@ -262,16 +269,32 @@ class ToolRunner:
         if wait_s := self._fair_share.past_budget.reserve(caller_id):
             await asyncio.sleep(wait_s)
 
-    async def _add_problems(self, tool: AnyTool, error: ArgumentError) -> ArgumentError:
-        """Return the error with the problems, too, that only the tool can find."""
+    async def _check(
+        self, tool: AnyTool, query: ParsedQuery | ArgumentError
+    ) -> ParsedQuery | ArgumentError:
+        """Return the error of all bad arguments, or the query if none is known to be bad."""
+        if isinstance(query, ArgumentError):
+            problems = await self._find_problems(tool, query.rest)
+            return ArgumentError(*query.problems, *(problems or ()))
+        if query.is_valid:
+            return query
+        problems = await self._find_problems(tool, query.query)
+        # Of valid values, only those of `as_of` become outdated.
+        query.is_valid = problems == () and query.as_of is None
+        return ArgumentError(*problems) if problems else query
+
+    async def _find_problems(
+        self, tool: AnyTool, query: BaseModel | None
+    ) -> tuple[Problem, ...] | None:
+        """Return the problems that only the tool can find, None if they cannot be known now."""
         try:
-            await tool.check(error.rest, self.context)
-        except ArgumentError as other:
-            return ArgumentError(*error.problems, *other.problems)
-        except ApiError:
-            # Nothing has been computed yet, so only the problems found so far are known.
-            return error
-        return error
+            await tool.check(query, self.context)
+        except ArgumentError as error:
+            return error.problems
+        except Exception:
+            # The handler fails in the same way, after the call was counted.
+            return None
+        return ()
 
     async def _get_response(
         self,

@@ -165,12 +165,12 @@ class ViewPage:
         sent = complete_times(query, read_page_arguments(request, query))
         viewer = await self._find_viewer(request)
         if viewer is None or not viewer.is_member:
-            assets = {asset.ticker: asset.name for asset in build_sample_model("4h").tracked}
+            assets = build_sample_model("4h").tracked
             offered = FormValues(assets, {str(id_): name for id_, name in SAMPLE_NAMES.items()})
             return Visit(request, viewer, None, sent, offered, "sample")
         coverage = (await self._runner.context.snapshot()).coverage
         offered = FormValues(
-            {asset.ticker: asset.name for asset in coverage.assets},
+            coverage.assets,
             {indicator.id: indicator.name for indicator in coverage.indicators},
         )
         return Visit(request, viewer, viewer, sent, offered, coverage.source)

@@ -11,10 +11,10 @@ from serving.argument_values import parse_instant_ms
 from serving.arguments import (
     ArgumentError,
     Rejected,
-    find_nearest,
     get_argument_schemas,
     quote_value,
 )
+from serving.asset_hints import AssetHints, NamedAsset, format_asset
 from serving.json_schema import Schema
 
 FieldKind = Literal["choice", "asset", "number", "time", "text"]
@@ -76,9 +76,9 @@ class FilterField:
 
 @dataclass(frozen=True, slots=True)
 class FormValues:
-    """The values that a form offers: the covered assets and indicators, by id, with their names."""
+    """The values that a form offers: the covered assets, and the indicators' names by id."""
 
-    assets: Mapping[str, str]
+    assets: Collection[NamedAsset]
     indicators: Mapping[str, str]
 
 
@@ -214,7 +214,9 @@ def _describe_problem(
     return f"{quote_value(sent)} is not available. {named}."
 
 
-def _suggest_asset(text: str, assets: Mapping[str, str]) -> str:
-    names = {fold_name(name): ticker for ticker, name in assets.items()}
-    match = find_nearest(text, names | {fold_name(ticker): ticker for ticker in assets})
-    return f" Did you mean {match}?" if match else " Choose one from the list."
+def _suggest_asset(text: str, assets: Collection[NamedAsset]) -> str:
+    hints = AssetHints(assets)
+    if explanation := hints.explain(text):
+        return f" {explanation}."
+    asset = hints.find_similar(text)
+    return f" Did you mean {format_asset(asset)}?" if asset else " Choose one from the list."

@@ -94,7 +94,9 @@ async def _find_selected(query: StateQuery, context: Context) -> dict[str, Cover
     """Return the requested assets, None for all; ArgumentError names a bad ticker and as_of."""
     latest = await context.snapshot()
     with ProblemCollector() as problems:
-        selected = problems.attempt(lambda text: find_assets(text, latest.assets), query.ticker)
+        selected = problems.attempt(
+            lambda text: find_assets(text, latest.assets, query.asset_class), query.ticker
+        )
         problems.attempt(lambda text: context.parse_as_of(text, latest), query.as_of)
     return selected
 

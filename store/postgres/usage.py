@@ -1,12 +1,12 @@
 """Counts calls on PostgreSQL: one statement admits and counts, another explains refusals."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from schemas.vocabulary import Mode
 from store.access_rows import CallGroup, CountedGroup, GroupKey, get_group_key
 from store.postgres.engine import PostgresEngine
-from store.sql.usage import TEST_WRITES, find_refusal
+from store.postgres.transaction import PostgresDatabase
+from store.sql.usage import FIND_KEY_USAGE, TEST_WRITES, build_uncounted, find_refusal
 
 # ORDER BY makes every process lock rows in the same order, so that two of them cannot deadlock.
 COUNT_CALLS = """
@@ -23,11 +23,6 @@ WHERE u.used + excluded.used <= $2
 RETURNING (SELECT key_hash FROM keys WHERE id = u.key_id) AS key_hash, u.day, u.used,
   (SELECT label FROM keys WHERE id = u.key_id) AS label
 """
-FIND_KEY_USAGE = """
-SELECT k.label, k.mode, k.revoked_at, k.expires_at,
-  coalesce((SELECT used FROM usage WHERE key_id = k.id AND day = $2), 0) AS used
-FROM keys k WHERE k.key_hash = $1
-"""
 
 
 class PostgresUsageCounter:
@@ -41,11 +36,10 @@ class PostgresUsageCounter:
     ) -> list[CountedGroup]:
         """Admit and count groups of calls; at most MAX_CALL_GROUPS of them."""
         async with self._engine.begin_count() as database:
-            session = database.connection
-            whole_groups = await _count_whole_groups(session, groups, mode, limit)
+            whole_groups = await _count_whole_groups(database, groups, mode, limit)
             return [
                 whole_groups.get(get_group_key(group))
-                or await _count_partial_group(session, group, mode, limit)
+                or await _count_partial_group(database, group, mode, limit)
                 for group in groups
             ]
 
@@ -57,30 +51,30 @@ class PostgresUsageCounter:
 
 
 async def _count_whole_groups(
-    session: Any, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+    database: PostgresDatabase, groups: Sequence[CallGroup], mode: Mode | None, limit: int
 ) -> dict[GroupKey, CountedGroup]:
     """Count the groups that fit into their quota as a whole; return only these."""
     columns = [list(column) for column in zip(*groups, strict=True)]
     sizes = {get_group_key(group): group.calls for group in groups}
     results = {}
-    for row in await session.fetch(COUNT_CALLS, mode, limit, *columns):
+    for row in await database.connection.fetch(COUNT_CALLS, mode, limit, *columns):
         group_key = row["key_hash"], row["day"]
         results[group_key] = CountedGroup(sizes[group_key], "counted", row["used"], row["label"])
     return results
 
 
 async def _count_partial_group(
-    session: Any, group: CallGroup, mode: Mode | None, limit: int
+    database: PostgresDatabase, group: CallGroup, mode: Mode | None, limit: int
 ) -> CountedGroup:
     """Count as many calls of a group as its quota still admits; return the result."""
     # Another process may count calls of the same key between the two statements; then less fits,
     # the statement counts nothing, and the loop reads the rest again.
     while True:
-        refusal, fitting_calls = await _explain_refusal(session, group, mode, limit)
+        refusal, fitting_calls = await _explain_refusal(database, group, mode, limit)
         if not fitting_calls:
             return refusal
         counted = await _count_whole_groups(
-            session, [group._replace(calls=fitting_calls)], mode, limit
+            database, [group._replace(calls=fitting_calls)], mode, limit
         )
         if counted:
             rest = refusal._replace(counted=fitting_calls, used=counted[get_group_key(group)].used)
@@ -88,15 +82,12 @@ async def _count_partial_group(
 
 
 async def _explain_refusal(
-    session: Any, group: CallGroup, mode: Mode | None, limit: int
+    database: PostgresDatabase, group: CallGroup, mode: Mode | None, limit: int
 ) -> tuple[CountedGroup, int]:
     """Return the refusal of a further call, and how many calls of the group still fit."""
-    row = await session.fetchrow(FIND_KEY_USAGE, group.key_hash, group.day)
-    if row is None:
+    rows = await database.execute(FIND_KEY_USAGE, group.day, group.key_hash)
+    if not rows:
         return CountedGroup(0, "unknown"), 0
-    verdict = find_refusal(row, group.last_at, mode, limit)
-    fitting_calls = 0 if verdict else min(group.calls, limit - row["used"])
-    refusal = CountedGroup(
-        0, verdict or "exhausted", row["used"], row["label"], row["mode"], row["expires_at"]
-    )
-    return refusal, fitting_calls
+    verdict = find_refusal(rows[0], group.last_at, mode, limit)
+    fitting_calls = 0 if verdict else min(group.calls, limit - rows[0]["used"])
+    return build_uncounted(rows[0], verdict or "exhausted"), fitting_calls

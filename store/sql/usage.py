@@ -14,6 +14,12 @@ TEST_WRITES = (
     "WHERE (key_id, day) IN (SELECT key_id, day FROM usage ORDER BY key_id, day LIMIT 1)",
     "DELETE FROM events WHERE id = 'test write'",
 )
+# Parameters: day, key hash.
+FIND_KEY_USAGE = """
+SELECT k.label, k.mode, k.revoked_at, k.expires_at,
+  coalesce((SELECT used FROM usage WHERE key_id = k.id AND day = ?), 0) AS used
+FROM keys k WHERE k.key_hash = ?
+"""
 
 
 class UsageCounter(Protocol):
@@ -46,3 +52,8 @@ def find_refusal(row: Row, at: int, mode: Mode | None, limit: int) -> Verdict | 
     if None not in (row["mode"], mode) and row["mode"] != mode:
         return "wrong_mode"
     return "exhausted" if row["used"] >= limit else None
+
+
+def build_uncounted(row: Row, verdict: Verdict) -> CountedGroup:
+    """Return the result of a call that is not counted; `row` also has the key's label."""
+    return CountedGroup(0, verdict, row["used"], row["label"], row["mode"], row["expires_at"])

@@ -12,7 +12,7 @@ from store.access_rows import (
     GroupKey,
     get_group_key,
 )
-from store.sql.usage import TEST_WRITES, find_refusal
+from store.sql.usage import TEST_WRITES, build_uncounted, find_refusal
 from store.sqlite.engine import SqliteEngine
 
 
@@ -129,7 +129,5 @@ def _explain_refusals(
     for row in db.execute(_build_usage_query(len(groups)), parameters):
         group_key = row["key_hash"], row["day"]
         if verdict := find_refusal(row, arrivals[group_key], mode, limit):
-            refusals[group_key] = CountedGroup(
-                0, verdict, row["used"], row["label"], row["mode"], row["expires_at"]
-            )
+            refusals[group_key] = build_uncounted(row, verdict)
     return refusals

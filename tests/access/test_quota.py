@@ -57,9 +57,9 @@ class FailingStore(AccessStore):
 class BoundedQuotaGuard(QuotaGuard):
     """Waits at most ten seconds for a decision."""
 
-    async def authorize(self, key_hash: bytes, *, allow_over_quota: bool = False) -> Caller:
+    async def authorize(self, key_hash: bytes, **options: bool) -> Caller:
         async with asyncio.timeout(10):
-            return await super().authorize(key_hash, allow_over_quota=allow_over_quota)
+            return await super().authorize(key_hash, **options)
 
 
 Open = Callable[..., Awaitable[AccessStore]]

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from access.billing.disabled import NoBilling
+from access.free_refusals import MINUTE_MS
 from access.keys import generate_key, hash_key
-from schemas.vocabulary import DAY_MS, Mode
+from schemas.vocabulary import DAY_MS, Mode, format_instant
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
 from tests.support.bad_inputs import (
     CATALOG,
@@ -31,13 +32,24 @@ from tests.support.running_service import (
     break_usage_counting,
     run_service,
 )
-from tools.example_market import make_coverage
+from tools.example_market import make_coverage, seed_market
 
 pytestmark = pytest.mark.clause("access")
 
 LIMIT = 3
 MIDNIGHT = 1_790_812_800_000  # 2026-10-01T00:00:00Z
 BTC = {"ticker": "BTC"}
+# The arguments of the first three are refused by their schema, those of the others by the tool.
+BAD_CALLS: list[tuple[str, dict[str, Any]]] = [
+    (STATE, {"colour": "red"}),
+    (CONFLUENCE, {"timeframe": "2h"}),
+    (USAGE, {"colour": "red"}),
+    (STATE, {"ticker": "BTX"}),
+    (SIGNALS, {"ticker": "BTX"}),
+    (SIGNALS, {"since": "yesterday"}),
+    (CONFLUENCE, {"as_of": "2020-01-01"}),
+    (FLIPS, {"timeframe": "1h", "hours": 7}),
+]
 AGENTS = Path("docs/agents.md").read_text()
 
 
@@ -194,16 +206,78 @@ async def test_calls_are_counted_per_key(served: RunningService, transport: Tran
         assert quota[1] == remaining
 
 
-@pytest.mark.clause("8.52")
-async def test_a_call_with_refused_arguments_counts(
+@pytest.mark.clause("8.52", "8.59")
+async def test_the_first_ten_calls_of_a_minute_with_bad_arguments_do_not_count(
     served: RunningService, transport: Transport
 ) -> None:
-    for made, arguments in enumerate(({"ticker": "BTX"}, {"colour": "red"}, {"timeframe": "2h"})):
-        refused = await call(served, transport, STATE, **arguments)
-        assert refused.status == 400
-        assert refused.quota is not None
-        assert refused.quota[1] == 9_999 - made
-    assert count_usage(served) == 3
+    for minute in range(2):
+        served.clock.now = MIDNIGHT + minute * MINUTE_MS
+        remaining = []
+        for attempt in range(12):
+            tool, arguments = BAD_CALLS[attempt % len(BAD_CALLS)]
+            refused = await call(served, transport, tool, **arguments)
+            assert refused.status == 400
+            assert refused.quota is not None
+            remaining.append(10_000 - 2 * minute - refused.quota[1])
+        assert remaining == [*[0] * 10, 1, 2]
+    assert count_usage(served) == 4
+
+
+@pytest.mark.clause("8.59")
+async def test_both_transports_share_the_uncounted_refusals_of_a_key(
+    served: RunningService,
+) -> None:
+    for attempt in range(12):
+        transport: Transport = "mcp" if attempt % 2 else "rest"
+        assert (await call(served, transport, STATE, ticker="BTX")).status == 400
+    other = {"X-Api-Key": await served.keys.create("other")}
+    assert (await call(served, "mcp", headers=other, colour="red")).status == 400
+    assert count_usage(served) == 2
+
+
+@pytest.mark.clause("8.59")
+async def test_an_exhausted_key_is_refused_with_429_even_if_its_arguments_are_bad(
+    scarce: RunningService, transport: Transport
+) -> None:
+    for _ in range(LIMIT):
+        assert (await call(scarce, transport, STATE, ticker="BTX")).status == 400
+        assert (await call(scarce, transport, **BTC)).status == 200
+    for arguments in (BTC, {"ticker": "BTX"}):
+        refused = await call(scarce, transport, STATE, **arguments)
+        assert (refused.status, refused.quota) == (429, (LIMIT, 0, "2026-10-01T00:00:00.000Z"))
+    assert count_usage(scarce) == LIMIT
+
+
+async def test_a_repeated_query_counts_until_the_time_that_it_names_is_refused(
+    served: RunningService, transport: Transport
+) -> None:
+    """An accepted `as_of` leaves the stored history when the clock goes back before it."""
+    named = {"ticker": "BTC", "as_of": format_instant(served.clock.now)}
+    for _ in range(2):
+        assert (await call(served, transport, STATE, **named)).status == 200
+    served.clock.now -= 2 * DAY_MS
+    assert (await call(served, transport, STATE, **named)).status == 400
+    assert count_usage(served) == 2
+
+
+@pytest.mark.clause("8.59")
+async def test_a_query_that_could_not_be_checked_at_first_is_checked_when_repeated(
+    tmp_path: Path, transport: Transport
+) -> None:
+    async with run_service(tmp_path) as served:
+        assert (await call(served, transport, STATE, ticker="BTX")).status == 503
+        await seed_market(served.market, make_coverage())
+        assert (await call(served, transport, STATE, ticker="BTX")).status == 400
+        assert count_usage(served) == 1
+
+
+@pytest.mark.clause("8.59")
+async def test_a_refused_call_that_can_no_longer_be_checked_is_503(
+    served: RunningService, transport: Transport
+) -> None:
+    with break_usage_counting(served.access):
+        refused = await call(served, transport, STATE, ticker="BTX")
+    assert (refused.status, refused.code, refused.quota) == (503, "unavailable", None)
 
 
 @pytest.mark.clause("8.52")

@@ -55,7 +55,7 @@ async def misspelt(agent: Agent) -> Any:
     try:
         await agent.call(STATE, **requested, ticker="Etherium,NVDIA,gold")
     except RefusedError as refusal:
-        meant = re.findall(r"did you mean (\w+)\?", refusal.message)
+        meant = re.findall(r"did you mean (\w+) \(", refusal.message)
     answer = await agent.call(STATE, **requested, ticker=",".join(meant))
     return {asset["ticker"]: asset["signals"]["trend_oracle"]["1d"] for asset in answer["assets"]}
 

@@ -197,7 +197,7 @@ async def test_every_error_reaches_the_model(client, served, record_property):
         (
             served.api_key,
             [
-                (STATE, {"ticker": "BTX"}),
+                (STATE, {"ticker": "XBT"}),
                 (SIGNALS, {"indicator": "macd"}),
                 (SIGNALS, {"limit": 1000}),
                 (STATE, {"timeframes": "1d"}),
@@ -215,7 +215,7 @@ async def test_every_error_reaches_the_model(client, served, record_property):
         "invalid_parameter",
         "invalid_parameter",
     ]
-    assert "BTC" in parse_error(refused[0])[1]
+    assert "BTC (Bitcoin)" in parse_error(refused[0])[1]
     assert "limit" in parse_error(refused[2])[1]
     assert "timeframes" in parse_error(refused[3])[1]
     assert not keyless[0]["is_error"]

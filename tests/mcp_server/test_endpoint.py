@@ -8,7 +8,7 @@ from compute.universe import load_universe
 from mcp_server.dispatcher import INSTRUCTIONS
 from mcp_server.tools.registry import TOOLS
 from schemas.version import VERSION
-from serving.arguments import find_nearest
+from serving.arguments import find_nearest, get_argument_schemas
 from serving.tool import to_mcp_tool
 from tests.support.bad_inputs import (
     BAD_INPUTS,
@@ -299,12 +299,12 @@ async def test_a_bad_argument_is_refused_with_the_accepted_values(
 @pytest.mark.parametrize(
     ("tool", "arguments", "named"),
     [
-        (SIGNALS, {"limit": True, "offset": None}, ["limit: true is", "offset: null is"]),
-        (SIGNALS, {"limit": "5", "timeframe": ["1h"]}, ['limit: "5" is', 'timeframe: ["1h"] is']),
+        (SIGNALS, {"limit": True, "offset": [None]}, ["limit: true is", "offset: [null] is"]),
+        (SIGNALS, {"limit": "x", "timeframe": ["1h"]}, ['limit: "x" is', 'timeframe: ["1h"] is']),
         (SIGNALS, {"tier": {"a": [1, "b"]}}, ['tier: {"a": [1, "b"]} is not accepted']),
         (STATE, {"view": "a\n\u202eb"}, ['view: "a\\n\\u202eb" is not accepted']),
         (STATE, {"view": "ek_" + "k" * 43, "x": 1}, ['view: "ek_kkk..." is not', 'argument "x"']),
-        (CATALOG, {"ticker": "BTX", "x": 1}, ['unknown "BTX" (did you mean BTC?)', 'argument "x"']),
+        (CATALOG, {"ticker": "BTCC", "x": 1}, ['"BTCC" (did you mean BTC (Bit', 'argument "x"']),
     ],
 )
 async def test_values_are_quoted_as_json_and_every_bad_argument_is_named(
@@ -317,10 +317,13 @@ async def test_values_are_quoted_as_json_and_every_bad_argument_is_named(
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"limit": None},
         {"limit": True},
-        {"limit": "50"},
+        {"limit": "50.0"},
+        {"limit": " 50"},
+        {"limit": "\u0665"},
+        {"limit": "5" * 5000},
         {"limit": [1]},
+        {"ticker": [None]},
         {"ticker": 5},
         {"ticker": "\ud800"},
         {"since": {"a": [[[[1]]]]}},
@@ -329,6 +332,45 @@ async def test_values_are_quoted_as_json_and_every_bad_argument_is_named(
 )
 async def test_json_of_the_wrong_type_is_refused(served, arguments):
     assert error_of(await served.call(SIGNALS, arguments))["message"].startswith(*arguments)
+
+
+@pytest.mark.clause("4.14.23")
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+async def test_null_for_an_argument_means_that_it_is_left_out(served, tool):
+    nulls = dict.fromkeys(get_argument_schemas(tool.query))
+    given, meant = await served.call(tool.name, nulls), await served.call(tool.name, {})
+    assert given["isError"] is False
+    # The quota of usage differs from call to call.
+    if tool.name != USAGE:
+        assert given["structuredContent"] == meant["structuredContent"]
+
+
+@pytest.mark.clause("4.14.23")
+async def test_null_for_an_unknown_argument_is_refused(served):
+    message = error_of(await served.call(STATE, {"colour": None}))["message"]
+    assert 'unknown argument "colour"' in message
+
+
+@pytest.mark.clause("4.14.24")
+@pytest.mark.parametrize(
+    ("tool", "text", "number"),
+    [
+        (SIGNALS, {"limit": "2", "offset": "1"}, {"limit": 2, "offset": 1}),
+        (CONFLUENCE, {"min_agree": "1"}, {"min_agree": 1}),
+        (FLIPS, {"timeframe": "4h", "hours": "024"}, {"timeframe": "4h", "hours": 24}),
+    ],
+)
+async def test_digits_are_accepted_for_an_integer(served, tool, text, number):
+    given, meant = await served.call(tool, text), await served.call(tool, number)
+    assert given["isError"] is False
+    assert given["structuredContent"] == meant["structuredContent"]
+
+
+@pytest.mark.clause("4.14.24")
+async def test_digits_are_bounded_like_the_integer(served):
+    message = error_of(await served.call(SIGNALS, {"limit": "201", "offset": "-1"}))["message"]
+    assert "limit: 201 is not accepted; accepted: an integer from 1 to 200" in message
+    assert "offset: -1 is not accepted" in message
 
 
 HIDDEN = "secret"

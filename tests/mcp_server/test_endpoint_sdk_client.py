@@ -34,9 +34,9 @@ async def test_the_sdks_client_lists_and_calls_every_tool(served, mode):
                 assert not result.is_error
                 assert result.structured_content is not None
                 assert ("signals/quota" in (result.meta or {})) is TOOLS_BY_NAME[name].requires_key
-            refused = await client.call_tool("signals_get_state", {"ticker": "BTX"})
+            refused = await client.call_tool("signals_get_state", {"ticker": "XBT"})
             assert refused.is_error
-            assert "BTC" in refused.content[0].text
+            assert "BTC (Bitcoin)" in refused.content[0].text
 
 
 @pytest.mark.clause("4.15.1", "4.15.3", "4.15.5")

@@ -49,7 +49,7 @@ SAID = {
     "not_provisioned": (403, "bought in live mode", "To get a key: POST /api/v1/access/checkout"),
     "rate_limited": (429, "quota of 1 calls is used up", "retry after 42820 seconds"),
     "invalid_parameter": (400, 'timeframe: "2h" is not accepted', "accepted: 1h, 4h, 1d"),
-    "unknown_ticker": (400, 'unknown "BTX"', "did you mean BTC?"),
+    "unknown_ticker": (400, 'unknown "BTX"', "as the catalog lists them"),
     "unknown_indicator": (400, '"macd" is not an indicator', "accepted: trend_oracle"),
     "unavailable": (503, "The store is unavailable", "Retry after 60 seconds"),
 }
@@ -201,6 +201,7 @@ async def test_every_error_value_names_the_fault_and_the_next_step(served):
     ]
     with break_usage_counting(served.access):
         answers.append(await served.get_api("/state"))
+    await served.get_api("/state")
     scarce = create_app_without_billing(served, daily_limit=1)
     answers.append(await failing(served, scarce, "GET", "/api/v1/state"))
     key = (await served.keys.list())[0]

@@ -61,7 +61,7 @@ async def test_a_ticker_is_found_in_any_case(served):
 
 @pytest.mark.parametrize("is_member", [True, False])
 async def test_an_unknown_ticker_is_not_found_and_the_nearest_is_named(served, is_member):
-    for ticker, expected in (("BTCC", "did you mean BTC?"), ("<b>x", 'unknown "<b>x"')):
+    for ticker, expected in (("BTCC", "did you mean BTC (Bitcoin)?"), ("<b>x", 'unknown "<b>x"')):
         answer = await served.get_page(f"/assets/{quote(ticker)}", is_member=is_member)
         page = check_page(answer, 404, "Not found")
         assert expected in page.text

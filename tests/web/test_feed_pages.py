@@ -252,7 +252,7 @@ async def test_a_time_of_a_browsers_field_is_in_utc(served):
         ("feed", "since", "yesterday", "Enter a date and a time in UTC, such as 2026-10-01 13:05."),
         ("feed", "indicator", "cere", '"cere" is not available. Choose from the list.'),
         ("flips", "hours", "99", "Enter a whole number from 1 to 72 for 1d."),
-        ("confluence", "min_agree", "9", "9 is not available. Choose from the list."),
+        ("confluence", "min_agree", "9", '"9" is not available. Choose from the list.'),
     ],
 )
 async def test_a_bad_filter_gets_its_error_at_the_field(served, view, name, value, text, is_member):
@@ -270,7 +270,7 @@ async def test_a_bad_filter_gets_its_error_at_the_field(served, view, name, valu
 @pytest.mark.clause("17.6")
 async def test_every_bad_filter_is_named_at_once(served):
     page = await get_view(served, "feed", 400, ticker="BTCC", timeframe="5h", since="never")
-    assert 'There is no asset "BTCC". Did you mean BTC?' in page.text
+    assert 'There is no asset "BTCC". Did you mean BTC (Bitcoin)?' in page.text
     assert len([one for one in page.elements if one[1].get("aria-invalid")]) == 3
 
 

@@ -487,9 +487,9 @@ async def test_a_removed_ticker_is_not_listed_but_noted_with_its_successor(serve
 
 
 async def test_an_unknown_ticker_is_refused_naming_the_nearest(served, transport):
-    status, error = await served.fetch_refusal(transport, CATALOG, ticker="BTX")
+    status, error = await served.fetch_refusal(transport, CATALOG, ticker="BTCC")
     assert (status, error["error"]) == (400, "unknown_ticker")
-    assert "did you mean BTC?" in error["message"]
+    assert "did you mean BTC (Bitcoin)?" in error["message"]
 
 
 @pytest.mark.parametrize("query", ["ticker=", "ticker=BTC,", "ticker=BTC&ticker=ETH"])
