@@ -11,6 +11,7 @@ from schemas.result import (
     NextChangeTime,
     Origin,
     Result,
+    SendTime,
 )
 from schemas.vocabulary import (
     Action,
@@ -143,6 +144,7 @@ class CatalogMeta(Origin):
     as_of: Instant | None = Field(
         description="When the compute last ran; null before its first run."
     )
+    now: SendTime
     nothing_new_before: NextChangeTime
     removed_assets: list[str] = Field(
         description="Tickers that are no longer covered; no count includes them."

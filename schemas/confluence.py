@@ -46,7 +46,7 @@ class ConfluenceResult(Result):
     total_reporting: Count = Field(
         description="Indicators with a reading, one more if the asset has the legacy key dexter."
     )
-    score: float = Field(ge=0, le=1, description="agree / total_reporting, unrounded.")
+    score: float = Field(ge=0, le=1, description="agree / total_reporting, rounded to four digits.")
     votes: dict[StoredKey, Reading] = Field(
         description="Indicator to reading: every vote, dexter too."
     )

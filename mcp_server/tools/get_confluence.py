@@ -53,8 +53,8 @@ RULES = {
         "the votes of current indicators, never dexter. Removed assets are excluded."
     ),
     "score": (
-        "agree / total_reporting, unrounded; below 1 if dexter is in the total. An asset is listed "
-        "if agree >= min_agree."
+        "agree / total_reporting, to four digits; below 1 if dexter is in the total. An asset is "
+        "listed if agree >= min_agree."
     ),
     "ranking": (
         "By agree divided by the votes of current indicators (all but dexter), highest first; then "
@@ -63,6 +63,8 @@ RULES = {
 }
 
 Votes = dict[StoredKey, Reading]
+# Scores of different fractions of up to eight votes differ by more than 0.01.
+SCORE_DIGITS = 4
 
 
 async def get_confluence(query: ConfluenceQuery, context: Context) -> ConfluenceResponse:
@@ -116,7 +118,7 @@ def build_result(
         asset_class=asset.asset_class,
         agree=agree,
         total_reporting=len(votes),
-        score=agree / len(votes),
+        score=round(agree / len(votes), SCORE_DIGITS),
         votes=votes,
     )
 

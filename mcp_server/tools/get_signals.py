@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from mcp_server.tools.empty_results import (
+    NEXT_CALL,
     describe_assets,
     explain_coverage,
     explain_end,
@@ -47,6 +48,9 @@ TIERS_BY_DIRECTION = {"neutral": "universe", "exit": "alerts"}
 RETENTION_DAYS = RetentionDays(
     universe=UNIVERSE_RETENTION_MS // DAY_MS, alerts=ALERTS_RETENTION_MS // DAY_MS
 )
+# The fields of `meta` that qualify rows, and the lists that matter without rows unless empty.
+ROW_FIELDS = {"ended_assets", "missing_bars", "most_delay_seconds", "removed_assets"}
+CALL_LISTS = ("late_assets", "building_assets")
 PAGE_TEMPLATE = JsonText.escape(b'{"signals":[%b],"pagination":%b,"meta":%b}')
 TIMING_NOTE = (
     "created_at is when a row was written, about 3 to 5 minutes after its candle closed; a held "
@@ -77,6 +81,15 @@ DESCRIPTION = (
     "The same alert action is published at most once per 20 candles. An empty page means that no "
     "row matched, and meta.note says why."
 )
+
+
+class _MetaKind(NamedTuple):
+    """What `meta` of a page depends on, except the snapshot and the time."""
+
+    note: str
+    timeframe: Timeframe | None
+    has_rows: bool
+    has_alerts: bool
 
 
 class _FeedFilter(NamedTuple):
@@ -208,7 +221,8 @@ def _render_new_page(
         has_more=page.has_more,
         next_cursor=None if page.newest_at is None else format_instant(page.newest_at),
     )
-    meta = _get_meta(snapshot, now, note, timeframe)
+    kind = _MetaKind(note, timeframe, bool(page.rows), query.tier != "universe")
+    meta = _get_meta(kind, snapshot, now)
     json = PAGE_TEMPLATE.fill(
         join_with_commas(page.rows),
         JsonText.escape(pagination.model_dump_json().encode()),
@@ -217,23 +231,34 @@ def _render_new_page(
     return replace(meta, response=ResponseBody.from_json(json))
 
 
-def _get_meta(snapshot: Snapshot, now: int, note: str, timeframe: Timeframe | None) -> CacheEntry:
+def _get_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> CacheEntry:
     """Return `meta` as JSON, which many pages of a snapshot share."""
-    key = f"meta of signals {timeframe} {note}"
-    entry = snapshot.responses.find(key, now)
+    entry = snapshot.responses.find(kind, now)
     if entry is None:
-        fields = build_freshness(snapshot, now, *[note] * bool(note), timeframe=timeframe)
-        model = SignalsMeta(
-            **fields,
-            retention_days=RETENTION_DAYS,
-            timing=" ".join([TIMING_NOTE, *list_timing_exceptions(snapshot.coverage)]),
-            cooldown=COOLDOWN_NOTE,
-            close=CLOSE_NOTE,
-        )
-        meta = ResponseBody(model.model_dump_json(by_alias=True).encode())
-        entry = CacheEntry(meta, now, find_expiry(snapshot, now))
-        snapshot.responses.put(key, entry)
+        build = _build_meta if kind.has_rows else _build_empty_meta
+        entry = CacheEntry(build(kind, snapshot, now), now, find_expiry(snapshot, now))
+        snapshot.responses.put(kind, entry)
     return entry
+
+
+def _build_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> ResponseBody:
+    notes = [kind.note] * bool(kind.note)
+    model = SignalsMeta(
+        **build_freshness(snapshot, now, *notes, timeframe=kind.timeframe),
+        retention_days=RETENTION_DAYS,
+        timing=" ".join([TIMING_NOTE, *list_timing_exceptions(snapshot.coverage)]),
+        cooldown=COOLDOWN_NOTE if kind.has_alerts else None,
+        close=CLOSE_NOTE if kind.has_alerts else None,
+    )
+    return ResponseBody(model.model_dump_json(by_alias=True).encode())
+
+
+def _build_empty_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> ResponseBody:
+    """Return `meta` of a page without rows: only what says when to call again."""
+    fields = build_freshness(snapshot, now, kind.note, timeframe=kind.timeframe, has_data=False)
+    needless = ROW_FIELDS | {name for name in CALL_LISTS if not fields[name]}
+    model = SignalsMeta(**fields)
+    return ResponseBody(model.model_dump_json(by_alias=True, exclude=needless).encode())
 
 
 def _build_filter(query: SignalsQuery, snapshot: Snapshot) -> _FeedFilter:
@@ -324,7 +349,9 @@ def _explain_empty(
     if not any(_has_reading(snapshot, asset, query.timeframe) for asset in assets):
         return f"No row matched. {explain_missing_reading(snapshot, assets)}"
     if _classify_since(query, feed_filter, snapshot) == "recent":
-        return f"No row matched: no such row has come since then. {explain_next_call(snapshot)}"
+        again = explain_next_call(snapshot)
+        # nothing_new_before says the same, and pollers read this most of the time.
+        return "No such row has come since then." + f" {again}" * (again != NEXT_CALL)
     kept_ms = _get_retention_ms(query)
     return (
         f"No row matched in the {kept_ms // DAY_MS} days that are kept. "

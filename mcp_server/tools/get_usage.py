@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from schemas.query import NoArguments
+from schemas.result import UNSENT
 from schemas.usage import UsageKey, UsageMeta, UsageResponse
 from schemas.vocabulary import Instant, Mode, SourceKind
 from serving.context import Context
@@ -15,7 +16,7 @@ DESCRIPTION = (
     "Returns the label of the API key that was sent, the billing mode of the server and the key's "
     "remaining daily quota. "
     "Use it to check that a key works, or before a long series of calls; it has no market data. "
-    "It is about 450 characters and takes no arguments. "
+    "It is about 520 characters and takes no arguments. "
     "It counts as a call, but also works if the quota is exhausted. A null mode means that billing "
     "is off."
 )
@@ -54,6 +55,7 @@ def _build_template(
     meta = UsageMeta(
         source=source,
         simulated=source == "simulated",
+        now=UNSENT,
         nothing_new_before=exhausted_until,
         counted=describe_counted_calls(daily_limit),
         note=exhausted_until and _format_exhausted_note(exhausted_until),

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.clause("documents")
 FOREIGN = "foreign"
 CALLS: dict[str, dict[str, Any]] = {
     "signals_get_state": {"ticker": "BTC,DARK"},
-    "signals_get_signals": {"limit": 2},
+    "signals_get_signals": {"tier": "all", "limit": 2},
     "signals_get_confluence": {"min_agree": 6, "asset_class": "crypto"},
     "signals_get_flips": {"timeframe": "1h"},
     "signals_get_catalog": {},
@@ -38,7 +38,15 @@ CLOSED_MAPS = (
     "indicator_statuses",
     "board.legend",
 )
-OPTIONAL = ("board", "query.as_of")
+OPTIONAL: dict[str, tuple[str, ...]] = {
+    "signals_get_state": ("board",),
+    "signals_get_signals": (
+        *(f"meta.{name}_assets" for name in ("late", "building", "ended", "removed")),
+        *(f"meta.{name}" for name in ("missing_bars", "most_delay_seconds", "retention_days")),
+        *(f"meta.{name}" for name in ("timing", "cooldown", "close")),
+    ),
+    "signals_get_confluence": ("query.as_of",),
+}
 FREE_TEXT = (
     "*ticker",
     "*tickers",
@@ -112,7 +120,8 @@ def wrong_types(keys: Keys, value: Any) -> Iterator[Any]:
 def wrong_fields(keys: Keys, value: dict[str, Any], tool: str) -> Iterator[dict[str, Any]]:
     if not is_map(keys, tool):
         yield {**value, FOREIGN: None}
-        for gone in (key for key in value if dotted((*keys, key)) not in OPTIONAL):
+        optional = OPTIONAL.get(tool, ())
+        for gone in (key for key in value if dotted((*keys, key)) not in optional):
             yield {key: part for key, part in value.items() if key != gone}
     elif is_one_of(keys, CLOSED_MAPS):
         for old in value:
