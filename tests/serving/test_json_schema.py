@@ -37,6 +37,7 @@ CLOSED_MAPS = (
     "meta.legacy_keys",
     "indicator_statuses",
     "board.legend",
+    "tickers",
 )
 OPTIONAL: dict[str, tuple[str, ...]] = {
     "signals_get_state": ("board",),
@@ -46,6 +47,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
         *(f"meta.{name}" for name in ("timing", "cooldown", "close")),
     ),
     "signals_get_confluence": ("query.as_of",),
+    "signals_get_catalog": ("tickers",),
 }
 FREE_TEXT = (
     "*ticker",
@@ -60,6 +62,7 @@ FREE_TEXT = (
     "cadence.*",
     "board.legend.*",
     "board.rows",
+    "tickers.*",
     "meta.rules.*",
     "meta.removed_assets",
     "meta.stand_ins.*",
@@ -173,6 +176,7 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
     if tool == "signals_get_signals":
         answer["signals"] += json.loads(render_sample())["signals"]
     if tool == "signals_get_catalog":
+        answer["tickers"] = {"crypto": "BTC Bitcoin"}
         answer["tiers"]["alerts"] |= {"tickers": ["BTC"], "timeframes": ["4h"]}
         answer["coverage"]["assets"][0]["alerts"] = ["4h"]
         answer["meta"]["stand_ins"] = {"XAU": "binance XAU/USDT:USDT"}
