@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from schemas.query import MAX_NAME_CHARS, Query
+from schemas.query import MAX_NAME_CHARS, Query, TickerList
 from schemas.result import Count, Freshness, Result, is_none
 from schemas.vocabulary import (
     Action,
@@ -29,11 +29,7 @@ class SignalsQuery(Query):
     tier: Literal["universe", "alerts", "all"] = Field(
         default="universe", description="Feed to read; all merges both. Default universe."
     )
-    ticker: str | None = Field(
-        default=None,
-        max_length=MAX_NAME_CHARS,
-        description="One ticker, any case. Example: BTC",
-    )
+    ticker: TickerList = None
     indicator: str | None = Field(
         default=None,
         max_length=MAX_NAME_CHARS,
@@ -53,6 +49,7 @@ class SignalsQuery(Query):
         default="newest",
         description="Order of the rows; oldest reads forward from since. Default newest.",
     )
+    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
 
 
 class Transition(Result):

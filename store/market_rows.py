@@ -382,7 +382,8 @@ class PastCommits:
 class FeedQuery:
     """A page of published rows with `created_at` in (`after`, `until`], in epoch ms.
 
-    `direction` is 1 (bullish), -1 (bearish) or 0 (neutral for changes, exit for alerts).
+    `ticker` selects one asset, `tickers` several. `direction` is 1 (bullish), -1 (bearish) or 0
+    (neutral for changes, exit for alerts).
     """
 
     after: int
@@ -394,6 +395,7 @@ class FeedQuery:
     timeframe: Timeframe | None = None
     direction: int | None = None
     oldest_first: bool = False
+    tickers: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,23 +394,18 @@ class MarketStore:
     async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
         """Return one page of published changes, in the query's order, read by index."""
         async with self._engine.acquire_connection() as db:
-            sql = db.feed_statements.changes(query)
-            rows = await db.execute_page(sql, feed.build_page_values(query))
-        return [feed.parse_change(row) for row in rows]
+            return await feed.read_page(db, query, db.feed_statements.changes, feed.parse_change)
 
     async def alerts_feed(self, query: FeedQuery) -> list[AlertRow]:
         """Return one page of alerts, in the query's order, read by index."""
         async with self._engine.acquire_connection() as db:
-            sql = db.feed_statements.alerts(query)
-            rows = await db.execute_page(sql, feed.build_page_values(query))
-        return [feed.parse_alert(row) for row in rows]
+            return await feed.read_page(db, query, db.feed_statements.alerts, feed.parse_alert)
 
     async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
         """Return one page of both tiers by `created_at`; `query.after` bounds only the changes."""
         async with self._engine.acquire_connection() as db:
-            sql = db.feed_statements.merged(query)
-            rows = await db.execute_page(sql, feed.build_page_values(query, alerts_after))
-        return [feed.parse_feed_row(row) for row in rows]
+            merged = db.feed_statements.merged
+            return await feed.read_page(db, query, merged, feed.parse_feed_row, alerts_after)
 
     async def asset_history(
         self, ticker: str, timeframe: Timeframe, after: int, until: int

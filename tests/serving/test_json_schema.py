@@ -47,6 +47,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
         *(f"meta.{name}" for name in ("timing", "cooldown", "close")),
     ),
     "signals_get_confluence": ("query.as_of",),
+    "signals_get_flips": ("query.ticker", "query.asset_class"),
     "signals_get_catalog": ("tickers",),
 }
 FREE_TEXT = (
@@ -184,6 +185,8 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
         answer["alerts_tier"] = answer["universe_tier"]
     if tool == "signals_get_confluence":
         answer["query"]["as_of"] = answer["as_of"]
+    if tool == "signals_get_flips":
+        answer["query"] |= {"ticker": "BTC", "asset_class": "crypto"}
     if tool == "signals_get_usage":
         answer["meta"]["note"] = "The quota is used up."
         answer["meta"]["nothing_new_before"] = answer["quota"]["resets_at"]

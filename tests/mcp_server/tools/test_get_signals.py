@@ -431,3 +431,34 @@ async def test_a_poll_that_finds_nothing_takes_at_most_450_characters(
 async def test_a_poll_that_finds_nothing_names_the_assets_that_are_late(served, transport):
     answer = await served.fetch_answer(transport, SIGNALS, since="2026-09-30T12:03:00.005Z")
     assert answer["meta"]["late_assets"] == ["ETH"]
+
+
+@pytest.mark.clause("4.7.35")
+@pytest.mark.parametrize(
+    ("arguments", "tickers"),
+    [
+        ({"ticker": "btc, NVDA"}, {"BTC", "NVDA"}),
+        ({"ticker": "BTC,ETH,NVDA,XAU"}, {"BTC", "ETH", "NVDA"}),
+        ({"asset_class": "crypto"}, {"BTC", "ETH"}),
+        ({"asset_class": "stock"}, {"NVDA"}),
+        ({"asset_class": "crypto", "ticker": "NVDA,BTC"}, {"BTC"}),
+        ({"asset_class": "metal"}, set()),
+        ({"asset_class": "stock", "ticker": "BTC"}, set()),
+    ],
+)
+async def test_the_feed_of_several_tickers_or_of_a_class_is_the_whole_feed_of_these(
+    served, transport, arguments, tickers
+):
+    whole = (await served.fetch_answer(transport, SIGNALS))["signals"]
+    answer = await served.fetch_answer(transport, SIGNALS, **arguments)
+    assert answer["signals"] == [row for row in whole if row["ticker"] in tickers]
+    assert {row["ticker"] for row in answer["signals"]} == tickers
+    older = await served.fetch_answer(transport, SIGNALS, **arguments, offset=1, limit=1)
+    assert older["signals"] == answer["signals"][1:2]
+
+
+@pytest.mark.clause("4.7.35")
+async def test_tickers_of_another_class_than_the_requested_one_have_no_rows(served, transport):
+    answer = await served.fetch_answer(transport, SIGNALS, ticker="BTC,ETH", asset_class="stock")
+    assert answer["meta"]["note"].startswith("None of the requested tickers is a stock asset; omit")
+    assert answer["meta"]["nothing_new_before"] is None
