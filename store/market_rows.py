@@ -321,6 +321,21 @@ class StoredSnapshot:
     number: int | None = field(default=None, compare=False)
 
 
+class LastChange(NamedTuple):
+    """The last change of a cell: when it was created (epoch ms), and the price then.
+
+    `is_current` is false if the asset's history was restated since, so that prices of now and then
+    cannot be compared.
+    """
+
+    ticker: str
+    indicator: str
+    timeframe: Timeframe
+    created_at: int
+    price: float
+    is_current: bool
+
+
 class PastKey(NamedTuple):
     """The state that was served at a time: that of a commit, or of an hourly run inside one.
 

@@ -130,7 +130,7 @@ def build_sample_confluence(query: ConfluenceQuery) -> ConfluenceResponse:
     sample = build_sample()
     return ConfluenceResponse(
         as_of=sample.meta.as_of,
-        query=ConfluenceEcho(**query.model_dump(exclude={"as_of"})),
+        query=ConfluenceEcho(**query.model_dump(exclude={"as_of", "detail"})),
         results=rank_results(result for result in polled if result.agree >= query.min_agree),
         meta=ConfluenceMeta(**_dump_freshness(sample.meta), legacy_keys={}, rules=CONFLUENCE_RULES),
     )

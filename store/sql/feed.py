@@ -30,10 +30,15 @@ def build_page_values(query: FeedQuery, alerts_after: int | None = None) -> dict
         "limit": query.limit,
         "offset": query.offset,
         "ticker": query.ticker,
-        "tickers": query.tickers and f",{','.join(query.tickers)},",
+        "tickers": format_tickers(query.tickers),
         "indicator": query.indicator and KEY_CODES.get(query.indicator, -1),
         "timeframe": query.timeframe and TIMEFRAME_CODES.get(query.timeframe, -1),
     }
+
+
+def format_tickers(tickers: Iterable[str] | None) -> str | None:
+    """Return tickers as one parameter, of which a statement finds `,TICKER,`."""
+    return None if tickers is None else f",{','.join(tickers)},"
 
 
 async def read_page(

@@ -33,20 +33,25 @@ OPEN_MAPS = ("indicator_fields", "meta.rules", "meta.stand_ins", "meta.missing_b
 CLOSED_MAPS = (
     "assets.signals",
     "assets.signals.*",
+    "assets.changes",
+    "assets.changes.*",
     "results.votes",
+    "results.changes",
     "meta.legacy_keys",
     "indicator_statuses",
     "board.legend",
     "tickers",
 )
 OPTIONAL: dict[str, tuple[str, ...]] = {
-    "signals_get_state": ("board",),
+    "signals_get_state": ("board", "assets.changes", "assets.last_bar"),
     "signals_get_signals": (
         *(f"meta.{name}_assets" for name in ("late", "building", "ended", "removed")),
         *(f"meta.{name}" for name in ("missing_bars", "most_delay_seconds", "retention_days")),
         *(f"meta.{name}" for name in ("timing", "cooldown", "close")),
     ),
-    "signals_get_confluence": ("query.as_of",),
+    "signals_get_confluence": (
+        *("query.as_of", "query.detail", "results.changes", "results.last_bar"),
+    ),
     "signals_get_flips": ("query.ticker", "query.asset_class"),
     "signals_get_catalog": ("tickers",),
 }
@@ -77,7 +82,7 @@ FREE_TEXT = (
     "meta.counted",
     "key.label",
 )
-FRACTIONS = ("*price", "results.score", "*signals_per_day")
+FRACTIONS = ("*price", "*.change_percent", "*.close", "results.score", "*signals_per_day")
 
 Keys = tuple[str | int, ...]
 
@@ -166,7 +171,11 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
         answer["meta"]["ended_assets"] = ["XAU"]
         answer["meta"]["missing_bars"] = {"XAU": 2}
         answer["meta"]["building_assets"] = ["XAU"]
+    change = {"since": "2026-09-30T12:03:00.000Z", "price": 101.5, "change_percent": 2.25}
+    last_bar = {"closed_at": "2026-09-30T12:00:00.000Z", "close": 103.78}
     if tool == "signals_get_state":
+        for asset in answer["assets"]:
+            asset |= {"changes": {"enzo": {"1h": change}}, "last_bar": last_bar}
         answer["meta"]["last_bars"] = [{"closed_at": answer["as_of"], "tickers": ["BTC"]}]
         answer["board"] = {
             "legend": {"U": "bullish"},
@@ -184,7 +193,9 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
     if tool == "signals_get_stats":
         answer["alerts_tier"] = answer["universe_tier"]
     if tool == "signals_get_confluence":
-        answer["query"]["as_of"] = answer["as_of"]
+        answer["query"] |= {"as_of": answer["as_of"], "detail": "changes"}
+        for result in answer["results"]:
+            result |= {"changes": {"enzo": change}, "last_bar": last_bar}
     if tool == "signals_get_flips":
         answer["query"] |= {"ticker": "BTC", "asset_class": "crypto"}
     if tool == "signals_get_usage":
