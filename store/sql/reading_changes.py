@@ -38,11 +38,11 @@ WITH cell AS MATERIALIZED (
     {LATEST_REVISION} AS generation
   FROM assets a CROSS JOIN (VALUES (2, 86400), (0, 3600)) p WHERE {_IS_REQUESTED}
 ), block AS MATERIALIZED (
-  SELECT c.id, c.ticker, c.timeframe, c.generation, (
-    SELECT min(b.last_open) FROM bars b WHERE b.asset_id = c.id AND b.generation = c.generation
-      AND b.timeframe = c.timeframe AND b.last_open > :closed_at - 2 * c.period_s
+  SELECT l.id, l.ticker, l.timeframe, l.generation, (
+    SELECT min(b.last_open) FROM bars b WHERE b.asset_id = l.id AND b.generation = l.generation
+      AND b.timeframe = l.timeframe AND b.last_open > :closed_at - 2 * l.period_s
   ) AS last_open
-  FROM cell c
+  FROM cell l
 )
 SELECT k.ticker, k.timeframe, b.data FROM block k JOIN bars b ON b.asset_id = k.id
   AND b.generation = k.generation AND b.timeframe = k.timeframe AND b.last_open = k.last_open
