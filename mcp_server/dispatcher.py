@@ -199,7 +199,7 @@ def _build_tool_result(leg: Leg, result: CallResult, request_id: bytes | None) -
         meta.append(f'"signals/quota":{quota.to_json()}')
     if request_id is not None:
         meta.append(f'"signals/request_id":"{request_id.decode()}"')
-    return leg.result_start, members, b',"_meta":{%b}}' % ",".join(meta).encode()
+    return leg.result_start, *members, b',"_meta":{%b}}' % ",".join(meta).encode()
 
 
 def _build_error_meta(error: ApiError) -> list[str]:

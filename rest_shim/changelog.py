@@ -7,7 +7,7 @@ from schemas.manifest import ChangelogEntry
 CHANGELOG = (
     ChangelogEntry(
         date=date(2026, 11, 26),
-        additive=True,
+        additive=False,  # pages without rows became shorter, and scores are rounded
         changes=[
             "Added the log of the feed: a signed checkpoint, tiles and the verifier key at "
             "/api/v1/log, and for keys the proof of a row and the salts of leaves. log of the "
@@ -18,6 +18,14 @@ CHANGELOG = (
             "against its quota.",
             "The message about an unknown ticker explains former, colloquial and foreign names, "
             "and names every suggested asset.",
+            "/state and /confluence accept detail=changes: since when each reading holds, the "
+            "price then, the change since in percent, and each asset's last bar.",
+            "meta of every result has now, the server's time when it sent the result.",
+            "/signals and /flips accept several comma-separated tickers, and asset_class.",
+            "/catalog accepts view=tickers: the ticker, name and class of every asset.",
+            "A page of /signals without rows has only the fields of meta that say when to call "
+            "again, and at most 450 characters. cooldown and close come with tier alerts or all.",
+            "score of confluence is rounded to four digits. The note on simulated data is shorter.",
         ],
     ),
     ChangelogEntry(

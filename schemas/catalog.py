@@ -4,6 +4,7 @@ from datetime import date
 from typing import Literal
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from schemas.query import Query, TickerList
 from schemas.result import (
@@ -11,6 +12,8 @@ from schemas.result import (
     NextChangeTime,
     Origin,
     Result,
+    SendTime,
+    is_none,
 )
 from schemas.vocabulary import (
     Action,
@@ -27,6 +30,10 @@ class CatalogQuery(Query):
     """Selects the assets that the catalog lists."""
 
     ticker: TickerList = None
+    view: Literal["full", "tickers"] = Field(
+        default="full",
+        description="tickers returns only tickers with name and class, and counts. Default full.",
+    )
 
 
 class CatalogAsset(Result):
@@ -143,6 +150,7 @@ class CatalogMeta(Origin):
     as_of: Instant | None = Field(
         description="When the compute last ran; null before its first run."
     )
+    now: SendTime
     nothing_new_before: NextChangeTime
     removed_assets: list[str] = Field(
         description="Tickers that are no longer covered; no count includes them."
@@ -158,6 +166,12 @@ class CatalogResponse(Result):
     generated_at: Instant
     note: str
     assets: CatalogAssets
+    tickers: dict[AssetClass, str] | SkipJsonSchema[None] = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Class to its assets, separated by ;, each a ticker, a space and its name. "
+        "Only if view is tickers; the lists of assets and indicators are empty then.",
+    )
     timeframes: list[Timeframe]
     indicators: list[CatalogIndicator]
     indicator_fields: dict[str, str] = Field(description="The meaning of each field of indicators.")

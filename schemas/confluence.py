@@ -4,6 +4,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from schemas.query import AsOf, Query
+from schemas.reading_changes import Detail, LastBar, ReadingChange
 from schemas.result import Count, Freshness, LegacyKeys, Result, is_none
 from schemas.vocabulary import AssetClass, Instant, Reading, Side, StoredKey, Timeframe
 
@@ -20,6 +21,7 @@ class ConfluenceQuery(Query):
     )
     asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
     as_of: AsOf = None
+    detail: Detail = "readings"
 
 
 class ConfluenceEcho(Result):
@@ -31,6 +33,9 @@ class ConfluenceEcho(Result):
     asset_class: AssetClass | None
     as_of: Instant | SkipJsonSchema[None] = Field(
         default=None, exclude_if=is_none, description="Present only if the query has as_of."
+    )
+    detail: Detail | SkipJsonSchema[None] = Field(
+        default=None, exclude_if=is_none, description="Present only if it is changes."
     )
 
 
@@ -46,9 +51,17 @@ class ConfluenceResult(Result):
     total_reporting: Count = Field(
         description="Indicators with a reading, one more if the asset has the legacy key dexter."
     )
-    score: float = Field(ge=0, le=1, description="agree / total_reporting, unrounded.")
+    score: float = Field(ge=0, le=1, description="agree / total_reporting, rounded to four digits.")
     votes: dict[StoredKey, Reading] = Field(
         description="Indicator to reading: every vote, dexter too."
+    )
+    changes: dict[StoredKey, ReadingChange] | SkipJsonSchema[None] = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Since when each vote holds; only if detail is changes.",
+    )
+    last_bar: LastBar | SkipJsonSchema[None] = Field(
+        default=None, exclude_if=is_none, description="Only if detail is changes."
     )
 
 

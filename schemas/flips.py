@@ -3,9 +3,10 @@
 from typing import Literal
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
-from schemas.query import Query
-from schemas.result import Count, Freshness, Result
+from schemas.query import Query, TickerList
+from schemas.result import Count, Freshness, Result, is_none
 from schemas.vocabulary import AssetClass, ChangeType, Instant, LoggedId, Reading, Timeframe
 
 
@@ -25,6 +26,8 @@ class FlipsQuery(Query):
         default="all",
         description="Only indicators whose newest change turned this way. Default all.",
     )
+    ticker: TickerList = None
+    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
 
 
 class Flip(Result):
@@ -61,6 +64,12 @@ class FlipsEcho(Result):
     timeframe: Timeframe
     hours: Count
     direction: Literal["all", "bullish", "bearish"]
+    ticker: str | SkipJsonSchema[None] = Field(
+        default=None, exclude_if=is_none, description="Present only if the query has ticker."
+    )
+    asset_class: AssetClass | SkipJsonSchema[None] = Field(
+        default=None, exclude_if=is_none, description="Present only if the query has asset_class."
+    )
 
 
 class FlipsCounts(Result):

@@ -3,9 +3,10 @@
 from typing import Literal
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
-from schemas.query import MAX_NAME_CHARS, Query
-from schemas.result import Count, Freshness, Result
+from schemas.query import MAX_NAME_CHARS, Query, TickerList
+from schemas.result import Count, Freshness, Result, is_none
 from schemas.vocabulary import (
     Action,
     AssetClass,
@@ -28,11 +29,7 @@ class SignalsQuery(Query):
     tier: Literal["universe", "alerts", "all"] = Field(
         default="universe", description="Feed to read; all merges both. Default universe."
     )
-    ticker: str | None = Field(
-        default=None,
-        max_length=MAX_NAME_CHARS,
-        description="One ticker, any case. Example: BTC",
-    )
+    ticker: TickerList = None
     indicator: str | None = Field(
         default=None,
         max_length=MAX_NAME_CHARS,
@@ -52,6 +49,7 @@ class SignalsQuery(Query):
         default="newest",
         description="Order of the rows; oldest reads forward from since. Default newest.",
     )
+    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
 
 
 class Transition(Result):
@@ -99,12 +97,42 @@ class RetentionDays(Result):
 
 
 class SignalsMeta(Freshness):
-    """`meta` of signals."""
+    """`meta` of signals; fields that only qualify rows are left out of a page without rows."""
 
-    retention_days: RetentionDays
-    timing: str = Field(description="When rows are written.")
-    cooldown: str = Field(description="How often an action is published, and which are held back.")
-    close: str = Field(description="The meaning of the action CLOSE.")
+    late_assets: list[str] = Field(
+        default=[], description="Tickers whose bars were missing at the last run."
+    )
+    building_assets: list[str] = Field(
+        default=[], description="Tickers whose history is being built; rows are missing."
+    )
+    ended_assets: list[str] = Field(
+        default=[], description="Tickers whose recorded bars ended earlier. Only with rows."
+    )
+    missing_bars: dict[str, Count] = Field(
+        default={}, description="By ticker: bars of the last 330 days that it lacks. With rows."
+    )
+    most_delay_seconds: int = Field(
+        default=0, ge=0, description="Longest regular delay of an asset's bars. Only with rows."
+    )
+    removed_assets: list[str] = Field(
+        default=[], description="Tickers without further rows. Only with rows."
+    )
+    retention_days: RetentionDays | SkipJsonSchema[None] = Field(
+        default=None, exclude_if=is_none, description="Only with rows."
+    )
+    timing: str | SkipJsonSchema[None] = Field(
+        default=None, exclude_if=is_none, description="When rows are written. Only with rows."
+    )
+    cooldown: str | SkipJsonSchema[None] = Field(
+        default=None,
+        exclude_if=is_none,
+        description="How often an action is published. Only with rows, if tier includes alerts.",
+    )
+    close: str | SkipJsonSchema[None] = Field(
+        default=None,
+        exclude_if=is_none,
+        description="The meaning of the action CLOSE. Only with rows, if tier includes alerts.",
+    )
 
 
 class SignalsResponse(Result):

@@ -6,6 +6,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from schemas.query import AsOf, Query, TickerList
+from schemas.reading_changes import Detail, LastBar, ReadingChange
 from schemas.result import Count, Freshness, LegacyKeys, Result, is_none
 from schemas.vocabulary import AssetClass, IndicatorId, Instant, Reading, StoredKey, Timeframe
 
@@ -25,6 +26,7 @@ class StateQuery(Query):
         description="board returns a compact letter matrix with a legend. Default full.",
     )
     as_of: AsOf = None
+    detail: Detail = "readings"
 
 
 class AssetState(Result):
@@ -35,6 +37,14 @@ class AssetState(Result):
     asset_class: AssetClass
     signals: dict[StoredKey, dict[Timeframe, Reading]] = Field(
         description="Indicator id to timeframe to reading; some assets have the legacy key dexter."
+    )
+    changes: dict[StoredKey, dict[Timeframe, ReadingChange]] | SkipJsonSchema[None] = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Since when each reading holds; only if detail is changes.",
+    )
+    last_bar: LastBar | SkipJsonSchema[None] = Field(
+        default=None, exclude_if=is_none, description="Only if detail is changes."
     )
 
 

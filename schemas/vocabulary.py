@@ -107,7 +107,13 @@ Instant = Annotated[str, WithJsonSchema(INSTANT_SCHEMA)]
 def format_instant(epoch_ms: int) -> str:
     """Format epoch milliseconds as ISO 8601 in UTC, with three decimals and `Z`."""
     seconds, milliseconds = divmod(epoch_ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+    return f"{_format_second(seconds)}.{milliseconds:03d}Z"
+
+
+# Every response names the second in which it is sent.
+@lru_cache(64)
+def _format_second(epoch_s: int) -> str:
+    return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def find_latest_run(at: int) -> int:

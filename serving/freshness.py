@@ -4,7 +4,7 @@ from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any
 
 from schemas.coverage import Coverage, CoveredAsset
-from schemas.result import LegacyKeys, NextUpdate
+from schemas.result import UNSENT, LegacyKeys, NextUpdate
 from schemas.vocabulary import (
     LEGACY_KEYS,
     RUN_DELAY_MS,
@@ -26,7 +26,7 @@ MAX_SKEW_MS = 60_000
 MAX_NAMED_TICKERS = 5
 MAX_NAMED_ENDINGS = 3
 
-SIMULATED_NOTE = "Simulated market data: prices and readings are not those of a real market."
+SIMULATED_NOTE = "Simulated market data: no price is real."
 NO_CALL = "Nothing more will come, so do not call again for it."
 STALE_NOTE = "Stale: a scheduled compute is overdue, so readings may be outdated."
 AHEAD_NOTE = (
@@ -135,12 +135,17 @@ def _format_tickers(tickers: Sequence[str]) -> str:
 
 
 def build_freshness(
-    snapshot: Snapshot, now: int, *notes: str, timeframe: Timeframe | None = None
+    snapshot: Snapshot,
+    now: int,
+    *notes: str,
+    timeframe: Timeframe | None = None,
+    has_data: bool = True,
 ) -> dict[str, Any]:
     """Return the fields of `Freshness` for a result of one timeframe, by default of all.
 
     `notes` are appended to the general notes; `note` is None if there are none at all. If a note
-    contains NO_CALL, `nothing_new_before` is None.
+    contains NO_CALL, `nothing_new_before` is None. If the result has no data, the notes on the
+    quality of data are left out.
     """
     final, stale = is_final(snapshot), is_stale(snapshot, now)
     may_change = not any(NO_CALL in note for note in notes)
@@ -148,6 +153,7 @@ def build_freshness(
         "source": snapshot.coverage.source,
         "simulated": snapshot.coverage.source == "simulated",
         "as_of": format_instant(snapshot.market_time),
+        "now": UNSENT,
         "next_update": NextUpdate.model_validate(
             {
                 timeframe: None
@@ -166,7 +172,7 @@ def build_freshness(
         "missing_bars": dict(snapshot.stored.missing_bars),
         "most_delay_seconds": max(snapshot.delays, default=0),
         "removed_assets": snapshot.removed_tickers,
-        "note": " ".join([*_list_notes(snapshot, now), *notes]) or None,
+        "note": " ".join([*_list_notes(snapshot, now, has_data=has_data), *notes]) or None,
     }
 
 
@@ -215,7 +221,21 @@ def find_legacy_keys(key_sets: Iterable[Container[StoredKey]]) -> LegacyKeys:
     return {old: new for old, new in LEGACY_KEYS.items() if any(old in keys for keys in key_sets)}
 
 
-def _list_notes(snapshot: Snapshot, now: int) -> list[str]:
+def _list_notes(snapshot: Snapshot, now: int, *, has_data: bool) -> list[str]:
+    notes = _list_data_notes(snapshot) if has_data else []
+    if snapshot.building_tickers:
+        notes.append(format_building_note(snapshot.building_tickers))
+    if has_data and snapshot.ended_tickers:
+        notes.append(format_ended_note(snapshot, snapshot.ended_tickers))
+    if is_stale(snapshot, now):
+        notes.append(AHEAD_NOTE if is_ahead(snapshot, now) else STALE_NOTE)
+    if snapshot.is_past:
+        notes.append(f"Readings as served at {format_instant(now)}; they no longer change.")
+    return notes
+
+
+def _list_data_notes(snapshot: Snapshot) -> list[str]:
+    """Return the notes on where the data come from."""
     notes = []
     if snapshot.coverage.source == "simulated":
         notes.append(SIMULATED_NOTE)
@@ -223,12 +243,4 @@ def _list_notes(snapshot: Snapshot, now: int) -> list[str]:
         notes.append(format_proxy_note(proxies))
     if is_recording_over(snapshot) and snapshot.coverage.recorded_until is not None:
         notes.append(format_recorded_note(snapshot.coverage.recorded_until))
-    if snapshot.building_tickers:
-        notes.append(format_building_note(snapshot.building_tickers))
-    if snapshot.ended_tickers:
-        notes.append(format_ended_note(snapshot, snapshot.ended_tickers))
-    if is_stale(snapshot, now):
-        notes.append(AHEAD_NOTE if is_ahead(snapshot, now) else STALE_NOTE)
-    if snapshot.is_past:
-        notes.append(f"Readings as served at {format_instant(now)}; they no longer change.")
     return notes

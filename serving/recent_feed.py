@@ -10,7 +10,9 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import structlog
@@ -43,13 +45,21 @@ KINDS_PER_SEARCH = 4096
 
 
 class RowFilter(NamedTuple):
-    """The rows that a page is made of; None stands for any value."""
+    """The rows that a page is made of; None stands for any value.
+
+    `ticker` selects one asset, `tickers` several, and `asset_class` a class if both are None.
+    """
 
     tier: Literal["universe", "alerts", "all"]
     ticker: str | None
     indicator: str | None
     timeframe: Timeframe | None
     direction: Direction | None
+    asset_class: AssetClass | None = None
+    tickers: tuple[str, ...] | None = None
+
+
+_Owner = tuple[str, str | None, AssetClass | None]
 
 
 class FeedWindow(NamedTuple):
@@ -82,6 +92,7 @@ class _Row(NamedTuple):
     created_at: int
     tier: Tier
     ticker: str
+    asset_class: AssetClass
     kind: _Kind
     text: JsonText
 
@@ -107,20 +118,33 @@ class _Rows:
 
         `selected` has a byte for each kind, 1 if its rows are wanted; None selects all rows.
         """
-        first = bisect_right(self.times, window.after)
-        end = bisect_right(self.times, window.until)
         start, stop = window.offset, window.offset + window.limit + 1
+        positions = self.search(window, selected)
         found: Sequence[int]
-        if selected is None:
-            all_rows = range(first, end) if window.oldest_first else range(end - 1, first - 1, -1)
-            found = all_rows[start:stop]
+        if isinstance(positions, range):
+            found = positions[start:stop]
         else:
-            search = _search_forwards if window.oldest_first else _search_backwards
-            found = [*islice(search(self.kinds, selected, first, end), start, stop)]
+            found = [*islice(positions, start, stop)]
         page = found[: window.limit]
         newest_at = max(self.times[page[0]], self.times[page[-1]]) if page else None
         rows = [*map(self.texts.__getitem__, page)]
         return FeedPage(rows, len(found) > len(page), newest_at)
+
+    def search(self, window: FeedWindow, selected: bytes | None) -> range | Iterator[int]:
+        """Return the positions of the rows of a window, in its order, without its offset."""
+        first = bisect_right(self.times, window.after)
+        end = bisect_right(self.times, window.until)
+        if selected is None:
+            return range(first, end) if window.oldest_first else range(end - 1, first - 1, -1)
+        search = _search_forwards if window.oldest_first else _search_backwards
+        return search(self.kinds, selected, first, end)
+
+    def iter_rows(
+        self, window: FeedWindow, selected: bytes | None
+    ) -> Iterator[tuple[int, JsonText]]:
+        """Yield time and JSON of the rows of a window, in its order, without its offset."""
+        for position in self.search(window, selected):
+            yield self.times[position], self.texts[position]
 
 
 class RecentFeed:
@@ -134,8 +158,8 @@ class RecentFeed:
         self._clear()
 
     def _clear(self) -> None:
-        # By tier, also "all", and by ticker, also None for all of them.
-        self._rows: defaultdict[tuple[str, str | None], _Rows] = defaultdict(_Rows)
+        # By tier, also "all", and by ticker or class; both are None for the rows of all assets.
+        self._rows: defaultdict[_Owner, _Rows] = defaultdict(_Rows)
         self._kinds: dict[_Kind, int] = {}
         self._selections: dict[tuple[str | None, ...], bytes | None] = {}
         self._size_bytes = 0
@@ -189,9 +213,14 @@ class RecentFeed:
         holds_all = window.after >= self._begins
         if window.oldest_first and not holds_all:
             return None
-        tier, ticker, *kind = row_filter
-        rows = self._rows.get((tier, ticker)) or _Rows()
-        page = rows.find_page(window, self._select_kinds(tuple(kind)))
+        tier, ticker, indicator, timeframe, direction, asset_class, tickers = row_filter
+        selected = self._select_kinds((indicator, timeframe, direction))
+        if tickers is None:
+            owner = tier, ticker, asset_class if ticker is None else None
+            page = (self._rows.get(owner) or _Rows()).find_page(window, selected)
+        else:
+            owners = [self._rows.get((tier, each, None)) or _Rows() for each in tickers]
+            page = _merge_pages(owners, window, selected)
         return page if holds_all or page.has_more else None
 
     async def _read_newer(self, newest_at: int, snapshot: Snapshot) -> list[_Row]:
@@ -229,13 +258,13 @@ class RecentFeed:
             self._selections.clear()
         kind = self._kinds[row.kind]
         for tier in ("all", row.tier):
-            for ticker in (None, row.ticker):
-                self._rows[tier, ticker].append(row.created_at, kind, row.text)
+            for owner in ((None, None), (row.ticker, None), (None, row.asset_class)):
+                self._rows[tier, *owner].append(row.created_at, kind, row.text)
         self._size_bytes += _measure(row.text)
 
     def _drop_until(self, oldest_at: int) -> None:
         """Drop the rows up to a time, and as many more as the limit of bytes requires."""
-        rows = self._rows["all", None]
+        rows = self._rows["all", None, None]
         count = bisect_right(rows.times, oldest_at)
         size_bytes = self._size_bytes - sum(map(_measure, rows.texts[:count]))
         while size_bytes > self._max_bytes:
@@ -257,6 +286,16 @@ class RecentFeed:
             selected = bytes(number in numbers for number in range(256))
             self._selections[wanted] = None if is_all else selected
         return self._selections[wanted]
+
+
+def _merge_pages(owners: Iterable[_Rows], window: FeedWindow, selected: bytes | None) -> FeedPage:
+    """Return the page of the rows of several assets; each row has a time of its own."""
+    rows = [each.iter_rows(window, selected) for each in owners]
+    ordered = merge(*rows, key=itemgetter(0), reverse=not window.oldest_first)
+    found = [*islice(ordered, window.offset, window.offset + window.limit + 1)]
+    page = found[: window.limit]
+    newest_at = max((at for at, _ in page), default=None)
+    return FeedPage([text for _, text in page], len(found) > len(page), newest_at)
 
 
 def _report_failure(task: "asyncio.Task[None]") -> None:
@@ -284,7 +323,8 @@ def _encode_rows(rows: Iterable[FeedRow], snapshot: Snapshot) -> list[_Row]:
 def _encode(row: FeedRow, snapshot: Snapshot) -> _Row:
     signal = to_signal(row, snapshot)
     kind = _Kind(signal.indicator, signal.timeframe, signal.direction)
-    return _Row(row.created_at, signal.tier, row.ticker, kind, _to_json(signal))
+    names = signal.tier, row.ticker, signal.asset_class
+    return _Row(row.created_at, *names, kind, _to_json(signal))
 
 
 def _to_json(signal: Signal) -> JsonText:

@@ -65,6 +65,13 @@ def find_last_open(data: bytes, until: int) -> int:
     return int(open_times[np.searchsorted(open_times, until, side="right") - 1])
 
 
+def find_close(data: bytes, until: int) -> float | None:
+    """Return the close of the last bar of a packed block that opens by a time, None without one."""
+    bars = np.frombuffer(data, dtype=_STORED_BAR_DTYPE)
+    after = int(np.searchsorted(bars["open_time"], until, side="right"))
+    return float(bars["values"][after - 1][3]) if after else None
+
+
 def unpack_open_times(data: bytes) -> list[int]:
     """Return the open times of the bars of a packed block."""
     open_times: list[int] = np.frombuffer(data, dtype=_STORED_BAR_DTYPE)["open_time"].tolist()

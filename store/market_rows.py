@@ -323,6 +323,21 @@ class StoredSnapshot:
     number: int | None = field(default=None, compare=False)
 
 
+class LastChange(NamedTuple):
+    """The last change of a cell: when it was created (epoch ms), and the price then.
+
+    `is_current` is false if the asset's history was restated since, so that prices of now and then
+    cannot be compared.
+    """
+
+    ticker: str
+    indicator: str
+    timeframe: Timeframe
+    created_at: int
+    price: float
+    is_current: bool
+
+
 class PastKey(NamedTuple):
     """The state that was served at a time: that of a commit, or of an hourly run inside one.
 
@@ -384,7 +399,8 @@ class PastCommits:
 class FeedQuery:
     """A page of published rows with `created_at` in (`after`, `until`], in epoch ms.
 
-    `direction` is 1 (bullish), -1 (bearish) or 0 (neutral for changes, exit for alerts).
+    `ticker` selects one asset, `tickers` several. `direction` is 1 (bullish), -1 (bearish) or 0
+    (neutral for changes, exit for alerts).
     """
 
     after: int
@@ -396,6 +412,7 @@ class FeedQuery:
     timeframe: Timeframe | None = None
     direction: int | None = None
     oldest_first: bool = False
+    tickers: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

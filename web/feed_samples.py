@@ -20,7 +20,7 @@ from schemas.flips import (
 )
 from schemas.result import Freshness
 from schemas.signals import Pagination, Signal, SignalsQuery, SignalsResponse
-from schemas.vocabulary import HOUR_MS, fold_name, format_instant
+from schemas.vocabulary import HOUR_MS, AssetClass, fold_name, format_instant
 from serving.argument_values import parse_instant_ms
 from serving.arguments import ArgumentError, unknown_indicator_problem
 from web.sample_board import build_sample_model
@@ -48,13 +48,19 @@ def _select_rows(query: SignalsQuery, rows: Iterable[Signal]) -> Iterable[Signal
     for row in rows:
         if (
             query.tier in ("all", row.tier)
-            and (query.ticker or row.ticker).upper() == row.ticker
+            and _is_of_asset(row, query.ticker, query.asset_class)
             and (indicator or row.indicator) == row.indicator
             and (query.timeframe or row.timeframe) == row.timeframe
             and (query.direction or row.direction) == row.direction
             and (since is None or parse_instant_ms("created_at", row.created_at) > since)
         ):
             yield row
+
+
+def _is_of_asset(row: Signal, tickers: str | None, asset_class: AssetClass | None) -> bool:
+    """Return true if a row is of one of comma-separated tickers and of a class, if any is given."""
+    requested = [ticker.strip() for ticker in (tickers or row.ticker).upper().split(",")]
+    return row.ticker in requested and asset_class in (None, row.asset_class)
 
 
 def _find_indicator(text: str) -> str:
@@ -73,6 +79,7 @@ def build_sample_flips(query: FlipsQuery) -> FlipsResponse:
         _build_group(row)
         for row in sample.signals
         if row.tier == "universe"
+        and _is_of_asset(row, query.ticker, query.asset_class)
         and row.created_at > after
         and query.direction in ("all", row.direction)
     ]
@@ -123,7 +130,7 @@ def build_sample_confluence(query: ConfluenceQuery) -> ConfluenceResponse:
     sample = build_sample()
     return ConfluenceResponse(
         as_of=sample.meta.as_of,
-        query=ConfluenceEcho(**query.model_dump(exclude={"as_of"})),
+        query=ConfluenceEcho(**query.model_dump(exclude={"as_of", "detail"})),
         results=rank_results(result for result in polled if result.agree >= query.min_agree),
         meta=ConfluenceMeta(**_dump_freshness(sample.meta), legacy_keys={}, rules=CONFLUENCE_RULES),
     )

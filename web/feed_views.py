@@ -11,7 +11,7 @@ from schemas.confluence import ConfluenceResponse
 from schemas.flips import FlipsResponse
 from schemas.signals import Signal, SignalsQuery, SignalsResponse
 from schemas.vocabulary import HOUR_MS, INDICATOR_IDS, Instant, format_instant
-from serving.argument_values import find_asset, find_indicator, parse_instant_ms
+from serving.argument_values import find_assets, find_indicator, parse_instant_ms
 from serving.context import Context
 from serving.freshness import format_removed_note
 from serving.tool_runner import AnyTool
@@ -127,9 +127,10 @@ def _explain_no_rows(query: SignalsQuery, context: Context) -> str:
     is_logged = indicator is None or indicator in {one.id for one in snapshot.coverage.logged}
     if query.tier == "universe" and not is_logged:
         return "Changes of this indicator are not recorded, only its alerts."
-    if query.ticker is None:
+    selected = {} if query.ticker is None else find_assets(query.ticker, snapshot.assets)
+    if len(selected) != 1:
         return ""
-    asset = find_asset(query.ticker, snapshot.assets)
+    (asset,) = selected.values()
     if snapshot.is_removed(asset):
         return format_removed_note(asset)
     if not asset.timeframes:

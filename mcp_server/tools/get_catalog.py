@@ -19,6 +19,7 @@ from schemas.catalog import (
     UniverseTier,
 )
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator, merge_timeframes
+from schemas.result import UNSENT
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
     COOLDOWN_CANDLES,
@@ -29,6 +30,7 @@ from schemas.vocabulary import (
     RUN_DELAY_MS,
     TIMEFRAMES,
     UNIVERSE_RETENTION_MS,
+    AssetClass,
     IndicatorId,
     IndicatorStatus,
     format_instant,
@@ -95,7 +97,8 @@ DESCRIPTION = (
     "Use it to find which assets, symbols, timeframes or indicators are available, whether a coin "
     "or stock is covered and has data, or the ticker symbol of a name such as Dogecoin or gold, "
     "and to explain the indicators; call it once, because it changes rarely. "
-    "It needs no key and is about 40,000 characters, so set ticker if you need only a few assets. "
+    "It needs no key and is about 40,000 characters, so set ticker if you need only a few assets, "
+    "or view to tickers for the ticker, name and class of all (under 8,000). "
     "An empty universe list means that this deployment has no data for the asset."
 )
 
@@ -108,6 +111,36 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
     snapshot = await context.snapshots.snapshot()
     coverage = await _read_coverage(snapshot, context)
     selected = _select_assets(query, coverage)
+    whole = _build_catalog(query, snapshot, coverage, selected, context)
+    return whole if query.view == "full" else _keep_tickers(whole)
+
+
+def _keep_tickers(whole: CatalogResponse) -> CatalogResponse:
+    """Return a catalog with its assets as text, and without the other lists."""
+    entries: dict[AssetClass, list[str]] = {}
+    for asset in whole.assets.list:
+        entries.setdefault(asset.asset_class, []).append(f"{asset.ticker} {asset.name}")
+    return whole.model_copy(
+        update={
+            "assets": whole.assets.model_copy(update={"list": []}),
+            "tickers": {name: ";".join(own) for name, own in entries.items()},
+            "indicators": [],
+            "indicator_fields": {},
+            "indicator_statuses": {},
+            "legacy_indicator_keys": [],
+            "coverage": whole.coverage.model_copy(update={"assets": []}),
+            "meta": whole.meta.model_copy(update={"stand_ins": {}}),
+        }
+    )
+
+
+def _build_catalog(
+    query: CatalogQuery,
+    snapshot: Snapshot | None,
+    coverage: Coverage,
+    selected: Mapping[str, CoveredAsset],
+    context: Context,
+) -> CatalogResponse:
     return CatalogResponse(
         generated_at=format_instant(coverage.published_at),
         note=" ".join([NOTE, *_list_notes(coverage), *_list_ticker_notes(query, selected)]),
@@ -255,6 +288,7 @@ def _build_meta(coverage: Coverage, snapshot: Snapshot | None, now: int) -> Cata
         source=coverage.source,
         simulated=coverage.source == "simulated",
         as_of=None if snapshot is None else format_instant(snapshot.market_time),
+        now=UNSENT,
         nothing_new_before=None
         if snapshot is None
         else find_nothing_new_before(snapshot, now, "1h"),

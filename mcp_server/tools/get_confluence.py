@@ -8,6 +8,7 @@ from mcp_server.tools.empty_results import (
     explain_coverage,
     explain_missing_reading,
 )
+from mcp_server.tools.reading_changes import load_reading_changes
 from schemas.confluence import (
     ConfluenceEcho,
     ConfluenceMeta,
@@ -55,8 +56,8 @@ RULES = {
         "the votes of current indicators, never dexter. Removed assets are excluded."
     ),
     "score": (
-        "agree / total_reporting, unrounded; below 1 if dexter is in the total. An asset is listed "
-        "if agree >= min_agree."
+        "agree / total_reporting, to four digits; below 1 if dexter is in the total. An asset is "
+        "listed if agree >= min_agree."
     ),
     "ranking": (
         "By agree divided by the votes of current indicators (all but dexter), highest first; then "
@@ -65,6 +66,8 @@ RULES = {
 }
 
 Votes = dict[StoredKey, Reading]
+# Scores of different fractions of up to eight votes differ by more than 0.01.
+SCORE_DIGITS = 4
 
 
 async def get_confluence(query: ConfluenceQuery, context: Context) -> ConfluenceResponse:
@@ -73,10 +76,14 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
     polled = list(_count_votes(snapshot, query))
     results = rank_results(result for result in polled if result.agree >= query.min_agree)
     notes = [] if results else [_explain_empty(query, snapshot, polled)]
+    if query.detail == "changes":
+        results = await _add_changes(results, query, snapshot, context)
     return ConfluenceResponse(
         as_of=format_instant(snapshot.market_time),
         query=ConfluenceEcho(
-            **query.model_dump(exclude={"as_of"}), as_of=format_instant(at) if query.as_of else None
+            **query.model_dump(exclude={"as_of", "detail"}),
+            as_of=format_instant(at) if query.as_of else None,
+            detail="changes" if query.detail == "changes" else None,
         ),
         results=results,
         meta=ConfluenceMeta(
@@ -85,6 +92,27 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
             rules=RULES,
         ),
     )
+
+
+async def _add_changes(
+    results: list[ConfluenceResult], query: ConfluenceQuery, snapshot: Snapshot, context: Context
+) -> list[ConfluenceResult]:
+    """Return results with the change that set each vote, and with last bars."""
+    tickers = [result.ticker for result in results]
+    changes = await load_reading_changes(snapshot, tickers, query.timeframe, context)
+    return [
+        result.model_copy(
+            update={
+                "changes": {
+                    key: change
+                    for key in result.votes
+                    for change in changes.describe(result.ticker, key, [query.timeframe]).values()
+                },
+                "last_bar": changes.get_last_bar(result.ticker),
+            }
+        )
+        for result in results
+    ]
 
 
 def _count_votes(snapshot: Snapshot, query: ConfluenceQuery) -> Iterator[ConfluenceResult]:
@@ -118,7 +146,7 @@ def build_result(
         asset_class=asset.asset_class,
         agree=agree,
         total_reporting=len(votes),
-        score=agree / len(votes),
+        score=round(agree / len(votes), SCORE_DIGITS),
         votes=votes,
     )
 

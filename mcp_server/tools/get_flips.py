@@ -1,9 +1,14 @@
 """signals_get_flips: the newest change of each indicator in a time window, grouped by asset."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from mcp_server.tools.empty_results import explain_coverage, explain_next_call
+from mcp_server.tools.empty_results import (
+    describe_assets,
+    explain_coverage,
+    explain_next_call,
+)
+from schemas.coverage import CoveredAsset
 from schemas.flips import (
     Flip,
     FlipGroup,
@@ -17,9 +22,10 @@ from schemas.flips import (
     WindowRules,
 )
 from schemas.vocabulary import HOUR_MS, READING_NAMES, Timeframe, classify_change, format_instant
-from serving.arguments import ArgumentError, Problem
+from serving.argument_values import find_assets
+from serving.arguments import ArgumentError, Problem, ProblemCollector
 from serving.context import Context
-from serving.freshness import build_freshness
+from serving.freshness import NO_CALL, build_freshness
 from serving.snapshot import Snapshot
 from serving.tool import Tool
 from store.market_rows import ChangeRow, FeedQuery
@@ -66,25 +72,27 @@ CAPPED_NOTE = (
     "through signals_get_signals."
 )
 
+ECHOED = {"direction", "ticker", "asset_class"}
 DirectionFilter = Literal["all", "bullish", "bearish"]
 
 
 async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
     """Return the groups of a window that ends at the current market time, best first."""
-    hours = _resolve_hours(query)
+    hours = await _check_query(query, context)
     snapshot, now = await context.snapshot(), context.clock()
+    assets = _select_assets(query, snapshot)
     end = snapshot.to_market_time(now)
-    rows = await _read_rows(query, end - hours * HOUR_MS, snapshot, context)
+    rows = await _read_rows(query, end - hours * HOUR_MS, assets, snapshot, context)
     capped = len(rows) > ROW_LIMIT
     newest = select_newest_changes(rows[:ROW_LIMIT], snapshot)
     groups = group_flips(newest, query.direction, snapshot)
     notes = [CAPPED_NOTE] if capped else []
     if not groups:
-        notes.append(_explain_empty(query, hours, len(newest), snapshot))
+        notes.append(_explain_empty(query, hours, len(newest), assets, snapshot))
     freshness = build_freshness(snapshot, now, *notes, timeframe=query.timeframe)
     return FlipsResponse(
         as_of=format_instant(end),
-        query=FlipsEcho(timeframe=query.timeframe, hours=hours, direction=query.direction),
+        query=FlipsEcho(timeframe=query.timeframe, hours=hours, **query.model_dump(include=ECHOED)),
         groups=groups,
         counts=FlipsCounts(groups=len(groups), flips=sum(len(group.flips) for group in groups)),
         capped=capped,
@@ -92,12 +100,27 @@ async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
     )
 
 
+def _select_assets(query: FlipsQuery, snapshot: Snapshot) -> list[CoveredAsset]:
+    """Return the assets of the requested tickers and class."""
+    requested = snapshot.assets
+    if query.ticker is not None:
+        requested = find_assets(query.ticker, snapshot.assets)
+    return [a for a in requested.values() if query.asset_class in (None, a.asset_class)]
+
+
 async def _read_rows(
-    query: FlipsQuery, after: int, snapshot: Snapshot, context: Context
+    query: FlipsQuery,
+    after: int,
+    assets: Sequence[CoveredAsset],
+    snapshot: Snapshot,
+    context: Context,
 ) -> list[ChangeRow]:
     """Return the newest rows of a window, and one more than the limit if there are more."""
     # `until` is the snapshot's newest row, which is never after the window's end. No window is
     # longer than the retention, so retention needs no filter here.
+    if not assets:
+        return []
+    is_all = (query.ticker, query.asset_class) == (None, None)
     return await context.snapshots.store.changes_feed(
         FeedQuery(
             after=after,
@@ -105,6 +128,7 @@ async def _read_rows(
             limit=ROW_LIMIT + 1,
             offset=0,
             timeframe=query.timeframe,
+            tickers=None if is_all else tuple(asset.ticker for asset in assets),
         )
     )
 
@@ -195,14 +219,34 @@ def _resolve_hours(query: FlipsQuery) -> int:
     return hours
 
 
-async def _check_hours(query: FlipsQuery, context: Context) -> None:
-    _resolve_hours(query)
+async def _check_query(query: FlipsQuery, context: Context) -> int:
+    """Return the window's hours; ArgumentError names bad hours and bad tickers."""
+    snapshot = None if query.ticker is None else await context.snapshot()
+    with ProblemCollector() as problems:
+        if snapshot is not None:
+            problems.attempt(lambda text: find_assets(text, snapshot.assets), query.ticker)
+        hours = problems.attempt(lambda _: _resolve_hours(query), query.timeframe)
+    assert hours is not None
+    return hours
 
 
-def _explain_empty(query: FlipsQuery, hours: int, change_count: int, snapshot: Snapshot) -> str:
+def _explain_empty(
+    query: FlipsQuery,
+    hours: int,
+    change_count: int,
+    assets: Sequence[CoveredAsset],
+    snapshot: Snapshot,
+) -> str:
+    if not assets and query.ticker is not None:
+        kind = query.asset_class
+        return f"None of the requested tickers is a {kind} asset; omit asset_class. {NO_CALL}"
     window = f"on {query.timeframe} in the {hours} h up to as_of"
-    tracked = [a for a in snapshot.assets.values() if not snapshot.is_removed(a)]
-    if reason := explain_coverage(snapshot, tracked, "any asset", query.timeframe):
+    tracked = [a for a in assets if not snapshot.is_removed(a)]
+    if assets and not tracked:
+        return f"Flips leave removed assets out. {NO_CALL}"
+    tickers = None if query.ticker is None else [asset.ticker for asset in tracked]
+    named = describe_assets(tickers, query.asset_class)
+    if reason := explain_coverage(snapshot, tracked, named, query.timeframe):
         return reason
     again = explain_next_call(snapshot)
     if change_count:
@@ -222,7 +266,7 @@ GET_FLIPS = Tool(
     query=FlipsQuery,
     result=FlipsResponse,
     handler=get_flips,
-    check=_check_hours,
+    check=_check_query,
     # The window ends at the current time, so the result changes between two snapshots.
     depends_on_snapshot=False,
     meta={"anthropic/maxResultSizeChars": 500_000},

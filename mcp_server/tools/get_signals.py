@@ -1,10 +1,12 @@
 """signals_get_signals: the feed of both tiers, changes of readings and actions of alert engines."""
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from mcp_server.tools.empty_results import (
+    MAX_NAMED_TICKERS,
+    NEXT_CALL,
     describe_assets,
     explain_coverage,
     explain_end,
@@ -19,12 +21,13 @@ from schemas.vocabulary import (
     DAY_MS,
     RETENTION_MS,
     UNIVERSE_RETENTION_MS,
+    AssetClass,
     Direction,
     IndicatorId,
     Timeframe,
     format_instant,
 )
-from serving.argument_values import find_asset, find_indicator, parse_instant_ms
+from serving.argument_values import find_asset, find_assets, find_indicator, parse_instant_ms
 from serving.arguments import ProblemCollector
 from serving.context import Context
 from serving.freshness import (
@@ -47,6 +50,9 @@ TIERS_BY_DIRECTION = {"neutral": "universe", "exit": "alerts"}
 RETENTION_DAYS = RetentionDays(
     universe=UNIVERSE_RETENTION_MS // DAY_MS, alerts=ALERTS_RETENTION_MS // DAY_MS
 )
+# The fields of `meta` that qualify rows, and the lists that matter without rows unless empty.
+ROW_FIELDS = {"ended_assets", "missing_bars", "most_delay_seconds", "removed_assets"}
+CALL_LISTS = ("late_assets", "building_assets")
 PAGE_TEMPLATE = JsonText.escape(b'{"signals":[%b],"pagination":%b,"meta":%b}')
 TIMING_NOTE = (
     "created_at is when a row was written, about 3 to 5 minutes after its candle closed; a held "
@@ -81,17 +87,33 @@ DESCRIPTION = (
 )
 
 
+class _MetaKind(NamedTuple):
+    """What `meta` of a page depends on, except the snapshot and the time."""
+
+    note: str
+    timeframe: Timeframe | None
+    has_rows: bool
+    has_alerts: bool
+
+
 class _FeedFilter(NamedTuple):
     """A query resolved against a snapshot; times are epoch ms.
 
     Changes are read after `after` and alerts after `alerts_after`: each tier has its own retention.
+    `tickers` are those of the requested class; None if the query names none.
     """
 
     since: int | None
     after: int
     alerts_after: int
-    ticker: str | None
+    tickers: tuple[str, ...] | None
+    asset_class: AssetClass | None
     indicator: IndicatorId | None
+
+    @property
+    def only_ticker(self) -> str | None:
+        """The ticker, if there is exactly one."""
+        return self.tickers[0] if self.tickers and len(self.tickers) == 1 else None
 
 
 async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
@@ -126,8 +148,16 @@ def _find_recent_page(
     recent_feed = context.snapshots.recent_feed
     if recent_feed is None:
         return None
-    ticker, indicator = feed_filter.ticker, feed_filter.indicator
-    row_filter = RowFilter(query.tier, ticker, indicator, query.timeframe, query.direction)
+    ticker = feed_filter.only_ticker
+    row_filter = RowFilter(
+        query.tier,
+        ticker,
+        feed_filter.indicator,
+        query.timeframe,
+        query.direction,
+        feed_filter.asset_class,
+        feed_filter.tickers if ticker is None else None,
+    )
     return recent_feed.find_page(row_filter, _build_window(query, feed_filter, snapshot))
 
 
@@ -183,7 +213,8 @@ def _build_page_key(
     )
     return (
         query.tier,
-        feed_filter.ticker,
+        feed_filter.tickers,
+        feed_filter.asset_class,
         feed_filter.indicator,
         query.timeframe,
         query.direction,
@@ -210,7 +241,8 @@ def _render_new_page(
         has_more=page.has_more,
         next_cursor=None if page.newest_at is None else format_instant(page.newest_at),
     )
-    meta = _get_meta(snapshot, now, note, timeframe)
+    kind = _MetaKind(note, timeframe, bool(page.rows), query.tier != "universe")
+    meta = _get_meta(kind, snapshot, now)
     json = PAGE_TEMPLATE.fill(
         join_with_commas(page.rows),
         JsonText.escape(pagination.model_dump_json().encode()),
@@ -219,30 +251,41 @@ def _render_new_page(
     return replace(meta, response=ResponseBody.from_json(json))
 
 
-def _get_meta(snapshot: Snapshot, now: int, note: str, timeframe: Timeframe | None) -> CacheEntry:
+def _get_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> CacheEntry:
     """Return `meta` as JSON, which many pages of a snapshot share."""
-    key = f"meta of signals {timeframe} {note}"
-    entry = snapshot.responses.find(key, now)
+    entry = snapshot.responses.find(kind, now)
     if entry is None:
-        fields = build_freshness(snapshot, now, *[note] * bool(note), timeframe=timeframe)
-        model = SignalsMeta(
-            **fields,
-            retention_days=RETENTION_DAYS,
-            timing=" ".join([TIMING_NOTE, *list_timing_exceptions(snapshot.coverage)]),
-            cooldown=COOLDOWN_NOTE,
-            close=CLOSE_NOTE,
-        )
-        meta = ResponseBody(model.model_dump_json(by_alias=True).encode())
-        entry = CacheEntry(meta, now, find_expiry(snapshot, now))
-        snapshot.responses.put(key, entry)
+        build = _build_meta if kind.has_rows else _build_empty_meta
+        entry = CacheEntry(build(kind, snapshot, now), now, find_expiry(snapshot, now))
+        snapshot.responses.put(kind, entry)
     return entry
+
+
+def _build_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> ResponseBody:
+    notes = [kind.note] * bool(kind.note)
+    model = SignalsMeta(
+        **build_freshness(snapshot, now, *notes, timeframe=kind.timeframe),
+        retention_days=RETENTION_DAYS,
+        timing=" ".join([TIMING_NOTE, *list_timing_exceptions(snapshot.coverage)]),
+        cooldown=COOLDOWN_NOTE if kind.has_alerts else None,
+        close=CLOSE_NOTE if kind.has_alerts else None,
+    )
+    return ResponseBody(model.model_dump_json(by_alias=True).encode())
+
+
+def _build_empty_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> ResponseBody:
+    """Return `meta` of a page without rows: only what says when to call again."""
+    fields = build_freshness(snapshot, now, kind.note, timeframe=kind.timeframe, has_data=False)
+    needless = ROW_FIELDS | {name for name in CALL_LISTS if not fields[name]}
+    model = SignalsMeta(**fields)
+    return ResponseBody(model.model_dump_json(by_alias=True, exclude=needless).encode())
 
 
 def _build_filter(query: SignalsQuery, snapshot: Snapshot) -> _FeedFilter:
     """Return the filter of a query; ArgumentError names every argument that has no valid value."""
     with ProblemCollector() as problems:
-        ticker = problems.attempt(
-            lambda text: find_asset(text, snapshot.assets).ticker, query.ticker
+        tickers = problems.attempt(
+            lambda text: _find_tickers(text, query.asset_class, snapshot), query.ticker
         )
         indicator = problems.attempt(
             lambda text: find_indicator(text, snapshot.coverage), query.indicator
@@ -252,9 +295,21 @@ def _build_filter(query: SignalsQuery, snapshot: Snapshot) -> _FeedFilter:
         since=since,
         after=max(since or 0, snapshot.market_time - UNIVERSE_RETENTION_MS),
         alerts_after=max(since or 0, snapshot.market_time - ALERTS_RETENTION_MS),
-        ticker=ticker,
+        tickers=tickers,
+        asset_class=query.asset_class,
         indicator=indicator,
     )
+
+
+def _find_tickers(text: str, asset_class: AssetClass | None, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the tickers of a list that are of a class; ArgumentError names unknown ones."""
+    # Most pollers name one ticker.
+    assets = (
+        find_assets(text, snapshot.assets).values()
+        if "," in text
+        else [find_asset(text, snapshot.assets)]
+    )
+    return tuple(a.ticker for a in assets if asset_class in (None, a.asset_class))
 
 
 async def _check_filter(query: SignalsQuery, context: Context) -> None:
@@ -276,15 +331,17 @@ async def _read_rows(
 ) -> Sequence[FeedRow]:
     """Return the rows of the page, and one more if there are more."""
     store, tiers = context.snapshots.store, _find_matching_tiers(query)
-    if tiers is None:
+    if tiers is None or feed_filter.tickers == ():
         return []
     window = _build_window(query, feed_filter, snapshot)
+    ticker = feed_filter.only_ticker
     feed_query = FeedQuery(
         after=window.after,
         until=window.until,
         limit=window.limit + 1,
         offset=window.offset,
-        ticker=feed_filter.ticker,
+        ticker=ticker,
+        tickers=_list_tickers(feed_filter, snapshot) if ticker is None else None,
         indicator=feed_filter.indicator,
         timeframe=query.timeframe,
         direction=None if query.direction is None else DIRECTION_NUMBERS[query.direction],
@@ -297,21 +354,38 @@ async def _read_rows(
     return await store.merged_feed(feed_query, feed_filter.alerts_after)
 
 
+def _list_tickers(feed_filter: _FeedFilter, snapshot: Snapshot) -> tuple[str, ...] | None:
+    """Return the tickers of the list or class that was requested; None for all assets."""
+    if feed_filter.tickers is None and feed_filter.asset_class is None:
+        return None
+    return tuple(asset.ticker for asset in _list_assets(feed_filter, snapshot))
+
+
 def _explain_end(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> str:
-    """Return why no more rows of the requested ticker will come, empty if they may."""
-    asset = snapshot.assets.get(feed_filter.ticker or "")
-    # A held alert is published when its window ends, even if no bar has come since.
-    may_hold = query.tier != "universe" and asset and asset.alerts
-    if asset is None or (may_hold and not is_recording_over(snapshot)):
+    """Return why no more rows of the requested tickers will come, empty if they may."""
+    if not feed_filter.tickers:
         return ""
-    return explain_end(snapshot, asset) or ""
+    assets = _list_assets(feed_filter, snapshot)
+    # A held alert is published when its window ends, even if no bar has come since.
+    may_hold = query.tier != "universe" and any(asset.alerts for asset in assets)
+    if may_hold and not is_recording_over(snapshot):
+        return ""
+    reasons = [explain_end(snapshot, asset) for asset in assets]
+    if None in reasons:
+        return ""
+    if len(reasons) > MAX_NAMED_TICKERS:
+        return f"No bars of any of the {len(reasons)} requested tickers will come. {NO_CALL}"
+    return " ".join(map(str, reasons))
 
 
 def _explain_empty(
     query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot, end: str
 ) -> str:
     assets = _list_assets(feed_filter, snapshot)
-    named = describe_assets(None if feed_filter.ticker is None else [feed_filter.ticker], None)
+    if not assets and feed_filter.tickers is not None:
+        kind = feed_filter.asset_class
+        return f"None of the requested tickers is a {kind} asset; omit asset_class. {NO_CALL}"
+    named = describe_assets(feed_filter.tickers, feed_filter.asset_class)
     uncovered = explain_coverage(snapshot, assets, named, None)
     if impossible := uncovered or _explain_impossible(query, feed_filter, snapshot):
         return impossible
@@ -326,7 +400,9 @@ def _explain_empty(
     if not any(_has_reading(snapshot, asset, query.timeframe) for asset in assets):
         return f"No row matched. {explain_missing_reading(snapshot, assets)}"
     if _classify_since(query, feed_filter, snapshot) == "recent":
-        return f"No row matched: no such row has come since then. {explain_next_call(snapshot)}"
+        again = explain_next_call(snapshot)
+        # nothing_new_before says the same, and pollers read this most of the time.
+        return "No such row has come since then." + f" {again}" * (again != NEXT_CALL)
     kept_ms = _get_retention_ms(query)
     return (
         f"No row matched in the {kept_ms // DAY_MS} days that are kept. "
@@ -361,7 +437,9 @@ def _explain_impossible(
             f"Changes of {feed_filter.indicator} are not logged on the universe tier; "
             "read its current readings from state and its actions from tier=alerts."
         )
-    elif query.tier == "alerts" and not _is_followed(snapshot, feed_filter.ticker, query.timeframe):
+    elif query.tier == "alerts" and not _is_followed(
+        _list_assets(feed_filter, snapshot), query.timeframe
+    ):
         reason = (
             f"No alert engine follows this ticker and timeframe; {_describe_followed(snapshot)}"
         )
@@ -376,16 +454,17 @@ def _has_reading(snapshot: Snapshot, asset: CoveredAsset, timeframe: Timeframe |
 
 
 def _list_assets(feed_filter: _FeedFilter, snapshot: Snapshot) -> Collection[CoveredAsset]:
-    ticker = feed_filter.ticker
-    return snapshot.assets.values() if ticker is None else [snapshot.assets[ticker]]
+    if feed_filter.tickers is not None:
+        return [snapshot.assets[ticker] for ticker in feed_filter.tickers]
+    asset_class = feed_filter.asset_class
+    return [a for a in snapshot.assets.values() if asset_class in (None, a.asset_class)]
 
 
 def _find_unlogged(snapshot: Snapshot) -> set[str]:
     return {i.id for i in snapshot.coverage.indicators if not i.logged}
 
 
-def _is_followed(snapshot: Snapshot, ticker: str | None, timeframe: Timeframe | None) -> bool:
-    assets = snapshot.assets.values() if ticker is None else [snapshot.assets[ticker]]
+def _is_followed(assets: Iterable[CoveredAsset], timeframe: Timeframe | None) -> bool:
     followed = merge_timeframes(asset.alerts for asset in assets)
     return bool(followed) if timeframe is None else timeframe in followed
 

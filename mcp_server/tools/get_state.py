@@ -12,6 +12,7 @@ from mcp_server.tools.empty_results import (
     explain_missing_reading,
     explain_next_call,
 )
+from mcp_server.tools.reading_changes import load_reading_changes
 from mcp_server.tools.state_matrix import build_matrix
 from schemas.coverage import CoveredAsset
 from schemas.state import AssetState, LastBars, StateCounts, StateMeta, StateQuery, StateResponse
@@ -26,7 +27,7 @@ from schemas.vocabulary import (
     format_instant,
 )
 from serving.argument_values import find_assets
-from serving.arguments import ProblemCollector
+from serving.arguments import ArgumentError, Problem, ProblemCollector
 from serving.context import Context
 from serving.freshness import (
     NO_CALL,
@@ -48,6 +49,8 @@ DESCRIPTION = (
     "uptrend or downtrend, strong, overbought or at a reversal; and to compare coins or stocks, or "
     "for an overview, summary or snapshot of the crypto market, stock market, metals market or a "
     "portfolio. "
+    "With detail changes, each reading has the time since when it holds, the price then and the "
+    "change since, in about 80 more characters. "
     "Unfiltered it is about 135,000 characters, with view board under 11,000, for one ticker about "
     "1,200. "
     "If it is empty, meta.note says why; meta also says if the data are simulated or stale."
@@ -67,6 +70,8 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
         states.append(state)
         if len(states) % ASSETS_PER_TURN == 0:
             await asyncio.sleep(0)
+    if query.detail == "changes":
+        states = await _add_changes(states, query, snapshot, context)
     counts = StateCounts(assets=len(states), readings=sum(map(_count_readings, states)))
     notes = list(_list_notes(query, snapshot, selected or {}, states))
     meta = StateMeta(
@@ -90,6 +95,26 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
     )
 
 
+async def _add_changes(
+    states: list[AssetState], query: StateQuery, snapshot: Snapshot, context: Context
+) -> list[AssetState]:
+    """Return states with the change that set each reading, and with last bars."""
+    tickers = [state.ticker for state in states]
+    changes = await load_reading_changes(snapshot, tickers, query.timeframe, context)
+    return [
+        state.model_copy(
+            update={
+                "changes": {
+                    key: changes.describe(state.ticker, key, readings)
+                    for key, readings in state.signals.items()
+                },
+                "last_bar": changes.get_last_bar(state.ticker),
+            }
+        )
+        for state in states
+    ]
+
+
 async def _find_selected(query: StateQuery, context: Context) -> dict[str, CoveredAsset] | None:
     """Return the requested assets, None for all; ArgumentError names a bad ticker and as_of."""
     latest = await context.snapshot()
@@ -98,7 +123,14 @@ async def _find_selected(query: StateQuery, context: Context) -> dict[str, Cover
             lambda text: find_assets(text, latest.assets, query.asset_class), query.ticker
         )
         problems.attempt(lambda text: context.parse_as_of(text, latest), query.as_of)
+        problems.attempt(lambda _: _check_view(query), query.detail)
     return selected
+
+
+def _check_view(query: StateQuery) -> None:
+    if query.view == "board" and query.detail == "changes":
+        message = "detail: changes do not fit the letters of view board; omit view or detail"
+        raise ArgumentError(Problem("detail", message))
 
 
 def _list_states(

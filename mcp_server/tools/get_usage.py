@@ -4,6 +4,7 @@ from functools import lru_cache
 
 from access.free_refusals import MAX_FREE_REFUSALS
 from schemas.query import NoArguments
+from schemas.result import UNSENT
 from schemas.usage import UsageKey, UsageMeta, UsageResponse
 from schemas.vocabulary import Instant, Mode, SourceKind
 from serving.context import Context
@@ -18,7 +19,7 @@ DESCRIPTION = (
     "of the server. "
     "Use it to check that an API key works and is valid, or before a long series of calls; it has "
     "no market data. "
-    "It is about 450 characters and takes no arguments. "
+    "It is about 520 characters and takes no arguments. "
     "It counts as a call, but also works if the quota is exhausted. "
     "A null mode means that billing is off."
 )
@@ -58,6 +59,7 @@ def _build_template(
     meta = UsageMeta(
         source=source,
         simulated=source == "simulated",
+        now=UNSENT,
         nothing_new_before=exhausted_until,
         counted=describe_counted_calls(daily_limit),
         note=exhausted_until and _format_exhausted_note(exhausted_until),

@@ -1,12 +1,19 @@
 """Parameters of feed statements, and parsers for the rows they return, for both tiers."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from heapq import merge
+from itertools import islice
+from typing import Any, TypeVar
 
 from schemas.vocabulary import TIMEFRAME_CODES, Tier, Timeframe
 from store.codes import ACTIONS_BY_CODE, KEY_CODES, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.market_rows import AlertRow, ChangeRow, FeedQuery, FeedRow
-from store.sql.database import Row
+from store.sql.database import Database, Row
+
+# The pages of more assets take longer than a walk of all rows, of which many match.
+MAX_MERGED_TICKERS = 20
+RowT = TypeVar("RowT", ChangeRow, AlertRow, FeedRow)
 
 
 def build_window(after: int, until: int, alerts_after: int | None = None) -> dict[str, object]:
@@ -23,9 +30,44 @@ def build_page_values(query: FeedQuery, alerts_after: int | None = None) -> dict
         "limit": query.limit,
         "offset": query.offset,
         "ticker": query.ticker,
+        "tickers": format_tickers(query.tickers),
         "indicator": query.indicator and KEY_CODES.get(query.indicator, -1),
         "timeframe": query.timeframe and TIMEFRAME_CODES.get(query.timeframe, -1),
     }
+
+
+def format_tickers(tickers: Iterable[str] | None) -> str | None:
+    """Return tickers as one parameter, of which a statement finds `,TICKER,`."""
+    return None if tickers is None else f",{','.join(tickers)},"
+
+
+async def read_page(
+    db: Database,
+    query: FeedQuery,
+    build_statement: Callable[[FeedQuery], str],
+    parse: Callable[[Iterable[Any]], RowT],
+    alerts_after: int | None = None,
+) -> list[RowT]:
+    """Return the rows of a page.
+
+    Pages of a few assets are merged, because their rows may be too sparse for a walk of all rows.
+    """
+    if query.tickers and len(query.tickers) <= MAX_MERGED_TICKERS:
+        end = query.offset + query.limit
+        pages = [
+            await read_page(
+                db,
+                replace(query, ticker=ticker, tickers=None, limit=end, offset=0),
+                build_statement,
+                parse,
+                alerts_after,
+            )
+            for ticker in query.tickers
+        ]
+        rows = merge(*pages, key=lambda row: row.created_at, reverse=not query.oldest_first)
+        return list(islice(rows, query.offset, end))
+    values = build_page_values(query, alerts_after)
+    return [parse(row) for row in await db.execute_page(build_statement(query), values)]
 
 
 def decode_kind(tier: Tier, row: Row) -> tuple[str, Timeframe, str | int]:

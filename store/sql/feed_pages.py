@@ -44,6 +44,10 @@ ASSET_HISTORY = f"""
 ) ORDER BY c.created_at
 """
 _ASSET_CONDITION = "asset_id = (SELECT id FROM assets WHERE ticker = :ticker)"
+# The tickers are one text, so that their number does not change the statement.
+_ASSETS_CONDITION = """
+asset_id IN (SELECT id FROM assets WHERE CAST(:tickers AS TEXT) LIKE '%,' || ticker || ',%')
+"""
 
 
 class FeedStatements(NamedTuple):
@@ -165,18 +169,19 @@ def _build_searches(query: FeedQuery, indexes: TierIndexes) -> list[str]:
     ]
     if query.ticker is not None:
         return [_search_cell(indexes, *cell, query.direction) for cell in cells]
+    filters = [_ASSETS_CONDITION] * (query.tickers is not None)
     if (query.indicator, query.timeframe, query.direction) == (None, None, None):
-        return [indexes.build_search(indexes.all_source)]
+        return [indexes.build_search(indexes.all_source, *filters)]
     codes = indexes.outcome_codes[query.direction]
-    return [_search_kind(indexes, *cell, code) for cell in cells for code in codes]
+    return [_search_kind(indexes, *cell, code, *filters) for cell in cells for code in codes]
 
 
 def _search_kind(
-    indexes: TierIndexes, indicator: object, timeframe: object, outcome_code: int
+    indexes: TierIndexes, indicator: object, timeframe: object, outcome_code: int, *filters: str
 ) -> str:
     outcome = f"{indexes.outcome_column} = {outcome_code}"
     codes = f"indicator = {indicator} AND timeframe = {timeframe} AND {outcome}"
-    return indexes.build_search(indexes.kind_source, codes)
+    return indexes.build_search(indexes.kind_source, codes, *filters)
 
 
 def _search_cell(

@@ -23,6 +23,7 @@ from store.market_rows import (
     FeedQuery,
     FeedRow,
     FundingRow,
+    LastChange,
     PastKey,
     Progress,
     ReadingRow,
@@ -46,6 +47,7 @@ from store.sql.feed_pages import ASSET_HISTORY, build_counts_query, build_oldest
 from store.sql.lanes import Lane
 from store.sql.operations import MarketOperations
 from store.sql.past_log import PastLog
+from store.sql.reading_changes import load_closes, load_last_changes
 from store.write_health import TestWrite, WriteKind
 
 ROWS_PER_READ = 1000
@@ -393,23 +395,18 @@ class MarketStore:
     async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
         """Return one page of published changes, in the query's order, read by index."""
         async with self._engine.acquire_connection() as db:
-            sql = db.feed_statements.changes(query)
-            rows = await db.execute_page(sql, feed.build_page_values(query))
-        return [feed.parse_change(row) for row in rows]
+            return await feed.read_page(db, query, db.feed_statements.changes, feed.parse_change)
 
     async def alerts_feed(self, query: FeedQuery) -> list[AlertRow]:
         """Return one page of alerts, in the query's order, read by index."""
         async with self._engine.acquire_connection() as db:
-            sql = db.feed_statements.alerts(query)
-            rows = await db.execute_page(sql, feed.build_page_values(query))
-        return [feed.parse_alert(row) for row in rows]
+            return await feed.read_page(db, query, db.feed_statements.alerts, feed.parse_alert)
 
     async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
         """Return one page of both tiers by `created_at`; `query.after` bounds only the changes."""
         async with self._engine.acquire_connection() as db:
-            sql = db.feed_statements.merged(query)
-            rows = await db.execute_page(sql, feed.build_page_values(query, alerts_after))
-        return [feed.parse_feed_row(row) for row in rows]
+            merged = db.feed_statements.merged
+            return await feed.read_page(db, query, merged, feed.parse_feed_row, alerts_after)
 
     async def asset_history(
         self, ticker: str, timeframe: Timeframe, after: int, until: int
@@ -427,6 +424,27 @@ class MarketStore:
         async with self._engine.acquire_connection() as db:
             rows = await db.execute_page(ASSET_HISTORY, values)
         return [feed.parse_change(row) for row in rows]
+
+    async def last_changes(
+        self,
+        until: int,
+        tickers: Iterable[str] | None = None,
+        timeframe: Timeframe | None = None,
+    ) -> list[LastChange]:
+        """Return the last change of each reading up to a time (epoch ms), published or not."""
+        async with self._engine.begin_read(Lane.PAST) as db:
+            return await load_last_changes(db, until, tickers, timeframe)
+
+    async def closes(self, closed_at: Mapping[int, Iterable[str]]) -> dict[str, float]:
+        """Return closes by ticker, of the bars that closed at the given times (epoch s).
+
+        `closed_at` maps each time to tickers.
+        """
+        closes: dict[str, float] = {}
+        async with self._engine.begin_read(Lane.PAST) as db:
+            for at, tickers in closed_at.items():
+                closes |= await load_closes(db, at, tickers)
+        return closes
 
     async def statistics(
         self, tier: Tier, after: int, until: int, visible_after: int

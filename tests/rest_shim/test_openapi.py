@@ -235,7 +235,7 @@ def test_only_results_of_the_mcp_endpoint_have_quota_headers():
 def test_open_reads_need_no_key_and_have_no_quota_headers(path):
     operation = DOCUMENT.operation("GET", path)
     assert operation["security"] == []
-    own = ["ticker"] if path == "/api/v1/catalog" else []
+    own = ["ticker", "view"] if path == "/api/v1/catalog" else []
     assert [parameter["name"] for parameter in operation.get("parameters", [])] == own
     for status in operation["responses"]:
         held = DOCUMENT.response("GET", path, int(status)).get("headers", {})
@@ -285,6 +285,7 @@ def test_parameters_have_the_bounds_and_defaults_of_the_specification():
         "limit",
         "offset",
         "order",
+        "asset_class",
     ]
     assert taken["limit"]["schema"] == {
         "type": "integer",

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.clause("documents")
 FOREIGN = "foreign"
 CALLS: dict[str, dict[str, Any]] = {
     "signals_get_state": {"ticker": "BTC,DARK"},
-    "signals_get_signals": {"limit": 2},
+    "signals_get_signals": {"tier": "all", "limit": 2},
     "signals_get_confluence": {"min_agree": 6, "asset_class": "crypto"},
     "signals_get_flips": {"timeframe": "1h"},
     "signals_get_catalog": {},
@@ -33,12 +33,28 @@ OPEN_MAPS = ("indicator_fields", "meta.rules", "meta.stand_ins", "meta.missing_b
 CLOSED_MAPS = (
     "assets.signals",
     "assets.signals.*",
+    "assets.changes",
+    "assets.changes.*",
     "results.votes",
+    "results.changes",
     "meta.legacy_keys",
     "indicator_statuses",
     "board.legend",
+    "tickers",
 )
-OPTIONAL = ("board", "query.as_of")
+OPTIONAL: dict[str, tuple[str, ...]] = {
+    "signals_get_state": ("board", "assets.changes", "assets.last_bar"),
+    "signals_get_signals": (
+        *(f"meta.{name}_assets" for name in ("late", "building", "ended", "removed")),
+        *(f"meta.{name}" for name in ("missing_bars", "most_delay_seconds", "retention_days")),
+        *(f"meta.{name}" for name in ("timing", "cooldown", "close")),
+    ),
+    "signals_get_confluence": (
+        *("query.as_of", "query.detail", "results.changes", "results.last_bar"),
+    ),
+    "signals_get_flips": ("query.ticker", "query.asset_class"),
+    "signals_get_catalog": ("tickers",),
+}
 FREE_TEXT = (
     "*ticker",
     "*tickers",
@@ -52,6 +68,7 @@ FREE_TEXT = (
     "cadence.*",
     "board.legend.*",
     "board.rows",
+    "tickers.*",
     "meta.rules.*",
     "meta.removed_assets",
     "meta.stand_ins.*",
@@ -65,7 +82,7 @@ FREE_TEXT = (
     "meta.counted",
     "key.label",
 )
-FRACTIONS = ("*price", "results.score", "*signals_per_day")
+FRACTIONS = ("*price", "*.change_percent", "*.close", "results.score", "*signals_per_day")
 
 Keys = tuple[str | int, ...]
 
@@ -112,7 +129,8 @@ def wrong_types(keys: Keys, value: Any) -> Iterator[Any]:
 def wrong_fields(keys: Keys, value: dict[str, Any], tool: str) -> Iterator[dict[str, Any]]:
     if not is_map(keys, tool):
         yield {**value, FOREIGN: None}
-        for gone in (key for key in value if dotted((*keys, key)) not in OPTIONAL):
+        optional = OPTIONAL.get(tool, ())
+        for gone in (key for key in value if dotted((*keys, key)) not in optional):
             yield {key: part for key, part in value.items() if key != gone}
     elif is_one_of(keys, CLOSED_MAPS):
         for old in value:
@@ -153,7 +171,11 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
         answer["meta"]["ended_assets"] = ["XAU"]
         answer["meta"]["missing_bars"] = {"XAU": 2}
         answer["meta"]["building_assets"] = ["XAU"]
+    change = {"since": "2026-09-30T12:03:00.000Z", "price": 101.5, "change_percent": 2.25}
+    last_bar = {"closed_at": "2026-09-30T12:00:00.000Z", "close": 103.78}
     if tool == "signals_get_state":
+        for asset in answer["assets"]:
+            asset |= {"changes": {"enzo": {"1h": change}}, "last_bar": last_bar}
         answer["meta"]["last_bars"] = [{"closed_at": answer["as_of"], "tickers": ["BTC"]}]
         answer["board"] = {
             "legend": {"U": "bullish"},
@@ -164,13 +186,18 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
     if tool == "signals_get_signals":
         answer["signals"] += json.loads(render_sample())["signals"]
     if tool == "signals_get_catalog":
+        answer["tickers"] = {"crypto": "BTC Bitcoin"}
         answer["tiers"]["alerts"] |= {"tickers": ["BTC"], "timeframes": ["4h"]}
         answer["coverage"]["assets"][0]["alerts"] = ["4h"]
         answer["meta"]["stand_ins"] = {"XAU": "binance XAU/USDT:USDT"}
     if tool == "signals_get_stats":
         answer["alerts_tier"] = answer["universe_tier"]
     if tool == "signals_get_confluence":
-        answer["query"]["as_of"] = answer["as_of"]
+        answer["query"] |= {"as_of": answer["as_of"], "detail": "changes"}
+        for result in answer["results"]:
+            result |= {"changes": {"enzo": change}, "last_bar": last_bar}
+    if tool == "signals_get_flips":
+        answer["query"] |= {"ticker": "BTC", "asset_class": "crypto"}
     if tool == "signals_get_usage":
         answer["meta"]["note"] = "The quota is used up."
         answer["meta"]["nothing_new_before"] = answer["quota"]["resets_at"]

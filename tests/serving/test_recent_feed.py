@@ -43,6 +43,15 @@ FILTERS = [
         (None, "bullish", "bearish", "neutral", "exit"),
     )
 ]
+FILTERS += [
+    RowFilter(tier, None, None, timeframe, direction, asset_class, tickers)
+    for tier, timeframe, direction, (asset_class, tickers) in product(
+        TIERS,
+        (None, "4h"),
+        (None, "bearish"),
+        (("crypto", None), ("metal", None), (None, ("BTC", "NVDA")), (None, ("ETH", "unknown"))),
+    )
+]
 
 
 @pytest.fixture
@@ -106,8 +115,11 @@ def _matches(row: FeedRow, chosen: RowFilter) -> bool:
         tier, direction = "alerts", ACTION_DIRECTIONS[row.action]
     else:
         tier, direction = "universe", READING_NAMES[row.after]
-    fields = (tier, row.ticker, row.indicator, row.timeframe, direction)
-    return all(want in (None, "all", field) for want, field in zip(chosen, fields, strict=True))
+    asset_class = "stock" if row.ticker == "NVDA" else "crypto"
+    fields = (tier, row.ticker, row.indicator, row.timeframe, direction, asset_class)
+    is_requested = chosen.tickers is None or row.ticker in chosen.tickers
+    wanted = zip(chosen[:-1], fields, strict=True)
+    return is_requested and all(want in (None, "all", field) for want, field in wanted)
 
 
 async def fill_feed(market: MarketStore, runs: int) -> Feed:
@@ -240,7 +252,8 @@ def draw_query(draw: Random, chosen: RowFilter, earliest: int, until: int) -> Si
     since = draw.choice([None, format_instant(draw.randrange(earliest, until))])
     return SignalsQuery.model_validate(
         {
-            **chosen._asdict(),
+            **{name: value for name, value in chosen._asdict().items() if name != "tickers"},
+            "ticker": ",".join(chosen.tickers) if chosen.tickers else chosen.ticker,
             "since": since,
             "limit": draw.choice([1, 20, 200]),
             "offset": draw.choice([0, 0, 3]),
@@ -260,7 +273,7 @@ async def test_responses_from_memory_are_those_from_the_store(market: MarketStor
     begins, until = snapshot.market_time - 30 * DAY_MS, snapshot.stored.last_created_at
     from_memory = 0
     for chosen in FILTERS:
-        if chosen.ticker == "unknown":
+        if "unknown" in (chosen.ticker, *(chosen.tickers or ())):
             continue
         query = draw_query(feed.draw, chosen, feed.draw.choice([NOON, begins]), until)
         found = render_recent_signals(query, with_memory, snapshot)

@@ -72,7 +72,7 @@ SIMULATED: list[Case] = [
     (
         SIGNALS,
         {"since": "2026-09-30T12:03:00.005Z"},
-        f"No row matched: no such row has come since then. {CALL}",
+        "No such row has come since then.",
         NEXT_RUN,
     ),
     (SIGNALS, {"ticker": "NEW"}, f"needs more bars than there are so far. {CALL}", NEXT_RUN),

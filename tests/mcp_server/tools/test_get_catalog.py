@@ -12,12 +12,14 @@ from schemas.catalog import CatalogIndicator
 from schemas.coverage import Coverage
 from schemas.vocabulary import INDICATOR_IDS
 from serving.freshness import list_timing_exceptions
+from serving.json_text import to_json
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS
 from tests.support.promised_sizes import parse_size
-from tests.support.running_service import RunningService
+from tests.support.running_service import RunningService, run_service
 from tests.support.shared_service import served as served
 from tests.support.small_market import write_bars
 from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_coverage
+from tools.full_universe import fill_full_universe
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -497,3 +499,29 @@ async def test_an_open_endpoint_validates_its_own_parameter(served, query):
     response = await served.client.get(f"/api/v1/catalog?colour=red&{query}")
     assert (response.status_code, response.json()["error"]) == (400, "invalid_parameter")
     assert "ticker" in response.json()["message"]
+
+
+@pytest.mark.clause("4.2.4")
+async def test_the_view_tickers_has_the_names_and_classes_of_all_assets(tmp_path, transport):
+    async with run_service(tmp_path) as served:
+        await fill_full_universe(served.market)
+        whole = await served.fetch_answer(transport, CATALOG)
+        short = await served.fetch_answer(transport, CATALOG, view="tickers")
+    listed = {
+        (*entry.split(" ", 1), asset_class)
+        for asset_class, entries in short["tickers"].items()
+        for entry in entries.split(";")
+    }
+    assert listed == {tuple(asset.values()) for asset in whole["assets"]["list"]}
+    assert len(listed) == 251
+    assert len(to_json(short)) < 8_000
+    assert short["tiers"] == whole["tiers"]
+    assert short["assets"] == whole["assets"] | {"list": []}
+    for name in ("indicators", "legacy_indicator_keys"):
+        assert short[name] == []
+
+
+@pytest.mark.clause("4.2.4")
+async def test_the_view_tickers_has_only_requested_ones(served, transport):
+    short = await served.fetch_answer(transport, CATALOG, view="tickers", ticker="btc,XAU")
+    assert short["tickers"] == {"crypto": "BTC Bitcoin", "metal": "XAU Gold"}

@@ -58,7 +58,7 @@ async def test_a_result_has_exactly_the_fields_of_its_table(served, transport):
         "asset_class": "crypto",
         "agree": 6,
         "total_reporting": 7,
-        "score": 6 / 7,
+        "score": 0.8571,
         "votes": {id_: "neutral" if id_ == "ceres" else "bullish" for id_ in INDICATOR_IDS},
     }
 
@@ -124,7 +124,7 @@ async def test_an_indicator_without_a_reading_is_left_out(served, transport):
     (result,) = (
         await served.fetch_answer(transport, CONFLUENCE, asset_class="metal", min_agree=2)
     )["results"]
-    assert (result["agree"], result["total_reporting"], result["score"]) == (2, 3, 2 / 3)
+    assert (result["agree"], result["total_reporting"], result["score"]) == (2, 3, 0.6667)
     assert result["votes"] == {"trend_oracle": "bullish", "ceres": "neutral", "llnr": "bullish"}
 
 
@@ -167,10 +167,10 @@ async def test_results_rank_by_score_then_agree_then_ticker(served, transport):
 
 
 @pytest.mark.clause("2.5.9")
-async def test_a_score_is_the_unrounded_quotient(served, transport):
+async def test_a_score_is_the_quotient_rounded_to_four_digits(served, transport):
     await hold_metals(served, {"XPT": of(5, 2), "XPD": of(7, 0)})
     answer = await served.fetch_answer(transport, CONFLUENCE, asset_class="metal")
-    assert [repr(result["score"]) for result in answer["results"]] == ["1.0", "0.7142857142857143"]
+    assert [repr(result["score"]) for result in answer["results"]] == ["1.0", "0.7143"]
 
 
 @pytest.mark.clause("8.24")
@@ -294,7 +294,9 @@ def modelled(state: dict, timeframe: str, direction: str, min_agree: int) -> lis
         if agree >= min_agree and asset["ticker"] not in state["meta"]["removed_assets"]:
             named = {key: asset[key] for key in ("ticker", "name", "asset_class")}
             counted = {"agree": agree, "total_reporting": len(votes)}
-            found.append({**named, **counted, "score": agree / len(votes), "votes": votes})
+            found.append(
+                {**named, **counted, "score": round(agree / len(votes), 4), "votes": votes}
+            )
             share[asset["ticker"]] = Fraction(agree, len(current))
     found.sort(key=lambda result: result["ticker"])
     found.sort(key=lambda r: Fraction(r["agree"], r["total_reporting"]), reverse=True)

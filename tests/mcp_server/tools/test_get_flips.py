@@ -583,3 +583,25 @@ async def test_the_description_names_the_size_of_the_largest_answer(served):
     assert (answer["counts"], answer["capped"]) == ({"groups": 251, "flips": 1506}, False)
     text = json.dumps(answer, separators=(",", ":"), ensure_ascii=False)
     assert len(text) == pytest.approx(parse_largest_size(DESCRIPTION), rel=0.05)
+
+
+@pytest.mark.clause("4.9.24")
+@pytest.mark.parametrize(
+    ("arguments", "tickers"),
+    [
+        ({"ticker": "btc,XAU"}, {"BTC"}),
+        ({"ticker": "BTC,ETH", "asset_class": "crypto"}, {"BTC", "ETH"}),
+        ({"asset_class": "crypto"}, {"BTC", "ETH"}),
+        ({"asset_class": "metal"}, set()),
+        ({"asset_class": "stock", "ticker": "BTC"}, set()),
+    ],
+)
+async def test_flips_of_some_tickers_or_of_a_class_are_those_of_all_without_the_others(
+    served, transport, arguments, tickers
+):
+    whole = await served.fetch_answer(transport, FLIPS, timeframe="1h")
+    answer = await served.fetch_answer(transport, FLIPS, timeframe="1h", **arguments)
+    assert answer["groups"] == [g for g in whole["groups"] if g["ticker"] in tickers]
+    assert {group["ticker"] for group in answer["groups"]} == tickers
+    assert answer["query"] == whole["query"] | arguments
+    assert (answer["meta"]["note"] == whole["meta"]["note"]) is bool(tickers)

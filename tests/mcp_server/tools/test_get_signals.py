@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -8,8 +9,10 @@ from schemas.vocabulary import DAY_MS, INDICATOR_IDS, READING_NAMES, format_inst
 from serving import snapshot
 from serving.argument_values import parse_instant_ms
 from serving.context import Context
+from serving.json_text import to_json
 from serving.recent_feed import RecentFeed
 from serving.snapshot_cache import SnapshotCache
+from store.market_rows import AlertRow
 from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import SIGNALS, STATE
 from tests.support.running_service import RunningService
@@ -282,14 +285,14 @@ async def test_polling_faster_than_the_runs_returns_identical_data(served_alone,
         answer = await served_alone.fetch_answer(
             transport, SIGNALS, since="2026-09-30T12:03:00.000Z"
         )
-        del answer["meta"]["nothing_new_before"]
+        del answer["meta"]["nothing_new_before"], answer["meta"]["now"]
         answers.append(answer)
     assert answers[0]["pagination"]["returned"] == 5
     assert answers[0] == answers[1] == answers[2]
     served_alone.clock.now = NOON + 90 * 60_000  # The next run is overdue.
     overdue = await served_alone.fetch_answer(transport, SIGNALS, since="2026-09-30T12:03:00.000Z")
     assert overdue["meta"]["stale"] is True
-    changed = {"nothing_new_before", "stale", "note"}
+    changed = {"now", "nothing_new_before", "stale", "note"}
     for answer in (overdue, answers[0]):
         answer["meta"] = {key: answer["meta"][key] for key in answer["meta"].keys() - changed}
     assert overdue == answers[0]
@@ -347,7 +350,7 @@ async def test_rows_beyond_retention_are_never_returned(served_alone):
     [
         ({"direction": "exit"}, "alerts tier"),
         ({"indicator": "perpkit"}, "not logged"),
-        ({"since": "2026-09-30T12:03:00.005Z"}, "next_update"),
+        ({"since": "2026-09-30T12:03:00.005Z"}, "No such row has come since then."),
         ({"since": "2027-01-01T00:00:00Z"}, "after the last compute"),
         ({"offset": 10**9}, "lower offset"),
         ({"ticker": "XAU"}, "No row matched"),
@@ -397,3 +400,65 @@ PAGES = (
     {"indicator": "trend_oracle", "timeframe": "1h", "direction": "bullish"},
     {"ticker": "DARK"},
 )
+
+
+@pytest.mark.clause("2.13.14", "2.13.15")
+@pytest.mark.parametrize("tier", ["universe", "alerts", "all"])
+async def test_a_poll_that_finds_nothing_takes_at_most_450_characters(
+    served_alone, transport, tier
+):
+    later, published = NOON + HOUR_MS, make_coverage()
+    followed = [one.model_copy(update={"alerts": ("4h",)}) for one in published.assets]
+    followed_too = published.model_copy(update={"assets": tuple(followed)})
+    await served_alone.market.publish_coverage(followed_too)
+    alert = AlertRow(later, "BTC", "enzo", "4h", later // 1000, 0, "LONG", 100.0)
+    batch = make_batch(later, [make_change(later + 1, "BTC", "enzo", "1h", 1, -1)])
+    await served_alone.market.commit(replace(batch, alerts=[alert], watermarks=[]))
+    served_alone.clock.now = later + 10 * 60_000
+    since = {"tier": tier, "since": format_instant(later + 1), "limit": 200}
+    answer = await served_alone.fetch_answer(transport, SIGNALS, **since)
+    assert len(to_json(answer)) <= 450
+    assert set(answer["meta"]) == {
+        *("source", "simulated", "as_of", "now", "next_update"),
+        *("nothing_new_before", "stale", "note"),
+    }
+    assert answer["meta"]["note"] == "No such row has come since then."
+    assert answer["meta"]["now"] == format_instant(later + 10 * 60_000)
+    assert answer["meta"]["nothing_new_before"] == format_instant(later + HOUR_MS)
+
+
+@pytest.mark.clause("2.13.15")
+async def test_a_poll_that_finds_nothing_names_the_assets_that_are_late(served, transport):
+    answer = await served.fetch_answer(transport, SIGNALS, since="2026-09-30T12:03:00.005Z")
+    assert answer["meta"]["late_assets"] == ["ETH"]
+
+
+@pytest.mark.clause("4.7.35")
+@pytest.mark.parametrize(
+    ("arguments", "tickers"),
+    [
+        ({"ticker": "btc, NVDA"}, {"BTC", "NVDA"}),
+        ({"ticker": "BTC,ETH,NVDA,XAU"}, {"BTC", "ETH", "NVDA"}),
+        ({"asset_class": "crypto"}, {"BTC", "ETH"}),
+        ({"asset_class": "stock"}, {"NVDA"}),
+        ({"asset_class": "crypto", "ticker": "NVDA,BTC"}, {"BTC"}),
+        ({"asset_class": "metal"}, set()),
+        ({"asset_class": "stock", "ticker": "BTC"}, set()),
+    ],
+)
+async def test_the_feed_of_several_tickers_or_of_a_class_is_the_whole_feed_of_these(
+    served, transport, arguments, tickers
+):
+    whole = (await served.fetch_answer(transport, SIGNALS))["signals"]
+    answer = await served.fetch_answer(transport, SIGNALS, **arguments)
+    assert answer["signals"] == [row for row in whole if row["ticker"] in tickers]
+    assert {row["ticker"] for row in answer["signals"]} == tickers
+    older = await served.fetch_answer(transport, SIGNALS, **arguments, offset=1, limit=1)
+    assert older["signals"] == answer["signals"][1:2]
+
+
+@pytest.mark.clause("4.7.35")
+async def test_tickers_of_another_class_than_the_requested_one_have_no_rows(served, transport):
+    answer = await served.fetch_answer(transport, SIGNALS, ticker="BTC,ETH", asset_class="stock")
+    assert answer["meta"]["note"].startswith("None of the requested tickers is a stock asset; omit")
+    assert answer["meta"]["nothing_new_before"] is None

@@ -220,7 +220,10 @@ async def test_without_followed_assets_the_note_says_so(served, transport):
 
 @pytest.mark.clause("2.1.16", "2.13.9", "3.2.9", "3.3.8", "3.3.9", "9.17")
 async def test_meta_explains_timing_cooldown_retention_and_close(served, transport):
-    meta = (await served.fetch_answer(transport, SIGNALS))["meta"]
+    without_alerts = (await served.fetch_answer(transport, SIGNALS))["meta"]
+    meta = (await served.fetch_answer(transport, SIGNALS, tier="all"))["meta"]
+    assert meta.keys() - without_alerts.keys() == {"cooldown", "close"}
+    assert without_alerts["timing"] == meta["timing"]
     assert meta["retention_days"] == {"universe": 365, "alerts": 90}
     assert "3 to 5 minutes" in meta["timing"]
     assert "milliseconds apart" in meta["timing"]

@@ -12,6 +12,7 @@ from schemas.signals import MAX_OFFSET
 from schemas.vocabulary import TIMEFRAMES
 from store.errors import StoreError
 from store.market_rows import AlertRow, ChangeRow, FeedQuery, FeedRow
+from store.sql.feed import MAX_MERGED_TICKERS
 from store.sql.market_store import MarketStore
 from tests.support.row_builders import NOW, make_alert, make_batch, make_change, make_query
 from tests.support.store_homes import StoreHome
@@ -27,6 +28,8 @@ FILTERS = {
 COMBINATIONS = [dict(zip(FILTERS, chosen, strict=True)) for chosen in product(*FILTERS.values())]
 
 SIDES = {"LONG": 1, "BUY": 1, "SHORT": -1, "SELL": -1, "CLOSE": 0}
+# Too many for their pages to be merged.
+MANY_TICKERS = ("BTC", *(f"T{number}" for number in range(MAX_MERGED_TICKERS)))
 CELLS = st.tuples(
     st.sampled_from(["BTC", "ETH"]),
     st.sampled_from(["enzo", "dexter"]),
@@ -46,7 +49,8 @@ QUERIES = st.builds(
     timeframe=st.sampled_from([None, None, *TIMEFRAMES]),
     direction=st.sampled_from([None, None, None, -1, 0, 1]),
     oldest_first=st.booleans(),
-)
+    tickers=st.sampled_from([None, None, None, ("BTC", "SOL"), ("BTC", "ETH"), MANY_TICKERS]),
+).map(lambda query: replace(query, ticker=None) if query.tickers else query)
 
 
 def filter_changes(rows: list[ChangeRow], query: FeedQuery) -> list[ChangeRow]:
@@ -56,6 +60,7 @@ def filter_changes(rows: list[ChangeRow], query: FeedQuery) -> list[ChangeRow]:
         if row.published
         and query.after < row.created_at <= query.until
         and query.ticker in (None, row.ticker)
+        and (query.tickers is None or row.ticker in query.tickers)
         and query.indicator in (None, row.indicator)
         and query.timeframe in (None, row.timeframe)
         and query.direction in (None, row.after)
@@ -136,6 +141,7 @@ def filter_rows(rows: list[FeedRow], query: FeedQuery, after: int, *kinds: type)
         and (isinstance(row, AlertRow) or row.published)
         and (after if isinstance(row, AlertRow) else query.after) < row.created_at <= query.until
         and query.ticker in (None, row.ticker)
+        and (query.tickers is None or row.ticker in query.tickers)
         and query.indicator in (None, row.indicator)
         and query.timeframe in (None, row.timeframe)
         and query.direction in (None, SIDES[row.action] if isinstance(row, AlertRow) else row.after)

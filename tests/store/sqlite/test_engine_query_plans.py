@@ -17,10 +17,12 @@ import pytest
 from schemas.vocabulary import RETENTION_MS, Tier
 from store.market_rows import FeedQuery
 from store.sql import past_snapshot as past
+from store.sql.feed import MAX_MERGED_TICKERS
 from store.sql.feed_pages import build_counts_query, build_oldest_query
 from store.sql.lanes import Lane
 from store.sql.market_statements import LIST_LAST_BARS
 from store.sql.market_store import MarketStore
+from store.sql.reading_changes import LIST_BLOCKS_AT, LIST_LAST_CHANGES
 from store.sqlite import engine as sqlite_engine
 from store.sqlite.feed_pages import SQLITE_FEED_STATEMENTS
 from tests.support.row_builders import NOW, make_full_batch, make_query, run_sql
@@ -86,7 +88,7 @@ OF_BOTH = {"MATERIALIZE page", "SCAN page"}
 def explain(connection: sqlite3.Connection, sql: str, query: FeedQuery | None = None) -> list[str]:
     """Return the steps of a plan, without the numbers of its subqueries."""
     names = ("after", "alerts_after", "until", "limit", "offset", *FILTERS)
-    values = {name: getattr(query, name, None) for name in names}
+    values = {name: getattr(query, name, None) for name in names} | {"tickers": ",A,B,"}
     plan = connection.execute(f"EXPLAIN QUERY PLAN {sql}", values if query else ())
     return [row[3].rstrip("0123456789").rstrip() for row in plan]
 
@@ -117,6 +119,34 @@ async def test_every_combination_of_filters_is_searched_by_covering_index_and_ne
                 for search, number in list_arms(one, filters).items():
                     assert steps.pop(search) == number, filters
             assert set(steps) <= allowed, filters
+
+
+@pytest.mark.usefixtures("market")
+@pytest.mark.parametrize("oldest_first", [False, True], ids=["newest", "oldest"])
+@pytest.mark.parametrize("tier", STATEMENTS)
+async def test_the_rows_of_many_tickers_are_read_in_the_order_of_an_index(
+    path: Path, tier: str, oldest_first: bool
+) -> None:
+    tickers = tuple(f"T{number}" for number in range(MAX_MERGED_TICKERS + 1))
+    with closing(sqlite3.connect(path)) as connection:
+        for filters in COMBINATIONS:
+            query = make_query(
+                **filters | {"ticker": None}, oldest_first=oldest_first, tickers=tickers
+            )
+            steps = explain(connection, STATEMENTS[tier](query), query)
+            assert not any("TEMP B-TREE" in step for step in steps), filters
+            scanned = {step.split(" USING")[0] for step in steps if step.startswith("SCAN")}
+            assert scanned <= {"SCAN assets", "SCAN page"}, filters
+
+
+@pytest.mark.usefixtures("market")
+@pytest.mark.parametrize("sql", [LIST_LAST_CHANGES, LIST_BLOCKS_AT])
+def test_changes_and_closes_are_searched_by_index(path: Path, sql: str) -> None:
+    values = {"tickers": ",A,B,", "timeframe": 1, "until": NOW, "closed_at": NOW}
+    with closing(sqlite3.connect(path)) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
+    tables = r"SCAN (changes|bars|epochs|c|n|e|b)\b"
+    assert [row[3] for row in plan if re.match(tables, row[3])] == []
 
 
 def test_every_statement_of_the_feed_stays_prepared() -> None:
