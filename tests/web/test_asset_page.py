@@ -225,7 +225,7 @@ async def test_an_asset_is_called_late_only_on_its_own_page(served):
 async def test_simulated_data_are_marked_here_too(served):
     text = (await asset_page(served, "BTC")).text
     assert "Simulated market" in text
-    assert "prices and readings are not those of a real market" in text
+    assert "Simulated market data: no price is real" in text
 
 
 @pytest.mark.clause("15.6")
