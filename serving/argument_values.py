@@ -51,8 +51,7 @@ def find_asset(
     # Most callers repeat the spelling of the catalog.
     asset = assets.get(text) or _index_by_upper_ticker(assets).get(text.strip().upper())
     if asset is None:
-        hint = ". Only one ticker per call is accepted here" if "," in text else ""
-        raise ArgumentError(_unknown_tickers_problem([text], assets, asset_class, hint))
+        raise ArgumentError(_unknown_tickers_problem([text], assets, asset_class))
     return asset
 
 
@@ -98,10 +97,7 @@ def _index_by_upper_ticker(assets: Mapping[str, CoveredAsset]) -> dict[str, Cove
 
 
 def _unknown_tickers_problem(
-    tickers: list[str],
-    assets: Mapping[str, CoveredAsset],
-    asset_class: AssetClass | None,
-    hint: str = "",
+    tickers: list[str], assets: Mapping[str, CoveredAsset], asset_class: AssetClass | None
 ) -> Problem:
     hints = AssetHints(_list_tracked(assets), asset_class)
     explanations = {text: hints.explain(text) for text in tickers[:MAX_LISTED_ITEMS]}
@@ -119,7 +115,7 @@ def _unknown_tickers_problem(
     catalog = "" if is_every_one_clear else ", as the catalog lists them"
     problem = (
         f"ticker: unknown {list_names(tickers, suggest)}; accepted: one of the {len(assets)} known "
-        f"tickers in any case{catalog}{hint}"
+        f"tickers in any case{catalog}"
     )
     sentences = dict.fromkeys(filter(None, explanations.values()))
     return Problem("ticker", ". ".join([problem, *sentences]), "unknown_ticker")

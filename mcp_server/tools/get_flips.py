@@ -104,7 +104,7 @@ def _select_assets(query: FlipsQuery, snapshot: Snapshot) -> list[CoveredAsset]:
     """Return the assets of the requested tickers and class."""
     requested = snapshot.assets
     if query.ticker is not None:
-        requested = find_assets(query.ticker, snapshot.assets)
+        requested = find_assets(query.ticker, snapshot.assets, query.asset_class)
     return [a for a in requested.values() if query.asset_class in (None, a.asset_class)]
 
 
@@ -224,7 +224,9 @@ async def _check_query(query: FlipsQuery, context: Context) -> int:
     snapshot = None if query.ticker is None else await context.snapshot()
     with ProblemCollector() as problems:
         if snapshot is not None:
-            problems.attempt(lambda text: find_assets(text, snapshot.assets), query.ticker)
+            problems.attempt(
+                lambda text: find_assets(text, snapshot.assets, query.asset_class), query.ticker
+            )
         hours = problems.attempt(lambda _: _resolve_hours(query), query.timeframe)
     assert hours is not None
     return hours

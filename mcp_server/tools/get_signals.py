@@ -305,9 +305,9 @@ def _find_tickers(text: str, asset_class: AssetClass | None, snapshot: Snapshot)
     """Return the tickers of a list that are of a class; ArgumentError names unknown ones."""
     # Most pollers name one ticker.
     assets = (
-        find_assets(text, snapshot.assets).values()
+        find_assets(text, snapshot.assets, asset_class).values()
         if "," in text
-        else [find_asset(text, snapshot.assets)]
+        else [find_asset(text, snapshot.assets, asset_class)]
     )
     return tuple(a.ticker for a in assets if asset_class in (None, a.asset_class))
 

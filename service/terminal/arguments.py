@@ -41,6 +41,7 @@ class Option(NamedTuple):
 TIMEFRAME = Option("timeframe", "only this timeframe", "TF", TIMEFRAMES)
 INDICATOR = Option("indicator", "only this indicator", "ID", INDICATOR_IDS)
 ASSET_CLASS = Option("asset_class", "only assets of this class", "CLASS", get_args(AssetClass))
+TICKER = Option("ticker", "only these tickers, separated by commas", "TICKERS")
 READING = Option("direction", "only readings in this direction", "DIR", get_args(Reading))
 AS_OF = Option("as_of", "readings as served at this past time, ISO 8601", "TIME")
 TIER = Option("tier", "feed to read (default universe)", "TIER", (*get_args(Tier), "all"))
@@ -52,13 +53,13 @@ FLIP = Option(
 SIDE = Option("direction", "direction to agree on (default bullish)", "DIR", get_args(Side))
 
 FEED_OPTIONS = (
-    *(TIER, Option("ticker", "only this ticker", "TICKER"), INDICATOR, TIMEFRAME, CHANGE),
+    *(TIER, TICKER, ASSET_CLASS, INDICATOR, TIMEFRAME, CHANGE),
     Option("since", "only rows after this time, ISO 8601 with a time zone", "TIME"),
     *(Option("limit", "number of rows, 1 to 200 (default 50)", "N"), ORDER),
     Option("offset", "rows to skip (default 0)", "N"),
 )
 FLIPS_OPTIONS = (
-    *(TIMEFRAME, FLIP),
+    *(TIMEFRAME, TICKER, ASSET_CLASS, FLIP),
     Option("hours", "length of the window (default 3, 12 or 48 for 1h, 4h or 1d)", "N"),
 )
 CONFLUENCE_OPTIONS = (

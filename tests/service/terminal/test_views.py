@@ -38,6 +38,13 @@ async def test_state_has_a_row_for_each_indicator_of_the_given_assets(read: Read
     ]
 
 
+@pytest.mark.parametrize("command", ["feed", "flips"])
+async def test_several_tickers_and_a_class_filter_changes(read: Read, command: str):
+    printed = await read(command, "--ticker", "BTC,NVDA", "--asset-class", "stock", "--json")
+    answer = json.loads(printed)
+    assert {row["ticker"] for row in answer.get("signals") or answer["groups"]} == {"NVDA"}
+
+
 async def test_state_shows_only_the_timeframes_that_it_has(read: Read):
     printed = await read("state", "NVDA", "--timeframe", "1d")
     assert cells(printed)[1][3:] == ["1d", "LAST BAR (UTC)"]
@@ -167,5 +174,5 @@ async def test_colours_are_for_terminals_and_repeat_the_words(read: Read, monkey
 
 
 async def test_a_bad_argument_gets_the_message_of_the_service(read: Read):
-    with pytest.raises(ServiceError, match=r'answered 400: ticker: unknown "BTX" \(did you mean'):
-        await read("state", "BTX")
+    with pytest.raises(ServiceError, match=r'answered 400: ticker: unknown "BTCC" \(did you mean'):
+        await read("state", "BTCC")
