@@ -10,8 +10,8 @@ from schemas.vocabulary import Instant
 Detail = Annotated[
     Literal["readings", "changes"],
     Field(
-        description="changes adds since when each reading holds, the price then and the change "
-        "since. Default readings."
+        description="changes adds when each reading began, the price then and the move since. "
+        "Default readings."
     ),
 ]
 

@@ -41,7 +41,7 @@ from serving.tool import Tool
 DESCRIPTION = (
     "Shows the technical analysis of crypto coins, stocks and metals: the current readings "
     f"(bullish, bearish or neutral) of {INDICATOR_COUNT_TEXT} indicators for each asset on 1h, 4h "
-    "and 1d, or with as_of the readings of a past time, such as yesterday or two weeks ago. "
+    "and 1d, or with as_of the readings of a past time, such as yesterday or last week. "
     "Use it for what the indicators say about an asset or the market right now, its trend, "
     "momentum, sentiment or outlook: does bitcoin (BTC), Ethereum (ETH), Solana (SOL), Dogecoin, a "
     "stock such as Apple (AAPL), Nvidia (NVDA), Tesla (TSLA) or Microsoft, gold or silver look "
@@ -49,8 +49,6 @@ DESCRIPTION = (
     "uptrend or downtrend, strong, overbought or at a reversal; and to compare coins or stocks, or "
     "for an overview, summary or snapshot of the crypto market, stock market, metals market or a "
     "portfolio. "
-    "With detail changes, each reading has the time since when it holds, the price then and the "
-    "change since, in about 80 more characters. "
     "Unfiltered it is about 135,000 characters, with view board under 11,000, for one ticker about "
     "1,200. "
     "If it is empty, meta.note says why; meta also says if the data are simulated or stale."

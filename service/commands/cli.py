@@ -79,6 +79,7 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_access_commands(commands)
     _add_completion_command(commands)
     add_examples(parser, EXAMPLES)
+    parser.set_defaults(failure_status=1)
     return parser
 
 
@@ -339,7 +340,7 @@ def _add_command(
     help_text: str,
 ) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=help_text, description=help_text)
-    parser.set_defaults(command=command, failure_status=1)
+    parser.set_defaults(command=command)
     return parser
 
 
