@@ -110,6 +110,7 @@ async def test_a_first_start_that_ends_early_leaves_its_index_to_the_next_start(
             await pipeline.run_until(END)
     assert count_commits(path) == 1
     assert not has_cell_index(path)
+    assert (await audit_store(path, universe)).findings == []
     assert await replay_bars(path, bars_folder, universe) == whole
     assert has_cell_index(path)
 
