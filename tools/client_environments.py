@@ -3,6 +3,7 @@
 An environment is built once for each content of its requirements and kept in `.interop`.
 """
 
+import fcntl
 import hashlib
 import re
 import shutil
@@ -57,11 +58,15 @@ def get_node_environment() -> Path:
 def _get_or_build(name: str, listed: list[Path], make: Callable[[Path], None]) -> Path:
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in listed)).hexdigest()[:12]
     folder = CACHE_FOLDER / f"{name}-{digest}"
-    # The marker is written last, so an interrupted installation is repeated.
-    if not (folder / "whole").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        make(folder)
-        (folder / "whole").touch()
+    CACHE_FOLDER.mkdir(exist_ok=True)
+    # Several test processes can need the same environment at once, and one of them builds it.
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # The marker is written last, so an interrupted installation is repeated.
+        if not (folder / "whole").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            (folder / "whole").touch()
     return folder
 
 

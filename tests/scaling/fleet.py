@@ -55,6 +55,7 @@ class Fleet:
             settings = Settings(
                 database_url=server.url(),
                 universe=universe,
+                log_key_file=folder / "log-key.json",
                 billing="off",
                 port=int(find_free_port()),
                 daily_limit=daily_limit,

@@ -98,6 +98,10 @@ async def test_a_page_of_an_allowed_origin_reads_results_quota_and_errors(pages:
         assert '"isError":false' in mcp["body"]
         refused = await pages.fetch(walk, "/api/v1/state?ticker=NOPE")
         assert (refused["status"], "unknown_ticker" in refused["body"]) == (400, True)
+        # Not counted, because it is the first bad call of the minute.
+        assert refused["headers"]["x-ratelimit-remaining"] == "1"
+        last = await pages.fetch(walk, "/api/v1/state?ticker=BTC")
+        assert (last["status"], last["headers"]["x-ratelimit-remaining"]) == (200, "0")
         exhausted = await pages.fetch(walk, "/api/v1/state?ticker=BTC")
         assert (exhausted["status"], exhausted["headers"]["retry-after"] > "0") == (429, True)
         for wrong in ({"Authorization": "Bearer ek_short"}, {"Authorization": "", "X-Api-Key": ""}):

@@ -147,7 +147,9 @@ async def test_an_audit_is_the_same_although_a_worker_is_killed(
     )
     assert killed
     assert report == await audit_store(path, stopped.universe)
-    assert bool(report.findings) == (of == "an altered store")
+    # Forcing the rebuild left other findings, on the schema and on epochs.
+    has_changes = any(finding.startswith("changes: ") for finding in report.findings)
+    assert has_changes == (of == "an altered store")
 
 
 @pytest.mark.prove
