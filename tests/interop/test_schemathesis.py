@@ -76,6 +76,10 @@ async def reported(
     return report
 
 
+async def sign_log(served: RunningService, folder: Path) -> None:
+    await LogSigner(served.market.feed_log, folder / "log-key.json", "a.example/log").sign()
+
+
 def recorded(report: dict[str, Any], caller: str) -> str:
     """Return the description of a run for the table of docs/interop.md."""
     cases = report["test_cases"]["generated"]
@@ -87,7 +91,7 @@ async def test_no_response_to_a_live_key_violates_the_document(tmp_path, record_
     async with run_service(
         tmp_path, make_coverage(), daily_limit=PLENTY, attempt_limit=UNLIMITED
     ) as served:
-        await LogSigner(served.market.feed_log, tmp_path / "log-key.json", "a.example/log").sign()
+        await sign_log(served, tmp_path)
         report = await reported(served, served.api_key, tmp_path, 150)
     record_property("interop", recorded(report, "with a live key"))
     hook_report = json.loads((tmp_path / "hooks.json").read_text())
@@ -107,6 +111,7 @@ async def test_no_refusal_of_a_key_violates_the_document(caller, status, tmp_pat
     async with run_service(
         tmp_path, make_coverage(), daily_limit=1, attempt_limit=UNLIMITED
     ) as served:
+        await sign_log(served, tmp_path)
         await served.get_api("/state")
         if status == 403:
             await served.keys.revoke(max(key.id for key in await served.keys.list()))

@@ -30,7 +30,7 @@ class Excuse:
 EXCUSES = [
     Excuse(
         "Tickers match in any case and come and go with coverage, so there is no enum of them.",
-        *(REJECTED, ("state", "signals", "catalog"), "^ticker: unknown "),
+        *(REJECTED, ("state", "signals", "flips", "catalog"), "^ticker: unknown "),
     ),
     Excuse(
         "An indicator may be given by its id, screener id or display name, spelt freely.",
