@@ -4,12 +4,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from schemas.coverage import Coverage, CoveredAsset
-from schemas.vocabulary import compute_midnight_s
+from schemas.vocabulary import AssetClass, IndicatorId, compute_midnight_s
 from serving.response_cache import ResponseCache
 from store.market_rows import StoredSnapshot
 
 # About a hundred pages of 50 rows.
 MAX_PAGE_BYTES = 8_000_000
+
+
+FeedArguments = tuple[str | None, AssetClass | None, str | None]
+FeedNames = tuple[tuple[str, ...] | None, IndicatorId | None]
 
 
 def _create_page_cache() -> ResponseCache:
@@ -22,7 +26,8 @@ class Snapshot:
 
     `market_time` is the epoch ms of the last compute. `is_past` marks a snapshot rebuilt for
     `as_of`. `responses` caches the results that depend only on this snapshot, `pages` those of the
-    feed, of which there are too many for all to be kept.
+    feed, of which there are too many for all to be kept. `feed_names` caches the tickers and the
+    indicator to which the arguments of the feed (ticker, class, indicator) refer.
     """
 
     stored: StoredSnapshot
@@ -33,6 +38,9 @@ class Snapshot:
     is_past: bool = False
     responses: ResponseCache = field(default_factory=ResponseCache, compare=False, repr=False)
     pages: ResponseCache = field(default_factory=_create_page_cache, compare=False, repr=False)
+    feed_names: dict[FeedArguments, FeedNames] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @property
     def newest_at(self) -> int:

@@ -40,7 +40,7 @@ from serving.freshness import (
 from serving.json_text import JsonText, join_with_commas
 from serving.recent_feed import FeedPage, FeedWindow, RowFilter, encode_row
 from serving.response_cache import CacheEntry, ResponseBody
-from serving.snapshot import Snapshot
+from serving.snapshot import FeedNames, Snapshot
 from serving.tool import Tool
 from store.market_rows import FeedQuery, FeedRow
 
@@ -52,6 +52,7 @@ RETENTION_DAYS = RetentionDays(
 )
 # The fields of `meta` that qualify rows, and the lists that matter without rows unless empty.
 ROW_FIELDS = {"ended_assets", "missing_bars", "most_delay_seconds", "removed_assets"}
+MAX_FEED_NAMES = 256
 CALL_LISTS = ("late_assets", "building_assets")
 PAGE_TEMPLATE = JsonText.escape(b'{"signals":[%b],"pagination":%b,"meta":%b}')
 TIMING_NOTE = (
@@ -283,14 +284,7 @@ def _build_empty_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> Response
 
 def _build_filter(query: SignalsQuery, snapshot: Snapshot) -> _FeedFilter:
     """Return the filter of a query; ArgumentError names every argument that has no valid value."""
-    with ProblemCollector() as problems:
-        tickers = problems.attempt(
-            lambda text: _find_tickers(text, query.asset_class, snapshot), query.ticker
-        )
-        indicator = problems.attempt(
-            lambda text: find_indicator(text, snapshot.coverage), query.indicator
-        )
-        since = problems.attempt(lambda text: parse_instant_ms("since", text), query.since)
+    (tickers, indicator), since = _resolve(query, snapshot)
     return _FeedFilter(
         since=since,
         after=max(since or 0, snapshot.market_time - UNIVERSE_RETENTION_MS),
@@ -299,6 +293,26 @@ def _build_filter(query: SignalsQuery, snapshot: Snapshot) -> _FeedFilter:
         asset_class=query.asset_class,
         indicator=indicator,
     )
+
+
+def _resolve(query: SignalsQuery, snapshot: Snapshot) -> tuple[FeedNames, int | None]:
+    """Return the names in a query and its `since` (epoch ms); ArgumentError as `_build_filter`."""
+    # Each call needs them twice: before it is counted, and for its page.
+    arguments = query.ticker, query.asset_class, query.indicator
+    names = snapshot.feed_names.get(arguments)
+    if names is not None:
+        return names, None if query.since is None else parse_instant_ms("since", query.since)
+    with ProblemCollector() as problems:
+        tickers = problems.attempt(
+            lambda text: _find_tickers(text, query.asset_class, snapshot), query.ticker
+        )
+        indicator = problems.attempt(
+            lambda text: find_indicator(text, snapshot.coverage), query.indicator
+        )
+        since = problems.attempt(lambda text: parse_instant_ms("since", text), query.since)
+    if len(snapshot.feed_names) < MAX_FEED_NAMES:
+        snapshot.feed_names[arguments] = tickers, indicator
+    return (tickers, indicator), since
 
 
 def _find_tickers(text: str, asset_class: AssetClass | None, snapshot: Snapshot) -> tuple[str, ...]:
@@ -313,7 +327,7 @@ def _find_tickers(text: str, asset_class: AssetClass | None, snapshot: Snapshot)
 
 
 async def _check_filter(query: SignalsQuery, context: Context) -> None:
-    _build_filter(query, await context.snapshot())
+    _resolve(query, await context.snapshot())
 
 
 def _find_matching_tiers(query: SignalsQuery) -> Literal["universe", "alerts", "all"] | None:
