@@ -35,7 +35,6 @@ Result = TypeVar("Result")
 DAYS = 7
 MAX_RATIO = 1.05
 LOG_TABLES = ("log_leaves", "log_tiles", "log_checkpoint")
-LOG_MIGRATION = "market_0008"
 
 
 class Cost(NamedTuple):
@@ -138,11 +137,16 @@ async def measure_building(store: Path) -> tuple[float, int]:
 
 
 def forget_log(store: Path) -> None:
-    """Return a store to the version that had no log."""
+    """Delete the log of a store, as if earlier versions had written its rows."""
+    query = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name LIKE 'log_%'"
     with closing(sqlite3.connect(store)) as db, db:
+        triggers = db.execute(query).fetchall()
+        for name, _ in triggers:
+            db.execute(f"DROP TRIGGER {name}")
         for table in LOG_TABLES:
-            db.execute(f"DROP TABLE {table}")
-        db.execute("DELETE FROM migrations WHERE name = ?", [LOG_MIGRATION])
+            db.execute(f"DELETE FROM {table}")
+        for _, statement in triggers:
+            db.execute(statement)
 
 
 def measure_bytes_per_row(store: Path) -> float:
