@@ -1,8 +1,8 @@
-"""Tree hashes and inclusion proofs, against the vectors of the reference implementation of RFC 6962
-(certificate-transparency, merkle_tree_test.cc)."""
+"""Tree hashes and inclusion proofs, against vectors of the reference implementation of RFC 6962."""
 
 import pytest
 
+from tests.support.rfc6962_vectors import LEAVES, ROOTS
 from verifier.tree import (
     EMPTY_ROOT,
     combine_peaks,
@@ -14,26 +14,6 @@ from verifier.tree import (
 
 pytestmark = pytest.mark.clause("verify")
 
-ENTRIES = [
-    "",
-    "00",
-    "10",
-    "2021",
-    "3031",
-    "40414243",
-    "5051525354555657",
-    "606162636465666768696a6b6c6d6e6f",
-]
-ROOTS = [
-    "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
-    "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
-    "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
-    "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
-    "4e3bbb1f7b478dcfe71fb631631519a3bca12c9aefca1612bfce4c13a86264d4",
-    "76e67dadbcdf1e10e1b74ddc608abd2f98dfb16fbce75277b5232a127f2087ef",
-    "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c",
-    "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
-]
 # Leaf index, tree size, path.
 PATHS = [
     (0, 1, []),
@@ -69,7 +49,7 @@ PATHS = [
 
 
 def hash_entry(index: int) -> bytes:
-    return hash_leaf(bytes.fromhex(ENTRIES[index]))
+    return hash_leaf(LEAVES[index])
 
 
 def compute_root(size: int) -> bytes:
@@ -84,7 +64,7 @@ def compute_root(size: int) -> bytes:
 
 @pytest.mark.parametrize("size", range(1, 9))
 def test_roots_are_those_of_the_reference_implementation(size):
-    assert compute_root(size).hex() == ROOTS[size - 1]
+    assert compute_root(size) == ROOTS[size - 1]
 
 
 def test_the_root_of_an_empty_tree_is_the_hash_of_nothing():
@@ -95,7 +75,7 @@ def test_the_root_of_an_empty_tree_is_the_hash_of_nothing():
 @pytest.mark.parametrize(("index", "size", "path"), PATHS)
 def test_proofs_of_the_reference_implementation_verify_and_altered_ones_do_not(index, size, path):
     hashes = [bytes.fromhex(one) for one in path]
-    root = bytes.fromhex(ROOTS[size - 1])
+    root = ROOTS[size - 1]
     leaf = hash_entry(index)
     assert is_included(leaf, index, size, hashes, root)
     other = bytes(32)
