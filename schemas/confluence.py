@@ -17,7 +17,7 @@ class ConfluenceQuery(Query):
         default="bullish", description="Direction to agree on. Default bullish."
     )
     min_agree: int = Field(
-        default=3, ge=1, le=6, description="Minimum number of agreeing indicators. Default 3."
+        default=3, ge=1, le=6, description="Minimum number of agreeing votes. Default 3."
     )
     asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
     as_of: AsOf = None
@@ -45,13 +45,14 @@ class ConfluenceResult(Result):
     ticker: str
     name: str
     asset_class: AssetClass
-    agree: Count = Field(
-        description="Current indicators in the requested direction; never counts dexter."
+    agree: Count = Field(description="Votes in the requested direction, dexter too.")
+    current_agree: Count | SkipJsonSchema[None] = Field(
+        default=None,
+        exclude_if=is_none,
+        description="agree without the outdated dexter; present only if dexter agrees.",
     )
-    total_reporting: Count = Field(
-        description="Indicators with a reading, one more if the asset has the legacy key dexter."
-    )
-    score: float = Field(ge=0, le=1, description="agree / total_reporting, rounded to four digits.")
+    total_reporting: Count = Field(description="All votes, dexter too if the asset has it.")
+    score: float = Field(ge=0, le=1, description="agree / total_reporting.")
     votes: dict[StoredKey, Reading] = Field(
         description="Indicator to reading: every vote, dexter too."
     )

@@ -22,7 +22,7 @@ class ReadingChange(Result):
     since: Instant = Field(description="When the reading was published.")
     price: float = Field(description="The asset's price then, as in the feed.")
     change_percent: float | None = Field(
-        description="Change of the last close since, in percent, to two digits; null if hidden."
+        description="Change of the last close since, in percent; null if hidden."
     )
 
 

@@ -76,5 +76,5 @@ def _list_prices(row: Row) -> tuple[Cell, ...]:
     if price is None:
         return (None,) * len(PRICE_FIELDS)
     changes = (price.day_change, row.week_change)
-    percents = [None if change is None else round(100 * change, 4) for change in changes]
+    percents = [None if change is None else 100 * change for change in changes]
     return price.last_close, *percents, format_instant(price.closed_at)

@@ -1,7 +1,6 @@
 """signals_get_confluence: counts the readings of one timeframe as votes and ranks the assets."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from fractions import Fraction
 
 from mcp_server.tools.empty_results import (
     describe_assets,
@@ -36,13 +35,13 @@ from serving.tool import Tool
 
 DESCRIPTION = (
     "Screener of the market for consensus: ranks the assets (crypto coins, stocks, metals) on "
-    f"which at least min_agree of {INDICATOR_COUNT_TEXT} indicators agree, bullish or bearish, and "
-    "shows every vote. "
+    f"which at least min_agree votes of {INDICATOR_COUNT_TEXT} indicators agree, bullish or "
+    "bearish, and shows every vote. "
     "Use it to scan or screen the market for the top, best or strongest coins, stocks, setups, "
     "trades or opportunities: the most bullish or most bearish stocks or coins, where many or all "
     "indicators agree, line up or confirm an uptrend or downtrend, or the broadest agreement now "
     "or, with as_of, a week ago. "
-    "The result is 10,000 to 50,000 characters, the largest about 70,000, so raise "
+    "The result is 10,000 to 50,000 characters, the largest about 74,000, so raise "
     "min_agree or filter by asset_class. "
     "If no asset reaches min_agree, meta.note says why. "
     "It forecasts nothing, and the votes depend on each other: "
@@ -52,22 +51,15 @@ DESCRIPTION = (
 RULES = {
     "votes": (
         "votes and total_reporting have every stored key with a reading on the timeframe, the "
-        "outdated dexter too if present; a key without a reading is excluded. agree counts only "
-        "the votes of current indicators, never dexter. Removed assets are excluded."
+        "outdated dexter too if present; a key without a reading is excluded. agree counts the "
+        "votes in the requested direction. If dexter is one of them, current_agree counts the "
+        "others. Removed assets are excluded."
     ),
-    "score": (
-        "agree / total_reporting, to four digits; below 1 if dexter is in the total. An asset is "
-        "listed if agree >= min_agree."
-    ),
-    "ranking": (
-        "By agree divided by the votes of current indicators (all but dexter), highest first; then "
-        "by agree, then by score, highest first; then by ticker, A to Z."
-    ),
+    "score": "agree / total_reporting. An asset is listed if agree >= min_agree.",
+    "ranking": "By score, then by agree, highest first; then by ticker, A to Z.",
 }
 
 Votes = dict[StoredKey, Reading]
-# Scores of different fractions of up to eight votes differ by more than 0.01.
-SCORE_DIGITS = 4
 
 
 async def get_confluence(query: ConfluenceQuery, context: Context) -> ConfluenceResponse:
@@ -138,33 +130,25 @@ def build_result(
     asset: CoveredAsset | AssetState, votes: Votes, direction: Side
 ) -> ConfluenceResult:
     """Return the votes of an asset, of which there is at least one, as a result."""
-    agree = [votes[key] for key in _list_current(votes)].count(direction)
+    agreeing = [key for key, reading in votes.items() if reading == direction]
+    current = [key for key in agreeing if key not in LEGACY_KEYS]
+    agree = len(agreeing)
     # model_construct() skips validation: all values are from the store's own vocabularies.
     return ConfluenceResult.model_construct(
         ticker=asset.ticker,
         name=asset.name,
         asset_class=asset.asset_class,
         agree=agree,
+        current_agree=len(current) if len(current) < agree else None,
         total_reporting=len(votes),
-        score=round(agree / len(votes), SCORE_DIGITS),
+        score=agree / len(votes),
         votes=votes,
     )
 
 
 def rank_results(results: Iterable[ConfluenceResult]) -> list[ConfluenceResult]:
-    """Return results of at least one agreeing indicator, best first."""
-    return sorted(results, key=_build_rank)
-
-
-def _build_rank(result: ConfluenceResult) -> tuple[Fraction, int, float, str]:
-    # The share leaves dexter out: with it, an asset would rank lower only because it is old. The
-    # score breaks the ties, so that the list descends by score too if all indicators report.
-    share = Fraction(result.agree, len(_list_current(result.votes)))
-    return -share, -result.agree, -result.score, result.ticker
-
-
-def _list_current(votes: Votes) -> list[StoredKey]:
-    return [key for key in votes if key not in LEGACY_KEYS]
+    """Return results, best first."""
+    return sorted(results, key=lambda one: (-one.score, -one.agree, one.ticker))
 
 
 def _explain_empty(
@@ -176,9 +160,9 @@ def _explain_empty(
         return f"{_explain_no_votes(query, snapshot)} No {kind} has a reading on {query.timeframe}."
     highest = max(result.agree for result in polled)
     if highest == 0:
-        return f"No indicator of any {kind} is {query.direction} on {query.timeframe} {when}."
+        return f"No vote on any {kind} is {query.direction} on {query.timeframe} {when}."
     return (
-        f"No {kind} has {query.min_agree} {query.direction} indicators on {query.timeframe} "
+        f"No {kind} has {query.min_agree} {query.direction} votes on {query.timeframe} "
         f"{when}; the highest agreement is {highest}, so lower min_agree to {highest}."
     )
 

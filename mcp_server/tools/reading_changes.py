@@ -10,8 +10,6 @@ from serving.context import Context
 from serving.snapshot import Snapshot
 from store.market_rows import LastChange
 
-PERCENT_DIGITS = 2
-
 
 @dataclass(frozen=True, slots=True)
 class ReadingChanges:
@@ -47,7 +45,7 @@ class ReadingChanges:
     def _describe(self, change: LastChange) -> ReadingChange:
         close, percent = self.closes.get(change.ticker), None
         if close is not None and change.is_current and change.price:
-            percent = round(100 * (close / change.price - 1), PERCENT_DIGITS)
+            percent = 100 * (close / change.price - 1)
         return ReadingChange.model_construct(
             since=format_instant(change.created_at), price=change.price, change_percent=percent
         )

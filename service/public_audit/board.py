@@ -4,7 +4,6 @@ Implements the rules of docs/contract.md and of `meta.rules` independently of th
 """
 
 from collections import Counter
-from fractions import Fraction
 from typing import get_args
 
 from schemas.vocabulary import LEGACY_KEYS, STORED_KEYS, TIMEFRAMES, Reading
@@ -152,15 +151,17 @@ def _rank_confluence(
     for asset in responses.state["assets"]:
         signals = asset["signals"].items()
         votes = {key: cells[timeframe] for key, cells in signals if timeframe in cells}
-        current = [vote for key, vote in votes.items() if key not in LEGACY_KEYS]
-        agree = current.count(direction)
+        agreeing = [key for key, vote in votes.items() if vote == direction]
+        current_agree = len([key for key in agreeing if key not in LEGACY_KEYS])
+        agree = len(agreeing)
         if agree >= min_agree and asset["ticker"] not in responses.removed_tickers:
             vote_counts = {
                 "agree": agree,
+                **({"current_agree": current_agree} if current_agree < agree else {}),
                 "total_reporting": len(votes),
-                "score": round(agree / len(votes), 4),
+                "score": agree / len(votes),
             }
             result = {**responses.assets[asset["ticker"]], **vote_counts, "votes": votes}
-            rank = (-Fraction(agree, len(current)), -agree, -result["score"], asset["ticker"])
+            rank = (-result["score"], -agree, asset["ticker"])
             ranked.append((rank, result))
     return [result for _, result in sorted(ranked, key=lambda pair: pair[0])]

@@ -265,21 +265,10 @@ def test_each_status_of_a_refused_key_is_described():
         assert word in statuses[status]
 
 
-@pytest.mark.clause("4.1.8", "9.4", "9.6")
-def test_the_changelog_is_newest_first_and_ends_where_the_specification_begins():
-    entries = build_manifest("http://h", None).changelog
-    days = [entry.date for entry in entries]
-    assert days == sorted(days, reverse=True)
-    assert days[-3:] == [date(2026, 11, 21), date(2026, 9, 27), date(2026, 9, 25)]
-    words = {
-        date(2026, 11, 23): ["dexter", "ended_assets", "missing_bars"],
-        date(2026, 11, 21): ["meta", "/legal"],
-        date(2026, 9, 27): ["asset", "/state"],
-        date(2026, 9, 25): ["flips", "change_type"],
-    }
-    for entry in entries:
-        reported = " ".join(entry.changes)
-        assert not [word for word in words.get(entry.date, []) if word not in reported]
+@pytest.mark.clause("4.1.8", "9.4", "9.6", "9.7")
+def test_the_changelog_has_the_two_days_of_the_contract_newest_first():
+    days = [entry.date for entry in build_manifest("http://h", None).changelog]
+    assert days == [date(2026, 9, 27), date(2026, 9, 25)]
 
 
 @pytest.mark.clause("9.8", "9.9", "9.10", "9.11", "9.12", "9.13", "9.14", "9.15", "9.16", "9.17")
@@ -310,7 +299,7 @@ def test_the_changelog_has_the_entries_of_the_contract(day, reported):
 def test_the_entries_that_changed_or_removed_something_are_not_additive():
     entries = build_manifest("http://h", None).changelog
     changed = [entry.date for entry in entries if not entry.additive]
-    assert changed == [date(2026, 11, 26), date(2026, 11, 23), date(2026, 9, 27)]
+    assert changed == [date(2026, 9, 27)]
 
 
 @pytest.mark.clause("9.1", "9.20")

@@ -51,6 +51,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
     ),
     "signals_get_confluence": (
         *("query.as_of", "query.detail", "results.changes", "results.last_bar"),
+        "results.current_agree",
     ),
     "signals_get_flips": ("query.ticker", "query.asset_class"),
     "signals_get_catalog": ("tickers",),
@@ -195,7 +196,7 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
     if tool == "signals_get_confluence":
         answer["query"] |= {"as_of": answer["as_of"], "detail": "changes"}
         for result in answer["results"]:
-            result |= {"changes": {"enzo": change}, "last_bar": last_bar}
+            result |= {"changes": {"enzo": change}, "last_bar": last_bar, "current_agree": 6}
     if tool == "signals_get_flips":
         answer["query"] |= {"ticker": "BTC", "asset_class": "crypto"}
     if tool == "signals_get_usage":

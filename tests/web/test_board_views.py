@@ -53,7 +53,10 @@ async def test_the_score_agrees_with_confluence(served):
     agreed = await served.fetch_answer(
         "rest", "signals_get_confluence", timeframe="1h", min_agree=1, direction="bullish"
     )
-    bullish = {result["ticker"]: result["agree"] for result in agreed["results"]}
+    bullish = {
+        result["ticker"]: result.get("current_agree", result["agree"])
+        for result in agreed["results"]
+    }
     assert {"BTC", "ETH"} <= bullish.keys()
     for ticker in ("BTC", "ETH"):
         bearish = list(shown[ticker].values()).count("bearish")

@@ -86,7 +86,11 @@ async def test_each_reading_says_since_when_it_holds_and_how_the_price_has_moved
     }
     turned = {"since": format_instant(NOON), "price": 120.0, "change_percent": 0.0}
     assert changes["enzo"]["1h"] == turned
-    hour_ago = {"since": format_instant(NOON - HOUR_MS), "price": 110.0, "change_percent": 9.09}
+    hour_ago = {
+        "since": format_instant(NOON - HOUR_MS),
+        "price": 110.0,
+        "change_percent": pytest.approx(100 / 11, rel=1e-12),
+    }
     assert changes["perpkit"]["1h"] == hour_ago
     for key in ("enzo", "dexter", "ceres", "perpkit"):
         assert changes[key]["1d"]["price"] == 50.0
@@ -100,7 +104,11 @@ async def test_a_past_reading_has_the_change_and_the_close_of_then(moved, transp
     answer = await moved.fetch_answer(transport, STATE, **ENZO, timeframe="1h", as_of=at)
     (asset,) = answer["assets"]
     assert asset["signals"] == {"enzo": {"1h": "bearish"}}
-    held = {"since": format_instant(NOON - 2 * HOUR_MS), "price": 100.0, "change_percent": 10.0}
+    held = {
+        "since": format_instant(NOON - 2 * HOUR_MS),
+        "price": 100.0,
+        "change_percent": pytest.approx(10.0),
+    }
     assert asset["changes"] == {"enzo": {"1h": held}}
     assert asset["last_bar"] == {"closed_at": "2026-09-30T11:00:00.000Z", "close": 110.0}
 
