@@ -123,13 +123,13 @@ class BarBuffer:
             if (ticker, timeframe) in other._pending:
                 self._pending[ticker, timeframe] = other._pending[ticker, timeframe]
 
-    def list_pending_closes(self) -> list[int]:
+    def find_pending_closes(self) -> dict[SeriesKey, int]:
         """Return the next close of each sequence that has buffered bars."""
-        return [
-            int(self._find_closes(series_key, bars.close_time[:1])[0])
+        return {
+            series_key: int(self._find_closes(series_key, bars.close_time[:1])[0])
             for series_key, bars in self._pending.items()
             if len(bars)
-        ]
+        }
 
     def _find_closes(self, series_key: SeriesKey, close_time: Times) -> Times:
         """Return when the bars of a sequence close to which native bars belong, by their closes."""

@@ -31,7 +31,7 @@ from compute.executor import split_into_blocks
 from compute.fetch_tracker import FetchTracker
 from compute.schedule import HistoryBounds, to_market_ms
 from compute.sources.source import FetchResult
-from compute.stepper import Cell, Changes
+from compute.stepper import Cell, Changes, SeriesKey
 from compute.universe import Universe
 from schemas.clock import Clock
 from store.change_table import ChangeTable
@@ -107,8 +107,19 @@ class BatchAssembler:
         return [
             hour
             for block in self._blocks
-            for hour in (*block.buffer.list_pending_closes(), *block.alerts.list_due_hours())
+            for hour in (
+                *block.buffer.find_pending_closes().values(),
+                *block.alerts.list_due_hours(),
+            )
         ]
+
+    def find_pending_closes(self) -> dict[SeriesKey, int]:
+        """Return the next close of each sequence that has buffered bars."""
+        return {
+            series_key: close
+            for block in self._blocks
+            for series_key, close in block.buffer.find_pending_closes().items()
+        }
 
     def end_backfill(self) -> None:
         """Date all rows by the market clock from now on, even those of the backfill's last hour."""
@@ -125,8 +136,7 @@ class BatchAssembler:
         """Record the fetched bars; return the batch with a task for each block."""
         bars, funding, publish_from = self._build_fetched_rows(start, fetched)
         self._publish_from_by_ticker.update(publish_from)
-        now_s = (self._find_written_at(until) or to_market_ms(until)) // 1000
-        self._tracker.update_lagging(until, now_s)
+        self._tracker.update_lagging(until)
         return Draft(
             until,
             bars,
@@ -144,6 +154,8 @@ class BatchAssembler:
     def finish(self, draft: Draft, results: Sequence[BlockResult]) -> Batch:
         """Return the batch with the rows that the tasks gave, one result for each block."""
         self._blocks = [result.state for result in results]
+        now_s = (self._find_written_at(draft.until) or to_market_ms(draft.until)) // 1000
+        self._tracker.update_late(draft.until, now_s, self.find_pending_closes())
         all_changes = merge_changes([result.changes for result in results], self._cell_numbers)
         engine_keys = list(self._blocks[0].alerts.versions)
         alerts = merge_alerts([result.alerts for result in results], engine_keys)
@@ -195,7 +207,7 @@ class BatchAssembler:
         return None if is_nominal else self._market_clock()
 
     def _list_watermarks(self) -> list[WatermarkRow]:
-        """Return the watermarks of the lagging assets that have stored bars."""
+        """Return the watermarks of the lagging and late assets that have stored bars."""
         return [row for row in self._tracker.lagging if row.ticker in self._publish_from_by_ticker]
 
     def _build_task(

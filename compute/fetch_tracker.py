@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from compute.bars import HOUR_S, Funding, Series
+from compute.coverage import list_served_timeframes
 from compute.sources.source import FetchResult, Source
+from compute.stepper import SeriesKey
 from compute.universe import Universe
 from schemas.longer_bars import compute_close_time
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, compute_midnight_s
@@ -38,13 +41,13 @@ class FetchTracker:
 
     @property
     def lagging(self) -> tuple[WatermarkRow, ...]:
-        """The watermarks of assets that were not fetched up to the last batch's hour."""
+        """The assets that the last batch's hour found behind with a fetch or late with a candle."""
         return self._lagging
 
     @property
-    def late_tickers(self) -> tuple[str, ...]:
-        """The assets whose bars were due at the last batch and were missing."""
-        return tuple(row.ticker for row in self._lagging if row.is_late)
+    def late(self) -> dict[str, tuple[Timeframe, ...]]:
+        """The timeframes of each asset whose due candle the last batch could not step."""
+        return {row.ticker: row.late for row in self._lagging if row.late}
 
     @property
     def building(self) -> frozenset[str]:
@@ -68,11 +71,26 @@ class FetchTracker:
         # Not the source's name: recorded bars are the same bars in another folder.
         return self._source.get_listing(ticker) or self._source.kind
 
-    def list_pending(self, until: int) -> tuple[str, ...]:
-        """Return the assets that lack a bar closed by `until`, whether it is late yet or not."""
-        lagging = (row.ticker for row in self._lagging if row.ticker not in self._building)
+    def list_behind(self, until: int) -> list[str]:
+        """Return the followed assets that were not fetched up to `until`."""
+        return [ticker for ticker in self.list_followed() if self._watermarks[ticker] < until]
+
+    def list_pending(self, until: int, closes: Mapping[SeriesKey, int]) -> tuple[str, ...]:
+        """Return the assets with a candle that another fetch may let the run at `until` step.
+
+        It may be late yet or not. `closes` has the next close of each sequence with buffered bars.
+        """
+        # The last bar of a session may be there long before its daily candle closes. That candle
+        # waits for a watermark at its close.
+        held = {
+            ticker
+            for (ticker, timeframe), close in closes.items()
+            if close <= until and until % TIMEFRAME_DURATIONS_S[timeframe] == 0
+        }
         return tuple(
-            t for t in lagging if self._watermarks[t] < self._find_expected_close(t, until)
+            ticker
+            for ticker in self.list_behind(until)
+            if ticker in held or self._watermarks[ticker] < self._find_expected_close(ticker, until)
         )
 
     def list_live(self) -> list[str]:
@@ -155,22 +173,59 @@ class FetchTracker:
         end = compute_midnight_s(removed_on) - 1
         return series.select(series.close_time <= end), fetched.funding.select_between(-1, end)
 
-    def update_lagging(self, until: int, now_s: int) -> None:
-        """Record which assets are not fetched up to `until`, and which of them are late."""
+    def update_lagging(self, until: int) -> None:
+        """Record which assets are not fetched up to `until`, before what they have is stepped."""
         lagging = {t for t in self.list_live() if self._watermarks[t] < until}
         lagging.update(self._building)
-        self._lagging = tuple(self._build_row(ticker, now_s) for ticker in sorted(lagging))
+        self._lagging = tuple(
+            WatermarkRow(ticker, self._watermarks[ticker], history=self._get_history(ticker))
+            for ticker in sorted(lagging)
+        )
         for ticker in self._built:
             self._building.pop(ticker, None)
         self._built.clear()
 
-    def _build_row(self, ticker: str, now_s: int) -> WatermarkRow:
+    def update_late(self, until: int, now_s: int, closes: Mapping[SeriesKey, int]) -> None:
+        """Record on which timeframes assets are late, now that what they have is stepped.
+
+        `closes` has the next close of each sequence that has buffered bars.
+        """
+        rows = {row.ticker: row for row in self._lagging}
+        for ticker in self.list_live():
+            if late := self._find_late(ticker, until, now_s, closes):
+                row = rows.get(ticker) or WatermarkRow(ticker, self._watermarks[ticker])
+                rows[ticker] = replace(row, late=late)
+        self._lagging = tuple(rows[ticker] for ticker in sorted(rows))
+
+    def _find_late(
+        self, ticker: str, until: int, now_s: int, closes: Mapping[SeriesKey, int]
+    ) -> tuple[Timeframe, ...]:
+        """Return the timeframes whose due candle is not stepped.
+
+        Its bars are missing, or they came too late for its run and wait for the next one.
+        """
+        timeframes = self._list_timeframes(ticker)
+        if ticker in self._building:
+            return timeframes if self._building[ticker] else ()
         watermark = self._watermarks[ticker]
-        if ticker in self._building and ticker not in self._built:
-            return WatermarkRow(ticker, watermark, self._building[ticker], "building")
-        expected = self._find_expected_close(ticker, now_s - self._source.get_delay_s(ticker))
-        history: History = "built" if ticker in self._built else "followed"
-        return WatermarkRow(ticker, watermark, watermark < expected, history)
+        due_by = min(until, now_s - self._source.get_delay_s(ticker))
+        late = []
+        for timeframe in timeframes:
+            period_s = TIMEFRAME_DURATIONS_S[timeframe]
+            boundary = due_by // period_s * period_s
+            is_held = closes.get((ticker, timeframe), until + 1) <= boundary
+            if is_held or watermark < self._find_expected_close(ticker, boundary):
+                late.append(timeframe)
+        return tuple(late)
+
+    def _list_timeframes(self, ticker: str) -> tuple[Timeframe, ...]:
+        native = self._source.get_native_timeframe(ticker)
+        return () if native is None else list_served_timeframes(native)
+
+    def _get_history(self, ticker: str) -> History:
+        if ticker in self._built:
+            return "built"
+        return "building" if ticker in self._building else "followed"
 
     def _is_behind(self, ticker: str, watermark: int, until: int) -> bool:
         """Return whether an asset lacks a bar that closed before the run at `until`."""
@@ -211,7 +266,7 @@ async def open_tracker(
     if done_hour < 0 or source.ends_at is not None:
         building = {}
     resumed = (row for row in lagging if row.history == "building" and row.ticker in watermarks)
-    building |= {row.ticker: row.is_late for row in resumed}
+    building |= {row.ticker: bool(row.late) for row in resumed}
     return FetchTracker(source, universe, watermarks, lagging, building)
 
 

@@ -135,7 +135,10 @@ class HourlyLoop:
         # The process may have stopped between an hour's run and its batches for late assets.
         if not self._has_resumed:
             self._has_resumed = True
-            await self._retry_late_assets(pipeline, pipeline.done_hour, self._clock())
+            fetched_at = self._clock()
+            if pipeline.done_hour == pipeline.due_hour and pipeline.pending_tickers:
+                await self._run_late(pipeline)
+            await self._retry_late_assets(pipeline, pipeline.done_hour, fetched_at)
         if pipeline.due_hour > pipeline.done_hour:
             if await self._has_source_moved():
                 pipeline = await self._reopen_pipeline()
@@ -162,8 +165,12 @@ class HourlyLoop:
                 continue
             if not pipeline.pending_tickers or not await self._wait_until(pipeline, hour, at):
                 break
-            fetched_at, began = self._clock(), perf_counter()
-            log_run("run_late", pipeline, await pipeline.run_late(), began)
+            fetched_at = self._clock()
+            await self._run_late(pipeline)
+
+    async def _run_late(self, pipeline: HourlyPipeline) -> None:
+        began = perf_counter()
+        log_run("run_late", pipeline, await pipeline.run_late(), began)
 
     async def _build_history(self, pipeline: HourlyPipeline) -> None:
         """Build a part of the histories that are missing, unless the next run is near."""
@@ -200,14 +207,14 @@ def list_retry_delays_s(delays: Iterable[int]) -> list[int]:
 
 def log_run(event: str, pipeline: HourlyPipeline, written: RowCounts, began: float) -> None:
     """Log what a run that began at a time of `perf_counter` wrote, and which assets are late."""
-    late = pipeline.late_tickers
+    late = list(pipeline.late)
     log.info(
         event,
         hour=format_instant(pipeline.done_hour * 1000),
         **written._asdict(),
         duration_s=round(perf_counter() - began, 3),
         late=len(late),
-        late_assets=list(late[:MAX_LOGGED_NAMES]),
+        late_assets=late[:MAX_LOGGED_NAMES],
         building=len(pipeline.building_tickers),
     )
 

@@ -25,6 +25,7 @@ from compute.state_loader import StateLoader
 from compute.universe import Universe
 from schemas.clock import Clock
 from schemas.coverage import Coverage
+from schemas.vocabulary import Timeframe
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
 
@@ -175,9 +176,9 @@ class HourlyPipeline:
         return self._source.ends_at is not None and self._done_hour >= self._source.ends_at
 
     @property
-    def late_tickers(self) -> tuple[str, ...]:
-        """The assets whose bars were due at the last batch and were missing."""
-        return self._tracker.late_tickers
+    def late(self) -> dict[str, tuple[Timeframe, ...]]:
+        """The timeframes of each asset whose due candle the last batch could not step."""
+        return self._tracker.late
 
     @property
     def building_tickers(self) -> tuple[str, ...]:
@@ -196,8 +197,8 @@ class HourlyPipeline:
 
     @property
     def pending_tickers(self) -> tuple[str, ...]:
-        """The assets that lack a bar closed by the last run, whether it is late yet or not."""
-        return self._tracker.list_pending(self._done_hour)
+        """The assets with a candle that another fetch may let the last run step."""
+        return self._tracker.list_pending(self._done_hour, self._assembler.find_pending_closes())
 
     @property
     def delays(self) -> tuple[int, ...]:
@@ -255,18 +256,18 @@ class HourlyPipeline:
         return self._done_hour if first is None else max(self._done_hour, first - HOUR_S)
 
     async def run_late(self) -> RowCounts:
-        """Run the last hour again for the lagging assets; commit if anything has arrived.
+        """Run the last hour again for the assets that lag behind it.
 
-        The rows are dated by the market clock, even after the last hour of a backfill. Return what
-        was written.
+        Commit if anything has arrived, or if other candles are late now. The rows are dated by the
+        market clock, even after the last hour of a backfill. Return what was written.
         """
         self._written = RowCounts()
         self._assembler.end_backfill()
-        building = self._tracker.building
-        tickers = [row.ticker for row in self._tracker.lagging if row.ticker not in building]
+        late_before = self._tracker.late
+        tickers = self._tracker.list_behind(self._done_hour)
         fetched = await self._tracker.fetch(tickers, self._done_hour)
         batch = await self._step(self._done_hour, self._done_hour, fetched)
-        if batch.bars or batch.funding or batch.carries:
+        if batch.bars or batch.funding or batch.carries or self._tracker.late != late_before:
             await self._commit(batch)
             await self._sign_log()
         return self._written

@@ -142,7 +142,7 @@ def _build_meta() -> SignalsMeta:
         next_update=NextUpdate.model_validate({"1h": None, "4h": None, "1d": None}),
         nothing_new_before=None,
         stale=False,
-        late_assets=[],
+        late_assets={},
         building_assets=[],
         ended_assets=[],
         missing_bars={},

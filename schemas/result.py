@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas.vocabulary import IndicatorId, Instant, SourceKind, StoredKey
+from schemas.vocabulary import IndicatorId, Instant, SourceKind, StoredKey, Timeframe
 
 
 class Result(BaseModel):
@@ -51,6 +51,14 @@ class NextUpdate(Result):
     daily: Instant | None = Field(alias="1d")
 
 
+LateAssets = Annotated[
+    dict[str, list[Timeframe]],
+    Field(
+        description="Ticker to timeframes whose last candle is not read yet; readings are older."
+    ),
+]
+
+
 class Freshness(Origin):
     """The `meta` fields of every result that is built from a snapshot of readings."""
 
@@ -61,7 +69,7 @@ class Freshness(Origin):
     stale: bool = Field(
         description="True: a scheduled compute is overdue, or as_of is in the future."
     )
-    late_assets: list[str] = Field(description="Tickers whose bars were missing at the last run.")
+    late_assets: LateAssets
     building_assets: list[str] = Field(
         description="Tickers whose history is being built; readings are missing or outdated."
     )

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from schemas.query import MAX_NAME_CHARS, Query, TickerList
-from schemas.result import Count, Freshness, Result, is_none
+from schemas.result import Count, Freshness, LateAssets, Result, is_none
 from schemas.vocabulary import (
     Action,
     AssetClass,
@@ -99,9 +99,7 @@ class RetentionDays(Result):
 class SignalsMeta(Freshness):
     """`meta` of signals; fields that only qualify rows are left out of a page without rows."""
 
-    late_assets: list[str] = Field(
-        default=[], description="Tickers whose bars were missing at the last run."
-    )
+    late_assets: LateAssets = Field(default={})
     building_assets: list[str] = Field(
         default=[], description="Tickers whose history is being built; rows are missing."
     )

@@ -87,7 +87,7 @@ def find_nothing_new_before(snapshot: Snapshot, now: int, timeframe: Timeframe) 
     None if it is due or overdue, if bars of late or delayed assets may still arrive, if the history
     of an asset is being built, or if no run follows.
     """
-    windows = _list_late_windows(snapshot, has_late=bool(snapshot.stored.late_tickers))
+    windows = _list_late_windows(snapshot, has_late=bool(snapshot.stored.late))
     next_expected = min(
         [find_next_run(timeframe, snapshot.market_time), *(w[0] for w in windows if w[0] > now)]
     )
@@ -166,7 +166,7 @@ def build_freshness(
             find_nothing_new_before(snapshot, now, timeframe or "1h") if may_change else None
         ),
         "stale": stale,
-        "late_assets": list(snapshot.stored.late_tickers),
+        "late_assets": {ticker: list(late) for ticker, late in snapshot.stored.late.items()},
         "building_assets": snapshot.building_tickers,
         "ended_assets": snapshot.ended_tickers,
         "missing_bars": dict(snapshot.stored.missing_bars),

@@ -23,7 +23,7 @@ from schemas.vocabulary import (
 from serving.board_log import BYTES_PER_CHANGE, BoardLog
 from store.codes import TIMEFRAMES_BY_CODE
 from store.errors import StoreError
-from store.lagging import COUNTED_HISTORY_MS, find_building_tickers, find_late_tickers
+from store.lagging import COUNTED_HISTORY_MS, find_building_tickers, find_late
 from store.market_rows import (
     BarRun,
     PastCommit,
@@ -191,7 +191,7 @@ class PastIndex:
             market_time=key.market_time,
             last_created_at=key.last_created_at,
             readings=self._boards.get_readings(key.last_created_at, self._tickers),
-            late_tickers=find_late_tickers(watermarks, latest.coverage, self._published_from),
+            late=find_late(watermarks, latest.coverage, self._published_from),
             building_tickers=building,
             unbuilt_tickers=unbuilt,
             history_starts_at=latest.history_starts_at,

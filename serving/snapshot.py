@@ -72,8 +72,8 @@ class Snapshot:
     @cached_property
     def building_tickers(self) -> list[str]:
         """The covered tickers that never had their whole history, which is being built, sorted."""
-        late = set(self.stored.late_tickers)
-        return [t for t in self.stored.building_tickers if t in self.assets and t not in late]
+        building, late = self.stored.building_tickers, self.stored.late
+        return [ticker for ticker in building if ticker in self.assets and ticker not in late]
 
     @cached_property
     def ended_tickers(self) -> list[str]:

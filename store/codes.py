@@ -1,5 +1,6 @@
 """Maps between the keys of schemas/vocabulary.py and the integer codes that are stored."""
 
+from itertools import combinations
 from typing import NoReturn, TypeVar
 
 from schemas.vocabulary import (
@@ -8,6 +9,7 @@ from schemas.vocabulary import (
     INDICATOR_CODES,
     LEGACY_CODES,
     TIMEFRAME_CODES,
+    TIMEFRAMES,
     Action,
     Timeframe,
 )
@@ -39,4 +41,10 @@ TIMEFRAMES_BY_CODE = Decoder[Timeframe]("timeframe", TIMEFRAME_CODES)
 ACTIONS_BY_CODE = Decoder[Action]("action", ACTION_CODES)
 HISTORY_CODES: dict[History, int] = {"followed": 0, "building": 1, "built": 2}
 HISTORIES_BY_CODE = Decoder[History]("history", HISTORY_CODES)
-FLAGS_BY_CODE = Decoder[bool]("flag", {False: 0, True: 1})
+# One bit a timeframe.
+TIMEFRAME_SET_CODES: dict[tuple[Timeframe, ...], int] = {
+    tuple(timeframes): sum(1 << TIMEFRAME_CODES[timeframe] for timeframe in timeframes)
+    for size in range(len(TIMEFRAMES) + 1)
+    for timeframes in combinations(TIMEFRAMES, size)
+}
+TIMEFRAME_SETS_BY_CODE = Decoder[tuple[Timeframe, ...]]("set of timeframes", TIMEFRAME_SET_CODES)

@@ -16,7 +16,12 @@ import numpy as np
 
 from store.change_columns import ChangeColumns
 from store.change_table import NO_BEFORE, ChangedCell, ChangeTable
-from store.codes import HISTORY_CODES, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
+from store.codes import (
+    HISTORY_CODES,
+    KEYS_BY_CODE,
+    TIMEFRAME_SET_CODES,
+    TIMEFRAMES_BY_CODE,
+)
 from store.market_rows import (
     AlertRow,
     BarBlock,
@@ -32,7 +37,7 @@ ContextRow = tuple[str | int | None, ...]
 
 _pack_alert = struct.Struct(">qqd").pack
 _pack_funding = struct.Struct(">qd").pack
-_pack_watermark = struct.Struct(">q?").pack
+_pack_watermark = struct.Struct(">qB").pack
 _pack_created_at = struct.Struct(">cq").pack
 _MAX_READING = 126
 # Rows that are encoded at a time, which bounds the memory.
@@ -162,7 +167,8 @@ def _encode_funding(row: FundingRow) -> bytes:
 
 def _encode_watermark(row: WatermarkRow) -> bytes:
     kind = "w" if row.history == "followed" else f"h{HISTORY_CODES[row.history]}\0"
-    return f"{kind}{row.ticker}\0".encode() + _pack_watermark(row.watermark, row.is_late)
+    late = TIMEFRAME_SET_CODES[row.late]
+    return f"{kind}{row.ticker}\0".encode() + _pack_watermark(row.watermark, late)
 
 
 def _encode_source(row: SourceRow) -> bytes:

@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Mapping
 
 from schemas.coverage import Coverage
-from schemas.vocabulary import DAY_MS
+from schemas.vocabulary import DAY_MS, Timeframe
 from store.market_rows import WatermarkRow
 
 # The first start of a live source fetches as much; older holes no longer move a reading.
@@ -26,29 +26,27 @@ def find_building_tickers(
     # The feed of all assets of a first start begins at one time, that of later ones after it.
     first = min(published_from.values())
     unbuilt = [
-        row.ticker
-        for row in building
-        if not row.is_late and published_from.get(row.ticker) == first
+        row.ticker for row in building if not row.late and published_from.get(row.ticker) == first
     ]
     return tuple(row.ticker for row in building), tuple(unbuilt)
 
 
-def find_late_tickers(
+def find_late(
     rows: Iterable[WatermarkRow],
     published_coverage: Coverage | None,
     published_from: Mapping[str, int],
-) -> tuple[str, ...]:
-    """Return the tickers of late assets, sorted.
+) -> dict[str, tuple[Timeframe, ...]]:
+    """Return the timeframes on which each late asset is late, by ticker, sorted.
 
     If the source is live, these include assets that never had a bar.
     """
-    tickers = {row.ticker for row in rows if row.is_late}
+    late = {row.ticker: row.late for row in rows if row.late}
     # An asset that never had a bar has no watermark row. Such a live asset is late because it has a
     # source, which fails: an empty result would not say so. Past snapshots too use today's assets.
     if published_coverage is not None and published_coverage.recorded_until is None:
-        tickers |= {
-            a.ticker
+        late |= {
+            a.ticker: tuple(a.timeframes)
             for a in published_coverage.tracked
             if a.timeframes and a.ticker not in published_from
         }
-    return tuple(sorted(tickers))
+    return dict(sorted(late.items()))

@@ -189,7 +189,9 @@ class ReadingRow:
 class WatermarkRow:
     """An asset whose source had delivered bars only up to `watermark` (epoch s) at a commit.
 
-    `is_late` is true if more bars were due. `history` is "building" while runs do not wait for an
+    `late` has the timeframes whose expected candle was not stepped by then, although it was due; a
+    bar that came late may still wait there for the next run of its timeframe, which makes the row
+    even if the watermark is that of the run. `history` is "building" while runs do not wait for an
     asset because its history is built between them, and "built" in the commit that ends this. In
     both, the commit steps each of the asset's bars at its own close, as a first start does. Such an
     asset is late only if it had its whole history before.
@@ -197,7 +199,7 @@ class WatermarkRow:
 
     ticker: str
     watermark: int
-    is_late: bool
+    late: tuple[Timeframe, ...] = ()
     history: History = "followed"
 
     def get_built_hour(self, run: int) -> int:
@@ -301,20 +303,20 @@ class StoredSnapshot:
     """The latest state as of one store version, read in one transaction and never modified.
 
     `readings` maps ticker to stored key (indicator id or `dexter`) to timeframe to +1, 0 or -1.
-    `late_tickers` are the assets whose bars were due at the last commit and were missing, or that
-    never had any. The history of `building_tickers` is being built; those that are not late never
-    had all of it, and `unbuilt_tickers` are those of a first start. `history_starts_at` is the
-    earliest time (epoch ms) for which the store can rebuild a snapshot, None before the first
-    commit. `last_closes` maps ticker to the close (epoch s) of its newest bar, `missing_bars` to
-    the number of bars that its history lacks. `number` is that of the last commit if the state is
-    the latest one.
+    `late` maps the assets whose expected candle was due at the last commit and was not stepped, or
+    that never had any, to the timeframes of such candles. The history of `building_tickers` is
+    being built; those that are not late never had all of it, and `unbuilt_tickers` are those of a
+    first start. `history_starts_at` is the earliest time (epoch ms) for which the store can rebuild
+    a snapshot, None before the first commit. `last_closes` maps ticker to the close (epoch s) of
+    its newest bar, `missing_bars` to the number of bars that its history lacks. `number` is that of
+    the last commit if the state is the latest one.
     """
 
     coverage: Coverage | None
     market_time: int | None
     last_created_at: int
     readings: dict[str, dict[str, dict[Timeframe, int]]]
-    late_tickers: tuple[str, ...] = ()
+    late: Mapping[str, tuple[Timeframe, ...]] = field(default_factory=dict)
     building_tickers: tuple[str, ...] = ()
     unbuilt_tickers: tuple[str, ...] = ()
     history_starts_at: int | None = None

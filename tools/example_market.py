@@ -117,5 +117,5 @@ async def seed_market(market: MarketStore, published: Coverage, flip_count: int 
             ],
         )
     )
-    late = [WatermarkRow("ETH", (NOON - HOUR_MS) // HOUR_MS * 3600, is_late=True)]
+    late = [WatermarkRow("ETH", (NOON - HOUR_MS) // HOUR_MS * 3600, late=TIMEFRAMES[:1])]
     await market.commit(replace(make_batch(NOON, make_flips(NOON, flip_count)), watermarks=late))

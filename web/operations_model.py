@@ -123,7 +123,7 @@ def _judge_venue(snapshot: Snapshot, name: str, assets: list[CoveredAsset]) -> V
     return VenueHealth(
         name=name,
         assets=len(assets),
-        late=len(tickers.intersection(stored.late_tickers)),
+        late=len(tickers.intersection(stored.late)),
         building=len(tickers.intersection(snapshot.building_tickers)),
         missing=sum(count for ticker, count in stored.missing_bars.items() if ticker in tickers),
         newest=max(closes, default=None),
@@ -145,7 +145,7 @@ class Trouble:
 def list_troubles(snapshot: Snapshot) -> list[Trouble]:
     """Return the assets that an operator may look into, late ones first."""
     stored = snapshot.stored
-    late, building = set(stored.late_tickers), set(snapshot.building_tickers)
+    late, building = set(stored.late), set(snapshot.building_tickers)
 
     def build_troubles() -> Iterator[Trouble]:
         for asset in snapshot.coverage.tracked:

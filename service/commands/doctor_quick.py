@@ -79,8 +79,8 @@ def check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
     if building := snapshot.building_tickers:
         text = f"{last_run}; the history of {len(building)} assets is still being built"
         return Finding("warn", "runs", f"{text} ({format_names(building)})")
-    if late := snapshot.stored.late_tickers:
-        text = f"{last_run}; bars of {len(late)} assets are late ({format_names(late)})"
+    if late := snapshot.stored.late:
+        text = f"{last_run}; bars of {len(late)} assets are late ({format_names(list(late))})"
         return Finding("warn", "runs", text)
     return Finding("ok", "runs", last_run)
 

@@ -154,7 +154,7 @@ class CurrentGauges:
             yield GaugeMetricFamily(
                 "signals_snapshot_age_seconds", "Time since the last hourly run.", value=age_s
             )
-            late = len(self.snapshot.stored.late_tickers)
+            late = len(self.snapshot.stored.late)
             yield GaugeMetricFamily(
                 "signals_late_assets", "Assets whose due bars have not arrived.", value=late
             )

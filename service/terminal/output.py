@@ -95,7 +95,8 @@ def _print_table(console: Console, table: Table, meta: Json) -> None:
     if table.rows:
         console.print(_layout(table))
     late = meta.get("late_assets")
-    notes = (table.legend, meta.get("note"), f"Late: {', '.join(late)}." if late else "")
+    named = (f"{ticker} ({', '.join(timeframes)})" for ticker, timeframes in (late or {}).items())
+    notes = (table.legend, meta.get("note"), f"Late: {', '.join(named)}." if late else "")
     for note in filter(None, notes):
         for line in note.splitlines():
             console.print(make_cell(line, "dim"))

@@ -18,6 +18,7 @@ MARKET_MIGRATIONS = (
     "postgres_market_0002",
     "postgres_market_0003",
     "postgres_market_0004",
+    "postgres_market_0005",
 )
 ACCESS_MIGRATIONS = (
     "postgres_access_0001",

@@ -14,7 +14,12 @@ from schemas.vocabulary import (
     find_latest_run,
 )
 from store.bar_blocks import find_last_open
-from store.codes import FLAGS_BY_CODE, HISTORIES_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
+from store.codes import (
+    HISTORIES_BY_CODE,
+    KEYS_BY_CODE,
+    TIMEFRAME_SETS_BY_CODE,
+    TIMEFRAMES_BY_CODE,
+)
 from store.lagging import COUNTED_HISTORY_MS
 from store.market_rows import ReadingRow, SourceRow, StoredSnapshot, WatermarkRow
 from store.sql.database import Database, Row, fetch_value
@@ -105,13 +110,13 @@ async def load_last_number(db: Database) -> int | None:
 async def load_watermarks(db: Database, number: int | None) -> list[WatermarkRow]:
     """Return the assets whose bars were incomplete at a commit, sorted by ticker."""
     sql = """
-        SELECT a.ticker, w.watermark, w.is_late, w.history
+        SELECT a.ticker, w.watermark, w.late, w.history
         FROM watermarks w JOIN assets a ON a.id = w.asset_id WHERE w.pass = ? ORDER BY a.ticker
     """
     rows = await db.execute(sql, number)
     return [
-        WatermarkRow(ticker, watermark, FLAGS_BY_CODE[is_late], HISTORIES_BY_CODE[history])
-        for ticker, watermark, is_late, history in rows
+        WatermarkRow(ticker, watermark, TIMEFRAME_SETS_BY_CODE[late], HISTORIES_BY_CODE[history])
+        for ticker, watermark, late, history in rows
     ]
 
 

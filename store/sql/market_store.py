@@ -9,7 +9,7 @@ from schemas.vocabulary import TIMEFRAME_CODES, Tier, Timeframe
 from store.bar_blocks import build_blocks
 from store.change_columns import ChangeColumns, build_columns
 from store.errors import StoreError
-from store.lagging import find_building_tickers, find_late_tickers
+from store.lagging import find_building_tickers, find_late
 from store.market_rows import (
     AlertRow,
     AssetBars,
@@ -359,7 +359,7 @@ class MarketStore:
                 market_time=market_time,
                 last_created_at=await reads.load_last_created_at(db),
                 readings=await reads.load_grouped_readings(db, market_time, known),
-                late_tickers=find_late_tickers(watermarks, coverage, published_from),
+                late=find_late(watermarks, coverage, published_from),
                 building_tickers=building,
                 unbuilt_tickers=unbuilt,
                 history_starts_at=await reads.load_history_start(db),

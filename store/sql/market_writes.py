@@ -15,7 +15,7 @@ from schemas.vocabulary import (
 )
 from store.bar_blocks import pack_block
 from store.change_table import ChangeTable
-from store.codes import HISTORY_CODES, KEY_CODES
+from store.codes import HISTORY_CODES, KEY_CODES, TIMEFRAME_SET_CODES
 from store.digest import (
     GENESIS,
     digest_alerts,
@@ -235,11 +235,11 @@ async def _write_watermarks(
 ) -> None:
     await db.insert(
         "watermarks",
-        "pass, asset_id, watermark, is_late, history",
+        "pass, asset_id, watermark, late, history",
         [
             (
                 *(number, assets[row.ticker], row.watermark),
-                *(int(row.is_late), HISTORY_CODES[row.history]),
+                *(TIMEFRAME_SET_CODES[row.late], HISTORY_CODES[row.history]),
             )
             for row in batch.watermarks
         ],

@@ -45,7 +45,7 @@ COMMIT_CONTENT_TABLES = (
         "pass, asset_id, generation, timeframe, last_open",
     ),
     Table("funding", "asset_id, settled_at, funding_rate, pass", "pass, asset_id, settled_at"),
-    Table("watermarks", "pass, asset_id, watermark, is_late, history", "pass, asset_id"),
+    Table("watermarks", "pass, asset_id, watermark, late, history", "pass, asset_id"),
     Table("sources", "asset_id, generation, listing, pass", "pass, asset_id, generation"),
     Table(
         "missing_bars",

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S
 from store.bar_blocks import unpack_open_times
-from store.codes import HISTORIES_BY_CODE, TIMEFRAMES_BY_CODE
+from store.codes import HISTORIES_BY_CODE, TIMEFRAME_SETS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.market_rows import (
     AssetRow,
     BarRun,
@@ -25,7 +25,7 @@ WHERE number > ? ORDER BY number LIMIT ?
 """
 LIST_ASSETS = f"SELECT a.id, a.ticker, a.publish_from, {LATEST_REVISION} AS revision FROM assets a"
 LIST_WATERMARKS = """
-SELECT w.pass, a.ticker, w.watermark, w.is_late, w.history
+SELECT w.pass, a.ticker, w.watermark, w.late, w.history
 FROM watermarks w JOIN assets a ON a.id = w.asset_id
 WHERE w.pass > ? AND w.pass <= ? ORDER BY w.pass, a.ticker
 """
@@ -113,8 +113,9 @@ class PastLog:
 
 def _group_watermarks(rows: Sequence[Row]) -> dict[int, list[WatermarkRow]]:
     watermarks: defaultdict[int, list[WatermarkRow]] = defaultdict(list)
-    for number, ticker, watermark, is_late, history in rows:
-        row = WatermarkRow(ticker, watermark, bool(is_late), HISTORIES_BY_CODE[history])
+    for number, ticker, watermark, late, history in rows:
+        timeframes = TIMEFRAME_SETS_BY_CODE[late]
+        row = WatermarkRow(ticker, watermark, timeframes, HISTORIES_BY_CODE[history])
         watermarks[number].append(row)
     return dict(watermarks)
 

@@ -4,7 +4,7 @@ Readings come from the recorded changes; pruning keeps each cell's newest change
 """
 
 from schemas.vocabulary import HOUR_MS, find_latest_run
-from store.lagging import find_building_tickers, find_late_tickers
+from store.lagging import find_building_tickers, find_late
 from store.market_rows import PastKey, StoredSnapshot
 from store.sql.database import Database, fetch_value
 from store.sql.market_reads import (
@@ -62,7 +62,7 @@ async def load_past_snapshot(db: Database, key: PastKey, known: Readings | None)
         market_time=key.market_time,
         last_created_at=key.last_created_at,
         readings=await _load_readings_at(db, key.last_created_at) if known is None else known,
-        late_tickers=find_late_tickers(watermarks, published_coverage, published_from),
+        late=find_late(watermarks, published_coverage, published_from),
         building_tickers=building,
         unbuilt_tickers=unbuilt,
         history_starts_at=await load_history_start(db),

@@ -29,6 +29,7 @@ MARKET_MIGRATIONS = (
     "market_0007",
     "market_0008",
     "market_0009",
+    "market_0010",
 )
 ACCESS_MIGRATIONS = (
     "access_0001",

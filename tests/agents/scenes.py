@@ -179,7 +179,7 @@ def open_simulated(tickers: tuple[str, ...] = ALERT_TICKERS) -> Open:
                     clock.now = due
                     await runs.run_until(runs.due_hour)
                     clock.now = due + LATE_MS
-                    if runs.late_tickers:
+                    if tuple(runs.late):
                         await runs.run_late()
                 clock.now = max(clock.now, until)
 

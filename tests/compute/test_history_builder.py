@@ -128,7 +128,7 @@ class Watched:
             return
         self._version = store.version()
         snapshot = await store.snapshot()
-        state = snapshot.building_tickers, snapshot.late_tickers
+        state = snapshot.building_tickers, tuple(snapshot.late)
         if not self.seen or self.seen[-1][1:] != state:
             self.seen.append((self._clock.now_s, *state))
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +19,7 @@ from compute.hourly_loop import HourlyLoop, log_run_failure
 from compute.sources.source import SourceError
 from compute.universe import Session
 from schemas.coverage import Coverage
-from schemas.vocabulary import TIMEFRAME_DURATIONS_S, TIMEFRAMES, Timeframe
+from schemas.vocabulary import RUN_DELAY_MS, TIMEFRAME_DURATIONS_S, TIMEFRAMES, Timeframe
 from store.errors import LockTakenError, StoreError
 from store.failure_log import FailureLog
 from store.market_rows import Batch
@@ -39,7 +40,12 @@ from tests.doubles.scripted_source import (
     open_loop,
     run_loop_until,
 )
-from tests.support.small_market import Content, drop_commit_details, load_content
+from tests.support.small_market import (
+    Content,
+    drop_commit_details,
+    find_longer_close,
+    load_content,
+)
 
 pytestmark = pytest.mark.clause("steps")
 
@@ -273,9 +279,98 @@ async def test_a_bar_that_never_comes_makes_its_asset_late_for_an_hour(tmp_path:
         march_s("11:00"),
         *list_hours("13:00", "16:00"),
     ]
-    assert seen.late[1:] == [(march_s("12:03:05"), ("ETH",)), (march_s("13:03:05"), ())]
+    assert seen.late[1:] == [(march_s("12:03:05"), ("ETH",)), (march_s("16:03:05"), ())]
     noon = next(r for r in rows if r[1:5] == ("ETH", "enzo", "4h", march_s("12:00")))
     assert noon.created_at // 1000 == march_s("16:03")  # of three hours; its own run could not know
+
+
+def find_due_close(source: ScriptedSource, ticker: str, timeframe: Timeframe, at: int) -> int:
+    """Return the close of the last candle that has closed by a time and has a bar."""
+    boundary = at // TIMEFRAME_DURATIONS_S[timeframe] * TIMEFRAME_DURATIONS_S[timeframe]
+    native = source.bars(ticker, boundary - 5 * DAY_S, boundary, boundary).close_time.tolist()
+    return find_longer_close(ticker, native[-1], timeframe)
+
+
+class OldReadings:
+    """Polls a store's answers, and collects readings that are older than they seem.
+
+    Every candle of the doubles turns every reading, so its change tells which candle was read last.
+    """
+
+    def __init__(self, source: ScriptedSource, clock: AcceleratedClock) -> None:
+        self.unnamed: list[tuple[str, Timeframe, int]] = []
+        self.named: set[tuple[str, Timeframe]] = set()
+        self._source, self._clock = source, clock
+        self._version = -1
+        self._read: dict[tuple[str, Timeframe], int] = {}
+
+    async def record(self, clock: AcceleratedClock, store: MarketStore) -> None:
+        if store.version() != self._version:
+            self._version = store.version()
+            self._read = {
+                (row.ticker, row.timeframe): row.close_time async for row in store.changes()
+            }
+            self._snapshot = await store.snapshot()
+        run = ((self._snapshot.market_time or 0) - RUN_DELAY_MS) // 1000
+        for (ticker, timeframe), read in self._read.items():
+            # A batch of a delayed source comes within a minute of the delay.
+            delay_s = self._source.get_delay_s(ticker)
+            known = clock.now_s - delay_s - RUN_DELAY_MS // 1000 - 60 if delay_s else run
+            if read < find_due_close(self._source, ticker, timeframe, min(run, known)):
+                if timeframe in self._snapshot.late.get(ticker, ()):
+                    self.named.add((ticker, timeframe))
+                else:
+                    self.unnamed.append((ticker, timeframe, clock.now_s))
+
+
+@pytest.mark.clause("2.4.18")
+async def test_no_reading_is_older_than_its_last_closed_candle_without_being_named(
+    tmp_path: Path,
+):
+    path, source_begins = tmp_path / "m.db", march_s("00:00", day=1)
+    clock = AcceleratedClock(march_s("12:20", 5), step_s=60)
+    sessions: dict[str, Session] = {"BTC": "24x7", "ETH": "24x7", "NVDA": "XNAS", "IBM": "XNAS"}
+    source = ScriptedSource(clock, sessions, source_begins)
+    source.venue_delays |= {"NVDA": 900, "IBM": 900}
+    source.delays |= {
+        ("ETH", march_s("00:00", 6)): 12 * 60,  # a venue that fails from 00:02 to 00:12
+        ("ETH", march_s("08:00", 6)): 3 * HOUR_S,
+        ("ETH", march_s("13:00", 7)): NEVER,
+        ("BTC", march_s("00:00", 8)): 150 * 60,
+        ("IBM", march_s("16:00", 6)): 40 * 60,
+    }
+    polled = OldReadings(source, clock)
+
+    async def fail_at_the_delayed_batch(ticker: str, until: int) -> None:
+        failing = {"IBM": march_s("00:18", 7), "NVDA": march_s("16:18", 6)}
+        if abs(clock.now_s - failing.get(ticker, 0)) < 600:
+            source.outages[ticker] = clock.now_s + 1
+
+    source.before_fetch = fail_at_the_delayed_batch
+    stops = ("00:20", 6), ("09:40", 6), ("00:07", 8), ("02:10", 9)
+    for time, day in stops:  # the process is restarted at each
+        clock.ends_at = march_s(time, day)
+        async with open_loop(path, source, source.universe, clock) as (loop, store):
+            clock.watch = partial(polled.record, clock, store)
+            with suppress(ClockEnded):
+                await loop.run()
+    assert polled.unnamed == []
+    assert polled.named >= {
+        *(("ETH", timeframe) for timeframe in TIMEFRAMES),
+        ("BTC", "1d"),
+        ("IBM", "1h"),
+        ("IBM", "1d"),
+        ("NVDA", "1h"),
+    }
+    rows = await check_store_file(path, source, march_s("02:00", 9))
+    nvda = {
+        (row.timeframe, row.close_time): row.created_at // 1000
+        for row in rows
+        if row.ticker == "NVDA"
+    }
+    for day in (6, 7):  # the candles of Thursday and Friday, hours after the session
+        midnight = march_s("00:00", day)
+        assert {nvda["4h", midnight], nvda["1d", midnight]} == {midnight + 180 + 900}
 
 
 async def test_a_clock_put_forward_by_hours_leaves_none_of_them_out(tmp_path: Path):
@@ -593,7 +688,8 @@ async def test_a_fetch_that_hangs_has_ended_before_its_asset_is_fetched_again(
 
 
 @pytest.mark.parametrize(
-    ("restarted_at", "written"), [("11:03:40", "11:05"), ("11:05:20", "12:03"), ("13:10", "13:10")]
+    ("restarted_at", "written"),
+    [("11:03:40", "11:05"), ("11:05:20", "11:05:20"), ("13:10", "13:10")],
 )
 async def test_a_late_bar_is_still_fetched_after_a_restart(
     tmp_path: Path, restarted_at: str, written: str

@@ -117,7 +117,7 @@ def _check_removed(universe: Universe, rows: list[ChangeRow], snapshot: StoredSn
     last = {(row.indicator, row.timeframe): row.after for row in own}
     held = snapshot.readings["MATIC"]
     assert {(key, t): held[key][t] for key in held for t in held[key]} == last
-    assert "MATIC" not in snapshot.late_tickers
+    assert "MATIC" not in snapshot.late
 
 
 @pytest.mark.clause("14.6")

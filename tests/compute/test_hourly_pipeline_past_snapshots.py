@@ -18,7 +18,7 @@ NEARLY_AN_HOUR_MS = HOUR_S * 1000 - 1
 
 
 def latest(snapshot: StoredSnapshot) -> tuple[object, ...]:
-    return snapshot.market_time, snapshot.readings, snapshot.late_tickers
+    return snapshot.market_time, snapshot.readings, tuple(snapshot.late)
 
 
 async def past(store: MarketStore, at: int) -> tuple[object, ...]:

@@ -174,7 +174,9 @@ class ScriptedSource:
             return FetchResult(NO_BARS, NO_FUNDING, after, has_failed=True)
         closes = self.closes(ticker, after, min(until, now))
         pending = [close for close in closes if close + self._known_after(ticker, close) > now]
-        known = find_session_watermark(session, pending[0] - 1 if pending else now)
+        # A venue that is behind does not know yet that a session which has closed brought no more.
+        quiet_until = now - self.get_delay_s(ticker)
+        known = find_session_watermark(session, pending[0] - 1 if pending else quiet_until)
         watermark = max(after, min(until, known))
         bars = self.bars(ticker, after, watermark, watermark)
         ratios = [ratio for when, ratio in self.splits.get(ticker, ()) if after < when <= watermark]
@@ -202,7 +204,7 @@ class ScriptedSource:
         return closes
 
     def _known_after(self, ticker: str, close: int) -> int:
-        delay = self.delays.get((ticker, close), 0)
+        delay = self.delays.get((ticker, close), self.get_delay_s(ticker))
         return HOUR_S if delay is None else delay
 
 
@@ -275,7 +277,7 @@ class LateHistory:
         if version == self._version:
             return
         self._version = version
-        late = (await store.snapshot()).late_tickers
+        late = tuple((await store.snapshot()).late)
         if not self.late or self.late[-1][1] != late:
             self.late.append((clock.now_s, late))
 

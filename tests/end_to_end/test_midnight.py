@@ -62,7 +62,7 @@ def commits_after(folder: Path, market_time: int) -> list[PassMade]:
             rows, published = db.execute(counts, (first, last)).fetchone()
             late = db.execute(
                 "SELECT ticker FROM watermarks JOIN assets ON id = asset_id "
-                "WHERE watermarks.pass = ? AND is_late",
+                "WHERE watermarks.pass = ? AND late > 0",
                 (number,),
             )
             tickers = frozenset(ticker for (ticker,) in late)

@@ -59,7 +59,7 @@ SELECT number, market_time, first_created_at, last_created_at FROM signals_marke
 """
 LATE = """
 SELECT FROM signals_market.watermarks
-WHERE is_late = 1 AND pass = (SELECT max(number) FROM signals_market.passes)
+WHERE late > 0 AND pass = (SELECT max(number) FROM signals_market.passes)
 """
 USED = "SELECT label, day, used FROM signals_access.usage JOIN signals_access.keys ON id = key_id"
 ENDS_WITHIN_S, ANSWERS_WITHIN_S = 60, 30

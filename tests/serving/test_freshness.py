@@ -1,3 +1,5 @@
+from types import MappingProxyType
+
 import pytest
 
 from schemas.result import Freshness
@@ -24,7 +26,7 @@ def meta(
     now=NOON,
     source="simulated",
     recorded_until=None,
-    late=(),
+    late=MappingProxyType({}),
     timeframe=None,
     delay_s=0,
 ):
@@ -122,9 +124,9 @@ def test_something_new_may_come_at_any_moment_once_the_run_is_due():
 
 
 def test_something_new_may_come_while_late_assets_are_pending():
-    assert meta(late=("ETH",))["late_assets"] == ["ETH"]
-    assert meta(late=("ETH",), now=NOON + 179_999)["nothing_new_before"] is None
-    assert meta(late=("ETH",), now=NOON + 180_000)["nothing_new_before"] is not None
+    assert meta(late={"ETH": ("1d",)})["late_assets"] == {"ETH": ["1d"]}
+    assert meta(late={"ETH": ("1d",)}, now=NOON + 179_999)["nothing_new_before"] is None
+    assert meta(late={"ETH": ("1d",)}, now=NOON + 180_000)["nothing_new_before"] is not None
 
 
 def test_something_new_may_come_when_delayed_bars_do():
@@ -166,7 +168,7 @@ def test_nothing_new_is_expected_of_a_recording_at_its_end():
 
 
 @pytest.mark.parametrize("delay_s", [0, 900])
-@pytest.mark.parametrize("late", [(), ("ETH",)])
+@pytest.mark.parametrize("late", [{}, {"ETH": ("1d",)}])
 @pytest.mark.parametrize("timeframe", [None, "1h", "4h", "1d"])
 @pytest.mark.parametrize("market_time", [NOON, NOON + 3 * HOUR_MS, NOON + 11 * HOUR_MS])
 def test_freshness_changes_only_at_its_expiry_times(late, timeframe, market_time, delay_s):

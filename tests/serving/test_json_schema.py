@@ -29,7 +29,10 @@ CALLS: dict[str, dict[str, Any]] = {
     "signals_get_stats": {},
     "signals_get_usage": {},
 }
-OPEN_MAPS = ("indicator_fields", "meta.rules", "meta.stand_ins", "meta.missing_bars")
+OPEN_MAPS = (
+    *("indicator_fields", "meta.rules", "meta.stand_ins", "meta.missing_bars"),
+    "meta.late_assets",
+)
 CLOSED_MAPS = (
     "assets.signals",
     "assets.signals.*",
@@ -73,7 +76,6 @@ FREE_TEXT = (
     "meta.rules.*",
     "meta.removed_assets",
     "meta.stand_ins.*",
-    "meta.late_assets",
     "meta.building_assets",
     "meta.ended_assets",
     "meta.not_covered",

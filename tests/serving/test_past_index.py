@@ -13,7 +13,7 @@ from schemas.vocabulary import HOUR_MS, RUN_DELAY_MS, Timeframe
 from serving import board_log, past_index
 from serving.board_log import BoardLog
 from serving.past_index import BarTimes, PastIndex
-from store.codes import KEY_CODES
+from store.codes import KEY_CODES, TIMEFRAME_SET_CODES
 from store.market_rows import BarBlock, BarRun, Batch, MissingBarsRow, WatermarkRow
 from store.sql.market_store import MarketStore
 from store.sql.past_log import PastLog
@@ -77,7 +77,7 @@ def markets(draw: st.DrawFn) -> list[Batch]:
         lagging = [
             WatermarkRow(ticker, opens[ticker] - draw(st.integers(0, 9)) * 1800, late, draw(kinds))
             for ticker in sorted(draw(draw_subsets(TICKERS)))
-            for late in [draw(st.booleans())]
+            for late in [draw(st.sampled_from(list(TIMEFRAME_SET_CODES)))]
         ]
         watermarks = lagging if draw(st.booleans()) else ()
         batches.append(replace(batch, bars=blocks, missing_bars=missing, watermarks=watermarks))

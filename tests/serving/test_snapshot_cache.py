@@ -199,13 +199,13 @@ def list_steps() -> list[Batch | str]:
     ]
     bars = make_blocks(*(make_bar("BTC", hour - back * 3600) for back in range(9, 0, -1)))
     again = make_blocks(make_bar("BTC", hour - 6 * 3600 - 1800), revision=1)
-    late = [WatermarkRow("ETH", hour, is_late=True)]
+    late = [WatermarkRow("ETH", hour, late=("1h",))]
     new = make_blocks(*(make_bar("ETH", hour + back * 3600) for back in range(5)))
     last = make_batch(runs[11], [make_change(runs[11], "DARK", "enzo", "1h", 1)])
     return [
         replace(make_batch(runs[1], []), bars=bars, written_at=runs[1] + 9),
         replace(make_batch(runs[4], turned), written_at=runs[4], watermarks=late),
-        replace(make_batch(runs[8], spread), watermarks=[WatermarkRow("BTC", hour, False)]),
+        replace(make_batch(runs[8], spread), watermarks=[WatermarkRow("BTC", hour)]),
         replace(make_batch(runs[9], []), bars=new, written_at=runs[9]),
         replace(make_batch(runs[10], []), bars=again, written_at=runs[10] + 60_000),
         replace(make_batch(runs[10], []), epochs=[make_epoch()], written_at=runs[10] + 90_000),

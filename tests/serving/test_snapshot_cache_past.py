@@ -46,7 +46,7 @@ async def commit(
     served: RunningService, run: int, *changes: ChangeRow, written_at: int | None, late: str = ""
 ) -> None:
     """Commit a batch of a run, optionally with one late ticker."""
-    behind = [WatermarkRow(late, run // HOUR_MS * 3600 - 1, is_late=True)] if late else []
+    behind = [WatermarkRow(late, run // HOUR_MS * 3600 - 1, late=("1h",))] if late else []
     pass_ = replace(make_batch(run, list(changes)), written_at=written_at, watermarks=behind)
     await served.market.commit(pass_)
     served.clock.now = max(served.clock.now, (written_at or run) + DAY_MS)
@@ -161,7 +161,7 @@ async def test_late_assets_are_listed_until_the_batch_that_has_their_bars(served
     }
     for at, (late, reading) in expected.items():
         answer = await state(served, transport, at, ticker="BTC")
-        assert answer["meta"]["late_assets"] == late, format_instant(at)
+        assert answer["meta"]["late_assets"] == {key: ["1h"] for key in late}, format_instant(at)
         assert readings(answer)["BTC", "enzo", "1h"] == reading
         assert answer["as_of"] == format_instant(
             max(t for t in (NOON - HOUR_MS, NOON, run) if t <= at)
@@ -235,7 +235,7 @@ async def test_now_is_an_instant_like_any_other(served, transport):
         current["counts"],
         current["as_of"],
     )
-    assert past["meta"]["late_assets"] == current["meta"]["late_assets"] == ["ETH"]
+    assert past["meta"]["late_assets"] == current["meta"]["late_assets"] == {"ETH": ["1h"]}
 
 
 async def fetch_past(served, transport, tool: str, at: str, **more: str) -> dict:

@@ -47,7 +47,7 @@ def test_restated_bars_include_their_revision() -> None:
 
 
 def test_watermarks_end_the_bars_digest_in_the_order_of_tickers() -> None:
-    late, lagging = WatermarkRow("ETH", 7, is_late=True), WatermarkRow("BTC", -1, is_late=False)
+    late, lagging = WatermarkRow("ETH", 7, late=("1h",)), WatermarkRow("BTC", -1)
     expected = BAR_BYTES + b"wBTC\x00" + struct.pack(">q?", -1, False)
     expected += b"wETH\x00" + struct.pack(">q?", 7, True)
     found = digest.digest_bars(make_blocks(make_bar("BTC", 3600)), [], [late, lagging])
@@ -55,7 +55,7 @@ def test_watermarks_end_the_bars_digest_in_the_order_of_tickers() -> None:
 
 
 def test_sources_end_the_bars_digest_in_the_order_of_tickers() -> None:
-    late = WatermarkRow("ETH", 7, is_late=True)
+    late = WatermarkRow("ETH", 7, late=("1h",))
     sources = [SourceRow("ETH", 0, "okx ETH/USDT", 3), SourceRow("BTC", 12, "recorded", 3)]
     expected = BAR_BYTES + b"wETH\x00" + struct.pack(">q?", 7, True)
     expected += b"sBTC\x0012\x00recorded\x00" + b"sETH\x000\x00okx ETH/USDT\x00"
@@ -64,8 +64,8 @@ def test_sources_end_the_bars_digest_in_the_order_of_tickers() -> None:
 
 
 def test_a_watermark_of_a_history_that_is_built_has_another_encoding() -> None:
-    building = WatermarkRow("ETH", 7, is_late=False, history="building")
-    built = WatermarkRow("BTC", -1, is_late=False, history="built")
+    building = WatermarkRow("ETH", 7, history="building")
+    built = WatermarkRow("BTC", -1, history="built")
     expected = b"h2\x00BTC\x00" + struct.pack(">q?", -1, False)
     expected += b"h1\x00ETH\x00" + struct.pack(">q?", 7, False)
     assert digest.digest_bars([], [], [building, built]) == sha256(expected).digest()

@@ -260,7 +260,7 @@ async def test_a_live_store_of_the_old_cut_is_restated_and_keeps_its_rows(
         for hour in range(written_to - 180 + HOUR_S, START + DAY_S, HOUR_S):
             await one.run_hour(hour)
             await one.run_late(905)
-            assert one.runs.late_tickers == ()
+            assert one.runs.late == {}
         after = await load_changes(one.store)
         assert after[: len(before)] == before
         assert await one.store.revisions() == {"NVDA": 1}

@@ -138,7 +138,7 @@ def make_full_batch(market_time: int = NOW, *, step: int = 0) -> Batch:
         alerts=[make_alert(NOW + 10 * step + 1), make_alert(NOW + 10 * step + 3, "CLOSE", "ETH")],
         carries=[make_carry()],
         epochs=[make_epoch(number=step)],
-        watermarks=[WatermarkRow("ETH", 3600 * step - 1, is_late=True)],
+        watermarks=[WatermarkRow("ETH", 3600 * step - 1, late=("1h",))],
         missing_bars=[MissingBarsRow("ETH", 0, 1 + step, 3600 * step, 3600 * step + 7200)],
         publish_from={"BTC": 5, "ETH": 7},
     )

@@ -177,7 +177,7 @@ ODD = [
     (Column("changes", "before"), 5),
     (Column("changes", "after"), -200),
     (Column("alerts", "action"), 9),
-    (Column("watermarks", "is_late"), 2),
+    (Column("watermarks", "late"), 8),
     (Column("watermarks", "history"), 9),
     (Column("readings", "reading"), 9),
     (Column("missing_bars", "count"), 0),

@@ -171,7 +171,7 @@ async def test_bars_that_stay_missing_are_counted_logged_once_and_named_over_res
             made["ETH"].withhold(START + HOUR_S)
             await one.run_hour(START + 2 * HOUR_S)
             assert await count_missing(one) == {"ETH": 5}
-            assert one.runs.late_tickers == ("ETH",)
+            assert tuple(one.runs.late) == ("ETH",)
             await one.run_hour(START + 3 * HOUR_S)
             assert await count_missing(one) == {"ETH": 6}
             past = await one.store.snapshot_at(to_market_ms(START) + 60_000)

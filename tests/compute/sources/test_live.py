@@ -152,14 +152,14 @@ async def test_an_asset_whose_history_could_not_be_fetched_is_being_built_until_
         assert snapshot is not None
         assert "ETH" not in snapshot.stored.readings
         meta = build_freshness(snapshot, one.clock.now)
-        assert (meta["building_assets"], meta["late_assets"]) == (["ETH"], [])
+        assert (meta["building_assets"], meta["late_assets"]) == (["ETH"], {})
         assert meta["nothing_new_before"] is None
         assert "The history of ETH is still being built" in meta["note"]
         assert (await one.store.snapshot_at(one.clock.now)).building_tickers == ("ETH",)
         double.clear_failures()
         one.clock.now += 60_000
         await one.build_histories()
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         readings = (await one.store.snapshot()).readings
         assert {key: set(cells) for key, cells in readings["ETH"].items()} == {
             key: set(cells) for key, cells in readings["OKB"].items()
@@ -178,8 +178,8 @@ async def test_an_asset_removed_before_its_first_bar_is_neither_late_nor_pending
     universe = universe_with("ETH", removed_on=date(2026, 9, 30))
     async with open_live_service(double, clock, tmp_path, universe, history_s=2 * DAY_S) as one:
         await one.runs.run_until(START)
-        assert (one.runs.late_tickers, one.runs.pending_tickers) == ((), ())
-        assert (await one.store.snapshot()).late_tickers == ()
+        assert (tuple(one.runs.late), one.runs.pending_tickers) == ((), ())
+        assert (await one.store.snapshot()).late == {}
 
 
 async def test_nothing_is_served_before_history_is_complete(
@@ -284,7 +284,7 @@ async def test_a_passing_trouble_leaves_no_trace(
         await one.runs.run_until(START)
         trouble(double, made)
         await one.run_hour(NEXT)
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         assert await one.load_closes("ETH") == [NEXT]
 
 
@@ -310,7 +310,7 @@ async def test_if_a_venue_fails_its_asset_is_late_with_a_reason_and_loses_no_bar
         await one.runs.run_until(START)
         trouble(double, made)
         await one.run_hour(NEXT)
-        assert "ETH" in one.runs.late_tickers
+        assert "ETH" in one.runs.late
         assert one.source.late_reasons["ETH"]
         snapshot = build_snapshot(await one.store.snapshot())
         assert snapshot is not None
@@ -319,7 +319,7 @@ async def test_if_a_venue_fails_its_asset_is_late_with_a_reason_and_loses_no_bar
         assert await one.load_closes("ETH") == []
         double.clear_failures()
         await one.run_late(700)
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         assert one.source.late_reasons == {}
         assert await one.load_closes("ETH") == [NEXT]
 
@@ -336,11 +336,11 @@ async def test_requests_that_hang_time_out_and_lose_no_bar(
     ) as one:
         binance("hanging", times=None)(double, made)
         await one.run_hour(NEXT)
-        assert one.runs.late_tickers == ("ETH",)
+        assert tuple(one.runs.late) == ("ETH",)
         assert one.source.late_reasons == {"ETH": "binance did not answer in time"}
         double.clear_failures()
         await one.run_late(700)
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         assert await one.load_closes("ETH") == [NEXT]
 
 
@@ -352,9 +352,9 @@ async def test_a_bar_that_never_comes_is_passed_over_when_the_next_one_does(
     async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.runs.run_until(START)
         await one.run_hour(NEXT)
-        assert one.runs.late_tickers == ("ETH",)
+        assert tuple(one.runs.late) == ("ETH",)
         await one.run_hour(NEXT + HOUR_S)
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         assert await one.load_closes("ETH") == [NEXT + HOUR_S]
 
 
@@ -383,7 +383,7 @@ async def test_a_restricted_country_falls_back_to_the_next_venue_at_the_first_st
         assert one.source.get_native_timeframe("ETH") is None
         readings = (await one.store.snapshot()).readings
         assert set(readings) <= {"BTC", "OKB", "NVDA"}
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
 
 
 async def test_an_asset_stays_at_the_venue_of_its_stored_bars(
@@ -418,7 +418,7 @@ async def test_a_listing_that_has_ended_by_the_clock_is_left_even_if_its_venue_i
     clock.now += DAY_S * 1000
     async with open_live_service(double, clock, tmp_path, ending, history_s=2 * DAY_S) as one:
         await one.runs.run_until(one.runs.due_hour)
-        assert "BTC" not in one.runs.late_tickers
+        assert "BTC" not in one.runs.late
     async with open_live_service(double, clock, tmp_path, ending, history_s=2 * DAY_S) as one:
         assert one.source.get_listing("BTC") == "okx BTC/USDT"
 
@@ -431,7 +431,7 @@ async def test_an_asset_that_no_venue_lists_is_not_covered_and_never_late(
     async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.runs.run_until(START)
         assert one.source.get_native_timeframe("ETH") is None
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         coverage = (await one.store.snapshot()).coverage
         assert coverage is not None
         assert [a.ticker for a in coverage.assets if not a.timeframes] == ["ETH"]
@@ -447,7 +447,7 @@ async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
     clock.now += DAY_S * 1000
     async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.runs.run_until(one.runs.due_hour)
-        assert one.runs.late_tickers == ("ETH",)
+        assert tuple(one.runs.late) == ("ETH",)
         assert one.source.late_reasons == {
             "ETH": "binance does not list ETH/USDT, or no longer does"
         }
@@ -476,14 +476,14 @@ async def test_an_asset_with_a_renamed_symbol_is_late_until_the_universe_names_i
         assert missing["reason"] == "binance does not list ETH/USDT, or no longer does"
         snapshot = build_snapshot(await one.store.snapshot())
         assert snapshot is not None
-        assert build_freshness(snapshot, one.clock.now)["late_assets"] == ["ETH"]
+        assert build_freshness(snapshot, one.clock.now)["late_assets"] == {"ETH": ["1h"]}
         assert await one.load_closes("BTC") == await one.load_closes("XAU") == [NEXT]
     universe = universe_with("ETH", symbol="ETHER/USDT") if is_corrected else UNIVERSE
     if not is_corrected:
         venue.add_listing("ETH/USDT", made["ETH"])
     async with open_live_service(double, clock, tmp_path, universe, history_s=2 * DAY_S) as one:
         await one.run_hour(NEXT + HOUR_S, after_s=905)
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         assert await one.load_closes("ETH") == [NEXT, NEXT + HOUR_S]
         sources = [row.listing for row in await one.store.sources() if row.ticker == "ETH"]
         former, renamed = "binance ETH/USDT", "binance ETHER/USDT"
@@ -509,13 +509,13 @@ async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
     async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.runs.run_until(START)
         await one.run_hour(first)
-        assert (one.runs.late_tickers, one.runs.pending_tickers) == ((), ("NVDA",))
+        assert (tuple(one.runs.late), one.runs.pending_tickers) == ((), ("NVDA",))
         assert one.runs.delays == (900,)
         request_count = double.get_venue("alpaca").count_requests("bars")
         await one.run_late(120)
         assert double.get_venue("alpaca").count_requests("bars") == request_count
         await one.run_late(900)
-        assert (one.runs.late_tickers, one.runs.pending_tickers) == ((), ())
+        assert (tuple(one.runs.late), one.runs.pending_tickers) == ((), ())
         assert await one.load_closes("NVDA") == [first]
         snapshot = build_snapshot(await one.store.snapshot())
         assert snapshot is not None
@@ -554,7 +554,7 @@ async def test_no_request_is_sent_while_a_session_is_closed(
         )
         for hour in range(1, 4):
             await one.run_hour(saturday + hour * HOUR_S, after_s=905)
-        assert one.runs.late_tickers == one.runs.pending_tickers == ()
+        assert (tuple(one.runs.late), one.runs.pending_tickers) == ((), ())
         assert (
             equities.count_requests("bars"),
             crypto.count_requests(symbol="XAU/USDT:USDT"),
@@ -588,7 +588,7 @@ async def test_one_venue_of_two_with_a_clock_ahead_stops_nothing_and_is_named_on
         with capture_logs() as logged:
             for hour in (NEXT, NEXT + HOUR_S):
                 await one.run_hour(hour)
-                assert one.runs.late_tickers == ()
+                assert one.runs.late == {}
         assert [
             (line["venue"], line["reason"])
             for line in logged
@@ -605,11 +605,11 @@ async def test_bars_of_a_venue_whose_clock_is_behind_wait_for_it_and_are_never_f
         await one.runs.run_until(START)
         double.get_venue("okx").skew_ms = -600_000
         await one.run_hour(NEXT)
-        assert one.runs.late_tickers == ("OKB",)
+        assert tuple(one.runs.late) == ("OKB",)
         assert one.source.late_reasons == {"OKB": "the clock of okx is 600 s behind this machine's"}
         assert await one.load_closes("ETH") == [NEXT]
         await one.run_late(602)
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         assert one.source.late_reasons == {}
         [block] = await one.store.bars("OKB", START - 1)
         assert (
@@ -630,7 +630,7 @@ async def test_a_venue_whose_clock_cannot_be_read_has_no_vote(
             "garbled", path="time", times=None, garble=lambda body: answer
         )
         await one.run_hour(NEXT)
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         assert await one.load_closes("ETH") == [NEXT]
 
 
@@ -662,7 +662,7 @@ async def test_a_bad_answer_for_one_asset_makes_it_late_and_changes_nothing_else
             with capture_logs() as logged:
                 await one.run_hour(NEXT)
                 await one.run_hour(NEXT + HOUR_S)
-            assert one.runs.late_tickers == (() if times == 0 else ("ETH",))
+            assert tuple(one.runs.late) == (() if times == 0 else ("ETH",))
             assert len([x for x in logged if x["event"] == "bars_rejected"]) <= 1
             readings = dict((await one.store.snapshot()).readings)
             changes = [row for row in await one.load_changes() if row.ticker != "ETH"]
@@ -692,7 +692,7 @@ async def test_a_bad_funding_rate_costs_that_settlement_and_is_logged_once_per_r
         with capture_logs() as logged:
             await one.runs.run_until(START)
             await one.run_hour(NEXT)
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         rejected = [x for x in logged if x["event"] == "settlements_rejected"]
         assert {(x["ticker"], x["reason"]) for x in rejected} == {
             ("BTC", "a rate is NaN or infinite"),
@@ -745,7 +745,7 @@ async def test_a_delisted_perpetual_does_not_make_its_asset_late(
     async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.runs.run_until(START)
         await one.run_hour(NEXT)
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         assert await one.store.funding("BTC") == []
 
 
@@ -801,7 +801,7 @@ async def test_a_split_replaces_the_history_and_touches_no_published_row(
         new = await one.store.bars("NVDA")
         count = len(old[0])
         assert np.allclose(old[0].values[:, :4], 4 * new[0].values[:count, :4])
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         reasons = {row.reason for row in await one.store.epochs() if row.ticker == "NVDA"}
         assert "split 4:1" in reasons
         report = await audit_market(one.store, UNIVERSE, INDICATORS)

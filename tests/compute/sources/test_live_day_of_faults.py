@@ -156,7 +156,7 @@ class Day:
             self.ends.append((until, fault.begin(self.double)))
         while self.ends and self.clock.now_s >= self.ends[0][0]:
             self.ends.pop(0)[1]()
-        self.late.update((one.runs.done_hour, ticker) for ticker in one.runs.late_tickers)
+        self.late.update((one.runs.done_hour, ticker) for ticker in one.runs.late)
         if one.store.version() != self.version:
             self.version = one.store.version()
             await self._check_store(one)

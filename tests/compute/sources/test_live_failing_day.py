@@ -63,7 +63,7 @@ async def day(
         await one.runs.run_until(START)
 
         async def watch() -> None:
-            late.update((one.runs.done_hour, ticker) for ticker in one.runs.late_tickers)
+            late.update((one.runs.done_hour, ticker) for ticker in one.runs.late)
 
         clock.watch = watch
         clock.ends_at = START + size.hours * HOUR_S + RUN_S + LAST_PASS_S + 60

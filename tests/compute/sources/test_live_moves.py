@@ -212,7 +212,7 @@ async def test_an_asset_that_a_refusal_left_uncovered_is_tried_again_daily(
         snapshot = build_snapshot(await one.store.snapshot())
         assert snapshot is not None
         assert snapshot.stored.last_closes["ETH"] == START + 26 * HOUR_S
-        assert snapshot.stored.late_tickers == ()
+        assert snapshot.stored.late == {}
         report = await audit_market(one.store, UNIVERSE, INDICATORS)
         assert report.findings == []
 
@@ -228,6 +228,6 @@ async def test_a_first_start_behind_a_403_takes_the_next_venue_and_never_mixes_t
         double.clear_failures()
         await run_until(one, clock, START + HOUR_S)
         await one.build_histories()
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         await check_sources(one, volumes, OKX)
         assert (await one.load_closes("ETH"))[-1] == START + HOUR_S

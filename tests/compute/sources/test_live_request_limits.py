@@ -83,7 +83,7 @@ async def test_an_hour_is_within_every_limit_and_two_minutes(
             exchange.throttler = tolls[name] = Toll()
             exchange.enableRateLimit = True
         await one.runs.run_until(HOUR)
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
         taken_s = {n: tolls[n].paid * each.rateLimit / 1000 for n, each in exchanges.items()}
     taken_s["alpaca"] = double.get_venue("alpaca").count_requests() * SPACING_S
     assert 0 < min(taken_s.values()) <= max(taken_s.values()) < MOST_S

@@ -172,12 +172,12 @@ async def test_a_withdrawn_spike_publishes_nothing_and_its_hour_comes_one_run_la
             await one.run_late(30)
             snapshot = build_snapshot(await one.store.snapshot())
             assert snapshot is not None
-            assert build_freshness(snapshot, clock.now)["late_assets"] == ["ETH"]
+            assert build_freshness(snapshot, clock.now)["late_assets"] == {"ETH": ["1h"]}
             assert "leaves the range of the bars before it" in one.source.late_reasons["ETH"]
             assert await one.load_closes("BTC") == [NEXT]
             for hour in range(NEXT + HOUR_S, end + 1, HOUR_S):
                 await one.run_hour(hour, after_s=905)
-                assert "ETH" not in one.runs.late_tickers
+                assert "ETH" not in one.runs.late
         held = [line for line in logged if line["event"] == "bar_held"]
         assert [(line["ticker"], line["at"]) for line in held] == [("ETH", "binance ETH/USDT")]
         assert [line for line in logged if line["event"] == "bars_missing"] == []
@@ -204,11 +204,11 @@ async def test_a_real_move_is_published_at_once_if_another_venue_has_it_else_one
         await one.runs.run_until(START)
         await one.run_hour(NEXT)
         assert await one.load_closes("BTC") == [NEXT]
-        assert (await one.load_closes("ETH"), one.runs.late_tickers) == ([], ("ETH",))
+        assert (await one.load_closes("ETH"), tuple(one.runs.late)) == ([], ("ETH",))
         await one.run_hour(NEXT + HOUR_S)
         assert await one.load_closes("BTC") == [NEXT, NEXT + HOUR_S]
         assert await one.load_closes("ETH") == [NEXT, NEXT + HOUR_S]
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
 
 
 async def test_a_spike_that_another_venue_does_not_have_is_held_until_it_is_corrected(
@@ -221,16 +221,16 @@ async def test_a_spike_that_another_venue_does_not_have_is_held_until_it_is_corr
     async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.runs.run_until(START)
         await one.run_hour(NEXT)
-        assert (await one.load_closes("BTC"), one.runs.late_tickers) == ([], ("BTC",))
+        assert (await one.load_closes("BTC"), tuple(one.runs.late)) == ([], ("BTC",))
         # The process is restarted, and remembers nothing of it.
     async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.run_late(60)
-        assert one.runs.late_tickers == ("BTC",)
+        assert tuple(one.runs.late) == ("BTC",)
         await one.run_hour(NEXT + HOUR_S)
         [block] = await one.store.bars("BTC", OPENS - 1)
         true = made["BTC"].get_page(2**40, OPENS, OPENS, 1)[0]
         assert RawBar(OPENS, *block.values[0].tolist()) == true
-        assert one.runs.late_tickers == ()
+        assert one.runs.late == {}
 
 
 async def test_bars_older_than_an_hour_are_taken_as_the_venue_has_them(

@@ -99,6 +99,8 @@ async def run_and_collect(
     Return the seconds from each bar's close to its row, and the assets that were late at an hour.
     """
     await market.runs.run_until(begins)
+    market.clock.now = to_market_ms(begins) + 1000 * (delay_s + 1)
+    await market.runs.run_late()
     late = set[tuple[str, int]]()
     for hour in range(begins + HOUR_S, ends + 1, HOUR_S):
         market.clock.now = to_market_ms(hour) + 1000
@@ -106,7 +108,7 @@ async def run_and_collect(
         if delay_s:
             market.clock.now = to_market_ms(hour) + 1000 * (delay_s + 1)
             await market.runs.run_late()
-        late |= {(ticker, hour) for ticker in market.runs.late_tickers}
+        late |= {(ticker, hour) for ticker in market.runs.late}
     seconds: dict[tuple[str, Timeframe], dict[int, float]] = defaultdict(dict)
     async for ticker, timeframe, close, created_at in market.written():
         if close > begins:

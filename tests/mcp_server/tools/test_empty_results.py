@@ -232,13 +232,13 @@ async def test_answers_for_an_asset_that_is_being_built_say_so(tmp_path, transpo
     new = ASSETS[0].model_copy(update={"ticker": "NEW", "name": "New"})
     published = make_coverage("live")
     published = published.model_copy(update={"assets": (*published.assets, new)})
-    row = WatermarkRow("NEW", -1, is_late=False, history="building")
+    row = WatermarkRow("NEW", -1, history="building")
     async with run_service(tmp_path, published) as served:
         batch = replace(make_batch(NOON, []), watermarks=[row], publish_from={"NEW": NOON})
         await served.market.commit(batch)
         for tool in (STATE, SIGNALS, FLIPS, CONFLUENCE):
             meta = (await served.fetch_answer(transport, tool))["meta"]
-            assert (meta["building_assets"], meta["late_assets"]) == (["NEW"], []), tool
+            assert (meta["building_assets"], meta["late_assets"]) == (["NEW"], {}), tool
             assert meta["nothing_new_before"] is None
             assert "The history of NEW is still being built" in meta["note"]
         meta = (await served.fetch_answer(transport, STATE, ticker="NEW"))["meta"]

@@ -430,7 +430,7 @@ async def test_a_poll_that_finds_nothing_takes_at_most_450_characters(
 @pytest.mark.clause("2.13.15")
 async def test_a_poll_that_finds_nothing_names_the_assets_that_are_late(served, transport):
     answer = await served.fetch_answer(transport, SIGNALS, since="2026-09-30T12:03:00.005Z")
-    assert answer["meta"]["late_assets"] == ["ETH"]
+    assert answer["meta"]["late_assets"] == {"ETH": ["1h"]}
 
 
 @pytest.mark.clause("4.7.35")

@@ -81,7 +81,7 @@ async def test_a_first_start_is_ready_once_nine_tenths_of_its_assets_have_their_
     publish_from = {asset.ticker: NOON for asset in assets}
 
     def lacking(*tickers: str) -> Batch:
-        rows = [WatermarkRow(t, -1, is_late=False, history="building") for t in tickers]
+        rows = [WatermarkRow(t, -1, history="building") for t in tickers]
         return replace(make_batch(NOON, []), watermarks=rows, publish_from=publish_from)
 
     async with run_service(tmp_path) as served:

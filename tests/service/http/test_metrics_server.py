@@ -157,7 +157,7 @@ async def test_a_scrape_has_snapshot_age_late_assets_and_readiness(
 
 async def test_a_scrape_counts_the_assets_that_are_being_built(operated_service: Operated):
     assert await operated_service.value("signals_building_assets") == 0
-    row = WatermarkRow("ETH", -1, is_late=False, history="building")
+    row = WatermarkRow("ETH", -1, history="building")
     batch = replace(make_batch(NOON, []), watermarks=[row])
     await operated_service.served.market.commit(batch)
     assert await operated_service.value("signals_building_assets") == 1

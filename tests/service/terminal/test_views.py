@@ -157,7 +157,7 @@ async def test_a_stale_table_says_so_above_and_below(
     lines = (await read_from(served_alone, command)).splitlines()
     assert lines[0].startswith("SIMULATED, STALE, as of 2026-09-30 12:03 UTC")
     assert any(line.startswith("Simulated") and "Stale: " in line for line in lines[1:])
-    assert lines[-1] == "Late: ETH."
+    assert lines[-1] == "Late: ETH (1h)."
 
 
 async def test_colours_are_for_terminals_and_repeat_the_words(read: Read, monkeypatch):

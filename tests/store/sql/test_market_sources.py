@@ -108,7 +108,11 @@ async def forget_sources(home: StoreHome) -> None:
     is_sqlite = isinstance(home, SqliteHome)
     names = (SQLITE_MIGRATIONS if is_sqlite else POSTGRES_MIGRATIONS)[5 if is_sqlite else 1 :]
     functions = "refuse_stray_leaves, refuse_stray_tiles, refuse_changed_tiles, refuse_shrinking"
+    back = "ALTER TABLE watermarks ADD COLUMN is_late INTEGER NOT NULL DEFAULT 0"
+    renamed = "CONSTRAINT watermarks_late_check TO watermarks_is_late_check"
     for statement in (
+        "ALTER TABLE watermarks " + ("DROP COLUMN late" if is_sqlite else f"RENAME {renamed}"),
+        back if is_sqlite else "ALTER TABLE watermarks RENAME COLUMN late TO is_late",
         "DROP INDEX epochs_of_pass",
         "ALTER TABLE assets DROP COLUMN pass",
         "ALTER TABLE epochs DROP COLUMN pass",

@@ -31,7 +31,7 @@ MOVED = {
     "missing_bars": "count = {of}count + 1",
     "passes": "digest = {of}bars_digest",
     "sources": "listing = 'other'",
-    "watermarks": "is_late = 0",
+    "watermarks": "late = 0",
 }
 ATTACKS = (
     "UPDATE {table} SET {moved}",

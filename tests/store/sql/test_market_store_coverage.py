@@ -48,17 +48,17 @@ async def test_a_snapshot_tells_assets_that_are_being_built_from_late_ones(
 ) -> None:
     await market.publish_coverage(make_coverage(recorded_until=None))
     rows = [
-        WatermarkRow("BTC", -1, is_late=False, history="building"),
-        WatermarkRow("ETH", 3600, is_late=True, history="building"),
-        WatermarkRow("NVDA", -1, is_late=False, history="building"),
-        WatermarkRow("SOL", 3600, is_late=False, history="built"),
+        WatermarkRow("BTC", -1, history="building"),
+        WatermarkRow("ETH", 3600, late=("1h",), history="building"),
+        WatermarkRow("NVDA", -1, history="building"),
+        WatermarkRow("SOL", 3600, history="built"),
     ]
     publish_from = {"BTC": NOW, "ETH": NOW, "NVDA": NOW + 1, "SOL": NOW}
     await market.commit(make_batch(watermarks=rows, publish_from=publish_from))
     for snapshot in (await market.snapshot(), await market.snapshot_at(NOW + 3_600_000)):
         assert snapshot.building_tickers == ("BTC", "ETH", "NVDA")
         assert snapshot.unbuilt_tickers == ("BTC",)
-        assert snapshot.late_tickers == ("ETH",)
+        assert tuple(snapshot.late) == ("ETH",)
     assert await market.watermarks() == rows
     (commit,) = await market.commits()
     assert commit.bars_digest == digest_bars((), (), rows)
@@ -70,8 +70,8 @@ async def test_a_covered_asset_without_bars_is_late_if_the_source_is_live(
     market: MarketStore,
 ) -> None:
     await market.publish_coverage(make_coverage(recorded_until=NOW))
-    assert (await market.snapshot()).late_tickers == ()
+    assert (await market.snapshot()).late == {}
     await market.publish_coverage(make_coverage(recorded_until=None))
-    assert (await market.snapshot()).late_tickers == ("BTC",)
+    assert tuple((await market.snapshot()).late) == ("BTC",)
     await market.commit(make_batch(bars=make_blocks(make_bar("BTC"))))
-    assert (await market.snapshot()).late_tickers == ()
+    assert (await market.snapshot()).late == {}

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import HOUR_MS, find_latest_run
+from store.codes import TIMEFRAME_SET_CODES
 from store.market_rows import Batch, ChangeRow, MissingBarsRow, StoredSnapshot, WatermarkRow
 from store.sql.market_store import MarketStore
 from tests.support.row_builders import (
@@ -83,7 +84,7 @@ async def test_the_last_bars_are_those_that_had_closed_by_then(market: MarketSto
     }
     assert (await market.snapshot_at(LAST - 60 * DAY_MS)).last_closes == {}
     then, later = LAST + HOUR_MS, LAST + HOUR_MS + 60_000
-    late = [WatermarkRow("BTC", hour, is_late=True)]
+    late = [WatermarkRow("BTC", hour, late=("1h",))]
     await market.commit(make_batch(then, watermarks=late, written_at=then))
     bars = make_blocks(make_bar("BTC", hour - 1800))
     await market.commit(make_batch(then, bars=bars, written_at=later))
@@ -149,7 +150,8 @@ def histories(draw: st.DrawFn) -> list[Batch]:
                 cell = draw(st.sampled_from(TICKERS)), draw(st.sampled_from(KEYS))
                 rows.append(make_change(newest, *cell, after=draw(st.integers(-1, 1))))
         late = [
-            WatermarkRow(ticker, 0, draw(st.booleans())) for ticker in draw(draw_subsets(TICKERS))
+            WatermarkRow(ticker, 0, draw(st.sampled_from(list(TIMEFRAME_SET_CODES))))
+            for ticker in draw(draw_subsets(TICKERS))
         ]
         passes.append(make_batch(ends, changes=rows, written_at=written_at, watermarks=late))
         hour = ends
@@ -163,15 +165,15 @@ def draw_subsets(of: Sequence[str]) -> st.SearchStrategy[list[str]]:
 def replay_commits(passes: Sequence[Batch], at: int) -> tuple[object, ...]:
     """Return market time, readings and late assets at a time by replaying all commits."""
     cells: dict[tuple[str, str], int] = {}
-    late: tuple[str, ...] = ()
+    late: dict[str, tuple[str, ...]] = {}
     market_time = 0
     for work_ in passes:
         rows = work_.changes
         if (work_.written_at or work_.market_time) <= at:
             market_time = work_.market_time
-            late = tuple(sorted(row.ticker for row in work_.watermarks if row.is_late))
+            late = {row.ticker: row.late for row in work_.watermarks if row.late}
         elif work_.written_at is None and (run := find_latest_run(at)) > market_time:
-            market_time, late = run, ()
+            market_time, late = run, {}
             rows = [row for row in rows if find_latest_run(row.created_at) <= run]
         else:
             break
@@ -185,7 +187,7 @@ def summarize(held: StoredSnapshot) -> tuple[object, ...]:
         for ticker, keys in held.readings.items()
         for key, readings in keys.items()
     }
-    return held.market_time, cells, held.late_tickers
+    return held.market_time, cells, held.late
 
 
 def list_moments(passes: Sequence[Batch]) -> list[int]:
