@@ -2,28 +2,28 @@
 
 from rest_shim.endpoints import Endpoint
 from serving.http import HeaderList, HeaderMap, accepts_gzip
-from serving.response_cache import SentResponse
+from serving.response_cache import ResponseBody
 
 # A smaller response fits into one packet anyway, so compressing it saves nothing.
 MIN_COMPRESSED_BYTES = 1_000
 
 
 def negotiate_response(
-    response: SentResponse, endpoint: Endpoint, request_headers: HeaderMap
+    response: ResponseBody, endpoint: Endpoint, request_headers: HeaderMap
 ) -> tuple[int, HeaderList, bytes]:
     """Return status, headers and body of a successful response, as the request headers allow."""
     # One weak ETag serves both forms, and Vary keeps caches from mixing them up.
-    headers: HeaderList = [(b"etag", response.body.etag), (b"vary", b"Accept-Encoding")]
+    headers: HeaderList = [(b"etag", response.etag), (b"vary", b"Accept-Encoding")]
     if endpoint.cache_control:
         headers.append((b"cache-control", endpoint.cache_control.encode()))
-    if is_not_modified(request_headers, response.body.etag):
+    if is_not_modified(request_headers, response.etag):
         return 304, headers, b""
     success = endpoint.successes[0]
     media_type = success.media_type or ""
     # JSON is UTF-8 by definition; texts such as Markdown need the charset.
     charset = "; charset=utf-8" if media_type.startswith("text/") else ""
     headers.append((b"content-type", f"{media_type}{charset}".encode()))
-    if len(response.body.text) < MIN_COMPRESSED_BYTES or not accepts_gzip(
+    if len(response.text) < MIN_COMPRESSED_BYTES or not accepts_gzip(
         request_headers.get(b"accept-encoding", b"")
     ):
         return success.status, headers, response.text

@@ -50,7 +50,7 @@ from serving.http import (
     respond,
 )
 from serving.query_string import parse_query_string
-from serving.response_cache import ResponseBody, SentResponse
+from serving.response_cache import ResponseBody
 from serving.tool_runner import AnyTool, ToolRunner
 
 DocumentRenderer = Callable[[ToolRunner], Awaitable[str]]
@@ -177,9 +177,9 @@ def _build_purchase_responder(
 
 # The six documents, each with its present and its previous text.
 @lru_cache(maxsize=12)
-def _to_response(text: str) -> SentResponse:
+def _to_response(text: str) -> ResponseBody:
     """Return a document as a response, cached by text to keep its ETag and gzip form."""
-    return SentResponse(ResponseBody(text.encode()))
+    return ResponseBody(text.encode())
 
 
 def _to_http_response(status: int, headers: HeaderList, body: bytes) -> Response:

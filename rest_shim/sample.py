@@ -138,7 +138,6 @@ def _build_meta() -> SignalsMeta:
         source="sample",
         simulated=False,
         as_of=format_instant(_MORNING_S * 1000 + _RUN_DELAY_MS),
-        now=format_instant(_MORNING_S * 1000 + _RUN_DELAY_MS),
         next_update=NextUpdate.model_validate({"1h": None, "4h": None, "1d": None}),
         nothing_new_before=None,
         stale=False,

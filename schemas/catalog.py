@@ -12,7 +12,6 @@ from schemas.result import (
     NextChangeTime,
     Origin,
     Result,
-    SendTime,
     is_none,
 )
 from schemas.vocabulary import (
@@ -150,7 +149,6 @@ class CatalogMeta(Origin):
     as_of: Instant | None = Field(
         description="When the compute last ran; null before its first run."
     )
-    now: SendTime
     nothing_new_before: NextChangeTime
     removed_assets: list[str] = Field(
         description="Tickers that are no longer covered; no count includes them."

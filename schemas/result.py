@@ -21,13 +21,6 @@ def is_none(value: object) -> bool:
     return value is None
 
 
-# Stands in a rendered result for the time at which it is sent, so that results can be cached. No
-# time is written like this.
-UNSENT: Instant = "0000-00-00T00:00:00.000Z"
-
-SendTime = Annotated[Instant, Field(description="The server's time when it sent this.")]
-
-
 class Origin(Result):
     """The source of the data; `sample` marks fixed documentation rows."""
 
@@ -63,7 +56,6 @@ class Freshness(Origin):
     """The `meta` fields of every result that is built from a snapshot of readings."""
 
     as_of: Instant = Field(description="When the underlying compute last ran.")
-    now: SendTime
     next_update: NextUpdate
     nothing_new_before: NextChangeTime
     stale: bool = Field(

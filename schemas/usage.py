@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from schemas.result import Count, NextChangeTime, Result, SendTime
+from schemas.result import Count, NextChangeTime, Result
 from schemas.vocabulary import Instant, Mode, SourceKind
 
 
@@ -46,7 +46,6 @@ class UsageMeta(Result):
 
     source: SourceKind | None
     simulated: bool = Field(description="True: the service's data are not those of a real market.")
-    now: SendTime
     nothing_new_before: NextChangeTime
     counted: str = Field(description="The calls that count against the quota.")
     note: str | None

@@ -4,7 +4,7 @@ from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any
 
 from schemas.coverage import Coverage, CoveredAsset
-from schemas.result import UNSENT, LegacyKeys, NextUpdate
+from schemas.result import LegacyKeys, NextUpdate
 from schemas.vocabulary import (
     LEGACY_KEYS,
     RUN_DELAY_MS,
@@ -153,7 +153,6 @@ def build_freshness(
         "source": snapshot.coverage.source,
         "simulated": snapshot.coverage.source == "simulated",
         "as_of": format_instant(snapshot.market_time),
-        "now": UNSENT,
         "next_update": NextUpdate.model_validate(
             {
                 timeframe: None

@@ -1,30 +1,22 @@
 """Responses as bytes, in the forms that the transports need, cached while they are valid."""
 
-from collections.abc import Hashable, Iterator, Sequence
+import gzip
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import NamedTuple, Self
+from typing import Self
 
-from schemas.result import UNSENT
-from serving.gzip_pieces import CompressedPiece, compress_piece, join_compressed
 from serving.json_text import JsonText
 
 MAX_CACHE_BYTES = 24_000_000
-# The size of a cached response is counted five times: its text, also escaped, the pieces of both,
-# and the compressed form.
-COPIES_PER_RESPONSE = 5
-# Quotes inside a JSON string are escaped, so this text can occur only as a member.
-NOW_TEMPLATE = JsonText.escape(b'"now":"%b"')
-NOW_MEMBER = JsonText(*(text % UNSENT.encode() for text in NOW_TEMPLATE))
+# The size of a cached response is counted three times: its text, plain, escaped and compressed.
+COPIES_PER_RESPONSE = 3
 CONTENT_START = b'"content":[{"type":"text","text":"'
 
 
 class ResponseBody:
-    """A response as JSON text in UTF-8; its other forms are built on first use.
-
-    The text may have UNSENT in place of `now`. `SentResponse` has the forms with the time.
-    """
+    """A response as JSON text in UTF-8; its other forms are built on first use."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text
@@ -42,68 +34,28 @@ class ResponseBody:
         return JsonText.escape(self.text)
 
     @cached_property
-    def pieces(self) -> list[bytes]:
-        """The text without `now`, as the pieces before and after it."""
-        return self.text.split(NOW_MEMBER.plain)
-
-    @cached_property
-    def escaped_pieces(self) -> list[bytes]:
-        """The pieces of the escaped form."""
-        return self.json.escaped.split(NOW_MEMBER.escaped)
-
-    @cached_property
     def etag(self) -> bytes:
-        """The weak ETag of this text, the same on every machine, at any time and compressed."""
+        """The weak ETag of this text, the same on every machine and compressed."""
         return b'W/"%b"' % blake2b(self.text, digest_size=12).hexdigest().encode()
 
     @cached_property
-    def compressed_pieces(self) -> list[CompressedPiece]:
-        """The pieces, each compressed by itself."""
-        return [compress_piece(piece) for piece in self.pieces]
-
-
-class SentResponse(NamedTuple):
-    """A response in all its forms, with the time at which it is sent as ISO 8601, if it has one."""
-
-    body: ResponseBody
-    now: bytes = b""
-
-    @property
-    def text(self) -> bytes:
-        """The response as JSON text."""
-        return (NOW_TEMPLATE.plain % self.now).join(self.body.pieces)
+    def gzip_bytes(self) -> bytes:
+        """The text compressed with gzip."""
+        return gzip.compress(self.text, 6, mtime=0)
 
     @property
     def result_members(self) -> tuple[bytes, ...]:
         """The members of a tool result except `_meta`, with the response as text and as object."""
         # Hosts pass only one of the two to the model, and they disagree on which. The parts are
         # not joined here, because copying an unfiltered state takes longer than all the rest.
-        return (
-            CONTENT_START,
-            *_insert(NOW_TEMPLATE.escaped % self.now, self.body.escaped_pieces),
-            b'"}],"structuredContent":',
-            *_insert(NOW_TEMPLATE.plain % self.now, self.body.pieces),
-            b',"isError":false',
-        )
+        between, end = b'"}],"structuredContent":', b',"isError":false'
+        return CONTENT_START, self.json.escaped, between, self.text, end
 
     @property
     def error_members(self) -> tuple[bytes, ...]:
         """The members of a tool result with isError for an Error object, as text only."""
         # structuredContent has to match the tool's output schema, which an error does not.
-        return CONTENT_START, self.body.json.escaped, b'"}],"isError":true'
-
-    @property
-    def gzip_bytes(self) -> bytes:
-        """The text compressed with gzip."""
-        return join_compressed(NOW_TEMPLATE.plain % self.now, self.body.compressed_pieces)
-
-
-def _insert(between: bytes, pieces: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the pieces with a text between them; there are one or two."""
-    yield pieces[0]
-    for piece in pieces[1:]:
-        yield between
-        yield piece
+        return CONTENT_START, self.json.escaped, b'"}],"isError":true'
 
 
 class QuotaTemplate:

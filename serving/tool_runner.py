@@ -20,13 +20,12 @@ from access.throttle import find_client
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, describe_failure, unavailable_error
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.usage import QuotaUsage
-from schemas.vocabulary import format_instant
 from serving.arguments import ArgumentError, Problem, parse_arguments
 from serving.context import Context
 from serving.fair_share import CallerId, FairShare
 from serving.freshness import find_expiry
 from serving.http import EXCHANGE_KEY, KEY_HASH_KEY, REQUEST_ID_KEY, HeaderMap
-from serving.response_cache import CacheEntry, ResponseBody, SentResponse
+from serving.response_cache import CacheEntry, ResponseBody
 from serving.tool import Tool, render_nothing
 from store.access_rows import LoggedCall, Transport
 from store.errors import StoreError
@@ -55,7 +54,7 @@ class CallResult(NamedTuple):
     `key_hash` is None if the call has no key.
     """
 
-    response: SentResponse
+    response: ResponseBody
     error: ApiError | None
     quota: QuotaUsage | None
     key_hash: bytes | None = None
@@ -139,7 +138,7 @@ class ToolRunner:
             raise ArgumentError(*error.problems, *(problems or ())) from None
         return query
 
-    async def fetch(self, tool: AnyTool, query: BaseModel, caller_id: CallerId) -> SentResponse:
+    async def fetch(self, tool: AnyTool, query: BaseModel, caller_id: CallerId) -> ResponseBody:
         """Return a tool's response for a page of a signed-in viewer; it counts for no key.
 
         ApiError as the tool raises it, or 429 if the viewer has too many calls in progress.
@@ -153,9 +152,8 @@ class ToolRunner:
             if parsed.as_of is not None:
                 await self._await_past_budget(caller_id, parsed.as_of)
             response = self._respond_at_once(tool, parsed, is_repeated=False)
-            return self._stamp(
-                response
-                or await self._get_response(tool, parsed, caller_id, None, is_repeated=False)
+            return response or await self._get_response(
+                tool, parsed, caller_id, None, is_repeated=False
             )
         finally:
             places.leave(caller_id)
@@ -209,7 +207,7 @@ class ToolRunner:
                     tool, query, caller_id, caller, is_repeated=is_repeated
                 )
             quota, key_hash = _get_quota(caller), _get_key_hash(caller_id)
-            return CallResult(self._stamp(response), None, quota, key_hash)
+            return CallResult(response, None, quota, key_hash)
         except ApiError as refusal:
             error = refusal
         except StoreError as failure:
@@ -224,11 +222,7 @@ class ToolRunner:
     ) -> CallResult:
         quota = error.quota or _get_quota(caller)
         body = ResponseBody(self.format_error(error))
-        return CallResult(self._stamp(body), error, quota, _get_key_hash(caller_id))
-
-    def _stamp(self, response: ResponseBody) -> SentResponse:
-        """Return a response, which may be cached, with the time at which it is sent."""
-        return SentResponse(response, format_instant(self.context.clock()).encode())
+        return CallResult(body, error, quota, _get_key_hash(caller_id))
 
     def log_store_failure(self, error: StoreError, location: str) -> ApiError:
         """Log a failure of the store in a tool or route, and return the error for the caller."""

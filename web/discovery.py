@@ -29,7 +29,7 @@ from serving.context import Context
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_ONE_HOUR, read_headers
 from serving.json_text import to_json
-from serving.response_cache import ResponseBody, SentResponse
+from serving.response_cache import ResponseBody
 from serving.tool_runner import ToolRunner
 from web.llms_text import SKILL_PATH, render_llms_text
 
@@ -47,7 +47,7 @@ def build_discovery_routes(runner: ToolRunner) -> list[Route]:
 
 def _build_responder(endpoint: Endpoint, render: FileRenderer, runner: ToolRunner) -> Responder:
     # The context of a process never changes, so each file is rendered once.
-    get_body = lru_cache(maxsize=1)(lambda: SentResponse(ResponseBody(render(runner.context))))
+    get_body = lru_cache(maxsize=1)(lambda: ResponseBody(render(runner.context)))
 
     async def respond(request: Request) -> Response:
         status, headers, body = negotiate_response(

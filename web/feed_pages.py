@@ -21,7 +21,7 @@ from serving.argument_values import parse_instant_ms
 from serving.arguments import ArgumentError, parse_arguments
 from serving.error_responses import guard_route
 from serving.http import CACHE_NO_STORE, read_headers
-from serving.response_cache import ResponseBody, SentResponse
+from serving.response_cache import ResponseBody
 from serving.tool_runner import ToolRunner
 from web.board import BADGES
 from web.board_query import read_page_arguments
@@ -191,14 +191,14 @@ class ViewPage:
             return ArgumentError(*error.problems, *other.problems)
         return error
 
-    async def _fetch(self, visit: Visit, query: Query) -> SentResponse:
+    async def _fetch(self, visit: Visit, query: Query) -> ResponseBody:
         """Return the live result for members, the sample for visitors."""
         if visit.member is None:
             sample = self._view.build_sample(query)
-            return SentResponse(ResponseBody(sample.model_dump_json(by_alias=True).encode()))
+            return ResponseBody(sample.model_dump_json(by_alias=True).encode())
         return await self._runner.fetch(self._view.tool, query, visit.member.email)
 
-    def _to_result(self, body: SentResponse) -> Any:
+    def _to_result(self, body: ResponseBody) -> Any:
         return self._view.tool.result.model_validate_json(body.text)
 
     def _has_prices(self, visit: Visit) -> bool:

@@ -19,7 +19,6 @@ from schemas.catalog import (
     UniverseTier,
 )
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator, merge_timeframes
-from schemas.result import UNSENT
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
     COOLDOWN_CANDLES,
@@ -288,7 +287,6 @@ def _build_meta(coverage: Coverage, snapshot: Snapshot | None, now: int) -> Cata
         source=coverage.source,
         simulated=coverage.source == "simulated",
         as_of=None if snapshot is None else format_instant(snapshot.market_time),
-        now=UNSENT,
         nothing_new_before=None
         if snapshot is None
         else find_nothing_new_before(snapshot, now, "1h"),

@@ -4,7 +4,6 @@ from functools import lru_cache
 
 from access.free_refusals import MAX_FREE_REFUSALS
 from schemas.query import NoArguments
-from schemas.result import UNSENT
 from schemas.usage import UsageKey, UsageMeta, UsageResponse
 from schemas.vocabulary import Instant, Mode, SourceKind
 from serving.context import Context
@@ -59,7 +58,6 @@ def _build_template(
     meta = UsageMeta(
         source=source,
         simulated=source == "simulated",
-        now=UNSENT,
         nothing_new_before=exhausted_until,
         counted=describe_counted_calls(daily_limit),
         note=exhausted_until and _format_exhausted_note(exhausted_until),

@@ -4,7 +4,6 @@ The key is sent only to the given address, and never printed.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -89,7 +88,7 @@ class ServiceClient:
     def _parse(self, response: httpx2.Response) -> Answer:
         body = parse_json_object(response)
         if response.status_code == 200 and body is not None:
-            return Answer(body, response.text, _find_send_time(response, body))
+            return Answer(body, response.text, _find_send_time(response))
         text = self._format(self._describe_refusal(response, body or {}))
         if response.status_code in TRANSIENT_STATUSES:
             raise TransientError(text, parse_retry_after(response))
@@ -116,17 +115,10 @@ class ServiceClient:
         return format_one_line(text, self._api_key)
 
 
-def _find_send_time(response: httpx2.Response, body: Json) -> int | None:
+def _find_send_time(response: httpx2.Response) -> int | None:
     """Return when a response was sent, by the clock of the service; None if it does not say so."""
-    meta = body.get("meta")
-    now = meta.get("now") if isinstance(meta, dict) else None
     try:
-        # Services of earlier versions have only the header.
-        sent_at = (
-            datetime.fromisoformat(now)
-            if isinstance(now, str)
-            else parsedate_to_datetime(response.headers["date"])
-        )
+        sent_at = parsedate_to_datetime(response.headers["date"])
     except (KeyError, ValueError):
         return None
     return int(sent_at.timestamp() * 1000)

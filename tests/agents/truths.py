@@ -37,11 +37,7 @@ def agreement(scene: Scene) -> Any:
 
 
 def _find_agreeing(board: dict[Cell, int], side: int) -> set[str]:
-    votes = Counter(
-        ticker
-        for (ticker, indicator), reading in board.items()
-        if reading == side and indicator != "dexter"
-    )
+    votes = Counter(ticker for (ticker, _), reading in board.items() if reading == side)
     return {ticker for ticker, count in votes.items() if count >= 5 and ticker != MATIC}
 
 

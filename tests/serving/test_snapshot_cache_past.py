@@ -239,10 +239,7 @@ async def test_now_is_an_instant_like_any_other(served, transport):
 
 
 async def fetch_past(served, transport, tool: str, at: str, **more: str) -> dict:
-    """Return a past result without the time at which it was sent."""
-    answer = await served.fetch_answer(transport, tool, as_of=at, **more)
-    del answer["meta"]["now"]
-    return answer
+    return await served.fetch_answer(transport, tool, as_of=at, **more)
 
 
 async def test_a_past_result_does_not_change_when_more_is_computed(served, transport):
@@ -383,13 +380,15 @@ def polled(answer: Answer, timeframe: str, direction: str) -> Iterator[Answer]:
             key: cells[timeframe] for key, cells in asset["signals"].items() if timeframe in cells
         }
         if cells and asset["ticker"] not in answer["meta"]["removed_assets"]:
-            agree = sum(cells.get(key) == direction for key in INDICATOR_IDS)
+            agree = list(cells.values()).count(direction)
+            agrees_as_dexter = cells.get("dexter") == direction
             yield {
                 **{name: asset[name] for name in ("ticker", "name", "asset_class")},
                 "agree": agree,
                 "total_reporting": len(cells),
-                "score": round(agree / len(cells), 4),
+                "score": agree / len(cells),
                 "votes": {key: cells[key] for key in STORED_KEYS if key in cells},
+                **({"current_agree": agree - 1} if agrees_as_dexter else {}),
             }
 
 
@@ -428,11 +427,11 @@ async def test_past_confluence_follows_from_the_past_state(served, transport):
 async def test_an_empty_past_confluence_says_why(served, transport):
     requested = {"as_of": format_instant(NOON - 1), "asset_class": "crypto", "min_agree": 6}
     none = await served.fetch_answer(transport, CONFLUENCE, **requested, direction="bearish")
-    assert "No indicator of any crypto asset is bearish on 4h then." in none["meta"]["note"]
+    assert "No vote on any crypto asset is bearish on 4h then." in none["meta"]["note"]
     few = await served.fetch_answer(
         transport, CONFLUENCE, **requested | {"asset_class": "metal"}, timeframe="1d"
     )
-    assert "No indicator of any metal asset is bullish on 1d then." in few["meta"]["note"]
+    assert "No vote on any metal asset is bullish on 1d then." in few["meta"]["note"]
     assert none["results"] == few["results"] == []
 
 

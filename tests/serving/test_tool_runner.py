@@ -98,11 +98,11 @@ async def test_a_call_with_a_cached_response_renders_and_parses_nothing(answerin
 
     requested: list[dict[str, Any]] = []
     outcomes = [await answering.calls.run(tool, fields, repr(arguments), read) for _ in range(3)]
-    answers = [outcome.response.body for outcome in outcomes]
+    answers = [outcome.response for outcome in outcomes]
     assert answers[0] is answers[1] is answers[2]
     assert len(requested) == 1
     await answering.store.commit(make_batch(NOON + HOUR_MS, []))
-    assert (await answering.calls.run(tool, fields, "other", read)).response.body is not answers[0]
+    assert (await answering.calls.run(tool, fields, "other", read)).response is not answers[0]
 
 
 async def test_a_cached_response_becomes_stale_as_time_passes(

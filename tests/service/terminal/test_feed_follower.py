@@ -11,7 +11,7 @@ import pytest
 from service.terminal.cursor_file import CursorError, CursorFile
 from service.terminal.feed_follower import FeedFollower
 from service.terminal.retry import Retrier, TransientError
-from service.terminal.service_client import ServiceClient
+from service.terminal.service_client import Answer, ServiceClient
 from tests.mcp_server.tools.test_get_signals_alerts import ALERTS, publish_alerts
 from tests.support.running_service import RunningService, skip_sleep
 from tools.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
@@ -60,6 +60,17 @@ class Receiver:
         return [row["id"] for row in self.rows]
 
 
+class DatedClient(ServiceClient):
+    """A client of a service whose header Date has the time of its clock, which tests set."""
+
+    def __init__(self, service: RunningService) -> None:
+        super().__init__(service.base_url, service.api_key)
+        self._clock = service.clock
+
+    async def read_view(self, *args: Any) -> Answer:
+        return (await super().read_view(*args))._replace(sent_at=self._clock.now)
+
+
 async def follow(
     service: RunningService,
     receiver: Receiver,
@@ -69,7 +80,7 @@ async def follow(
 ) -> list[float]:
     """Follow the feed, with one step at each pause; return the pauses in seconds."""
     pauses = Pauses(*steps)
-    async with ServiceClient(service.base_url, service.api_key) as client:
+    async with DatedClient(service) as client:
         follower = FeedFollower(client, filters, receiver, pauses, receiver.saved.append)
         with suppress(StopError):
             await follower.follow(since or await follower.find_newest())
