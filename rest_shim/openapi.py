@@ -102,7 +102,7 @@ def build_openapi(
         "servers": [{"url": base_url}],
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": {
-            endpoint.path: {endpoint.method.lower(): _build_operation(endpoint, coverage)}
+            endpoint.path: {endpoint.method.lower(): build_operation(endpoint, coverage)}
             for endpoint in list_endpoints(sells_keys=sells_keys)
         },
         "components": build_components(sells_keys=sells_keys),
@@ -117,7 +117,8 @@ def _build_contact(operator: Operator) -> JsonObject:
     return {"contact": contact} if contact else {}
 
 
-def _build_operation(endpoint: Endpoint, coverage: Coverage | None) -> JsonObject:
+def build_operation(endpoint: Endpoint, coverage: Coverage | None) -> JsonObject:
+    """Build the operation of one endpoint; see `build_openapi`."""
     operation: JsonObject = {
         "operationId": endpoint.operation_id,
         "tags": [endpoint.tag],

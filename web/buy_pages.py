@@ -37,7 +37,14 @@ from schemas.purchase import (
 from schemas.vocabulary import Billing
 from serving.context import Context
 from serving.tool_runner import ToolRunner
-from web.forms import EMAIL_ERROR, EMAIL_FIELD, read_form, show_form_again
+from web.forms import (
+    EMAIL_ERROR,
+    EMAIL_FIELD,
+    MAX_CHOICE_CHARS,
+    MAX_EMAIL_CHARS,
+    read_form,
+    show_form_again,
+)
 from web.own_purchases import OwnPurchases, generate_idempotency_key
 from web.pages import build_page_route, redirect_to, render_page
 from web.sessions import HOME_PATH, Sessions, Viewer
@@ -50,6 +57,7 @@ PERIODS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
 POLL_INTERVAL_S = 5
 MAX_CHECKS = CLAIM_POLL_DURATION_S // POLL_INTERVAL_S
 PLAN_ERROR = "Choose monthly or yearly."
+ORDER_FIELDS = {"billing": MAX_CHOICE_CHARS, EMAIL_FIELD: MAX_EMAIL_CHARS}
 BUY_TITLE = "Choose a plan"
 Form = dict[str, str]
 
@@ -79,7 +87,7 @@ class BuyPages:
                 request, "buy_closed.html", title="Get access", here=BUY_PATH, viewer=viewer
             )
         if request.method == "POST":
-            return await self._order(request, viewer, await read_form(request))
+            return await self._order(request, viewer, await read_form(request, ORDER_FIELDS))
         opened = await self.own.find(request)
         response = render_page(
             request,
