@@ -112,6 +112,11 @@ class Settings(BaseModel):
         default=None,
         description="For tests: a server that replaces all venues; paths begin with their host.",
     )
+    believe_clock: bool = Field(
+        default=False,
+        description="1 computes and prunes although the clock is more than 180 days after the last "
+        "run; `--believe-clock` sets it for one start.",
+    )
     dask_scheduler: EmptyAsNone[Scheduler] = Field(
         default=None,
         description="Dask scheduler (tcp://HOST:PORT) whose workers run rebuilds and audits; "
