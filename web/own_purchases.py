@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from access.purchases import OpenedCheckout
 from schemas.purchase import IDEMPOTENCY_DURATION_S
+from serving.http import read_cookie
 
 FindOpened = Callable[[str], Awaitable[OpenedCheckout | None]]
 
@@ -29,12 +30,12 @@ class OwnPurchases:
 
     async def find(self, request: Request) -> OpenedCheckout | None:
         """Return the checkout that this browser opened, None if there is none any more."""
-        idempotency_key = request.cookies.get(self._cookie_name)
+        idempotency_key = read_cookie(request.scope, self._cookie_name)
         return await self._find_opened(idempotency_key) if idempotency_key else None
 
     def get_key(self, request: Request) -> str:
         """Return the browser's Idempotency-Key, a new one if it has none."""
-        return request.cookies.get(self._cookie_name) or generate_idempotency_key()
+        return read_cookie(request.scope, self._cookie_name) or generate_idempotency_key()
 
     def remember(self, response: Response, idempotency_key: str) -> None:
         """Let the browser find its checkout again for as long as the key does."""

@@ -12,6 +12,7 @@ from access.member_keys import MemberKeys
 from access.sign_in import SESSION_MS, SignIn
 from schemas.errors import ApiError
 from serving.error_responses import Responder
+from serving.http import read_cookie
 from web.forms import MAX_TOKEN_CHARS, read_form
 from web.pages import redirect_to, render_page
 
@@ -126,7 +127,7 @@ class Sessions:
         )
 
     def _read_token(self, request: Request) -> str:
-        return request.cookies.get(self._cookie_name, "")
+        return read_cookie(request.scope, self._cookie_name)
 
 
 def check_form_token(form: dict[str, str], viewer: Viewer) -> None:
