@@ -15,7 +15,7 @@ from access.billing.provider import (
     SettledPayment,
 )
 from access.keys import generate_key, hash_key
-from access.memberships import revoke_if_ended
+from access.memberships import update_membership
 from access.single_flight_cache import SingleFlightCache, call_provider
 from schemas.clock import Clock
 from schemas.purchase import CLAIM_REPEAT_DURATION_S
@@ -70,19 +70,24 @@ class Claims:
         """Create the one key of a paid claim and return it; it cannot be shown again.
 
         Return None if the claim was already redeemed, or if the payment has just been reversed.
+        Raise ApiError 503 if the processor is unavailable.
         """
         api_key = generate_key()
-        return api_key if await self._redeem(claim, payment, api_key, None) else None
+        return api_key if await call_provider(self._redeem(claim, payment, api_key, None)) else None
 
     async def create_membership(self, claim: ClaimRow, payment: SettledPayment) -> bool:
         """Create the membership of a paid claim without a key; return whether it was created.
 
-        False if the claim was already redeemed, or if the payment has just been reversed.
+        False if the claim was already redeemed, or if the payment has just been reversed. Raise
+        ApiError 503 if the processor is unavailable.
         """
-        return await self._redeem(claim, payment, None, None)
+        return await call_provider(self._redeem(claim, payment, None, None))
 
     async def redeem(self, claim: ClaimRow, payment: SettledPayment, claim_token: str) -> None:
-        """Create the one key of a paid claim, unless it was already redeemed; see `derive_key`."""
+        """Create the one key of a paid claim, unless it was already redeemed; see `derive_key`.
+
+        Raise BillingError, and create none, if the payment could not be checked again.
+        """
         key_salt = secrets.token_bytes(32)
         await self._redeem(claim, payment, derive_key(claim_token, key_salt), key_salt)
 
@@ -121,11 +126,16 @@ class Claims:
         # A webhook that arrived between the check of the payment and the commit found no membership
         # to end, so the status is checked again.
         try:
-            return not await revoke_if_ended(self._store, self._provider, member, now)
-        except BillingError as error:
-            # The buyer has paid and gets the key. The daily maintenance checks it again.
-            log.warning("membership_not_checked", why=str(error))
-            return True
+            status = await update_membership(
+                self._store, self._provider, member, now, is_ended=False
+            )
+        except Exception as error:
+            # Nobody has the key yet, so the claim is as it was before, and can be repeated.
+            await self._store.undo_redemption(claim, member)
+            why = str(error) if isinstance(error, BillingError) else type(error).__name__
+            log.warning("membership_not_checked", why=why)
+            raise
+        return status.ended_reason is None
 
     async def _query_provider(self, claim: ClaimRow) -> Payment:
         # The operator may have changed the processor or mode since. The claim then fails instead of

@@ -251,7 +251,9 @@ class MemberKeys:
 
     def _require_live(self, membership: StoredMembership) -> None:
         if not self._is_live(membership):
-            raise _conflict_error("This membership has ended or belongs to another billing mode")
+            raise _conflict_error(
+                "This membership has ended or is not paid, or belongs to another billing mode"
+            )
 
     def _is_live(self, membership: StoredMembership) -> bool:
         return membership.ended_at is None and membership.row.mode == self._provider.mode

@@ -5,7 +5,14 @@ import secrets
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from access.billing.provider import FailedPayment, Order, Provider, SettledPayment
+from access.billing.provider import (
+    BillingError,
+    FailedPayment,
+    HeldPayment,
+    Order,
+    Provider,
+    SettledPayment,
+)
 from access.claims import Claims, derive_key, derive_secret, explain_lost_key
 from access.email_address import parse_contact_email
 from access.plan import CONTACT_OPERATOR, PRICES_USD
@@ -28,7 +35,7 @@ from schemas.purchase import (
     Plan,
 )
 from schemas.vocabulary import format_instant
-from store.access_rows import ClaimRow, IdempotencyRow
+from store.access_rows import ClaimRow, IdempotencyRow, Redemption
 from store.sql.access_store import AccessStore
 
 ClaimResult = ActiveClaim | PendingClaim
@@ -187,7 +194,7 @@ class Purchases:
 
         A repeated claim returns the same key again until its first use, for at most
         CLAIM_REPEAT_DURATION_S. Raise ApiError 404 if the token is unknown or its checkout failed,
-        409 if its key can no longer be returned.
+        409 if its key can no longer be returned, or if its subscription must be paid first.
         """
         claim = await self._store.find_claim(_hash_token(body.claim_token))
         if claim is None:
@@ -199,9 +206,14 @@ class Purchases:
             payment = await self._claims.fetch_payment(claim)
             if isinstance(payment, FailedPayment):
                 raise self._no_key_error(f"this checkout {payment.reason}, so it gives no key:")
+            if isinstance(payment, HeldPayment):
+                raise self._held_error(payment)
             if not isinstance(payment, SettledPayment):
                 return self._build_pending()
-            await self._claims.redeem(claim, payment, body.claim_token)
+            try:
+                await self._claims.redeem(claim, payment, body.claim_token)
+            except BillingError:
+                return self._build_pending()
         return await self._build_active(claim, body.claim_token)
 
     async def _build_active(self, claim: ClaimRow, claim_token: str) -> ActiveClaim:
@@ -212,7 +224,7 @@ class Purchases:
         redemption = await self._store.find_redemption(claim.id)
         assert redemption is not None, "a redeemed claim stays redeemed"
         if reason := explain_lost_key(redemption, self._clock()):
-            raise self._already_redeemed_error(reason, redemption.ended_reason)
+            raise self._already_redeemed_error(reason, redemption)
         assert redemption.key_salt is not None, "explain_lost_key refuses a claim without a salt"
         return ActiveClaim(
             status="active",
@@ -236,7 +248,7 @@ class Purchases:
         return PendingClaim(
             status="pending",
             mode=self._provider.mode,
-            message="The payment has not settled. Pay at checkout_url, then claim again: every "
+            message="The payment is not confirmed. Pay at checkout_url, then claim again: every "
             f"{CLAIM_POLL_INTERVAL_S} seconds, for up to {CLAIM_POLL_DURATION_S // 60} minutes.",
             retry_after_seconds=CLAIM_POLL_INTERVAL_S,
         )
@@ -245,19 +257,37 @@ class Purchases:
         message = f"claim_token: {reason} {self._describe_new_purchase()}"
         return ApiError("invalid_parameter", message, 404, names_operator=True)
 
+    def _held_error(self, payment: HeldPayment) -> ApiError:
+        return ApiError(
+            "invalid_parameter",
+            f"claim_token: this checkout gives no key now, because {payment.reason}. Do not pay "
+            "again: its subscription continues. Settle it with the payment processor, then repeat "
+            f"this claim, or {CONTACT_OPERATOR}.",
+            status=409,
+            names_operator=True,
+        )
+
     def _describe_new_purchase(self) -> str:
         # With billing off, no checkout can be started.
         if self._provider.mode is None:
             return f"{CONTACT_OPERATOR}."
         return f"start again with POST {self._api_url}/access/checkout."
 
-    def _already_redeemed_error(self, reason: str, ended_reason: str | None) -> ApiError:
-        action = (
-            f"The buyer can create another key at {self._dashboard_url} without paying again."
-            if ended_reason is None
-            else f"The membership has ended, because {ended_reason}: "
-            f"{self._describe_new_purchase()}"
-        )
+    def _already_redeemed_error(self, reason: str, redemption: Redemption) -> ApiError:
+        if redemption.ended_reason is None:
+            action = (
+                f"The buyer can create another key at {self._dashboard_url} without paying again."
+            )
+        elif redemption.closed_at is None:
+            action = (
+                f"The membership has no access, because {redemption.ended_reason}. Do not pay "
+                f"again: its subscription continues. Settle it at {self._dashboard_url}."
+            )
+        else:
+            action = (
+                f"The membership has ended, because {redemption.ended_reason}: "
+                f"{self._describe_new_purchase()}"
+            )
         return ApiError(
             "invalid_parameter",
             f"claim_token: was already redeemed, and {reason}; the key is not recoverable. "

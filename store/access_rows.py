@@ -175,6 +175,7 @@ class Redemption:
     key_hash: bytes | None
     revoked_at: int | None
     ended_reason: str | None
+    closed_at: int | None
     is_used: bool
 
 
@@ -193,12 +194,16 @@ class MembershipRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredMembership:
-    """A stored membership; `ended_at` and `ended_reason` are None while it is active."""
+    """A stored membership; `ended_at` and `ended_reason` are None while it is active.
+
+    `closed_at` is None while its subscription can be paid again.
+    """
 
     id: int
     row: MembershipRow
     ended_at: int | None
     ended_reason: str | None
+    closed_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

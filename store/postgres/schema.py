@@ -27,6 +27,7 @@ ACCESS_MIGRATIONS = (
     "postgres_access_0005",
     "postgres_access_0006",
     "postgres_access_0007",
+    "postgres_access_0008",
 )
 # The two schemas stand for SQLite's two files, so a database holds exactly one deployment.
 SCHEMAS = {

@@ -60,7 +60,7 @@ WHERE id = ? AND redeemed_at IS NULL RETURNING 1
 # started a membership for a connection.
 FIND_REDEMPTION = """
 SELECT claims.redeemed_at, claims.key_salt, keys.key_hash, keys.revoked_at,
-  memberships.ended_why AS ended_reason,
+  memberships.ended_why AS ended_reason, memberships.closed_at,
   EXISTS (SELECT 1 FROM usage WHERE key_id = claims.key_id) AS is_used
 FROM claims LEFT JOIN keys ON keys.id = claims.key_id
   LEFT JOIN memberships ON memberships.id = keys.membership_id
@@ -75,28 +75,42 @@ INSERT_PURCHASED_KEY = """
 INSERT INTO keys (key_hash, label, created_at, mode, membership_id) VALUES (?, ?, ?, ?, ?)
 RETURNING id
 """
-_SELECT_ACTIVE_MEMBERSHIPS = """
-SELECT provider, mode, subscription, customer, contact_email, billing, created_at
-FROM memberships WHERE provider = ? AND ended_at IS NULL
+_SELECT_MEMBERSHIPS = """
+SELECT id, ended_at, ended_why AS ended_reason, closed_at, provider, mode, subscription, customer,
+  contact_email, billing, created_at
+FROM memberships
 """
-LIST_ACTIVE_MEMBERSHIPS = f"{_SELECT_ACTIVE_MEMBERSHIPS} ORDER BY id"
-LIST_ACTIVE_MEMBERSHIPS_OF_CUSTOMER = f"{_SELECT_ACTIVE_MEMBERSHIPS} AND customer = ? ORDER BY id"
+LIST_OPEN_MEMBERSHIPS = f"""
+{_SELECT_MEMBERSHIPS} WHERE provider = ? AND closed_at IS NULL ORDER BY id
+"""
+LIST_OPEN_MEMBERSHIPS_OF_CUSTOMER = f"""
+{_SELECT_MEMBERSHIPS} WHERE provider = ? AND closed_at IS NULL AND customer = ? ORDER BY id
+"""
+LIST_MEMBERSHIPS_BY_EMAIL = f"{_SELECT_MEMBERSHIPS} WHERE lower(contact_email) = ? ORDER BY id"
+LIST_NEWEST_MEMBERSHIPS = f"{_SELECT_MEMBERSHIPS} ORDER BY id DESC LIMIT ?"
 END_MEMBERSHIP = """
-UPDATE memberships SET ended_at = ?, ended_why = ?
-WHERE provider = ? AND subscription = ? AND ended_at IS NULL RETURNING id
+UPDATE memberships SET ended_at = coalesce(ended_at, ?), ended_why = ?, closed_at = ?
+WHERE provider = ? AND subscription = ? AND closed_at IS NULL RETURNING id
 """
+RESUME_MEMBERSHIP = """
+UPDATE memberships SET ended_at = NULL, ended_why = NULL
+WHERE provider = ? AND subscription = ? AND closed_at IS NULL RETURNING 1
+"""
+# The membership stays if its member has created another key meanwhile, and then the claim too.
+UNDO_REDEMPTION = """
+UPDATE claims SET redeemed_at = NULL, key_id = NULL
+WHERE id = ? AND NOT EXISTS (
+  SELECT 1 FROM keys JOIN memberships ON memberships.id = keys.membership_id
+  WHERE provider = ? AND subscription = ? AND keys.id <> coalesce(claims.key_id, 0)
+) RETURNING 1
+"""
+DELETE_CLAIMED_KEY = """
+DELETE FROM keys WHERE membership_id = (
+  SELECT id FROM memberships WHERE provider = ? AND subscription = ?) RETURNING 1
+"""
+DELETE_MEMBERSHIP = "DELETE FROM memberships WHERE provider = ? AND subscription = ? RETURNING 1"
 REVOKE_KEYS_OF_MEMBERSHIP = """
 UPDATE keys SET revoked_at = ? WHERE membership_id = ? AND revoked_at IS NULL RETURNING id
-"""
-LIST_MEMBERSHIPS_BY_EMAIL = """
-SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, customer,
-  contact_email, billing, created_at
-FROM memberships WHERE lower(contact_email) = ? ORDER BY id
-"""
-LIST_NEWEST_MEMBERSHIPS = """
-SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, customer,
-  contact_email, billing, created_at
-FROM memberships ORDER BY id DESC LIMIT ?
 """
 _SELECT_USED_KEYS = f"""
 SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0) AS used,

@@ -96,7 +96,7 @@ ACCESS_TABLES = (
     Table(
         "memberships",
         "id, provider, mode, subscription, customer, contact_email, billing, created_at, ended_at, "
-        "ended_why",
+        "ended_why, closed_at",
         "id",
         is_numbered=True,
     ),

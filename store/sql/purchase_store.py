@@ -113,24 +113,49 @@ class PurchaseStore:
         async with self._engine.begin_write() as db:
             return bool(await db.execute(statements.DELETE_CLAIM, claim.id))
 
-    async def list_active_memberships(
-        self, provider: str, customer: str | None = None
-    ) -> list[MembershipRow]:
-        """Return a provider's active memberships, oldest first; of all customers if None."""
-        async with self._engine.acquire_connection() as db:
-            if customer is None:
-                rows = await db.execute(statements.LIST_ACTIVE_MEMBERSHIPS, provider)
-            else:
-                rows = await db.execute(
-                    statements.LIST_ACTIVE_MEMBERSHIPS_OF_CUSTOMER, provider, customer
-                )
-        return [MembershipRow(**row) for row in rows]
-
-    async def end_membership(self, membership: MembershipRow, ended_at: int, reason: str) -> int:
-        """End a membership and revoke its live keys; return how many keys were revoked."""
+    async def undo_redemption(self, claim: ClaimRow, membership: MembershipRow) -> None:
+        """Delete the membership and the key of a claim, which nobody has got yet."""
         subscription_key = membership.provider, membership.subscription
         async with self._engine.begin_durable_write() as db:
-            ended = await db.execute(statements.END_MEMBERSHIP, ended_at, reason, *subscription_key)
+            if await db.execute(statements.UNDO_REDEMPTION, claim.id, *subscription_key):
+                await db.execute(statements.DELETE_CLAIMED_KEY, *subscription_key)
+                await db.execute(statements.DELETE_MEMBERSHIP, *subscription_key)
+
+    async def list_open_memberships(
+        self, provider: str, customer: str | None = None
+    ) -> list[StoredMembership]:
+        """Return a provider's memberships whose subscription can be paid, oldest first.
+
+        Those of all customers if `customer` is None. Some have ended.
+        """
+        async with self._engine.acquire_connection() as db:
+            if customer is None:
+                rows = await db.execute(statements.LIST_OPEN_MEMBERSHIPS, provider)
+            else:
+                rows = await db.execute(
+                    statements.LIST_OPEN_MEMBERSHIPS_OF_CUSTOMER, provider, customer
+                )
+        return [parse_membership(**row) for row in rows]
+
+    async def resume_membership(self, membership: MembershipRow) -> None:
+        """Make a membership active again; its revoked keys stay revoked."""
+        subscription_key = membership.provider, membership.subscription
+        async with self._engine.begin_durable_write() as db:
+            await db.execute(statements.RESUME_MEMBERSHIP, *subscription_key)
+
+    async def end_membership(
+        self, membership: MembershipRow, ended_at: int, reason: str, *, is_final: bool = True
+    ) -> int:
+        """End a membership and revoke its live keys; return how many keys were revoked.
+
+        `is_final` if its subscription cannot be paid again.
+        """
+        subscription_key = membership.provider, membership.subscription
+        closed_at = ended_at if is_final else None
+        async with self._engine.begin_durable_write() as db:
+            ended = await db.execute(
+                statements.END_MEMBERSHIP, ended_at, reason, closed_at, *subscription_key
+            )
             if not ended:
                 return 0
             # On PostgreSQL a concurrent create_member_key may have read the membership as active.
@@ -143,7 +168,7 @@ class PurchaseStore:
         """Return every membership of a mailbox, active or ended, oldest first."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.LIST_MEMBERSHIPS_BY_EMAIL, normalize_email(email))
-        return [_parse_membership(**row) for row in rows]
+        return [parse_membership(**row) for row in rows]
 
     async def is_event_handled(self, event_id: str) -> bool:
         """Return whether a webhook event was already handled."""
@@ -183,7 +208,13 @@ def _parse_redemption(*, is_used: bool | int, **redemption: Any) -> Redemption:
     return Redemption(is_used=bool(is_used), **redemption)  # SQLite has no booleans
 
 
-def _parse_membership(
-    *, id: int, ended_at: int | None, ended_reason: str | None, **membership: Any
+def parse_membership(
+    *,
+    id: int,
+    ended_at: int | None,
+    ended_reason: str | None,
+    closed_at: int | None,
+    **membership: Any,
 ) -> StoredMembership:
-    return StoredMembership(id, MembershipRow(**membership), ended_at, ended_reason)
+    """Return the membership of a row."""
+    return StoredMembership(id, MembershipRow(**membership), ended_at, ended_reason, closed_at)

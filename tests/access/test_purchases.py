@@ -159,7 +159,7 @@ async def test_a_paid_checkout_gives_one_working_key(sandbox: SandboxShop) -> No
     assert "is not recoverable" in again.message
     assert "its key has been used since" in again.message
     (key,) = await sandbox.store.list_keys()
-    (member,) = await sandbox.store.list_active_memberships("sandbox")
+    (member,) = [held.row for held in await sandbox.store.list_open_memberships("sandbox")]
     assert (key.mode, key.label, member.contact_email) == ("test", "Trader", "agent@example.com")
 
 
@@ -300,7 +300,7 @@ async def test_a_claim_is_not_repeated_once_its_payment_was_refunded(
     shop, billing = held
     token = await shop.open_paid_checkout(billing)
     await shop.claim(token)
-    (member,) = await shop.store.list_active_memberships("held")
+    (member,) = [held.row for held in await shop.store.list_open_memberships("held")]
     await shop.store.end_membership(member, shop.clock(), "the payment was refunded in full")
     refusal = await shop.claim_refused(token)
     assert refusal.status == 409
@@ -319,7 +319,9 @@ async def test_a_webhook_between_check_and_commit_of_a_claim_ends_its_membership
     webhooks = WebhookHandler(shop.store, billing, shop.clock)
 
     async def refund() -> None:
-        billing.statuses["sub_cs_1"] = SubscriptionStatus(ended_reason="the payment was refunded")
+        billing.statuses["sub_cs_1"] = SubscriptionStatus(
+            ended_reason="the payment was refunded", is_final=True
+        )
         await webhooks.handle_message(b"cus_cs_1", None)
 
     shop.store.before_redeeming = refund
@@ -328,19 +330,28 @@ async def test_a_webhook_between_check_and_commit_of_a_claim_ends_its_membership
     assert "the payment was refunded" in refusal.message
     (key,) = await shop.store.list_keys()
     assert key.revoked_at == shop.clock.now
-    assert await shop.store.list_active_memberships("held") == []
+    assert await shop.store.list_open_memberships("held") == []
 
 
-async def test_a_processor_that_fails_right_after_the_commit_withholds_no_key(
-    held: tuple[SandboxShop, HeldProvider],
+@pytest.mark.parametrize("failure", [BillingError("timed out"), RuntimeError("a bug")])
+async def test_a_claim_that_cannot_be_checked_after_the_commit_is_as_before(
+    held: tuple[SandboxShop, HeldProvider], failure: Exception
 ) -> None:
     shop, billing = held
     token = await shop.open_paid_checkout(billing)
-    billing.statuses["sub_cs_1"] = BillingError("timed out")
+    billing.statuses["sub_cs_1"] = failure
     with capture_logs() as lines:
-        active = await shop.claim(token)
-    assert isinstance(active, ActiveClaim)
+        if isinstance(failure, BillingError):
+            assert isinstance(await shop.claim(token), PendingClaim)
+        else:
+            with pytest.raises(RuntimeError):
+                await shop.claim(token)
     assert [line["event"] for line in lines] == ["membership_not_checked"]
+    assert await shop.store.list_keys() == []
+    assert await shop.store.list_open_memberships("held") == []
+    del billing.statuses["sub_cs_1"]
+    active = await shop.claim(token)
+    assert isinstance(active, ActiveClaim)
     assert await get_verdict(shop, active.api_key) == "counted"
 
 
@@ -349,7 +360,9 @@ async def test_a_client_that_leaves_after_the_commit_does_not_stop_the_second_ch
 ) -> None:
     shop, billing = held
     token = await shop.open_paid_checkout(billing)
-    billing.statuses["sub_cs_1"] = SubscriptionStatus(ended_reason="the payment was refunded")
+    billing.statuses["sub_cs_1"] = SubscriptionStatus(
+        ended_reason="the payment was refunded", is_final=True
+    )
     billing.status_released.clear()
     leaving = shop.start_claim(token)
     await asyncio.wait_for(billing.status_requested.wait(), 10)
@@ -357,7 +370,7 @@ async def test_a_client_that_leaves_after_the_commit_does_not_stop_the_second_ch
     await asyncio.wait([leaving])
     billing.status_released.set()
     async with asyncio.timeout(10):
-        while await shop.store.list_active_memberships("held"):  # noqa: ASYNC110 (no event)
+        while await shop.store.list_open_memberships("held"):  # noqa: ASYNC110 (no event)
             await asyncio.sleep(0)
     (key,) = await shop.store.list_keys()
     assert key.revoked_at == shop.clock.now
@@ -615,7 +628,7 @@ async def test_a_second_claim_on_one_subscription_is_refused_as_redeemed(
         assert "its payment had already given a key" in refusal.message
     assert (
         len(await shop.store.list_keys())
-        == len(await shop.store.list_active_memberships("held"))
+        == len(await shop.store.list_open_memberships("held"))
         == 1
     )
 
@@ -652,7 +665,7 @@ async def test_a_process_killed_while_it_writes_a_claim_leaves_nothing_behind(
     assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
     assert (
         await sandbox.store.list_keys()
-        == await sandbox.store.list_active_memberships("sandbox")
+        == await sandbox.store.list_open_memberships("sandbox")
         == []
     )
     assert (await sandbox.claim(checkout.claim_token)).status == "active"

@@ -119,5 +119,5 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     "find_access_token": lambda store: store.oauth.find_access_token(TOKEN_HASH),
     "watchlist": lambda store: store.watchlists.list_tickers("a@example.com"),
     "is_key_live": lambda store: store.oauth.is_key_live(HASH, NOW),
-    "memberships of a customer": lambda store: store.list_active_memberships("stripe", "cus_1"),
+    "memberships of a customer": lambda store: store.list_open_memberships("stripe", "cus_1"),
 }

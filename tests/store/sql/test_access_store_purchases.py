@@ -73,7 +73,7 @@ async def test_a_claim_is_redeemed_for_one_key_that_knows_its_membership(
     assert not await access.redeem_claim(CLAIM, MEMBER, bytes(32), NOW + 6)
     assert await access.find_claim(CLAIM.token_hash) == replace(CLAIM, redeemed_at=NOW + 5)
     assert await access.list_keys() == [KeyRow(1, "Agent", NOW + 5, None, "live", 1)]
-    assert await access.list_active_memberships("stripe") == [MEMBER]
+    assert [held.row for held in await access.list_open_memberships("stripe")] == [MEMBER]
     counted = await access.count_calls([make_call_group(KEY_HASH, NOW)], "live", 10)
     assert [call.verdict for call in counted] == ["counted"]
 
@@ -84,9 +84,9 @@ async def test_a_claim_can_be_redeemed_for_a_membership_without_a_key(access: Ac
     assert await access.redeem_claim(CLAIM, MEMBER, None, NOW + 5)
     assert not await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 6)
     assert await access.list_keys() == []
-    assert await access.list_active_memberships("stripe") == [MEMBER]
+    assert [held.row for held in await access.list_open_memberships("stripe")] == [MEMBER]
     assert await access.find_redemption(CLAIM.id) == Redemption(
-        NOW + 5, None, None, None, None, False
+        NOW + 5, None, None, None, None, None, False
     )
 
 
@@ -115,7 +115,7 @@ async def test_a_redemption_that_fails_leaves_claim_membership_and_key_untouched
     with pytest.raises(StoreError):
         await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 5)
     assert await access.find_claim(CLAIM.token_hash) == CLAIM
-    assert await access.list_active_memberships("stripe") == []
+    assert await access.list_open_memberships("stripe") == []
     assert [key.label for key in await access.list_keys()] == ["taken"]
     assert await access.redeem_claim(CLAIM, MEMBER, bytes(32), NOW + 6)
     _, made = await access.list_keys()
@@ -132,7 +132,9 @@ async def test_one_subscription_makes_no_second_key_and_its_second_claim_is_used
         claim, replace(MEMBER, subscription="sub_1"), key_hash, NOW + 9
     )
     assert await access.find_claim(claim.token_hash) == replace(claim, redeemed_at=NOW + 9)
-    assert await access.list_active_memberships("stripe") == [make_other_claim(1)[1]]
+    assert [held.row for held in await access.list_open_memberships("stripe")] == [
+        make_other_claim(1)[1]
+    ]
     assert len(await access.list_keys()) == 1
 
 
@@ -142,7 +144,7 @@ async def test_what_became_of_a_redeemed_claim_is_found(access: AccessStore) -> 
     salt = bytes([9] * 32)
     assert await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 5, salt)
     assert not await access.redeem_claim(CLAIM, MEMBER, HASH_2, NOW + 6, bytes(32))
-    fresh = Redemption(NOW + 5, salt, KEY_HASH, None, None, is_used=False)
+    fresh = Redemption(NOW + 5, salt, KEY_HASH, None, None, None, is_used=False)
     assert await access.find_redemption(CLAIM.id) == fresh
     await access.count_calls([make_call_group(KEY_HASH, NOW)], "live", 0)
     assert await access.find_redemption(CLAIM.id) == fresh
@@ -150,7 +152,7 @@ async def test_what_became_of_a_redeemed_claim_is_found(access: AccessStore) -> 
     assert await access.find_redemption(CLAIM.id) == replace(fresh, is_used=True)
     await access.end_membership(MEMBER, NOW + 7, "refunded")
     assert await access.find_redemption(CLAIM.id) == replace(
-        fresh, is_used=True, revoked_at=NOW + 7, ended_reason="refunded"
+        fresh, is_used=True, revoked_at=NOW + 7, ended_reason="refunded", closed_at=NOW + 7
     )
 
 
@@ -163,7 +165,7 @@ async def test_a_claim_on_a_subscription_that_has_a_key_is_redeemed_without_one(
     await access.create_claim(claim)
     assert not await access.redeem_claim(claim, member, key_hash, NOW, bytes(32))
     found = await access.find_redemption(claim.id)
-    assert found == Redemption(NOW, bytes(32), None, None, None, is_used=False)
+    assert found == Redemption(NOW, bytes(32), None, None, None, None, is_used=False)
 
 
 IDEMPOTENCY = IdempotencyRow(bytes([7] * 32), bytes([8] * 32), "claim1", NOW)
@@ -220,7 +222,7 @@ async def test_pruning_deletes_idempotency_keys_of_earlier_days(
     assert await run_sql(home, "SELECT created_at FROM idempotency_keys") == [(NOW + 2,)]
 
 
-async def test_active_memberships_are_listed_by_provider_and_customer(
+async def test_open_memberships_are_listed_by_provider_and_customer(
     access: AccessStore,
 ) -> None:
     theirs = {1: "cus_1", 2: "cus_2", 3: "cus_1"}
@@ -228,11 +230,11 @@ async def test_active_memberships_are_listed_by_provider_and_customer(
         claim, member, key_hash = make_other_claim(number)
         await access.create_claim(claim)
         await access.redeem_claim(claim, replace(member, customer=customer), key_hash, NOW)
-    found = await access.list_active_memberships("stripe", "cus_1")
+    found = [held.row for held in await access.list_open_memberships("stripe", "cus_1")]
     assert [member.subscription for member in found] == ["sub_1", "sub_3"]
-    assert await access.list_active_memberships("sandbox") == []
+    assert await access.list_open_memberships("sandbox") == []
     await access.end_membership(found[0], NOW, "deleted")
-    left = [member.subscription for member in await access.list_active_memberships("stripe")]
+    left = [held.row.subscription for held in await access.list_open_memberships("stripe")]
     assert left == ["sub_2", "sub_3"]
 
 
