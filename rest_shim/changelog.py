@@ -48,8 +48,6 @@ CHANGELOG = (
             "since and as_of accept a date, which means 00:00Z of that day.",
             "One error names every bad argument, with values quoted as JSON.",
             "A JSON-RPC response that is posted to the MCP endpoint gets 202.",
-            "A repeated claim returns the same api_key for 10 minutes, until its first use, then "
-            "409. A checkout accepts the header Idempotency-Key.",
             "A claim_token of another form than checkout returns gets 400, and an e-mail address "
             "whose domain has no dot gets 400.",
             "With billing off, how_to_buy of the manifest is null, and errors have no "
