@@ -73,8 +73,8 @@ BUY_FIELDS = {
     EMAIL_FIELD: MAX_EMAIL_CHARS,
 }
 CONSENT_TITLE = "Connect a program"
-# Opens a checkout for (body, the client's IP address, an Idempotency-Key).
-Checkout = Callable[[CheckoutBody, str, str | None], Awaitable[CheckoutResponse]]
+# Opens a checkout for (body, the client's IP address).
+Checkout = Callable[[CheckoutBody, str], Awaitable[CheckoutResponse]]
 Form = dict[str, str]
 
 
@@ -155,7 +155,7 @@ class ConsentPages:
         pending = await self.pending_requests.get(form.get("request", ""))
         address = request.client.host if request.client else "unknown"
         try:
-            opened = await self.checkout(_parse_order(form), address, None)
+            opened = await self.checkout(_parse_order(form), address)
         except ApiError as error:
             if error.status != 400 or not error.message.startswith(EMAIL_FIELD):
                 raise

@@ -164,6 +164,12 @@ class Settings(BaseModel):
     stripe_price_yearly: EmptyAsNone[str] = Field(
         default=None, description="Id of the Stripe price for the yearly plan, USD 1199."
     )
+    dunning_days: int = Field(
+        default=30,
+        ge=0,
+        le=365,
+        description="Days after the last paid period at which access ends if no payment follows.",
+    )
     stripe_api_base: EmptyAsNone[Address] = Field(
         default=None, description="For tests: another address for Stripe's API."
     )

@@ -40,6 +40,8 @@ ACCESS_MIGRATIONS = (
     "access_0006",
     "access_0007",
     "access_0008",
+    "access_0009",
+    "access_0010",
 )
 CREATE_MIGRATIONS = (
     "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
