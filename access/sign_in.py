@@ -2,8 +2,8 @@
 
 A link works once, for a few minutes, and creates a session; only hashes of both are stored. Neither
 the response to a sign-in request nor the work that follows it reveals whether the address belongs
-to a member. The owner of the service signs in by a link that a command prints, or by a key of the
-operator, with any billing mode.
+to a member. The owner of the service signs in by a link that a command prints, with any billing
+mode. No key opens a session: operators give keys to others.
 """
 
 import secrets
@@ -16,7 +16,6 @@ import structlog
 from access.billing.provider import Provider
 from access.claims import Claims
 from access.email_address import parse_contact_email
-from access.keys import hash_key, invalid_key_error, is_api_key
 from access.mail.mailer import Mailer, MailError, build_mail
 from access.throttle import Limit, Throttle
 from schemas.clock import Clock
@@ -106,37 +105,8 @@ class SignIn:
             )
         return session_token
 
-    async def redeem_key(self, api_key: str, address: str) -> str:
-        """Exchange a key of the operator for a session of the owner; return the session's token.
-
-        Raise ApiError 401 if there is no such key, 403 if it does not work or is not the
-        operator's, and 429 if the client made too many requests.
-        """
-        await self._request_throttle.take_attempt(address)
-        api_key, now = api_key.strip(), self._clock()
-        key = await self._store.find_key(hash_key(api_key)) if is_api_key(api_key) else None
-        if key is None:
-            raise invalid_key_error(
-                "This is not a key of this service. Check that you pasted all of it, or create "
-                "one: signals keys create --label me"
-            )
-        if not key.works_at(now):
-            raise ApiError("revoked_key", "This key was revoked or has expired. Use another.", 403)
-        if key.membership_id is not None or key.client_id is not None:
-            raise ApiError(
-                "invalid_key",
-                "This is a member's key, and only the operator's keys sign in. Sign in with your "
-                "e-mail address instead.",
-                403,
-            )
-        session_token = f"ss_{secrets.token_urlsafe(32)}"
-        await self._store.create_session(
-            SignInRow(hash_token(session_token), OWNER, now + SESSION_MS, True, key.id)
-        )
-        return session_token
-
     async def find_session(self, session_token: str) -> SignInRow | None:
-        """Return a session, None if it is unknown, has expired, or its key works no longer."""
+        """Return a session, None if it is unknown or has expired."""
         return await self._store.find_session(hash_token(session_token), self._clock())
 
     async def sign_out(self, session_token: str) -> None:

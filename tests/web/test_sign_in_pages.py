@@ -55,11 +55,7 @@ async def test_a_visitor_is_redirected_to_the_sign_in_form(served: RunningServic
     page = check_page(answer, 200, "Sign in")
     assert str(answer.url) == f"{served.base_url}/sign-in"
     fields = [(one["name"], one["type"], one["autocomplete"]) for one in page.find_all("input")]
-    assert fields == [
-        ("contact_email", "email", "email"),
-        ("username", "text", "username"),
-        ("api_key", "password", "current-password"),
-    ]
+    assert fields == [("contact_email", "email", "email")]
 
 
 async def test_members_and_strangers_get_the_same_response_but_only_members_get_mail(
