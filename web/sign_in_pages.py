@@ -143,7 +143,7 @@ class _SignInPages:
     ) -> Response:
         email = form.get(EMAIL_FIELD, "")
         try:
-            mailbox = await self._sign_in.request_link(email, _get_address(request))
+            mailbox, wait_s = await self._sign_in.request_link(email, _get_address(request))
         except ApiError as error:
             if error.status != 400:
                 raise
@@ -154,12 +154,13 @@ class _SignInPages:
             title="Check your inbox",
             here="sign-in",
             minutes=LINK_MINUTES,
+            wait_s=wait_s,
             outbox=self._outbox,
             pending=pending,
         )
         # The store is queried after the response. Otherwise its time would reveal who is a member.
         response.background = BackgroundTask(
-            self._sign_in.mail_link, mailbox, None if pending is None else pending.id
+            self._sign_in.mail_link, mailbox, wait_s, None if pending is None else pending.id
         )
         return response
 

@@ -88,9 +88,7 @@ async def test_a_client_with_a_document_is_found_without_registration(
 
 @pytest.mark.clause("11.8")
 async def test_a_response_has_integers_and_no_nulls(registry: ClientRegistry) -> None:
-    client = await registry.register(
-        {"redirect_uris": ["cursor://anysphere.cursor-mcp/callback"]}, ADDRESS
-    )
+    client = await registry.register({"redirect_uris": [CURSOR]}, ADDRESS)
     assert json.loads(json.dumps(describe_registration(client))) == {
         "client_id": client.client_id,
         "client_id_issued_at": NOON // 1000,
