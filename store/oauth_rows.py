@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 RedeemOutcome = Literal["connected", "spent", "full"]
+RenewOutcome = Literal["renewed", "replayed", "busy", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,11 @@ class NewTokens(NamedTuple):
 
 
 class ConnectionRow(NamedTuple):
-    """A connection of a client; `is_live` if its key works, `tokens` counts live access tokens."""
+    """A connection of a client, whose key says whether it is live."""
 
     key_id: int
     client_id: str
     resource: str
-    refresh_hash: bytes
-    is_live: bool
-    tokens: int
 
 
 class AccessTokenRow(NamedTuple):

@@ -5,6 +5,7 @@ only their SHA-256 is stored.
 """
 
 import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -18,10 +19,14 @@ from access.oauth.parameters import RESOURCE_PATH, SCOPE, check_resource, matche
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS, HOUR_MS
-from store.oauth_rows import ApprovedAuthorization, NewTokens
+from store.oauth_rows import ApprovedAuthorization, ConnectionRow, NewTokens
 from store.sql.access_store import AccessStore
 
 CODE_MS = 60_000
+# A host whose answer was lost exchanges its code again, and two processes of a host refresh with
+# one token. Each gets tokens of its own, and a later use ends the connection for all.
+CODE_GRACE_MS = 10_000
+REFRESH_GRACE_MS = 60_000
 ACCESS_TOKEN_MS = HOUR_MS
 # A connection that is not used for so long ends, and no longer counts as a live key.
 REFRESH_TOKEN_MS = 90 * DAY_MS
@@ -91,74 +96,79 @@ class TokenIssuer:
         key_id, client_id = found
         if form.get("client_id", client_id) != client_id:
             raise OAuthError("invalid_client", "client_id: the token belongs to another client")
-        await self._revoke(key_id, "revoked_by_client")
+        await self._store.revoke_key(key_id, self._clock())
+        log.info("connection_revoked", key=key_id, why="revoked_by_client")
 
     async def _exchange_code(self, form: Mapping[str, str]) -> Tokens:
-        code_hash = hash_key(form.get("code", ""))
+        code, now = form.get("code", ""), self._clock()
+        code_hash = hash_key(code)
+        # Made of the code, so that a repeated exchange finds the connection of the first one.
+        random = urlsafe_b64encode(hash_key(f"family {code}")).rstrip(b"=").decode()
+        family = f"rt_{random}"
+        # Only the same client with the same verifier repeats an exchange.
+        grant = f"{code} {form.get('client_id')} {form.get('code_verifier')}"
         request = await self._store.oauth.find_code(code_hash)
-        if request is None:
-            raise await self._refuse_spent_code(form, code_hash)
-        await self._check_client(form, request.client_id)
-        now = self._clock()
-        _check_code(form, request, now)
-        # A code of a server at another address, which a changed setting can leave behind.
-        check_resource(request.resource, self._resource)
-        family = secrets.token_urlsafe(32)
-        tokens, stored = create_tokens(f"rt_{family}", now)
-        outcome = await self._store.oauth.redeem_code(
-            code_hash,
-            request,
-            hash_key(generate_key()),
-            hash_key(f"rt_{family}"),
-            stored,
-            now,
-            build_limits(now),
-        )
-        if outcome == "spent":
-            raise await self._refuse_spent_code(form, code_hash)
-        if outcome == "full":
-            raise _invalid_grant_error(
-                "the membership has ended or has no room for another key: revoke a key under "
-                "Settings, API access, and connect again"
+        if request is not None:
+            await self._check_client(form, request.client_id)
+            _check_code(form, request, now)
+            # A code of a server at another address, which a changed setting can leave behind.
+            check_resource(request.resource, self._resource)
+            tokens, stored = create_tokens(family, now)
+            outcome = await self._store.oauth.redeem_code(
+                code_hash,
+                request,
+                hash_key(generate_key()),
+                hash_key(family),
+                (hash_key(grant), now + CODE_GRACE_MS),
+                stored,
+                now,
+                build_limits(now),
             )
-        return tokens
+            if outcome == "connected":
+                return tokens
+            if outcome == "full":
+                raise _invalid_grant_error(
+                    "the membership has ended or has no room for another key: revoke a key under "
+                    "Settings, API access, and connect again"
+                )
+        connection = await self._store.oauth.find_connection(hash_key(family))
+        if connection is None:
+            await self._check_client(form, None)
+            raise _invalid_grant_error("the code is unknown or expired: connect again")
+        return await self._renew(connection, grant, family, now)
 
     async def _refresh(self, form: Mapping[str, str]) -> Tokens:
         token = form.get("refresh_token", "")
-        now = self._clock()
-        row = await self._store.oauth.find_connection(hash_key(token[:FAMILY_CHARS]), now)
-        await self._check_client(form, None if row is None else row.client_id)
-        if row is None or not row.is_live:
-            raise _invalid_grant_error(
-                "the refresh token is unknown or expired, or its connection was revoked: connect "
-                "again"
-            )
-        check_resource(row.resource, self._resource)
-        if row.tokens >= MAX_LIVE_ACCESS_TOKENS:
+        family = token[:FAMILY_CHARS]
+        connection = await self._store.oauth.find_connection(hash_key(family))
+        await self._check_client(form, None if connection is None else connection.client_id)
+        if connection is None:
+            raise _invalid_grant_error("the refresh token is unknown: connect again")
+        return await self._renew(connection, token, family, self._clock())
+
+    async def _renew(self, connection: ConnectionRow, grant: str, family: str, now: int) -> Tokens:
+        """Return new tokens of a connection for a grant, which may be used again for a moment."""
+        check_resource(connection.resource, self._resource)
+        tokens, stored = create_tokens(family, now)
+        key_id, until = connection.key_id, now + REFRESH_GRACE_MS
+        outcome = await self._store.oauth.renew_tokens(
+            key_id, hash_key(grant), stored, now, until, MAX_LIVE_ACCESS_TOKENS
+        )
+        if outcome == "renewed":
+            return tokens
+        if outcome == "busy":
             raise ApiError(
                 "rate_limited",
                 "This connection was refreshed too often: use the access token until it expires.",
                 429,
                 retry_after_s=ACCESS_TOKEN_MS // 1000,
             )
-        tokens, stored = create_tokens(token[:FAMILY_CHARS], now)
-        if await self._store.oauth.rotate_tokens(row.key_id, hash_key(token), stored, now):
-            return tokens
-        # The token was used before, so somebody else may have it. The family ends for both.
-        await self._revoke(row.key_id, "refresh_token_replayed")
+        if outcome == "ended":
+            raise _invalid_grant_error("the connection was revoked or has expired: connect again")
+        # Somebody else may have it, so the connection ends for both.
+        log.info("connection_revoked", key=key_id, why="grant_replayed")
         raise _invalid_grant_error(
-            "the refresh token was used before, so the connection was revoked: connect again"
-        )
-
-    async def _refuse_spent_code(self, form: Mapping[str, str], code_hash: bytes) -> OAuthError:
-        """Return the error of an unknown or used code; revoke what a used one gave."""
-        key_id = await self._store.oauth.find_key_of_code(code_hash)
-        if key_id is None:
-            await self._check_client(form, None)
-            return _invalid_grant_error("the code is unknown or expired: connect again")
-        await self._revoke(key_id, "code_replayed")
-        return _invalid_grant_error(
-            "the code was used before, so its connection was revoked: connect again"
+            "it was used before, so the connection was revoked: connect again"
         )
 
     async def _check_client(self, form: Mapping[str, str], bound_to: str | None) -> None:
@@ -184,12 +194,8 @@ class TokenIssuer:
         if access is not None:
             return access.key_id, access.client_id
         family_hash = hash_key(token[:FAMILY_CHARS])
-        row = await self._store.oauth.find_connection(family_hash, self._clock())
+        row = await self._store.oauth.find_connection(family_hash)
         return None if row is None else (row.key_id, row.client_id)
-
-    async def _revoke(self, key_id: int, reason: str) -> None:
-        await self._store.revoke_key(key_id, self._clock())
-        log.info("connection_revoked", key=key_id, why=reason)
 
 
 def _check_code(form: Mapping[str, str], request: ApprovedAuthorization, now: int) -> None:

@@ -27,6 +27,7 @@ from store.sql.database import Engine, fetch_value
 from store.sql.oauth_store import (
     PRUNE_ACCESS_TOKENS,
     PRUNE_CLIENTS,
+    PRUNE_GRANTS,
     PRUNE_REQUESTS,
     OAuthStore,
 )
@@ -365,6 +366,7 @@ class AccessStore(PurchaseStore):
             (statements.PRUNE_TOOL_USAGE, cutoffs.calls),
             (PRUNE_REQUESTS, cutoffs.attempts),
             (PRUNE_ACCESS_TOKENS, cutoffs.sign_ins),
+            (PRUNE_GRANTS, cutoffs.sign_ins),
             (PRUNE_CLIENTS, cutoffs.oauth_clients),
         ):
             async with self._engine.begin_write() as db:

@@ -115,11 +115,8 @@ ACCESS_TABLES = (
         "created_at, code_hash, approved_at, membership_id",
         "id_hash",
     ),
-    Table(
-        "oauth_connections",
-        "key_id, client_id, resource, code_hash, family_hash, refresh_hash",
-        "key_id",
-    ),
+    Table("oauth_connections", "key_id, client_id, resource, family_hash", "key_id"),
+    Table("oauth_grants", "grant_hash, key_id, issued_at, reusable_until", "grant_hash"),
     Table("oauth_access_tokens", "token_hash, key_id, expires_at", "token_hash"),
     Table(
         "calls",

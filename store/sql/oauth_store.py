@@ -12,6 +12,7 @@ from store.oauth_rows import (
     OAuthClientRow,
     PendingAuthorization,
     RedeemOutcome,
+    RenewOutcome,
 )
 from store.sql.access_statements import INSERT_MEMBER_KEY, INSERT_OPERATOR_KEY
 from store.sql.database import Database, Engine, fetch_value
@@ -49,30 +50,33 @@ FROM oauth_requests WHERE code_hash = ?
 """
 TAKE_CODE = "DELETE FROM oauth_requests WHERE code_hash = ? RETURNING 1"
 INSERT_CONNECTION = """
-INSERT INTO oauth_connections
-  (key_id, client_id, resource, code_hash, family_hash, refresh_hash)
-VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO oauth_connections (key_id, client_id, resource, family_hash) VALUES (?, ?, ?, ?)
+"""
+INSERT_GRANT = """
+INSERT INTO oauth_grants (grant_hash, key_id, issued_at, reusable_until) VALUES (?, ?, ?, ?)
 """
 INSERT_ACCESS_TOKEN = """
 INSERT INTO oauth_access_tokens (token_hash, key_id, expires_at) VALUES (?, ?, ?)
 """
-FIND_KEY_OF_CODE = "SELECT key_id FROM oauth_connections WHERE code_hash = ?"
 FIND_CONNECTION = """
-SELECT key_id, client_id, resource, refresh_hash,
-  revoked_at IS NULL AND expires_at > :at AS is_live,
-  (SELECT count(*) FROM oauth_access_tokens
-   WHERE key_id = keys.id AND expires_at > :at) AS tokens
-FROM oauth_connections JOIN keys ON keys.id = key_id WHERE family_hash = :family_hash
+SELECT key_id, client_id, resource FROM oauth_connections WHERE family_hash = ?
 """
-# Of several refreshes with one token at once, this lets exactly one through.
-ROTATE_REFRESH_TOKEN = """
-UPDATE oauth_connections SET refresh_hash = :new_hash
-WHERE key_id = :key_id AND refresh_hash = :old_hash
-  AND EXISTS (SELECT 1 FROM keys
-              WHERE id = oauth_connections.key_id AND revoked_at IS NULL AND expires_at > :at)
-RETURNING 1
+EXTEND_KEY = """
+UPDATE keys SET expires_at = ? WHERE id = ? AND revoked_at IS NULL AND expires_at > ? RETURNING 1
 """
 DELETE_EXPIRED_TOKENS = "DELETE FROM oauth_access_tokens WHERE key_id = ? AND expires_at <= ?"
+COUNT_TOKENS = "SELECT count(*) FROM oauth_access_tokens WHERE key_id = ?"
+# The later end excludes times that a clock stored that was wrong.
+_USABLE = "(reusable_until IS NULL OR reusable_until BETWEEN :at AND :until)"
+USE_GRANT = f"""
+UPDATE oauth_grants SET reusable_until = coalesce(reusable_until, :until)
+WHERE grant_hash = :grant_hash AND key_id = :key_id AND {_USABLE} RETURNING 1
+"""
+TRIM_GRANTS = f"""
+DELETE FROM oauth_grants WHERE key_id = :key_id AND grant_hash NOT IN (
+  SELECT grant_hash FROM oauth_grants WHERE key_id = :key_id AND {_USABLE}
+  ORDER BY issued_at DESC LIMIT :kept)
+"""
 FIND_ACCESS_TOKEN = """
 SELECT key_id, key_hash, client_id, resource, tokens.expires_at AS expires_at
 FROM oauth_access_tokens AS tokens JOIN oauth_connections USING (key_id)
@@ -84,6 +88,10 @@ SELECT 1 FROM keys WHERE key_hash = ? AND revoked_at IS NULL
   AND (expires_at IS NULL OR expires_at > ?)
 """
 PRUNE_REQUESTS = "DELETE FROM oauth_requests WHERE created_at < ? RETURNING 1"
+PRUNE_GRANTS = """
+DELETE FROM oauth_grants WHERE EXISTS (
+  SELECT 1 FROM keys WHERE id = key_id AND (revoked_at IS NOT NULL OR expires_at < ?)) RETURNING 1
+"""
 PRUNE_ACCESS_TOKENS = "DELETE FROM oauth_access_tokens WHERE expires_at < ? RETURNING 1"
 # A client with a live connection stays: it uses its id at each refresh.
 PRUNE_CLIENTS = """
@@ -180,14 +188,16 @@ class OAuthStore:
         request: ApprovedAuthorization,
         key_hash: bytes,
         family_hash: bytes,
+        repeat: tuple[bytes, int],
         tokens: NewTokens,
         at: int,
         limits: KeyLimits,
     ) -> RedeemOutcome:
         """Exchange a code for a connection: a key of the membership, and its first tokens.
 
-        Return `spent` if the code was exchanged before, `full` if the membership has ended or
-        reached a limit on keys. The code is spent in each case.
+        `repeat` is a grant with which `renew_tokens` repeats the exchange, and until when. Return
+        `spent` if the code was exchanged before, `full` if the membership has ended or reached a
+        limit on keys. The code is spent in each case.
         """
         async with self._engine.begin_durable_write() as db:
             if not await db.execute(TAKE_CODE, code_hash):
@@ -195,49 +205,44 @@ class OAuthStore:
             key_id = await _insert_key(db, request, key_hash, tokens.refresh_expires_at, at, limits)
             if key_id is None:
                 return "full"
-            connection = key_id, request.client_id, request.resource, code_hash
-            await db.execute(INSERT_CONNECTION, *connection, family_hash, tokens.refresh_hash)
-            await db.execute(
-                INSERT_ACCESS_TOKEN, tokens.access_hash, key_id, tokens.access_expires_at
-            )
+            connection = key_id, request.client_id, request.resource, family_hash
+            await db.execute(INSERT_CONNECTION, *connection)
+            grant_hash, reusable_until = repeat
+            await db.execute(INSERT_GRANT, grant_hash, key_id, at, reusable_until)
+            await _insert_tokens(db, key_id, tokens, at)
         return "connected"
 
-    async def find_key_of_code(self, code_hash: bytes) -> int | None:
-        """Return the id of the key that a code was exchanged for, or None."""
+    async def find_connection(self, family_hash: bytes) -> ConnectionRow | None:
+        """Return the connection of a family of tokens, which may have ended, or None."""
         async with self._engine.acquire_connection() as db:
-            found: int | None = await fetch_value(db, FIND_KEY_OF_CODE, code_hash)
-        return found
+            rows = await db.execute(FIND_CONNECTION, family_hash)
+        return ConnectionRow(**rows[0]) if rows else None
 
-    async def find_connection(self, family_hash: bytes, at: int) -> ConnectionRow | None:
-        """Return the connection of a family of refresh tokens, or None."""
-        async with self._engine.acquire_connection() as db:
-            values = {"family_hash": family_hash, "at": at}
-            rows = await db.execute_named(FIND_CONNECTION, values)
-        return _parse_connection(**rows[0]) if rows else None
+    async def renew_tokens(
+        self, key_id: int, grant_hash: bytes, tokens: NewTokens, at: int, until: int, max_live: int
+    ) -> RenewOutcome:
+        """Add tokens to a live connection for a grant, which can be used again `until` a time.
 
-    async def rotate_tokens(
-        self, key_id: int, old_refresh_hash: bytes, tokens: NewTokens, at: int
-    ) -> bool:
-        """Replace the refresh token of a live connection and add an access token.
-
-        False if the old refresh token is not the latest, or the connection's key does not work.
+        Return `ended` if the key of the connection does not work, and `busy` if the connection has
+        `max_live` live access tokens. Return `replayed` for a grant that was used longer ago or is
+        not known; the key is then revoked.
         """
-        rotation = {
-            "key_id": key_id,
-            "old_hash": old_refresh_hash,
-            "new_hash": tokens.refresh_hash,
-            "at": at,
-        }
         async with self._engine.begin_durable_write() as db:
-            if not await db.execute_named(ROTATE_REFRESH_TOKEN, rotation):
-                return False
-            expiry_sql = "UPDATE keys SET expires_at = ? WHERE id = ?"
-            await db.execute(expiry_sql, tokens.refresh_expires_at, key_id)
+            await db.acquire_named_lock("tokens of a connection", str(key_id))
+            if not await db.execute(EXTEND_KEY, tokens.refresh_expires_at, key_id, at):
+                return "ended"
             await db.execute(DELETE_EXPIRED_TOKENS, key_id, at)
-            await db.execute(
-                INSERT_ACCESS_TOKEN, tokens.access_hash, key_id, tokens.access_expires_at
-            )
-        return True
+            if await fetch_value(db, COUNT_TOKENS, key_id) >= max_live:
+                return "busy"
+            times = {"key_id": key_id, "at": at, "until": until}
+            if not await db.execute_named(USE_GRANT, {**times, "grant_hash": grant_hash}):
+                await db.execute("UPDATE keys SET revoked_at = ? WHERE id = ?", at, key_id)
+                return "replayed"
+            # Each use makes an access token, so these are all that can still be used again, and as
+            # many that were not used.
+            await db.execute_named(TRIM_GRANTS, {**times, "kept": 2 * max_live})
+            await _insert_tokens(db, key_id, tokens, at)
+        return "renewed"
 
     async def find_access_token(self, token_hash: bytes) -> AccessTokenRow | None:
         """Return an access token, which may have expired, or None."""
@@ -277,9 +282,10 @@ async def _insert_key(
     return int(rows[0]["id"]) if rows else None
 
 
+async def _insert_tokens(db: Database, key_id: int, tokens: NewTokens, at: int) -> None:
+    await db.execute(INSERT_GRANT, tokens.refresh_hash, key_id, at, None)
+    await db.execute(INSERT_ACCESS_TOKEN, tokens.access_hash, key_id, tokens.access_expires_at)
+
+
 def _parse_client(*, redirect_uris: str, **client: Any) -> OAuthClientRow:
     return OAuthClientRow(redirect_uris=tuple(json.loads(redirect_uris)), **client)
-
-
-def _parse_connection(*, is_live: bool | int, **connection: Any) -> ConnectionRow:
-    return ConnectionRow(is_live=bool(is_live), **connection)  # SQLite has no booleans

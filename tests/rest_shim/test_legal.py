@@ -29,6 +29,7 @@ PRIVACY_TEXTS = {
     "oauth_clients": "the program's name, id and redirect addresses",
     "oauth_requests": "with the program's state and challenge",
     "oauth_connections": "SHA-256 hashes of the code and the tokens of the connection",
+    "oauth_grants": "SHA-256 hashes of the code and the tokens of the connection",
     "oauth_access_tokens": "an access token is deleted within a day after it expires",
     "watchlist": "its tickers and when you added each, with your e-mail address",
     "attempts": "the address and its networks",

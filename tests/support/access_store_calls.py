@@ -40,6 +40,7 @@ APPROVED = ApprovedAuthorization(
     *(PENDING.code_challenge, NOW, 1),
 )
 TOKENS = NewTokens(HASH, NOW + 9000, TOKEN_HASH, NOW + 1000)
+NEW_TOKENS = TOKENS._replace(refresh_hash=MEMBERS_HASH, access_hash=MEMBERS_HASH)
 DURABLE_CALLS: dict[str, StoreCall] = {
     "create_key": lambda store: store.create_key(HASH, "agent", NOW),
     "revoke_key": lambda store: store.revoke_key(1, NOW),
@@ -66,9 +67,10 @@ DURABLE_CALLS: dict[str, StoreCall] = {
     "approve_request": lambda store: store.oauth.approve_request(HASH, CODE_HASH, NOW, 1, 0),
     "deny_request": lambda store: store.oauth.deny_request(HASH),
     "redeem_code": lambda store: store.oauth.redeem_code(
-        CODE_HASH, APPROVED, bytes(range(8, 40)), FAMILY_HASH, TOKENS, NOW, KeyLimits(9, 9, NOW)
+        *(CODE_HASH, APPROVED, bytes(range(8, 40)), FAMILY_HASH, (CODE_HASH, NOW), TOKENS, NOW),
+        KeyLimits(9, 9, NOW),
     ),
-    "rotate_tokens": lambda store: store.oauth.rotate_tokens(4, HASH, TOKENS, NOW),
+    "renew_tokens": lambda store: store.oauth.renew_tokens(4, HASH, NEW_TOKENS, NOW, NOW + 1, 9),
     "watch": lambda store: store.watchlists.add("a@example.com", "BTC", NOW, 9),
     "unwatch": lambda store: store.watchlists.remove("a@example.com", "BTC"),
 }
@@ -105,8 +107,7 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     "find_client": lambda store: store.oauth.find_client("oc_1"),
     "find_request": lambda store: store.oauth.find_request("id", HASH, 0),
     "find_code": lambda store: store.oauth.find_code(CODE_HASH),
-    "find_key_of_code": lambda store: store.oauth.find_key_of_code(CODE_HASH),
-    "find_connection": lambda store: store.oauth.find_connection(FAMILY_HASH, NOW),
+    "find_connection": lambda store: store.oauth.find_connection(FAMILY_HASH),
     "find_access_token": lambda store: store.oauth.find_access_token(TOKEN_HASH),
     "watchlist": lambda store: store.watchlists.list_tickers("a@example.com"),
     "is_key_live": lambda store: store.oauth.is_key_live(HASH, NOW),

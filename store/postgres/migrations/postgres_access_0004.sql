@@ -29,17 +29,25 @@ CREATE TABLE oauth_requests (
 
 CREATE INDEX oauth_requests_expiring ON oauth_requests (created_at);
 
--- Every refresh token of a connection begins with the same random part, so a replayed one is
--- recognized by `family_hash`, however old it is. Only the latest has `refresh_hash`.
+-- The code of a connection and every refresh token of it lead to one random part, so a replayed one
+-- is recognized by `family_hash`, however old it is.
 CREATE TABLE oauth_connections (
   key_id BIGINT PRIMARY KEY REFERENCES keys (id),
   client_id TEXT NOT NULL,
   resource TEXT NOT NULL,
-  code_hash BYTEA NOT NULL UNIQUE CHECK (length(code_hash) = 32),
-  family_hash BYTEA NOT NULL UNIQUE CHECK (length(family_hash) = 32),
-  refresh_hash BYTEA NOT NULL CHECK (length(refresh_hash) = 32)
+  family_hash BYTEA NOT NULL UNIQUE CHECK (length(family_hash) = 32)
 );
 
+-- The refresh tokens of a connection that can be used, and its code. `reusable_until` is NULL for one
+-- that was not used; the code and a refresh token can be used again for a moment, and then never.
+CREATE TABLE oauth_grants (
+  grant_hash BYTEA PRIMARY KEY CHECK (length(grant_hash) = 32),
+  key_id BIGINT NOT NULL REFERENCES oauth_connections (key_id),
+  issued_at BIGINT NOT NULL,
+  reusable_until BIGINT
+);
+
+CREATE INDEX oauth_grants_of_key ON oauth_grants (key_id);
 CREATE INDEX oauth_connections_of_client ON oauth_connections (client_id);
 
 CREATE TABLE oauth_access_tokens (

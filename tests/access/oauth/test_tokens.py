@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from access.member_keys import MAX_LIVE_KEYS, MemberPlan
@@ -15,7 +15,14 @@ from access.oauth.authorizations import Authorizations
 from access.oauth.clients import OAuthClient
 from access.oauth.errors import OAuthError
 from access.oauth.parameters import matches_challenge
-from access.oauth.tokens import TokenIssuer, Tokens
+from access.oauth.tokens import (
+    ACCESS_TOKEN_MS,
+    CODE_GRACE_MS,
+    MAX_LIVE_ACCESS_TOKENS,
+    REFRESH_GRACE_MS,
+    TokenIssuer,
+    Tokens,
+)
 from access.throttle import Limit, Throttle
 from schemas.errors import ApiError
 from store.sql.access_store import AccessStore
@@ -70,16 +77,16 @@ class Process:
             return read_answer(await self.authorizations.approve_as_owner(request_id))["code"]
         return read_answer(await self.authorizations.approve(request_id, plan))["code"]
 
-    async def exchange(self, code: str) -> Tokens | OAuthError:
+    async def exchange(self, code: str, **changed: str) -> Tokens | OAuthError:
         form = {"grant_type": "authorization_code", "code": code, "code_verifier": VERIFIER}
-        return await self._send(form)
+        return await self._send({**form, **changed})
 
     async def refresh(self, refresh_token: str) -> Tokens | OAuthError:
         return await self._send({"grant_type": "refresh_token", "refresh_token": refresh_token})
 
     async def _send(self, form: dict[str, str]) -> Tokens | OAuthError:
         try:
-            return await self.issuer.exchange({**form, "client_id": CLIENT.client_id})
+            return await self.issuer.exchange({"client_id": CLIENT.client_id, **form})
         except OAuthError as error:
             return error
 
@@ -109,28 +116,115 @@ def split(outcomes: list[Any]) -> tuple[list[Tokens], list[OAuthError]]:
     return [each for each in outcomes if isinstance(each, Tokens)], errors
 
 
+def get_tokens(outcome: Tokens | OAuthError) -> Tokens:
+    assert isinstance(outcome, Tokens), outcome
+    return outcome
+
+
 @pytest.mark.clause("10.4")
-async def test_one_of_several_exchanges_of_a_code_wins_and_the_others_revoke_it(
-    processes: list[Process],
+async def test_several_exchanges_of_a_code_at_once_share_one_connection(
+    processes: list[Process], clock: ManualClock
 ) -> None:
     code = await processes[0].get_code()
-    won, lost = split(await asyncio.gather(*(one.exchange(code) for one in processes * RACERS)))
-    assert (len(won), {error.error for error in lost}) == (1, {"invalid_grant"})
-    assert not await processes[1].is_live(won[0])
+    won = await asyncio.gather(*(one.exchange(code) for one in processes * RACERS))
+    clock.now += CODE_GRACE_MS
+    won.append(await processes[0].exchange(code))
+    for tokens in map(get_tokens, won):
+        assert await processes[1].is_live(tokens)
+        get_tokens(await processes[1].refresh(tokens.refresh_token))
+    assert len(await processes[0].store.list_keys()) == 1
+    clock.now += 1
+    assert isinstance(await processes[1].exchange(code), OAuthError)
+    assert not await processes[0].is_live(get_tokens(won[0]))
+
+
+@pytest.mark.clause("10.4")
+@pytest.mark.parametrize("changed", [{"client_id": "other"}, {"code_verifier": "A" * 43}, {}])
+async def test_a_code_is_exchanged_again_only_by_its_client_with_its_verifier(
+    processes: list[Process], changed: dict[str, str]
+) -> None:
+    code = await processes[0].get_code()
+    tokens = get_tokens(await processes[0].exchange(code))
+    again = await processes[1].exchange(code, **changed)
+    assert isinstance(again, OAuthError if changed else Tokens)
+    assert await processes[1].is_live(tokens) is not bool(changed)
+
+
+@pytest.mark.clause("10.5")
+async def test_several_refreshes_of_a_token_at_once_all_get_tokens_that_go_on(
+    processes: list[Process], clock: ManualClock
+) -> None:
+    first = get_tokens(await processes[0].exchange(await processes[0].get_code()))
+    racing = (one.refresh(first.refresh_token) for one in processes * RACERS)
+    won = list(map(get_tokens, await asyncio.gather(*racing)))
+    assert len({tokens.refresh_token for tokens in won}) == len(won)
+    # Each process goes on with its own, an hour later and minutes apart.
+    clock.now += ACCESS_TOKEN_MS
+    for tokens in won:
+        clock.now += 2 * REFRESH_GRACE_MS
+        renewed = get_tokens(await processes[1].refresh(tokens.refresh_token))
+        assert await processes[0].is_live(renewed)
     assert len(await processes[0].store.list_keys()) == 1
 
 
 @pytest.mark.clause("10.5")
-async def test_one_of_several_refreshes_of_a_token_wins_and_the_others_revoke_it(
-    processes: list[Process],
+async def test_the_tokens_of_a_connection_are_bounded(
+    processes: list[Process], clock: ManualClock
 ) -> None:
-    tokens = await processes[0].exchange(await processes[0].get_code())
-    assert isinstance(tokens, Tokens)
-    racing = (one.refresh(tokens.refresh_token) for one in processes * RACERS)
-    won, lost = split(await asyncio.gather(*racing))
-    assert (len(won), {error.error for error in lost}) == (1, {"invalid_grant"})
-    assert not await processes[1].is_live(won[0])
-    assert isinstance(await processes[1].refresh(won[0].refresh_token), OAuthError)
+    tokens = get_tokens(await processes[0].exchange(await processes[0].get_code()))
+    # The exchange has made one of the first twenty.
+    for allowed in (MAX_LIVE_ACCESS_TOKENS - 1, *[MAX_LIVE_ACCESS_TOKENS] * 4):
+        for _ in range(allowed):
+            renewed = get_tokens(await processes[1].refresh(tokens.refresh_token))
+        with pytest.raises(ApiError, match="too often"):
+            await processes[0].refresh(tokens.refresh_token)
+        tokens = renewed
+        clock.now += ACCESS_TOKEN_MS
+    async with processes[0].store._engine.acquire_connection() as db:
+        (row,) = await db.execute("SELECT count(*) AS stored FROM oauth_grants")
+    assert row["stored"] <= 2 * MAX_LIVE_ACCESS_TOKENS + 1
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["refresh", "refresh", "exchange", "wait", "revoke"]),
+        st.integers(0, 9),
+        st.sampled_from([1, CODE_GRACE_MS, REFRESH_GRACE_MS, REFRESH_GRACE_MS + 1]),
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.clause("10.4", "10.5")
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(STEPS)
+async def test_a_connection_lives_until_a_grant_is_used_after_its_grace(
+    processes: list[Process], clock: ManualClock, steps: list[tuple[str, int, int]]
+) -> None:
+    code = await processes[0].get_code()
+    issued = [get_tokens(await processes[0].exchange(code))]
+    (*_, key) = await processes[0].store.list_keys()
+    # By grant, when it was used first.
+    used: dict[str, int] = {code: clock.now}
+    is_live = True
+    for step, number, wait_ms in steps:
+        one = processes[number % 2]
+        if step == "wait":
+            clock.now += wait_ms
+        elif step == "revoke":
+            if number == 0:
+                await one.store.revoke_key(key.id, clock.now)
+                is_live = False
+        else:
+            is_code = step == "exchange"
+            grant = code if is_code else issued[number % len(issued)].refresh_token
+            outcome = await (one.exchange if is_code else one.refresh)(grant)
+            age_ms = clock.now - used.setdefault(grant, clock.now)
+            is_live &= age_ms <= (CODE_GRACE_MS if is_code else REFRESH_GRACE_MS)
+            assert isinstance(outcome, Tokens) is is_live
+            if isinstance(outcome, Tokens):
+                issued.append(outcome)
+        assert {await processes[0].is_live(tokens) for tokens in issued} == {is_live}
 
 
 @pytest.mark.clause("10.7")

@@ -77,8 +77,9 @@ INSERT INTO oauth_requests
   SELECT decode(lpad(to_hex(n), 64, '0'), 'hex'), n::text, '', '', NULL, '', '', n,
     decode(lpad(to_hex(n), 64, '0'), 'hex'), n, NULL FROM generate_series(1, {PASSES}) n;
 INSERT INTO oauth_connections
-  SELECT n, n::text, '', decode(lpad(to_hex(n), 64, '0'), 'hex'),
-    decode(lpad(to_hex(n), 64, '0'), 'hex'), decode(lpad(to_hex(n), 64, '0'), 'hex')
+  SELECT n, n::text, '', decode(lpad(to_hex(n), 64, '0'), 'hex')
+  FROM generate_series(1, {PASSES}) n;
+INSERT INTO oauth_grants SELECT decode(lpad(to_hex(n), 64, '0'), 'hex'), n, n, NULL
   FROM generate_series(1, {PASSES}) n;
 INSERT INTO oauth_access_tokens SELECT decode(lpad(to_hex(n), 64, '0'), 'hex'), n, n
   FROM generate_series(1, {PASSES}) n;

@@ -80,7 +80,10 @@ async def assert_found(store: AccessStore) -> None:
     request = await store.oauth.find_code(hashes[0])
     assert request is not None
     limits = KeyLimits(2, 9, NOW)
-    connected = await store.oauth.redeem_code(hashes[0], request, *hashes[1:3], TOKENS, NOW, limits)
+    repeat = hashes[3], NOW
+    connected = await store.oauth.redeem_code(
+        hashes[0], request, *hashes[1:3], repeat, TOKENS, NOW, limits
+    )
     assert connected == "connected"
     clients = {key.key.client_id for key in await store.list_member_keys(held.id, 20000)}
     assert clients == {None, "oc_1"}
