@@ -36,6 +36,7 @@ from serving.arguments import (
 )
 from serving.http import JSON, read_body
 from serving.json_schema import Schema
+from serving.json_text import JSON_EXCESS, has_json_excess
 
 BodyT = TypeVar("BodyT", bound=Body)
 ResultT = TypeVar("ResultT")
@@ -143,9 +144,13 @@ def _parse_object(content: bytes, model: type[BaseModel]) -> dict[str, Any]:
     )
     if not content.strip():
         raise invalid_parameter_error(f"The body is empty. Send a JSON object such as {example}.")
+    if has_json_excess(content):
+        raise invalid_parameter_error(
+            f"The body has {JSON_EXCESS}. Send a JSON object such as {example}."
+        )
     try:
         value = json.loads(content.decode("utf-8"), object_pairs_hook=_reject_repeats)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise invalid_parameter_error(
             f"The body is not valid JSON in UTF-8. Send an object such as {example}."
         ) from None

@@ -28,12 +28,12 @@ from serving.cors import (
 from serving.http import (
     CLOSE_CONNECTION,
     CORS_KEY,
-    ERROR_KEY,
     JSON_TYPE,
     MAX_CACHED_VALUES,
     HeaderList,
     HeaderMap,
     http_error,
+    keep_error,
     list_header_values,
     read_headers,
     respond,
@@ -120,7 +120,7 @@ class HostOriginMiddleware:
     def _refuse(
         self, scope: Scope, receive: Receive, send: Send, error: ApiError
     ) -> Awaitable[None]:
-        scope[ERROR_KEY] = error
+        keep_error(scope, error)
         page = None if error.status == 400 else self._render_page(scope, error)
         if page is not None:
             return page(scope, receive, send)

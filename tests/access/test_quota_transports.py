@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from access.free_refusals import MINUTE_MS
 
 from access.billing.disabled import NoBilling
-from access.free_refusals import MINUTE_MS
 from access.keys import generate_key, hash_key
 from schemas.vocabulary import DAY_MS, Mode, format_instant
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
