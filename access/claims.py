@@ -1,9 +1,6 @@
 """Checkouts: fetches their payment status and exchanges a paid one for its one key."""
 
 import asyncio
-import hmac
-import secrets
-from base64 import urlsafe_b64encode
 
 import structlog
 
@@ -15,11 +12,10 @@ from access.billing.provider import (
     SettledPayment,
 )
 from access.keys import generate_key, hash_key
-from access.memberships import revoke_if_ended
+from access.memberships import update_membership
 from access.single_flight_cache import SingleFlightCache, call_provider
 from schemas.clock import Clock
-from schemas.purchase import CLAIM_REPEAT_DURATION_S
-from store.access_rows import ClaimRow, MembershipRow, Redemption, normalize_email
+from store.access_rows import ClaimRow, MembershipRow, normalize_email
 from store.sql.access_store import AccessStore
 
 log = structlog.get_logger("billing")
@@ -70,27 +66,22 @@ class Claims:
         """Create the one key of a paid claim and return it; it cannot be shown again.
 
         Return None if the claim was already redeemed, or if the payment has just been reversed.
+        Raise BillingError, and create none, if the payment could not be checked again.
         """
         api_key = generate_key()
-        return api_key if await self._redeem(claim, payment, api_key, None) else None
+        return api_key if await self._redeem(claim, payment, api_key) else None
 
     async def create_membership(self, claim: ClaimRow, payment: SettledPayment) -> bool:
         """Create the membership of a paid claim without a key; return whether it was created.
 
-        False if the claim was already redeemed, or if the payment has just been reversed.
+        False if the claim was already redeemed, or if the payment has just been reversed. Raise as
+        `create_key`.
         """
-        return await self._redeem(claim, payment, None, None)
+        return await self._redeem(claim, payment, None)
 
-    async def redeem(self, claim: ClaimRow, payment: SettledPayment, claim_token: str) -> None:
-        """Create the one key of a paid claim, unless it was already redeemed; see `derive_key`."""
-        key_salt = secrets.token_bytes(32)
-        await self._redeem(claim, payment, derive_key(claim_token, key_salt), key_salt)
-
-    async def _redeem(
-        self, claim: ClaimRow, payment: SettledPayment, api_key: str | None, key_salt: bytes | None
-    ) -> bool:
+    async def _redeem(self, claim: ClaimRow, payment: SettledPayment, api_key: str | None) -> bool:
         # A client that disconnects after the commit must not cancel the check that follows it.
-        redemption = asyncio.create_task(self._store_redemption(claim, payment, api_key, key_salt))
+        redemption = asyncio.create_task(self._store_redemption(claim, payment, api_key))
         self._redemptions.add(redemption)
         redemption.add_done_callback(self._on_redeemed)
         return await asyncio.shield(redemption)
@@ -102,7 +93,7 @@ class Claims:
             redemption.exception()
 
     async def _store_redemption(
-        self, claim: ClaimRow, payment: SettledPayment, api_key: str | None, key_salt: bytes | None
+        self, claim: ClaimRow, payment: SettledPayment, api_key: str | None
     ) -> bool:
         """Store membership and key, if there is one; return whether both are new and work."""
         now = self._clock()
@@ -116,16 +107,21 @@ class Claims:
             created_at=now,
         )
         key_hash = None if api_key is None else hash_key(api_key)
-        if not await self._store.redeem_claim(claim, member, key_hash, now, key_salt):
+        if not await self._store.redeem_claim(claim, member, key_hash, now):
             return False
         # A webhook that arrived between the check of the payment and the commit found no membership
         # to end, so the status is checked again.
         try:
-            return not await revoke_if_ended(self._store, self._provider, member, now)
-        except BillingError as error:
-            # The buyer has paid and gets the key. The daily maintenance checks it again.
-            log.warning("membership_not_checked", why=str(error))
-            return True
+            status = await update_membership(
+                self._store, self._provider, member, now, is_ended=False
+            )
+        except Exception as error:
+            # Nobody has the key yet, so the claim is as it was before, and can be repeated.
+            await self._store.undo_redemption(claim, member)
+            why = str(error) if isinstance(error, BillingError) else type(error).__name__
+            log.warning("membership_not_checked", why=why)
+            raise
+        return status.ended_reason is None
 
     async def _query_provider(self, claim: ClaimRow) -> Payment:
         # The operator may have changed the processor or mode since. The claim then fails instead of
@@ -139,38 +135,3 @@ class Claims:
     def _get_ttl_ms(self, payment: Payment) -> int:
         # A paid claim is redeemed at once, so a refund that comes next must be seen.
         return 0 if isinstance(payment, SettledPayment) else self._provider.pending_ttl_ms
-
-
-def derive_key(claim_token: str, key_salt: bytes) -> str:
-    """Return the key that a claim token gives: an HMAC of both, as random as other keys.
-
-    Neither the stored salt without the token nor the token without the salt gives the key, so a
-    claim can be repeated although neither key nor token is stored, and the service can refuse it.
-    """
-    return derive_secret("ek_", claim_token, key_salt)
-
-
-def derive_secret(prefix: str, secret: str, salt: bytes) -> str:
-    """Return another secret that follows from a secret and a salt: 256 bits after the prefix."""
-    digest = hmac.digest(secret.encode(), salt, "sha256")
-    return f"{prefix}{urlsafe_b64encode(digest).rstrip(b'=').decode()}"
-
-
-def explain_lost_key(redemption: Redemption, now: int) -> str | None:
-    """Return why a redeemed claim no longer gives its key, or None if it still does.
-
-    The reason continues "was already redeemed, and ...". `now` is epoch ms.
-    """
-    # Whoever has the token gets the key, as before the claim; so this ends early, and at the latest
-    # when the buyer is sure to have the key.
-    if redemption.key_hash is None:
-        return "its payment had already given a key or a connection"
-    if redemption.revoked_at is not None:
-        return "its key was revoked"
-    if redemption.is_used:
-        return "its key has been used since"
-    if redemption.key_salt is None:
-        return "its key was shown elsewhere"
-    if now - redemption.redeemed_at >= CLAIM_REPEAT_DURATION_S * 1000:
-        return f"that was more than {CLAIM_REPEAT_DURATION_S // 60} minutes ago"
-    return None

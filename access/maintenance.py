@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from access.billing.provider import BillingError, FailedPayment, Provider
-from access.memberships import revoke_if_ended
+from access.memberships import update_membership
 from schemas.clock import Clock
 from schemas.errors import describe_failure
 from schemas.vocabulary import DAY_MS
@@ -73,14 +73,25 @@ class MaintenanceJob:
             self._last_done_day = now // DAY_MS
 
     async def _reconcile(self) -> int:
-        """End lapsed memberships; return how many the processor gave no status for."""
-        # Covers webhooks that were lost, and claims whose second check failed.
+        """Update memberships; return how many the processor gave no status for.
+
+        Warn of members without access whose subscription may still be charged.
+        """
+        # Covers webhooks that were lost, and what Stripe sends no webhook for.
         unreached = 0
-        for member in await self._store.list_active_memberships(self._provider.name):
+        charged: list[str] = []
+        for membership in await self._store.list_open_memberships(self._provider.name):
+            member, is_ended = membership.row, membership.ended_at is not None
             if member.mode != self._provider.mode:
                 continue
             try:
-                await revoke_if_ended(self._store, self._provider, member, self._clock())
+                status = await update_membership(
+                    self._store, self._provider, member, self._clock(), is_ended=is_ended
+                )
+                if not status.is_final and (
+                    status.ended_reason or (is_ended and status.due_reason)
+                ):
+                    charged.append(member.subscription)
             except Exception as error:
                 unreached += 1
                 self._failures.write(
@@ -89,6 +100,8 @@ class MaintenanceJob:
                     _describe_provider_error(error),
                     subscription=member.subscription,
                 )
+        if charged:
+            log.warning("members_charged_without_access", subscriptions=charged)
         return unreached
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from access.billing.provider import Provider, SettledPayment
 from access.claims import Claims
 from access.keys import MAX_LABEL_CHARS, generate_key, hash_key, is_valid_label
+from access.single_flight_cache import call_provider
 from schemas.clock import Clock
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.vocabulary import DAY_MS, HOUR_MS
@@ -213,10 +214,9 @@ class MemberKeys:
         redeemed it or its payment was just reversed, 503 if the processor is unavailable.
         """
         # For buyers whose agent lost the claim token. Redeeming is the same statement as with the
-        # token, so only the first of the two gets the key. This one is random and cannot be shown
-        # again, because no token was given to derive it from; the member can create another.
+        # token, so only the first of the two gets the key.
         claim, payment = await self._get_unredeemed(email, claim_id)
-        api_key = await self._claims.create_key(claim, payment)
+        api_key = await call_provider(self._claims.create_key(claim, payment))
         if api_key is None:
             raise _spent_payment_error()
         return api_key
@@ -226,7 +226,8 @@ class MemberKeys:
 
         Raise as `claim`.
         """
-        if not await self._claims.create_membership(*await self._get_unredeemed(email, claim_id)):
+        unredeemed = await self._get_unredeemed(email, claim_id)
+        if not await call_provider(self._claims.create_membership(*unredeemed)):
             raise _spent_payment_error()
 
     async def _get_unredeemed(self, email: str, claim_id: str) -> tuple[ClaimRow, SettledPayment]:
@@ -251,7 +252,9 @@ class MemberKeys:
 
     def _require_live(self, membership: StoredMembership) -> None:
         if not self._is_live(membership):
-            raise _conflict_error("This membership has ended or belongs to another billing mode")
+            raise _conflict_error(
+                "This membership has ended or is not paid, or belongs to another billing mode"
+            )
 
     def _is_live(self, membership: StoredMembership) -> bool:
         return membership.ended_at is None and membership.row.mode == self._provider.mode

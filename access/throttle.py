@@ -9,7 +9,7 @@ from typing import Literal, Self
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS
-from store.access_rows import AttemptLimit
+from store.access_rows import AttemptLimit, RefusedAttempt
 from store.sql.access_store import AccessStore
 
 AttemptKind = Literal[
@@ -55,6 +55,7 @@ class Limit:
 
 
 DEFAULT_LIMIT = Limit(20, 600)
+MAX_REFUSALS = 1000
 
 
 class Throttle:
@@ -65,6 +66,8 @@ class Throttle:
         self._clock = clock
         self._kind = kind
         self._limit = limit
+        # A refusal stays true until its limit is free, so repeated attempts read no store.
+        self._refusals: dict[str, RefusedAttempt] = {}
 
     async def take_attempt(self, address: str) -> None:
         """Record an attempt of a client address; raise ApiError 429 if none is left."""
@@ -77,11 +80,17 @@ class Throttle:
 
     async def _record_attempt(self, client: AttemptLimit, *wider: AttemptLimit) -> None:
         now, window_s = self._clock(), self._limit.window_s
-        refused = await self._store.record_attempt(
-            self._kind, (client, *wider), now, window_s * 1000
-        )
+        refused = self._refusals.pop(client.address, None)
+        # Not beyond the window, in case the clock was set back.
+        if refused is None or not now < refused.free_at <= now + window_s * 1000:
+            refused = await self._store.record_attempt(
+                self._kind, (client, *wider), now, window_s * 1000
+            )
         if refused is None:
             return
+        self._refusals[client.address] = refused
+        if len(self._refusals) > MAX_REFUSALS:
+            del self._refusals[next(iter(self._refusals))]
         address, attempts = refused.limit
         source = (
             "this address"

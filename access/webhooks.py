@@ -1,7 +1,7 @@
 """Webhooks of the payment processor: each one only triggers a fresh query of the membership."""
 
 from access.billing.provider import Provider
-from access.memberships import revoke_if_ended
+from access.memberships import update_membership
 from access.single_flight_cache import call_provider
 from schemas.clock import Clock
 from store.sql.access_store import AccessStore
@@ -24,10 +24,17 @@ class WebhookHandler:
         event = await call_provider(self._provider.verify_event(payload, signature))
         if event.customer is None or await self._store.is_event_handled(event.id):
             return
-        for member in await self._store.list_active_memberships(
+        for membership in await self._store.list_open_memberships(
             self._provider.name, event.customer
         ):
-            now = self._clock()
-            await call_provider(revoke_if_ended(self._store, self._provider, member, now))
+            await call_provider(
+                update_membership(
+                    self._store,
+                    self._provider,
+                    membership.row,
+                    self._clock(),
+                    is_ended=membership.ended_at is not None,
+                )
+            )
         # Marked last: after a failure the processor must be able to repeat the message.
         await self._store.mark_event_handled(event.id, self._clock())

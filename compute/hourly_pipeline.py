@@ -19,13 +19,14 @@ from compute.fetch_tracker import FetchTracker, open_tracker
 from compute.history_builder import HistoryBuilder
 from compute.indicators.contract import Indicator
 from compute.schedule import HistoryBounds, find_last_run, limit_clock, to_market_ms
+from compute.sources.clocks import NAMED_PAUSE_DAYS, count_pause_days
 from compute.sources.source import FetchResult, Source
 from compute.spread import Spread, open_spread
 from compute.state_loader import StateLoader
 from compute.universe import Universe
 from schemas.clock import Clock
 from schemas.coverage import Coverage
-from schemas.vocabulary import Timeframe
+from schemas.vocabulary import Timeframe, format_instant
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
 
@@ -73,6 +74,7 @@ class HourlyPipeline:
         served_from: int,
         on_commit: OnCommit,
         sign_log: SignLog,
+        believes_clock: bool,
     ) -> None:
         """Take parts that have stepped everything up to `done_hour`; callers use `open`.
 
@@ -93,6 +95,7 @@ class HourlyPipeline:
         self._served_from: Final = served_from
         self._on_commit: Final = on_commit
         self._sign_log: Final = sign_log
+        self._believes_clock: Final = believes_clock
         self._commit_task: asyncio.Future[None] | None = None
         self._has_restated = False
         self._written = RowCounts()
@@ -108,16 +111,27 @@ class HourlyPipeline:
         executors: ExecutorFactory = LOCAL_EXECUTORS,
         on_commit: OnCommit = lambda batch: None,
         sign_log: SignLog = skip_signing,
+        *,
+        believes_clock: bool = False,
     ) -> Self:
         """Lock the store, adopt the source, publish the coverage and load the stored state.
 
         `clock` is a wall clock; the market clock follows it. `executors` rebuild outdated carries
         and share long catch-ups; `on_commit` is called with each committed batch, `sign_log` after
-        the batches of a run. Raise LockTakenError if another process computes on the store.
+        the batches of a run. Raise LockTakenError if another process computes on the store, and
+        NotReadyError if the clock is far from the last run, unless `believes_clock`.
         """
         market_clock = limit_clock(clock, source.ends_at)
         # Locked before anything is read, because only the holder of the lock may change it.
         await store.lock()
+        progress = await store.progress()
+        # A recording ends at its last bar, whatever the clock says.
+        believes_clock = believes_clock or source.ends_at is not None
+        now, last_run = market_clock(), progress.market_time
+        days = count_pause_days(now, last_run, believes_clock=believes_clock)
+        if last_run is not None and not 0 <= days < NAMED_PAUSE_DAYS:
+            times = {"clock": format_instant(now), "last_run": format_instant(last_run)}
+            log.warning("clock_far_from_last_run", days=days, **times)
         started_at = await store.adopt_source(source.name, market_clock())
         # For the rows that an earlier version has written; a commit would append all of them.
         if leaves := await store.feed_log.append_missing():
@@ -135,7 +149,6 @@ class HourlyPipeline:
         }
         loader = StateLoader(store, universe, indicators, executors)
         state = await loader.load_state(native_timeframes)
-        progress = await store.progress()
         done = -HOUR_S if progress.market_time is None else find_last_run(progress.market_time)
         publish_from = await store.publish_from()
         tracker = await open_tracker(
@@ -158,6 +171,7 @@ class HourlyPipeline:
             served_from=bounds.served_from,
             on_commit=on_commit,
             sign_log=sign_log,
+            believes_clock=believes_clock,
         )
 
     @property
@@ -211,9 +225,12 @@ class HourlyPipeline:
         """Run every hour up to `until` at which something is due, in batches of forty days.
 
         If the source ends earlier, so does the run. Return what was written. Raise NotReadyError
-        if the source is not ready.
+        if the source is not ready, or the hour is too far from the last run.
         """
         self._written = RowCounts()
+        if self._done_hour >= 0:
+            times = to_market_ms(until), to_market_ms(self._done_hour)
+            count_pause_days(*times, believes_clock=self._believes_clock)
         await self._source.check_ready()
         end = until if self._source.ends_at is None else min(until, self._source.ends_at)
         start = self._find_start_hour()

@@ -155,14 +155,12 @@ CREATE_CHECKOUT = Endpoint(
     tag="access",
     summary="Start a purchase",
     description="Returns checkout_url and a claim_token, which cannot be recovered: store "
-    "it before opening checkout_url. With an Idempotency-Key, a repeated call with the same body "
-    "returns the same checkout for 24 hours.",
+    "it before opening checkout_url.",
     cache_control=CACHE_NO_STORE,
     body=CheckoutBody,
     successes=(SuccessResponse(201, "A checkout", CheckoutResponse),),
     refusals=(
         refusals.INVALID_BODY,
-        refusals.IDEMPOTENCY_CONFLICT,
         refusals.BODY_TOO_LARGE,
         refusals.TOO_MANY_ATTEMPTS,
         refusals.UNAVAILABLE,
@@ -177,9 +175,8 @@ CLAIM_KEY = Endpoint(
     method="POST",
     tag="access",
     summary="Claim the API key",
-    description="Returns the one API key of a payment that has settled. A repeated claim returns "
-    "the same key for 10 minutes, until its first use. While status is pending, retry every 10 "
-    "seconds for up to 5 minutes.",
+    description="Returns the one API key of a payment that has settled, once: a repeated "
+    "claim is 409. While status is pending, retry every 10 seconds for up to 5 minutes.",
     cache_control=CACHE_NO_STORE,
     body=ClaimBody,
     successes=(SuccessResponse(200, "The key, or a pending status", ClaimResponse),),

@@ -61,8 +61,8 @@ ERROR_MEANINGS = (
     ErrorMeaning(
         409,
         "invalid_parameter",
-        "The claim token was redeemed, or the Idempotency-Key had another body.",
-        "Use the key that it gave, or send another Idempotency-Key.",
+        "The claim token was redeemed, or its subscription must be paid first.",
+        "Do not pay again: the message says what to do.",
     ),
     ErrorMeaning(413, "invalid_parameter", "The body exceeds 64 KiB.", "Send a smaller one."),
     ErrorMeaning(415, "invalid_parameter", "The body is not JSON.", "Send application/json."),
@@ -156,13 +156,8 @@ UNKNOWN_CLAIM_TOKEN = Refusal(
 CLAIM_REDEEMED = Refusal(
     "ClaimRedeemed",
     409,
-    "The claim_token was already redeemed, and its key was used, was revoked or is older than 10 "
-    "minutes. The key is not recoverable.",
-)
-IDEMPOTENCY_CONFLICT = Refusal(
-    "IdempotencyConflict",
-    409,
-    "The Idempotency-Key was sent with another body in the last 24 hours.",
+    "The claim_token was already redeemed, and the key is not recoverable; or its subscription "
+    "must be paid first.",
 )
 
 RPC_VERSION = Refusal(

@@ -7,7 +7,6 @@ from mcp_server.protocol_legs import LEGACY_VERSIONS, MODERN_VERSION
 from rest_shim.endpoints import (
     CALL_MCP,
     CLAIM_KEY,
-    CREATE_CHECKOUT,
     GET_LEGAL,
     Endpoint,
     SuccessResponse,
@@ -18,7 +17,7 @@ from rest_shim.manifest import DESCRIPTION, DISCLAIMER
 from rest_shim.openapi_components import SAMPLE_NAME, build_components, build_header_refs, build_ref
 from schemas.coverage import Coverage
 from schemas.operator import UNNAMED_OPERATOR, Operator
-from schemas.purchase import IDEMPOTENCY_KEY_PATTERN, CheckoutResponse
+from schemas.purchase import CheckoutResponse
 from schemas.signals import SignalsResponse
 from serving.http import JSON
 from serving.json_schema import build_input_schema
@@ -55,12 +54,6 @@ MCP_HEADERS: dict[str, JsonObject] = {
     },
 }
 NOT_MODIFIED_TEXT = "The response still matches If-None-Match. The call counts if it needs a key."
-IDEMPOTENCY_KEY_SCHEMA = {
-    "type": "string",
-    "pattern": IDEMPOTENCY_KEY_PATTERN,
-    "description": "A secret that nobody can guess, such as a random UUID. For 24 hours the same "
-    "key with the same body returns the same checkout with its claim_token.",
-}
 CLAIM_LINK = {
     "operationId": CLAIM_KEY.operation_id,
     "description": "After payment at checkout_url, the claim_token is exchanged for the API key.",
@@ -102,7 +95,7 @@ def build_openapi(
         "servers": [{"url": base_url}],
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": {
-            endpoint.path: {endpoint.method.lower(): _build_operation(endpoint, coverage)}
+            endpoint.path: {endpoint.method.lower(): build_operation(endpoint, coverage)}
             for endpoint in list_endpoints(sells_keys=sells_keys)
         },
         "components": build_components(sells_keys=sells_keys),
@@ -117,7 +110,8 @@ def _build_contact(operator: Operator) -> JsonObject:
     return {"contact": contact} if contact else {}
 
 
-def _build_operation(endpoint: Endpoint, coverage: Coverage | None) -> JsonObject:
+def build_operation(endpoint: Endpoint, coverage: Coverage | None) -> JsonObject:
+    """Build the operation of one endpoint; see `build_openapi`."""
     operation: JsonObject = {
         "operationId": endpoint.operation_id,
         "tags": [endpoint.tag],
@@ -144,8 +138,6 @@ def _build_security(endpoint: Endpoint) -> list[JsonObject]:
 def _build_parameters(endpoint: Endpoint, coverage: Coverage | None) -> list[JsonObject]:
     if endpoint is CALL_MCP:
         return [_build_parameter(name, schema, "header") for name, schema in MCP_HEADERS.items()]
-    if endpoint is CREATE_CHECKOUT:
-        return [_build_parameter("Idempotency-Key", IDEMPOTENCY_KEY_SCHEMA, "header")]
     if endpoint.handler is None:
         return []
     arguments: dict[str, JsonObject] = build_input_schema(endpoint.handler.query, coverage)[

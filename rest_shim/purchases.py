@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -15,7 +14,6 @@ from starlette.responses import Response
 from rest_shim.endpoints import Endpoint
 from schemas.errors import invalid_parameter_error
 from schemas.purchase import (
-    IDEMPOTENCY_KEY_PATTERN,
     AccessRequestBody,
     AccessRequestResponse,
     ActiveClaim,
@@ -44,10 +42,17 @@ ResultT = TypeVar("ResultT")
 EmailCheck: TypeAlias = Callable[[str], str]
 # Called with the parsed body and the client's address.
 PurchaseHandler: TypeAlias = Callable[[BodyT, str], Awaitable[ResultT]]
-# The third argument is the Idempotency-Key.
-CheckoutHandler: TypeAlias = Callable[[CheckoutBody, str, str | None], Awaitable[CheckoutResponse]]
 # Keys and claim tokens are longer, so a secret pasted into the wrong field is never quoted.
 MAX_QUOTED_CHARS = 40
+
+
+class CheckoutHandler(Protocol):
+    """Opens a checkout; with a given claim token, the same one again."""
+
+    def __call__(
+        self, body: CheckoutBody, address: str, claim_token: str | None = None
+    ) -> Awaitable[CheckoutResponse]:
+        """Return the checkout; `address` is the client's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +87,6 @@ async def handle_purchase(
         {"Cache-Control": str(endpoint.cache_control)},
         media_type=JSON,
     )
-
-
-def read_idempotency_key(request: Request) -> str | None:
-    """Return the Idempotency-Key of a request, None if it has none; ApiError 400 if it is bad."""
-    values = request.headers.getlist("Idempotency-Key")
-    if not values:
-        return None
-    # The key is never quoted, because it gives the claim token.
-    if len(values) > 1 or not re.fullmatch(IDEMPOTENCY_KEY_PATTERN, values[0]):
-        raise invalid_parameter_error(
-            "Idempotency-Key: is repeated or not of the accepted form; accepted: once, 16 to 255 "
-            "visible ASCII characters that nobody can guess, such as a random UUID."
-        )
-    return values[0]
 
 
 async def run_while_connected(request: Request, work: Awaitable[ResultT]) -> ResultT:

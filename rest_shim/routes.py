@@ -36,10 +36,9 @@ from rest_shim.purchases import (
     PurchaseHandler,
     PurchaseHandlers,
     handle_purchase,
-    read_idempotency_key,
 )
 from rest_shim.sample import render_sample
-from schemas.purchase import AccessRequestBody, CheckoutBody, CheckoutResponse, ClaimBody
+from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
 from serving.error_responses import Responder, build_error_response, guard_route
 from serving.http import (
     TOOL_KEY,
@@ -140,7 +139,9 @@ def _build_purchase_responders(
 ) -> dict[str, Responder]:
     """Return the responders of the purchase routes, by operation id."""
     return {
-        CREATE_CHECKOUT.operation_id: _build_checkout_responder(handlers, runner),
+        CREATE_CHECKOUT.operation_id: _build_purchase_responder(
+            CREATE_CHECKOUT, CheckoutBody, handlers.checkout, handlers.check_email, runner
+        ),
         CLAIM_KEY.operation_id: _build_purchase_responder(
             CLAIM_KEY, ClaimBody, handlers.claim, handlers.check_email, runner
         ),
@@ -148,20 +149,6 @@ def _build_purchase_responders(
             REQUEST_ACCESS, AccessRequestBody, handlers.request_access, handlers.check_email, runner
         ),
     }
-
-
-def _build_checkout_responder(handlers: PurchaseHandlers, runner: ToolRunner) -> Responder:
-    async def respond(request: Request) -> Response:
-        key = read_idempotency_key(request)
-
-        def create_checkout(body: CheckoutBody, address: str) -> Awaitable[CheckoutResponse]:
-            return handlers.checkout(body, address, key)
-
-        return await handle_purchase(
-            request, CREATE_CHECKOUT, CheckoutBody, create_checkout, handlers.check_email
-        )
-
-    return guard_route(CREATE_CHECKOUT.path, runner, respond)
 
 
 def _build_purchase_responder(

@@ -46,6 +46,7 @@ def render_sample() -> str:
     return build_sample().model_dump_json(by_alias=True)
 
 
+@cache
 def build_sample() -> SignalsResponse:
     """Return a page with the rows of two runs, newest first."""
     night = [

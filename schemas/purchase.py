@@ -36,12 +36,6 @@ Text = Annotated[
 # Also sent to clients, in `next_step` of checkout and in how_to_get_access of errors.
 CLAIM_POLL_INTERVAL_S = 10
 CLAIM_POLL_DURATION_S = 300
-# A client that lost the response to its claim gets it again for so long, if the key is unused.
-CLAIM_REPEAT_DURATION_S = 600
-# A checkout with an Idempotency-Key returns the same response for so long. The key gives the claim
-# token to whoever repeats it with the same body, so it must not be guessable.
-IDEMPOTENCY_DURATION_S = 86_400
-IDEMPOTENCY_KEY_PATTERN = "^[!-~]{16,255}$"
 # 43 characters are 32 random bytes in base64url without padding.
 ClaimToken = Annotated[str, Field(max_length=46, pattern=r"^ct_[A-Za-z0-9_-]{43}$")]
 ApiKey = Annotated[str, Field(pattern=r"^ek_[A-Za-z0-9_-]{43}$")]
@@ -134,7 +128,7 @@ class KeyUsage(Result):
 
 
 class ActiveClaim(Result):
-    """The payment has settled: the API key, the same in each repeated response."""
+    """The payment has settled: the API key, which no later response contains."""
 
     status: Literal["active"]
     mode: Mode | None

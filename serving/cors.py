@@ -16,7 +16,7 @@ from store.addresses import is_loopback
 # that EXPOSED_HEADERS lists.
 REQUEST_HEADERS = (
     "Authorization, X-Api-Key, Content-Type, Accept, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
-    "Mcp-Session-Id, Last-Event-ID, Idempotency-Key, If-None-Match, X-Request-Id"
+    "Mcp-Session-Id, Last-Event-ID, If-None-Match, X-Request-Id"
 )
 EXPOSED_HEADERS = (
     "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, ETag, "

@@ -26,6 +26,17 @@ IpNetwork = IPv4Network | IPv6Network
 
 HOUR_MS = 3_600_000
 NOTICE_NAME = "untrusted_forwarded_for"
+# Hops that are read of one request; no chain of proxies is longer.
+MAX_HOPS = 20
+# What a trusted network may lie in. A network of public addresses would let strangers write the
+# header, and so choose the address that their limits count.
+PRIVATE_NETWORKS = tuple(
+    ip_network(text)
+    for text in (
+        *("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.168.0.0/16", "fc00::/7", "fe80::/10"),
+    )
+)
 # Some proxies add the port to the address; an IPv6 address is in brackets then.
 HOP_PATTERN = re.compile(
     r"\[(?P<v6>[^\[\]]+)\](?::[0-9]{1,5})?|(?P<v4>[0-9.]+):[0-9]{1,5}", re.ASCII
@@ -72,7 +83,8 @@ class ForwardedForMiddleware:
         if self._is_trusted(_parse_hop(peer)):
             # The header has no usable port; 0 stands for unknown. No copy of the scope, because the
             # server logs what the app adds to it.
-            scope["client"] = (self._find_client(peer, forwarded.split(",")), 0)
+            hops = forwarded.rsplit(",", MAX_HOPS)[-MAX_HOPS:]
+            scope["client"] = (self._find_client(peer, hops), 0)
         else:
             await self._record_notice(peer)
         await self._app(scope, receive, send)
@@ -108,7 +120,15 @@ class ForwardedForMiddleware:
 
 def _parse_network(text: str) -> IpNetwork:
     try:
-        return ip_network(text)
+        network = ip_network(text)
+        mapped = getattr(network.network_address, "ipv4_mapped", None)
+        if mapped is not None and network.prefixlen >= 96:
+            network = ip_network((mapped, network.prefixlen - 96))
+        ends = (network[0], network[-1])
+        is_private = any(ends[0] in each and ends[1] in each for each in PRIVATE_NETWORKS)
+        if network.num_addresses > 1 and not is_private:
+            raise ValueError("it has public addresses; name each proxy by its own address")
+        return network
     except ValueError as error:
         raise ValueError(
             f"{text!r} is not a valid proxy ({error}); give addresses such as 10.0.0.1 or networks "

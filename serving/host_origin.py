@@ -1,4 +1,4 @@
-"""Refuses foreign hosts and origins, and ambiguously framed requests; allows CORS to the others.
+"""Refuses foreign hosts and origins, long heads and ambiguous framing; allows CORS to the others.
 
 The host check defends against DNS rebinding, the framing check against request smuggling: a proxy
 in front of the service might read such a request as two.
@@ -30,8 +30,10 @@ from serving.http import (
     CORS_KEY,
     JSON_TYPE,
     MAX_CACHED_VALUES,
+    MAX_PATH_BYTES,
     HeaderList,
     HeaderMap,
+    find_size_error,
     http_error,
     keep_error,
     list_header_values,
@@ -54,9 +56,10 @@ def parse_host(authority: str) -> str | None:
 
 
 class HostOriginMiddleware:
-    """ASGI middleware that refuses foreign hosts and origins, and ambiguously framed requests.
+    """ASGI middleware that refuses foreign hosts and origins, long heads and ambiguous framing.
 
-    A foreign Host gets 421, a foreign Origin 403. Ambiguous framing gets 400, and the connection
+    A foreign Host gets 421, a foreign Origin 403, a part of the head that is too long 414 or 431,
+    before anything else reads it. Ambiguous framing gets 400, and the connection
     is closed. `allowed_origins` get CORS for the API, all origins for what is public. The other
     ports of our own hosts pass, but without CORS: they need not be ours.
     """
@@ -105,6 +108,8 @@ class HostOriginMiddleware:
         if scope["type"] != "http":
             return self._app(scope, receive, send)
         headers = read_headers(scope)
+        if (too_long := find_size_error(scope, headers)) is not None:
+            return self._refuse(scope, receive, send, too_long)
         foreign_origin = self._find_foreign_origin(scope, headers)
         cors = self._build_cors_headers(scope, headers) if foreign_origin is None else []
         if cors:
@@ -121,7 +126,9 @@ class HostOriginMiddleware:
         self, scope: Scope, receive: Receive, send: Send, error: ApiError
     ) -> Awaitable[None]:
         keep_error(scope, error)
-        page = None if error.status == 400 else self._render_page(scope, error)
+        # The relative links of a page grow with its path.
+        is_plain = error.status == 400 or len(scope["raw_path"]) > MAX_PATH_BYTES
+        page = None if is_plain else self._render_page(scope, error)
         if page is not None:
             return page(scope, receive, send)
         # After ambiguous framing, the next bytes on the connection may not be a new request.

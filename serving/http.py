@@ -3,6 +3,7 @@
 Every rejected request raises an ApiError.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
@@ -17,6 +18,18 @@ from serving.arguments import quote_value
 HeaderMap = Mapping[bytes, bytes]
 HeaderList = list[tuple[bytes, bytes]]
 
+# Bounds of a request's head, checked before anything interprets it. The target has room for all
+# tickers with encoded commas.
+MAX_PATH_BYTES = 1024
+MAX_TARGET_BYTES = 8 * 1024
+MAX_HEAD_BYTES = 16 * 1024
+# Of each header that is parsed or kept as the key of a cache, the repeated ones in sum.
+MAX_HEADER_BYTES = 4 * 1024
+BOUNDED_HEADERS = (
+    *("Accept", "Accept-Encoding", "Authorization", "Content-Type", "Cookie", "Host"),
+    *("If-None-Match", "Origin", "X-Forwarded-For"),
+)
+_BOUNDED_NAMES = {name.lower().encode(): name for name in BOUNDED_HEADERS}
 MAX_BODY_BYTES = 64 * 1024
 # Stripe states no size for its notifications. Its own examples accept 64 KiB.
 MAX_WEBHOOK_BYTES = 256 * 1024
@@ -84,6 +97,33 @@ def keep_error(scope: Scope, error: Exception) -> None:
     """Keep the error that the response to a request reports, for the log."""
     forget_frames(error)
     scope[ERROR_KEY] = error
+
+
+def find_size_error(scope: Scope, headers: HeaderMap) -> ApiError | None:
+    """Return the error of a path, target or header that is too long, None if there is none."""
+    path_bytes = len(scope["raw_path"])
+    if path_bytes > MAX_PATH_BYTES:
+        return build_size_error(414, "path", MAX_PATH_BYTES)
+    if path_bytes + 1 + len(scope["query_string"]) > MAX_TARGET_BYTES:
+        return build_size_error(414, "path with its query", MAX_TARGET_BYTES)
+    for key, name in _BOUNDED_NAMES.items():
+        if key in headers and len(headers[key]) > MAX_HEADER_BYTES:
+            return build_size_error(431, f"header {name}", MAX_HEADER_BYTES)
+    return None
+
+
+def build_size_error(status: int, part: str, max_bytes: int) -> ApiError:
+    """Return the error of a part of a request that exceeds its bound."""
+    return http_error(status, f"The {part} exceeds {max_bytes >> 10} KiB; send a shorter one.")
+
+
+def read_cookie(scope: Scope, name: str) -> str:
+    """Return the value of a cookie that we set, empty if there is none."""
+    # Our values are plain. The standard library's reader, which Starlette uses, also unquotes, on
+    # some versions of Python in quadratic time.
+    pattern = rb"(?:^|[;,] ?)%b=([A-Za-z0-9_.-]*)(?=[;,]|$)" % name.encode()
+    match = re.search(pattern, read_headers(scope).get(b"cookie", b""))
+    return match[1].decode() if match else ""
 
 
 def list_header_values(scope: Scope, header_name: bytes) -> list[bytes]:

@@ -143,37 +143,15 @@ class ClaimRow:
     agent_name: str | None
     created_at: int
     expires_at: int
+    checkout_url: str | None = None
     redeemed_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class IdempotencyRow:
-    """The checkout of one Idempotency-Key; `checkout_url` is None until it is open.
+class Redemption(NamedTuple):
+    """What became of the membership of a redeemed claim; see StoredMembership."""
 
-    `order_hash` identifies the body that was sent with the key.
-    """
-
-    key_hash: bytes
-    order_hash: bytes
-    claim_id: str
-    created_at: int
-    checkout_url: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Redemption:
-    """What became of a redeemed claim and its key.
-
-    `key_hash` is None if the claim gave no key, `key_salt` if the key was not derived from the
-    token. `is_used` if the key has made a counted call.
-    """
-
-    redeemed_at: int
-    key_salt: bytes | None
-    key_hash: bytes | None
-    revoked_at: int | None
     ended_reason: str | None
-    is_used: bool
+    closed_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +169,16 @@ class MembershipRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredMembership:
-    """A stored membership; `ended_at` and `ended_reason` are None while it is active."""
+    """A stored membership; `ended_at` and `ended_reason` are None while it is active.
+
+    `closed_at` is None while its subscription can be paid again.
+    """
 
     id: int
     row: MembershipRow
     ended_at: int | None
     ended_reason: str | None
+    closed_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

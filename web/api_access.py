@@ -32,6 +32,7 @@ from serving.arguments import quote_value
 from serving.error_responses import Responder
 from serving.tool_runner import ToolRunner
 from web.buy_pages import build_key_values
+from web.forms import MAX_CHOICE_CHARS
 from web.pages import build_page_route, redirect_to, render_page
 from web.sessions import HOME_PATH, FormResponder, Sessions, Viewer
 from web.usage_chart import CHART_DAYS, build_usage_chart
@@ -44,6 +45,11 @@ PAYMENT_PATH = f"/{HOME_PATH}/payments/{{payment}}"
 # At most 18 digits, so that every id fits the 64-bit integers of the stores.
 ID_PATTERN = re.compile(r"[0-9]{1,18}")
 MAX_CALLS_SHOWN = 100
+KEY_FIELDS = {
+    "label": MAX_LABEL_CHARS,
+    "expires": MAX_CHOICE_CHARS,
+    "overlap": MAX_CHOICE_CHARS,
+}
 LABEL_ERROR = f"Enter 1 to {MAX_LABEL_CHARS} characters, such as where you use the key."
 # By the value of a form's field: days until a new key expires, hours until a rotated key does.
 EXPIRY_DAYS: dict[str, int | None] = {
@@ -62,7 +68,7 @@ def build_api_access_routes(
     pages, require_viewer = _ApiAccessPages(members, billing, runner), sessions.require_viewer
 
     def require_form(respond: FormResponder) -> Responder:
-        return sessions.require_form(pages.show_errors(respond))
+        return sessions.require_form(pages.show_errors(respond), KEY_FIELDS)
 
     return [
         build_page_route("/settings", runner, require_viewer(pages.redirect_home)),

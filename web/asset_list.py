@@ -16,8 +16,8 @@ from serving.http import CACHE_ONE_MINUTE
 from serving.tool_runner import ToolRunner
 from web.board_query import parse_page_query
 from web.heat_map import CLASS_NAMES
-from web.pages import build_page_route, compress_page, render_page
-from web.sessions import FindViewer
+from web.pages import build_page_route, compress_page, get_site, render_page
+from web.sessions import FindViewer, Viewer
 
 ABOUT = (
     "All assets that the service covers: crypto assets, stocks and metals, with their timeframes."
@@ -53,8 +53,15 @@ def build_asset_list_routes(runner: ToolRunner, find_viewer: FindViewer) -> list
 
     async def respond(request: Request) -> Response:
         query = parse_page_query(request, AssetListQuery)
-        groups = group_assets(await get_coverage(context), query)
         viewer = await find_viewer(request)
+        if viewer is None and query.is_unfiltered:
+            return await get_site(request).visitor_pages.respond(
+                request, context, "assets", lambda: draw(request, query, None)
+            )
+        return await draw(request, query, viewer)
+
+    async def draw(request: Request, query: AssetListQuery, viewer: Viewer | None) -> Response:
+        groups = group_assets(await get_coverage(context), query)
         response = render_page(
             request,
             "asset_list.html",
@@ -73,10 +80,11 @@ def build_asset_list_routes(runner: ToolRunner, find_viewer: FindViewer) -> list
         if not query.is_unfiltered:
             # The page repeats the URL's text next to a member's form token: see `compress_page`.
             return response
-        response = compress_page(request, response)
-        response.headers["Vary"] = "Accept-Encoding, Cookie"
         if viewer is None:
             response.headers["Cache-Control"] = CACHE_ONE_MINUTE
+            return response
+        response = compress_page(request, response)
+        response.headers["Vary"] = "Accept-Encoding, Cookie"
         return response
 
     return [build_page_route("/assets", runner, respond)]

@@ -21,7 +21,7 @@ from web.board import BADGES
 from web.board_model import read_one_version
 from web.board_query import AssetPageQuery, parse_page_query
 from web.heat_map import CLASS_NAMES
-from web.pages import SECURITY_HEADERS, build_page_route, compress_page, render_page
+from web.pages import SECURITY_HEADERS, build_page_route, compress_page, get_site, render_page
 from web.sample_asset import SAMPLE_TICKERS, build_sample_asset
 from web.sessions import FindViewer, Viewer
 
@@ -51,19 +51,37 @@ class AssetPage:
         coverage = await _get_coverage(self._context)
         asset = _find_asset(request.path_params["ticker"], coverage)
         viewer = await self._find_viewer(request)
+        if viewer is not None:
+            # The page contains no text from the URL but the names of its asset and timeframe.
+            page = await self._draw(request, asset, timeframe, coverage, viewer)
+            return compress_page(request, page)
+        return await get_site(request).visitor_pages.respond(
+            request,
+            self._context,
+            f"assets/{asset.ticker}?{timeframe}",
+            lambda: self._draw(request, asset, timeframe, coverage, None),
+        )
+
+    async def _draw(
+        self,
+        request: Request,
+        asset: CoveredAsset,
+        timeframe: Timeframe,
+        coverage: Coverage,
+        viewer: Viewer | None,
+    ) -> Response:
         model = await self._load_model(asset, timeframe, viewer)
         values = _build_values(asset, timeframe, model)
         values |= _find_neighbours(asset, coverage, is_sample=values["is_sample"])
-        response = render_page(
+        return render_page(
             request,
             "asset.html",
             viewer=viewer,
+            path=f"assets/{asset.ticker}",
             sells_keys=self._context.sells_keys,
             assets=_list_by_board(coverage.assets),
             **values,
         )
-        # The page contains no text from the URL but the names of its asset and timeframe.
-        return compress_page(request, response)
 
     async def respond_chart(self, request: Request) -> Response:
         """Return the data of the chart as JSON; ApiError 403 for visitors, 404 without a chart."""

@@ -24,7 +24,7 @@ from serving.tool_runner import get_or_render
 from web.board_model import BoardModel, load_board_model, read_one_version
 from web.board_query import BoardQuery, parse_page_query
 from web.heat_map import CLASS_NAMES, HeatMap, build_heat_map
-from web.pages import compress_page, render_page, render_template
+from web.pages import compress_page, get_site, render_page, render_template
 from web.sample_board import build_sample_model
 from web.sessions import Sessions, Viewer
 from web.sparkline import build_path, format_percent, format_signed
@@ -75,8 +75,15 @@ class BoardPage:
     async def respond(self, request: Request) -> Response:
         """Return the page; ApiError if a filter is invalid or there is no snapshot yet."""
         view = await self.find_view(request)
+        if view.viewer is None and view.query.is_unfiltered:
+            return await get_site(request).visitor_pages.respond(
+                request, self._context, f"?{view.query.change()}", lambda: self._draw(request, view)
+            )
+        return await self._draw(request, view)
+
+    async def _draw(self, request: Request, view: BoardView) -> Response:
         query = view.query
-        cached = await self._get_cached(view) if query.is_unfiltered else None
+        cached = await self._get_cached(view) if view.viewer and query.is_unfiltered else None
         text = await self._draw_main(view) if cached is None else cached.text.decode()
         response = render_page(
             request,
@@ -143,7 +150,9 @@ class BoardPage:
             title=TITLE,
             is_member=view.is_member,
             sells_keys=context.sells_keys,
-            public_facts=None if view.is_member else await self._load_public_facts(),
+            public_facts=None
+            if view.is_member or not query.is_unfiltered
+            else await self._load_public_facts(),
             model=model,
             meta=meta,
             next_updates=meta.next_update.model_dump(by_alias=True),

@@ -9,6 +9,7 @@ from starlette.routing import Route
 from access.watchlists import Watchlists
 from rest_shim.content_negotiation import is_not_modified
 from schemas.errors import ApiError
+from schemas.query import MAX_LIST_CHARS, MAX_NAME_CHARS
 from serving.argument_values import find_asset
 from serving.context import Context
 from serving.error_responses import guard_route
@@ -24,6 +25,8 @@ from web.pages import SECURITY_HEADERS, build_page_route, redirect_to
 from web.sessions import Sessions, Viewer
 
 CSV = "text/csv; charset=utf-8"
+# `back` is the query string of a view, which may hold a watchlist of encoded tickers.
+WATCHLIST_FIELDS = {"add": MAX_NAME_CHARS, "remove": MAX_NAME_CHARS, "back": 3 * MAX_LIST_CHARS}
 
 
 class BoardFiles:
@@ -112,7 +115,13 @@ def build_board_routes(
 
     return [
         build_page_route("/", runner, page.respond),
-        build_page_route("/watchlist", runner, sessions.require_form(form.respond), "GET", "POST"),
+        build_page_route(
+            "/watchlist",
+            runner,
+            sessions.require_form(form.respond, WATCHLIST_FIELDS),
+            "GET",
+            "POST",
+        ),
         *(
             Route(path, guard_route(path, runner, respond), methods=["GET"])
             for path, respond in (

@@ -6,9 +6,8 @@ Nobody is signed in by a purchase, because no one has proved that the e-mail add
 - Whether an address has a plan already is not shown, because anyone can enter it. Its owner gets a
   sign-in link by e-mail instead.
 - GET of the key page claims the key, because Stripe sends buyers there. Only the browser that
-  opened the checkout has its cookie, and a repeated claim returns the same key.
-- The answer that shows the key deletes the cookie. So the key is shown once, but not lost if the
-  answer does not arrive.
+  opened the checkout has its cookie.
+- The key is shown once. If the answer does not arrive, the buyer signs in and creates another.
 """
 
 from dataclasses import dataclass
@@ -19,9 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from access.billing.provider import FailedPayment, PendingPayment
 from access.member_keys import MAX_LIVE_KEYS
 from access.plan import PRICES_USD
-from access.purchases import OpenedCheckout
+from access.purchases import OpenedCheckout, generate_claim_token
 from access.sign_in import SignIn
 from mcp_server.client_registration import KEY_VARIABLE
 from mcp_server.clients import CLIENTS
@@ -37,8 +37,15 @@ from schemas.purchase import (
 from schemas.vocabulary import Billing
 from serving.context import Context
 from serving.tool_runner import ToolRunner
-from web.forms import EMAIL_ERROR, EMAIL_FIELD, read_form, show_form_again
-from web.own_purchases import OwnPurchases, generate_idempotency_key
+from web.forms import (
+    EMAIL_ERROR,
+    EMAIL_FIELD,
+    MAX_CHOICE_CHARS,
+    MAX_EMAIL_CHARS,
+    read_form,
+    show_form_again,
+)
+from web.own_purchases import OwnPurchases
 from web.pages import build_page_route, redirect_to, render_page
 from web.sessions import HOME_PATH, Sessions, Viewer
 
@@ -50,6 +57,7 @@ PERIODS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
 POLL_INTERVAL_S = 5
 MAX_CHECKS = CLAIM_POLL_DURATION_S // POLL_INTERVAL_S
 PLAN_ERROR = "Choose monthly or yearly."
+ORDER_FIELDS = {"billing": MAX_CHOICE_CHARS, EMAIL_FIELD: MAX_EMAIL_CHARS}
 BUY_TITLE = "Choose a plan"
 Form = dict[str, str]
 
@@ -79,7 +87,7 @@ class BuyPages:
                 request, "buy_closed.html", title="Get access", here=BUY_PATH, viewer=viewer
             )
         if request.method == "POST":
-            return await self._order(request, viewer, await read_form(request))
+            return await self._order(request, viewer, await read_form(request, ORDER_FIELDS))
         opened = await self.own.find(request)
         response = render_page(
             request,
@@ -90,7 +98,7 @@ class BuyPages:
             **self._build_values(viewer),
         )
         # Set before the form is sent: sent twice, it opens the same checkout twice.
-        self.own.remember(response, self.own.get_key(request))
+        self.own.remember(response, self.own.get_token(request))
         return response
 
     async def show_key(self, request: Request) -> Response:
@@ -116,23 +124,25 @@ class BuyPages:
         if body is None:
             return self._show_form_again(request, viewer, form, errors)
         opened = await self.own.find(request)
-        idempotency_key = self.own.get_key(request)
+        claim_token = self.own.get_token(request)
         if opened is not None:
             if _is_order_of(opened, body) and (next_page := await self._resume(request, opened)):
                 return next_page
-            idempotency_key = generate_idempotency_key()
+            claim_token = generate_claim_token()
         try:
-            checkout = await self.purchases.checkout(body, _get_address(request), idempotency_key)
+            checkout = await self.purchases.checkout(body, _get_address(request), claim_token)
         except ApiError as error:
             if error.status == 400:
                 return self._show_form_again(request, viewer, form, {EMAIL_FIELD: EMAIL_ERROR})
             message = error.describe(self.context.operator)
             response = self._show_form_again(request, viewer, form, {"": message}, error.status)
+            # The processor may repeat its failure for this token.
+            self.own.remember(response, generate_claim_token())
             if error.retry_after_s is not None:
                 response.headers["Retry-After"] = str(error.retry_after_s)
             return response
         response = self._open_checkout(request, checkout.checkout_url)
-        self.own.remember(response, idempotency_key)
+        self.own.remember(response, claim_token)
         if viewer is None:
             response.background = BackgroundTask(
                 self.sign_in.mail_link, body.contact_email, is_buying=True
@@ -141,16 +151,12 @@ class BuyPages:
 
     async def _resume(self, request: Request, opened: OpenedCheckout) -> Response | None:
         """Lead on with a checkout that was ordered before; None if it can no longer be paid."""
-        try:
-            result = await self.purchases.claim(
-                ClaimBody(claim_token=opened.claim_token), _get_address(request)
-            )
-        except ApiError as error:
-            if error.status not in {404, 409}:
-                raise
-            return None
-        if isinstance(result, PendingClaim):
-            return self._open_checkout(request, opened.url)
+        if opened.claim.redeemed_at is None:
+            payment = await self.own.fetch_payment(opened.claim)
+            if isinstance(payment, FailedPayment):
+                return None
+            if isinstance(payment, PendingPayment):
+                return self._open_checkout(request, opened.url)
         return redirect_to(request, KEY_PATH)
 
     def _open_checkout(self, request: Request, url: str) -> Response:

@@ -39,7 +39,14 @@ from serving.tool_runner import ToolRunner
 from store.access_rows import ClaimRow
 from store.oauth_rows import PendingAuthorization
 from web.buy_pages import PERIODS
-from web.forms import EMAIL_ERROR, EMAIL_FIELD, read_form
+from web.forms import (
+    EMAIL_ERROR,
+    EMAIL_FIELD,
+    MAX_CHOICE_CHARS,
+    MAX_EMAIL_CHARS,
+    MAX_TOKEN_CHARS,
+    read_form,
+)
 from web.owner import is_owner
 from web.pages import SECURITY_HEADERS, build_page_route, redirect_to, render_page
 from web.pending_requests import (
@@ -49,12 +56,25 @@ from web.pending_requests import (
     build_consent_path,
     describe_client,
 )
-from web.sessions import HOME_PATH, Sessions, Viewer, check_form_token
+from web.sessions import FORM_TOKEN_FIELD, HOME_PATH, Sessions, Viewer, check_form_token
 
 BUY_PATH = "oauth/buy"
+# Stripe's ids of checkout sessions have fewer characters.
+MAX_SESSION_CHARS = 255
+CONSENT_FIELDS = {
+    **FORM_TOKEN_FIELD,
+    "request": MAX_TOKEN_CHARS,
+    "action": MAX_CHOICE_CHARS,
+    "payment": MAX_SESSION_CHARS,
+}
+BUY_FIELDS = {
+    "request": MAX_TOKEN_CHARS,
+    "billing": MAX_CHOICE_CHARS,
+    EMAIL_FIELD: MAX_EMAIL_CHARS,
+}
 CONSENT_TITLE = "Connect a program"
-# Opens a checkout for (body, the client's IP address, an Idempotency-Key).
-Checkout = Callable[[CheckoutBody, str, str | None], Awaitable[CheckoutResponse]]
+# Opens a checkout for (body, the client's IP address).
+Checkout = Callable[[CheckoutBody, str], Awaitable[CheckoutResponse]]
 Form = dict[str, str]
 
 
@@ -110,7 +130,7 @@ class ConsentPages:
         if request.method != "POST":
             pending = await self.pending_requests.get(request.query_params.get("request", ""))
             return await self._show(request, pending)
-        form = await read_form(request)
+        form = await read_form(request, CONSENT_FIELDS)
         pending = await self.pending_requests.get(form.get("request", ""))
         action = form.get("action")
         if action == "deny":
@@ -131,11 +151,11 @@ class ConsentPages:
         if request.method != "POST":
             pending = await self.pending_requests.get(request.query_params.get("request", ""))
             return await self._show_order_form(request, pending)
-        form = await read_form(request)
+        form = await read_form(request, BUY_FIELDS)
         pending = await self.pending_requests.get(form.get("request", ""))
         address = request.client.host if request.client else "unknown"
         try:
-            opened = await self.checkout(_parse_order(form), address, None)
+            opened = await self.checkout(_parse_order(form), address)
         except ApiError as error:
             if error.status != 400 or not error.message.startswith(EMAIL_FIELD):
                 raise

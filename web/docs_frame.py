@@ -1,5 +1,6 @@
 """What all documentation pages share: navigation, header and caching."""
 
+from collections.abc import Callable
 from typing import Any
 
 from markupsafe import Markup
@@ -13,6 +14,7 @@ from web.pages import (
     compress_page,
     get_operator,
     get_relative_root,
+    get_site,
     render_page,
     render_template,
 )
@@ -35,29 +37,16 @@ class DocsFrame:
             context.base_url, coverage, context.mode, context.daily_limit, context.operator
         )
 
-    async def respond_with(
-        self, request: Request, template: str, *, title: str, about: str, **values: Any
-    ) -> Response:
-        """Render a template of the documentation, and return its page.
-
-        `name` is the page's place in the tree. See `respond` for `status`, `is_of_url` and
-        `has_try_form`.
-        """
-        options = {
-            name: values.pop(name)
-            for name in ("status", "is_of_url", "has_try_form")
-            if name in values
-        }
-        frame = build_frame_values(values.pop("name", ""), sells_keys=self._context.sells_keys)
-        shared = {"operator": get_operator(request), "title": title, "about": about}
-        root = get_relative_root(request)
-        body = Markup(render_template(template, root, **shared, **frame | values))
-        return await self.respond(request, body, title, about, **options)
+    def render_body(self, request: Request, template: str, name: str = "", **values: Any) -> Markup:
+        """Return the HTML of a page below its header; `name` is its place in the tree."""
+        frame = build_frame_values(name, sells_keys=self._context.sells_keys)
+        frame["operator"] = get_operator(request)
+        return Markup(render_template(template, get_relative_root(request), **frame | values))
 
     async def respond(
         self,
         request: Request,
-        body: Markup,
+        render_body: Callable[[], Markup],
         title: str,
         about: str,
         *,
@@ -70,26 +59,35 @@ class DocsFrame:
         A member's differs in its header, which contains a secret. `is_of_url`: the body contains
         text of the request, so the page is neither cached nor compressed.
         """
-        viewer = await self._find_viewer(request)
-        response = render_page(
-            request,
-            "docs_page.html",
-            status=status,
-            title=title,
-            description=about,
-            here="docs",
-            is_wide=True,
-            is_public=status == 200 and not is_of_url,
-            viewer=viewer,
-            body=body,
-            has_try_form=has_try_form,
-        )
+        viewer, is_public = await self._find_viewer(request), status == 200 and not is_of_url
+        is_kept = viewer is None and is_public
+
+        async def draw() -> Response:
+            response = render_page(
+                request,
+                "docs_page.html",
+                status=status,
+                title=title,
+                description=about,
+                here="docs",
+                is_wide=True,
+                is_public=is_public,
+                viewer=viewer,
+                body=render_body(),
+                has_try_form=has_try_form,
+            )
+            if is_kept:
+                response.headers["Cache-Control"] = CACHE_ONE_MINUTE
+            return response
+
+        if is_kept:
+            pages, path = get_site(request).visitor_pages, request.url.path
+            return await pages.respond(request, self._context, path, draw)
+        response = await draw()
         if is_of_url:
             return response
         response = compress_page(request, response)
         response.headers["Vary"] = "Accept-Encoding, Cookie"
-        if status == 200 and viewer is None:
-            response.headers["Cache-Control"] = CACHE_ONE_MINUTE
         return response
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from html.parser import HTMLParser
+from itertools import islice
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
@@ -150,7 +151,7 @@ def _score(
         points = (
             TITLE_WEIGHT * bool(pattern.search(title))
             + HEADING_WEIGHT * bool(pattern.search(heading))
-            + min(len(pattern.findall(text)), MAX_TEXT_WEIGHT)
+            + sum(1 for _ in islice(pattern.finditer(text), MAX_TEXT_WEIGHT))
         )
         matched += points > 0
         score += points

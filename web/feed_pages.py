@@ -38,6 +38,7 @@ from web.pages import (
     SECURITY_HEADERS,
     build_page_route,
     compress_page,
+    get_site,
     render_error_for_browser,
     render_page,
 )
@@ -117,8 +118,8 @@ class ViewPage:
     async def send_csv(self, request: Request) -> Response:
         """Return the rows of the view as a CSV file."""
         visit = await self._read(request)
-        body = await self._fetch(visit, await self._parse(visit))
-        header, rows = self._view.build_table(self._to_result(body))
+        result = await self._load(visit, await self._parse(visit))
+        header, rows = self._view.build_table(result)
         columns = [
             at for at, name in enumerate(header) if name != "price" or self._has_prices(visit)
         ]
@@ -136,13 +137,19 @@ class ViewPage:
     async def show(self, request: Request) -> Response:
         """Return the page; with status 400 and the errors in its form if a filter is invalid."""
         visit = await self._read(request)
+        if visit.viewer is None and not visit.sent:
+            return await get_site(request).visitor_pages.respond(
+                request, self._runner.context, self._view.path, lambda: self._draw(visit)
+            )
+        return await self._draw(visit)
+
+    async def _draw(self, visit: Visit) -> Response:
         try:
             query = await self._parse(visit)
-            body = await self._fetch(visit, query)
+            result = await self._load(visit, query)
         except ArgumentError as error:
             return self._render(visit, 400, self._describe(error, visit))
         view, context = self._view, self._runner.context
-        result = self._to_result(body)
         rows = view.list_rows(result)
         response = self._render(
             visit,
@@ -158,6 +165,7 @@ class ViewPage:
             **build_paging(query, result),
         )
         # A page with filters repeats its URL's text next to the form token: see `compress_page`.
+        request = visit.request
         return response if request.url.query else compress_page(request, response)
 
     async def _read(self, request: Request) -> Visit:
@@ -198,7 +206,11 @@ class ViewPage:
             return ResponseBody(sample.model_dump_json(by_alias=True).encode())
         return await self._runner.fetch(self._view.tool, query, visit.member.email)
 
-    def _to_result(self, body: ResponseBody) -> Any:
+    async def _load(self, visit: Visit, query: Query) -> Any:
+        """Return what `_fetch` does as the tool's result model."""
+        if visit.member is None:
+            return self._view.build_sample(query)
+        body = await self._fetch(visit, query)
         return self._view.tool.result.model_validate_json(body.text)
 
     def _has_prices(self, visit: Visit) -> bool:
@@ -238,7 +250,7 @@ class ViewPage:
     async def _count(self, visit: Visit, query: Query) -> str:
         """Return the number of rows of a view, `50+` if there are more pages, empty if none."""
         try:
-            result = self._to_result(await self._fetch(visit, query))
+            result = await self._load(visit, query)
         except ArgumentError:
             return ""
         rows = len(self._view.list_rows(result))

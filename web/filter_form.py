@@ -16,6 +16,7 @@ from serving.arguments import (
 )
 from serving.asset_hints import AssetHints, NamedAsset, format_asset
 from serving.json_schema import Schema
+from web.next_steps import MAX_ECHOED_CHARS
 
 FieldKind = Literal["choice", "asset", "number", "time", "text"]
 # The links between pages set it, because another filter begins again at the first page.
@@ -103,6 +104,8 @@ def _build_field(
     kind = _find_kind(name, schema)
     choices = _list_choices(name, schema, texts, offered) if kind == "choice" else []
     typed = "" if sent is None or isinstance(sent, Rejected) else str(sent)
+    if error:
+        typed = typed[:MAX_ECHOED_CHARS]
     default = str(schema.get("default", ""))
     if kind == "choice":
         value = _find_choice(typed or default, choices)
@@ -203,7 +206,8 @@ def _describe_problem(
     if isinstance(sent, Rejected):
         return "This value cannot be read. Choose it again."
     if kind == "asset":
-        return f"There is no asset {quote_value(sent)}.{_suggest_asset(str(sent), offered.assets)}"
+        hint = _suggest_asset(str(sent)[:MAX_ECHOED_CHARS], offered.assets)
+        return f"There is no asset {quote_value(sent)}.{hint}"
     if kind == "number":
         return f"Enter a whole number from {schema['minimum']} to {schema['maximum']}."
     if kind == "time":

@@ -15,7 +15,13 @@ from schemas.errors import ApiError
 from serving.http import read_body
 from web.pages import render_page
 
-MAX_FIELDS = 10
+MAX_FORM_BYTES = 8 * 1024
+MAX_FIELDS = 20
+# It makes a cut text one character too long.
+CUT_MARK = "\N{HORIZONTAL ELLIPSIS}"
+# The most characters of fields that several forms have. A field that chooses one of a few values
+# needs no more than a short text does.
+MAX_TOKEN_CHARS, MAX_CHOICE_CHARS, MAX_EMAIL_CHARS = 64, 32, 254
 EMAIL_FIELD = "contact_email"
 EMAIL_ERROR = "This is not an e-mail address. Enter one such as name@example.com."
 # `Sec-Fetch-Site` is same-origin for our own forms and none if the user resends one. Programs send
@@ -24,11 +30,12 @@ EMAIL_ERROR = "This is not an e-mail address. Enter one such as name@example.com
 ALLOWED_FETCH_SITES = {"same-origin", "none", None}
 
 
-async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form; ApiError 403 if another site's page sent it.
+async def read_form(request: Request, fields: Mapping[str, int]) -> dict[str, str]:
+    """Return the fields of a form, given with the most characters that each may have.
 
-    A field sent twice is left out, and a body that is not a form has no fields. The caller rejects
-    missing fields.
+    Raise ApiError 403 if another site's page sent it, 413 if it exceeds 8 KiB. Other fields and
+    those sent twice are left out, and a body that is not a form has no fields. The caller rejects
+    missing fields. A longer field is cut and ends with CUT_MARK, so the caller rejects it, too.
     """
     if request.headers.get("sec-fetch-site") not in ALLOWED_FETCH_SITES:
         raise ApiError(
@@ -36,12 +43,23 @@ async def read_form(request: Request) -> dict[str, str]:
             "Another site sent this form. Open the page here and try again.",
             403,
         )
-    body = await read_body(request.scope, request.receive)
+    body = await read_body(request.scope, request.receive, MAX_FORM_BYTES)
     try:
-        fields = parse_qs(body.decode("ascii"), max_num_fields=MAX_FIELDS, errors="strict")
+        sent = parse_qs(body.decode("ascii"), max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError:
         return {}
-    return {name: values[0] for name, values in fields.items() if len(values) == 1}
+    return {
+        name: cut_text(sent[name][0], limit)
+        for name, limit in fields.items()
+        if len(sent.get(name, ())) == 1
+    }
+
+
+def cut_text(text: str, limit: int) -> str:
+    """Return a text of a field; cut and marked if it has more than `limit` characters."""
+    # Checks such as that of an e-mail address take long for long texts. Without the mark, the
+    # beginning of a text could be accepted.
+    return text if len(text) <= limit else text[:limit] + CUT_MARK
 
 
 def show_form_again(

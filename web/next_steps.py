@@ -5,6 +5,8 @@ from typing import NamedTuple
 from serving.arguments import find_nearest
 
 TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
+# No page repeats a longer text of its URL.
+MAX_ECHOED_CHARS = 100
 DEFAULT_TITLE = "Something went wrong"
 NOT_BUILT_TITLE = "Not ready yet"
 # The title and text in place of the message for programs, if the error is not one of a page.
@@ -73,7 +75,11 @@ def list_steps(path: str, status: int, method: str, *, sells_keys: bool) -> list
         nearest = find_nearest(first, {name: name for name in PAGES})
         steps = [PAGES[nearest]] if nearest else []
     is_repeatable = status == 400 or status in (405, 429, 503)
-    if is_repeatable and (method in ("GET", "HEAD") or status == 405):
+    if (
+        is_repeatable
+        and len(path) <= MAX_ECHOED_CHARS
+        and (method in ("GET", "HEAD") or status == 405)
+    ):
         text = "Open this page without its filters" if status == 400 else "Open this page again"
         steps = [Step(text, path.removeprefix("/")), *steps]
     offered = [step for step in steps if sells_keys or step != BUY]

@@ -39,7 +39,7 @@ from web.operations_model import (
     group_runs,
 )
 from web.pages import build_page_route, redirect_to, render_page
-from web.sessions import Sessions, Viewer, check_form_token
+from web.sessions import FORM_TOKEN_FIELD, Sessions, Viewer, check_form_token
 
 OPERATIONS_PATH = "operations"
 KEY_PATH = f"/{OPERATIONS_PATH}/keys/{{key}}/revoke"
@@ -145,7 +145,7 @@ class OperationsPages:
 
     async def begin_checks(self, request: Request, viewer: Viewer) -> Response:
         """Run all checks in the background, unless they run already, and return to the page."""
-        check_form_token(await read_form(request), viewer)
+        check_form_token(await read_form(request, FORM_TOKEN_FIELD), viewer)
         notices, now = await self._load_notices(), self._context.clock()
         if self._doctor is not None and not _is_checking(notices, now):
             await self._access.put_notice(Notice(BEGUN_NOTICE, "", now))
@@ -169,7 +169,7 @@ class OperationsPages:
 
     async def revoke_key(self, request: Request, viewer: Viewer) -> Response:
         """Revoke a key and return to the page."""
-        check_form_token(await read_form(request), viewer)
+        check_form_token(await read_form(request, FORM_TOKEN_FIELD), viewer)
         held = await self._get_key(request)
         await self._access.revoke_key(held.key.id, self._context.clock())
         return redirect_to(request, f"{OPERATIONS_PATH}#keys")

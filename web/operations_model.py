@@ -193,11 +193,13 @@ class Sale:
     def state(self) -> str:
         """The state in a word or two."""
         if self.membership.ended_at is not None:
-            return "ended"
+            return "ended" if self.membership.closed_at is not None else "no access"
         if self.status is None:
             return "active"
         if self.status.ended_reason is not None:
             return "ended"
+        if self.status.due_reason is not None:
+            return "payment due"
         return "cancelled" if self.status.ends_at is not None else "active"
 
 

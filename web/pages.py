@@ -3,11 +3,13 @@
 Scripts and styles are files of this package. No page has inline ones or loads from other hosts.
 """
 
+import asyncio
 import gzip
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
@@ -19,10 +21,18 @@ from schemas.errors import ApiError, NotBuiltError
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT, format_instant
+from serving.context import Context
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_NO_STORE, accepts_gzip, prefers_html, read_headers
 from serving.tool_runner import ToolRunner
-from web.next_steps import DEFAULT_TITLE, NOT_BUILT_TITLE, ROUTING_TEXTS, TITLES, list_steps
+from web.next_steps import (
+    DEFAULT_TITLE,
+    MAX_ECHOED_CHARS,
+    NOT_BUILT_TITLE,
+    ROUTING_TEXTS,
+    TITLES,
+    list_steps,
+)
 from web.prices import format_price
 from web.sparkline import format_percent
 from web.static_files import hash_file
@@ -37,6 +47,8 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 NOT_BUILT_RELOAD_S = 5
+# All pages of a deployment with 251 assets have 4 MB when compressed.
+MAX_VISITOR_BYTES = 12_000_000
 DEFAULT_VALUES: dict[str, Any] = {
     "badge": "",
     "here": None,
@@ -56,6 +68,62 @@ DEFAULT_VALUES: dict[str, Any] = {
 }
 
 
+class VisitorPages:
+    """Keeps the pages of visitors as bytes: each is rendered once for a version of the data.
+
+    `rendered` counts the renderings. Beyond `max_bytes` of compressed pages, the one that was
+    rendered first is dropped.
+    """
+
+    def __init__(self, max_bytes: int = MAX_VISITOR_BYTES) -> None:
+        self.rendered = 0
+        self._max_bytes = max_bytes
+        self._version: object = None
+        self._pages: dict[str, tuple[dict[str, str], bytes]] = {}
+        self._lock = asyncio.Lock()
+
+    async def respond(
+        self,
+        request: Request,
+        context: Context,
+        key: str,
+        render: Callable[[], Awaitable[Response]],
+    ) -> Response:
+        """Return the page with a key, which `render` returns if it is not kept.
+
+        The page must depend only on its key, the snapshot and the coverage. There must be few
+        keys, because anyone can request a page: so they are never taken from the URL unchecked.
+        """
+        version = await context.snapshots.snapshot() or await context.snapshots.coverage()
+        page = self._pages.get(key) if version is self._version else None
+        if page is None:
+            # The lock lets requests that arrive together wait for one rendering.
+            async with self._lock:
+                page = await self._get_or_render(version, key, render)
+        headers, packed = page
+        if accepts_gzip(read_headers(request.scope).get(b"accept-encoding", b"")):
+            return Response(packed, headers={**headers, "Content-Encoding": "gzip"})
+        return Response(gzip.decompress(packed), headers=headers)
+
+    async def _get_or_render(
+        self, version: object, key: str, render: Callable[[], Awaitable[Response]]
+    ) -> tuple[dict[str, str], bytes]:
+        if version is not self._version:
+            self._version, self._pages = version, {}
+        if key not in self._pages:
+            response = await render()
+            self.rendered += 1
+            del response.headers["Content-Length"]
+            headers = {**response.headers, "vary": "Accept-Encoding, Cookie"}
+            self._pages[key] = headers, gzip.compress(response.body, mtime=0)
+            while len(self._pages) > 1 and self._count_bytes() > self._max_bytes:
+                del self._pages[next(iter(self._pages))]
+        return self._pages[key]
+
+    def _count_bytes(self) -> int:
+        return sum(len(packed) for _, packed in self._pages.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """What every page shows of the deployment: its address, its operator, if it sells keys."""
@@ -63,6 +131,7 @@ class Site:
     base_url: str
     operator: Operator
     sells_keys: bool
+    visitor_pages: VisitorPages = field(default_factory=VisitorPages)
 
 
 def render_page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
@@ -145,12 +214,17 @@ def format_minute(epoch_ms: int) -> str:
 
 def get_relative_root(request: Request) -> str:
     """Return the relative path from a request's URL to the service's root."""
-    return _get_relative_root(request.url.path)
+    return _find_root(get_site(request), request.scope)
 
 
-def _get_relative_root(path: str) -> str:
-    # Links are relative because a proxy may serve the service below a path of its own.
-    return "../" * (path.count("/") - 1) or "./"
+def _find_root(site: Site, scope: Scope) -> str:
+    # Links are relative because a proxy may serve the service below a path of its own. The path of
+    # a page that does not exist may have any depth, so its links start at the base path: a link
+    # with thousands of steps up would make a page of megabytes.
+    route, depth = scope.get("route"), scope["path"].count("/")
+    if route is None or route.path.count("/") != depth:
+        return f"{urlsplit(site.base_url).path.rstrip('/')}/"
+    return "../" * (depth - 1) or "./"
 
 
 def build_page_route(path: str, runner: ToolRunner, respond: Responder, *methods: str) -> Route:
@@ -189,7 +263,8 @@ def build_refusal_renderer(
         is_for_programs = f"{scope['path']}/".startswith(prefixes)
         if is_for_programs or not prefers_html(read_headers(scope).get(b"accept", b"")):
             return None
-        return _render_error(site, scope, error, *ROUTING_TEXTS.get(error.status, ()))
+        title, text = ROUTING_TEXTS.get(error.status, ("", ""))
+        return _render_error(site, scope, error, title, text)
 
     return render
 
@@ -208,8 +283,8 @@ def _render_error(
     template = "wrong_address.html" if status == 421 else "error.html"
     page = render_template(
         template,
-        _get_relative_root(path),
-        address=site.base_url + path,
+        _find_root(site, scope),
+        address=site.base_url + (path if len(path) <= MAX_ECHOED_CHARS else "/"),
         title=title or TITLES.get(status, DEFAULT_TITLE),
         text=text or error.describe(site.operator),
         percent=percent,

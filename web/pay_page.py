@@ -14,7 +14,7 @@ from serving.tool_runner import ToolRunner
 from store.access_rows import SandboxSession
 from web.buy_pages import KEY_PATH, PERIODS
 from web.checkout_steps import CheckoutSteps
-from web.forms import read_form
+from web.forms import MAX_CHOICE_CHARS, read_form
 from web.pages import redirect_to, render_error_for_browser, render_page
 
 PAY_PATH = "/sandbox/checkout/{session_id}"
@@ -54,7 +54,7 @@ class _PayPage:
             raise ApiError("invalid_parameter", f"There is no such checkout. {START_OVER}", 404)
         if request.method != "POST":
             return await self._render(request, session, self.billing.get_status(session))
-        requested = _parse_action(await read_form(request))
+        requested = _parse_action(await read_form(request, {"action": MAX_CHOICE_CHARS}))
         status = await self.billing.settle(session, requested)
         if status == "paid" and await self.steps.is_own(request, session.id):
             return redirect_to(request, KEY_PATH)

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from access.oauth.authorizations import Authorizations
 from access.oauth.redirects import is_loopback_redirect
 from schemas.errors import ApiError
+from serving.http import read_cookie
 from store.oauth_rows import PendingAuthorization
 from web.pages import SECURITY_HEADERS
 
@@ -52,12 +53,12 @@ class PendingRequests:
 
     async def find_of_browser(self, request: Request) -> PendingAuthorization | None:
         """Return the request that this browser began and has not answered yet, or None."""
-        request_id = request.cookies.get(self._cookie_name)
+        request_id = read_cookie(request.scope, self._cookie_name)
         return await self.find(request_id) if request_id else None
 
     def is_of_browser(self, request: Request, pending: PendingAuthorization) -> bool:
         """Return whether this browser began a request."""
-        return request.cookies.get(self._cookie_name) == pending.id
+        return read_cookie(request.scope, self._cookie_name) == pending.id
 
     def remember(self, response: Response, pending: PendingAuthorization) -> None:
         """Let the browser return to a request after signing in and paying."""

@@ -10,8 +10,15 @@ from starlette.routing import Route
 
 from serving.tool_runner import ToolRunner
 from web.docs_frame import DocsFrame, build_frame_values
-from web.docs_search import MAX_QUERY_CHARS, MAX_RESULTS, Section, build_index, search
-from web.pages import build_page_route, get_relative_root, redirect_to, render_template
+from web.docs_search import (
+    MAX_QUERY_CHARS,
+    MAX_RESULTS,
+    SearchResult,
+    Section,
+    build_index,
+    search,
+)
+from web.pages import build_page_route, redirect_to, render_template
 from web.reference_pages import (
     ReferenceFacts,
     build_page_values,
@@ -38,7 +45,7 @@ class ReferencePages:
     def __init__(self, frame: DocsFrame, *, sells_keys: bool) -> None:
         self._frame = frame
         self._links = list_page_links(sells_keys=sells_keys)
-        self._index_lock = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def show_index(self, request: Request) -> Response:
         """Return the list of all pages."""
@@ -54,39 +61,49 @@ class ReferencePages:
             about = "These pages are available:"
             return await self._respond_index(request, "Page not found", about, 404)
         facts = await self._frame.collect_facts()
-        body = _render_body(name, get_relative_root(request), facts)
-        return await self._frame.respond(request, body, link.title, link.about)
+        return await self._frame.respond(
+            request, lambda: _render_body(name, "../", facts), link.title, link.about
+        )
 
     async def show_search(self, request: Request) -> Response:
         """Return the sections that match the query `q`."""
         query = " ".join(request.query_params.get("q", "")[:MAX_QUERY_CHARS].split())
         # In a thread, as an index has a thousand sections and searching them takes milliseconds.
-        index = await self._get_index()
-        results = await asyncio.to_thread(search, query, index) if query else []
-        return await self._frame.respond_with(
+        results = await self._search(query) if query else []
+        title = f"Search: {query}" if query else "Search the docs"
+        return await self._frame.respond(
             request,
-            "docs_search.html",
-            title=f"Search: {query}" if query else "Search the docs",
-            about=SEARCH_SUMMARY,
+            lambda: self._frame.render_body(
+                request,
+                "docs_search.html",
+                title=title,
+                query=query,
+                results=results,
+                max_results=MAX_RESULTS,
+            ),
+            title,
+            SEARCH_SUMMARY,
             is_of_url=bool(query),
-            query=query,
-            results=results,
-            max_results=MAX_RESULTS,
         )
 
     async def _respond_index(
         self, request: Request, title: str, about: str, status: int = 200
     ) -> Response:
-        return await self._frame.respond_with(
-            request, "docs_index.html", title=title, about=about, status=status
+        return await self._frame.respond(
+            request,
+            lambda: self._frame.render_body(request, "docs_index.html", title=title, about=about),
+            title,
+            about,
+            status=status,
         )
 
-    async def _get_index(self) -> tuple[Section, ...]:
+    async def _search(self, query: str) -> list[SearchResult]:
         # Rendering and splitting all pages takes a second, so it runs beside the event loop. The
-        # lock lets searches that arrive together wait for one index.
+        # lock lets searches that arrive together wait for one index, and keeps threads that search
+        # from competing with the event loop for the interpreter.
         facts = await self._frame.collect_facts()
-        async with self._index_lock:
-            return await asyncio.to_thread(_build_index, facts)
+        async with self._lock:
+            return await asyncio.to_thread(lambda: search(query, _build_index(facts)))
 
 
 def build_reference_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:

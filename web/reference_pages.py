@@ -30,7 +30,6 @@ from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import (
     CLAIM_POLL_DURATION_S,
     CLAIM_POLL_INTERVAL_S,
-    CLAIM_REPEAT_DURATION_S,
 )
 from schemas.vocabulary import Mode
 from serving.json_schema import build_input_schema
@@ -229,7 +228,6 @@ def _build_buy_values(facts: ReferenceFacts) -> Values:
         "note": render_inline(PURCHASE_NOTES[facts.mode]),
         "every_s": CLAIM_POLL_INTERVAL_S,
         "for_s": CLAIM_POLL_DURATION_S,
-        "repeat_s": CLAIM_REPEAT_DURATION_S,
         "checkout": format_example(CREATE_CHECKOUT, facts.base_url, checkout),
         "claim": format_example(CLAIM_KEY, facts.base_url, '{"claim_token": "ct_..."}'),
         "headings": [_make_heading("steps", "Three steps"), _make_heading("members", "For members")]

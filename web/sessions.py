@@ -1,6 +1,6 @@
 """Sessions of signed-in viewers: the cookie, the check that one is signed in, form tokens."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from secrets import compare_digest
@@ -12,7 +12,8 @@ from access.member_keys import MemberKeys
 from access.sign_in import SESSION_MS, SignIn
 from schemas.errors import ApiError
 from serving.error_responses import Responder
-from web.forms import read_form
+from serving.http import read_cookie
+from web.forms import MAX_TOKEN_CHARS, read_form
 from web.pages import redirect_to, render_page
 
 
@@ -34,6 +35,8 @@ class Viewer:
 FindViewer = Callable[[Request], Awaitable[Viewer | None]]
 ViewerResponder = Callable[[Request, Viewer], Awaitable[Response]]
 FormResponder = Callable[[Request, Viewer, dict[str, str]], Awaitable[Response]]
+# The field that the form of a session always has.
+FORM_TOKEN_FIELD = {"form_token": MAX_TOKEN_CHARS}
 # The page after signing in, relative to the service's root.
 HOME_PATH = "settings/api-access"
 
@@ -85,16 +88,19 @@ class Sessions:
 
         return check_and_respond
 
-    def require_form(self, respond: FormResponder) -> Responder:
+    def require_form(
+        self, respond: FormResponder, fields: Mapping[str, int] | None = None
+    ) -> Responder:
         """Wrap a responder to a form; redirect other methods to the API access page.
 
-        The responder raises ApiError 403 if the form token is not this viewer's.
+        `fields` are those of `read_form` besides the form token. The responder raises ApiError 403
+        if the form token is not this viewer's.
         """
 
         async def check_and_respond(request: Request, viewer: Viewer) -> Response:
             if request.method != "POST":
                 return redirect_to(request, HOME_PATH)
-            form = await read_form(request)
+            form = await read_form(request, {**FORM_TOKEN_FIELD, **(fields or {})})
             check_form_token(form, viewer)
             return await respond(request, viewer, form)
 
@@ -121,7 +127,7 @@ class Sessions:
         )
 
     def _read_token(self, request: Request) -> str:
-        return request.cookies.get(self._cookie_name, "")
+        return read_cookie(request.scope, self._cookie_name)
 
 
 def check_form_token(form: dict[str, str], viewer: Viewer) -> None:

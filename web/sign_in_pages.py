@@ -13,7 +13,15 @@ from access.sign_in import LINK_MINUTES, SIGN_IN_PATH, SignIn
 from schemas.errors import ApiError
 from serving.tool_runner import ToolRunner
 from store.oauth_rows import PendingAuthorization
-from web.forms import EMAIL_ERROR, EMAIL_FIELD, read_form, show_form_again
+from web.forms import (
+    EMAIL_ERROR,
+    EMAIL_FIELD,
+    MAX_CHOICE_CHARS,
+    MAX_EMAIL_CHARS,
+    MAX_TOKEN_CHARS,
+    read_form,
+    show_form_again,
+)
 from web.pages import build_page_route, redirect_to, render_page
 from web.pending_requests import (
     CONSENT_PATH,
@@ -23,6 +31,13 @@ from web.pending_requests import (
     describe_client,
 )
 from web.sessions import HOME_PATH, Sessions, Viewer
+
+SIGN_IN_FIELDS = {
+    EMAIL_FIELD: MAX_EMAIL_CHARS,
+    "request": MAX_TOKEN_CHARS,
+    "api_key": MAX_TOKEN_CHARS,
+    "action": MAX_CHOICE_CHARS,
+}
 
 
 def build_sign_in_routes(
@@ -59,7 +74,7 @@ class _SignInPages:
     async def request_link(self, request: Request) -> Response:
         """Show the forms, or accept one: then e-mail a link, or sign the owner in by a key."""
         if request.method == "POST":
-            form = await read_form(request)
+            form = await read_form(request, SIGN_IN_FIELDS)
             pending = await self._pending.get(form["request"]) if "request" in form else None
             # The browser's form of an empty field lacks it here.
             if "api_key" in form or form.get("action") == "key":
@@ -76,7 +91,7 @@ class _SignInPages:
         if request.method != "POST":
             title = "Sign in to Signals"
             return render_page(request, "sign_in_link.html", title=title, here="sign-in")
-        await read_form(request)  # Rejects forms from other sites; ours has no field.
+        await read_form(request, {})  # Rejects forms from other sites; ours has no field.
         session_token = await self._sign_in.redeem_link(request.path_params["link_token"])
         session = await self._sign_in.find_session(session_token)
         home_path = _get_home_path(session is not None and session.is_owner)

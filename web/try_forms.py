@@ -97,10 +97,12 @@ def format_example(endpoint: Endpoint, base_url: str, body: str = "") -> str:
 
 
 def build_try_form(
-    endpoint: Endpoint, operation: Schema, typed: Mapping[str, str], errors: Mapping[str, str]
+    endpoint: Endpoint,
+    schemas: Mapping[str, Schema],
+    typed: Mapping[str, str],
+    errors: Mapping[str, str],
 ) -> TryForm:
-    """Return the form of an operation of the OpenAPI document, with values and errors by field."""
-    schemas = _list_schemas(endpoint, operation)
+    """Return the form of an endpoint whose fields have these schemas, with values and errors."""
     values = {name: text for name, text in typed.items() if name in schemas and text.strip()}
     via: Via = "mcp" if endpoint.tool and typed.get(VIA_FIELD) == "mcp" else "rest"
     rpc = _render_rpc(endpoint, _parse_values(values, schemas)) if endpoint.tool else ""
@@ -171,8 +173,11 @@ def _find_rpc_error(values: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-def _list_schemas(endpoint: Endpoint, operation: Schema) -> dict[str, Schema]:
-    """Return the schema of each field: parameters and headers first, then the body's."""
+def list_schemas(endpoint: Endpoint, operation: Schema) -> dict[str, Schema]:
+    """Return the schema of each field: those of the body, then parameters and headers.
+
+    `operation` is the endpoint's in the OpenAPI document.
+    """
     parameters = {one["name"]: {**one, **one["schema"]} for one in operation.get("parameters", [])}
     if endpoint.body is None:
         return parameters

@@ -65,7 +65,14 @@ class FailedPayment:
     is_unpaid: bool = False
 
 
-Payment = SettledPayment | PendingPayment | FailedPayment
+@dataclass(frozen=True, slots=True)
+class HeldPayment:
+    """The session opened a subscription that continues but gives no access; `reason` says why."""
+
+    reason: str
+
+
+Payment = SettledPayment | PendingPayment | FailedPayment | HeldPayment
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +80,22 @@ class SubscriptionStatus:
     """The current status of a membership at the processor; times are epoch ms.
 
     An active membership renews at `renews_at` or ends at `ends_at`; both are None if the processor
-    reports no time. `ended_reason` is None while the membership is active.
+    reports no time. `ended_reason` is None while the membership is active. `is_final` if an ended
+    subscription can never be paid again. `due_reason` is why an active one ends at `ends_at`
+    unless it is paid. `is_known` is false if the processor knows no such subscription.
     """
 
     renews_at: int | None = None
     ends_at: int | None = None
     ended_reason: str | None = None
+    is_final: bool = False
+    due_reason: str | None = None
+    is_known: bool = True
+
+    @property
+    def is_paid(self) -> bool:
+        """Whether the subscription is active and nothing is due."""
+        return self.is_known and self.ended_reason is None and self.due_reason is None
 
 
 @dataclass(frozen=True, slots=True)

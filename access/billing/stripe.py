@@ -17,6 +17,7 @@ from access.billing.provider import (
     BillingSetupError,
     CheckoutSession,
     FailedPayment,
+    HeldPayment,
     Order,
     Payment,
     PendingPayment,
@@ -35,19 +36,17 @@ from access.billing.stripe_records import (
     Session,
     Subscription,
 )
-from access.billing.stripe_refunds import find_reversal
 from access.billing.stripe_responses import (
     NotFoundError,
     RefusedError,
     call_stripe,
     diff_fields,
-    format_status,
-    parse_renewal,
 )
+from access.billing.stripe_verdict import PRICE_METADATA, find_last_payment, judge_subscription
 from access.plan import CONTACT_OPERATOR, PRICES_USD
 from schemas.clock import Clock
 from schemas.errors import invalid_parameter_error
-from schemas.vocabulary import Billing, Mode
+from schemas.vocabulary import DAY_MS, Billing, Mode
 from store.access_rows import ClaimRow, MembershipRow
 
 TIMEOUT_S = 5.0
@@ -59,9 +58,6 @@ DEADLINE_S = 10.0
 # checkouts, webhooks and members.
 MAX_PAYMENT_FETCHES = MAX_CONNECTIONS // 2
 INTERVALS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
-ACTIVE_STATUSES = frozenset({"active", "trialing"})
-# past_due is missing on purpose: Stripe still retries the payment, and the keys stay live.
-ENDED_STATUSES = frozenset({"canceled", "unpaid", "incomplete_expired", "paused"})
 EXPAND_PARAMS: SessionRetrieveParams = {"expand": ["line_items", "subscription"]}
 
 log = structlog.get_logger("billing")
@@ -69,6 +65,8 @@ log = structlog.get_logger("billing")
 
 class StripeBilling:
     """A Provider; `prices` holds Stripe's ids of the plan's two prices, `clock` returns epoch ms.
+
+    Access ends `dunning_days` after the last paid period if Stripe collects no payment.
 
     Every method that queries Stripe raises BillingError after `deadline_s`. `api_base` replaces
     Stripe's own address in tests. Raise BillingSetupError if `api_key` is not a secret key.
@@ -89,6 +87,7 @@ class StripeBilling:
         api_base: str | None = None,
         timeout_s: float = TIMEOUT_S,
         deadline_s: float = DEADLINE_S,
+        dunning_days: int = 30,
     ) -> None:
         self.mode: Mode | None = _parse_mode(api_key)
         stripe.enable_telemetry = False  # it writes a file into the home directory
@@ -105,6 +104,7 @@ class StripeBilling:
         self._base_url = base_url.rstrip("/")
         self._has_checked_prices = False
         self._deadline_s = deadline_s
+        self._dunning_ms = dunning_days * DAY_MS
         self._payment_fetches = asyncio.Semaphore(MAX_PAYMENT_FETCHES)
 
     async def close(self) -> None:
@@ -250,14 +250,19 @@ class StripeBilling:
             # The operator has changed accounts, which must not take away a plan that was paid. The
             # daily maintenance logs this until the operator acts.
             log.error("subscription_unknown", subscription=member.subscription)
-            return SubscriptionStatus()
-        if subscription.status in ENDED_STATUSES:
-            return SubscriptionStatus(
-                ended_reason=f"the subscription is {format_status(subscription.status)}"
-            )
-        if reversal := await find_reversal(self._api, member.customer):
-            return SubscriptionStatus(ended_reason=f"the payment was {reversal}")
-        return parse_renewal(subscription)
+            return SubscriptionStatus(is_known=False)
+        return await self._judge(subscription, member.customer)
+
+    async def _judge(self, subscription: Subscription, customer: str) -> SubscriptionStatus:
+        last_payment, is_disputed = await find_last_payment(self._api, customer)
+        return judge_subscription(
+            subscription,
+            last_payment,
+            is_disputed=is_disputed,
+            price_ids=self._prices.values(),
+            now=self._clock(),
+            dunning_ms=self._dunning_ms,
+        )
 
     @property
     def _is_live(self) -> bool:
@@ -296,7 +301,7 @@ class StripeBilling:
         }
 
     def _build_session_params(self, order: Order) -> SessionCreateParams:
-        metadata = {"claim_id": order.claim_id}
+        metadata = {"claim_id": order.claim_id, PRICE_METADATA: self._prices[order.billing]}
         if order.agent_name is not None:
             metadata["agent_name"] = order.agent_name
         return {
@@ -318,7 +323,9 @@ class StripeBilling:
             session,
             self._build_expected_fields(billing, "amount_total") | {"payment_status": "paid"},
         )
-        if [item.price for item in session.line_items.data] != [self._prices[billing]]:
+        # The settings may have changed since the checkout was opened.
+        price_id = session.metadata.get(PRICE_METADATA, self._prices[billing])
+        if [item.price for item in session.line_items.data] != [price_id]:
             mismatches.append("the price is not the plan's")
         return mismatches
 
@@ -331,12 +338,11 @@ class StripeBilling:
         # Incomplete means that the first payment is still being confirmed, which takes seconds.
         if subscription.status == "incomplete":
             return PendingPayment()
-        if subscription.status not in ACTIVE_STATUSES:
-            return FailedPayment(
-                f"opened a subscription that is {format_status(subscription.status)}"
-            )
-        if reversal := await find_reversal(self._api, customer):
-            return FailedPayment(f"was {reversal}")
+        status = await self._judge(subscription, customer)
+        if status.is_final:
+            return FailedPayment(f"is over, because {status.ended_reason}")
+        if reason := status.ended_reason or status.due_reason:
+            return HeldPayment(reason)
         # Prefer the address that the buyer confirmed at Stripe over the one typed at checkout.
         details = session.customer_details
         email = (details and details.email) or session.customer_email or claim.contact_email

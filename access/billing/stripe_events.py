@@ -12,12 +12,14 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 TOLERANCE_S = 300
 EVENT_TYPES = (
+    "charge.dispute.closed",
     "charge.dispute.created",
     "charge.dispute.funds_withdrawn",
     "charge.dispute.updated",
     "charge.refunded",
     "customer.subscription.deleted",
     "customer.subscription.paused",
+    "customer.subscription.resumed",
     "customer.subscription.updated",
 )
 

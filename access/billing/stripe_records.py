@@ -67,8 +67,22 @@ class LineItems(Record):
     data: list[LineItem]
 
 
-class SubscriptionState(Record):
-    """A subscription, without its periods."""
+class SubscriptionItem(Record):
+    """A priced part of a subscription."""
+
+    current_period_end: EpochS
+    price: Price
+    quantity: int | None = None
+
+
+class SubscriptionItems(Record):
+    """The priced parts of a subscription."""
+
+    data: list[SubscriptionItem]
+
+
+class Subscription(Record):
+    """A subscription; `pause_collection` is None unless Stripe makes no attempts to charge."""
 
     object: Literal["subscription"]
     id: Text
@@ -82,6 +96,11 @@ class SubscriptionState(Record):
         "trialing",
         "unpaid",
     ]
+    cancel_at: EpochS | None
+    cancel_at_period_end: bool
+    items: SubscriptionItems
+    metadata: dict[str, str]
+    pause_collection: dict[str, Any] | None = None
 
 
 class BuyerDetails(Record):
@@ -103,37 +122,20 @@ class Session(Record):
     currency: Text | None
     amount_total: int | None
     line_items: LineItems
-    subscription: SubscriptionState | None
+    subscription: Subscription | None
+    metadata: dict[str, str]
     customer: Reference | None
     customer_details: BuyerDetails | None = None
     customer_email: Text | None = None
 
 
-class SubscriptionItem(Record):
-    """A priced part of a subscription."""
-
-    current_period_end: EpochS
-
-
-class SubscriptionItems(Record):
-    """The priced parts of a subscription."""
-
-    data: list[SubscriptionItem]
-
-
-class Subscription(SubscriptionState):
-    """A subscription with its periods."""
-
-    cancel_at: EpochS | None
-    cancel_at_period_end: bool
-    items: SubscriptionItems
-
-
 class Charge(Record):
-    """A charge of a customer."""
+    """A charge of a customer; `paid` if it succeeded."""
 
     object: Literal["charge"]
     id: Text
+    created: EpochS
+    paid: bool
     customer: Reference | None
     refunded: bool
     disputed: bool

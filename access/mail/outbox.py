@@ -35,5 +35,9 @@ class Outbox:
         # keeps their names apart.
         name = f"{len(list(self._folder.iterdir())) + 1:06}-{secrets.token_hex(4)}.eml"
         descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(content)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+        except OSError:
+            (self._folder / name).unlink()
+            raise

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from compute.signing.notes import Vkey, build_vkey
 from schemas.operator_error import OperatorError
 from store.log_tree import EMPTY_ROOT, HASH_BYTES
+from store.sqlite.files import sync_folder
 
 SEED_BYTES = 32
 
@@ -83,7 +84,7 @@ def save_key(path: Path, key: LogKey) -> None:
     try:
         _write_private_file(unfinished, f"{text}\n".encode())
         os.replace(unfinished, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
@@ -94,7 +95,7 @@ def archive_key(path: Path, archive: Path) -> bool:
     """Rename the file; return whether there was one. KeyFileError if that fails."""
     try:
         os.rename(path, archive)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -129,17 +130,10 @@ def _parse_key(fields: dict[str, object]) -> LogKey:
 def _write_private_file(path: Path, content: bytes) -> None:
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(descriptor, content)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Write the names of a folder's files to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    # A key that is lost ends the log, so the file is not replaced by one that does not have it.
+    if path.read_bytes() != content:
+        raise OSError(f"{path} does not have what was written")

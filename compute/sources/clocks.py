@@ -1,4 +1,4 @@
-"""Whose clock is wrong: this machine's or a venue's? A pure decision by all clocks.
+"""Whose clock is wrong: this machine's or a venue's? Pure decisions.
 
 A skew is how far this machine's clock is ahead of a venue's, in ms; negative if it is behind.
 """
@@ -7,6 +7,12 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Final, NamedTuple
 
+from compute.sources.source import NotReadyError
+from schemas.vocabulary import DAY_MS, format_instant
+
+# A service that rested for weeks catches up. What a wrong clock publishes or deletes stays so.
+NAMED_PAUSE_DAYS: Final = 31
+MAX_PAUSE_DAYS: Final = 180
 # A clock that is ahead lets bars in that are still forming, so computing stops beyond this skew.
 MAX_SKEW_MS: Final = 30_000
 # A venue whose clock is behind by more does not date its bars by it: its answer is broken or old.
@@ -21,6 +27,20 @@ class ClockVerdict(NamedTuple):
 
     problem: str | None
     wrong_skews_ms: Mapping[str, float]
+
+
+def count_pause_days(now: int, last_run: int | None, *, believes_clock: bool) -> int:
+    """Return the days since the last run (epoch ms), below 0 if the clock is before it.
+
+    Raise NotReadyError if they are too many to be believed, unless the operator believes them.
+    """
+    days = 0 if last_run is None else (now - last_run) // DAY_MS
+    if last_run is not None and days > MAX_PAUSE_DAYS and not believes_clock:
+        raise NotReadyError(
+            f"the clock says {format_instant(now)}, {days} days after the last run "
+            f"({format_instant(last_run)}): correct it, or add --believe-clock if it is right"
+        )
+    return days
 
 
 def judge_clocks(skews_ms: Mapping[str, float]) -> ClockVerdict:

@@ -2,7 +2,6 @@
 
 from functools import lru_cache
 
-
 from schemas.query import NoArguments
 from schemas.usage import UsageKey, UsageMeta, UsageResponse
 from schemas.vocabulary import Instant, Mode, SourceKind

@@ -5,15 +5,18 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import mkdtemp
 
 from schemas.clock import Clock
 from service.commands.console import echo, open_progress_bar
 from service.config.settings import Settings
 from service.config.stores import refuse_missing_store
 from store.errors import StoreError
-from store.sqlite.copies import check_integrity, copy_database
+from store.sqlite.copies import check_integrity, copy_database, open_read_only
+from store.sqlite.files import sync_folder
 from store.sqlite.schema import (
     ACCESS_MIGRATIONS,
     MARKET_MIGRATIONS,
@@ -36,19 +39,25 @@ async def backup(settings: Settings, folder: Path | None, clock: Clock) -> int:
 
 
 async def restore(settings: Settings, folder: Path) -> int:
-    """Copy a backup to the configured database; StoreError if a file already exists there."""
+    """Copy a backup to the configured database; StoreError if another store exists there.
+
+    A store of keys that is the one of the backup stays: a restore that was killed put it there, or
+    only the market data were lost.
+    """
     _refuse_postgres(settings)
     files = _map_store_paths(settings)
+    if _is_same_store(settings.access_path, folder / ACCESS_FILE):
+        echo(f"{files.pop(ACCESS_FILE)} is the store of keys of this backup: it stays as it is.")
     for path in files.values():
         _refuse_existing_store(path)
     for name, migrations in MIGRATIONS_BY_FILE.items():
         _refuse_incomplete_backup(folder, name, migrations)
     await asyncio.to_thread(_restore_files, files, folder)
-    echo(f"Restored {settings.market_path} and {settings.access_path} from {folder}.")
+    echo(f"Restored {' and '.join(map(str, reversed(files.values())))} from {folder}.")
     return 0
 
 
-def _map_store_paths(settings: Settings) -> Mapping[str, Path]:
+def _map_store_paths(settings: Settings) -> dict[str, Path]:
     """Return the path of each file of a backup."""
     # The order matters: the market file comes last, and without it there is no store. So a restore
     # that was interrupted is never taken for a complete one.
@@ -68,13 +77,16 @@ def _write_backup(files: Mapping[str, Path], folder: Path) -> Path:
     try:
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise StoreError(f"{folder} exists and is not an empty folder: choose another path")
-        unfinished = folder.with_name(f"{folder.name}.unfinished")
-        if unfinished.exists():
-            shutil.rmtree(unfinished)
-        unfinished.mkdir(mode=0o700)
-        for name, path in files.items():
-            _copy_with_progress_bar(path, unfinished / name, f"copying {path.name}")
-        os.replace(unfinished, folder)
+        # A name that no other folder has, so that this one may be removed.
+        unfinished = Path(mkdtemp(prefix=f"{folder.name}.unfinished-", dir=folder.parent))
+        try:
+            for name, path in files.items():
+                _copy_with_progress_bar(path, unfinished / name, f"copying {path.name}")
+            os.replace(unfinished, folder)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        sync_folder(folder.parent)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot back up into {folder}: {error}") from error
     return folder
@@ -87,11 +99,13 @@ def _restore_files(files: Mapping[str, Path], folder: Path) -> None:
     }
     try:
         for unfinished, name in zip(paths_by_unfinished, files, strict=True):
-            unfinished.unlink(missing_ok=True)
+            # SQLite would apply the journal of a copy that was killed to this one.
+            _remove_files((unfinished, unfinished.with_name(f"{unfinished.name}-journal")))
             _copy_with_progress_bar(folder / name, unfinished, f"copying {name}")
             check_integrity(unfinished)
         for unfinished, path in paths_by_unfinished.items():
             os.replace(unfinished, path)
+            sync_folder(path.parent)
     except StoreError:
         _remove_files(paths_by_unfinished)
         raise
@@ -116,6 +130,18 @@ def _refuse_postgres(settings: Settings) -> None:
             f"{settings.store_name} is a PostgreSQL database: use pg_dump and pg_restore, with the "
             "schemas signals_market and signals_access together"
         )
+
+
+def _is_same_store(path: Path, copy: Path) -> bool:
+    """Return whether two files are copies of one store of keys, of any time."""
+    ids = set()
+    try:
+        for file in (path, copy):
+            with closing(open_read_only(file)) as connection:
+                ids.add(connection.execute("SELECT value FROM store_id").fetchone())
+    except sqlite3.Error:
+        return False
+    return len(ids) == 1 and None not in ids
 
 
 def _refuse_existing_store(path: Path) -> None:

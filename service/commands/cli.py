@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _run_command(command: Command, args: argparse.Namespace) -> int:
     settings = Settings.read()
     log_to_standard_error(settings.log_level, settings.log_format)
+    if getattr(args, "believe_clock", False):
+        settings = settings.model_copy(update={"believe_clock": True})
     return await command(args, settings)
 
 
@@ -105,7 +107,9 @@ def _add_compute_commands(commands: Commands) -> None:
         dest="computes",
         help="serve only; another process computes on this database",
     )
-    _add_command(commands, "compute", _compute, "compute every hour, without serving")
+    _add_believe_clock_option(command)
+    command = _add_command(commands, "compute", _compute, "compute every hour, without serving")
+    _add_believe_clock_option(command)
     command = _add_command(
         commands, "replay", _replay, "compute a folder of recorded bars into the store"
     )
@@ -145,9 +149,10 @@ def _add_compute_commands(commands: Commands) -> None:
 
 
 def _add_maintenance_commands(commands: Commands) -> None:
-    _add_command(
+    command = _add_command(
         commands, "prune", _prune, "delete rows older than their retention, and old copies"
     )
+    _add_believe_clock_option(command)
     command = _add_command(
         commands, "backup", _back_up, "copy the whole store, also while it is in use"
     )
@@ -342,6 +347,14 @@ def _add_command(
     parser = commands.add_parser(name, help=help_text, description=help_text)
     parser.set_defaults(command=command)
     return parser
+
+
+def _add_believe_clock_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--believe-clock",
+        action="store_true",
+        help="go on although the clock is more than 180 days after the last run",
+    )
 
 
 def _add_url_option(command: argparse.ArgumentParser) -> None:

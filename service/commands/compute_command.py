@@ -121,6 +121,7 @@ async def run_compute(
                 executors,
                 observer.on_commit,
                 signer.sign,
+                believes_clock=settings.believe_clock,
             )
 
         open_pipeline = await reopen_source()

@@ -23,6 +23,7 @@ from service.commands.doctor_quick import (
     check_billing_settings,
     check_last_run,
     check_log,
+    check_memberships,
     check_proxies,
     check_settings,
 )
@@ -80,6 +81,8 @@ async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding
         if access_finding.grade == "ok" and known_id not in (None, await access_store.get_id()):
             yield Finding("fix", "store", describe_lost_keys(settings, IS_ANOTHER))
         async for finding in _check_billing(settings, access_store, clock):
+            yield finding
+        for finding in await check_memberships(settings, access_store):
             yield finding
         yield await check_proxies(access_store, clock())
     async for finding in check_mail(settings):

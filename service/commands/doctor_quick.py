@@ -36,7 +36,8 @@ async def run_quick_checks(
         from service.commands.doctor_sqlite import check_disk
 
         findings.append(check_disk(settings.market_path))
-    return [*findings, *check_billing_settings(settings), await check_proxies(store, now)]
+    findings += check_billing_settings(settings)
+    return [*findings, *await check_memberships(settings, store), await check_proxies(store, now)]
 
 
 def check_settings(settings: Settings) -> Iterator[Finding]:
@@ -131,6 +132,25 @@ def _check_operator(settings: Settings) -> Finding:
         return Finding("ok", "operator", f"{settings.operator_name}, {settings.operator_contact}")
     text = f"buyers do not see whom they pay and on what terms: set {', '.join(missing)}"
     return Finding("warn", "operator", text)
+
+
+async def check_memberships(settings: Settings, store: AccessStore) -> list[Finding]:
+    """Name the subscriptions that give no access but can still be charged."""
+    if settings.billing != "stripe":
+        return []
+    mode = "live" if settings.is_stripe_live else "test"
+    charged = [
+        membership.row.subscription
+        for membership in await store.list_open_memberships("stripe")
+        if membership.ended_at is not None and membership.row.mode == mode
+    ]
+    if not charged:
+        return []
+    text = (
+        f"{len(charged)} members have no access, but Stripe may still charge them "
+        f"({format_names(charged)}): settle or cancel these subscriptions"
+    )
+    return [Finding("warn", "billing", text)]
 
 
 async def check_proxies(store: AccessStore, now: int) -> Finding:

@@ -6,12 +6,19 @@ from schemas.clock import Clock
 from service.commands.console import echo
 from service.config.settings import Settings
 from service.config.signing import build_log_signer
-from service.config.stores import open_market, refuse_missing_market
+from service.config.stores import adopt_access, has_store, open_market, refuse_missing_market
 
 
 async def restart_log(settings: Settings, clock: Clock) -> int:
-    """Begin a new log with another key; print the key. StoreError if a process computes."""
-    await refuse_missing_market(settings)
+    """Begin a new log with another key; print the key. StoreError if a process computes.
+
+    If the market data were lost, begin a new history too.
+    """
+    if not (settings.log_key_path.exists() or await has_store(settings, "access")):
+        await refuse_missing_market(settings)
+    if not await has_store(settings, "market"):
+        await adopt_access(settings)
+        echo("A new history begins: the market data were lost.")
     market = await open_market(settings)
     try:
         await market.lock()

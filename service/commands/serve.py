@@ -64,7 +64,9 @@ async def serve(
             if compute_process is not None:
                 compute_process.begin(metrics, opened.set)
             call_log = CallLog(resources.access, metrics.on_calls_dropped)
-            config = build_server_config(build_app(settings, resources, metrics, call_log))
+            config = build_server_config(
+                build_app(settings, resources, metrics, call_log), base_url=settings.address
+            )
             async with (
                 metrics_server.serve_metrics(metrics, build_readiness(resources)),
                 run_in_background(call_log.run()),

@@ -80,6 +80,7 @@ def _open_stripe(settings: Settings, clock: Clock) -> Provider:
         clock=clock,
         base_url=settings.address,
         api_base=settings.stripe_api_base,
+        dunning_days=settings.dunning_days,
     )
 
 

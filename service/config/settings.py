@@ -112,6 +112,11 @@ class Settings(BaseModel):
         default=None,
         description="For tests: a server that replaces all venues; paths begin with their host.",
     )
+    believe_clock: bool = Field(
+        default=False,
+        description="1 computes and prunes although the clock is more than 180 days after the last "
+        "run; `--believe-clock` sets it for one start.",
+    )
     dask_scheduler: EmptyAsNone[Scheduler] = Field(
         default=None,
         description="Dask scheduler (tcp://HOST:PORT) whose workers run rebuilds and audits; "
@@ -158,6 +163,12 @@ class Settings(BaseModel):
     )
     stripe_price_yearly: EmptyAsNone[str] = Field(
         default=None, description="Id of the Stripe price for the yearly plan, USD 1199."
+    )
+    dunning_days: int = Field(
+        default=30,
+        ge=0,
+        le=365,
+        description="Days after the last paid period at which access ends if no payment follows.",
     )
     stripe_api_base: EmptyAsNone[Address] = Field(
         default=None, description="For tests: another address for Stripe's API."

@@ -44,15 +44,21 @@ async def open_access(settings: Settings) -> AccessStore:
 async def open_both(settings: Settings) -> "AsyncIterator[tuple[MarketStore, AccessStore]]":
     """Open both stores for the block, creating them at a first start.
 
-    Raise StoreError if the store of keys that belongs to the market data was lost: if it is
-    missing, or another one is in its place.
+    Raise StoreError if the store of keys that belongs to the market data was lost (if it is
+    missing, or another one is in its place), or if the market data were.
     """
+    has_market = await has_store(settings, "market")
     # The store of keys is created first, so market data without keys mean that they were lost.
-    if await has_store(settings, "market") and not await has_store(settings, "access"):
+    if has_market and not await has_store(settings, "access"):
         raise StoreError(describe_lost_keys(settings, "is missing"))
+    key_path = settings.log_key_path
+    if not has_market and key_path.exists():
+        raise StoreError(_describe_lost_market(settings, f"{key_path} has signed their log"))
     async with AsyncExitStack() as stack:
         access = await open_access(settings)
         stack.push_async_callback(access.close)
+        if not has_market and await access.list_keys():
+            raise StoreError(_describe_lost_market(settings, "there are keys to read them"))
         market = await open_market(settings)
         stack.push_async_callback(market.close)
         access_id, known_id = await access.get_id(), await market.find_access_id()
@@ -80,6 +86,24 @@ def describe_lost_keys(settings: Settings, fault: str) -> str:
         f"the store of keys {fault} ({get_location(settings, 'access')}): restore a backup, or "
         f"{ADOPT_HINT}"
     )
+
+
+def _describe_lost_market(settings: Settings, trace: str) -> str:
+    return (
+        f"the market data are missing ({get_location(settings, 'market')}), but {trace}: restore a "
+        "backup (`signals restore DIR`), or run `signals log restart` to begin a new history"
+    )
+
+
+async def refuse_wrong_clock(settings: Settings, market: "MarketStore", now: int) -> None:
+    """Raise NotReadyError if a clock (epoch ms) by which rows are deleted is far from the runs."""
+    from compute.sources.clocks import count_pause_days
+
+    progress = await market.progress()
+    # The last run of a recording may be of any time.
+    is_recorded = (progress.source or "").startswith("files:")
+    believes_clock = settings.believe_clock or is_recorded
+    count_pause_days(now, progress.market_time, believes_clock=believes_clock)
 
 
 async def refuse_missing_market(settings: Settings) -> None:

@@ -55,6 +55,7 @@ from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
 from web.operations import Doctor
+from web.own_purchases import Checkouts
 from web.pages import Site, build_refusal_renderer
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 
@@ -174,7 +175,7 @@ def create_app(
                 config.outbox,
                 None if oauth is None else oauth.authorizations,
                 purchases,
-                sales.find_opened,
+                Checkouts(sales.find_opened, sales.fetch_payment),
                 config.owner_uid,
                 access,
                 doctor,

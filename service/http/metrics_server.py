@@ -69,7 +69,7 @@ class MetricsServer(NamedTuple):
                     allowed_hosts=self.allowed_hosts,
                     allows_own_address=True,
                 )
-                config = build_server_config(app, MetricsProtocol)
+                config = build_server_config(app, MetricsProtocol, base_url=self.base_url)
                 await stack.enter_async_context(serve_in_background(config, self.listener))
             yield
 

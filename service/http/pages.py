@@ -27,7 +27,7 @@ from web.discovery import build_discovery_routes
 from web.feed_pages import build_view_routes
 from web.log_proof import build_log_proof_routes
 from web.operations import Doctor, build_operations_routes
-from web.own_purchases import FindOpened, OwnPurchases
+from web.own_purchases import Checkouts, OwnPurchases
 from web.pay_page import build_pay_page_routes
 from web.pending_requests import PendingRequests
 from web.reference import build_reference_routes
@@ -44,7 +44,7 @@ def build_page_routes(
     outbox: Path | None,
     authorizations: Authorizations | None,
     purchases: PurchaseHandlers,
-    find_opened: FindOpened,
+    checkouts: Checkouts,
     owner_uid: int | None,
     access: AccessStore,
     doctor: Doctor | None,
@@ -58,7 +58,7 @@ def build_page_routes(
     sessions = Sessions(sign_in, member_keys, runner.context.base_url)
     billing = MemberBilling(member_keys, provider, runner.context.clock)
     context = runner.context
-    own = OwnPurchases(find_opened, context.base_url)
+    own = OwnPurchases(checkouts, context.base_url)
     consent_routes = (
         []
         if authorizations is None

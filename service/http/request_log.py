@@ -1,20 +1,52 @@
-"""Logs requests: a debug line for each, and another line for each refusal.
+"""Logs requests: a debug line for each, and the refusals, at most ten lines of them a minute.
 
 A line has the route's template, never a path, query, header or body: clients put keys and
 addresses into all of these.
 """
 
+import asyncio
 import logging
-from typing import Any
+from collections import Counter
+from contextvars import Context
+from typing import Any, Final
 
 import structlog
 from starlette.types import Scope
 
 from serving.error_responses import CLIENT_CLOSED_REQUEST
 from serving.http import ERROR_KEY, REQUEST_ID_KEY, TOOL_KEY
-from store.failure_log import FailureLog
+from store.failure_log import INTERVAL_S, CallLater, FailureLog
+
+# Refusals that have a line of their own in a minute. Anybody can cause thousands a second.
+MAX_REFUSAL_LINES = 10
 
 log = structlog.get_logger("http")
+
+
+class RefusalLog:
+    """Writes the first refusals of a minute, then one line that counts them by status and route."""
+
+    def __init__(self, call_later: CallLater | None = None) -> None:
+        """Without `call_later`, that of the running event loop is used."""
+        self._call_later: Final = call_later
+        # Routes are templates, so strangers cannot add entries.
+        self._counts: Counter[str] = Counter()
+
+    def write(self, fields: dict[str, Any]) -> None:
+        """Log a refusal, or only count it if it is one of many."""
+        if not self._counts:
+            call_later = self._call_later or asyncio.get_running_loop().call_later
+            # A context of its own, because the line belongs to no single request.
+            call_later(INTERVAL_S, self._end_minute, context=Context())
+        self._counts[f"{fields['status']} {fields.get('route', 'no route')}"] += 1
+        if self._counts.total() <= MAX_REFUSAL_LINES:
+            log.info("refused", **fields)
+
+    def _end_minute(self) -> None:
+        counts, self._counts = self._counts, Counter()
+        if counts.total() > MAX_REFUSAL_LINES:
+            by_route = [f"{key}: {count}" for key, count in counts.most_common()]
+            log.info("refusals", count=counts.total(), by_route=by_route)
 
 
 def is_every_request_logged() -> bool:
@@ -22,18 +54,18 @@ def is_every_request_logged() -> bool:
     return bool(log.is_enabled_for(logging.DEBUG))
 
 
-def log_response(scope: Scope, status: int, seconds: float, failures: FailureLog) -> None:
+def log_response(
+    scope: Scope, status: int, seconds: float, refusals: RefusalLog, failures: FailureLog
+) -> None:
     """Log a request that was answered, and its refusal if it is one."""
     error = scope.get(ERROR_KEY)
     # A tool's error over MCP comes with HTTP status 200.
     status = max(status, 0 if error is None else error.status)
     fields = _describe_request(scope, status, seconds)
-    # Bound once, because each use of `log` binds it again.
-    bound_log = log.bind()
-    bound_log.debug("request", **fields)
+    log.debug("request", **fields)
     if error is not None or status >= 400:
         if status < 500:
-            bound_log.info("refused", **fields)
+            refusals.write(fields)
         else:
             _write_outage(failures, fields)
 
@@ -47,11 +79,6 @@ def _write_outage(failures: FailureLog, fields: dict[str, Any]) -> None:
 def log_abandoned(scope: Scope, seconds: float) -> None:
     """Log a request whose connection ended before the response."""
     log.debug("request", **_describe_request(scope, CLIENT_CLOSED_REQUEST, seconds))
-
-
-def log_malformed(request_id: str, reason: str) -> None:
-    """Log the refusal of bytes that are not an HTTP request."""
-    log.info("refused", request_id=request_id, status=400, reason=reason)
 
 
 def _describe_request(scope: Scope, status: int, seconds: float) -> dict[str, Any]:

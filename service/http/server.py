@@ -29,22 +29,28 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from schemas.errors import ApiError
 from service.http.listener import Listener
 from service.http.request_log import (
+    RefusalLog,
     is_every_request_logged,
     log_abandoned,
-    log_malformed,
     log_response,
 )
 from serving.http import (
     CLOSE_CONNECTION,
     ERROR_KEY,
     EXCHANGE_KEY,
+    MAX_HEAD_BYTES,
+    MAX_TARGET_BYTES,
     REQUEST_ID_KEY,
     HeaderList,
     InlineExchange,
+    build_size_error,
+    http_error,
     read_headers,
 )
+from serving.tool_runner import format_error_body
 from store.failure_log import FailureLog
 
 EXCHANGE_TIMEOUT_S = 60.0
@@ -55,12 +61,11 @@ MAX_CONNECTIONS = 10_000
 # close the connections that they replace.
 MAX_ACCEPTS_PER_TURN = 16
 MAX_UNCOUNTED_CONNECTIONS = 4 * MAX_ACCEPTS_PER_TURN
-# The parser itself has no limits for a request's head. A header takes about 150 bytes of memory
-# besides its text.
-MAX_HEAD_BYTES = 64 * 1024
+# A header takes about 150 bytes of memory besides its text.
 MAX_HEADERS = 1000
+# Pieces of a chunked body: each one costs the event loop some microseconds, also one of a byte.
+MAX_PIECES = 1000
 END_OF_HEAD = b"\r\n\r\n"
-HEAD_TOO_LONG = "The head of the request is too long."
 # asyncio would read 256 KiB at once, four times as much as a head or a body can have.
 READ_BYTES = 16 * 1024
 GRACEFUL_SHUTDOWN_S = 3
@@ -80,9 +85,11 @@ def calculate_max_connections() -> int:
 
 
 class ServerConfig(uvicorn.Config):
-    """A config with the log of failures that all connections share."""
+    """A config with the logs that all connections share; `docs` is named in refusals."""
 
     failures: FailureLog
+    refusals: RefusalLog
+    docs: str
 
 
 class Server(uvicorn.Server):
@@ -138,7 +145,8 @@ class DirectExchange:
         status = self._status
         if status >= 400 or ERROR_KEY in scope or self._connection.logs_every_request:
             seconds = perf_counter() - self._started_at
-            log_response(scope, status, seconds, self._connection.config.failures)
+            config = self._connection.config
+            log_response(scope, status, seconds, config.refusals, config.failures)
         self._connection.on_response_complete()
 
     def abandon(self) -> None:
@@ -209,8 +217,8 @@ class BoundedProtocol(HttpToolsProtocol):
     max_connections = staticmethod(calculate_max_connections)
     logs_every_request = False
     _awaits_head = _is_parsing = True
-    _step_count = _head_bytes = _body_bytes = _request_count = 0
-    _unparsed = _part_end = b""
+    _step_count = _head_bytes = _body_bytes = _pieces_left = _request_count = 0
+    url = _unparsed = _part_end = b""
 
     def __init__(self, *args: Any, waiting: "WaitingConnections", **named: Any) -> None:
         """Join the connections of a server, which share `waiting`."""
@@ -277,8 +285,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._body_bytes:
             return min(len(data) - start, self._body_bytes)
         # Chunks end with the same bytes as a head. These may have arrived in two pieces.
-        end = (self._part_end + data[start:]).find(END_OF_HEAD)
-        size = len(data) - start if end < 0 else end + len(END_OF_HEAD) - len(self._part_end)
+        offset = len(self._part_end)
+        end = (self._part_end + data[start : start + 3]).find(END_OF_HEAD)
+        if end < 0:
+            end, offset = data.find(END_OF_HEAD, start), start
+        size = len(data) - start if end < 0 else end + len(END_OF_HEAD) - offset
         return min(size, MAX_HEAD_BYTES - self._head_bytes)
 
     def _feed(self, data: bytes) -> None:
@@ -292,21 +303,40 @@ class BoundedProtocol(HttpToolsProtocol):
         is_head = previous_step_count == self._step_count
         self._head_bytes = self._head_bytes + len(data) if is_head else 0
         if self._head_bytes >= MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
-            self.send_400_response(HEAD_TOO_LONG)
+            self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        # A target that is too long can fill the head.
+        if len(self.url) > MAX_TARGET_BYTES:
+            self._refuse(build_size_error(414, "path with its query", MAX_TARGET_BYTES))
+        elif len(self.headers or ()) > MAX_HEADERS:
+            self._refuse(http_error(431, f"The request has more than {MAX_HEADERS} headers."))
+        else:
+            self._refuse(build_size_error(431, "head of the request", MAX_HEAD_BYTES))
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are not a request, log the refusal and close the connection."""
+        """Refuse bytes that are not a request."""
+        self._refuse(http_error(400, msg))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Refuse a request that reaches no app, log the refusal and close the connection."""
         if not self._is_parsing or self.transport.is_closing():
             return
+        if not self._awaits_head and self.cycle.response_complete:
+            # The request has its response already.
+            self.close(is_request_read=False)
+            return
         request_id = self._create_request_id()
-        log_malformed(request_id.decode(), msg)
+        fields = {"request_id": request_id.decode(), "status": error.status}
+        self.config.refusals.write({**fields, "reason": str(error)})
+        body = format_error_body(error, self.config.docs)
         head = (
-            STATUS_LINE[400],
-            b"content-type: text/plain; charset=utf-8\r\n",
-            b"content-length: %d\r\n" % len(msg),
+            STATUS_LINE[error.status],
+            b"content-type: application/json\r\ncache-control: no-store\r\n",
+            b"content-length: %d\r\n" % len(body),
             b"x-request-id: %b\r\nconnection: close\r\n\r\n" % request_id,
         )
-        self.transport.write(b"".join(head) + msg.encode("ascii"))
+        self.transport.write(b"".join(head) + body)
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -327,8 +357,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Start a request; one in absolute form, meant for a proxy, gets a path that is unknown."""
         if len(self.headers) > MAX_HEADERS:
-            self.send_400_response(HEAD_TOO_LONG)
-            raise HttpParserError(HEAD_TOO_LONG)
+            self._refuse_head()
+            raise HttpParserError
         self._step_count, self._awaits_head = self._step_count + 1, False
         if not self.url.startswith(b"/"):
             self.url = b"/" + self.url
@@ -336,10 +366,18 @@ class BoundedProtocol(HttpToolsProtocol):
         scope: Any = self.cycle.scope
         length = read_headers(scope).get(b"content-length", b"")
         self._body_bytes = int(length[:20]) if length.isdigit() else 0
+        self._pieces_left = MAX_PIECES
 
     def on_body(self, body: bytes) -> None:
-        """Note that the parser is past a head."""
+        """Note that the parser is past a head; refuse a body of too many chunks."""
         self._step_count += 1
+        scope: Any = self.scope
+        self._pieces_left -= b"content-length" not in read_headers(scope)
+        if self._pieces_left < 0:
+            self._refuse(
+                http_error(400, f"The body has more than {MAX_PIECES} chunks; send larger ones.")
+            )
+            raise HttpParserError
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -392,9 +430,15 @@ WaitingConnections = OrderedDict[BoundedProtocol, None]
 
 
 def build_server_config(
-    app: Any, protocol: type[BoundedProtocol] = BoundedProtocol
+    app: Any,
+    protocol: type[BoundedProtocol] = BoundedProtocol,
+    *,
+    base_url: str = "http://localhost",
 ) -> ServerConfig:
-    """Return uvicorn's config: no other parser, no WebSocket, no banner, no access log."""
+    """Return uvicorn's config: no other parser, no WebSocket, no banner, no access log.
+
+    `base_url` is the service's address, for the refusals of requests that reach no app.
+    """
     # uvicorn's own log would quote paths and queries. The loop is asyncio's because
     # `DirectExchange` writes past its transport, and uvloop gained nothing for tool calls.
     config = ServerConfig(
@@ -411,5 +455,6 @@ def build_server_config(
         server_header=False,
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
     )
-    config.failures = FailureLog()
+    config.failures, config.refusals = FailureLog(), RefusalLog()
+    config.docs = f"{base_url}/api/v1"
     return config

@@ -12,6 +12,7 @@ from access.maintenance import MaintenanceJob
 from schemas.clock import Clock
 from service.commands.console import OpenProgressBar, open_progress_bar
 from service.config.settings import Settings
+from service.config.stores import refuse_wrong_clock
 from service.processes.shutdown import run_in_background
 from service.processes.steady_clock import COMPUTE_HOLD_MS, DELETE_HOLD_MS, make_steady
 from store.change_table import ChangeTable
@@ -56,6 +57,8 @@ async def run_jobs(
     `clock` is the wall clock, `elapsed` as for `make_steady`. `on_open` is called when everything
     is opened, so that no mistake in the settings is left.
     """
+    # The maintenance would delete by it, before or without a run.
+    await refuse_wrong_clock(settings, resources.market, clock())
     compute_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
     maintenance = MaintenanceJob(
         resources.access,

@@ -91,7 +91,7 @@ class Supervisor(Multiprocess):
         compute_process: ComputeProcess,
     ) -> None:
         """Install the signal handlers; `clock` is the wall clock."""
-        super().__init__(build_worker_config(Worker(settings, clock), workers), [listener])
+        super().__init__(build_worker_config(settings, clock, workers), [listener])
         self._compute_process = compute_process
 
     def supervise(self) -> int:
@@ -123,9 +123,9 @@ class Supervisor(Multiprocess):
                 log.warning("worker_restarted", died=old.pid, status=old.exitcode)
 
 
-def build_worker_config(app: Worker, workers: int) -> uvicorn.Config:
+def build_worker_config(settings: Settings, clock: Clock, workers: int) -> uvicorn.Config:
     """Return the uvicorn config of a worker."""
-    config = build_server_config(app)
+    config = build_server_config(Worker(settings, clock), base_url=settings.address)
     config.lifespan = "on"
     config.workers = workers
     config.backlog = ACCEPTS_PER_TURN

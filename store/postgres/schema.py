@@ -28,6 +28,8 @@ ACCESS_MIGRATIONS = (
     "postgres_access_0005",
     "postgres_access_0006",
     "postgres_access_0007",
+    "postgres_access_0008",
+    "postgres_access_0009",
 )
 # The two schemas stand for SQLite's two files, so a database holds exactly one deployment.
 SCHEMAS = {

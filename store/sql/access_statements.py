@@ -11,7 +11,7 @@ INSERT INTO keys (key_hash, label, created_at, expires_at) VALUES (?, ?, ?, ?) R
 """
 _SELECT_CLAIMS = """
 SELECT id, token_hash, provider, mode, session, contact_email, billing, agent_name, created_at,
-  expires_at, redeemed_at
+  expires_at, checkout_url, redeemed_at
 FROM claims
 """
 FIND_CLAIM = f"{_SELECT_CLAIMS} WHERE token_hash = ?"
@@ -29,42 +29,15 @@ ORDER BY random() LIMIT ?
 DELETE_CLAIM = "DELETE FROM claims WHERE redeemed_at IS NULL AND id = ? RETURNING 1"
 INSERT_CLAIM = """
 INSERT INTO claims (id, token_hash, provider, mode, session, contact_email, billing, agent_name,
-  created_at, expires_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
+  created_at, expires_at, checkout_url)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
 """
-# Replaces a row that has expired.
-RESERVE_IDEMPOTENCY_KEY = """
-INSERT INTO idempotency_keys (key_hash, order_hash, claim_id, created_at) VALUES (?, ?, ?, ?)
-ON CONFLICT (key_hash) DO UPDATE SET order_hash = excluded.order_hash,
-  claim_id = excluded.claim_id, created_at = excluded.created_at, checkout_url = NULL
-WHERE idempotency_keys.created_at <= ?
-"""
-FIND_IDEMPOTENCY_KEY = """
-SELECT key_hash, order_hash, claim_id, created_at, checkout_url FROM idempotency_keys
-WHERE key_hash = ? AND created_at > ?
-"""
-# Inserts if the reservation was released meanwhile, by a request that failed at the same time.
-COMPLETE_IDEMPOTENCY_KEY = """
-INSERT INTO idempotency_keys (key_hash, order_hash, claim_id, created_at, checkout_url)
-VALUES (?, ?, ?, ?, ?) ON CONFLICT (key_hash) DO UPDATE SET checkout_url = excluded.checkout_url
-WHERE idempotency_keys.claim_id = excluded.claim_id
-"""
-RELEASE_IDEMPOTENCY_KEY = """
-DELETE FROM idempotency_keys WHERE key_hash = ? AND claim_id = ? AND checkout_url IS NULL
-"""
-REDEEM_CLAIM = """
-UPDATE claims SET redeemed_at = ?, key_salt = ?
-WHERE id = ? AND redeemed_at IS NULL RETURNING 1
-"""
-# The key is missing if the claim's payment had already given one through another checkout, or if it
-# started a membership for a connection.
+REDEEM_CLAIM = "UPDATE claims SET redeemed_at = ? WHERE id = ? AND redeemed_at IS NULL RETURNING 1"
 FIND_REDEMPTION = """
-SELECT claims.redeemed_at, claims.key_salt, keys.key_hash, keys.revoked_at,
-  memberships.ended_why AS ended_reason,
-  EXISTS (SELECT 1 FROM usage WHERE key_id = claims.key_id) AS is_used
-FROM claims LEFT JOIN keys ON keys.id = claims.key_id
-  LEFT JOIN memberships ON memberships.id = keys.membership_id
-WHERE claims.id = ? AND claims.redeemed_at IS NOT NULL
+SELECT memberships.ended_why AS ended_reason, memberships.closed_at
+FROM claims JOIN keys ON keys.id = claims.key_id
+  JOIN memberships ON memberships.id = keys.membership_id
+WHERE claims.id = ?
 """
 INSERT_MEMBERSHIP = """
 INSERT INTO memberships
@@ -75,28 +48,42 @@ INSERT_PURCHASED_KEY = """
 INSERT INTO keys (key_hash, label, created_at, mode, membership_id) VALUES (?, ?, ?, ?, ?)
 RETURNING id
 """
-_SELECT_ACTIVE_MEMBERSHIPS = """
-SELECT provider, mode, subscription, customer, contact_email, billing, created_at
-FROM memberships WHERE provider = ? AND ended_at IS NULL
+_SELECT_MEMBERSHIPS = """
+SELECT id, ended_at, ended_why AS ended_reason, closed_at, provider, mode, subscription, customer,
+  contact_email, billing, created_at
+FROM memberships
 """
-LIST_ACTIVE_MEMBERSHIPS = f"{_SELECT_ACTIVE_MEMBERSHIPS} ORDER BY id"
-LIST_ACTIVE_MEMBERSHIPS_OF_CUSTOMER = f"{_SELECT_ACTIVE_MEMBERSHIPS} AND customer = ? ORDER BY id"
+LIST_OPEN_MEMBERSHIPS = f"""
+{_SELECT_MEMBERSHIPS} WHERE provider = ? AND closed_at IS NULL ORDER BY id
+"""
+LIST_OPEN_MEMBERSHIPS_OF_CUSTOMER = f"""
+{_SELECT_MEMBERSHIPS} WHERE provider = ? AND closed_at IS NULL AND customer = ? ORDER BY id
+"""
+LIST_MEMBERSHIPS_BY_EMAIL = f"{_SELECT_MEMBERSHIPS} WHERE lower(contact_email) = ? ORDER BY id"
+LIST_NEWEST_MEMBERSHIPS = f"{_SELECT_MEMBERSHIPS} ORDER BY id DESC LIMIT ?"
 END_MEMBERSHIP = """
-UPDATE memberships SET ended_at = ?, ended_why = ?
-WHERE provider = ? AND subscription = ? AND ended_at IS NULL RETURNING id
+UPDATE memberships SET ended_at = coalesce(ended_at, ?), ended_why = ?, closed_at = ?
+WHERE provider = ? AND subscription = ? AND closed_at IS NULL RETURNING id
 """
+RESUME_MEMBERSHIP = """
+UPDATE memberships SET ended_at = NULL, ended_why = NULL
+WHERE provider = ? AND subscription = ? AND closed_at IS NULL RETURNING 1
+"""
+# The membership stays if its member has created another key meanwhile, and then the claim too.
+UNDO_REDEMPTION = """
+UPDATE claims SET redeemed_at = NULL, key_id = NULL
+WHERE id = ? AND NOT EXISTS (
+  SELECT 1 FROM keys JOIN memberships ON memberships.id = keys.membership_id
+  WHERE provider = ? AND subscription = ? AND keys.id <> coalesce(claims.key_id, 0)
+) RETURNING 1
+"""
+DELETE_CLAIMED_KEY = """
+DELETE FROM keys WHERE membership_id = (
+  SELECT id FROM memberships WHERE provider = ? AND subscription = ?) RETURNING 1
+"""
+DELETE_MEMBERSHIP = "DELETE FROM memberships WHERE provider = ? AND subscription = ? RETURNING 1"
 REVOKE_KEYS_OF_MEMBERSHIP = """
 UPDATE keys SET revoked_at = ? WHERE membership_id = ? AND revoked_at IS NULL RETURNING id
-"""
-LIST_MEMBERSHIPS_BY_EMAIL = """
-SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, customer,
-  contact_email, billing, created_at
-FROM memberships WHERE lower(contact_email) = ? ORDER BY id
-"""
-LIST_NEWEST_MEMBERSHIPS = """
-SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, customer,
-  contact_email, billing, created_at
-FROM memberships ORDER BY id DESC LIMIT ?
 """
 _SELECT_USED_KEYS = f"""
 SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0) AS used,
@@ -253,7 +240,6 @@ DELETE FROM sandbox_sessions WHERE expires_at < ?
 RETURNING 1
 """
 PRUNE_EVENTS = "DELETE FROM events WHERE handled_at < ? RETURNING 1"
-PRUNE_IDEMPOTENCY_KEYS = "DELETE FROM idempotency_keys WHERE created_at < ? RETURNING 1"
 PRUNE_ATTEMPTS = "DELETE FROM attempts WHERE at < ? RETURNING 1"
 PRUNE_ACCESS_REQUESTS = "DELETE FROM access_requests WHERE updated_at < ? RETURNING 1"
 PRUNE_SIGN_IN_LINKS = "DELETE FROM sign_in_links WHERE expires_at < ? RETURNING 1"
@@ -264,7 +250,7 @@ DELETE FROM tool_usage WHERE day < CAST(? AS BIGINT) / 86400000 RETURNING 1
 PRUNE_SESSIONS = "DELETE FROM sessions WHERE expires_at < ? RETURNING 1"
 # A claim with this id is inserted and deleted in one transaction, and these write the newest key
 # and membership again, unchanged. So a test write reaches all tables that a purchase writes to.
-TEST_CLAIM = ("test write", bytes(32), "", "test", "", "", "monthly", None, 0, 0)
+TEST_CLAIM = ("test write", bytes(32), "", "test", "", "", "monthly", None, 0, 0, None)
 TEST_WRITES = (
     "DELETE FROM claims WHERE id = 'test write'",
     "UPDATE keys SET label = label WHERE id = (SELECT max(id) FROM keys)",

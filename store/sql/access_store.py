@@ -360,7 +360,6 @@ class AccessStore(PurchaseStore):
             (statements.PRUNE_SANDBOX, cutoffs.unredeemed_claims),
             (statements.PRUNE_EVENTS, cutoffs.events),
             (statements.PRUNE_ATTEMPTS, cutoffs.attempts),
-            (statements.PRUNE_IDEMPOTENCY_KEYS, cutoffs.attempts),
             (statements.PRUNE_ACCESS_REQUESTS, cutoffs.access_requests),
             (statements.PRUNE_SIGN_IN_LINKS, cutoffs.sign_ins),
             (statements.PRUNE_SESSIONS, cutoffs.sign_ins),

@@ -96,7 +96,7 @@ ACCESS_TABLES = (
     Table(
         "memberships",
         "id, provider, mode, subscription, customer, contact_email, billing, created_at, ended_at, "
-        "ended_why",
+        "ended_why, closed_at",
         "id",
         is_numbered=True,
     ),
@@ -130,16 +130,13 @@ ACCESS_TABLES = (
     Table(
         "claims",
         "id, token_hash, provider, mode, session, contact_email, billing, agent_name, created_at, "
-        "expires_at, redeemed_at, key_id, key_salt",
+        "expires_at, redeemed_at, key_id, checkout_url",
         "id",
     ),
     Table(
         "sandbox_sessions",
         "id, claim_id, contact_email, billing, amount_usd, status, expires_at",
         "id",
-    ),
-    Table(
-        "idempotency_keys", "key_hash, order_hash, claim_id, created_at, checkout_url", "key_hash"
     ),
     Table("events", "id, handled_at", "id"),
     Table("attempts", "kind, address, at", "kind, address, at"),

@@ -6,7 +6,7 @@ Its reads use the batch lane, so that calls never wait for them.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from store.access_rows import KeyRow, MemberKey, MembershipRow, StoredMembership
+from store.access_rows import KeyRow, MemberKey, StoredMembership
 from store.sql.access_statements import (
     FIND_KEY_BY_ID,
     LIST_BUSIEST_KEYS,
@@ -14,6 +14,7 @@ from store.sql.access_statements import (
 )
 from store.sql.database import Database, Engine, fetch_value
 from store.sql.lanes import Lane
+from store.sql.purchase_store import parse_membership
 
 # `created_at` is the key of both tables, so each count reads only the rows of its commit.
 LIST_NEWEST_COMMITS = """
@@ -120,16 +121,8 @@ class AccessOperations:
     async def list_memberships(self, limit: int) -> list[StoredMembership]:
         """Return the newest memberships, newest first."""
         async with self._engine.begin_read(Lane.BATCH) as db:
-            rows = [dict(row) for row in await db.execute(LIST_NEWEST_MEMBERSHIPS, limit)]
-        return [
-            StoredMembership(
-                id=row.pop("id"),
-                ended_at=row.pop("ended_at"),
-                ended_reason=row.pop("ended_reason"),
-                row=MembershipRow(**row),
-            )
-            for row in rows
-        ]
+            rows = await db.execute(LIST_NEWEST_MEMBERSHIPS, limit)
+        return [parse_membership(**row) for row in rows]
 
     async def count_memberships(self, since: int) -> list[PlanCounts]:
         """Return the numbers of memberships by plan."""

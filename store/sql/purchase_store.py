@@ -6,7 +6,6 @@ from typing import Any
 from schemas.vocabulary import Mode
 from store.access_rows import (
     ClaimRow,
-    IdempotencyRow,
     MembershipRow,
     Redemption,
     SandboxSession,
@@ -24,31 +23,10 @@ class PurchaseStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def create_claim(self, claim: ClaimRow, key: IdempotencyRow | None = None) -> None:
-        """Store a checkout, and under which Idempotency-Key it is repeated; idempotent."""
+    async def create_claim(self, claim: ClaimRow) -> None:
+        """Store a checkout; idempotent."""
         async with self._engine.begin_durable_write() as db:
             await db.execute(statements.INSERT_CLAIM, *astuple(claim)[:-1])
-            if key is not None:
-                await db.execute(statements.COMPLETE_IDEMPOTENCY_KEY, *astuple(key))
-
-    async def find_idempotency_key(self, key_hash: bytes, after: int) -> IdempotencyRow | None:
-        """Return the checkout of an Idempotency-Key, or None if none began after that time."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(statements.FIND_IDEMPOTENCY_KEY, key_hash, after)
-        return IdempotencyRow(**rows[0]) if rows else None
-
-    async def reserve_idempotency_key(self, key: IdempotencyRow, after: int) -> IdempotencyRow:
-        """Store the beginning of a checkout; return the stored row if one began after that time."""
-        new_row = key.key_hash, key.order_hash, key.claim_id, key.created_at
-        async with self._engine.begin_durable_write() as db:
-            await db.execute(statements.RESERVE_IDEMPOTENCY_KEY, *new_row, after)
-            rows = await db.execute(statements.FIND_IDEMPOTENCY_KEY, key.key_hash, after)
-        return IdempotencyRow(**rows[0])
-
-    async def release_idempotency_key(self, key: IdempotencyRow) -> None:
-        """Delete the beginning of a checkout that failed; one that is open stays."""
-        async with self._engine.begin_durable_write() as db:
-            await db.execute(statements.RELEASE_IDEMPOTENCY_KEY, key.key_hash, key.claim_id)
 
     async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
         """Return the checkout with this claim token, or None."""
@@ -62,16 +40,15 @@ class PurchaseStore:
         membership: MembershipRow,
         key_hash: bytes | None,
         redeemed_at: int,
-        key_salt: bytes | None = None,
     ) -> bool:
         """Store the membership and the one key of a claim; return whether that was done.
 
-        Without a `key_hash`, store only the membership. `key_salt` is the salt from which the key
-        was derived, None for a random key. Return False if the claim was redeemed before, or if its
-        subscription already has a membership. The claim counts as redeemed in either case.
+        Without a `key_hash`, store only the membership. Return False if the claim was redeemed
+        before, or if its subscription already has a membership. The claim counts as redeemed in
+        either case.
         """
         async with self._engine.begin_durable_write() as db:
-            if not await db.execute(statements.REDEEM_CLAIM, redeemed_at, key_salt, claim.id):
+            if not await db.execute(statements.REDEEM_CLAIM, redeemed_at, claim.id):
                 return False
             inserted = await db.execute(statements.INSERT_MEMBERSHIP, *astuple(membership))
             if not inserted:
@@ -86,10 +63,10 @@ class PurchaseStore:
         return True
 
     async def find_redemption(self, claim_id: str) -> Redemption | None:
-        """Return what became of a claim, or None if it was not redeemed."""
+        """Return what became of the membership of a claim, or None if the claim gave no key."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.FIND_REDEMPTION, claim_id)
-        return _parse_redemption(**rows[0]) if rows else None
+        return Redemption(**rows[0]) if rows else None
 
     async def list_unredeemed_claims(
         self, email: str, provider: str, mode: Mode, limit: int
@@ -113,24 +90,49 @@ class PurchaseStore:
         async with self._engine.begin_write() as db:
             return bool(await db.execute(statements.DELETE_CLAIM, claim.id))
 
-    async def list_active_memberships(
-        self, provider: str, customer: str | None = None
-    ) -> list[MembershipRow]:
-        """Return a provider's active memberships, oldest first; of all customers if None."""
-        async with self._engine.acquire_connection() as db:
-            if customer is None:
-                rows = await db.execute(statements.LIST_ACTIVE_MEMBERSHIPS, provider)
-            else:
-                rows = await db.execute(
-                    statements.LIST_ACTIVE_MEMBERSHIPS_OF_CUSTOMER, provider, customer
-                )
-        return [MembershipRow(**row) for row in rows]
-
-    async def end_membership(self, membership: MembershipRow, ended_at: int, reason: str) -> int:
-        """End a membership and revoke its live keys; return how many keys were revoked."""
+    async def undo_redemption(self, claim: ClaimRow, membership: MembershipRow) -> None:
+        """Delete the membership and the key of a claim, which nobody has got yet."""
         subscription_key = membership.provider, membership.subscription
         async with self._engine.begin_durable_write() as db:
-            ended = await db.execute(statements.END_MEMBERSHIP, ended_at, reason, *subscription_key)
+            if await db.execute(statements.UNDO_REDEMPTION, claim.id, *subscription_key):
+                await db.execute(statements.DELETE_CLAIMED_KEY, *subscription_key)
+                await db.execute(statements.DELETE_MEMBERSHIP, *subscription_key)
+
+    async def list_open_memberships(
+        self, provider: str, customer: str | None = None
+    ) -> list[StoredMembership]:
+        """Return a provider's memberships whose subscription can be paid, oldest first.
+
+        Those of all customers if `customer` is None. Some have ended.
+        """
+        async with self._engine.acquire_connection() as db:
+            if customer is None:
+                rows = await db.execute(statements.LIST_OPEN_MEMBERSHIPS, provider)
+            else:
+                rows = await db.execute(
+                    statements.LIST_OPEN_MEMBERSHIPS_OF_CUSTOMER, provider, customer
+                )
+        return [parse_membership(**row) for row in rows]
+
+    async def resume_membership(self, membership: MembershipRow) -> None:
+        """Make a membership active again; its revoked keys stay revoked."""
+        subscription_key = membership.provider, membership.subscription
+        async with self._engine.begin_durable_write() as db:
+            await db.execute(statements.RESUME_MEMBERSHIP, *subscription_key)
+
+    async def end_membership(
+        self, membership: MembershipRow, ended_at: int, reason: str, *, is_final: bool = True
+    ) -> int:
+        """End a membership and revoke its live keys; return how many keys were revoked.
+
+        `is_final` if its subscription cannot be paid again.
+        """
+        subscription_key = membership.provider, membership.subscription
+        closed_at = ended_at if is_final else None
+        async with self._engine.begin_durable_write() as db:
+            ended = await db.execute(
+                statements.END_MEMBERSHIP, ended_at, reason, closed_at, *subscription_key
+            )
             if not ended:
                 return 0
             # On PostgreSQL a concurrent create_member_key may have read the membership as active.
@@ -143,7 +145,7 @@ class PurchaseStore:
         """Return every membership of a mailbox, active or ended, oldest first."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.LIST_MEMBERSHIPS_BY_EMAIL, normalize_email(email))
-        return [_parse_membership(**row) for row in rows]
+        return [parse_membership(**row) for row in rows]
 
     async def is_event_handled(self, event_id: str) -> bool:
         """Return whether a webhook event was already handled."""
@@ -179,11 +181,13 @@ class PurchaseStore:
             await db.execute(sql, status, session_id)
 
 
-def _parse_redemption(*, is_used: bool | int, **redemption: Any) -> Redemption:
-    return Redemption(is_used=bool(is_used), **redemption)  # SQLite has no booleans
-
-
-def _parse_membership(
-    *, id: int, ended_at: int | None, ended_reason: str | None, **membership: Any
+def parse_membership(
+    *,
+    id: int,
+    ended_at: int | None,
+    ended_reason: str | None,
+    closed_at: int | None,
+    **membership: Any,
 ) -> StoredMembership:
-    return StoredMembership(id, MembershipRow(**membership), ended_at, ended_reason)
+    """Return the membership of a row."""
+    return StoredMembership(id, MembershipRow(**membership), ended_at, ended_reason, closed_at)

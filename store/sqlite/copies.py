@@ -1,5 +1,6 @@
 """Consistent copies of SQLite files that are in use, and integrity checks."""
 
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -7,33 +8,57 @@ from pathlib import Path
 
 from store.errors import StoreError
 
+# A service on a full disk answers every call with 503, so a copy never takes the last room. This
+# is a week of commits and calls, and what `signals prune` needs.
+RESERVE_BYTES = 256_000_000
+
+
+def count_free_bytes(folder: Path) -> int:
+    """Return how many bytes a user other than root may still write."""
+    return shutil.disk_usage(folder).free
+
 
 def copy_database(
     path: Path,
     target: Path,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     pages_per_step: int = 2000,
+    count_free: Callable[[Path], int] = count_free_bytes,
 ) -> None:
     """Copy a database file as of now into a new file that only its owner can read.
 
     `on_progress` is called with the pages copied and their total. Raise FileExistsError if `target`
-    exists.
+    exists, StoreError if the copy would leave less than RESERVE_BYTES; a failed copy is deleted.
     """
     target.touch(mode=0o600, exist_ok=False)
-    with closing(open_read_only(path)) as source, closing(sqlite3.connect(target)) as destination:
-        # Without an open read transaction every commit of a writer would restart the backup. SQLite
-        # starts the transaction with the first read, not with BEGIN.
-        source.execute("BEGIN")
-        source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        source.backup(
-            destination,
-            pages=pages_per_step,
-            progress=lambda _, remaining, total: on_progress(total - remaining, total),
-            sleep=0,
-        )
-        source.rollback()
-        # The copied header says WAL; without this the copy would have a -wal file next to it.
-        destination.execute("PRAGMA journal_mode = DELETE").fetchone()
+    try:
+        with (
+            closing(open_read_only(path)) as source,
+            closing(sqlite3.connect(target)) as destination,
+        ):
+            # Without an open read transaction every commit of a writer would restart the backup.
+            # SQLite starts the transaction with the first read, not with BEGIN.
+            source.execute("BEGIN")
+            (page_count,) = source.execute("PRAGMA page_count").fetchone()
+            (page_bytes,) = source.execute("PRAGMA page_size").fetchone()
+
+            # Others write meanwhile, so the room is checked before each step.
+            def report(status: int, remaining: int, total: int) -> None:
+                if count_free(target.parent) < remaining * page_bytes + RESERVE_BYTES:
+                    raise StoreError(
+                        f"no room for a copy of {path}: it needs {total * page_bytes:,} bytes in "
+                        f"{target.parent}, and {RESERVE_BYTES:,} must stay free there"
+                    )
+                on_progress(total - remaining, total)
+
+            report(0, page_count, page_count)
+            source.backup(destination, pages=pages_per_step, progress=report, sleep=0)
+            source.rollback()
+            # The copied header says WAL; without this the copy would have a -wal file next to it.
+            destination.execute("PRAGMA journal_mode = DELETE").fetchone()
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
 
 
 def check_integrity(path: Path, pragma: str = "integrity_check") -> None:

@@ -25,6 +25,15 @@ def create_private_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, OWNER_ONLY))
 
 
+def sync_folder(folder: Path) -> None:
+    """Write the names of a folder's files to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def restrict_to_owner(path: Path) -> None:
     """Take a database file and its log from the group and all others; log a change."""
     # SQLite gives the files of its log the mode of the database file. The access file and its log

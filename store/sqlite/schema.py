@@ -40,6 +40,8 @@ ACCESS_MIGRATIONS = (
     "access_0006",
     "access_0007",
     "access_0008",
+    "access_0009",
+    "access_0010",
 )
 CREATE_MIGRATIONS = (
     "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
@@ -203,13 +205,9 @@ def _back_up(path: Path, name: str) -> Path:
         # A killed process can have left these.
         for left in (unfinished, unfinished.with_name(f"{unfinished.name}-journal")):
             left.unlink(missing_ok=True)
-        try:
-            copy_database(path, unfinished)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+        copy_database(path, unfinished)
         os.replace(unfinished, copy)
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, StoreError) as error:
         remedy = "No copy was made: free disk space, or fix the cause, and start again"
         step = f"its copy {copy}"
         raise StoreError(describe_failed_migration(str(path), name, step, error, remedy)) from error

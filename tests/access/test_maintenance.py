@@ -77,7 +77,12 @@ async def test_a_missed_webhook_is_made_up_for(shop: StripeShop) -> None:
     kept, canceled, refunded = [await shop.buy() for _ in range(3)]
     shop.stripe.cancel_subscription(canceled.subscription)
     shop.stripe.refund(refunded.charge)
-    assert await run_round(shop) == ["membership_ended", "membership_ended", "maintenance_done"]
+    assert await run_round(shop) == [
+        "membership_ended",
+        "membership_ended",
+        "members_charged_without_access",
+        "maintenance_done",
+    ]
     keys = (kept.api_key, canceled.api_key, refunded.api_key)
     assert [await shop.status(key) for key in keys] == [200, 403, 403]
 
@@ -139,7 +144,7 @@ async def add_member(store: AccessStore, member: MembershipRow, name: str) -> No
 async def test_memberships_of_other_modes_and_providers_are_not_checked(shop: StripeShop) -> None:
     bought: Purchase = await shop.buy()
     access = shop.served.access
-    member = (await access.list_active_memberships("stripe"))[0]
+    member = (await access.list_open_memberships("stripe"))[0].row
     await add_member(access, replace(member, mode="live", subscription="sub_live"), "live")
     await add_member(access, replace(member, provider="sandbox", subscription="sb_1"), "sandbox")
     count_before = len(shop.stripe.requests)

@@ -237,3 +237,12 @@ def test_a_limit_is_attempts_and_seconds(text: str, limit: Limit) -> None:
 def test_an_invalid_limit_is_refused_with_the_accepted_form(text: str) -> None:
     with pytest.raises(ValueError, match="ATTEMPTS/SECONDS, such as 20/600"):
         Limit.parse(text)
+
+
+async def test_a_refusal_is_repeated_without_the_store(home: StoreHome, clock: ManualClock) -> None:
+    async with open_and_close(home.open_access()) as store:
+        throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
+        answers = [await attempt(throttle) for _ in range(3)]
+    # A closed store answers nothing.
+    clock.now += 1000
+    assert [*answers, await attempt(throttle)] == [None, None, 10, 9]

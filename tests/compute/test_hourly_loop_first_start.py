@@ -103,9 +103,7 @@ def _check_dexter(universe: Universe, rows: list[ChangeRow], snapshot: StoredSna
     dexter = [r for r in rows if r.indicator == "dexter"]
     assert [r[1:2] + r[3:9] for r in dexter] == [r[1:2] + r[3:9] for r in enzo if r.ticker in old]
     assert dexter_cells(snapshot) == {(r.ticker, r.timeframe) for r in enzo if r.ticker in old}
-    assert dexter_cells(snapshot) >= {
-        (ticker, timeframe) for ticker in old for timeframe in ("1h", "4h")
-    }
+    assert dexter_cells(snapshot) == {(t, timeframe) for t in old for timeframe in TIMEFRAMES}
     assert "ARM" not in old
 
 

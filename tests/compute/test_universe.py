@@ -103,7 +103,7 @@ def test_at_least_twenty_assets_were_added_after_the_rename(packaged: Universe):
 def test_every_asset_was_added_between_january_2024_and_september_2026(packaged: Universe):
     added = [asset.added_on for asset in packaged.assets]
     assert date(2024, 1, 15) == min(added)
-    assert max(added) <= date(2026, 9, 20)
+    assert max(added) <= date(2026, 9, 30)
 
 
 def test_a_universe_of_twelve_assets_is_accepted(tmp_path: Path):

@@ -34,7 +34,6 @@ CHECKOUT, CLAIM, REQUEST = (
 ROUTES = (CHECKOUT, CLAIM, REQUEST)
 EMAIL = {"contact_email": "agent@example.com"}
 UNKNOWN = "ct_" + "A" * 43
-RETRY = {"Idempotency-Key": "8e03978e-40d5-43dd-bc93-6894a57f9324"}
 CHECK_EMAIL = partial(normalize_email, accepts_special_use=True)
 MODELS: dict[str, type[BaseModel]] = {
     CHECKOUT: CheckoutBody,
@@ -116,16 +115,14 @@ async def test_a_key_is_bought_and_every_answer_is_as_documented(
     paid = await served.client.post(checkout["checkout_url"], data={"action": "pay"})
     assert paid.status_code == 200
     active = await claimed(served, checkout)
-    repeated = await claimed(served, checkout)
+    redeemed = await claimed(served, checkout)
     key = {"Authorization": f"Bearer {active.json()['api_key']}"}
     usage = (await served.client.get("/api/v1/usage", headers=key)).json()
-    redeemed = await claimed(served, checkout)
-    for response, status in ((pending, 200), (active, 200), (repeated, 200), (redeemed, 409)):
+    for response, status in ((pending, 200), (active, 200), (redeemed, 409)):
         assert response.status_code == status
         assert response.headers["cache-control"] == "no-store"
         document.check_response("POST", CLAIM, response)
     assert (pending.json()["status"], active.json()["status"]) == ("pending", "active")
-    assert repeated.content == active.content
     for response in (paid, pending, active, redeemed):
         assert checkout["claim_token"] not in response.text + str(response.headers)
     assert usage["key"] == {"label": "Trader \U0001f916"}
@@ -506,72 +503,8 @@ async def test_forty_claims_at_one_instant_give_one_key(served: RunningService) 
     checkout = await begun(served)
     await served.client.post(checkout["checkout_url"], data={"action": "pay"})
     answers = await asyncio.gather(*(claimed(served, checkout) for _ in range(40)))
-    assert {answer.json()["status"] for answer in answers} == {"active"}
-    assert len({answer.content for answer in answers}) == 1
+    assert sorted(answer.status_code for answer in answers) == [200, *[409] * 39]
     assert len(await served.access.list_keys()) == 2  # Including the key of the test.
-
-
-@pytest.mark.clause("4.11.13")
-async def test_a_checkout_with_an_idempotency_key_is_repeated_without_counting(
-    served: RunningService, document: OpenApiDocument
-) -> None:
-    first = await served.client.post(CHECKOUT, json=EMAIL, headers=RETRY)
-    # The same body, spelled otherwise: with a default and another case of the domain.
-    same = {"billing": "monthly", "agent_name": " ", "contact_email": "agent@EXAMPLE.com"}
-    for body in [EMAIL, same] * 12:
-        again = await served.client.post(CHECKOUT, json=body, headers=RETRY)
-        assert (again.status_code, again.content) == (201, first.content)
-        document.check_response("POST", CHECKOUT, again)
-    plain = await served.client.post(CHECKOUT, json=EMAIL)
-    assert plain.json()["claim_token"] != first.json()["claim_token"]
-    await served.client.post(first.json()["checkout_url"], data={"action": "pay"})
-    assert (await claimed(served, first.json())).json()["status"] == "active"
-    again = await served.client.post(CHECKOUT, json=EMAIL, headers=RETRY)
-    assert again.content == first.content
-
-
-@pytest.mark.clause("4.11.14")
-@pytest.mark.parametrize(
-    "changed",
-    [{"contact_email": "b@example.com"}, {"billing": "yearly"}, {"agent_name": "Trader"}],
-)
-async def test_an_idempotency_key_with_another_body_is_409(
-    served: RunningService, document: OpenApiDocument, changed: dict[str, str]
-) -> None:
-    first = await served.client.post(CHECKOUT, json=EMAIL, headers=RETRY)
-    other = await served.client.post(CHECKOUT, json={**EMAIL, **changed}, headers=RETRY)
-    assert (other.status_code, other.json()["error"]) == (409, "invalid_parameter")
-    assert other.json()["message"].startswith("Idempotency-Key: was used with another body")
-    assert RETRY["Idempotency-Key"] not in other.text
-    document.check_response("POST", CHECKOUT, other)
-    again = await served.client.post(CHECKOUT, json=EMAIL, headers=RETRY)
-    assert again.content == first.content
-
-
-@pytest.mark.clause("4.11.13", "4.11.14")
-@pytest.mark.parametrize(
-    ("keys", "status"),
-    [
-        (["k" * 16], 201),
-        (["~!" * 127 + "x"], 201),
-        ([""], 400),
-        (["k" * 15], 400),
-        (["k" * 256], 400),
-        (["k" * 8 + " " + "k" * 8], 400),
-        (["é" * 16], 400),
-        (["k" * 16, "k" * 16], 400),
-    ],
-)
-async def test_an_idempotency_key_is_16_to_255_visible_ascii_characters(
-    served: RunningService, document: OpenApiDocument, keys: list[str], status: int
-) -> None:
-    headers = [("Idempotency-Key", key.encode()) for key in keys]
-    response = await served.client.post(CHECKOUT, json=EMAIL, headers=headers)
-    assert response.status_code == status
-    document.check_response("POST", CHECKOUT, response)
-    if status == 400:
-        assert response.json()["message"].startswith("Idempotency-Key: ")
-        assert "kkkk" not in response.text
 
 
 @pytest.mark.clause("4.11.10", "7.30", "7.31")

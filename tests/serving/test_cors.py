@@ -36,7 +36,6 @@ REQUEST_HEADERS = {
     "mcp-name",
     "mcp-session-id",
     "last-event-id",
-    "idempotency-key",
     "if-none-match",
 }
 READABLE_HEADERS = {

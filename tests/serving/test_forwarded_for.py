@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from access.billing.sandbox import SandboxBilling
 from service.http.app import AppConfig, create_app
 from service.http.resources import Resources
-from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
+from serving.forwarded_for import MAX_HOPS, ForwardedForMiddleware, parse_proxies
 from store.access_rows import Notice
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
@@ -24,7 +24,7 @@ from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("access")
 
-PROXIES = ("10.0.0.0/8", "192.0.2.1", "2001:db8::/32")
+PROXIES = ("10.0.0.0/8", "192.0.2.1", "fd00::/8", "::ffff:172.16.0.0/108")
 HOUR_MS = 3_600_000
 
 
@@ -71,11 +71,14 @@ def behind_proxies(store: AccessStore, clock: ManualClock) -> ForwardedForMiddle
         ("10.0.0.1", ["198.51.100.7:54321"], "198.51.100.7"),
         ("10.0.0.1", ["[2a00::7]:443"], "2a00::7"),
         ("10.0.0.1", ["[2a00::7]"], "2a00::7"),
-        ("10.0.0.1", ["2A00:0::7, 2001:db8::9"], "2a00::7"),
+        ("10.0.0.1", ["2A00:0::7, fd00::9"], "2a00::7"),
         ("10.0.0.1", ["::ffff:198.51.100.7"], "198.51.100.7"),
         ("10.0.0.1", ["198.51.100.7, ::ffff:10.9.9.9"], "198.51.100.7"),
         ("::ffff:10.0.0.1", ["198.51.100.7"], "198.51.100.7"),
-        ("2001:db8::1", ["198.51.100.7"], "198.51.100.7"),
+        ("fd00::1", ["198.51.100.7"], "198.51.100.7"),
+        ("172.16.0.1", ["198.51.100.7"], "198.51.100.7"),
+        ("10.0.0.1", ["198.51.100.7" + ", 10.1.1.1" * (MAX_HOPS - 1)], "198.51.100.7"),
+        ("10.0.0.1", ["198.51.100.7" + ", 10.1.1.1" * MAX_HOPS], "10.1.1.1"),
         ("10.0.0.1", ["1.2.3.4.5"], "10.0.0.1"),
         ("10.0.0.1", ["010.0.0.1"], "10.0.0.1"),
         ("10.0.0.1", ["\u0661.2.3.4"], "10.0.0.1"),
@@ -141,6 +144,19 @@ def test_an_invalid_proxy_is_named_in_the_error(text: str) -> None:
     with pytest.raises(ValueError, match="is not a valid proxy") as refused:
         parse_proxies(["10.0.0.0/8", text])
     assert repr(text) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("0.0.0.0/0", "0.0.0.0/1", "8.0.0.0/7", "203.0.113.0/31", "172.0.0.0/8"),
+        *("::/0", "::ffff:0:0/96", "::ffff:203.0.113.0/127", "2a00::/127"),
+    ],
+)
+def test_a_network_of_public_addresses_is_no_proxy_but_each_address_may_be_one(text: str) -> None:
+    with pytest.raises(ValueError, match="it has public addresses"):
+        parse_proxies([text])
+    parse_proxies(["203.0.113.7", "203.0.113.7/32", "2a00::7", "::ffff:203.0.113.7"])
 
 
 def behind(served: RunningService, proxy: str) -> Any:

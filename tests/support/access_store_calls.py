@@ -1,7 +1,6 @@
 """Calls of every AccessStore method that a request awaits or that writes."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from store.access_rows import (
     AccessRequestRow,
@@ -20,7 +19,7 @@ from store.oauth_rows import (
     PendingAuthorization,
 )
 from store.sql.access_store import AccessStore
-from tests.store.sql.test_access_store_purchases import CLAIM, IDEMPOTENCY, MEMBER, NOW, SESSION
+from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW, SESSION
 from tests.support.row_builders import DAY_MS, make_call_group
 
 HASH = bytes(range(32))
@@ -45,11 +44,8 @@ DURABLE_CALLS: dict[str, StoreCall] = {
     "create_key": lambda store: store.create_key(HASH, "agent", NOW),
     "revoke_key": lambda store: store.revoke_key(1, NOW),
     "create_claim": lambda store: store.create_claim(CLAIM),
-    "reserve_idempotency_key": lambda store: store.reserve_idempotency_key(IDEMPOTENCY, NOW - 1),
-    "release_idempotency_key": lambda store: store.release_idempotency_key(
-        replace(IDEMPOTENCY, claim_id="another")
-    ),
     "redeem": lambda store: store.redeem_claim(CLAIM, MEMBER, HASH, NOW),
+    "resume_membership": lambda store: store.resume_membership(MEMBER),
     "end_membership": lambda store: store.end_membership(MEMBER, NOW, "deleted"),
     "create_member_key": lambda store: store.create_member_key(
         1, MEMBERS_HASH, "own", NOW, KeyLimits(3, 9, NOW)
@@ -98,7 +94,6 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     ),
     "find_claim": lambda store: store.find_claim(CLAIM.token_hash),
     "find_redemption": lambda store: store.find_redemption(CLAIM.id),
-    "find_idempotency_key": lambda store: store.find_idempotency_key(IDEMPOTENCY.key_hash, NOW),
     "find_sandbox_session": lambda store: store.find_sandbox_session(SESSION.id),
     "is_handled": lambda store: store.is_event_handled("evt_1"),
     "find_session": lambda store: store.find_session(HASH, NOW),
@@ -119,5 +114,5 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     "find_access_token": lambda store: store.oauth.find_access_token(TOKEN_HASH),
     "watchlist": lambda store: store.watchlists.list_tickers("a@example.com"),
     "is_key_live": lambda store: store.oauth.is_key_live(HASH, NOW),
-    "memberships of a customer": lambda store: store.list_active_memberships("stripe", "cus_1"),
+    "memberships of a customer": lambda store: store.list_open_memberships("stripe", "cus_1"),
 }

@@ -4,8 +4,9 @@ import asyncio
 import json
 import socket
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextvars import Context
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,7 @@ from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import DAILY_LIMIT
 from service.http.app import AppConfig, create_app
 from service.http.metrics import Metrics
+from service.http.request_log import RefusalLog
 from service.http.resources import Resources
 from service.http.server import BoundedProtocol, build_server_config
 from serving.fair_share import FairShare
@@ -175,14 +177,20 @@ def open_loopback_socket() -> Iterator[socket.socket]:
 
 @asynccontextmanager
 async def run_app(
-    app: Any, bound: socket.socket, protocol: type[BoundedProtocol] = BoundedProtocol
+    app: Any,
+    bound: socket.socket,
+    protocol: type[BoundedProtocol] = BoundedProtocol,
+    refusals: RefusalLog | None = None,
 ) -> AsyncIterator[None]:
     """Run uvicorn until the block ends.
 
     Its main loop and shutdown sleep 0.2 s of real time, so its parts are called directly: startup,
-    which returns when it listens, and closing its sockets.
+    which returns when it listens, and closing its sockets. Without `refusals`, each refusal has
+    a line in the log: what many tests share would otherwise log ten a minute.
     """
-    config = build_server_config(app, protocol)
+    host, port = bound.getsockname()
+    config = build_server_config(app, protocol, base_url=f"http://{host}:{port}")
+    config.refusals = refusals or RefusalLog(_call_at_once)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
@@ -192,6 +200,10 @@ async def run_app(
         yield
     finally:
         await asyncio.wait_for(_stop_server(server), 10)
+
+
+def _call_at_once(delay: float, callback: Callable[..., object], *, context: Context) -> None:
+    asyncio.get_running_loop().call_soon(callback, context=context)
 
 
 async def _stop_server(server: uvicorn.Server) -> None:

@@ -28,7 +28,7 @@ from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutBody, CheckoutResponse, ClaimBody, PendingClaim
 from schemas.vocabulary import DAY_MS, Mode
-from store.access_rows import ClaimRow, IdempotencyRow, MembershipRow
+from store.access_rows import ClaimRow, MembershipRow
 from store.sql.access_store import AccessStore
 from tests.support.running_service import ManualClock
 from tests.support.store_homes import open_access_as
@@ -117,10 +117,10 @@ class LookupCountingStore(AccessStore):
     before_creating: Callable[[], Awaitable[None]] | None = None
     before_redeeming: Callable[[], Awaitable[None]] | None = None
 
-    async def create_claim(self, claim: ClaimRow, key: IdempotencyRow | None = None) -> None:
+    async def create_claim(self, claim: ClaimRow) -> None:
         if self.before_creating is not None:
             await self.before_creating()
-        await super().create_claim(claim, key)
+        await super().create_claim(claim)
 
     async def redeem_claim(
         self,
@@ -128,11 +128,10 @@ class LookupCountingStore(AccessStore):
         membership: MembershipRow,
         key_hash: bytes | None,
         redeemed_at: int,
-        key_salt: bytes | None = None,
     ) -> bool:
         if self.before_redeeming is not None:
             await self.before_redeeming()
-        return await super().redeem_claim(claim, membership, key_hash, redeemed_at, key_salt)
+        return await super().redeem_claim(claim, membership, key_hash, redeemed_at)
 
     async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
         claim = await super().find_claim(token_hash)
@@ -174,15 +173,15 @@ class SandboxShop:
         )
 
     async def open_checkout(
-        self, address: str = ADDRESS, key: str | None = None, **body: str
+        self, address: str = ADDRESS, claim_token: str | None = None, **body: str
     ) -> CheckoutResponse:
-        """Open a checkout, with an Idempotency-Key if one is given."""
+        """Open a checkout, with a claim token if one is given."""
         given = CheckoutBody.model_validate({"contact_email": "agent@example.com", **body})
-        return await self.purchases.create_checkout(given, address, key)
+        return await self.purchases.create_checkout(given, address, claim_token)
 
-    async def open_paid_checkout(self, billing: HeldProvider, key: str | None = None) -> str:
+    async def open_paid_checkout(self, billing: HeldProvider) -> str:
         """Open a checkout, pay it, and return its claim token."""
-        checkout = await self.open_checkout(key=key)
+        checkout = await self.open_checkout()
         billing.set_paid(checkout.checkout_url.rpartition("/")[2])
         return checkout.claim_token
 

@@ -161,7 +161,7 @@ async def test_an_invalid_label_is_refused(member: MemberBrowser, label: str) ->
         (field,) = [one for one in page.find_all("input") if one.get("aria-invalid")]
         assert field["aria-describedby"] == f"{field['id']}-error" in page.ids
         # An empty field is left out of a form.
-        assert field["value"] == label
+        assert field["value"] == (label if len(label) <= 120 else label[:120] + "…")
     assert "2 of 5 keys in use" in (await member.get_home()).text
 
 
@@ -206,7 +206,7 @@ async def test_a_member_can_neither_see_nor_change_another_members_keys(
     assert await member.find_key_path("laptop") == key
 
 
-@pytest.mark.parametrize("id_", ["0", "-1", "x", "9" * 18, "9" * 5000, "%EF%BC%91", "1%2F2"])
+@pytest.mark.parametrize("id_", ["0", "-1", "x", "9" * 18, "9" * 900, "%EF%BC%91", "1%2F2"])
 async def test_an_id_that_does_not_exist_is_not_found(member: MemberBrowser, id_: str) -> None:
     keys = await member.find_keys_path()
     for path in (f"{HOME}/{id_}/keys", f"{keys}/{id_}/label", f"{keys}/{id_}/revoke"):

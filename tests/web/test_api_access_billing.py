@@ -91,6 +91,10 @@ async def billing_path(member: MemberBrowser) -> str:
             ["Active", "Ends, not renewed", "2026-10-01 12:03 UTC"],
         ),
         (
+            SubscriptionStatus(ends_at=SOON, due_reason="the subscription is past due"),
+            ["Active, but the subscription is past due", "Ends unless paid", "2026-10-01 12:03"],
+        ),
+        (
             SubscriptionStatus(ended_reason="the subscription is canceled"),
             ["Ended: the subscription is canceled"],
         ),
@@ -106,6 +110,26 @@ async def test_the_page_shows_the_processors_status_or_that_it_is_unknown(
         assert part in text
     assert ("The payment processor is not responding" in text) is (says is None)
     assert ("Next payment" in text) is (says == SubscriptionStatus(renews_at=SOON))
+
+
+@pytest.mark.clause("18.9")
+@pytest.mark.parametrize("is_final", [True, False])
+async def test_a_member_whose_subscription_continues_is_not_told_to_buy_again(
+    billed: BilledMember, is_final: bool
+) -> None:
+    (held,) = await billed.served.access.list_open_memberships("sandbox")
+    reason = "the subscription is unpaid"
+    await billed.served.access.end_membership(
+        held.row, billed.served.clock(), reason, is_final=is_final
+    )
+    text = (await billed.member.get_home()).text
+    assert reason in text
+    assert ("do not buy the plan again" in text) is not is_final
+    assert ("buy the plan again</a>" in text) is is_final
+    if not is_final:
+        await billed.served.access.resume_membership(held.row)
+        api_key = await billed.member.create_and_read_key("again")
+        assert await get_usage_status(billed.served, api_key) == 200
 
 
 async def test_keys_can_be_created_while_the_processor_is_down(billed: BilledMember) -> None:

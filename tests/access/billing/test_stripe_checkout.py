@@ -25,7 +25,11 @@ async def test_a_checkout_is_a_subscription_to_the_plan_at_stripe(shop: StripeSh
     assert session["customer_email"] == BUYER
     assert session["adaptive_pricing"] == {"enabled": False}
     claim_id = session["client_reference_id"]
-    assert session["metadata"] == {"claim_id": claim_id, "agent_name": "Scout"}
+    assert session["metadata"] == {
+        "claim_id": claim_id,
+        "price": "price_yearly",
+        "agent_name": "Scout",
+    }
     paid_url = "https://signals.example/checkout/paid?session_id={CHECKOUT_SESSION_ID}"
     assert session["success_url"] == paid_url
     assert session["cancel_url"] == "https://signals.example/checkout/cancelled"

@@ -11,6 +11,7 @@ from store.access_rows import ClaimRow, SandboxSession
 from tests.doubles.stripe.records import Object
 from tests.doubles.stripe.server import StripeDouble
 from tests.support.stripe_shop import BUYER, OpenedCheckout, Purchase, StripeShop
+from tools.example_market import HOUR_MS
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -28,7 +29,7 @@ async def assert_claim_fails(shop: StripeShop, opened: OpenedCheckout, why: str)
 async def test_a_paid_checkout_gives_one_working_key(shop: StripeShop) -> None:
     bought = await shop.buy()
     assert await shop.status(bought.api_key) == 200
-    member = (await shop.served.access.list_active_memberships("stripe"))[0]
+    member = (await shop.served.access.list_open_memberships("stripe"))[0].row
     assert (member.mode, member.billing) == ("test", "monthly")
     assert (member.subscription, member.contact_email) == (bought.subscription, BUYER)
 
@@ -38,7 +39,7 @@ async def test_the_address_is_the_one_that_stripe_reports(shop: StripeShop) -> N
     details = shop.stripe.books.objects[opened.session]["customer_details"]
     details["email"] = "payer@example.com"
     await shop.post_claim(opened.claim_token)
-    member = (await shop.served.access.list_active_memberships("stripe"))[0]
+    member = (await shop.served.access.list_open_memberships("stripe"))[0].row
     assert member.contact_email == "payer@example.com"
 
 
@@ -138,6 +139,19 @@ def past_due(stripe: StripeDouble, session: Object) -> object:
     return stripe.set_status(session["subscription"], "past_due")
 
 
+def unpaid(stripe: StripeDouble, session: Object) -> object:
+    return stripe.set_status(session["subscription"], "unpaid")
+
+
+def paused(stripe: StripeDouble, session: Object) -> object:
+    return stripe.set_status(session["subscription"], "paused")
+
+
+def uncollected(stripe: StripeDouble, session: Object) -> object:
+    subscription = stripe.books.objects[session["subscription"]]
+    return stripe.books.pause_collection(subscription, is_paused=True)
+
+
 def refunded(stripe: StripeDouble, session: Object) -> object:
     return stripe.refund(stripe.charge_of(session["id"]))
 
@@ -149,18 +163,46 @@ def disputed(stripe: StripeDouble, session: Object) -> object:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (canceled, "opened a subscription that is canceled"),
-        (past_due, "opened a subscription that is past due"),
-        (refunded, "was refunded in full"),
-        (disputed, "was disputed"),
+        (past_due, "the subscription is past due"),
+        (unpaid, "the subscription is unpaid"),
+        (paused, "the subscription is paused"),
+        (uncollected, "the collection of payments is paused"),
+        (refunded, "the payment was refunded in full"),
+        (disputed, "the payment was disputed"),
     ],
 )
-async def test_a_purchase_reversed_before_the_claim_gives_no_key(
+async def test_a_purchase_whose_subscription_must_be_settled_is_not_to_be_paid_again(
     shop: StripeShop, spoil: Spoil, why: str
 ) -> None:
     opened = await shop.open_and_pay()
     spoil(shop.stripe, shop.stripe.books.objects[opened.session])
-    await assert_claim_fails(shop, opened, why)
+    answer = await shop.post_claim(opened.claim_token)
+    assert answer.status_code == 409, answer.text
+    message = answer.json()["message"]
+    assert f"because {why}. Do not pay again" in message
+    assert "start again" not in message
+    assert (await shop.served.keys.list())[1:] == []
+
+
+async def test_a_purchase_canceled_before_the_claim_gives_no_key(shop: StripeShop) -> None:
+    opened = await shop.open_and_pay()
+    canceled(shop.stripe, shop.stripe.books.objects[opened.session])
+    await assert_claim_fails(shop, opened, "is over, because the subscription is canceled")
+
+
+async def test_a_checkout_paid_before_the_prices_changed_gives_its_key(
+    shop: StripeShop,
+) -> None:
+    prices = shop.billing._prices
+    shop.stripe.books.add_price("price_old", 129_00, "month")
+    shop.billing._prices = {**prices, "monthly": "price_old"}
+    opened = await shop.open_and_pay()
+    shop.billing._prices = prices
+    shop.clock.now += 24 * HOUR_MS
+    answer = await shop.post_claim(opened.claim_token)
+    assert answer.json()["status"] == "active", answer.text
+    (held,) = await shop.served.access.list_open_memberships("stripe")
+    assert (await shop.billing.fetch_status(held.row)).is_paid
 
 
 @pytest.mark.clause("3.4.7")
@@ -209,7 +251,7 @@ async def test_charges_are_read_past_the_first_page(shop: StripeShop) -> None:
     session = shop.stripe.books.objects[bought.session]
     claim = claim_of(bought, session["client_reference_id"])
     for _ in range(100):
-        shop.stripe.books.add_charge(session["customer"], 129_00)
+        shop.stripe.books.add_charge(session["customer"], 129_00, is_paid=False)
     assert isinstance(await shop.billing.fetch_payment(claim), SettledPayment)
     shop.stripe.refund(bought.charge)
     assert not isinstance(await shop.billing.fetch_payment(claim), SettledPayment)

@@ -19,7 +19,7 @@ BACK = "https://signals.example/settings/api-access"
 
 
 async def find_member(shop: StripeShop, bought: Purchase) -> MembershipRow:
-    (member,) = await shop.served.access.list_active_memberships("stripe")
+    (member,) = [held.row for held in await shop.served.access.list_open_memberships("stripe")]
     assert member.subscription == bought.subscription
     return member
 
@@ -48,7 +48,9 @@ async def test_an_ended_plan_reports_the_reason(shop: StripeShop, status: Status
     bought = await shop.buy()
     member = await find_member(shop, bought)
     shop.stripe.set_status(bought.subscription, status)
-    over = SubscriptionStatus(ended_reason=f"the subscription is {status}")
+    over = SubscriptionStatus(
+        ended_reason=f"the subscription is {status}", is_final=status == "canceled"
+    )
     assert await shop.billing.fetch_status(member) == over
 
 
@@ -67,7 +69,7 @@ async def test_a_plan_unknown_to_stripe_stays_active_without_a_time(
     bought = await shop.buy()
     member = await find_member(shop, bought)
     del shop.stripe.books.objects[bought.subscription]
-    assert await shop.billing.fetch_status(member) == SubscriptionStatus()
+    assert await shop.billing.fetch_status(member) == SubscriptionStatus(is_known=False)
 
 
 async def test_the_portal_is_opened_for_the_right_customer(shop: StripeShop) -> None:

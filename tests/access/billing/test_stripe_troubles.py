@@ -80,7 +80,7 @@ async def test_a_response_that_drips_ends_at_the_deadline(tmp_path: Path) -> Non
 async def test_every_method_that_queries_stripe_ends_at_the_deadline(tmp_path: Path) -> None:
     async with open_shop(tmp_path, deadline_s=0.5) as shop:
         bought = await shop.buy()
-        member = (await shop.served.access.list_active_memberships("stripe"))[0]
+        member = (await shop.served.access.list_open_memberships("stripe"))[0].row
         signed = shop.stripe.sign(shop.stripe.dispute(bought.charge))
         billing = shop.billing
         shop.stripe.hold()
@@ -274,7 +274,7 @@ async def test_an_unknown_subscription_ends_no_membership(
     shop: StripeShop, changed: dict[str, Any]
 ) -> None:
     bought = await shop.buy()
-    member = (await shop.served.access.list_active_memberships("stripe"))[0]
+    member = (await shop.served.access.list_open_memberships("stripe"))[0].row
     found = shop.stripe.books.objects[bought.subscription] | changed
     shop.stripe.respond(lambda: JSONResponse(found))
     with pytest.raises(BillingError):
@@ -284,7 +284,7 @@ async def test_an_unknown_subscription_ends_no_membership(
 
 async def test_a_dispute_with_an_unknown_status_ends_no_membership(shop: StripeShop) -> None:
     bought = await shop.buy()
-    member = (await shop.served.access.list_active_memberships("stripe"))[0]
+    member = (await shop.served.access.list_open_memberships("stripe"))[0].row
     shop.stripe.dispute(bought.charge, "weighed")
     with pytest.raises(BillingError, match=r"Disputes data\.0\.status"):
         await shop.billing.fetch_status(member)

@@ -1,6 +1,7 @@
 """The outbox writes one file per mail, readable only by its owner."""
 
 import asyncio
+import resource
 import stat
 from email import message_from_bytes
 from email.policy import SMTPUTF8
@@ -60,3 +61,15 @@ async def test_a_failing_folder_is_named_without_the_recipient(tmp_path: Path) -
         await outbox.send(build_mail("a@example.com", "s", "text", NOON))
     assert str(tmp_path) in str(failed.value)
     assert "a@example.com" not in str(failed.value)
+
+
+async def test_a_mail_that_is_written_in_part_is_deleted(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, SENDER)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(MailError, match="cannot write to"):
+            await outbox.send(build_mail("a@example.com", "s", "text", NOON))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list_mails(tmp_path) == []

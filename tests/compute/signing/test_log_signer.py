@@ -1,6 +1,7 @@
 """The log signs each tree once, and never a smaller or a different one, on both databases."""
 
 import json
+import resource
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 from tlog_scales import signing, tlog
 
-from compute.signing.key_file import load_key
+from compute.signing.key_file import KeyFileError, LogKey, load_key, save_key
 from compute.signing.log_signer import LogSigner, name_next_origin
 from store.log_tree import EMPTY_ROOT
 from store.market_rows import CheckpointRow
@@ -258,3 +259,18 @@ async def test_a_restart_without_a_key_file_continues_the_names(signing_one: Sig
 def test_origins_of_later_logs_are_numbered() -> None:
     assert name_next_origin("a.example/api/v1/log") == "a.example/api/v1/log/2"
     assert name_next_origin("a.example/api/v1/log/9") == "a.example/api/v1/log/10"
+
+
+def test_a_key_file_that_is_written_in_part_replaces_none(tmp_path: Path) -> None:
+    path = tmp_path / "key.json"
+    key = LogKey.create(ORIGIN)
+    save_key(path, key)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # From here on, the kernel writes the first bytes of a longer content, and says how many.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size - 20, limits[1]))
+    try:
+        with pytest.raises(KeyFileError, match="cannot write the key file"):
+            save_key(path, key.with_tree(7, bytes(32)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (load_key(path), list(tmp_path.iterdir())) == (key, [path])

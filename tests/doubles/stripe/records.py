@@ -135,14 +135,32 @@ class StripeRecords:
         return self.add_event("checkout.session.expired", session)
 
     def set_status(self, subscription: Object, status: Status) -> Object:
+        was_paused = subscription["status"] == "paused"
         subscription["status"] = status
-        verb = {"canceled": "deleted", "paused": "paused"}.get(status, "updated")
+        verb = {"canceled": "deleted", "paused": "paused"}.get(
+            status, "resumed" if was_paused else "updated"
+        )
         if status == "canceled":
             subscription |= {"canceled_at": self._now(), "ended_at": self._now()}
         return self.add_event(f"customer.subscription.{verb}", subscription)
 
-    def add_charge(self, customer: str, amount: int) -> Object:
-        """Add a charge, as for each period."""
+    def pause_collection(self, subscription: Object, *, is_paused: bool) -> Object:
+        """Pause or resume the collection of payments, which leaves the status as it is."""
+        paused = {"behavior": "void", "resumes_at": None}
+        subscription["pause_collection"] = paused if is_paused else None
+        return self.add_event("customer.subscription.updated", subscription)
+
+    def change_price(self, subscription: Object, price: str) -> Object:
+        """Put a subscription on another price."""
+        subscription["items"]["data"][0]["price"] = deepcopy(self.objects[price])
+        return self.add_event("customer.subscription.updated", subscription)
+
+    def close_dispute(self, dispute: Object, status: str) -> Object:
+        dispute["status"] = status
+        return self.add_event("charge.dispute.closed", dispute)
+
+    def add_charge(self, customer: str, amount: int, *, is_paid: bool = True) -> Object:
+        """Add a charge, as for each attempt to take the money of a period."""
         charge = self._add(
             "charge",
             self._new_id("ch"),
@@ -153,12 +171,12 @@ class StripeRecords:
             currency="usd",
             customer=customer,
             disputed=False,
-            paid=True,
+            paid=is_paid,
             payment_intent=self._new_id("pi"),
             refunded=False,
-            status="succeeded",
+            status="succeeded" if is_paid else "failed",
         )
-        self.add_event("charge.succeeded", charge)
+        self.add_event("charge.succeeded" if is_paid else "charge.failed", charge)
         return charge
 
     def refund(self, charge: Object, amount: int | None) -> Object:
@@ -244,6 +262,7 @@ class StripeRecords:
             cancel_at=None,
             cancel_at_period_end=False,
             canceled_at=None,
+            pause_collection=None,
             customer=customer,
             ended_at=None,
             items={"object": "list", "data": [item], "has_more": False, "url": "/v1/items"},

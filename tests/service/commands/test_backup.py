@@ -1,6 +1,7 @@
 """A backup is complete or missing, and a restored store equals the original."""
 
 import asyncio
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -97,11 +98,67 @@ def test_a_file_and_a_missing_folder_are_refused_in_one_line(filled, tmp_path):
     assert files(tmp_path) == ["file"]
 
 
-def test_the_rest_of_a_killed_backup_is_not_a_backup_and_blocks_none(filled, tmp_path):
-    (tmp_path / "copy.unfinished").mkdir()
-    (tmp_path / "copy.unfinished" / "signals.db").write_text("half")
+@pytest.mark.parametrize("there", ["copy.unfinished", "copy.unfinished-old"])
+def test_a_backup_removes_no_folder_that_it_did_not_make(filled, tmp_path, there):
+    (tmp_path / there).mkdir()
+    (tmp_path / there / "signals.db").write_text("mine")
     assert run_signals(filled, "backup", str(tmp_path / "copy")).returncode == 0
-    assert files(tmp_path) == ["copy"]
+    assert files(tmp_path) == ["copy", there]
+    assert (tmp_path / there / "signals.db").read_text() == "mine"
+
+
+def test_a_backup_that_fails_leaves_nothing(filled, tmp_path):
+    folder = Path(shutil.copytree(filled, tmp_path / "store"))
+    damage = b"not a database, but long enough for a header" * 100
+    (folder / "signals.db").write_bytes(damage)
+    refused(folder, "backup", str(tmp_path / "copy"))
+    assert files(tmp_path) == ["store"]
+
+
+# What a kill leaves after each step of a restore: the files in place, and those that are not yet.
+@pytest.mark.parametrize(
+    ("in_place", "copied"),
+    [
+        ((), ()),
+        ((), ("-access",)),
+        ((), ("-access", "")),
+        (("-access",), ("",)),
+    ],
+)
+def test_a_restore_that_was_killed_ends_right_when_it_runs_again(
+    filled, tmp_path, in_place, copied
+):
+    run_signals(filled, "backup", str(tmp_path / "backup"))
+    url = elsewhere(tmp_path / "other")
+    for suffix in in_place:
+        shutil.copy(
+            tmp_path / "backup" / f"signals.db{suffix}", tmp_path / f"other/other.db{suffix}"
+        )
+    for suffix in copied:
+        (tmp_path / "other" / f"other.db{suffix}.unfinished").write_text("half")
+        (tmp_path / "other" / f"other.db{suffix}.unfinished-journal").write_text("half")
+    if in_place:
+        line = refused(filled, "replay", "--bars", str(filled / "bars"), database_url=url)
+        assert "restore a backup (`signals restore DIR`)" in line
+    for _ in copied:
+        run_signals(filled, "restore", str(tmp_path / "backup"), database_url=url)
+    run_signals(filled, "restore", str(tmp_path / "backup"), database_url=url)
+    assert run_signals(filled, "audit", database_url=url).returncode == 0
+    assert len(run_signals(filled, "keys", "list", database_url=url).stdout.splitlines()) == 1
+    assert [name for name in files(tmp_path / "other") if "unfinished" in name] == []
+
+
+def test_lost_market_data_are_restored_and_the_keys_of_since_stay(filled, tmp_path):
+    folder = Path(shutil.copytree(filled, tmp_path / "store"))
+    run_signals(folder, "backup", str(tmp_path / "backup"))
+    run_signals(folder, "keys", "create", "--label", "since")
+    for file in folder.glob("signals.db*"):
+        if file.name in {"signals.db", "signals.db-wal", "signals.db-shm"}:
+            file.unlink()
+    done = run_signals(folder, "restore", str(tmp_path / "backup"))
+    assert "signals.db-access is the store of keys of this backup: it stays" in done.stderr
+    assert run_signals(folder, "audit").returncode == 0
+    assert "since" in run_signals(folder, "keys", "list").stdout
 
 
 def test_a_backup_of_a_missing_store_fails_in_one_line(tmp_path):

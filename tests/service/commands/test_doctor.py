@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,14 @@ import pytest
 from schemas.vocabulary import DAY_MS
 from serving.forwarded_for import NOTICE_NAME
 from store.access_rows import Notice
+from store.sqlite.access_store import open_sqlite_access
 from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
 from tests.doubles.smtp.server import PASSWORD, run_smtp_double
 from tests.doubles.stripe.server import run_stripe_double
 from tests.service.commands.test_access import with_store
 from tests.service.commands.test_cli import write_bars
 from tests.service.config.test_billing import STRIPE, selling
+from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW
 from tests.support.row_builders import run_sql
 from tests.support.running_service import ManualClock, run_service
 from tests.support.signals_command import run_signals
@@ -297,6 +300,20 @@ async def test_a_seller_without_contact_or_policies_is_a_warning(well, source, g
         settings = selling(stripe, **given)
         status, checks = await asyncio.to_thread(examined, well, source=source, **settings)
     assert (status, checks["operator"]) == (0, [finding])
+
+
+async def test_a_member_whom_stripe_may_charge_without_access_is_a_warning(well, source):
+    access = await open_sqlite_access(well / "signals.db-access")
+    await access.create_claim(CLAIM)
+    member = replace(MEMBER, mode="test")
+    await access.redeem_claim(CLAIM, member, bytes(32), NOW)
+    await access.end_membership(member, NOW, "the subscription is unpaid", is_final=False)
+    await access.close()
+    async with run_stripe_double(ManualClock()) as stripe:
+        _, checks = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
+    (warning,) = [text for _, text in checks["billing"] if "may still charge" in text]
+    assert warning.startswith("1 members have no access")
+    assert member.subscription in warning
 
 
 def test_a_service_that_sells_nothing_needs_no_operator(well, source):

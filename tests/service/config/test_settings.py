@@ -95,6 +95,7 @@ def test_a_variable_that_clients_read_is_accepted(variable):
         ("SIGNALS_ACCESS_REQUEST_LIMIT", "20/0"),
         ("SIGNALS_TRUSTED_PROXIES", "10.0.0.1, proxy.example"),
         ("SIGNALS_TRUSTED_PROXIES", "10.0.0.1/8"),
+        ("SIGNALS_TRUSTED_PROXIES", "0.0.0.0/0"),
     ],
 )
 def test_a_wrong_value_fails_in_one_line_that_names_the_variable(variable, value):
@@ -208,12 +209,12 @@ def test_limits_and_proxies_are_parsed():
     settings = Settings.read(
         {
             "SIGNALS_CHECKOUT_LIMIT": "3/60",
-            "SIGNALS_TRUSTED_PROXIES": "10.0.0.7, 2001:db8::/32",
+            "SIGNALS_TRUSTED_PROXIES": "10.0.0.7, fd00::/8",
             "SIGNALS_SANDBOX_PUBLIC": "1",
         }
     )
     assert (settings.checkout_limit, settings.access_request_limit) == (Limit(3, 60), DEFAULT_LIMIT)
-    assert split_commas(settings.trusted_proxies) == ("10.0.0.7", "2001:db8::/32")
+    assert split_commas(settings.trusted_proxies) == ("10.0.0.7", "fd00::/8")
     assert settings.sandbox_public is True
 
 

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from service.config.settings import Settings
+from service.config.signing import build_log_signer
 from service.config.stores import adopt_access, has_store, open_both
 from store.errors import StoreError
 from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
@@ -22,6 +23,8 @@ from tests.support.signals_command import run_signals
 pytestmark = pytest.mark.clause("operation", "sales")
 
 LOST = r"signals_access|signals\.db-access.*restore a backup, or run `signals keys adopt`"
+
+LOST_MARKET = r"signals\.db\), but .*restore a backup .*`signals log restart`"
 
 
 async def start(settings: Settings) -> None:
@@ -94,6 +97,29 @@ async def test_a_start_that_was_killed_between_the_two_stores_continues(tmp_path
     migrate(settings.access_path, ACCESS_MIGRATIONS)
     await start(settings)
     await assert_stores_belong_together(settings)
+
+
+@pytest.mark.parametrize("trace", ["key of the log", "keys", "both"])
+async def test_a_start_without_its_market_data_is_refused_until_the_operator_begins_anew(
+    tmp_path: Path, trace: str
+):
+    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+    async with open_both(settings) as (market, access):
+        await build_log_signer(settings, market).sign()
+        if trace != "key of the log":
+            await access.create_key(bytes(32), "me", 1)
+    if trace == "keys":
+        settings.log_key_path.unlink()
+    settings.market_path.unlink()
+    for _ in range(2):
+        with pytest.raises(StoreError, match=LOST_MARKET):
+            await start(settings)
+    assert not settings.market_path.exists()
+    done = await asyncio.to_thread(run_signals, tmp_path, "log", "restart")
+    assert (done.returncode, "A new history begins" in done.stderr) == (0, True)
+    async with open_both(settings) as (market, access):
+        assert len(await access.list_keys()) == (trace != "key of the log")
+        assert (await market.feed_log.checkpoint()).refusal is None
 
 
 async def test_new_market_data_belong_to_the_keys_that_are_there(tmp_path: Path):

@@ -1,7 +1,8 @@
 """Each request has a debug line, and each refusal another line, with the id that the client got."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import Context
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -9,11 +10,18 @@ import httpx
 import pytest
 
 from mcp_server.endpoint import PATHS
-from serving.http import MAX_BODY_BYTES
+from service.http.request_log import MAX_REFUSAL_LINES, RefusalLog
+from serving.http import MAX_BODY_BYTES, MAX_HEAD_BYTES
+from store.failure_log import INTERVAL_S
 from tests.security.wire import exchange_bytes, open_raw_connection
 from tests.support.bad_inputs import STATE
 from tests.support.log_lines import Event, capture_log, parse_events
-from tests.support.running_service import RunningService, break_usage_counting
+from tests.support.running_service import (
+    RunningService,
+    break_usage_counting,
+    open_loopback_socket,
+    run_app,
+)
 from tests.support.shared_service import served as served
 
 pytestmark = pytest.mark.clause("monitoring")
@@ -45,6 +53,7 @@ def refused(
 
 
 STATE_PATH = "/api/v1/state"
+STATE_REQUEST = b"GET /api/v1/state HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 CALL_STATE = rpc("tools/call", name=STATE, arguments={"ticker": "BTC"})
 ANSWERED = [
     Case(
@@ -157,17 +166,20 @@ async def test_an_outage_is_refused_at_level_warning_on_both_transports(
     ]
 
 
-@pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nA: " + b"a" * 70_000])
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(b"nonsense\r\n\r\n", 400), (b"GET / HTTP/1.1\r\nA: " + b"a" * MAX_HEAD_BYTES, 431)],
+)
 async def test_bytes_that_are_not_http_are_refused_with_an_id_and_a_line(
-    served: RunningService, sent: bytes
+    served: RunningService, sent: bytes, status: int
 ):
     with capture_log("info") as err:
         answer = await exchange_bytes(served.base_url, sent)
     (event,) = parse_events(err.getvalue().splitlines())
-    head, _, reason = answer.partition(b"\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
     assert f"x-request-id: {event['request_id']}".encode() in head.splitlines()
-    assert (event["event"], event["level"], event["status"]) == ("refused", "info", 400)
-    assert event["reason"].encode() == reason
+    assert (event["event"], event["level"], event["status"]) == ("refused", "info", status)
+    assert event["reason"] == json.loads(body)["message"]
 
 
 async def test_a_request_whose_client_leaves_has_a_line(served: RunningService):
@@ -218,3 +230,39 @@ async def test_the_client_behind_a_proxy_changes_nothing_in_the_line(served: Run
         await send(served, case, "one")
     (event,) = parse_events(err.getvalue().splitlines())
     assert (event["route"], event["tool"], event["error"]) == (STATE_PATH, STATE, "missing_key")
+
+
+@pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET / HTTP/9\r\n\r\n", STATE_REQUEST])
+async def test_of_many_refusals_ten_are_logged(served: RunningService, sent: bytes):
+    with open_loopback_socket() as bound, capture_log("info") as err:
+        host, port = bound.getsockname()
+        async with run_app(served.app, bound, refusals=RefusalLog()):
+            for _ in range(MAX_REFUSAL_LINES + 10):
+                await exchange_bytes(f"http://{host}:{port}", sent)
+    events = parse_events(err.getvalue().splitlines())
+    assert [event["event"] for event in events] == ["refused"] * MAX_REFUSAL_LINES
+
+
+def test_a_minute_of_many_refusals_ends_with_their_number_by_status_and_route():
+    due: list[Callable[[], object]] = []
+
+    def call_later(delay: float, callback: Callable[[], object], *, context: Context) -> None:
+        assert delay == INTERVAL_S
+        due.append(callback)
+
+    refusals = RefusalLog(call_later)
+    with capture_log("info") as err:
+        for count in (MAX_REFUSAL_LINES, 300):
+            for number in range(count):
+                route = {} if number % 3 else {"route": STATE_PATH}
+                refusals.write({"request_id": str(number), "status": 401, **route})
+            due.pop()()
+        assert not due
+        refusals.write({"request_id": "next", "status": 404})
+    *events, counted, last = parse_events(err.getvalue().splitlines())
+    first = [str(number) for number in range(MAX_REFUSAL_LINES)]
+    assert [event["request_id"] for event in events] == first * 2
+    del counted["timestamp"]
+    by_route = ["401 no route: 200", f"401 {STATE_PATH}: 100"]
+    assert counted == {"level": "info", "event": "refusals", "count": 300, "by_route": by_route}
+    assert last["request_id"] == "next"

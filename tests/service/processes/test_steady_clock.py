@@ -6,12 +6,20 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from access.billing.sandbox import SandboxBilling
 from access.maintenance import MaintenanceJob
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
+from compute.sources.source import NotReadyError
+from service.commands.prune import prune_stores
+from service.config.settings import Settings
+from service.config.stores import open_both
+from service.http.metrics import Metrics
+from service.http.resources import open_resources
+from service.processes.jobs import run_jobs
 from service.processes.steady_clock import (
     COMPUTE_HOLD_MS,
     DELETE_HOLD_MS,
@@ -22,6 +30,7 @@ from service.processes.steady_clock import (
     read_boot_time_ms,
 )
 from store.access_rows import SignInRow
+from store.market_rows import Batch
 from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.scripted_source import (
     ALTERNATING,
@@ -174,3 +183,64 @@ async def test_a_clock_that_is_wrong_for_half_a_minute_dates_no_row(
     hours = [row.close_time for row in await load_changes(path) if row.timeframe == "1h"]
     assert hours[-4:] == [march_s(f"{hour}:00") for hour in range(12, 16)]
     assert len(hours) == len(set(hours))
+
+
+@pytest.mark.clause("steps")
+@pytest.mark.parametrize(
+    ("days", "line"),
+    [(-400, True), (0, False), (30, False), (31, True), (60, True), (180, True), (181, None)],
+)
+async def test_a_start_far_from_the_last_run_is_named_and_one_too_far_computes_nothing(
+    tmp_path: Path, days: int, line: bool | None
+) -> None:
+    path, clock = tmp_path / "m.db", AcceleratedClock(march_s("12:03"))
+    source = ScriptedSource(clock, {"BTC": "24x7"}, march_s("00:00", day=2))
+    store = await open_sqlite_market(path)
+    reopen = partial(HourlyPipeline.open, store, source, source.universe, ALTERNATING, clock)
+    try:
+        first = await reopen()
+        await first.run_until(first.due_hour)
+        before = await store.progress()
+        clock.now += days * DAY_MS
+        with capture_logs() as lines:
+            if line is None:
+                # While it runs, too, in case a wrong clock is set and stays.
+                for refused in (reopen(), first.run_until(first.due_hour)):
+                    with pytest.raises(NotReadyError, match=f"{days} days after the last run"):
+                        await refused
+                assert await store.progress() == before
+                second = await reopen(believes_clock=True)
+            else:
+                second = await reopen()
+            await second.run_until(second.due_hour)
+        named = [one["days"] for one in lines if one["event"] == "clock_far_from_last_run"]
+        assert named == ([] if line is False else [days])
+        after = await store.progress()
+        assert (after.commit_count > before.commit_count) is (days > 0)
+        assert after.market_time == (before.market_time or 0) + max(days, 0) * DAY_MS
+    finally:
+        await store.close()
+
+
+@pytest.mark.clause("sales")
+@pytest.mark.parametrize("computes", [True, False])
+async def test_nothing_is_deleted_by_a_clock_that_is_far_from_the_last_run(
+    tmp_path: Path, computes: bool
+) -> None:
+    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+
+    def clock() -> int:
+        return NOON + 400 * DAY_MS
+
+    async with open_both(settings) as (market, access):
+        await market.commit(Batch(NOON))
+        await access.mark_event_handled("evt_1", NOON)
+    with pytest.raises(NotReadyError, match="400 days after the last run"):
+        await prune_stores(settings, clock)
+    async with open_resources(settings, clock) as resources:
+        with pytest.raises(NotReadyError, match="400 days after the last run"):
+            await run_jobs(settings, resources, clock, None, Metrics(()), computes=computes)
+        assert await resources.access.is_event_handled("evt_1")
+        believing = settings.model_copy(update={"believe_clock": True})
+        await prune_stores(believing, clock)
+        assert not await resources.access.is_event_handled("evt_1")

@@ -27,7 +27,6 @@ from service.config.settings import Settings
 from service.http.listener import open_listener
 from service.http.metrics import MULTIPROCESS_VARIABLE
 from service.processes.supervisor import build_worker_config
-from service.processes.worker import Worker
 from tests.end_to_end.test_counted_calls import Connection, connected, stored
 from tests.service.commands.test_cli import write_bars
 from tests.service.http.test_metrics_server import place, samples
@@ -245,7 +244,7 @@ async def test_a_worker_accepts_one_connection_per_turn() -> None:
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             taken.append(transport)
 
-    config = build_worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
+    config = build_worker_config(Settings.read({}), lambda: 0, workers=2)
     turns = []
     with ExitStack() as opened:
         bound = opened.enter_context(open_listener("127.0.0.1", int(find_free_port())))
@@ -269,7 +268,7 @@ def test_workers_use_asyncios_loop_even_if_uvloop_is_installed(
     installed = ModuleType("uvloop")
     monkeypatch.setattr(installed, "new_event_loop", object, raising=False)
     monkeypatch.setitem(sys.modules, "uvloop", installed)
-    config = build_worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
+    config = build_worker_config(Settings.read({}), lambda: 0, workers=2)
     assert config.get_loop_factory() is asyncio.SelectorEventLoop
 
 
@@ -293,7 +292,6 @@ def test_all_processes_log_requests_at_the_level_that_is_set(service: Service) -
     for answer in answers:
         request_id = answer.headers["x-request-id"]
         service.running.wait_for_event("request", request_id=request_id, status=401)
-        service.running.wait_for_event("refused", request_id=request_id, error="invalid_key")
     probe = httpx.get(f"{service.operations}/healthz", timeout=WITHIN_S)
     request_id = probe.headers["x-request-id"]
     service.running.wait_for_event("request", request_id=request_id, route="/healthz", status=200)

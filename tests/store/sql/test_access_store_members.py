@@ -331,7 +331,7 @@ async def test_claim_and_membership_keep_the_address_as_it_was_written(access: A
     (claim,) = await access.list_unredeemed_claims("a@example.com", "stripe", "live", 1)
     assert claim.contact_email == "A@Example.com"
     await access.redeem_claim(claim, replace(MEMBER, contact_email="A@Example.com"), KEY_HASH, NOW)
-    assert (await access.list_active_memberships("stripe"))[0].contact_email == "A@Example.com"
+    assert (await access.list_open_memberships("stripe"))[0].row.contact_email == "A@Example.com"
 
 
 async def _main(address: str, membership: int, first: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from store.access_rows import (
     ClaimRow,
-    IdempotencyRow,
+    KeyLimits,
     KeyRow,
     MembershipRow,
     Redemption,
@@ -73,7 +73,7 @@ async def test_a_claim_is_redeemed_for_one_key_that_knows_its_membership(
     assert not await access.redeem_claim(CLAIM, MEMBER, bytes(32), NOW + 6)
     assert await access.find_claim(CLAIM.token_hash) == replace(CLAIM, redeemed_at=NOW + 5)
     assert await access.list_keys() == [KeyRow(1, "Agent", NOW + 5, None, "live", 1)]
-    assert await access.list_active_memberships("stripe") == [MEMBER]
+    assert [held.row for held in await access.list_open_memberships("stripe")] == [MEMBER]
     counted = await access.count_calls([make_call_group(KEY_HASH, NOW)], "live", 10)
     assert [call.verdict for call in counted] == ["counted"]
 
@@ -84,10 +84,8 @@ async def test_a_claim_can_be_redeemed_for_a_membership_without_a_key(access: Ac
     assert await access.redeem_claim(CLAIM, MEMBER, None, NOW + 5)
     assert not await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 6)
     assert await access.list_keys() == []
-    assert await access.list_active_memberships("stripe") == [MEMBER]
-    assert await access.find_redemption(CLAIM.id) == Redemption(
-        NOW + 5, None, None, None, None, False
-    )
+    assert [held.row for held in await access.list_open_memberships("stripe")] == [MEMBER]
+    assert await access.find_redemption(CLAIM.id) is None
 
 
 HASH_2 = bytes([2] * 32)
@@ -115,7 +113,7 @@ async def test_a_redemption_that_fails_leaves_claim_membership_and_key_untouched
     with pytest.raises(StoreError):
         await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 5)
     assert await access.find_claim(CLAIM.token_hash) == CLAIM
-    assert await access.list_active_memberships("stripe") == []
+    assert await access.list_open_memberships("stripe") == []
     assert [key.label for key in await access.list_keys()] == ["taken"]
     assert await access.redeem_claim(CLAIM, MEMBER, bytes(32), NOW + 6)
     _, made = await access.list_keys()
@@ -132,26 +130,47 @@ async def test_one_subscription_makes_no_second_key_and_its_second_claim_is_used
         claim, replace(MEMBER, subscription="sub_1"), key_hash, NOW + 9
     )
     assert await access.find_claim(claim.token_hash) == replace(claim, redeemed_at=NOW + 9)
-    assert await access.list_active_memberships("stripe") == [make_other_claim(1)[1]]
+    assert [held.row for held in await access.list_open_memberships("stripe")] == [
+        make_other_claim(1)[1]
+    ]
     assert len(await access.list_keys()) == 1
 
 
 async def test_what_became_of_a_redeemed_claim_is_found(access: AccessStore) -> None:
     await access.create_claim(CLAIM)
     assert await access.find_redemption(CLAIM.id) is None
-    salt = bytes([9] * 32)
-    assert await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 5, salt)
-    assert not await access.redeem_claim(CLAIM, MEMBER, HASH_2, NOW + 6, bytes(32))
-    fresh = Redemption(NOW + 5, salt, KEY_HASH, None, None, is_used=False)
-    assert await access.find_redemption(CLAIM.id) == fresh
-    await access.count_calls([make_call_group(KEY_HASH, NOW)], "live", 0)
-    assert await access.find_redemption(CLAIM.id) == fresh
-    await access.count_calls([make_call_group(KEY_HASH, NOW)], "live", 10)
-    assert await access.find_redemption(CLAIM.id) == replace(fresh, is_used=True)
-    await access.end_membership(MEMBER, NOW + 7, "refunded")
-    assert await access.find_redemption(CLAIM.id) == replace(
-        fresh, is_used=True, revoked_at=NOW + 7, ended_reason="refunded"
-    )
+    assert await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 5)
+    assert not await access.redeem_claim(CLAIM, MEMBER, HASH_2, NOW + 6)
+    assert await access.find_redemption(CLAIM.id) == Redemption(None, None)
+    await access.end_membership(MEMBER, NOW + 7, "unpaid", is_final=False)
+    assert await access.find_redemption(CLAIM.id) == Redemption("unpaid", None)
+    await access.end_membership(MEMBER, NOW + 9, "canceled")
+    assert await access.find_redemption(CLAIM.id) == Redemption("canceled", NOW + 9)
+
+
+async def test_a_redemption_that_is_undone_leaves_a_claim_that_can_be_redeemed(
+    access: AccessStore,
+) -> None:
+    await access.create_claim(CLAIM)
+    for key_hash in (KEY_HASH, None, HASH_2):
+        assert await access.redeem_claim(CLAIM, MEMBER, key_hash, NOW)
+        await access.undo_redemption(CLAIM, MEMBER)
+        assert await access.find_claim(CLAIM.token_hash) == CLAIM
+        assert await access.list_keys() == []
+        assert await access.list_open_memberships("stripe") == []
+    assert await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW)
+
+
+async def test_a_redemption_is_not_undone_once_the_member_has_another_key(
+    access: AccessStore,
+) -> None:
+    await access.create_claim(CLAIM)
+    await access.redeem_claim(CLAIM, MEMBER, None, NOW)
+    (held,) = await access.list_open_memberships("stripe")
+    assert await access.create_member_key(held.id, HASH_2, "own", NOW, KeyLimits(3, 9, NOW))
+    await access.undo_redemption(CLAIM, MEMBER)
+    assert await access.list_open_memberships("stripe") == [held]
+    assert len(await access.list_keys()) == 1
 
 
 async def test_a_claim_on_a_subscription_that_has_a_key_is_redeemed_without_one(
@@ -161,66 +180,11 @@ async def test_a_claim_on_a_subscription_that_has_a_key_is_redeemed_without_one(
     claim, _, key_hash = make_other_claim(2)
     member = replace(MEMBER, subscription="sub_1")
     await access.create_claim(claim)
-    assert not await access.redeem_claim(claim, member, key_hash, NOW, bytes(32))
-    found = await access.find_redemption(claim.id)
-    assert found == Redemption(NOW, bytes(32), None, None, None, is_used=False)
+    assert not await access.redeem_claim(claim, member, key_hash, NOW)
+    assert await access.find_redemption(claim.id) is None
 
 
-IDEMPOTENCY = IdempotencyRow(bytes([7] * 32), bytes([8] * 32), "claim1", NOW)
-
-
-@pytest.mark.clause("4.11.13")
-async def test_an_idempotency_key_has_one_checkout_until_it_expires(access: AccessStore) -> None:
-    other = replace(IDEMPOTENCY, order_hash=bytes(32), claim_id="claim2", created_at=NOW + 5)
-    assert await access.find_idempotency_key(IDEMPOTENCY.key_hash, NOW - 1) is None
-    assert await access.reserve_idempotency_key(IDEMPOTENCY, NOW - 1) == IDEMPOTENCY
-    assert await access.reserve_idempotency_key(other, NOW - 1) == IDEMPOTENCY
-    done = replace(IDEMPOTENCY, checkout_url="https://pay.test/1")
-    for _ in range(2):
-        await access.create_claim(CLAIM, done)
-    assert await access.find_claim(CLAIM.token_hash) == CLAIM
-    assert await access.reserve_idempotency_key(other, NOW - 1) == done
-    await access.release_idempotency_key(done)
-    assert await access.find_idempotency_key(done.key_hash, NOW - 1) == done
-    assert await access.find_idempotency_key(done.key_hash, NOW) is None
-    assert await access.reserve_idempotency_key(other, NOW) == other
-    await access.create_claim(replace(CLAIM, token_hash=HASH_2, id="late"), done)
-    assert await access.find_idempotency_key(done.key_hash, NOW) == other
-
-
-@pytest.mark.clause("4.11.13")
-async def test_a_released_idempotency_key_begins_anew(access: AccessStore) -> None:
-    other = replace(IDEMPOTENCY, claim_id="claim2")
-    await access.reserve_idempotency_key(IDEMPOTENCY, NOW - 1)
-    await access.release_idempotency_key(other)
-    assert await access.find_idempotency_key(IDEMPOTENCY.key_hash, NOW - 1) == IDEMPOTENCY
-    await access.release_idempotency_key(IDEMPOTENCY)
-    assert await access.reserve_idempotency_key(other, NOW - 1) == other
-
-
-@pytest.mark.clause("4.11.13")
-async def test_concurrent_reservations_of_an_idempotency_key_agree(
-    access: AccessStore, open_access: OpenAccess
-) -> None:
-    second = await open_access()
-    rows = await asyncio.gather(
-        access.reserve_idempotency_key(IDEMPOTENCY, NOW - 1),
-        second.reserve_idempotency_key(replace(IDEMPOTENCY, claim_id="claim2"), NOW - 1),
-    )
-    assert rows[0] == rows[1]
-
-
-async def test_pruning_deletes_idempotency_keys_of_earlier_days(
-    access: AccessStore, home: StoreHome
-) -> None:
-    for number in (1, 2):
-        row = replace(IDEMPOTENCY, key_hash=bytes([number] * 32), created_at=NOW + number)
-        await access.reserve_idempotency_key(row, 0)
-    assert await access.prune(replace(NO_CUTOFFS, attempts=NOW + 2)) == 1
-    assert await run_sql(home, "SELECT created_at FROM idempotency_keys") == [(NOW + 2,)]
-
-
-async def test_active_memberships_are_listed_by_provider_and_customer(
+async def test_open_memberships_are_listed_by_provider_and_customer(
     access: AccessStore,
 ) -> None:
     theirs = {1: "cus_1", 2: "cus_2", 3: "cus_1"}
@@ -228,11 +192,11 @@ async def test_active_memberships_are_listed_by_provider_and_customer(
         claim, member, key_hash = make_other_claim(number)
         await access.create_claim(claim)
         await access.redeem_claim(claim, replace(member, customer=customer), key_hash, NOW)
-    found = await access.list_active_memberships("stripe", "cus_1")
+    found = [held.row for held in await access.list_open_memberships("stripe", "cus_1")]
     assert [member.subscription for member in found] == ["sub_1", "sub_3"]
-    assert await access.list_active_memberships("sandbox") == []
+    assert await access.list_open_memberships("sandbox") == []
     await access.end_membership(found[0], NOW, "deleted")
-    left = [member.subscription for member in await access.list_active_memberships("stripe")]
+    left = [held.row.subscription for held in await access.list_open_memberships("stripe")]
     assert left == ["sub_2", "sub_3"]
 
 

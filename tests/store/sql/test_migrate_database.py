@@ -41,7 +41,6 @@ WRITTEN = (
     "count",
     "revoke_key",
     "mark_handled",
-    "reserve_idempotency_key",
     "create_sandbox_session",
     "put_access_request",
     "attempt",
@@ -85,7 +84,7 @@ async def fill(home: StoreHome) -> None:
     await run_sql(home, "INSERT INTO sources VALUES (1, 1, 'okx BTC/USDT', 0)")
     async with open_and_close(home.open_access()) as access:
         await access.create_claim(CLAIM)
-        await access.redeem_claim(CLAIM, MEMBER, BOUGHT, NOW, key_salt=bytes(32))
+        await access.redeem_claim(CLAIM, MEMBER, BOUGHT, NOW)
         for name in WRITTEN:
             await (DURABLE_CALLS | FAST_CALLS)[name](access)
         await DURABLE_CALLS["rotate_key"](access)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from store.errors import StoreError
-from store.sqlite.copies import check_integrity, copy_database
+from store.sqlite.copies import RESERVE_BYTES, check_integrity, copy_database
 from tests.support.row_builders import run_sql
 
 pytestmark = pytest.mark.clause("store")
@@ -68,6 +68,23 @@ def test_a_copy_is_one_file_that_only_its_owner_can_read(path: Path, tmp_path: P
     assert count(folder / "copy.db") == (ROWS, ROWS)
     assert [file.name for file in folder.iterdir()] == ["copy.db"]
     assert stat.S_IMODE((folder / "copy.db").stat().st_mode) == 0o600
+
+
+@pytest.mark.usefixtures("used")
+@pytest.mark.parametrize("checks", [0, 2])
+def test_a_copy_that_would_leave_too_little_room_is_deleted(
+    path: Path, tmp_path: Path, checks: int
+) -> None:
+    # Another program fills the disk after some steps.
+    size = path.stat().st_size + path.with_name(f"{path.name}-wal").stat().st_size
+    room = [*[10 * RESERVE_BYTES] * checks, RESERVE_BYTES + 1]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(StoreError, match=r"no room for a copy of .* 256,000,000 must stay free"):
+        copy_database(path, folder / "copy.db", pages_per_step=50, count_free=lambda _: room.pop(0))
+    assert (list(folder.iterdir()), room) == ([], [])
+    copy_database(path, folder / "copy.db", count_free=lambda _: RESERVE_BYTES + size)
+    assert count(folder / "copy.db") == (ROWS, ROWS)
 
 
 @pytest.mark.usefixtures("used")

@@ -1,0 +1,120 @@
+"""Each part of a request's head has a bound, checked before anything reads it."""
+
+import httpx
+import pytest
+
+from compute.universe import load_universe
+from serving.http import (
+    BOUNDED_HEADERS,
+    MAX_HEAD_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_PATH_BYTES,
+    MAX_TARGET_BYTES,
+    read_cookie,
+)
+from tests.security.wire import HOST, exchange_bytes, open_raw_connection, parse_statuses
+from tests.support.running_service import RunningService
+from tests.support.shared_service import served as served
+
+pytestmark = pytest.mark.clause("endpoint")
+
+SAMPLE = "/api/v1/signals/sample"
+
+
+def build_request(path: str = SAMPLE, headers: str = "", host: bytes = HOST) -> bytes:
+    return f"GET {path} HTTP/1.1\r\n{headers}Connection: close\r\n".encode() + host + b"\r\n"
+
+
+def check_refusal(served: RunningService, received: bytes, status: int, named: str) -> None:
+    assert parse_statuses(received) == [status]
+    response = httpx.Response(status, content=received.partition(b"\r\n\r\n")[2])
+    body = response.json()
+    assert (body["error"], body["docs"]) == ("invalid_parameter", f"{served.base_url}/api/v1")
+    assert named in body["message"]
+    assert len(received) < 1000
+
+
+@pytest.mark.parametrize("start", ["/", "/assets/", "/docs/", "/api/v1/", "/mcp/"])
+@pytest.mark.parametrize("filler", ["a", "/"])
+async def test_a_path_over_1_kib_is_refused_in_few_bytes(
+    served: RunningService, start: str, filler: str
+):
+    path = start.ljust(MAX_PATH_BYTES, filler)
+    browser = "Accept: text/html\r\n"
+    assert parse_statuses(await exchange_bytes(served.base_url, build_request(path))) == [404]
+    received = await exchange_bytes(served.base_url, build_request(f"{path}a", browser))
+    check_refusal(served, received, 414, "path exceeds 1 KiB")
+
+
+async def test_a_target_over_8_kib_is_refused(served: RunningService):
+    for excess, expected in ((0, 200), (1, 414)):
+        query = "?".ljust(MAX_TARGET_BYTES - len("/healthz") + excess, "a")
+        received = await exchange_bytes(served.base_url, build_request(f"/healthz{query}"))
+        assert parse_statuses(received) == [expected]
+    check_refusal(served, received, 414, "exceeds 8 KiB")
+    longer = await exchange_bytes(served.base_url, build_request("/?" + "a" * MAX_HEAD_BYTES))
+    check_refusal(served, longer, 414, "exceeds 8 KiB")
+
+
+async def test_all_tickers_with_encoded_commas_fit_the_target(served: RunningService):
+    tickers = "%2C".join(asset.ticker for asset in load_universe().assets)
+    assert tickers.count("%2C") >= 250
+    target = f"/api/v1/state?ticker={tickers}"
+    received = await exchange_bytes(served.base_url, build_request(target))
+    assert parse_statuses(received) == [401]
+
+
+@pytest.mark.parametrize("name", BOUNDED_HEADERS)
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_header_over_4_kib_is_refused_also_in_sum(
+    served: RunningService, name: str, count: int
+):
+    part = "a" * ((MAX_HEADER_BYTES + 1) // count)
+    host = b"" if name == "Host" else HOST
+    received = await exchange_bytes(
+        served.base_url, build_request(headers=f"{name}: {part}\r\n" * count, host=host)
+    )
+    check_refusal(served, received, 431, f"header {name} exceeds 4 KiB")
+
+
+async def test_a_browser_gets_a_page_about_a_header_that_is_too_long(served: RunningService):
+    answer = await served.client.get(
+        "/feed", headers={"Accept": "text/html", "Cookie": "a" * (MAX_HEADER_BYTES + 1)}
+    )
+    assert (answer.status_code, answer.headers["content-type"]) == (431, "text/html; charset=utf-8")
+    assert "header Cookie exceeds 4 KiB" in answer.text
+
+
+async def test_a_head_is_refused_at_16_kib_without_its_end(served: RunningService):
+    async with open_raw_connection(served.base_url) as (reader, writer):
+        writer.write(build_request()[:-2] + b"X-Pad: " + b"a" * MAX_HEAD_BYTES)
+        received = await reader.read(1000)
+    check_refusal(served, received, 431, "head of the request exceeds 16 KiB")
+
+
+@pytest.mark.parametrize(
+    ("sent", "value"),
+    [
+        ("ours=ab-c_1.2", "ab-c_1.2"),
+        ("other=1; ours=abc", "abc"),
+        ("other=1;ours=abc;more", "abc"),
+        ("other=1, ours=abc, x=2", "abc"),
+        ("ours=abc; ours=def", "abc"),
+        ("yours=abc", ""),
+        ("__Host-ours=abc", ""),
+        ('ours="abc"', ""),
+        ("ours=a b", ""),
+        ("ours=", ""),
+        ("ours", ""),
+        ("", ""),
+    ],
+)
+def test_only_plain_values_of_our_own_cookie_are_read(sent: str, value: str):
+    assert read_cookie({"headers": [(b"cookie", sent.encode())]}, "ours") == value
+
+
+@pytest.mark.parametrize("unit", ['a="\\"', "ours=", "ours=\\", "; ", ";ours=a ", ", ,"])
+def test_a_cookie_of_any_shape_is_found_behind_the_bytes_before_it(unit: str):
+    before = (unit * MAX_HEADER_BYTES)[: MAX_HEADER_BYTES - 10]
+    headers = [(b"cookie", f"{before}; mine=abc".encode())]
+    assert read_cookie({"headers": headers}, "mine") == "abc"
