@@ -65,11 +65,6 @@ def generate_key() -> str:
     return f"ek_{secrets.token_urlsafe(32)}"
 
 
-def is_api_key(text: str) -> bool:
-    """Return whether a text has the form of a key."""
-    return _API_KEY_PATTERN.fullmatch(text) is not None
-
-
 def is_valid_label(text: str) -> bool:
     """Return whether a label has 1 to MAX_LABEL_CHARS printable characters."""
     return 1 <= len(text) <= MAX_LABEL_CHARS and text.isprintable()

@@ -2,8 +2,8 @@
 
 A link works once, for a few minutes, and creates a session; only hashes of both are stored. Neither
 the response to a sign-in request nor the work that follows it reveals whether the address belongs
-to a member. The owner of the service signs in by a link that a command prints, or by a key of the
-operator, with any billing mode.
+to a member. The owner of the service signs in by a link that a command prints, with any billing
+mode. No key opens a session: operators give keys to others.
 """
 
 import secrets
@@ -16,9 +16,8 @@ import structlog
 from access.billing.provider import Provider
 from access.claims import Claims
 from access.email_address import parse_contact_email
-from access.keys import hash_key, invalid_key_error, is_api_key
 from access.mail.mailer import Mailer, MailError, build_mail
-from access.throttle import Limit, Throttle
+from access.throttle import Limit, Throttle, find_client
 from schemas.clock import Clock
 from schemas.errors import ApiError, describe_failure
 from schemas.operator import UNNAMED_OPERATOR, Operator
@@ -31,8 +30,11 @@ from store.sql.access_store import AccessStore
 LINK_MINUTES = 15
 LINK_MS = LINK_MINUTES * 60_000
 SESSION_MS = 7 * DAY_MS
-# Per mailbox, for all clients together. Further requests are dropped without an error.
-MAIL_LIMIT = Limit(5, 3600)
+# Per mailbox and client, so that a stranger uses up no mails of a member.
+MAILBOX_LIMIT = Limit(5, 3600)
+# Per mailbox, for all clients together. A request within the minute waits for its end, and only the
+# newest of those that wait is mailed.
+MAIL_LIMIT = Limit(1, 60)
 # Only members get mail, so it is sent at a random time (seconds) after all else. Otherwise clients
 # could see by the delay of their own requests that a mail was sent.
 MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S = 1.0, 5.0
@@ -71,22 +73,26 @@ class SignIn:
         self._claims = claims
         self._mailer = mailer
         self._request_throttle = request_throttle
+        self._mailbox_throttle = Throttle(store, clock, "sign-in-mail", MAILBOX_LIMIT)
         self._mail_throttle = Throttle(store, clock, "sign-in-mail", MAIL_LIMIT)
+        # The newest request that waits for each mailbox.
+        self._waiting: dict[str, object] = {}
         self._clock = clock
         self._sleep = sleep
         self._operator = operator
         self._link_base = f"{base_url}{SIGN_IN_PATH}"
 
-    async def request_link(self, email: str, address: str) -> str:
-        """Return the normalized e-mail address; call `mail_link` with it after responding.
+    async def request_link(self, email: str, address: str) -> tuple[str, int]:
+        """Return the normalized e-mail address, and in how many seconds its link is mailed.
 
-        Raise ApiError 400 if the address is not valid, 429 if the client made too many requests.
+        Call `mail_link` with both after responding. Raise ApiError 400 if the address is not valid,
+        429 if the client made too many requests, in total or for this mailbox.
         """
         normalized = parse_contact_email(
             email, accepts_special_use=self._provider.accepts_special_use_email
         )
         await self._request_throttle.take_attempt(address)
-        return normalized
+        return normalized, await self._reserve_mail(normalized, address)
 
     async def redeem_link(self, link_token: str) -> str:
         """Exchange a link for a session and return the session's token.
@@ -106,50 +112,33 @@ class SignIn:
             )
         return session_token
 
-    async def redeem_key(self, api_key: str, address: str) -> str:
-        """Exchange a key of the operator for a session of the owner; return the session's token.
-
-        Raise ApiError 401 if there is no such key, 403 if it does not work or is not the
-        operator's, and 429 if the client made too many requests.
-        """
-        await self._request_throttle.take_attempt(address)
-        api_key, now = api_key.strip(), self._clock()
-        key = await self._store.find_key(hash_key(api_key)) if is_api_key(api_key) else None
-        if key is None:
-            raise invalid_key_error(
-                "This is not a key of this service. Check that you pasted all of it, or create "
-                "one: signals keys create --label me"
-            )
-        if not key.works_at(now):
-            raise ApiError("revoked_key", "This key was revoked or has expired. Use another.", 403)
-        if key.membership_id is not None or key.client_id is not None:
-            raise ApiError(
-                "invalid_key",
-                "This is a member's key, and only the operator's keys sign in. Sign in with your "
-                "e-mail address instead.",
-                403,
-            )
-        session_token = f"ss_{secrets.token_urlsafe(32)}"
-        await self._store.create_session(
-            SignInRow(hash_token(session_token), OWNER, now + SESSION_MS, True, key.id)
-        )
-        return session_token
-
     async def find_session(self, session_token: str) -> SignInRow | None:
-        """Return a session, None if it is unknown, has expired, or its key works no longer."""
+        """Return a session, None if it is unknown or has expired."""
         return await self._store.find_session(hash_token(session_token), self._clock())
 
     async def sign_out(self, session_token: str) -> None:
         """End every session of the member, or of the owner, who owns this one; idempotent."""
         await self._store.end_sessions(hash_token(session_token))
 
+    async def mail_buyer(self, email: str, address: str) -> None:
+        """Mail a link for an order of `email`, which says that the mailbox had a plan before.
+
+        Failures are logged, as by `mail_link`; `address` is the client's.
+        """
+        try:
+            wait_s = await self._reserve_mail(email, address)
+        except ApiError as error:
+            log.warning("sign_in_not_mailed", why=error.message)
+        else:
+            await self.mail_link(email, wait_s, is_buying=True)
+
     async def mail_link(
-        self, email: str, pending_id: str | None = None, *, is_buying: bool = False
+        self, email: str, wait_s: int, pending_id: str | None = None, *, is_buying: bool = False
     ) -> None:
         """Mail a link if the address is a member's; log failures instead of raising them.
 
-        The link leads on to the authorization request `pending_id`, if one is given. `is_buying`:
-        someone orders a plan for the address, so the mail says that it had one before.
+        If it waits, a newer request replaces it. The link leads on to the authorization request
+        `pending_id`, if one is given.
         """
         # Runs after the response, whose status, body, headers and time would otherwise reveal who
         # is a member. The work up to the pause is the same for everyone: the same statements, the
@@ -157,7 +146,8 @@ class SignIn:
         # the store or the event loop meanwhile would otherwise reveal it.
         try:
             # First, because the lookup may send requests to the processor.
-            await self._mail_throttle.take_mailbox_attempt(normalize_email(email))
+            if wait_s and not await self._await_turn(normalize_email(email), wait_s):
+                return
             reported = await self._find_reported_email(email)
             mail = await self._create_link_mail(email, reported, pending_id, is_buying)
             pause_s = secrets.SystemRandom().uniform(MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S)
@@ -170,6 +160,29 @@ class SignIn:
             log.error("sign_in_not_mailed", why=str(error))
         except Exception as error:
             log.error("sign_in_not_mailed", **describe_failure(error))
+
+    async def _reserve_mail(self, email: str, address: str) -> int:
+        """Count a request for a mailbox; return in how many seconds its mail may be sent."""
+        mailbox = normalize_email(email)
+        await self._mailbox_throttle.take_mailbox_attempt(f"{mailbox} {find_client(address)}")
+        try:
+            await self._mail_throttle.take_mailbox_attempt(mailbox)
+        except ApiError as refusal:
+            return refusal.retry_after_s or 0
+        return 0
+
+    async def _await_turn(self, mailbox: str, wait_s: int) -> bool:
+        """Wait; return whether no newer request replaced this one.
+
+        Raise ApiError 429 if another process has mailed meanwhile.
+        """
+        this = self._waiting[mailbox] = object()
+        await self._sleep(wait_s)
+        if self._waiting.get(mailbox) is not this:
+            return False
+        del self._waiting[mailbox]
+        await self._mail_throttle.take_mailbox_attempt(mailbox)
+        return True
 
     async def _find_reported_email(self, email: str) -> str | None:
         """Return a member's address as the processor reported it, None if there is no member."""

@@ -193,15 +193,13 @@ class MemberKey:
 class SignInRow:
     """A sign-in link or a session; only the SHA-256 of its token is stored.
 
-    `is_owner` if it is the service's owner's, who has no e-mail address. A session that a key
-    opened has its id, and ends with the key.
+    `is_owner` if it is the service's owner's, who has no e-mail address.
     """
 
     token_hash: bytes
     contact_email: str
     expires_at: int
     is_owner: bool = False
-    key_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

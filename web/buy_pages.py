@@ -145,7 +145,7 @@ class BuyPages:
         self.own.remember(response, claim_token)
         if viewer is None:
             response.background = BackgroundTask(
-                self.sign_in.mail_link, body.contact_email, is_buying=True
+                self.sign_in.mail_buyer, body.contact_email, _get_address(request)
             )
         return response
 

@@ -1,4 +1,4 @@
-"""The pages to sign in and out: request a link by e-mail, use it or a key, end the session."""
+"""The pages to sign in and out: request a link by e-mail, use it, end the session."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from store.oauth_rows import PendingAuthorization
 from web.forms import (
     EMAIL_ERROR,
     EMAIL_FIELD,
-    MAX_CHOICE_CHARS,
     MAX_EMAIL_CHARS,
     MAX_TOKEN_CHARS,
     read_form,
@@ -35,8 +34,6 @@ from web.sessions import HOME_PATH, Sessions, Viewer
 SIGN_IN_FIELDS = {
     EMAIL_FIELD: MAX_EMAIL_CHARS,
     "request": MAX_TOKEN_CHARS,
-    "api_key": MAX_TOKEN_CHARS,
-    "action": MAX_CHOICE_CHARS,
 }
 
 
@@ -72,13 +69,10 @@ class _SignInPages:
         self._sells_keys = sells_keys
 
     async def request_link(self, request: Request) -> Response:
-        """Show the forms, or accept one: then e-mail a link, or sign the owner in by a key."""
+        """Show the form, or accept it and e-mail a link."""
         if request.method == "POST":
             form = await read_form(request, SIGN_IN_FIELDS)
             pending = await self._pending.get(form["request"]) if "request" in form else None
-            # The browser's form of an empty field lacks it here.
-            if "api_key" in form or form.get("action") == "key":
-                return await self._redeem_key(request, form.get("api_key", ""), pending)
             return await self._submit_request(request, form, pending)
         viewer = await self._sessions.find_viewer(request)
         if viewer is not None:
@@ -118,21 +112,6 @@ class _SignInPages:
         is_own = self._pending.is_of_browser(request, pending)
         return f"{build_consent_path(pending)}{'' if is_own else '&elsewhere=1'}"
 
-    async def _redeem_key(
-        self, request: Request, api_key: str, pending: PendingAuthorization | None
-    ) -> Response:
-        try:
-            session_token = await self._sign_in.redeem_key(api_key, _get_address(request))
-        except ApiError as error:
-            if error.status == 429:
-                raise
-            # The key is not shown again, because it would be in the page's source.
-            return self._show_again(request, {}, {"api_key": error.message}, pending)
-        path = _get_home_path(True) if pending is None else build_consent_path(pending)
-        response = redirect_to(request, path)
-        self._sessions.set_cookie(response, session_token)
-        return response
-
     def _show_again(
         self,
         request: Request,
@@ -164,7 +143,7 @@ class _SignInPages:
     ) -> Response:
         email = form.get(EMAIL_FIELD, "")
         try:
-            mailbox = await self._sign_in.request_link(email, _get_address(request))
+            mailbox, wait_s = await self._sign_in.request_link(email, _get_address(request))
         except ApiError as error:
             if error.status != 400:
                 raise
@@ -175,12 +154,13 @@ class _SignInPages:
             title="Check your inbox",
             here="sign-in",
             minutes=LINK_MINUTES,
+            wait_s=wait_s,
             outbox=self._outbox,
             pending=pending,
         )
         # The store is queried after the response. Otherwise its time would reveal who is a member.
         response.background = BackgroundTask(
-            self._sign_in.mail_link, mailbox, None if pending is None else pending.id
+            self._sign_in.mail_link, mailbox, wait_s, None if pending is None else pending.id
         )
         return response
 

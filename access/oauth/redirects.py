@@ -1,14 +1,15 @@
 """Redirect URIs: which ones a client may register, and which ones a request may use (RFC 8252)."""
 
 import re
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 MAX_REDIRECT_URI_CHARS = 512
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 ACCEPTED_REDIRECTS = (
     "an https address, http on 127.0.0.1, [::1] or localhost, or an address with the private "
     "scheme of an app, such as com.example.app:/callback; at most "
-    f"{MAX_REDIRECT_URI_CHARS} ASCII characters, without user name and without fragment"
+    f"{MAX_REDIRECT_URI_CHARS} ASCII characters, without user name, without fragment, and without "
+    "code, state, iss or error in its query"
 )
 # Without spaces, quotes, backslashes and angle brackets, so that this process and every browser
 # read the same host. Clients send other characters percent-encoded.
@@ -17,14 +18,17 @@ _AUTHORITY_PATTERN = re.compile(r"([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", 
 _LOOPBACK_PATTERN = re.compile(
     r"\A(http://(?:127\.0\.0\.1|\[::1\]|localhost))(?::[0-9]+)?(?=[/?]|\Z)"
 )
-# Browsers and operating systems handle these themselves: they run a script, show or send a text, or
-# start a program that no client owns.
-_PUBLIC_SCHEMES = """
-about blob chrome chrome-extension content data edge facetime feed file filesystem ftp ftps geo
-imap intent jar javascript ldap ldaps mailto moz-extension ms-appinstaller ms-msdt ms-officecmd nfs
-rdp resource search search-ms sftp shell sip sips smb sms ssh tel telnet urn vbscript view-source
-vnc webcal ws wss
-"""
+# An app owns the private scheme that is its domain name in reverse, with a dot (RFC 8252, section
+# 7.1). Others belong to browsers, office programs or the system, which run, show or send the rest.
+_APP_SCHEME_PATTERN = re.compile(r"[a-z][a-z0-9-]*(?:\.[a-z0-9-]+)+", re.I)
+# Hosts whose schemes have no dot, and only what they use for callbacks: other addresses of theirs
+# open files or install servers, such as vscode://file/ and cursor://anysphere.cursor-deeplink/.
+_HOST_PATTERN = re.compile(
+    r"(?:cursor://anysphere\.cursor-mcp|(?:vscode|vscode-insiders|windsurf)://[a-z0-9-]+\.[a-z0-9-]+)/",
+    re.I,
+)
+# What this server adds to the address. A client could take a second one for the server's.
+_ANSWER_FIELDS = frozenset({"code", "error", "error_description", "iss", "state"})
 
 
 def is_redirect_uri(uri: str) -> bool:
@@ -32,9 +36,13 @@ def is_redirect_uri(uri: str) -> bool:
     matched = _URI_PATTERN.fullmatch(uri)
     if matched is None or len(uri) > MAX_REDIRECT_URI_CHARS:
         return False
+    fields = {name for name, _ in parse_qsl(uri.partition("?")[2], keep_blank_values=True)}
+    if fields & _ANSWER_FIELDS:
+        return False
     scheme = matched[1].lower()
     if scheme not in ("http", "https"):
-        return scheme not in _PUBLIC_SCHEMES.split() and "@" not in _get_authority(uri)
+        is_app = _APP_SCHEME_PATTERN.fullmatch(scheme) or _HOST_PATTERN.match(uri)
+        return is_app is not None and "@" not in _get_authority(uri)
     authority = _AUTHORITY_PATTERN.fullmatch(_get_authority(uri))
     if authority is None:
         return False
@@ -52,13 +60,15 @@ def matches_redirect_uri(registered: str, requested: str) -> bool:
     A program on the user's computer takes any free port (RFC 8252, section 7.3). The path and the
     host have to be the same: a program that registers localhost does not get 127.0.0.1.
     """
+    # A registration of an earlier version may be one that is no longer accepted.
+    if not is_redirect_uri(requested):
+        return False
     if registered == requested:
         return True
     without_port = _LOOPBACK_PATTERN.sub(r"\1", registered)
     return (
         _LOOPBACK_PATTERN.match(registered) is not None
         and _LOOPBACK_PATTERN.sub(r"\1", requested) == without_port
-        and is_redirect_uri(requested)
     )
 
 

@@ -185,8 +185,7 @@ INSERT_SIGN_IN_LINK = """
 INSERT INTO sign_in_links (token_hash, contact_email, expires_at, is_owner) VALUES (?, ?, ?, ?)
 """
 INSERT_SESSION = """
-INSERT INTO sessions (token_hash, contact_email, expires_at, is_owner, key_id)
-VALUES (?, ?, ?, ?, ?)
+INSERT INTO sessions (token_hash, contact_email, expires_at, is_owner) VALUES (?, ?, ?, ?)
 """
 # Signing out ends every session of the mailbox: a member can end one on a lost device.
 END_SESSIONS = """
@@ -194,15 +193,10 @@ DELETE FROM sessions
 WHERE lower(contact_email) = (SELECT lower(contact_email) FROM sessions WHERE token_hash = ?)
 RETURNING 1
 """
-# A key that is revoked or expires ends the sessions that it opened.
 FIND_SESSION = """
-SELECT token_hash, contact_email, expires_at, is_owner, key_id FROM sessions
+SELECT token_hash, contact_email, expires_at, is_owner FROM sessions
 WHERE token_hash = :token_hash AND expires_at > :at
-  AND (key_id IS NULL OR EXISTS (
-    SELECT 1 FROM keys WHERE keys.id = sessions.key_id AND keys.revoked_at IS NULL
-      AND (keys.expires_at IS NULL OR keys.expires_at > :at)))
 """
-FIND_KEY = f"SELECT {_KEY_COLUMNS} FROM keys WHERE key_hash = ?"
 # Attempts more than a window ahead were dated by a clock that was wrong. They do not count,
 # because they would lock their clients out until that time.
 FIND_BLOCKING_ATTEMPT = """

@@ -191,12 +191,6 @@ class AccessStore(PurchaseStore):
                 await db.execute(statements.REVOKE_MEMBER_KEY, revoked_at, key_id, membership_id)
             )
 
-    async def find_key(self, key_hash: bytes) -> KeyRow | None:
-        """Return a key, live or not, or None if it is unknown."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(statements.FIND_KEY, key_hash)
-        return KeyRow(**rows[0]) if rows else None
-
     async def find_key_id(self, key_hash: bytes) -> int | None:
         """Return the id of a key, live or not, or None if it is unknown."""
         async with self._engine.acquire_connection() as db:
@@ -255,18 +249,12 @@ class AccessStore(PurchaseStore):
             if not used:
                 return None
             email, is_owner = str(used[0]["contact_email"]), int(used[0]["is_owner"])
-            session = session_hash, email, expires_at, is_owner, None
+            session = session_hash, email, expires_at, is_owner
             await db.execute(statements.INSERT_SESSION, *session)
         return email
 
-    async def create_session(self, session: SignInRow) -> None:
-        """Store a session that no link began."""
-        row = session.token_hash, session.contact_email, session.expires_at
-        async with self._engine.begin_durable_write() as db:
-            await db.execute(statements.INSERT_SESSION, *row, int(session.is_owner), session.key_id)
-
     async def find_session(self, token_hash: bytes, at: int) -> SignInRow | None:
-        """Return a session; None if it is unknown or has expired, or its key works no longer."""
+        """Return a session; None if it is unknown or has expired."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute_named(
                 statements.FIND_SESSION, {"token_hash": token_hash, "at": at}

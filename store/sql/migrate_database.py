@@ -149,7 +149,7 @@ ACCESS_TABLES = (
     Table(
         "sign_in_links", "token_hash, contact_email, expires_at, used_at, is_owner", "token_hash"
     ),
-    Table("sessions", "token_hash, contact_email, expires_at, is_owner, key_id", "token_hash"),
+    Table("sessions", "token_hash, contact_email, expires_at, is_owner", "token_hash"),
     Table("watchlist", "holder, ticker, added_at", "holder, ticker"),
     # The moved store keeps its id, which the moved market store knows.
     Table("store_id", "id, value", "id"),

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
+from access.sign_in import create_owner_link
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_browser, open_tab
 from tests.support.running_service import RunningService, run_service
 from tests.support.web_member import EMAIL
@@ -106,7 +107,9 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
         await fill_full_universe(served.market, has_prices=True)
         body = {"contact_email": EMAIL, "billing": "monthly"}
         checkout = (await served.client.post("/api/v1/access/checkout", json=body)).json()
-        owner = await served.client.post("/sign-in", data={"api_key": served.api_key})
+        owner = await served.client.post(
+            await create_owner_link(served.access, served.clock, served.base_url)
+        )
         served.client.cookies.clear()
         cookies: dict[Role, list[dict[str, str]]] = {
             "visitor": [],

@@ -57,9 +57,6 @@ DURABLE_CALLS: dict[str, StoreCall] = {
     "revoke_member_key": lambda store: store.revoke_member_key(1, 1, NOW),
     "create_sign_in_link": lambda store: store.create_sign_in_link(LINK),
     "sign_in": lambda store: store.sign_in(LINK.token_hash, HASH, NOW, NOW + 1000),
-    "create_session": lambda store: store.create_session(
-        SignInRow(bytes(range(9, 41)), "owner", NOW + 1000, is_owner=True)
-    ),
     "end_sessions": lambda store: store.end_sessions(MEMBERS_HASH),
     "mark_handled": lambda store: store.mark_event_handled("evt_1", NOW),
     "create_sandbox_session": lambda store: store.create_sandbox_session(SESSION),
@@ -101,7 +98,6 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     "claims_of": lambda store: store.list_unredeemed_claims("a@example.com", "stripe", "live", 5),
     "keys_of": lambda store: store.list_member_keys(1, NOW // DAY_MS),
     "add_calls": lambda store: store.add_calls({1: [CALL]}, 100),
-    "find_key": lambda store: store.find_key(HASH),
     "add_tool_usage": lambda store: store.add_tool_usage([TOOL_USAGE]),
     "tool usage of a plan": lambda store: store.list_tool_usage(1, 0),
     "find_key_id": lambda store: store.find_key_id(HASH),

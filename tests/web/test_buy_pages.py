@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from access.billing.disabled import NoBilling
+from access.sign_in import MAIL_LIMIT
 from access.throttle import Limit
 from schemas.operator import Operator
 from tests.support.running_service import RunningService, run_service
@@ -237,6 +238,7 @@ async def test_a_lost_key_is_replaced_after_signing_in_by_a_mailed_link(
 ) -> None:
     await pay(buyer, await order(buyer))
     await buyer.get("/buy/key")
+    served.clock.now += MAIL_LIMIT.window_s * 1000
     await served.client.post("/sign-in", data={"contact_email": BUYER})
     await buyer.post(await wait_for_link(served))
     page = check_page(await buyer.get("/settings/api-access"), 200, "API access")

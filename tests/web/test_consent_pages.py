@@ -12,6 +12,7 @@ from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError
 from access.billing.sandbox import SandboxBilling
 from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY
+from access.sign_in import MAIL_LIMIT
 from rest_shim.endpoints import CALL_NAMES
 from schemas.vocabulary import HOUR_MS
 from service.config.settings import Settings
@@ -138,6 +139,7 @@ async def test_the_mail_names_the_purpose_but_no_text_of_the_client(
     text = (await served.mailbox.wait_for_mail()).get_content()
     assert text.startswith("You asked to sign in to Signals to connect a program. Open this link")
     assert "Desk" not in text
+    served.clock.now += MAIL_LIMIT.window_s * 1000
     await request_link(served)
     text = (await served.mailbox.wait_for_mail()).get_content()
     assert text.startswith("You asked to sign in to Signals. Open this link")
@@ -367,6 +369,7 @@ async def test_a_sign_in_link_leads_to_no_other_place(served: RunningService) ->
         link = await wait_for_link(served)
         answer = await served.client.post(link, params={"request": target})
         assert (answer.status_code, answer.headers["location"]) == (303, "../oauth/consent")
+        served.clock.now += MAIL_LIMIT.window_s * 1000
     page = check_page(await served.client.get("/oauth/consent"), 404, "Not found")
     assert "start the connection again" in page.text
 

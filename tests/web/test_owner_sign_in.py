@@ -1,4 +1,4 @@
-"""The owner signs in by a link or by an operator's key, and sees what members see."""
+"""The owner signs in by a link, and by no key, and sees what members see."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,12 +8,9 @@ import pytest
 
 from access.billing.disabled import NoBilling
 from access.sign_in import LINK_MS, create_owner_link
-from access.throttle import Limit
-from schemas.vocabulary import DAY_MS
 from tests.support.pending_requests import add_request, build_path, read_redirect
 from tests.support.running_service import RunningService, run_service
 from tests.support.web_member import (
-    EMAIL,
     HOME,
     buy_plan,
     open_member_browser,
@@ -33,11 +30,6 @@ async def owner(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
     """A browser in which the owner is signed in by a link."""
     async with open_owner_browser(served) as client:
         yield client
-
-
-async def enter_key(served: RunningService, api_key: str) -> httpx.Response:
-    """Send the form with an operator's key."""
-    return await served.client.post("/sign-in", data={"api_key": api_key, "action": "key"})
 
 
 async def is_owner(client: httpx.AsyncClient) -> bool:
@@ -86,76 +78,40 @@ async def test_the_owner_sees_the_readings_that_members_see(
 
 @pytest.mark.clause("13.5")
 async def test_with_billing_off_the_owner_signs_in_and_sees_the_readings(tmp_path: Path) -> None:
-    async with run_service(tmp_path, make_coverage(), provider=NoBilling()) as unbilled:
-        assert (await enter_key(unbilled, unbilled.api_key)).status_code == 303
+    async with (
+        run_service(tmp_path, make_coverage(), provider=NoBilling()) as unbilled,
+        open_owner_browser(unbilled) as client,
+    ):
         for path in ("/", "/assets/BTC", "/operations", HOME):
-            assert (await unbilled.client.get(path)).status_code == 200
-        async with open_owner_browser(unbilled) as client:
-            assert await is_owner(client)
+            assert (await client.get(path)).status_code == 200
 
 
 @pytest.mark.clause("13.3")
-async def test_an_operators_key_signs_the_owner_in(served: RunningService) -> None:
-    answer = await enter_key(served, f"  {served.api_key}\n")
-    assert (answer.status_code, answer.headers["location"]) == (303, "./")
-    assert served.api_key not in str(answer.headers)
-    assert await is_owner(served.client)
-    again = await served.client.get("/sign-in")
-    assert (again.status_code, again.headers["location"]) == (303, "./")
-
-
-@pytest.mark.clause("13.3")
-async def test_other_keys_are_refused_at_the_field_and_not_shown(served: RunningService) -> None:
-    members_key, revoked = await buy_plan(served), await served.keys.create("revoked")
-    (key,) = [one for one in await served.keys.list() if one.label == "revoked"]
-    await served.keys.revoke(key.id)
-    expired = await served.keys.create("expired", served.clock() + 1)
-    served.clock.now += 1
-    reasons = {
-        members_key: "Sign in with your e-mail address instead",
-        revoked: "revoked or has expired",
-        expired: "revoked or has expired",
-        f"ek_{'A' * 43}": "not a key of this service",
-        "": "not a key of this service",
-        "<b>": "not a key of this service",
-    }
-    for api_key, reason in reasons.items():
-        answer = await enter_key(served, api_key)
-        page = check_page(answer, 400, "Sign in")
-        assert reason in page.text
-        assert "set-cookie" not in answer.headers
-        assert not api_key.startswith("ek_") or api_key not in answer.text
-        (field,) = [one for one in page.find_all("input") if one["name"] == "api_key"]
-        assert (field["aria-invalid"], field["aria-describedby"]) == ("true", "api_key-error")
-        assert "api_key-error" in page.ids
-    assert not await is_owner(served.client)
-
-
-@pytest.mark.clause("13.3")
-async def test_attempts_with_a_key_count_as_other_sign_ins(tmp_path: Path) -> None:
-    async with run_service(tmp_path, make_coverage(), attempt_limit=Limit(2, 600)) as served:
-        assert (await enter_key(served, "ek_wrong")).status_code == 400
-        await served.client.post("/sign-in", data={"contact_email": EMAIL})
-        refused = await enter_key(served, served.api_key)
-        check_page(refused, 429, "Too many attempts")
-        assert refused.headers["retry-after"] == "600"
-
-
-@pytest.mark.clause("13.4")
-async def test_a_session_ends_with_the_key_that_opened_it(served: RunningService) -> None:
-    api_key = await served.keys.create("laptop", served.clock() + DAY_MS)
-    (key,) = [one for one in await served.keys.list() if one.label == "laptop"]
-    assert (await enter_key(served, api_key)).status_code == 303
-    async with open_owner_browser(served) as other:
-        served.clock.now += DAY_MS - 1
-        assert await is_owner(served.client)
-        served.clock.now += 1
-        assert not await is_owner(served.client)
-        served.clock.now -= 1
-        assert await is_owner(served.client)
-        await served.keys.revoke(key.id)
-        assert not await is_owner(served.client)
-        assert await is_owner(other)
+async def test_no_key_opens_a_page_of_the_owner_or_of_members(served: RunningService) -> None:
+    pending = await add_request(served)
+    friends = await served.keys.create("a friend")
+    for api_key in (served.api_key, friends, await buy_plan(served)):
+        for form in (
+            {"api_key": api_key},
+            {"api_key": api_key, "action": "key"},
+            {"api_key": api_key, "request": pending.id},
+            {"contact_email": api_key},
+        ):
+            answer = await served.client.post("/sign-in", data=form)
+            assert (answer.status_code, api_key in answer.text) == (400, "contact_email" in form)
+            assert 'name="api_key"' not in answer.text
+            assert "set-cookie" not in answer.headers
+        for headers in (
+            {"authorization": f"Bearer {api_key}"},
+            {"x-api-key": api_key},
+            {"cookie": f"signals_session={api_key}"},
+        ):
+            for path, status in (("/operations", 403), (HOME, 303)):
+                answer = await served.client.get(path, headers=headers)
+                assert answer.status_code == status
+            sent = {"request": pending.id, "action": "allow"}
+            answer = await served.client.post("/oauth/consent", data=sent, headers=headers)
+            assert answer.headers["location"] == f"..{build_path(pending)}"
 
 
 async def test_signing_out_ends_all_sessions_of_the_owner_and_no_members(
@@ -201,13 +157,3 @@ async def test_a_signed_in_owner_connects_a_program_with_the_token_of_the_sessio
             "/oauth/consent", data={**fields, "form_token": token}, headers=own
         )
         assert read_redirect(answer)["code"].startswith("ac_")
-
-
-async def test_an_operators_key_leads_on_to_the_connection(served: RunningService) -> None:
-    pending = await add_request(served)
-    sent = {"api_key": "ek_wrong", "request": pending.id}
-    refused = await served.client.post("/sign-in", data=sent)
-    page = check_page(refused, 400, "Sign in", form_action="'self' https: https:")
-    assert page.fields["request"] == pending.id
-    answer = await served.client.post("/sign-in", data={**sent, "api_key": served.api_key})
-    assert answer.headers["location"] == f".{build_path(pending)}"

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.clause("access")
 
 ADDRESS = "192.0.2.7"
 HOUR_MS = 3_600_000
+CURSOR = "cursor://anysphere.cursor-mcp/oauth/callback"
 METADATA = {"client_name": "A client", "redirect_uris": ["http://localhost/callback"]}
 
 
@@ -87,12 +88,12 @@ async def test_a_client_with_a_document_is_found_without_registration(
 
 @pytest.mark.clause("11.8")
 async def test_a_response_has_integers_and_no_nulls(registry: ClientRegistry) -> None:
-    client = await registry.register({"redirect_uris": ["cursor://host/callback"]}, ADDRESS)
+    client = await registry.register({"redirect_uris": [CURSOR]}, ADDRESS)
     assert json.loads(json.dumps(describe_registration(client))) == {
         "client_id": client.client_id,
         "client_id_issued_at": NOON // 1000,
         "client_name": "Unnamed program",
-        "redirect_uris": ["cursor://host/callback"],
+        "redirect_uris": [CURSOR],
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
         "token_endpoint_auth_method": "none",
@@ -156,8 +157,10 @@ async def test_other_metadata_is_refused(
 
 
 async def test_repeated_redirect_uris_are_stored_once(registry: ClientRegistry) -> None:
-    client = await registry.register({"redirect_uris": ["app:/a", "app:/b", "app:/a"]}, ADDRESS)
-    assert client.redirect_uris == ("app:/a", "app:/b")
+    client = await registry.register(
+        {"redirect_uris": ["app.x:/a", "app.x:/b", "app.x:/a"]}, ADDRESS
+    )
+    assert client.redirect_uris == ("app.x:/a", "app.x:/b")
 
 
 @pytest.mark.clause("11.9")

@@ -35,6 +35,9 @@ SEEN_CALLBACKS = [
         "http://localhost:3334/oauth/callback?from=here",
         "com.example.app:/oauth/callback",
         "vscode://publisher.extension/callback",
+        "vscode-insiders://publisher.extension/callback",
+        "windsurf://publisher.extension/callback",
+        "https://app.example/callback?codes=1&State=2",
         "https://app.example:8443/callback?tenant=a%20b",
         "https://xn--mnchen-3ya.example/callback",
     ],
@@ -70,6 +73,30 @@ def test_a_client_may_register_and_use_an_address(uri: str) -> None:
         "https://app.example/callback#part",
         "cursor://user@host/callback",
         "com.example.app:/callback#part",
+        "com.example.app:/callback?code=1",
+        # Without a dot, a scheme may be a browser's, an office program's or the system's.
+        "microsoft-edge:http://app.example/",
+        "googlechrome://navigate?url=app.example",
+        "ms-word:ofe|u|https://app.example/a.docx",
+        "ms-word:ofe/u/https://app.example/a.docx",
+        "jscript:alert(1)",
+        "steam://run/1",
+        "app:/callback",
+        "app.:/callback",
+        "app..x:/callback",
+        "view-source+app.example:https://app.example/",
+        "cursor://anysphere.cursor-deeplink/mcp/install?name=a",
+        "cursor:anysphere.cursor-mcp/",
+        "vscode://file/etc/passwd",
+        "vscode://publisher.extension@app.example/callback",
+        "vscode:mcp/install",
+        "https://app.example/callback?code=1",
+        "https://app.example/callback?a=1&state=1",
+        "https://app.example/callback?%63ode=1",
+        "https://app.example/callback?iss=https://other.example",
+        "https://app.example/callback?iss",
+        "https://app.example/callback?error=access_denied",
+        "http://localhost/callback?state",
         "javascript:alert(1)",
         "JavaScript:alert(1)",
         "data:text/html,hello",
@@ -98,7 +125,8 @@ def test_a_client_may_register_and_use_an_address(uri: str) -> None:
 )
 def test_no_client_may_register_or_use_an_address(uri: str) -> None:
     assert not is_redirect_uri(uri)
-    assert not OAuthClient("oc_1", "A client", ("http://localhost/callback",)).allows_redirect(uri)
+    for registered in ("http://localhost/callback", uri):
+        assert not OAuthClient("oc_1", "A client", (registered,)).allows_redirect(uri)
 
 
 @pytest.mark.clause("11.2")

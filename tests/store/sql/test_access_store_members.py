@@ -278,20 +278,6 @@ async def test_sessions_of_a_mailbox_end_together_and_no_other(access: AccessSto
         assert [one and one.contact_email for one in found] == [None, None, "b@example.com"]
 
 
-@pytest.mark.clause("13.4")
-async def test_a_session_that_a_key_opened_ends_with_the_key(access: AccessStore) -> None:
-    ids = [await access.create_key(make_hash(one), "me", NOW, NOW + 50) for one in (1, 2)]
-    session = SignInRow(SESSION_HASH, "owner", NOW + 90, is_owner=True, key_id=ids[0])
-    others = SignInRow(bytes(32), "owner", NOW + 90, is_owner=True, key_id=ids[1])
-    for row in (session, others):
-        await access.create_session(row)
-    assert await access.find_session(SESSION_HASH, NOW + 49) == session
-    assert await access.find_session(SESSION_HASH, NOW + 50) is None
-    await access.revoke_key(ids[0], NOW)
-    assert await access.find_session(SESSION_HASH, NOW) is None
-    assert await access.find_session(bytes(32), NOW) == others
-
-
 @pytest.mark.clause("13.2")
 async def test_an_owners_link_makes_an_owners_session(access: AccessStore) -> None:
     await access.create_sign_in_link(replace(LINK, contact_email="owner", is_owner=True))
