@@ -233,4 +233,5 @@ def generate_claim_token() -> str:
 
 
 def _hash_token(claim_token: str) -> bytes:
-    return sha256(claim_token.encode()).digest()
+    # Any text may be sent, such as a lone surrogate, which has no other form in UTF-8.
+    return sha256(claim_token.encode("utf-8", "surrogatepass")).digest()

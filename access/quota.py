@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from access.free_refusals import FreeRefusals
 from access.keys import invalid_key_error
 from schemas.clock import Clock
 from schemas.errors import ApiError
@@ -55,37 +54,24 @@ class QuotaGuard:
         self._clock = clock
         self._mode = mode
         self._daily_limit = daily_limit
-        self._free_refusals = FreeRefusals(clock)
         self._pending: dict[tuple[bytes, int], PendingBatch] = {}
         self._arrival_count = 0
         self._flush_task: asyncio.Task[None] | None = None
 
-    async def authorize(
-        self, key_hash: bytes, *, allow_over_quota: bool = False, has_bad_arguments: bool = False
-    ) -> Caller:
+    async def authorize(self, key_hash: bytes, *, allow_over_quota: bool = False) -> Caller:
         """Count a call of a key; raise ApiError if it is refused.
 
-        With `allow_over_quota` an exhausted key is accepted. The first calls of a minute that have
-        bad arguments are not counted. Raise StoreError if the key cannot be checked or the call
-        cannot be counted: no other call is free.
+        With `allow_over_quota` an exhausted key is accepted. Raise StoreError if the key cannot be
+        checked or the call cannot be counted: no call is free.
         """
         now = self._clock()
-        if has_bad_arguments and self._free_refusals.has_left(key_hash):
-            decision = await self._store.check_call(key_hash, now, self._mode, self._daily_limit)
-            caller = self._admit(decision, now, allow_over_quota)
-            # Others may have taken the last one in the meantime. Then the call is counted.
-            if self._free_refusals.take(key_hash):
-                return caller
-        return self._admit(await self._enqueue(key_hash, now), now, allow_over_quota)
-
-    def _admit(self, decision: CountedGroup, now: int, allow_over_quota: bool) -> Caller:
-        """Return the caller of an admitted call; raise ApiError if it is refused."""
+        decision = await self._enqueue(key_hash, now)
         if decision.verdict == "unknown":
             raise invalid_key_error("The API key is unknown: check that it was copied whole.")
         limit, used = self._daily_limit, decision.used
         quota = QuotaUsage(limit, used, max(limit - used, 0), _format_reset(now // DAY_MS))
         is_over_quota = decision.verdict == "exhausted"
-        if decision.verdict in {"counted", "uncounted"} or (is_over_quota and allow_over_quota):
+        if decision.verdict == "counted" or (is_over_quota and allow_over_quota):
             return Caller(decision.label, quota)
         raise self._build_refusal(now, decision, quota)
 

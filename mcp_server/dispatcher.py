@@ -1,7 +1,7 @@
 """Dispatches MCP methods for both protocol legs; results are JSON text."""
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import mcp_types
@@ -17,7 +17,7 @@ from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT
 from serving.arguments import format_suggestion, quote_value
 from serving.freshness import find_next_run
-from serving.http import ERROR_KEY, REQUEST_ID_KEY, TOOL_KEY, HeaderMap
+from serving.http import REQUEST_ID_KEY, TOOL_KEY, HeaderMap, keep_error
 from serving.json_text import to_json
 from serving.tool import to_mcp_tool
 from serving.tool_runner import AnyTool, CallResult, ToolRunner
@@ -103,14 +103,14 @@ class Dispatcher:
                 return DispatchResult(await self._handle_protocol_method(message, leg))
             params = _get_params(message)
             tool, arguments = self._find_tool(params), _get_arguments(params)
+            scope[TOOL_KEY] = tool.name
             # repr() is a cheap cache key that differs whenever the arguments differ. The same
             # arguments in another order get an entry of their own, which does no harm.
-            scope[TOOL_KEY] = tool.name
             result = await self._runner.run(
-                tool, headers, repr(arguments), lambda: arguments, scope
+                tool, headers, partial(repr, arguments), lambda: arguments, scope
             )
             if result.error is not None:
-                scope[ERROR_KEY] = result.error
+                keep_error(scope, result.error)
             self._runner.report_key_call(scope, tool, "mcp", result, 200)
             request_id = scope.get(REQUEST_ID_KEY)
             return DispatchResult(_build_tool_result(leg, result, request_id), result.quota)

@@ -20,11 +20,11 @@ from mcp_server.jsonrpc import (
 from mcp_server.protocol_legs import check_version, choose_leg, guess_leg, read_version
 from schemas.errors import ApiError
 from serving.http import (
-    ERROR_KEY,
     JSON_TYPE,
     build_quota_headers,
     check_media_types,
     http_error,
+    keep_error,
     read_body,
     read_headers,
     respond,
@@ -55,7 +55,7 @@ class McpEndpoint:
         except ClientDisconnect:
             return
         except ApiError as error:
-            scope[ERROR_KEY] = error
+            keep_error(scope, error)
             headers = [JSON_TYPE, (b"allow", b"POST")] if error.status == 405 else [JSON_TYPE]
             await respond(scope, send, error.status, headers, self._runner.format_error(error))
             return
@@ -75,7 +75,7 @@ class McpEndpoint:
                 headers += build_quota_headers(result.quota)
                 parts = build_result_parts(message.request_id, result.result)
         except RpcError as error:
-            scope[ERROR_KEY] = error
+            keep_error(scope, error)
             status = leg.statuses.get(error.code, error.status)
             parts = (format_error_response(error, has_null_id=leg.has_null_id),)
         await respond(scope, send, status, headers, *parts)

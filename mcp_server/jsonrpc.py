@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import mcp_types
 
-from serving.json_text import to_json, to_utf8
+from serving.json_text import JSON_EXCESS, has_json_excess, to_json, to_utf8
 
 RequestId = str | int | None
 _ID_TYPES = frozenset({str, int, type(None)})
@@ -77,6 +77,8 @@ def format_error_response(error: RpcError, *, has_null_id: bool = True) -> bytes
 
 
 def _parse_json(body: bytes) -> Any:
+    if has_json_excess(body):
+        raise _invalid_request_error(f"the body has {JSON_EXCESS}; send fewer")
     try:
         # Decoded here, because json.loads() guesses UTF-16 and UTF-32 from the bytes; a message is
         # UTF-8. Only JSON's own whitespace may surround it.
@@ -84,7 +86,7 @@ def _parse_json(body: bytes) -> Any:
         value, end = _DECODER.raw_decode(text)
         if end < len(text):
             raise ValueError("something follows the value")
-    except (ValueError, RecursionError):  # Deep nesting raises RecursionError.
+    except ValueError:
         raise RpcError(mcp_types.PARSE_ERROR, "Parse error: the body is not valid JSON.") from None
     return value
 

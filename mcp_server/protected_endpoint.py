@@ -22,6 +22,7 @@ from serving.http import (
     HeaderList,
     HeaderMap,
     InlineExchange,
+    keep_error,
     read_headers,
     respond,
     send_parts,
@@ -100,7 +101,7 @@ class ProtectedMcpEndpoint:
             raise invalid_key_error("The API key or connection is unknown or was revoked.")
 
     async def _refuse(self, scope: Scope, send: Send, error: ApiError) -> None:
-        scope[ERROR_KEY] = error
+        keep_error(scope, error)
         headers, status = [JSON_TYPE], error.status
         if error.code in CREDENTIAL_CODES:
             status = 401

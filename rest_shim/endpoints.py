@@ -161,7 +161,6 @@ CREATE_CHECKOUT = Endpoint(
     successes=(SuccessResponse(201, "A checkout", CheckoutResponse),),
     refusals=(
         refusals.INVALID_BODY,
-        refusals.BODY_TOO_LARGE,
         refusals.TOO_MANY_ATTEMPTS,
         refusals.UNAVAILABLE,
         *refusals.OPEN_REFUSALS,
@@ -182,7 +181,6 @@ CLAIM_KEY = Endpoint(
     successes=(SuccessResponse(200, "The key, or a pending status", ClaimResponse),),
     refusals=(
         refusals.INVALID_BODY,
-        refusals.BODY_TOO_LARGE,
         refusals.UNKNOWN_CLAIM_TOKEN,
         refusals.CLAIM_REDEEMED,
         refusals.UNAVAILABLE,
@@ -206,7 +204,6 @@ REQUEST_ACCESS = Endpoint(
     ),
     refusals=(
         refusals.INVALID_BODY,
-        refusals.BODY_TOO_LARGE,
         refusals.TOO_MANY_ATTEMPTS,
         refusals.UNAVAILABLE,
         *refusals.OPEN_REFUSALS,

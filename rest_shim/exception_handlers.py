@@ -12,7 +12,7 @@ from rest_shim.endpoints import list_endpoints
 from schemas.errors import ApiError
 from serving.arguments import format_suggestion, quote_value
 from serving.error_responses import build_error_response
-from serving.http import ERROR_KEY
+from serving.http import keep_error
 from serving.tool_runner import ToolRunner, internal_error
 
 # Returns the page of an error, None for a client that gets the error body.
@@ -26,7 +26,7 @@ def build_exception_handlers(
     """Return Starlette exception handlers for 404, 405 and 500; browsers get `render_page`."""
 
     def refuse(request: Request, error: ApiError, headers: dict[str, str]) -> Response:
-        request.scope[ERROR_KEY] = error
+        keep_error(request.scope, error)
         page = render_page(request.scope, error)
         if page is None:
             return build_error_response(error, runner, headers=headers)

@@ -22,6 +22,7 @@ from access.throttle import Throttle
 from schemas.errors import ApiError
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_ONE_MINUTE, is_json, read_body
+from serving.json_text import JSON_EXCESS, has_json_excess
 from serving.tool_runner import ToolRunner
 
 AUTHORIZE_PATH = "/oauth/authorize"
@@ -182,10 +183,13 @@ def _parse_basic_client_id(authorization: str) -> str:
 
 
 def _parse_json(body: bytes) -> object:
+    message = "The body must be a JSON object in UTF-8."
+    if has_json_excess(body):
+        message = f"The body has {JSON_EXCESS}."
+        raise OAuthClientError("invalid_client_metadata", message)
     try:
         return json.loads(body.decode())
-    except (ValueError, RecursionError):
-        message = "The body must be a JSON object in UTF-8."
+    except ValueError:
         raise OAuthClientError("invalid_client_metadata", message) from None
 
 

@@ -32,9 +32,9 @@ TAGS = {
     "mcp": "The same reads as MCP tools.",
 }
 KEY_SECURITY: list[JsonObject] = [{"bearer": []}, {"apiKey": []}]
-# Free texts must have a letter or digit in every comma-separated item. Only this document says so,
+# Free texts must have a letter or digit. Only this document says so,
 # because not every model provider accepts `pattern` in a tool schema.
-NAMES_PATTERN = "^[^,]*[A-Za-z0-9][^,]*(,[^,]*[A-Za-z0-9][^,]*)*$"
+NAMES_PATTERN = "[A-Za-z0-9]"
 MCP_CALL = {
     "jsonrpc": "2.0",
     "id": 1,

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from rest_shim.endpoints import Endpoint
-from schemas.errors import invalid_parameter_error
+from schemas.errors import ApiError, invalid_parameter_error
 from schemas.purchase import (
     AccessRequestBody,
     AccessRequestResponse,
@@ -34,6 +34,7 @@ from serving.arguments import (
 )
 from serving.http import JSON, read_body
 from serving.json_schema import Schema
+from serving.json_text import JSON_EXCESS, has_json_excess
 
 BodyT = TypeVar("BodyT", bound=Body)
 ResultT = TypeVar("ResultT")
@@ -76,7 +77,12 @@ async def handle_purchase(
     ApiError if the body is invalid or the handler refuses it.
     """
     # Content-Type is not checked, because `curl -d` sends that of a form.
-    body = parse_body(await read_body(request.scope, request.receive), body_type, check_email)
+    try:
+        content = await read_body(request.scope, request.receive)
+    except ApiError as error:
+        # The contract has no 413 for these calls.
+        raise invalid_parameter_error(error.message) from None
+    body = parse_body(content, body_type, check_email)
     address = request.client.host if request.client else "unknown"
     result = await run_while_connected(request, handler(body, address))
     is_update = isinstance(result, AccessRequestResponse) and result.status == "updated"
@@ -114,9 +120,16 @@ async def _wait_for_disconnect(request: Request) -> None:
 def parse_body(content: bytes, model: type[BodyT], check_email: EmailCheck) -> BodyT:
     """Parse a JSON body; raise one ArgumentError that names each bad field."""
     raw = _parse_object(content, model)
+    # null for an optional field means that it is left out, as on MCP.
+    raw = {
+        name: value
+        for name, value in raw.items()
+        if value is not None
+        or name not in model.model_fields
+        or model.model_fields[name].is_required()
+    }
     recognized = {name: value for name, value in raw.items() if name in model.model_fields}
-    # Optional fields accept None in the model, because None is their default, but not in JSON.
-    bad_names = {name for name, value in recognized.items() if value is None}
+    bad_names = set[str]()
     parsed: BodyT | None = None
     try:
         parsed = model.model_validate(recognized)
@@ -134,9 +147,13 @@ def _parse_object(content: bytes, model: type[BaseModel]) -> dict[str, Any]:
     )
     if not content.strip():
         raise invalid_parameter_error(f"The body is empty. Send a JSON object such as {example}.")
+    if has_json_excess(content):
+        raise invalid_parameter_error(
+            f"The body has {JSON_EXCESS}. Send a JSON object such as {example}."
+        )
     try:
         value = json.loads(content.decode("utf-8"), object_pairs_hook=_reject_repeats)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise invalid_parameter_error(
             f"The body is not valid JSON in UTF-8. Send an object such as {example}."
         ) from None
@@ -162,7 +179,7 @@ def _list_problems(
     fields = get_argument_schemas(model)
     for name, schema in fields.items():
         if name in bad_names:
-            yield Problem(name, f"{name}: {_describe_problem(name, schema, raw, model)}")
+            yield Problem(name, f"{name}: {_describe_problem(name, schema, raw)}")
         elif schema.get("format") == "email" and name in raw:
             try:
                 check_email(raw[name])
@@ -172,16 +189,12 @@ def _list_problems(
     yield from describe_unknown_names(unknown, fields, "field")
 
 
-def _describe_problem(
-    name: str, schema: Schema, raw: Mapping[str, Any], model: type[BaseModel]
-) -> str:
+def _describe_problem(name: str, schema: Schema, raw: Mapping[str, Any]) -> str:
     if name not in raw:
         return f"missing; accepted: {_describe_accepted(schema)}"
     value = raw[name]
     if value is None:
-        is_required = model.model_fields[name].is_required()
-        advice = "give a value" if is_required else "omit it or give a value"
-        return f"null is not accepted, {advice}; accepted: {_describe_accepted(schema)}"
+        return f"null is not accepted, give a value; accepted: {_describe_accepted(schema)}"
     # The only value that is quoted.
     if "enum" in schema:
         return describe_rejected_value(schema, _shorten(value) if isinstance(value, str) else value)

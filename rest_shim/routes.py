@@ -41,10 +41,10 @@ from rest_shim.sample import render_sample
 from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
 from serving.error_responses import Responder, build_error_response, guard_route
 from serving.http import (
-    ERROR_KEY,
     TOOL_KEY,
     HeaderList,
     build_quota_headers,
+    keep_error,
     read_headers,
     respond,
 )
@@ -77,14 +77,16 @@ class ToolRoute:
                 query_string, tool.query, ignore_unknown=not tool.requires_key
             )
 
-        result = await self._runner.run(tool, request_headers, query_string, parse_arguments, scope)
+        result = await self._runner.run(
+            tool, request_headers, lambda: query_string, parse_arguments, scope
+        )
         response, error, quota, _ = result
         if error is None:
             status, headers, body = negotiate_response(response, self._endpoint, request_headers)
             self._runner.report_key_call(scope, tool, "rest", result, status)
             await respond(scope, send, status, [*headers, *build_quota_headers(quota)], body)
         else:
-            scope[ERROR_KEY] = error
+            keep_error(scope, error)
             self._runner.report_key_call(scope, tool, "rest", result, error.status)
             # Errors are rare, so they take Starlette's slower response.
             await build_error_response(error, self._runner, quota)(scope, receive, send)

@@ -84,6 +84,13 @@ class NotBuiltError(ApiError):
         self.percent = percent
 
 
+def forget_frames(error: Exception) -> None:
+    """Drop what an error was raised from, before it is kept."""
+    # The frames of a traceback hold the arguments of the request, and often the error again: a
+    # cycle, which would stay in memory until a full collection.
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+
+
 def invalid_parameter_error(message: str) -> ApiError:
     """Return a 400 error for a bad argument, body or path."""
     return ApiError("invalid_parameter", message, 400)

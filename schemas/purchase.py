@@ -37,7 +37,7 @@ Text = Annotated[
 CLAIM_POLL_INTERVAL_S = 10
 CLAIM_POLL_DURATION_S = 300
 # 43 characters are 32 random bytes in base64url without padding.
-ClaimToken = Annotated[str, Field(max_length=46, pattern=r"^ct_[A-Za-z0-9_-]{43}$")]
+ClaimToken = Annotated[str, Field(pattern=r"^ct_[A-Za-z0-9_-]{43}$")]
 ApiKey = Annotated[str, Field(pattern=r"^ek_[A-Za-z0-9_-]{43}$")]
 
 
@@ -62,8 +62,10 @@ class CheckoutBody(Body):
 class ClaimBody(Body):
     """Request body of claim."""
 
-    claim_token: ClaimToken = Field(
-        description="The token that checkout returned: ct_ and 43 letters, digits, - or _."
+    claim_token: str = Field(
+        min_length=1,
+        max_length=1000,
+        description="The token that checkout returned: ct_ and 43 letters, digits, - or _.",
     )
 
 

@@ -60,7 +60,7 @@ def find_assets(
 ) -> dict[str, CoveredAsset]:
     """Return the assets of comma-separated tickers, without duplicates.
 
-    ArgumentError lists the tickers that do not exist, and says if an item is empty. With
+    ArgumentError lists the tickers that do not exist. Empty items are ignored. With
     `asset_class`, it suggests only assets of that class.
     """
     count = text.count(",") + 1
@@ -72,18 +72,18 @@ def find_assets(
                 "each once; omit it for all",
             )
         )
-    items = [item.strip() for item in text.split(",")]
+    items = [item for part in text.split(",") if (item := part.strip())]
     problems = []
-    if not all(items):
+    if not items:
         problems.append(
             Problem(
                 "ticker",
-                f"ticker: {quote_value(text)} has an empty item; accepted: tickers separated by "
-                "single commas, for example BTC,ETH",
+                f"ticker: {quote_value(text)} has only commas; accepted: tickers separated by "
+                "commas, for example BTC,ETH",
             )
         )
     assets_by_ticker = _index_by_upper_ticker(assets)
-    unknown = [item for item in items if item and item.upper() not in assets_by_ticker]
+    unknown = [item for item in items if item.upper() not in assets_by_ticker]
     if unknown:
         problems.append(_unknown_tickers_problem(list(dict.fromkeys(unknown)), assets, asset_class))
     if problems:

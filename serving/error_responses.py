@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from schemas.errors import ApiError, describe_failure
 from schemas.usage import QuotaUsage
-from serving.http import ERROR_KEY, JSON, build_quota_headers
+from serving.http import JSON, build_quota_headers, keep_error
 from serving.tool_runner import ToolRunner, internal_error
 from store.errors import StoreError
 
@@ -48,7 +48,7 @@ def guard_route(
     """
 
     def build_refusal(request: Request, error: ApiError) -> Response:
-        request.scope[ERROR_KEY] = error
+        keep_error(request.scope, error)
         response = None if on_error is None else on_error(request, error)
         return build_error_response(error, runner) if response is None else response
 

@@ -284,7 +284,7 @@ def _build_past_refusal() -> ApiError:
     return ApiError(
         "rate_limited",
         f"Too many calls with as_of: {PAST_PER_S} per second are accepted after a burst of "
-        f"{PAST_BURST}. It was not counted. Retry after {RETRY_AFTER_S} second.",
+        f"{PAST_BURST}. Retry after {RETRY_AFTER_S} second.",
         429,
         retry_after_s=RETRY_AFTER_S,
         outcome=TOO_MANY_PAST,

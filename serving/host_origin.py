@@ -28,7 +28,6 @@ from serving.cors import (
 from serving.http import (
     CLOSE_CONNECTION,
     CORS_KEY,
-    ERROR_KEY,
     JSON_TYPE,
     MAX_CACHED_VALUES,
     MAX_PATH_BYTES,
@@ -36,6 +35,7 @@ from serving.http import (
     HeaderMap,
     find_size_error,
     http_error,
+    keep_error,
     list_header_values,
     read_headers,
     respond,
@@ -125,7 +125,7 @@ class HostOriginMiddleware:
     def _refuse(
         self, scope: Scope, receive: Receive, send: Send, error: ApiError
     ) -> Awaitable[None]:
-        scope[ERROR_KEY] = error
+        keep_error(scope, error)
         # The relative links of a page grow with its path.
         is_plain = error.status == 400 or len(scope["raw_path"]) > MAX_PATH_BYTES
         page = None if is_plain else self._render_page(scope, error)

@@ -11,7 +11,7 @@ from typing import Protocol
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from schemas.errors import ApiError
+from schemas.errors import ApiError, forget_frames
 from schemas.usage import QuotaUsage
 from serving.arguments import quote_value
 
@@ -91,6 +91,12 @@ def read_headers(scope: Scope) -> HeaderMap:
             merged = {name: b", ".join(parts) for name, parts in values.items()}
         scope[_HEADERS_KEY] = merged
     return merged
+
+
+def keep_error(scope: Scope, error: Exception) -> None:
+    """Keep the error that the response to a request reports, for the log."""
+    forget_frames(error)
+    scope[ERROR_KEY] = error
 
 
 def find_size_error(scope: Scope, headers: HeaderMap) -> ApiError | None:

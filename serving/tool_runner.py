@@ -17,7 +17,14 @@ from access.keys import identify_key
 from access.plan import ASK_OPERATOR_HINT, BUY_KEY_HINT, describe_purchase
 from access.quota import Caller, QuotaGuard
 from access.throttle import find_client
-from schemas.errors import ApiError, ErrorBody, HowToGetAccess, describe_failure, unavailable_error
+from schemas.errors import (
+    ApiError,
+    ErrorBody,
+    HowToGetAccess,
+    describe_failure,
+    forget_frames,
+    unavailable_error,
+)
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.usage import QuotaUsage
 from serving.arguments import ArgumentError, Problem, parse_arguments
@@ -101,14 +108,14 @@ class ToolRunner:
         self,
         tool: AnyTool,
         headers: HeaderMap,
-        raw_key: str | bytes,
+        read_raw_key: Callable[[], str | bytes],
         read_arguments: ArgumentsReader,
         scope: Mapping[str, Any] = NO_SCOPE,
     ) -> CallResult:
-        """Authorize a call, parse its arguments and run the tool; never raises.
+        """Authorize and count a call, then parse its arguments and run the tool; never raises.
 
-        `raw_key` identifies the arguments: calls with the same one must have the same arguments.
-        `scope` is the ASGI scope of the request, which names the client.
+        `read_raw_key` returns what identifies the arguments: calls with the same raw key must have
+        the same arguments. `scope` is the ASGI scope of the request, which names the client.
         """
         started_at = perf_counter()
         places = self._fair_share.places
@@ -121,7 +128,7 @@ class ToolRunner:
             result = self._build_error_result(refusal)
         else:
             try:
-                result = await self._run(tool, caller_id, raw_key, read_arguments)
+                result = await self._run(tool, caller_id, read_raw_key, read_arguments)
             finally:
                 places.leave(caller_id)
         error = result.error
@@ -179,22 +186,22 @@ class ToolRunner:
         self,
         tool: AnyTool,
         caller_id: CallerId,
-        raw_key: str | bytes,
+        read_raw_key: Callable[[], str | bytes],
         read_arguments: ArgumentsReader,
     ) -> CallResult:
         caller: Caller | None = None
         try:
+            # First, because a caller without a live key may cost nothing more.
+            if isinstance(caller_id, bytes):
+                caller = await self._quota_guard.authorize(
+                    caller_id, allow_over_quota=tool.allow_over_quota
+                )
+            raw_key = read_raw_key()
             parsed = self._parsed_queries.get((tool.name, raw_key))
             query = parsed or _parse_query(tool, read_arguments)
             if isinstance(query, ParsedQuery) and query.as_of is not None:
                 await self._await_past_budget(caller_id, query.as_of)
             query = await self._check(tool, query)
-            if isinstance(caller_id, bytes):
-                caller = await self._quota_guard.authorize(
-                    caller_id,
-                    allow_over_quota=tool.allow_over_quota,
-                    has_bad_arguments=isinstance(query, ArgumentError),
-                )
             if isinstance(query, ArgumentError):
                 raise query
             if parsed is None:
@@ -220,6 +227,7 @@ class ToolRunner:
     def _build_error_result(
         self, error: ApiError, caller: Caller | None = None, caller_id: CallerId = ""
     ) -> CallResult:
+        forget_frames(error)
         quota = error.quota or _get_quota(caller)
         body = ResponseBody(self.format_error(error))
         return CallResult(body, error, quota, _get_key_hash(caller_id))
@@ -293,7 +301,7 @@ class ToolRunner:
         except ArgumentError as error:
             return error.problems
         except Exception:
-            # The handler fails in the same way, after the call was counted.
+            # The handler fails in the same way.
             return None
         return ()
 
@@ -384,7 +392,7 @@ def _get_key_hash(caller_id: CallerId) -> bytes | None:
 
 
 def _parse_query(tool: AnyTool, read_arguments: ArgumentsReader) -> ParsedQuery | ArgumentError:
-    """Return the parsed query, or the error of its arguments, to be raised after counting."""
+    """Return the parsed query, or the error of its arguments, to which the tool may add."""
     try:
         return _to_parsed_query(tool, parse_arguments(tool.query, read_arguments()))
     except ArgumentError as error:

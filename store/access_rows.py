@@ -5,9 +5,7 @@ from typing import Literal, NamedTuple
 
 from schemas.vocabulary import Billing, Mode
 
-Verdict = Literal[
-    "counted", "uncounted", "unknown", "revoked", "expired", "wrong_mode", "exhausted"
-]
+Verdict = Literal["counted", "unknown", "revoked", "expired", "wrong_mode", "exhausted"]
 Transport = Literal["mcp", "rest"]
 SandboxStatus = Literal["open", "paid", "cancelled"]
 

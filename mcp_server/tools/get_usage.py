@@ -2,7 +2,6 @@
 
 from functools import lru_cache
 
-from access.free_refusals import MAX_FREE_REFUSALS
 from schemas.query import NoArguments
 from schemas.usage import UsageKey, UsageMeta, UsageResponse
 from schemas.vocabulary import Instant, Mode, SourceKind
@@ -18,7 +17,7 @@ DESCRIPTION = (
     "of the server. "
     "Use it to check that an API key works and is valid, or before a long series of calls; it has "
     "no market data. "
-    "It is about 520 characters and takes no arguments. "
+    "It is about 480 characters and takes no arguments. "
     "It counts as a call, but also works if the quota is exhausted. "
     "A null mode means that billing is off."
 )
@@ -27,10 +26,9 @@ DESCRIPTION = (
 def describe_counted_calls(daily_limit: int) -> str:
     """Return a sentence on the calls that count against a quota."""
     return (
-        "Every key-protected call counts, REST and MCP tools/call together: "
-        f"{daily_limit:,} per UTC day, reset at 00:00 UTC. {MAX_FREE_REFUSALS} calls a minute with "
-        "bad arguments (400), refused keys (401, 403), calls over a limit (429) and JSON-RPC "
-        "errors do not count."
+        "Every call with a live key counts, refused ones too, REST and MCP tools/call together: "
+        f"{daily_limit:,} per UTC day, reset at 00:00 UTC. Refused keys (401, 403), calls "
+        "beyond the quota or too many in progress (429) and JSON-RPC errors do not count."
     )
 
 

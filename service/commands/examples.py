@@ -11,6 +11,8 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "signals feed --follow",
     ),
     "signals serve": ("signals serve", "signals serve --workers 2"),
+    "signals compute": ("signals compute", "signals compute --believe-clock"),
+    "signals prune": ("signals prune",),
     "signals replay": ("signals replay --bars recorded --until 2026-09-30T00:00:00Z",),
     "signals audit": ("signals audit", "signals audit --public https://signals.example --days 7"),
     "signals backup": ("signals backup /var/backups/signals",),

@@ -33,7 +33,7 @@ from store.sql.oauth_store import (
 )
 from store.sql.operations import AccessOperations
 from store.sql.purchase_store import PurchaseStore
-from store.sql.usage import FIND_KEY_USAGE, UsageCounter, build_uncounted, find_refusal
+from store.sql.usage import UsageCounter
 from store.sql.watchlist_store import WatchlistStore
 from store.write_health import TestWrite, WriteKind
 
@@ -151,16 +151,6 @@ class AccessStore(PurchaseStore):
     ) -> list[CountedGroup]:
         """Admit and count groups of calls; see UsageCounter."""
         return await self._usage_counter.count_calls(groups, mode, limit)
-
-    async def check_call(
-        self, key_hash: bytes, at: int, mode: Mode | None, limit: int
-    ) -> CountedGroup:
-        """Decide on a call that arrived at a time as `count_calls` does, without counting it."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(FIND_KEY_USAGE, at // DAY_MS, key_hash)
-        if not rows:
-            return CountedGroup(0, "unknown")
-        return build_uncounted(rows[0], find_refusal(rows[0], at, mode, limit) or "uncounted")
 
     async def list_member_keys(self, membership_id: int, day: int) -> list[MemberKey]:
         """Return the keys of a membership with their usage on a UTC day, oldest first."""

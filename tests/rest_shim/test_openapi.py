@@ -303,8 +303,9 @@ def test_parameters_have_the_bounds_and_defaults_of_the_specification():
     assert parameters(DOCUMENT, "/api/v1/usage") == {}
 
 
-async def test_a_list_is_valid_if_none_of_its_items_is_empty(served):
-    full, empty = ("BTC", " btc , eth "), ("", " ", ",", "BTC,,ETH", "BTC,", ",BTC", "BTC,\x1e,ETH")
+async def test_a_list_is_valid_if_one_of_its_items_is_not_empty(served):
+    full = ("BTC", " btc , eth ", "BTC,,ETH", "BTC,", ",BTC")
+    empty = ("", " ", ",", " , ")
     for path in ("/api/v1/state", "/api/v1/catalog"):
         validator = DOCUMENT.build_validator(parameters(DOCUMENT, path)["ticker"]["schema"])
         for text in full + empty:

@@ -29,10 +29,9 @@ def body_validator(path):
         ("checkout", {"contact_email": "a@example.org", "agent_name": None}, False),
         ("checkout", {}, False),
         ("claim", {"claim_token": "ct_a-B" + "A" * 40}, True),
-        ("claim", {"claim_token": "ct_" + "A" * 42}, False),
-        ("claim", {"claim_token": "x"}, False),
+        ("claim", {"claim_token": "x" * 1000}, True),
+        ("claim", {"claim_token": "x" * 1001}, False),
         ("claim", {"claim_token": ""}, False),
-        ("claim", {"claim_token": "a b"}, False),
         ("claim", {}, False),
         ("request", {"contact_email": "a@example.org"}, True),
         (

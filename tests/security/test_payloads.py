@@ -34,7 +34,7 @@ FIELDS = [
     *((REQUEST, name) for name in ("contact_email", "agent_name", "operator", "use_case")),
     (REQUEST, "expected_volume"),
 ]
-LONGEST_QUERY = 12_000
+LONGEST_QUERY = 8_000
 HEADERS = [
     *("Authorization", "X-Api-Key", "Accept", "Content-Type", "Origin", "MCP-Protocol-Version"),
     *("X-Forwarded-For", "X-Original-URL", "User-Agent", "Cookie", "Mcp-Session-Id", "Range"),
@@ -116,7 +116,7 @@ async def test_a_field_of_a_purchase_is_refused_or_taken_and_gives_no_key(
 async def test_no_path_leads_outside_the_served_files(served: RunningService):
     for payload in PAYLOADS:
         for folder in ("/", "/api/v1/", "/web/", "/sandbox/checkout/"):
-            path = folder + quote(payload[:3_000].encode(), safe="")
+            path = folder + quote(payload[:300].encode(), safe="")[:1_000]
             answer = await served.client.get(path)
             assert answer.status_code == 404, path
             assert is_plain(answer.json())
@@ -127,7 +127,7 @@ async def test_no_path_leads_outside_the_served_files(served: RunningService):
     [
         *(b"/api/v1/../../etc/passwd", b"/web/../../etc/passwd", b"/web/%2e%2e/page.html"),
         *(b"/web//page.css", b"/web/page.css%00.html", b"/api/v1/state%3fticker=BTC", b"*", b"//"),
-        *(b"/%2e%2e/%2e%2e/etc/passwd", b"/%ff%fe", b"/%", b"/" + b"a" * 15_000),
+        *(b"/%2e%2e/%2e%2e/etc/passwd", b"/%ff%fe", b"/%", b"/" + b"a" * 1_000),
     ],
 )
 async def test_a_raw_path_is_not_normalized(served: RunningService, target: bytes):
@@ -160,23 +160,19 @@ async def test_a_hostile_header_is_refused_or_ignored(served_alone: RunningServi
 )
 async def test_a_head_without_end_is_refused_and_closed(served: RunningService, head: bytes):
     # If the client is still sending when the connection closes, the error may be lost.
-    assert parse_statuses(await exchange_bytes(served.base_url, head)) in ([400], [])
+    assert parse_statuses(await exchange_bytes(served.base_url, head)) in ([414], [431], [])
     assert (await served.client.get("/api/v1/signals/sample")).status_code == 200
 
 
 async def test_very_many_parameters_are_refused_with_a_short_message(served: RunningService):
-    many = "&".join(f"x{number}={number}" for number in range(1_500))
-    for query in (many, "ticker=" + "A" * 12_000, "&" * 12_000 + "x=1", "=" * 12_000, "x" * 12_000):
+    many = "&".join(f"x{number}={number}" for number in range(700))
+    for query in (many, "ticker=" + "A" * 8_000, "&" * 8_000 + "x=1", "=" * 8_000, "x" * 8_000):
         answer = await served.get_api(f"/state?{query}")
         assert answer.status_code == 400
         assert is_plain(answer.json())
 
 
-# Deeper than any parser's limit, and within the limit of bodies.
-DEEP = 10_000
 NOT_JSON = {
-    "deep arrays": b"[" * DEEP + b"]" * DEEP,
-    "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
     "a number of 5,000 digits": b'{"jsonrpc":"2.0","method":"ping","id":%s}' % (b"9" * 5_000),
     "NaN": b'{"jsonrpc":"2.0","method":"ping","id":NaN}',
     "Infinity": b'{"jsonrpc":"2.0","method":"ping","id":-Infinity}',
@@ -190,7 +186,11 @@ NOT_JSON = {
     "a comment": b'{"jsonrpc":"2.0","method":"ping","id":1}//',
     "XML": b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>',
 }
+# Deeper than any parser's limit, and within the limit of bodies.
+DEEP = 10_000
 MALFORMED = {
+    "deep arrays": b"[" * DEEP + b"]" * DEEP,
+    "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
     "a name twice": b'{"jsonrpc":"2.0","method":"ping","method":"tools/list","id":1}',
     "an argument twice": b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":'
     b'{"name":"signals_get_catalog","arguments":{"ticker":"BTC","ticker":"ETH"}}}',

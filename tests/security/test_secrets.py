@@ -137,7 +137,7 @@ def test_the_log_has_one_line_per_event_and_no_text_of_clients(
     else:
         names = [TEXT_LINE.match(line)[1] for line in after]
     assert names.count("request") > 500
-    assert names.count("refused") > 400
+    assert 10 <= names.count("refused") < 100  # of the first in a minute, the others are counted
     assert "store_failed" in names
 
 

@@ -150,14 +150,14 @@ async def test_every_kind_of_error_can_be_read(served: RunningService) -> None:
         ),
         await client.get("/api/v1/catalog", headers={"Origin": ORIGIN, "Host": "evil.example"}),
         await client.post(
-            "/api/v1/access/claim", json={"claim_token": "x"}, headers={"Origin": ORIGIN}
+            "/api/v1/access/claim", json={"claim_token": ""}, headers={"Origin": ORIGIN}
         ),
     ]
     with break_usage_counting(served.access):
         answers.append(await client.get("/api/v1/state?ticker=BTC", headers=sent))
-    for _ in range(3):
+    for _ in range(2):
         answers.append(await client.get("/api/v1/state?ticker=BTC", headers=sent))
-    expected = [400, 401, 403, 404, 405, 405, 405, 406, 413, 200, 415, 421, 400, 503, 200, 200, 429]
+    expected = [400, 401, 403, 404, 405, 405, 405, 406, 413, 200, 415, 421, 400, 503, 200, 429]
     assert [answer.status_code for answer in answers] == expected
     for answer in answers:
         check_readable(answer)

