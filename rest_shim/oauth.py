@@ -21,7 +21,7 @@ from access.oauth.tokens import TokenIssuer
 from access.throttle import Throttle
 from schemas.errors import ApiError
 from serving.error_responses import Responder, guard_route
-from serving.http import CACHE_ONE_MINUTE, is_json, read_body
+from serving.http import CACHE_ONE_MINUTE, MAX_FORM_BYTES, is_json, read_body
 from serving.json_text import JSON_EXCESS, has_json_excess
 from serving.tool_runner import ToolRunner
 
@@ -154,7 +154,7 @@ async def _read_form(request: Request) -> Mapping[str, str]:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != FORM:
         raise OAuthError("invalid_request", f"Content-Type: must be {FORM}")
-    body = await read_body(request.scope, request.receive)
+    body = await read_body(request.scope, request.receive, MAX_FORM_BYTES)
     try:
         # Parameters without a value count as omitted (RFC 6749, section 3.2).
         pairs = parse_qsl(body.decode("ascii"), max_num_fields=MAX_FORM_FIELDS, errors="strict")

@@ -31,6 +31,7 @@ BOUNDED_HEADERS = (
 )
 _BOUNDED_NAMES = {name.lower().encode(): name for name in BOUNDED_HEADERS}
 MAX_BODY_BYTES = 64 * 1024
+MAX_FORM_BYTES = 8 * 1024
 # Stripe states no size for its notifications. Its own examples accept 64 KiB.
 MAX_WEBHOOK_BYTES = 256 * 1024
 MAX_CACHED_VALUES = 256

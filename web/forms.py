@@ -12,10 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from schemas.errors import ApiError
-from serving.http import read_body
+from serving.http import MAX_FORM_BYTES, read_body
 from web.pages import render_page
 
-MAX_FORM_BYTES = 8 * 1024
 MAX_FIELDS = 20
 # It makes a cut text one character too long.
 CUT_MARK = "\N{HORIZONTAL ELLIPSIS}"

@@ -14,6 +14,7 @@ from access.oauth.tokens import CODE_GRACE_MS, MAX_LIVE_ACCESS_TOKENS, REFRESH_G
 from access.throttle import Limit
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS, HOUR_MS
+from serving.http import MAX_FORM_BYTES
 from tests.support.oauth_client import (
     CHALLENGE,
     REDIRECT_URI,
@@ -168,6 +169,13 @@ async def test_a_bad_exchange_is_refused_and_spends_no_code(
     sent = {"code": code, **changed}
     check_refused(await host.exchange(**sent), 400, error)  # type: ignore[arg-type]
     assert (await host.exchange(code)).status_code == 200
+
+
+@pytest.mark.clause("10.10")
+async def test_a_long_form_is_refused(host: HandClient) -> None:
+    for path in ("/oauth/token", "/oauth/revoke"):
+        refused = await host.post(path, {"token": "a" * MAX_FORM_BYTES})
+        check_refused(refused, 413, "invalid_request")
 
 
 @pytest.mark.clause("10.4")
