@@ -6,6 +6,7 @@ to a member. The owner of the service signs in by a link that a command prints, 
 mode. No key opens a session: operators give keys to others.
 """
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from email.message import EmailMessage
@@ -158,6 +159,9 @@ class SignIn:
             log.warning("sign_in_not_mailed", why=error.message)
         except MailError as error:
             log.error("sign_in_not_mailed", why=str(error))
+        except asyncio.CancelledError:
+            # The process stops. Nothing follows here, and an error would hide what else went wrong.
+            log.warning("sign_in_not_mailed", why="the service stopped before the mail was due")
         except Exception as error:
             log.error("sign_in_not_mailed", **describe_failure(error))
 

@@ -345,6 +345,25 @@ async def test_an_unavailable_processor_keeps_no_member_from_signing_in(
     assert len(await sign_in_service.request_mails()) == 1
 
 
+async def test_a_mail_that_waits_when_the_service_stops_is_one_line(sign_in_service: Door) -> None:
+    waiting = asyncio.Event()
+
+    async def wait(seconds: float) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    sign_in_service.sign_in._sleep = wait
+    for wait_s in (0, 40):
+        waiting.clear()
+        mailing = asyncio.create_task(sign_in_service.sign_in.mail_link(MEMBERS, wait_s))
+        await waiting.wait()
+        with capture_logs() as lines:
+            mailing.cancel()
+            await mailing
+        assert [line["event"] for line in lines] == ["sign_in_not_mailed"]
+    assert sign_in_service.mailbox.mails.empty()
+
+
 @dataclass
 class Work:
     """The work that follows a sign-in request, up to the pause before a mail and after it."""
