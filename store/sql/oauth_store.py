@@ -93,10 +93,12 @@ DELETE FROM oauth_grants WHERE EXISTS (
   SELECT 1 FROM keys WHERE id = key_id AND (revoked_at IS NOT NULL OR expires_at < ?)) RETURNING 1
 """
 PRUNE_ACCESS_TOKENS = "DELETE FROM oauth_access_tokens WHERE expires_at < ? RETURNING 1"
-# A client with a live connection stays: it uses its id at each refresh.
+# A client with a live connection stays: it uses its id at each refresh. The grants of connections
+# that have ended are pruned before.
 PRUNE_CLIENTS = """
 DELETE FROM oauth_clients WHERE used_at < ?
-  AND NOT EXISTS (SELECT 1 FROM oauth_connections JOIN keys ON keys.id = key_id
+  AND NOT EXISTS (SELECT 1 FROM oauth_connections JOIN oauth_grants USING (key_id)
+                    JOIN keys ON keys.id = key_id
                   WHERE oauth_connections.client_id = oauth_clients.client_id
                     AND revoked_at IS NULL)
 RETURNING 1

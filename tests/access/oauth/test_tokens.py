@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from access.maintenance import compute_cutoffs
 from access.member_keys import MAX_LIVE_KEYS, MemberPlan
 from access.oauth.access_tokens import AccessTokens
 from access.oauth.authorizations import Authorizations
@@ -20,11 +21,13 @@ from access.oauth.tokens import (
     CODE_GRACE_MS,
     MAX_LIVE_ACCESS_TOKENS,
     REFRESH_GRACE_MS,
+    REFRESH_TOKEN_MS,
     TokenIssuer,
     Tokens,
 )
 from access.throttle import Limit, Throttle
 from schemas.errors import ApiError
+from store.oauth_rows import OAuthClientRow
 from store.sql.access_store import AccessStore
 from tests.support.oauth_client import (
     CALLBACK,
@@ -183,6 +186,21 @@ async def test_the_tokens_of_a_connection_are_bounded(
     async with processes[0].store._engine.acquire_connection() as db:
         (row,) = await db.execute("SELECT count(*) AS stored FROM oauth_grants")
     assert row["stored"] <= 2 * MAX_LIVE_ACCESS_TOKENS + 1
+
+
+@pytest.mark.clause("11.10")
+async def test_a_client_is_kept_as_long_as_it_has_a_live_connection(
+    processes: list[Process], clock: ManualClock
+) -> None:
+    one, client = processes[0], OAuthClientRow(CLIENT.client_id, "Host", (CALLBACK,), clock.now)
+    await one.store.oauth.add_client(client, 9, 0)
+    tokens = get_tokens(await one.exchange(await one.get_code()))
+    clock.now += REFRESH_TOKEN_MS - 1
+    get_tokens(await one.refresh(tokens.refresh_token))
+    for later_ms, expected in ((REFRESH_TOKEN_MS, client), (1, None)):
+        clock.now += later_ms
+        await one.store.prune(compute_cutoffs(clock.now))
+        assert await one.store.oauth.find_client(CLIENT.client_id) == expected
 
 
 STEPS = st.lists(
