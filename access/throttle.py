@@ -54,7 +54,7 @@ class Limit:
         return cls(attempts, window_s)
 
 
-DEFAULT_LIMIT = Limit(20, 600)
+DEFAULT_LIMIT = Limit(30, 600)
 MAX_REFUSALS = 1000
 
 

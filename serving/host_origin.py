@@ -5,7 +5,7 @@ in front of the service might read such a request as two.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -42,6 +42,8 @@ from serving.http import (
 )
 from serving.tool_runner import format_error_body
 
+# Probes of a container or a balancer ask under any name, or under none.
+HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 # The names that are reserved for this machine and for private networks.
 PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".home.arpa")
@@ -72,23 +74,30 @@ class HostOriginMiddleware:
         docs: str,
         allowed_hosts: Iterable[str] = (),
         allowed_origins: Iterable[str] = (),
+        checks_host: bool = True,
         allows_own_address: bool = False,
         api_paths: tuple[str, ...] = (),
         token_paths: tuple[str, ...] = (),
         public_paths: tuple[str, ...] = (),
+        open_reads: Collection[str] = (),
         render_page: Callable[[Scope, ApiError], Response | None] = lambda scope, error: None,
         operator: Operator = UNNAMED_OPERATOR,
     ) -> None:
         """Allow local names, the host of `base_url` and the given ones; errors name the operator.
 
-        If `allows_own_address`, also allow the IP address that the client connected to.
+        If `allows_own_address`, also allow the IP address that the client connected to. Without
+        `checks_host`, any Host is allowed, and any origin on it: the service listens for other
+        machines, under names that it cannot know. The probes of health never need one.
 
-        The paths are prefixes. `allowed_origins` get CORS below `api_paths` and `token_paths`,
-        any origin below `public_paths`, and below `token_paths` if `base_url` is public.
-        `render_page` returns the page of an error, None for a client that is no browser.
+        The paths are prefixes, except `open_reads`, whose GET any origin may read.
+        `allowed_origins` get CORS below `api_paths` and `token_paths`, any origin below
+        `public_paths`, and below `token_paths` if `base_url` is public. `render_page` returns the
+        page of an error, None for a client that is no browser.
         ValueError names an origin that is malformed.
         """
         self._app = app
+        self._checks_host = checks_host
+        self._open_reads = frozenset(open_reads)
         self._allows_own_address = allows_own_address
         self._docs = docs
         self._operator = operator
@@ -142,7 +151,7 @@ class HostOriginMiddleware:
         if (error := _find_framing_error(scope, headers)) is not None:
             return error
         host = headers.get(b"host", b"")
-        if not self._is_allowed_host(host) and not self._is_own_address(scope, host):
+        if not self._may_serve_host(scope, host):
             quoted = quote_value(host.decode("latin-1"))
             return http_error(
                 421,
@@ -161,18 +170,29 @@ class HostOriginMiddleware:
             )
         return None
 
+    def _may_serve_host(self, scope: Scope, host: bytes) -> bool:
+        if not self._checks_host or scope["path"] in HEALTH_PATHS or self._is_allowed_host(host):
+            return True
+        return self._is_own_address(scope, host)
+
     def _find_foreign_origin(self, scope: Scope, headers: HeaderMap) -> bytes | None:
         """Return the first origin that may not call this path, None if there is none."""
-        if b"origin" not in headers or scope["path"].startswith(self._any_origin_paths):
+        if b"origin" not in headers or self._is_open(scope):
             return None
         for origin in list_header_values(scope, b"origin"):
-            if not self._is_allowed_origin(origin):
+            if not self._is_allowed_origin(origin, headers.get(b"host", b"")):
                 return origin
         return None
 
+    def _is_open(self, scope: Scope) -> bool:
+        """Return whether any origin may read the response."""
+        is_read = scope["method"] in ("GET", "HEAD", "OPTIONS")
+        is_open_read = is_read and scope["path"] in self._open_reads
+        return is_open_read or scope["path"].startswith(self._any_origin_paths)
+
     def _build_cors_headers(self, scope: Scope, headers: HeaderMap) -> HeaderList:
         """Return the headers with which the origin of a request may read its response."""
-        if scope["path"].startswith(self._any_origin_paths):
+        if self._is_open(scope):
             return ANY_ORIGIN_HEADERS
         if not scope["path"].startswith(self._cors_paths):
             return []
@@ -198,12 +218,14 @@ class HostOriginMiddleware:
     def _is_listed_origin(self, origin: bytes) -> bool:
         return parse_origin(origin.decode("latin-1")) in self._allowed_origins
 
-    def _is_allowed_origin(self, origin: bytes) -> bool:
+    def _is_allowed_origin(self, origin: bytes, requested_host: bytes) -> bool:
         if self._is_listed_origin(origin):
             return True
         scheme, separator, authority = origin.decode("latin-1").partition("://")
         is_web = bool(separator) and scheme.lower() in {"http", "https"}
-        return is_web and parse_host(authority) in self._allowed_hosts
+        host = parse_host(authority)
+        is_own = not self._checks_host and host == parse_host(requested_host.decode("latin-1"))
+        return is_web and host is not None and (is_own or host in self._allowed_hosts)
 
 
 def is_public(base_url: str) -> bool:

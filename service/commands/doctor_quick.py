@@ -110,7 +110,7 @@ async def check_log(settings: Settings, market: "MarketStore") -> Finding:
 def check_billing_settings(settings: Settings) -> Iterator[Finding]:
     """Check what Stripe and buyers need: a webhook secret, a public address, a known seller."""
     if settings.billing == "sandbox" and not settings.is_local:
-        text = "sandbox gives a key to anyone who reaches this service (SIGNALS_SANDBOX_PUBLIC=1)"
+        text = "sandbox gives a key to anyone who reaches this service"
         yield Finding("warn", "billing", text)
     if settings.billing != "stripe":
         return

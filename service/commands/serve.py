@@ -126,7 +126,7 @@ async def build_welcome(settings: Settings, resources: Resources, clock: Clock) 
     paragraphs = (
         f"Listening on {settings.address}",
         _describe_all_addresses(settings),
-        describe_billing(resources.provider),
+        describe_billing(resources.provider, is_local=settings.is_local),
         describe_mail(settings),
         f"MCP endpoint:\n  {mcp.url}",
         key,

@@ -19,7 +19,7 @@ def open_provider(settings: Settings, store: AccessStore, clock: Clock) -> Provi
         return NoBilling()
     if settings.billing == "stripe":
         return _open_stripe(settings, clock)
-    _refuse_sandbox_in_public(settings)
+    _refuse_sandbox_with_live_key(settings)
     return SandboxBilling(store, clock, settings.address)
 
 
@@ -36,28 +36,27 @@ async def find_outage_reason(provider: Provider) -> str | None:
     return None
 
 
-def describe_billing(provider: Provider) -> str | None:
+def describe_billing(provider: Provider, *, is_local: bool) -> str | None:
     """Return a line for the start message if billing takes no real money."""
     if provider.mode == "live":
         return None
     if provider.mode is None:
         return "Billing: off. Create API keys with `signals keys create`."
+    if provider.name == "sandbox" and not is_local:
+        return (
+            "Warning: sandbox billing takes no money, so anyone who reaches this service gets a "
+            "key; set SIGNALS_BILLING=stripe or off."
+        )
     if provider.name == "sandbox":
         return "Billing: sandbox, no real payments."
     return f"Billing: {provider.name} in test mode, no real payments."
 
 
-def _refuse_sandbox_in_public(settings: Settings) -> None:
+def _refuse_sandbox_with_live_key(settings: Settings) -> None:
     if settings.is_stripe_live:
         raise BillingSetupError(
             "SIGNALS_STRIPE_API_KEY is a live key, but SIGNALS_BILLING=sandbox gives keys away for "
             "free: set SIGNALS_BILLING=stripe, or unset SIGNALS_STRIPE_API_KEY"
-        )
-    if not settings.is_local and not settings.sandbox_public:
-        raise BillingSetupError(
-            "sandbox billing gives keys away for free, and SIGNALS_HOST or SIGNALS_BASE_URL is "
-            "reachable from other machines: set SIGNALS_BILLING=stripe or off, or "
-            "SIGNALS_SANDBOX_PUBLIC=1 to allow it"
         )
 
 

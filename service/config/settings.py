@@ -146,11 +146,7 @@ class Settings(BaseModel):
     )
     billing: Literal["sandbox", "stripe", "off"] = Field(
         default="sandbox",
-        description="Payment processor: sandbox (no real payments, local only), stripe, or off.",
-    )
-    sandbox_public: bool = Field(
-        default=False,
-        description="1 allows sandbox billing, which gives keys away, on a public address.",
+        description="Payment processor: sandbox (no real payments), stripe, or off.",
     )
     stripe_api_key: EmptyAsNone[SecretStr] = Field(
         default=None, description="Stripe's secret or restricted key, for test or live mode."
@@ -209,7 +205,7 @@ class Settings(BaseModel):
     allowed_hosts: Hosts = Field(
         default="",
         description="Comma-separated Host names (signals.example) to accept besides local ones and "
-        "BASE_URL's.",
+        "BASE_URL's. Without any, a HOST that other machines reach accepts every name.",
     )
     allowed_origins: Origins = Field(
         default="",
@@ -341,6 +337,11 @@ class Settings(BaseModel):
         """Whether only this machine can reach the service."""
         base_url_host = "" if self.base_url is None else urlsplit(self.base_url).hostname or ""
         return is_loopback(self.host) and (self.base_url is None or is_loopback(base_url_host))
+
+    @property
+    def checks_host(self) -> bool:
+        """Whether a request's Host must be a known one: on loopback, or if names are given."""
+        return is_loopback(self.host) or self.allowed_hosts != ""
 
     @property
     def address(self) -> str:

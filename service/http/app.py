@@ -41,7 +41,13 @@ from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
 from service.http.oauth import build_oauth_server
 from service.http.pages import build_page_routes
-from service.http.paths import API_PATHS, PROGRAM_PATHS, PUBLIC_PATHS, TOKEN_PATHS
+from service.http.paths import (
+    API_PATHS,
+    OPEN_READS,
+    PROGRAM_PATHS,
+    PUBLIC_PATHS,
+    TOKEN_PATHS,
+)
 from service.http.resources import Resources
 from service.processes.doctor_process import build_doctor
 from serving.context import Context
@@ -73,7 +79,8 @@ class AppConfig:
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
     folder of undelivered mail that the sign-in page names, None to name none. `owner_uid` is the
     user whose own machine this is, None if others can reach the service. `shows_prices` is whether
-    pages show prices. `max_feed_bytes` is how much of the feed is kept in memory.
+    pages show prices. `checks_host` is whether a Host must be a known one. `max_feed_bytes` is how
+    much of the feed is kept in memory.
     """
 
     base_url: str
@@ -84,6 +91,7 @@ class AppConfig:
     oauth_limit: Limit = DEFAULT_LIMIT
     trusted_proxies: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
+    checks_host: bool = True
     allowed_origins: tuple[str, ...] = ()
     outbox: Path | None = None
     owner_uid: int | None = None
@@ -105,6 +113,7 @@ def build_app(
         oauth_limit=settings.oauth_limit,
         trusted_proxies=split_commas(settings.trusted_proxies),
         allowed_hosts=split_commas(settings.allowed_hosts),
+        checks_host=settings.checks_host,
         allowed_origins=split_commas(settings.allowed_origins),
         outbox=choose_visible_outbox(settings),
         owner_uid=os.getuid() if settings.is_local else None,
@@ -209,6 +218,8 @@ def _wrap_app(
         api_paths=API_PATHS,
         token_paths=TOKEN_PATHS,
         public_paths=PUBLIC_PATHS,
+        open_reads=OPEN_READS,
+        checks_host=config.checks_host,
         render_page=render_refusal,
         operator=config.operator,
     )

@@ -66,6 +66,7 @@ MAX_HEADERS = 1000
 # Pieces of a chunked body: each one costs the event loop some microseconds, also one of a byte.
 MAX_PIECES = 1000
 END_OF_HEAD = b"\r\n\r\n"
+ABSOLUTE_FORM = re.compile(rb"^https?://[^/?#]*", re.IGNORECASE)
 # asyncio would read 256 KiB at once, four times as much as a head or a body can have.
 READ_BYTES = 16 * 1024
 GRACEFUL_SHUTDOWN_S = 3
@@ -355,13 +356,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write_eof()
 
     def on_headers_complete(self) -> None:
-        """Start a request; one in absolute form, meant for a proxy, gets a path that is unknown."""
+        """Start a request; one in absolute form, as for a proxy, gets the path in it."""
         if len(self.headers) > MAX_HEADERS:
             self._refuse_head()
             raise HttpParserError
         self._step_count, self._awaits_head = self._step_count + 1, False
         if not self.url.startswith(b"/"):
-            self.url = b"/" + self.url
+            self.url = ABSOLUTE_FORM.sub(b"", self.url)
+            self.url = self.url if self.url.startswith(b"/") else b"/" + self.url
         super().on_headers_complete()
         scope: Any = self.cycle.scope
         length = read_headers(scope).get(b"content-length", b"")

@@ -2,6 +2,8 @@
 
 import pytest
 
+from service.http.paths import OPEN_READS
+from serving.host_origin import HEALTH_PATHS
 from tests.security.wire import LAST, exchange_bytes, parse_statuses
 from tests.support.openapi_document import list_operations
 from tests.support.running_service import RunningService
@@ -82,11 +84,11 @@ async def test_our_own_host_is_served_in_each_of_its_spellings(served: RunningSe
         (get(b"", version=b"1.0"), [421]),
         (get(b"X-Forwarded-Host: localhost\r\nHost: evil.example\r\n"), [421, 200]),
         (get(b"Host: evil.example\r\n", b"http://localhost/api/v1/signals/sample"), [421, 200]),
-        (get(b"Host: localhost\r\n", b"http://evil.example/api/v1/signals/sample"), [404, 200]),
+        (get(b"Host: localhost\r\n", b"http://evil.example/api/v1/signals/sample"), [200, 200]),
         (get(b"Host: localhost\r\n", b"//evil.example/api/v1/signals/sample"), [404, 200]),
     ],
 )
-async def test_a_request_that_names_two_hosts_or_none_is_not_served(
+async def test_only_one_host_header_of_our_own_is_served(
     served: RunningService, sent: bytes, expected: list[int]
 ):
     assert parse_statuses(await exchange_bytes(served.base_url, sent + LAST)) == expected
@@ -94,10 +96,10 @@ async def test_a_request_that_names_two_hosts_or_none_is_not_served(
 
 @pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
 async def test_an_origin_that_only_looks_like_ours_is_refused(served: RunningService, origin: str):
-    answer = await served.client.get("/api/v1/signals/sample", headers={"Origin": origin})
+    answer = await served.client.get("/api/v1/state", headers={"Origin": origin})
     assert answer.status_code == 403
     both = [("Origin", "http://localhost"), ("Origin", origin)]
-    assert (await served.client.get("/api/v1/catalog", headers=both)).status_code == 403
+    assert (await served.client.get("/api/v1/state", headers=both)).status_code == 403
 
 
 async def test_pages_and_unknown_paths_are_protected_from_other_origins_too(served: RunningService):
@@ -107,7 +109,10 @@ async def test_pages_and_unknown_paths_are_protected_from_other_origins_too(serv
             ("Origin", "https://evil.example", 403),
         ):
             answer = await served.client.request(method, path, headers={name: value})
-            assert answer.status_code == status
+            # Balancers and containers probe under any name.
+            assert answer.status_code == (
+                200 if path in HEALTH_PATHS and name == "Host" else status
+            )
 
 
 async def test_no_response_allows_scripts_of_another_origin_to_read_it(served: RunningService):
@@ -115,7 +120,8 @@ async def test_no_response_allows_scripts_of_another_origin_to_read_it(served: R
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "x-api-key",
     }
-    for method, path in [*list_operations(served), *PAGES]:
+    keyed = [each for each in list_operations(served) if each[1] not in OPEN_READS]
+    for method, path in [*keyed, *PAGES]:
         for origin in [*OUR_ORIGINS, "https://evil.example"]:
             sent = served.key_headers | {"Origin": origin}
             answer = await served.client.request(method, path, headers=sent)

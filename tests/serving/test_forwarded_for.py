@@ -192,6 +192,6 @@ async def test_clients_behind_a_trusted_proxy_are_throttled_apart(served: Runnin
             ]
             return [answer.status_code for answer in answers]
 
-        assert await statuses(*["2a00::1", "2a00::2"] * 10) == [201] * 20
+        assert await statuses(*["2a00::1", "2a00::2"] * 15) == [201] * 30
         assert await statuses("2a00::3", "2a00:0:0:1::3", "198.51.100.7") == [429, 201, 201]
         assert await statuses("::ffff:198.51.100.7", "1.1.1.1, 2a00::9") == [201, 429]

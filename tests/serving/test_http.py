@@ -189,3 +189,22 @@ async def test_the_host_of_the_base_url_and_configured_ones_are_allowed(headers,
     async with httpx.AsyncClient(transport=httpx.ASGITransport(gate)) as client:
         response = await client.get("http://unused.example/", headers=headers)
     assert response.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "signals:8000"}, 200),
+        ({"host": "10.0.0.7"}, 200),
+        ({"host": "signals:8000", "origin": "http://signals:8000"}, 200),
+        ({"host": "signals:8000", "origin": "https://signals.example"}, 200),
+        ({"host": "signals:8000", "origin": "http://evil.example"}, 403),
+    ],
+)
+async def test_a_service_that_others_reach_answers_any_host_but_only_origins_on_it(headers, status):
+    gate = HostOriginMiddleware(
+        Response("passed"), base_url="https://signals.example", docs="", checks_host=False
+    )
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(gate)) as client:
+        response = await client.post("http://unused.example/api/v1/mcp", headers=headers)
+    assert response.status_code == status

@@ -241,10 +241,8 @@ def test_oauth_needs_https_or_this_machine(well, source):
         assert [grade for grade, _ in checks.get("oauth", [])] == grades
 
 
-def test_a_public_sandbox_must_be_fixed_or_is_a_warning_if_allowed(well, source):
+def test_a_public_sandbox_is_a_warning(well, source):
     status, checks = examined(well, source=source, host="0.0.0.0")
-    assert (status, checks["billing"][0][0]) == (1, "fix")
-    status, checks = examined(well, source=source, host="0.0.0.0", sandbox_public="1")
     assert (status, [grade for grade, _ in checks["billing"]]) == (0, ["ok", "warn"])
 
 
@@ -335,8 +333,8 @@ async def test_an_unusable_customer_portal_is_a_warning(well, source):
     ("given", "grades"),
     [
         ({}, ["ok"]),
-        ({"base_url": "https://signals.example", "sandbox_public": "1"}, ["ok", "warn"]),
-        ({"host": "0.0.0.0", "sandbox_public": "1"}, ["ok", "warn"]),
+        ({"base_url": "https://signals.example"}, ["ok", "warn"]),
+        ({"host": "0.0.0.0"}, ["ok", "warn"]),
         ({"base_url": "https://signals.example", "billing": "off"}, ["ok"]),
     ],
 )

@@ -196,7 +196,7 @@ def test_a_start_on_a_terminal_shows_a_link_that_signs_the_owner_in(market):
     ("settings", "is_shown"),
     [
         ({"host": "::1"}, True),
-        ({"host": "0.0.0.0", "sandbox_public": "1"}, False),
+        ({"host": "0.0.0.0"}, False),
         pytest.param(
             {"base_url": "https://signals.example", "billing": "off"},
             False,

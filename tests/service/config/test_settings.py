@@ -88,7 +88,6 @@ def test_a_variable_that_clients_read_is_accepted(variable):
         ("SIGNALS_MAIL_FROM", "nobody"),
         ("SIGNALS_MAIL_FROM", "me <me@example.com>"),
         ("SIGNALS_MAIL_FROM", "a@example.com\nBcc: b@example.com"),
-        ("SIGNALS_SANDBOX_PUBLIC", "perhaps"),
         ("SIGNALS_DAILY_LIMIT", "0"),
         ("SIGNALS_CHECKOUT_LIMIT", "20"),
         ("SIGNALS_CHECKOUT_LIMIT", "0/600"),
@@ -210,12 +209,10 @@ def test_limits_and_proxies_are_parsed():
         {
             "SIGNALS_CHECKOUT_LIMIT": "3/60",
             "SIGNALS_TRUSTED_PROXIES": "10.0.0.7, fd00::/8",
-            "SIGNALS_SANDBOX_PUBLIC": "1",
         }
     )
     assert (settings.checkout_limit, settings.access_request_limit) == (Limit(3, 60), DEFAULT_LIMIT)
     assert split_commas(settings.trusted_proxies) == ("10.0.0.7", "fd00::/8")
-    assert settings.sandbox_public is True
 
 
 @pytest.mark.clause("14.4")
@@ -377,3 +374,17 @@ def test_host_names_addresses_ports_and_origins_are_accepted():
     given = {PREFIX + "ALLOWED_HOSTS": hosts, PREFIX + "ALLOWED_ORIGINS": origins}
     assert Settings.read(given).allowed_hosts == hosts
     assert Settings.read(given).allowed_origins == origins
+
+
+@pytest.mark.parametrize(
+    ("given", "is_checked"),
+    [
+        ({}, True),
+        ({"host": "::1"}, True),
+        ({"host": "0.0.0.0"}, False),
+        ({"host": "0.0.0.0", "allowed_hosts": "signals.example"}, True),
+        ({"base_url": "https://signals.example"}, True),
+    ],
+)
+def test_a_host_is_checked_on_loopback_or_if_names_are_given(given, is_checked):
+    assert Settings(**given).checks_host is is_checked

@@ -15,6 +15,7 @@ from store.errors import StoreError
 from store.market_rows import Batch, Progress, WatermarkRow
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
+from tests.security.wire import exchange_bytes, parse_statuses
 from tests.support.postgres.server import PostgresServer
 from tests.support.running_service import ManualClock, RunningService, open_stores, run_service
 from tests.support.shared_service import served as served
@@ -180,9 +181,12 @@ async def test_a_process_that_only_computes_checks_no_access_store(served: Runni
     assert checks == {"market_store": "ok", "state": "fresh"}
 
 
-async def test_a_probe_with_a_foreign_host_is_refused_on_the_main_port(served: RunningService):
-    refused = await served.client.get("/readyz", headers={"Host": "10.0.0.7:8000"})
-    assert refused.status_code == 421
+async def test_a_probe_may_use_any_host_or_none(served: RunningService):
+    for path in ("/healthz", "/readyz"):
+        answer = await served.client.get(path, headers={"Host": "10.0.0.7:8000"})
+        assert answer.status_code == 200
+        sent = b"GET %s HTTP/1.0\r\n\r\n" % path.encode()
+        assert parse_statuses(await exchange_bytes(served.base_url, sent)) == [200]
 
 
 async def test_a_probe_accepts_only_get(served: RunningService):

@@ -104,7 +104,7 @@ REFUSED = [
     ),
     Case("GET", "/assets/NONE", refused(404, "unknown_ticker", "/assets/{ticker}")),
     Case("GET", "/api/v1", refused(421, BAD), {"Host": "evil.example"}),
-    Case("GET", "/api/v1", refused(403, BAD), {"Origin": "https://evil.example"}),
+    Case("GET", "/api/v1/state", refused(403, BAD), {"Origin": "https://evil.example"}),
 ]
 
 

@@ -31,7 +31,7 @@ ASKED = [
     ("GET", "/sandbox/checkout/none", {}, 404),
     ("GET", "/web/page.css", {}, 200),
     ("GET", "/readyz", {}, 200),
-    ("GET", "/readyz", {"Host": "evil.example"}, 421),
+    ("GET", "/api/v1", {"Host": "evil.example"}, 421),
     ("GET", "/readyz", {"Origin": "https://evil.example"}, 403),
 ]
 
