@@ -140,7 +140,9 @@ def _find_fault(rows: Sequence[EpochRow]) -> str:
 
 def get_cell(row: FeedRow) -> Cell:
     """Return the cell of a change's reading, or of an alert's engine."""
-    key = ENGINE_KEYS[row.indicator] if isinstance(row, AlertRow) else row.indicator
+    # The legacy key has no engine. A row that names it is damaged, and its digest says so.
+    engines: Mapping[str, str] = ENGINE_KEYS
+    key = engines.get(row.indicator, "") if isinstance(row, AlertRow) else row.indicator
     return Cell(row.ticker, row.timeframe, key)
 
 

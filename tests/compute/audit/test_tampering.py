@@ -199,6 +199,54 @@ async def test_a_value_that_a_constraint_refuses_is_found(
         assert bool(await filled.list_findings(home)) == is_stored
 
 
+# Values that mean nothing, or that no code can compute with.
+MEANINGLESS = [
+    (Column("alerts", "indicator"), 7),
+    *(
+        (Column(table, name), 99)
+        for table in ("alerts", "changes", "carries", "readings", "epochs")
+        for name in ("indicator", "timeframe")
+    ),
+    *((Column(table, "asset_id"), 999) for table in ("alerts", "changes", "carries", "readings")),
+    *((Column(table, "created_at"), -(2**62)) for table in ("alerts", "changes")),
+    *((Column(table, "close_time"), 2**62) for table in ("alerts", "changes")),
+    *((Column(table, "price"), float("inf")) for table in ("alerts", "changes")),
+    (Column("alerts", "epoch"), -(2**62)),
+    (Column("passes", "market_time"), 2**62),
+    (Column("watermarks", "watermark"), 2**62),
+    (Column("funding", "settled_at"), 2**62),
+    (Column("bars", "first_open"), 2**62),
+    (Column("bars", "data"), b"x"),
+]
+
+
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize(("column", "value"), MEANINGLESS)
+async def test_a_value_without_a_meaning_is_a_finding(
+    filled: Filled, column: Column, value: object
+) -> None:
+    async with filled.copy() as home:
+        for unchecked in (False, True):
+            async with open_unguarded(home, column.table, unchecked=unchecked) as session:
+                if await replace_value(session, column, 0, [value]):
+                    assert await filled.list_findings(home)
+                    return
+    assert not isinstance(home, SqliteHome)
+
+
+async def test_the_rest_is_checked_beside_a_value_without_a_meaning(filled: Filled) -> None:
+    async with filled.copy() as home:
+        for column, value in (
+            (Column("alerts", "indicator"), 7),
+            (Column("readings", "reading"), 0),
+        ):
+            async with open_unguarded(home, column.table) as session:
+                _, rows = await read_rows(session, column.table)
+                assert await replace_value(session, column, len(rows) - 1, [value, 1])
+        findings = await filled.list_findings(home)
+        assert {"alerts", "readings"} <= {finding.partition(":")[0] for finding in findings}
+
+
 TABLES = sorted({column.table for column in EXPECTED} - POSTGRES_TABLES)
 
 
