@@ -40,7 +40,8 @@ class RecordedRow:
 class Record:
     """Files of one service in a folder, which is created when something is saved.
 
-    Rows are only ever appended, and the checkpoint is replaced as a whole.
+    Rows are only ever appended, and the checkpoint is replaced as a whole. A record that is
+    altered or incomplete raises VerifyError: it proves nothing, neither for nor against a service.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -50,17 +51,30 @@ class Record:
         """Return the saved key of the log, None at the first use."""
         text = self._read("vkey")
         try:
-            return None if text is None else VerifierKey.parse(text, LOG_KEY)
+            key = None if text is None else VerifierKey.parse(text, LOG_KEY)
         except NoteError as error:
-            raise VerifyError(f"{self.folder / 'vkey'}: {error}") from None
+            raise self._build_damage("vkey", str(error)) from None
+        if key is None and (self._read("checkpoint") or self._read("rows.jsonl")):
+            raise self._build_damage("vkey", "it is missing")
+        return key
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return the last verified checkpoint, None at the first use."""
-        text = self._read("checkpoint")
+        key, text = self.load_key(), self._read("checkpoint")
+        if text is None:
+            if self._read("rows.jsonl"):
+                raise self._build_damage("checkpoint", "it is missing")
+            return None
         try:
-            return None if text is None else Checkpoint.parse(text)
+            checkpoint = Checkpoint.parse(text)
         except NoteError as error:
-            raise VerifyError(f"{self.folder / 'checkpoint'}: {error}") from None
+            raise self._build_damage("checkpoint", str(error)) from None
+        # Its signature was checked before it was saved, so another one is not the service's doing.
+        if self._read("rows.jsonl") is None:
+            raise self._build_damage("rows.jsonl", "it is missing")
+        if key is None or not checkpoint.is_signed_by(key):
+            raise self._build_damage("checkpoint", "it is not signed by the key in vkey")
+        return checkpoint
 
     def load_rows(self) -> dict[str, RecordedRow]:
         """Return the verified rows by id."""
@@ -72,12 +86,14 @@ class Record:
         return f"{datetime.fromtimestamp(saved_at, UTC):%Y-%m-%d %H:%M} UTC"
 
     def save(self, key: VerifierKey, checkpoint: Checkpoint, rows: Iterable[RecordedRow]) -> None:
-        """Append rows and replace checkpoint and key; VerifyError if the folder is not writable."""
+        """Replace key and checkpoint and append rows; VerifyError if the folder is not writable."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._append_rows(rows)
+            # In this order, because a record that lacks a file is damaged, and a kill leaves none.
+            self._append_rows(())
             self._replace("vkey", f"{key}\n")
             self._replace("checkpoint", checkpoint.source)
+            self._append_rows(rows)
         except OSError as error:
             raise VerifyError(f"{self.folder} cannot be written: {error.strerror}") from None
 
@@ -89,8 +105,11 @@ class Record:
                 entry = json.loads(line)
                 yield RecordedRow(entry["leaf"], decode_base64(entry["salt"]), entry["row"])
             except (ValueError, KeyError, TypeError, NoteError):
-                path = self.folder / "rows.jsonl"
-                raise VerifyError(f"{path}: line {number} is damaged: remove it") from None
+                reason = f"line {number} is damaged: remove it"
+                raise self._build_damage("rows.jsonl", reason) from None
+
+    def _build_damage(self, name: str, reason: str) -> VerifyError:
+        return VerifyError(f"record damaged: {self.folder / name}: {reason}")
 
     def _append_rows(self, rows: Iterable[RecordedRow]) -> None:
         with open(self.folder / "rows.jsonl", "ab+") as file:

@@ -61,7 +61,7 @@ def test_a_line_that_was_not_finished_is_written_again(log, tmp_path):
     [
         ("vkey", "me", "vkey: 'me' is not a verifier key"),
         ("vkey", b"\xff", "vkey cannot be read"),
-        ("checkpoint", "me", "checkpoint: the note has no signatures"),
+        ("checkpoint", "me", "vkey: it is missing"),
         ("rows.jsonl", "{}\n", "rows.jsonl: line 1 is damaged: remove it"),
         ("rows.jsonl", '{"leaf":1,"salt":"?","row":{}}\n', "line 1 is damaged"),
     ],

@@ -1,5 +1,6 @@
 """What a customer finds if an operator rewrites history, and what is no finding."""
 
+import base64
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -63,6 +64,39 @@ async def assert_found(verify: Verify, state: Path, *expected: str) -> None:
 
 def describe(row) -> str:
     return f"{row['id']} of {row['created_at']}"
+
+
+def alter_checkpoint(state: Path) -> None:
+    """Replace the root of the saved checkpoint, which then has a signature of another text."""
+    lines = (state / "checkpoint").read_text().split("\n")
+    lines[2] = base64.b64encode(bytes(32)).decode()
+    (state / "checkpoint").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (alter_checkpoint, "checkpoint: it is not signed by the key in vkey"),
+        (lambda state: (state / "checkpoint").write_text("me"), "checkpoint: the note has no"),
+        (lambda state: (state / "checkpoint").unlink(), "checkpoint: it is missing"),
+        (lambda state: (state / "vkey").unlink(), "vkey: it is missing"),
+        (lambda state: (state / "rows.jsonl").unlink(), "rows.jsonl: it is missing"),
+        (lambda state: (state / "rows.jsonl").write_text("{}\n"), "rows.jsonl: line 1 is damaged"),
+    ],
+    ids=["altered", "no note", "no checkpoint", "no key", "no rows", "a damaged row"],
+)
+async def test_a_damaged_record_is_no_evidence_and_verifies_nothing(
+    log, verify, state, damage, reason
+):
+    await verify()
+    damage(state)
+    saved = read_state(state)
+    report = await verify()
+    assert (report.status, report.findings, report.evidence) == (2, [], [])
+    (obstacle,) = report.obstacles
+    assert obstacle.startswith("record damaged: ")
+    assert reason in obstacle
+    assert read_state(state) == saved
 
 
 async def test_a_deleted_row_is_named(log, verify, state):
