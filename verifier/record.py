@@ -69,9 +69,9 @@ class Record:
             checkpoint = Checkpoint.parse(text)
         except NoteError as error:
             raise self._build_damage("checkpoint", str(error)) from None
-        # Its signature was checked before it was saved, so another one is not the service's doing.
         if self._read("rows.jsonl") is None:
             raise self._build_damage("rows.jsonl", "it is missing")
+        # Its signature was checked before it was saved, so another one is not the service's doing.
         if key is None or not checkpoint.is_signed_by(key):
             raise self._build_damage("checkpoint", "it is not signed by the key in vkey")
         return checkpoint
