@@ -65,6 +65,7 @@ ERROR_MEANINGS = (
         "Do not pay again: the message says what to do.",
     ),
     ErrorMeaning(413, "invalid_parameter", "The body exceeds 64 KiB.", "Send a smaller one."),
+    ErrorMeaning(414, "invalid_parameter", "The path or query is too long.", "Send a shorter one."),
     ErrorMeaning(415, "invalid_parameter", "The body is not JSON.", "Send application/json."),
     ErrorMeaning(421, "invalid_parameter", "The Host is foreign.", "Use the service's address."),
     ErrorMeaning(
@@ -73,6 +74,7 @@ ERROR_MEANINGS = (
         "The quota is used up, or there are too many calls or attempts.",
         "Wait as Retry-After says.",
     ),
+    ErrorMeaning(431, "invalid_parameter", "A header is too long.", "Send a shorter one."),
     ErrorMeaning(500, "unavailable", "Unexpected failure.", "Retry as Retry-After says."),
     ErrorMeaning(
         503, "unavailable", "Data, store or billing are not available.", "Retry as it says."
@@ -175,6 +177,8 @@ RPC_CONTENT_TYPE = Refusal("UnsupportedMediaType", 415, "The Content-Type is not
 FOREIGN_ORIGIN = Refusal("ForeignOrigin", 403, "The Origin is not allowed.")
 WRONG_METHOD = Refusal("WrongMethod", 405, "The path does not accept this method.", ("Allow",))
 FOREIGN_HOST = Refusal("ForeignHost", 421, "The Host is not allowed.")
+TARGET_TOO_LONG = Refusal("TargetTooLong", 414, "The path exceeds 1 KiB, or with its query 8 KiB.")
+HEADER_TOO_LONG = Refusal("HeaderTooLong", 431, "A header exceeds 4 KiB, or the head 16 KiB.")
 INTERNAL_ERROR = Refusal(
     "InternalError",
     500,
@@ -185,7 +189,7 @@ INTERNAL_ERROR = Refusal(
 
 # Middleware and routing can refuse any request, so every endpoint lists these. Keyed reads have a
 # wider 403, KEY_REFUSED, which includes a foreign Origin.
-COMMON_REFUSALS = (WRONG_METHOD, FOREIGN_HOST)
+COMMON_REFUSALS = (WRONG_METHOD, TARGET_TOO_LONG, FOREIGN_HOST, HEADER_TOO_LONG)
 OPEN_REFUSALS = (FOREIGN_ORIGIN, *COMMON_REFUSALS, INTERNAL_ERROR)
 KEYED_REFUSALS = (
     INVALID_PARAMETER,

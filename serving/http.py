@@ -27,7 +27,7 @@ MAX_HEAD_BYTES = 16 * 1024
 MAX_HEADER_BYTES = 4 * 1024
 BOUNDED_HEADERS = (
     *("Accept", "Accept-Encoding", "Authorization", "Content-Type", "Cookie", "Host"),
-    *("If-None-Match", "Origin", "X-Forwarded-For"),
+    *("If-None-Match", "Origin", "Stripe-Signature", "X-Forwarded-For"),
 )
 _BOUNDED_NAMES = {name.lower().encode(): name for name in BOUNDED_HEADERS}
 MAX_BODY_BYTES = 64 * 1024

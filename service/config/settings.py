@@ -359,7 +359,7 @@ class Settings(BaseModel):
         return (
             "set SIGNALS_BASE_URL to the address that other machines use, for example "
             f"SIGNALS_BASE_URL=http://signals.example:{self.port}; until then links lead to this "
-            "machine, and other Host names get status 421 unless SIGNALS_ALLOWED_HOSTS has them"
+            "machine"
         )
 
 

@@ -95,7 +95,7 @@ async def test_a_bad_address_is_refused_before_the_attempt_is_counted(desk: Sand
         with pytest.raises(ApiError) as refused:
             await put(desk, contact_email="nobody")
         assert refused.value.status == 400
-    for _ in range(20):
+    for _ in range(30):
         await put(desk)
     with pytest.raises(ApiError) as refused:
         await put(desk)

@@ -171,7 +171,7 @@ async def test_a_failure_of_the_store_names_the_operator(named: RunningService) 
 @pytest.mark.clause("7.36")
 async def test_a_refused_host_or_origin_names_who_can_allow_it(named: RunningService) -> None:
     for headers, status in (({"host": "x.example"}, 421), ({"origin": "https://x.example"}, 403)):
-        response = await named.client.get("/api/v1", headers=headers)
+        response = await named.client.get("/api/v1/state", headers=headers)
         assert response.status_code == status
         assert response.json()["message"].endswith(f". {INTRODUCTION}")
 
