@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import httpx2
 
+from verifier.bounded_answers import fetch
 from verifier.errors import LogUnavailableError, MissingError, VerifyError, format_one_line
 from verifier.notes import NoteError, decode_base64
 from verifier.tiles import TILE_WIDTH, Hashes, format_tile_path, split_tile
@@ -139,7 +140,9 @@ class ServiceClient:
         self, path: str, arguments: Mapping[str, object], headers: Mapping[str, str]
     ) -> httpx2.Response:
         try:
-            return await self._client.get(path, params=dict(arguments), headers=dict(headers))  # type: ignore[arg-type]
+            return await fetch(
+                self._client, "GET", path, params=dict(arguments), headers=dict(headers)
+            )
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = f"{type(error).__name__} {error}".strip()
             raise self._build_error(f"{self.address} did not answer {path}: {reason}") from None

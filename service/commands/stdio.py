@@ -36,6 +36,7 @@ from schemas.errors import ApiError
 from service.commands.service_address import API_PATH, MCP_PATH, TIMEOUT, format_one_line
 from service.processes.shutdown import SHUTDOWN_SIGNALS
 from serving.tool_runner import format_error_body
+from verifier.bounded_answers import fetch
 
 RpcResponse = JSONRPCResponse | JSONRPCError
 
@@ -59,7 +60,7 @@ class RemoteEndpoint:
         body = request.model_dump_json(exclude_unset=True)
         headers = _build_routing_headers(request)
         try:
-            response = await self.client.post(self._url, content=body, headers=headers)
+            response = await fetch(self.client, "POST", self._url, content=body, headers=headers)
         except httpx2.HTTPError as error:
             reason = f"{type(error).__name__} {error}".strip()
             return self._build_failure(

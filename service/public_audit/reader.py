@@ -18,6 +18,7 @@ from service.commands.service_address import (
     parse_json_object,
 )
 from service.public_audit.answers import Json
+from verifier.bounded_answers import fetch
 
 KEYLESS_VIEWS = frozenset({"catalog", "stats", "openapi.json"})
 DAILY_QUOTA = 10_000
@@ -72,7 +73,9 @@ class Reader:
                 f"the audit used {DAILY_QUOTA:,} calls, the daily quota: use fewer --days"
             )
         try:
-            response = await self._client.get(f"/{view}", params=arguments, headers=headers)
+            response = await fetch(
+                self._client, "GET", f"/{view}", params=arguments, headers=headers
+            )
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = f"{type(error).__name__} {error}".strip()
             raise self.build_error(

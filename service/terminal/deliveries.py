@@ -14,6 +14,7 @@ from schemas.operator_error import OperatorError
 from service.terminal.retry import TransientError, parse_retry_after
 from service.terminal.service_client import USER_AGENT, Json
 from service.terminal.webhook_signature import sign
+from verifier.bounded_answers import fetch
 
 # The shell's statuses for a program that it cannot run, or cannot find.
 UNUSABLE_STATUSES = (126, 127)
@@ -100,7 +101,9 @@ class WebhookSender:
         is_tls = self._url.startswith("https:")
         try:
             async with httpx2.AsyncClient(timeout=POST_TIMEOUT_S, verify=is_tls) as http:
-                return await http.post(self._url, content=body, headers=headers)
+                return await fetch(
+                    http, "POST", self._url, POST_TIMEOUT_S, content=body, headers=headers
+                )
         except httpx2.HTTPError as error:
             # The address may hold a secret in its path, so only its host is named.
             raise TransientError(f"{self._host} did not answer ({type(error).__name__})") from None

@@ -6,7 +6,7 @@ from datetime import datetime
 from schemas.vocabulary import POLL_INTERVAL_S
 from service.terminal.deliveries import Deliver
 from service.terminal.retry import Retrier
-from service.terminal.service_client import Answer, Json, ServiceClient
+from service.terminal.service_client import Answer, Json, ServiceClient, ServiceError
 
 PAGE_LIMIT = 200
 # A run begins at `nothing_new_before` and commits some seconds later.
@@ -56,6 +56,8 @@ class FeedFollower:
                 await self._hand_on(row, page["meta"])
                 since = row["created_at"]
             if page["pagination"]["has_more"]:
+                if not page["signals"]:
+                    raise ServiceError("the service claims more rows and sends none: report it")
                 continue
             if is_over(page["meta"]):
                 return

@@ -10,6 +10,7 @@ from schemas.operator_error import OperatorError
 
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 300.0
+MAX_RETRY_AFTER_S = 3600
 # Timers of the event loop stop while the machine is suspended.
 MAX_STEP_S = 30.0
 
@@ -28,9 +29,10 @@ class TransientError(OperatorError):
 
 
 def parse_retry_after(response: httpx2.Response) -> int:
-    """Return the seconds of a Retry-After header, 0 if there is none."""
+    """Return the seconds of a Retry-After header, at most an hour; 0 if there is none."""
     value = response.headers.get("retry-after", "")
-    return int(value) if value.isascii() and value.isdecimal() else 0
+    is_number = value.isascii() and value.isdecimal()
+    return min(int(value[:10]), MAX_RETRY_AFTER_S) if is_number else 0
 
 
 def list_pauses(spread: Spread) -> Iterator[float]:

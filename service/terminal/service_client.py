@@ -19,6 +19,7 @@ from service.commands.service_address import (
     parse_json_object,
 )
 from service.terminal.retry import TransientError, parse_retry_after
+from verifier.bounded_answers import fetch
 
 USER_AGENT = f"signals/{VERSION}"
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
@@ -74,7 +75,7 @@ class ServiceClient:
     async def read_view(self, view: str, arguments: Mapping[str, str]) -> Answer:
         """Return the answer of a view such as `state`."""
         try:
-            response = await self._http.get(f"/{view}", params=arguments)
+            response = await fetch(self._http, "GET", f"/{view}", params=arguments)
         except httpx2.HTTPError as error:
             reason = f"{type(error).__name__} {error}".strip()
             raise TransientError(

@@ -11,7 +11,7 @@ import pytest
 from service.terminal.cursor_file import CursorError, CursorFile
 from service.terminal.feed_follower import FeedFollower
 from service.terminal.retry import Retrier, TransientError
-from service.terminal.service_client import Answer, ServiceClient
+from service.terminal.service_client import Answer, ServiceClient, ServiceError
 from tests.mcp_server.tools.test_get_signals_alerts import ALERTS, publish_alerts
 from tests.support.running_service import RunningService, skip_sleep
 from tools.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
@@ -150,6 +150,23 @@ async def test_it_ends_when_a_recording_has_no_more_rows(served_alone: RunningSe
     receiver = Receiver()
     assert await follow(served_alone, receiver) == []
     assert receiver.ids == await read_ids(served_alone, since=BEGINNING)
+
+
+class EndlessClient(DatedClient):
+    """A client of a service that claims more rows without sending one."""
+
+    async def read_view(self, *args: Any) -> Answer:
+        answer = await super().read_view(*args)
+        answer.body["signals"].clear()
+        answer.body["pagination"]["has_more"] = True
+        return answer
+
+
+async def test_a_page_that_claims_more_without_rows_is_an_error(served_alone: RunningService):
+    async with EndlessClient(served_alone) as client:
+        follower = FeedFollower(client, {}, Receiver(), Pauses(), lambda at: None)
+        with pytest.raises(ServiceError, match="claims more rows and sends none"):
+            await follower.follow(BEGINNING)
 
 
 @pytest.mark.clause("22.7")
