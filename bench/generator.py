@@ -67,7 +67,7 @@ def is_complete(received: bytearray) -> bool:
 
 def encode_request(call: Call, host: str) -> bytes:
     headers = {"Host": host, **call.headers}
-    if call.body:
+    if call.body and "Transfer-Encoding" not in headers:
         headers["Content-Length"] = str(len(call.body.encode()))
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"{call.method} {call.path} HTTP/1.1\r\n{head}\r\n{call.body}".encode()

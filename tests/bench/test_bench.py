@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
@@ -30,9 +31,11 @@ from bench.load import (
     measure_load,
 )
 from bench.served import Service
+from bench.strangers import SIZES, list_methods, list_probes, list_rows, measure
 from bench.table import Row, format_table, replace_between_markers
 from schemas.vocabulary import DAY_MS
 from tests.support.running_service import RunningService
+from tests.support.service_process import run_service_process
 from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("tests")
@@ -225,3 +228,35 @@ def test_calls_in_progress_during_a_run_count_for_it():
     arrivals = Arrivals(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 1.5, 0.1, 0.1]), 0)
     assert list(select_during([arrivals], [(1.5, 2.05)])) == [1.5, 0.1]
     assert list(select_during([arrivals], [(0.6, 0.9)])) == []
+
+
+async def test_strangers_ask_each_route_and_fill_each_field(served, monkeypatch, tmp_path, seeded):
+    for place in SIZES:
+        monkeypatch.setitem(SIZES, place, (1_000,))
+    listed = await asyncio.to_thread(list_probes, served.base_url, served.app.routes)
+    called = {(call.method, call.path.partition("?")[0]) for call in listed.values()}
+    for route in served.app.routes:
+        for method in list_methods(route):
+            asked = [path for by, path in called if by == method and route.path_regex.match(path)]
+            assert asked, f"{method} {route.path}"
+    for place in (
+        "GET /feed ticker=",
+        "GET /api/v1/signals since=",
+        "POST /sign-in contact_email=",
+        "POST /docs/try/signals_claim_key claim_token=",
+        "POST /api/v1/access/checkout agent_name:",
+        "POST /api/v1/mcp signals_get_state ticker:",
+        "POST /oauth/token code_verifier=",
+        "POST /oauth/register redirect_uris:",
+        "/feed Cookie:",
+    ):
+        assert any(name.startswith(place) for name in listed), place
+    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
+    async with run_service_process(tmp_path, NOON) as apart:
+        strangers = Service(apart.base_url, "", NOON, apart.pid)
+        plain = {name: call for name, call in listed.items() if name == f"GET {call.path}"}
+        costs = await measure(strangers, plain)
+    assert all(cost.cpu_ms > 0 and cost.answer_bytes > 0 for cost in costs)
+    worst = max(costs, key=lambda cost: cost.answer_bytes)
+    sizes = [row.what for row in list_rows(costs, costs) if row.ours.endswith(" bytes")]
+    assert sizes[0] == f"{worst.name} ({worst.status})"

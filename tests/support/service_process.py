@@ -22,9 +22,10 @@ ENDS_WITHIN_S = 30
 
 
 class ServiceProcess:
-    """The URL and key of a running service, and its clock (epoch ms)."""
+    """The URL and process of a running service, and its clock (epoch ms)."""
 
-    def __init__(self, client: httpx.AsyncClient, clock: Any) -> None:
+    def __init__(self, client: httpx.AsyncClient, clock: Any, pid: int) -> None:
+        self.base_url, self.pid = str(client.base_url), pid
         self._client = client
         self._clock = clock
 
@@ -49,7 +50,7 @@ async def run_service_process(folder: Path, now: int) -> AsyncIterator[ServicePr
             base_url, api_key = await asyncio.to_thread(ours.recv)
             headers = {"X-Api-Key": api_key}
             async with httpx.AsyncClient(base_url=base_url, headers=headers) as client:
-                yield ServiceProcess(client, clock)
+                yield ServiceProcess(client, clock, process.pid or 0)
         finally:
             ours.close()
             await asyncio.to_thread(process.join, ENDS_WITHIN_S)
