@@ -11,7 +11,7 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,30 +54,22 @@ SIZES = {
 # Repeated up to the size. NFKC makes 18 signs of the ligature, lower() two of the capital, and
 # escaping five of "&".
 UNITS = {
-    "letters": "a",
-    "digits": "1",
     "quotes": '\\"',
     "commas": ",",
     "encoded commas": "%2C",
     "slashes": "/",
     "parents": "../",
     "spaces": " ",
-    "words": "a ",
-    "dots": ".",
     "addresses": "a.@",
     "encoded words": "=?utf-8?b?YQ==?=",
     "markup": '&<>"',
     "fields": "&a=",
-    "pairs": "a=b; ",
     "tags": 'W/"a",',
     "types": "a/b;q=0.1,",
     "hops": "10.0.0.1,",
-    "signatures": ",v1=a",
-    "colons": ":",
     "brackets": "[",
     "ligatures": "\ufdfa",
     "capitals": "\u0130",
-    "encoded surrogates": "%ED%A0%80",
 }
 # Without these, a header is not read to its end.
 PREFIXES = {"Cookie": 'a="', "Authorization": "Bearer ", "Stripe-Signature": "t=1"}
@@ -122,7 +114,6 @@ SAMPLES = {
     "ticker": "BTC",
 }
 PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
-PROXIES = "SIGNALS_TRUSTED_PROXIES=127.0.0.1,10.0.0.0/8"
 # The address of the processor refuses connections.
 STRIPE = (
     *("SIGNALS_BILLING=stripe", "SIGNALS_STRIPE_API_BASE=http://127.0.0.1:9"),
@@ -155,25 +146,28 @@ def list_probes(url: str, routes: Sequence[BaseRoute]) -> dict[str, Call]:
         for size in SIZES["header"]
         for shape, text in fill(size).items()
     }
-    for route, examples in read_pages(url, routes, places):
-        for method in list_methods(route):
-            body = "" if method == GET else "{}"
-            found |= {f"{method} {path}": Call(path, body) for path in examples}
-            for size in SIZES["path"] if route.param_convertors else ():
-                for shape, text in fill(size // len(route.param_convertors), "/,%.:@").items():
-                    odd = "".join(
-                        text if at % 2 else part
-                        for at, part in enumerate(PARAMETER.split(route.path))
-                    )
-                    found[f"{method} {route.path} {shape}"] = Call(odd, body)
+    for method, route, examples in read_pages(url, list_routes(routes), places):
+        body = "" if method == GET else "{}"
+        found |= {f"{method} {path}": Call(path, body) for path in examples}
+        for size in SIZES["path"] if route.param_convertors else ():
+            for shape, text in fill(size // len(route.param_convertors), "/,%.:@").items():
+                odd = "".join(
+                    text if at % 2 else part for at, part in enumerate(PARAMETER.split(route.path))
+                )
+                found[f"{method} {route.path} {shape}"] = Call(odd, body)
     for (kind, path), named in places.items():
         found |= probe_json(url, path, named) if kind == JSON else probe_fields(kind, path, named)
     return found
 
 
-def list_methods(route: Route) -> list[str]:
-    """Return the methods of a route except HEAD; without methods it reads bodies."""
-    return sorted((route.methods or {"POST"}) - {"HEAD"})
+def list_routes(routes: Iterable[BaseRoute]) -> list[tuple[str, Route]]:
+    """Return each route with each of its methods except HEAD; without methods it reads bodies."""
+    return [
+        (method, route)
+        for route in routes
+        if isinstance(route, Route)
+        for method in sorted((route.methods or {"POST"}) - {"HEAD"})
+    ]
 
 
 def read_documents(url: str) -> Places:
@@ -182,42 +176,39 @@ def read_documents(url: str) -> Places:
     places = {place: set(names.split()) for place, names in OTHER_FIELDS.items()}
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            place, named = (GET, path), {one["name"] for one in operation.get("parameters", [])}
-            if "requestBody" in operation:
-                schema = operation["requestBody"]["content"][JSON]["schema"]["$ref"]
-                found = document["components"]["schemas"][schema.rpartition("/")[2]]
-                place, named = (JSON, path), set(found["properties"])
-            places[place] = named
+            places[GET, path] = {one["name"] for one in operation.get("parameters", ())}
+            if body := operation.get("requestBody"):
+                schema = body["content"][JSON]["schema"]["$ref"].rpartition("/")[2]
+                places[JSON, path] = set(document["components"]["schemas"][schema]["properties"])
     return places
 
 
 def read_pages(
-    url: str, routes: Sequence[BaseRoute], places: Places
-) -> list[tuple[Route, list[str]]]:
+    url: str, routes: Sequence[tuple[str, Route]], places: Places
+) -> list[tuple[str, Route, list[str]]]:
     """Add the fields of all pages to the places; return existing paths of each route."""
     named, read = defaultdict[str, set[str]](set), set[str]()
-    found = list[tuple[Route, list[str]]]()
+    found = list[tuple[str, Route, list[str]]]()
     with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
         # Pages link to pages that link to others, whose paths have parameters.
         for _ in range(4):
             found.clear()
-            for route in (route for route in routes if isinstance(route, Route)):
+            for method, route in routes:
                 linked = [path for path in sorted(named) if route.path_regex.match(path)]
                 unknown = PARAMETER.sub(lambda part: SAMPLES.get(part[1], "1"), route.path)
                 examples = linked[:WORST] if route.param_convertors and linked else [unknown]
                 # One example of each set of fields is enough.
                 different = {frozenset(named[path]): path for path in examples}.values()
-                found.append((route, list(different)))
-                for path in {*examples} - read if GET in list_methods(route) else ():
+                found.append((method, route, list(different)))
+                for path in {*examples} - read if method == GET else ():
                     read.add(path)
                     read_page(path, client.get(path).text, named)
-    for route, examples in found:
-        for method in list_methods(route):
-            for path in examples:
-                kind = GET if method == GET else JSON if (JSON, path) in places else FORM
-                # The files of a page have its parameters.
-                page = path.removesuffix(".csv").removesuffix(".json")
-                places.setdefault((kind, path), set()).update(named[path] | named[page])
+    for method, _, examples in found:
+        for path in examples:
+            kind = GET if method == GET else JSON if (JSON, path) in places else FORM
+            # The files of a page have its parameters.
+            page = path.removesuffix(".csv").removesuffix(".json")
+            places.setdefault((kind, path), set()).update(named[path] | named[page])
     return found
 
 
@@ -267,8 +258,8 @@ def probe_fields(kind: str, path: str, named: set[str]) -> dict[str, Call]:
         for size in SIZES[kind]:
             for shape, text in fill(size - len(f"{name}=&{others}"), "/,%.:@").items():
                 fields = f"{name}={text}&{others}" if name else text
-                call = Call(path, fields, {"Content-Type": FORM})
-                call = Call(f"{path}?{fields}") if kind == GET else call
+                form = Call(path, fields, {"Content-Type": FORM})
+                call = form if kind == FORM else Call(f"{path}?{fields}")
                 found[f"{call.method} {path} {name}= {shape}"] = call
     return found
 
@@ -284,20 +275,21 @@ def probe_json(url: str, path: str, named: set[str]) -> dict[str, Call]:
         bodies |= {f"{name}: {shape}": begin + value + end for shape, value in values.items()}
     listed = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     tools = httpx.post(url + MCP_PATH, json=listed, headers=MCP_HEADERS, timeout=TIMEOUT_S).json()
-    for tool in tools["result"]["tools"] if path == MCP_PATH else ():
-        params = f'{{"name": "{tool["name"]}", "arguments": '
-        begin = f'{{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {params}'
-        for name in ("", *tool["inputSchema"].get("properties", ())):
-            for shape, value in values.items():
-                arguments = f'{{"{name}": {value}}}' if name else value
-                bodies[f"{tool['name']} {name}: {shape}"] = f"{begin}{arguments}}}}}"
+    bodies |= {
+        f"{tool['name']} {name}: {shape}": '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", '
+        f'"params": {{"name": "{tool["name"]}", "arguments": '
+        + (f'{{"{name}": {value}}}}}}}' if name else f"{value}}}}}")
+        for tool in (tools["result"]["tools"] if path == MCP_PATH else ())
+        for name in ("", *tool["inputSchema"].get("properties", ()))
+        for shape, value in values.items()
+    }
     head = MCP_HEADERS | (
         {"Stripe-Signature": "t=1" + ",v1=a" * 700} if path == WEBHOOK_PATH else {}
     )
     pieces = "".join(f"1\r\n{sign}\r\n" for sign in f'"{"a" * SIZES[JSON][0]}"') + "0\r\n\r\n"
-    in_pieces = Call(path, pieces, head | {"Transfer-Encoding": "chunked"})
-    found = {f"POST {path} {shape}": Call(path, body, head) for shape, body in bodies.items()}
-    return found | {f"POST {path} chunks of a byte": in_pieces}
+    return {f"POST {path} {shape}": Call(path, body, head) for shape, body in bodies.items()} | {
+        f"POST {path} chunks of a byte": Call(path, pieces, head | {"Transfer-Encoding": "chunked"})
+    }
 
 
 def read_cpu_ms(pid: int) -> float:
@@ -327,7 +319,7 @@ async def measure(ours: Service, probes: Mapping[str, Call], repeats: int = REPE
                 at = address.hostname or "", address.port or 80
                 connection = (await loop.create_connection(Connection, *at))[1]
             before_ms = read_cpu_ms(ours.pid)
-            answer = await connection.send(request)
+            answer = await asyncio.wait_for(connection.send(request), TIMEOUT_S)
             times.append(read_cpu_ms(ours.pid) - before_ms)
             # What the first leaves may serve the later ones.
             first_kb = first_kb or read_memory_kb(ours.pid)
@@ -345,8 +337,8 @@ def list_rows(costs: Sequence[Cost], kept: Sequence[Cost]) -> Iterator[Row]:
         ("KB kept", MAX_KB, kept, [cost.kept_kb for cost in kept]),
     ):
         above = sum(value > limit for value in values)
-        what = f"anonymous requests above {limit:,g} {unit}"
-        yield Row(what, f"{above:,}", f"{len(among):,}", target="0", is_met=above == 0)
+        of = f"{above:,} of {len(among):,}"
+        yield Row(f"anonymous requests above {limit:,g} {unit}", of, "", "", "0", above == 0)
         for at in np.argsort(values)[: -WORST - 1 : -1]:
             yield Row(f"{among[at].name} ({among[at].status})", f"{values[at]:,.1f} {unit}")
 
@@ -381,7 +373,14 @@ async def read_routes(store: Path) -> list[BaseRoute]:
 @contextmanager
 def serve(store: Path, *settings: str) -> Iterator[Service]:
     """Serve a store behind trusted proxies without computing."""
-    command = ["env", PROXIES, *settings, SIGNALS, "serve", "--no-compute"]
+    command = [
+        "env",
+        "SIGNALS_TRUSTED_PROXIES=127.0.0.1,10.0.0.0/8",
+        *settings,
+        SIGNALS,
+        "serve",
+        "--no-compute",
+    ]
     with start_service(command, store) as (running, url):
         yield Service(url, create_key(store), time.time_ns() // 1_000_000, running.pid)
 

@@ -31,7 +31,7 @@ from bench.load import (
     measure_load,
 )
 from bench.served import Service
-from bench.strangers import SIZES, list_methods, list_probes, list_rows, measure
+from bench.strangers import SIZES, list_probes, list_routes, list_rows, measure
 from bench.table import Row, format_table, replace_between_markers
 from schemas.vocabulary import DAY_MS
 from tests.support.running_service import RunningService
@@ -235,10 +235,9 @@ async def test_strangers_ask_each_route_and_fill_each_field(served, monkeypatch,
         monkeypatch.setitem(SIZES, place, (1_000,))
     listed = await asyncio.to_thread(list_probes, served.base_url, served.app.routes)
     called = {(call.method, call.path.partition("?")[0]) for call in listed.values()}
-    for route in served.app.routes:
-        for method in list_methods(route):
-            asked = [path for by, path in called if by == method and route.path_regex.match(path)]
-            assert asked, f"{method} {route.path}"
+    for method, route in list_routes(served.app.routes):
+        asked = [path for by, path in called if by == method and route.path_regex.match(path)]
+        assert asked, f"{method} {route.path}"
     for place in (
         "GET /feed ticker=",
         "GET /api/v1/signals since=",
@@ -256,7 +255,7 @@ async def test_strangers_ask_each_route_and_fill_each_field(served, monkeypatch,
         strangers = Service(apart.base_url, "", NOON, apart.pid)
         plain = {name: call for name, call in listed.items() if name == f"GET {call.path}"}
         costs = await measure(strangers, plain)
-    assert all(cost.cpu_ms > 0 and cost.answer_bytes > 0 for cost in costs)
+    assert all(cost.answer_bytes > 0 for cost in costs)
     worst = max(costs, key=lambda cost: cost.answer_bytes)
     sizes = [row.what for row in list_rows(costs, costs) if row.ours.endswith(" bytes")]
     assert sizes[0] == f"{worst.name} ({worst.status})"
