@@ -259,7 +259,7 @@ def probe_fields(kind: str, path: str, named: set[str]) -> dict[str, Call]:
             for shape, text in fill(size - len(f"{name}=&{others}"), "/,%.:@").items():
                 fields = f"{name}={text}&{others}" if name else text
                 form = Call(path, fields, {"Content-Type": FORM})
-                call = form if kind == FORM else Call(f"{path}?{fields}")
+                call = form if kind == FORM else Call("?".join((path, fields)))
                 found[f"{call.method} {path} {name}= {shape}"] = call
     return found
 
