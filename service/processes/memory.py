@@ -8,7 +8,7 @@ M_ARENA_MAX = -8  # From glibc's malloc.h.
 # Python's defaults are 700, 10 and 10. With them, expensive calls caused a full collection each
 # second, and with 1,500 connections each stopped all threads for 0.1 to 0.2 s. Rarer than this,
 # cycles that requests leave behind would grow to a collection that everybody notices.
-COLLECTION_THRESHOLDS = 2_000, 10, 100
+COLLECTION_THRESHOLDS = 2_000, 10, 500
 
 
 def limit_malloc_arenas() -> None:
