@@ -344,7 +344,8 @@ def list_rows(costs: Sequence[Cost], kept: Sequence[Cost]) -> Iterator[Row]:
 
 
 def measure_attack(ours: Service, cost: Cost) -> Row:
-    """Return another key's latencies and our memory beside 64 connections."""
+    """Return another key's latencies and our memory beside 64 connections, once in use."""
+    watch(ours, 1.0)
     Path(f"/proc/{ours.pid}/clear_refs").write_text("5")
     with ThreadPoolExecutor() as pool:
         pool.submit(measure_load, ours.url, cost.call, ATTACK_S + 6, CONNECTIONS)

@@ -34,6 +34,10 @@ PRESENT_SLOTS, PRESENT_SLOTS_PER_CALLER, SLOW_SLOTS = 2, 1, 1
 # A cached response takes six turns of the event loop, from reading the request to the response.
 # Work starts at most once in so many turns, so that a cached call meets one piece of it.
 TURNS_PER_START = 8
+# Work for a caller without a live key is followed by a pause. The event loop sleeps in it, and so
+# lets go of Python's lock: beside 64 flooding connections, reading the feed after a start took 3 s
+# without pauses and 0.2 s with them, because its thread asks for the lock at each row.
+STRANGER_PAUSE_S = 0.001
 
 
 class CallPlaces:
@@ -236,10 +240,16 @@ class StartGate:
 
 
 class FairShare:
-    """The limits and queues of one process, which `ToolRunner` applies to each call."""
+    """The limits and queues of one process.
+
+    `ToolRunner` applies them to each call, `KeysFirstMiddleware` the strangers' to each request.
+    """
 
     def __init__(
-        self, places: CallPlaces | None = None, past_budget: PastBudget | None = None
+        self,
+        places: CallPlaces | None = None,
+        past_budget: PastBudget | None = None,
+        call_later: CallLater | None = None,
     ) -> None:
         self.places = CallPlaces() if places is None else places
         self.past_budget = PastBudget() if past_budget is None else past_budget
@@ -247,6 +257,15 @@ class FairShare:
         self._present = FairQueue(PRESENT_SLOTS, PRESENT_SLOTS_PER_CALLER)
         self._slow = FairQueue(SLOW_SLOTS, SLOW_SLOTS)
         self._gate = StartGate()
+        self._strangers = FairQueue(1, 1)
+        self._call_later = call_later or _call_later
+
+    async def start_stranger(self, caller: CallerId) -> None:
+        """Wait until the work of a caller without a live key may start; callers take turns."""
+        await self._strangers.acquire(caller)
+        release = partial(self._strangers.release, caller)
+        # A turn of the event loop later, so that the pause follows the work.
+        asyncio.get_running_loop().call_soon(self._call_later, STRANGER_PAUSE_S, release)
 
     @asynccontextmanager
     async def take_turn(self, caller: CallerId, *, is_slow: bool) -> AsyncIterator[None]:

@@ -56,6 +56,8 @@ TOOL_KEY = "signals.tool"
 ERROR_KEY = "signals.error"
 # The hash of the key that a request was identified by before its call, if its endpoint does that.
 KEY_HASH_KEY = "signals.key_hash"
+# Set to True once a call has shown that the key of the request is live.
+IS_KEY_LIVE = "signals.is_key_live"
 # Headers that `HostOriginMiddleware` adds to whatever response the request gets.
 CORS_KEY = "signals.cors"
 # The merged headers, cached for the next reader of the same request.

@@ -31,7 +31,7 @@ from serving.arguments import ArgumentError, Problem, parse_arguments
 from serving.context import Context
 from serving.fair_share import CallerId, FairShare
 from serving.freshness import find_expiry
-from serving.http import EXCHANGE_KEY, KEY_HASH_KEY, REQUEST_ID_KEY, HeaderMap
+from serving.http import EXCHANGE_KEY, IS_KEY_LIVE, KEY_HASH_KEY, REQUEST_ID_KEY, HeaderMap
 from serving.response_cache import CacheEntry, ResponseBody
 from serving.tool import Tool, render_nothing
 from store.access_rows import LoggedCall, Transport
@@ -171,6 +171,7 @@ class ToolRunner:
         """Report a call for the log of its key; a key that is missing or unknown has none."""
         if result.quota is None or result.key_hash is None:
             return
+        scope[IS_KEY_LIVE] = True
         error = result.error
         call = LoggedCall(
             at=self.context.clock(),

@@ -54,6 +54,7 @@ from serving.context import Context
 from serving.fair_share import FairShare
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
+from serving.keys_first import KeysFirstMiddleware
 from serving.past_index import PastIndex
 from serving.prices import Prices
 from serving.recent_feed import MAX_ROW_BYTES, RecentFeed
@@ -157,6 +158,7 @@ def create_app(
     if config.shows_prices:
         context = replace(context, prices=Prices(snapshots))
     quota_guard = _build_quota_guard(resources, context)
+    fair_share = fair_share or FairShare()
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
@@ -197,7 +199,7 @@ def create_app(
     app.state.site = site
     # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
-    app.middleware_stack = _wrap_app(app, config, resources, context, render_refusal)
+    app.middleware_stack = _wrap_app(app, config, resources, context, fair_share, render_refusal)
     return app
 
 
@@ -206,6 +208,7 @@ def _wrap_app(
     config: AppConfig,
     resources: Resources,
     context: Context,
+    fair_share: FairShare,
     render_refusal: Callable[[Scope, ApiError], Response | None],
 ) -> ForwardedForMiddleware:
     """Return an app with the middleware that every request passes first."""
@@ -224,7 +227,7 @@ def _wrap_app(
         operator=config.operator,
     )
     return ForwardedForMiddleware(
-        host_origin,
+        KeysFirstMiddleware(host_origin, fair_share),
         trusted=parse_proxies(config.trusted_proxies),
         store=resources.access,
         clock=resources.clock,
