@@ -1,6 +1,5 @@
-"""The reference pages at /docs: the index, the pages and the search, public for everyone."""
+"""The reference pages at /docs: the index and the pages, public for everyone."""
 
-import asyncio
 from functools import lru_cache
 
 from markupsafe import Markup
@@ -10,20 +9,11 @@ from starlette.routing import Route
 
 from serving.tool_runner import ToolRunner
 from web.docs_frame import DocsFrame, build_frame_values
-from web.docs_search import (
-    MAX_QUERY_CHARS,
-    MAX_RESULTS,
-    SearchResult,
-    Section,
-    build_index,
-    search,
-)
 from web.pages import build_page_route, redirect_to, render_template
 from web.reference_pages import (
     ReferenceFacts,
     build_page_values,
     list_page_links,
-    list_shown_links,
 )
 from web.sessions import FindViewer
 from web.try_pages import TRY_PATH, TryPages
@@ -32,20 +22,16 @@ INDEX_TITLE = "Documentation"
 INDEX_SUMMARY = (
     "How to get a key, connect an agent and use the tools, and how readings are computed."
 )
-SEARCH_SUMMARY = "Search all pages of the documentation."
-# It repeats the page of the REST endpoints.
-UNSEARCHED_PAGES = frozenset({"openapi"})
 # Former pages, by the page that now answers their readers' questions.
 MOVED_PAGES = {"performance": "docs/scaling"}
 
 
 class ReferencePages:
-    """Renders the index, the pages and the search."""
+    """Renders the index and the pages."""
 
     def __init__(self, frame: DocsFrame, *, sells_keys: bool) -> None:
         self._frame = frame
         self._links = list_page_links(sells_keys=sells_keys)
-        self._lock = asyncio.Lock()
 
     async def show_index(self, request: Request) -> Response:
         """Return the list of all pages."""
@@ -65,27 +51,6 @@ class ReferencePages:
             request, lambda: _render_body(name, "../", facts), link.title, link.about
         )
 
-    async def show_search(self, request: Request) -> Response:
-        """Return the sections that match the query `q`."""
-        query = " ".join(request.query_params.get("q", "")[:MAX_QUERY_CHARS].split())
-        # In a thread, as an index has a thousand sections and searching them takes milliseconds.
-        results = await self._search(query) if query else []
-        title = f"Search: {query}" if query else "Search the docs"
-        return await self._frame.respond(
-            request,
-            lambda: self._frame.render_body(
-                request,
-                "docs_search.html",
-                title=title,
-                query=query,
-                results=results,
-                max_results=MAX_RESULTS,
-            ),
-            title,
-            SEARCH_SUMMARY,
-            is_of_url=bool(query),
-        )
-
     async def _respond_index(
         self, request: Request, title: str, about: str, status: int = 200
     ) -> Response:
@@ -97,24 +62,15 @@ class ReferencePages:
             status=status,
         )
 
-    async def _search(self, query: str) -> list[SearchResult]:
-        # Rendering and splitting all pages takes a second, so it runs beside the event loop. The
-        # lock lets searches that arrive together wait for one index, and keeps threads that search
-        # from competing with the event loop for the interpreter.
-        facts = await self._frame.collect_facts()
-        async with self._lock:
-            return await asyncio.to_thread(lambda: search(query, _build_index(facts)))
-
 
 def build_reference_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
-    """Return the routes of the index, the search, the forms that try calls, and the pages."""
+    """Return the routes of the index, the forms that try calls, and the pages."""
     context = runner.context
     frame = DocsFrame(context, find_viewer)
     pages = ReferencePages(frame, sells_keys=context.sells_keys)
     show_form = TryPages(frame, context).show_form
     return [
         build_page_route("/docs", runner, pages.show_index),
-        build_page_route("/docs/search", runner, pages.show_search),
         build_page_route(TRY_PATH, runner, show_form, "GET", "POST"),
         build_page_route("/docs/{name:path}", runner, pages.show_page),
     ]
@@ -127,15 +83,3 @@ def _render_body(name: str, root: str, facts: ReferenceFacts) -> Markup:
     template, values = build_page_values(name, facts)
     frame = build_frame_values(name, sells_keys=facts.mode is not None)
     return Markup(render_template(template, root, operator=facts.operator, **frame | values))
-
-
-@lru_cache(maxsize=2)
-def _build_index(facts: ReferenceFacts) -> tuple[Section, ...]:
-    links = list_shown_links(sells_keys=facts.mode is not None)
-    return build_index(
-        {
-            link.name: (link.title, _render_body(link.name, "../", facts))
-            for link in links
-            if link.name not in UNSEARCHED_PAGES
-        }
-    )

@@ -21,7 +21,7 @@ BROWSER = {"Accept": "text/html"}
 KEPT_PAGES = [
     *("/", "/?timeframe=1h&sort=asset", "/feed", "/flips", "/confluence", "/assets"),
     *("/assets/BTC", "/assets/ETH?timeframe=1d", "/docs", "/docs/tools", "/docs/openapi"),
-    *("/docs/search", "/docs/try", "/docs/try/signals_get_state"),
+    *("/docs/try", "/docs/try/signals_get_state"),
 ]
 # Longer than what any page may repeat, and than any `maxLength`, yet short enough for a form.
 LONG = "z" * 7000
@@ -63,7 +63,7 @@ async def test_a_visitors_page_is_rendered_once_for_a_version_of_the_data(
             "/feed?utm_source={}&since=2026-09-0{}",
         ),
         *("/confluence?as_of=2026-09-0{}", "/assets?text={}", "/assets/X{}", "/docs/{}"),
-        *("/docs/search?q={}", "/docs/try/{}", "/docs/try/signals_get_state?ticker={}", "/{}"),
+        *("/docs/try/{}", "/docs/try/signals_get_state?ticker={}", "/{}"),
     ],
 )
 async def test_a_stranger_cannot_fill_the_kept_pages(served: RunningService, path: str) -> None:
@@ -125,7 +125,7 @@ async def test_the_page_of_a_missing_address_has_one_size_at_any_depth(
         *(f"/flips?{name}={{}}" for name in ("hours", "direction", "timeframe", "asset_class")),
         *(f"/confluence?{name}={{}}" for name in ("min_agree", "as_of", "direction")),
         *("/assets?text={}", "/assets?asset_class={}", "/assets/BTC?timeframe={}"),
-        *("/docs/search?q={}", "/checkout/paid?session_id={}", "/sandbox/checkout/{}"),
+        *("/checkout/paid?session_id={}", "/sandbox/checkout/{}"),
         *("/oauth/consent?request={}", "/oauth/authorize?client_id={}", "/oauth/buy?request={}"),
         *("/assets/{}", "/docs/{}", "/docs/try/{}", "/sign-in/{}", "/{}", "/x?{}"),
     ],
