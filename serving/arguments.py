@@ -17,6 +17,8 @@ from schemas.vocabulary import ErrorCode, fold_name
 from serving.json_schema import Schema, build_input_schema
 
 MAX_QUOTED_CHARS = 60
+# Of each text or number; what is shown of it lies near its beginning.
+MAX_READ_CHARS = 1000
 MAX_LISTED_ITEMS = 20
 MAX_SUGGESTIONS = 3  # each takes up to 0.4 ms
 MAX_COMPARED_CHARS = 400  # of a text, over all names that it is compared with
@@ -95,8 +97,9 @@ def quote_value(value: Any) -> str:
     """Return a value as JSON on one line, shortened to 60 characters, without secrets."""
     text = ""
     for chunk in _iterate_json(value):
+        # Cut first, because a text can be a whole body, which a pattern takes milliseconds to read.
         # JSON has no Infinity: the client sent a number such as 1e999. Text ends with a quote.
-        chunk = INFINITY_PATTERN.sub("a number out of range", chunk)
+        chunk = INFINITY_PATTERN.sub("a number out of range", chunk[:MAX_READ_CHARS])
         text += SECRET_PATTERN.sub(r"\1...", chunk)
         if len(text) > MAX_QUOTED_CHARS:
             break
