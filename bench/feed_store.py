@@ -56,7 +56,10 @@ def build_store(path: Path, rows: int, assets: int, migrations: Sequence[str]) -
             db.execute(f"PRAGMA {pragma}")
         with drop_indexes_and_triggers(db):
             db.execute("BEGIN")
-            db.executemany("INSERT INTO assets VALUES (?, ?, 0)", list_tickers(assets))
+            db.executemany(
+                "INSERT INTO assets (id, ticker, publish_from) VALUES (?, ?, 0)",
+                list_tickers(assets),
+            )
             insert_changes(db, draw_changes(rows, assets))
             insert_rare(db)
             insert_alerts(db)

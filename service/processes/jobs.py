@@ -59,6 +59,10 @@ async def run_jobs(
     """
     # The maintenance would delete by it, before or without a run.
     await refuse_wrong_clock(settings, resources.market, clock())
+    if settings.is_sqlite:
+        from store.sqlite.copies import keep_spare
+
+        await asyncio.to_thread(keep_spare, settings.market_path)
     compute_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
     maintenance = MaintenanceJob(
         resources.access,

@@ -1,21 +1,51 @@
-"""Consistent copies of SQLite files that are in use, and integrity checks."""
+"""Consistent copies of SQLite files in use, integrity checks, and room kept on the disk."""
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from store.errors import StoreError
 
 # A service on a full disk answers every call with 503, so a copy never takes the last room. This
-# is a week of commits and calls, and what `signals prune` needs.
+# is a week of commits and calls.
 RESERVE_BYTES = 256_000_000
+
+# SQLite writes a log even to delete rows, which a full disk has no room for. `signals prune` needs
+# about half of this: 7.7 MB for a store of three million changes.
+SPARE_BYTES = 16_000_000
 
 
 def count_free_bytes(folder: Path) -> int:
     """Return how many bytes a user other than root may still write."""
     return shutil.disk_usage(folder).free
+
+
+def keep_spare(path: Path, count_free: Callable[[Path], int] = count_free_bytes) -> None:
+    """Write the spare file of a database, unless it exists or the disk has no room to spare."""
+    spare = _name_spare(path)
+    with suppress(OSError):
+        # A file of another size was not completed.
+        if spare.exists() and spare.stat().st_size == SPARE_BYTES:
+            return
+        if count_free(spare.parent) >= SPARE_BYTES + RESERVE_BYTES:
+            spare.touch(mode=0o600)
+            # Random, because a file system that compresses would keep no room for zeros.
+            spare.write_bytes(os.urandom(SPARE_BYTES))
+
+
+def free_spare(path: Path) -> None:
+    """Delete the spare file of a database, so that there is room for its log."""
+    with suppress(OSError):
+        _name_spare(path).unlink()
+
+
+def _name_spare(path: Path) -> Path:
+    # SQLite writes the log next to the file itself, not next to a link to it.
+    path = path.resolve()
+    return path.with_name(f"{path.name}-spare")
 
 
 def copy_database(

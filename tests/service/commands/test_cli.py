@@ -2,13 +2,21 @@ import fcntl
 import re
 import socket
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.support.bar_sets import copy_newest_rows, generate_folder
-from tests.support.signals_command import create_store, find_free_port, run_signals, start_signals
+from tests.support.signals_command import (
+    build_environment,
+    create_store,
+    find_free_port,
+    run_signals,
+    start_signals,
+)
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -248,6 +256,45 @@ def test_prune_prints_how_many_rows_it_deleted(tmp_path):
     with sqlite3.connect(tmp_path / "signals.db") as db:
         assert db.execute("SELECT count(*) FROM facts WHERE key='pruned_before'").fetchone() == (1,)
     db.close()
+
+
+# No file may grow, as on a full disk, until one of 16 MB is deleted.
+PRUNE_ON_A_FULL_DISK = """
+import os, resource, sys
+from service.commands.cli import main
+
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+def free_room(event, arguments):
+    is_spare = event == "os.remove" and str(arguments[0]).endswith("signals.db-spare")
+    if is_spare and os.path.exists(arguments[0]):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16_000_000, hard))
+
+sys.addaudithook(free_room)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+raise SystemExit(main(["prune"]))
+"""
+
+
+def prune_on_a_full_disk(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PRUNE_ON_A_FULL_DISK],
+        env=build_environment(folder),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_prune_works_on_a_full_disk_by_the_spare_file(tmp_path):
+    run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
+    assert "disk I/O error" in only_line(prune_on_a_full_disk(tmp_path).stderr)
+    # With room, prune writes the spare file.
+    assert run_signals(tmp_path, "prune").stdout == "pruned 0 rows\n"
+    with closing(sqlite3.connect(tmp_path / "signals.db-access")) as db, db:
+        db.executemany("INSERT INTO events VALUES (?, 0)", ((str(id),) for id in range(20_000)))
+    done = prune_on_a_full_disk(tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "pruned 20000 rows\n", "")
 
 
 @pytest.mark.clause("1.34", "1.35")

@@ -135,6 +135,10 @@ def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_s
     assert state["counts"]["assets"] == 2
 
 
+def test_a_start_keeps_room_for_a_prune_on_a_full_disk(first_start):
+    assert (first_start[0] / "signals.db-spare").stat().st_size == 16_000_000
+
+
 def test_a_second_start_continues_from_the_store(first_start, market):
     _, _, before, _ = first_start
     api_key = run_signals(market, "keys", "create", "--label", "tests").stdout.strip()

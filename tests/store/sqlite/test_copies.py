@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from store.errors import StoreError
-from store.sqlite.copies import RESERVE_BYTES, check_integrity, copy_database
+from store.sqlite.copies import (
+    RESERVE_BYTES,
+    SPARE_BYTES,
+    check_integrity,
+    copy_database,
+    free_spare,
+    keep_spare,
+)
 from tests.support.row_builders import run_sql
 
 pytestmark = pytest.mark.clause("store")
@@ -85,6 +92,25 @@ def test_a_copy_that_would_leave_too_little_room_is_deleted(
     assert (list(folder.iterdir()), room) == ([], [])
     copy_database(path, folder / "copy.db", count_free=lambda _: RESERVE_BYTES + size)
     assert count(folder / "copy.db") == (ROWS, ROWS)
+
+
+def test_the_spare_file_never_takes_the_reserve_and_an_incomplete_one_is_written_again(
+    tmp_path: Path,
+) -> None:
+    # SQLite writes its log next to the file that a link points to.
+    path, spare = tmp_path / "link.db", tmp_path / "used.db-spare"
+    path.symlink_to("used.db")
+    keep_spare(path, lambda _: SPARE_BYTES + RESERVE_BYTES - 1)
+    assert not spare.exists()
+    spare.write_text("incomplete")
+    keep_spare(path, lambda _: SPARE_BYTES + RESERVE_BYTES)
+    content = spare.read_bytes()
+    assert len(content) == SPARE_BYTES
+    keep_spare(path, lambda _: SPARE_BYTES + RESERVE_BYTES)
+    assert spare.read_bytes() == content
+    free_spare(path)
+    free_spare(path)
+    assert not spare.exists()
 
 
 @pytest.mark.usefixtures("used")
