@@ -6,7 +6,13 @@ from schemas.clock import Clock
 from service.commands.console import echo
 from service.config.settings import Settings
 from service.config.signing import build_log_signer
-from service.config.stores import adopt_access, has_store, open_market, refuse_missing_market
+from service.config.stores import (
+    adopt_access,
+    find_market_trace,
+    has_store,
+    open_market,
+    refuse_missing_market,
+)
 
 
 async def restart_log(settings: Settings, clock: Clock) -> int:
@@ -14,7 +20,7 @@ async def restart_log(settings: Settings, clock: Clock) -> int:
 
     If the market data were lost, begin a new history too.
     """
-    if not (settings.log_key_path.exists() or await has_store(settings, "access")):
+    if not (find_market_trace(settings) or await has_store(settings, "access")):
         await refuse_missing_market(settings)
     if not await has_store(settings, "market"):
         await adopt_access(settings)

@@ -51,9 +51,8 @@ async def open_both(settings: Settings) -> "AsyncIterator[tuple[MarketStore, Acc
     # The store of keys is created first, so market data without keys mean that they were lost.
     if has_market and not await has_store(settings, "access"):
         raise StoreError(describe_lost_keys(settings, "is missing"))
-    key_path = settings.log_key_path
-    if not has_market and key_path.exists():
-        raise StoreError(_describe_lost_market(settings, f"{key_path} has signed their log"))
+    if not has_market and (trace := find_market_trace(settings)):
+        raise StoreError(_describe_lost_market(settings, trace))
     async with AsyncExitStack() as stack:
         access = await open_access(settings)
         stack.push_async_callback(access.close)
@@ -68,6 +67,17 @@ async def open_both(settings: Settings) -> "AsyncIterator[tuple[MarketStore, Acc
         elif known_id != access_id:
             raise StoreError(describe_lost_keys(settings, IS_ANOTHER))
         yield market, access
+
+
+def find_market_trace(settings: Settings) -> str | None:
+    """Say which file shows that there were market data; None if none does."""
+    if settings.log_key_path.exists():
+        return f"{settings.log_key_path} has signed their log"
+    # The process that computed on a SQLite file left it there.
+    lock_path = Path(f"{settings.market_path}.lock") if settings.is_sqlite else None
+    if lock_path is not None and lock_path.exists():
+        return f"{lock_path} shows that there were some"
+    return None
 
 
 async def adopt_access(settings: Settings) -> None:

@@ -99,17 +99,21 @@ async def test_a_start_that_was_killed_between_the_two_stores_continues(tmp_path
     await assert_stores_belong_together(settings)
 
 
-@pytest.mark.parametrize("trace", ["key of the log", "keys", "both"])
+@pytest.mark.parametrize("trace", ["key of the log", "lock", "keys", "both"])
 async def test_a_start_without_its_market_data_is_refused_until_the_operator_begins_anew(
     tmp_path: Path, trace: str
 ):
     settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
     async with open_both(settings) as (market, access):
         await build_log_signer(settings, market).sign()
-        if trace != "key of the log":
+        if trace == "lock":
+            await market.lock()
+        if trace in ("keys", "both"):
             await access.create_key(bytes(32), "me", 1)
-    if trace == "keys":
+    if trace in ("lock", "keys"):
         settings.log_key_path.unlink()
+    if trace == "lock":
+        settings.access_path.unlink()
     settings.market_path.unlink()
     for _ in range(2):
         with pytest.raises(StoreError, match=LOST_MARKET):
@@ -118,7 +122,7 @@ async def test_a_start_without_its_market_data_is_refused_until_the_operator_beg
     done = await asyncio.to_thread(run_signals, tmp_path, "log", "restart")
     assert (done.returncode, "A new history begins" in done.stderr) == (0, True)
     async with open_both(settings) as (market, access):
-        assert len(await access.list_keys()) == (trace != "key of the log")
+        assert len(await access.list_keys()) == (trace in ("keys", "both"))
         assert (await market.feed_log.checkpoint()).refusal is None
 
 
