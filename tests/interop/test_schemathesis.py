@@ -34,7 +34,7 @@ def settings(api_key: str | None) -> str:
     known = {
         "ticker": ["BTC", "eth", "MATIC"],
         "as_of": ["2026-09-30T10:03:00Z"],
-        "id": [f"universe.BTC.ceres.4h.{(NOON - HOUR_MS) // 1000}.1"],
+        "id": [f"universe.ETH.enzo.1h.{(NOON - HOUR_MS) // HOUR_MS * 3600}.1"],
     }
     key = f"[auth.openapi]\nbearer = {{ bearer = {api_key!r} }}\n" if api_key else ""
     return "\n".join(
