@@ -34,10 +34,10 @@ PRESENT_SLOTS, PRESENT_SLOTS_PER_CALLER, SLOW_SLOTS = 2, 1, 1
 # A cached response takes six turns of the event loop, from reading the request to the response.
 # Work starts at most once in so many turns, so that a cached call meets one piece of it.
 TURNS_PER_START = 8
-# Work for a caller without a live key is followed by a pause. The event loop sleeps in it, and so
-# lets go of Python's lock: beside 64 flooding connections, reading the feed after a start took 3 s
-# without pauses and 0.2 s with them, because its thread asks for the lock at each row.
-STRANGER_PAUSE_S = 0.001
+# While calls of live keys arrive, other work is followed by a pause. The event loop sleeps in it,
+# and so lets go of Python's lock: beside 64 flooding connections, reading the feed after a start
+# took 3 s without pauses and 0.2 s with them, because its thread asks for the lock at each row.
+STRANGER_PAUSE_S, PAUSES_END_S = 0.001, 1.0
 
 
 class CallPlaces:
@@ -249,8 +249,10 @@ class FairShare:
         self,
         places: CallPlaces | None = None,
         past_budget: PastBudget | None = None,
+        clock: MonotonicClock = time.monotonic,
         call_later: CallLater | None = None,
     ) -> None:
+        """`clock` returns monotonic seconds."""
         self.places = CallPlaces() if places is None else places
         self.past_budget = PastBudget() if past_budget is None else past_budget
         # A small call never waits behind a past snapshot, which has a slot of its own.
@@ -258,14 +260,23 @@ class FairShare:
         self._slow = FairQueue(SLOW_SLOTS, SLOW_SLOTS)
         self._gate = StartGate()
         self._strangers = FairQueue(1, 1)
+        self._clock = clock
         self._call_later = call_later or _call_later
+        self._pauses_until = 0.0
+
+    def favour(self) -> None:
+        """Let others pause between their starts for a second, for a call that must be fast."""
+        self._pauses_until = self._clock() + PAUSES_END_S
 
     async def start_stranger(self, caller: CallerId) -> None:
         """Wait until the work of a caller without a live key may start; callers take turns."""
         await self._strangers.acquire(caller)
         release = partial(self._strangers.release, caller)
         # A turn of the event loop later, so that the pause follows the work.
-        asyncio.get_running_loop().call_soon(self._call_later, STRANGER_PAUSE_S, release)
+        if self._clock() < self._pauses_until:
+            asyncio.get_running_loop().call_soon(self._call_later, STRANGER_PAUSE_S, release)
+        else:
+            asyncio.get_running_loop().call_soon(release)
 
     @asynccontextmanager
     async def take_turn(self, caller: CallerId, *, is_slow: bool) -> AsyncIterator[None]:

@@ -34,6 +34,7 @@ class KeysFirstMiddleware:
         key = _hash_key_headers(read_headers(scope))
         if key in self._live_keys:
             self._live_keys.move_to_end(key)
+            self._fair_share.favour()
             return self._app(scope, receive, send)
         return self._start_in_turn(key, scope, receive, send)
 
@@ -41,8 +42,10 @@ class KeysFirstMiddleware:
         exchange, waiting = scope.get(EXCHANGE_KEY), asyncio.current_task()
         if exchange is not None and waiting is not None:
             exchange.on_disconnect = waiting.cancel
-        path = scope["path"]
-        caller = path if path in HEALTH_PATHS else find_client((scope.get("client") or ("", 0))[0])
+        caller = find_client((scope.get("client") or ("", 0))[0])
+        if scope["path"] in HEALTH_PATHS:
+            caller = scope["path"]
+            self._fair_share.favour()
         try:
             await self._fair_share.start_stranger(caller)
         except asyncio.CancelledError:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serving.fair_share import STRANGER_PAUSE_S, FairShare
+from serving.fair_share import PAUSES_END_S, STRANGER_PAUSE_S, FairShare
 from serving.http import EXCHANGE_KEY, IS_KEY_LIVE
 from serving.keys_first import MAX_LIVE_KEYS, KeysFirstMiddleware
 from tests.access.test_quota_transports import call
@@ -33,7 +33,7 @@ class Doorway:
     live_keys: set[str] = field(default_factory=lambda: {KEY})
 
     def __post_init__(self) -> None:
-        share = FairShare(call_later=self.timers.call_later)
+        share = FairShare(clock=self.timers.clock, call_later=self.timers.call_later)
         self._middleware = KeysFirstMiddleware(self._app, share)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -77,9 +77,31 @@ class Doorway:
 
 @pytest.fixture
 async def doorway() -> AsyncIterator[Doorway]:
+    """A doorway that a live key has just passed twice."""
     doorway = Doorway()
+    for _ in range(2):
+        await doorway.send("/key", key=KEY)
+    doorway.started.clear()
     yield doorway
     await doorway.end()
+
+
+async def test_requests_need_no_pause_while_no_live_key_makes_calls() -> None:
+    doorway = Doorway()
+    for path in ("/1", "/2", "/3"):
+        await doorway.send(path)
+    assert doorway.started == ["/1", "/2", "/3"]
+    assert doorway.timers.timers == []
+
+
+async def test_the_pauses_end_a_second_after_the_last_call_of_a_live_key(doorway: Doorway) -> None:
+    await doorway.send("/1")
+    await doorway.send("/2")
+    assert doorway.started == ["/1"]
+    doorway.timers.move(PAUSES_END_S)
+    for path in ("/3", "/4"):
+        await doorway.send(path)
+    assert doorway.started == ["/1", "/2", "/3", "/4"]
 
 
 async def test_requests_without_a_key_start_one_after_another(doorway: Doorway) -> None:
@@ -115,10 +137,10 @@ async def test_a_health_check_takes_turns_with_the_network_it_comes_from(doorway
 
 
 async def test_a_key_that_was_live_waits_for_nobody(doorway: Doorway) -> None:
-    await doorway.send("/first", key=KEY)
-    await doorway.send("/stranger")
-    await doorway.send("/again", key=KEY)
-    assert doorway.started == ["/first", "/again"]
+    for path in ("/1", "/2"):
+        await doorway.send(path)
+    await doorway.send("/known", key=KEY)
+    assert doorway.started == ["/1", "/known"]
 
 
 async def test_a_key_that_was_refused_waits_as_a_stranger(doorway: Doorway) -> None:
@@ -168,7 +190,7 @@ class Contested:
 async def contested(home: StoreHome) -> AsyncIterator[Contested]:
     timers = ManualTimers()
     address = Path(home.address) if isinstance(home, SqliteHome) else home.address
-    share = FairShare(call_later=timers.call_later)
+    share = FairShare(clock=timers.clock, call_later=timers.call_later)
     async with run_service(address, make_coverage(), fair_share=share) as served:
         yield Contested(served, timers)
 
@@ -177,8 +199,11 @@ async def test_a_counted_call_makes_its_key_one_that_waits_for_nobody(
     contested: Contested, transport: Transport
 ) -> None:
     served, timers = contested.served, contested.timers
-    assert (await call(served, transport, STATE, served.key_headers, ticker="BTC")).status == 200
-    # Nothing ends the pause after this call, so a stranger waits behind it for good.
+    for ticker in ("BTC", "ETH"):
+        answer = await call(served, transport, STATE, served.key_headers, ticker=ticker)
+        assert answer.status == 200
+    assert (await served.client.get("/feed")).status_code == 200
+    # Nothing ends the pause after this page, so the next one waits for good.
     waiting = asyncio.create_task(served.client.get("/feed"))
     async with asyncio.timeout(DEADLINE_S):
         assert (await call(served, transport, STATE, served.key_headers)).status == 200
