@@ -118,7 +118,9 @@ class HostOriginMiddleware:
             return self._app(scope, receive, send)
         headers = read_headers(scope)
         if (too_long := find_size_error(scope, headers)) is not None:
-            return self._refuse(scope, receive, send, too_long)
+            # Nothing has read the origin yet, and the refusal is about no resource.
+            scope[CORS_KEY] = ANY_ORIGIN_HEADERS
+            return self._refuse(scope, receive, add_headers(send, ANY_ORIGIN_HEADERS), too_long)
         foreign_origin = self._find_foreign_origin(scope, headers)
         cors = self._build_cors_headers(scope, headers) if foreign_origin is None else []
         if cors:

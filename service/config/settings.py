@@ -199,8 +199,8 @@ class Settings(BaseModel):
     )
     trusted_proxies: Proxies = Field(
         default="",
-        description="Comma-separated proxies (addresses or networks) whose X-Forwarded-For is "
-        "trusted.",
+        description="Comma-separated proxies whose X-Forwarded-For is trusted: addresses, or "
+        "networks of private addresses only. Name a proxy with a public address by that address.",
     )
     allowed_hosts: Hosts = Field(
         default="",

@@ -37,6 +37,7 @@ from service.http.request_log import (
     log_abandoned,
     log_response,
 )
+from serving.cors import ANY_ORIGIN_HEADERS
 from serving.http import (
     CLOSE_CONNECTION,
     ERROR_KEY,
@@ -311,9 +312,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.url) > MAX_TARGET_BYTES:
             self._refuse(build_size_error(414, "path with its query", MAX_TARGET_BYTES))
         elif len(self.headers or ()) > MAX_HEADERS:
-            self._refuse(http_error(431, f"The request has more than {MAX_HEADERS} headers."))
+            parts = "headers" if self._awaits_head else "headers and trailers"
+            self._refuse(http_error(431, f"The request has more than {MAX_HEADERS} {parts}."))
         else:
-            self._refuse(build_size_error(431, "head of the request", MAX_HEAD_BYTES))
+            # Past its head, a request has only a chunk's head or trailers left to be too long.
+            part = "head of the request" if self._awaits_head else "chunk's head or trailer"
+            self._refuse(build_size_error(431, part, MAX_HEAD_BYTES))
 
     def send_400_response(self, msg: str) -> None:
         """Refuse bytes that are not a request."""
@@ -335,6 +339,7 @@ class BoundedProtocol(HttpToolsProtocol):
             STATUS_LINE[error.status],
             b"content-type: application/json\r\ncache-control: no-store\r\n",
             b"content-length: %d\r\n" % len(body),
+            *(b"%b: %b\r\n" % header for header in ANY_ORIGIN_HEADERS),
             b"x-request-id: %b\r\nconnection: close\r\n\r\n" % request_id,
         )
         self.transport.write(b"".join(head) + body)

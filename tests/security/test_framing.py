@@ -187,18 +187,24 @@ async def test_a_head_of_16_kib_is_served_and_a_longer_one_refused(
 
 
 MANY = b"ab:\r\n" * 5000
+LONG = b"a" * 2 * MAX_HEAD_BYTES
+# Each with the part that the refusal names.
 ENDLESS = {
-    "trailers": CHUNKED + b"28\r\n%s\r\n0\r\n" % PING + MANY,
-    "a trailer": CHUNKED + b"28\r\n%s\r\n0\r\nX-A: " % PING + b"a" * 2 * MAX_HEAD_BYTES,
-    "an extension of a chunk": CHUNKED + b"28;" + b"a" * 2 * MAX_HEAD_BYTES,
-    "headers": POST + MANY,
-    "headers with an end": POST + MANY + b"\r\n",
+    "trailers": (CHUNKED + b"28\r\n%s\r\n0\r\n" % PING + MANY, "1000 headers and trailers"),
+    "a trailer": (CHUNKED + b"28\r\n%s\r\n0\r\nX-A: " % PING + LONG, "chunk's head or trailer"),
+    "an extension of a chunk": (CHUNKED + b"28;" + LONG, "chunk's head or trailer"),
+    "headers": (POST + MANY, "1000 headers."),
+    "headers with an end": (POST + MANY + b"\r\n", "1000 headers."),
 }
 
 
-@pytest.mark.parametrize("sent", ENDLESS.values(), ids=ENDLESS)
-async def test_many_headers_and_endless_trailers_are_refused(served: RunningService, sent: bytes):
-    assert parse_statuses(await exchange_bytes(served.base_url, sent))[-1:] == [431]
+@pytest.mark.parametrize(("sent", "named"), ENDLESS.values(), ids=ENDLESS)
+async def test_many_headers_and_endless_trailers_are_refused(
+    served: RunningService, sent: bytes, named: str
+):
+    received = await exchange_bytes(served.base_url, sent)
+    assert parse_statuses(received)[-1:] == [431]
+    assert named in received.decode()
 
 
 async def test_malformed_bytes_after_a_request_are_refused_after_its_response(
@@ -208,6 +214,8 @@ async def test_malformed_bytes_after_a_request_are_refused_after_its_response(
         served.base_url, b"GET /api/v1 HTTP/1.1\r\n" + HOST + b"\r\nnonsense\r\n\r\n"
     )
     assert parse_statuses(received) == [200, 400]
+    # Both are readable by pages of any origin: the manifest, and a refusal that is of no resource.
+    assert received.count(b"access-control-allow-origin: *\r\n") == 2
 
 
 def test_repeated_headers_are_joined_in_their_order():

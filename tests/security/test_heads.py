@@ -31,6 +31,8 @@ def check_refusal(served: RunningService, received: bytes, status: int, named: s
     body = response.json()
     assert (body["error"], body["docs"]) == ("invalid_parameter", f"{served.base_url}/api/v1")
     assert named in body["message"]
+    # A page of any origin can read why its request was refused.
+    assert received.lower().count(b"\r\naccess-control-allow-origin: *\r\n") == 1
     assert len(received) < 1000
 
 
