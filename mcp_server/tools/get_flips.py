@@ -55,7 +55,7 @@ RULES = FlipsRules(
     row_limit=ROW_LIMIT,
     window=(
         "Rows of /signals?tier=universe of the timeframe with as_of - hours < created_at <= as_of. "
-        "Only the newest row_limit of them are read; then those of removed assets are dropped."
+        "Only the newest row_limit of them are read."
     ),
     newest="Only the newest row of each ticker and indicator is kept, before direction applies.",
     grouping=(
@@ -84,7 +84,7 @@ async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
     end = snapshot.to_market_time(now)
     rows = await _read_rows(query, end - hours * HOUR_MS, assets, snapshot, context)
     capped = len(rows) > ROW_LIMIT
-    newest = select_newest_changes(rows[:ROW_LIMIT], snapshot)
+    newest = select_newest_changes(rows[:ROW_LIMIT])
     groups = group_flips(newest, query.direction, snapshot)
     notes = [CAPPED_NOTE] if capped else []
     if not groups:
@@ -133,15 +133,14 @@ async def _read_rows(
     )
 
 
-def select_newest_changes(rows: Iterable[ChangeRow], snapshot: Snapshot) -> list[ChangeRow]:
+def select_newest_changes(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
     """Return the newest change of each ticker and indicator; `rows` must be newest first.
 
-    Removed assets are dropped, and so are first readings, which are not changes.
+    First readings are dropped, because they are not changes.
     """
-    removed = set(snapshot.removed_tickers)
     newest: dict[tuple[str, str], ChangeRow] = {}
     for row in rows:
-        if row.before is not None and row.ticker not in removed:
+        if row.before is not None:
             newest.setdefault((row.ticker, row.indicator), row)
     return list(newest.values())
 
@@ -245,7 +244,7 @@ def _explain_empty(
     window = f"on {query.timeframe} in the {hours} h up to as_of"
     tracked = [a for a in assets if not snapshot.is_removed(a)]
     if assets and not tracked:
-        return f"Flips leave removed assets out. {NO_CALL}"
+        return f"Removed assets change no more. {NO_CALL}"
     tickers = None if query.ticker is None else [asset.ticker for asset in tracked]
     named = describe_assets(tickers, query.asset_class)
     if reason := explain_coverage(snapshot, tracked, named, query.timeframe):

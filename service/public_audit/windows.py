@@ -66,8 +66,7 @@ def _build_groups(rows: Iterable[Json], direction: str, responses: Responses) ->
     """Return the groups of the rows, best first; `rows` are newest first."""
     newest: dict[Cell, Json] = {}
     for row in rows:
-        if row["ticker"] not in responses.removed_tickers:
-            newest.setdefault(get_cell(row), row)
+        newest.setdefault(get_cell(row), row)
     # The direction filter comes after the newest change of each cell is chosen.
     by_ticker: dict[str, list[Json]] = {}
     for row in newest.values():

@@ -270,14 +270,13 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
         [
             "state: BTC is neither in the catalog nor removed, or both",
             "confluence .*: BTC does not belong there",
-            "flips .*: BTC does not belong there",
         ],
     ),
     (
         remove_an_asset_behind_the_catalogs_back,
         [
             "catalog: meta.removed_assets lacks BTC",
-            "(confluence|flips) .*: BTC does not belong there",
+            "confluence .*: BTC does not belong there",
         ],
     ),
     (
