@@ -30,8 +30,8 @@ AsOf = Annotated[
     str | None,
     Field(
         max_length=MAX_NAME_CHARS,
-        description="Readings as served at this past ISO 8601 time with zone, or date (00:00Z). "
-        "Default: now.",
+        description="Readings as served at this past ISO 8601 time or date, UTC unless it has a "
+        "zone. Default: now.",
         json_schema_extra={"format": "date-time"},
     ),
 ]

@@ -40,7 +40,8 @@ class SignalsQuery(Query):
     since: str | None = Field(
         default=None,
         max_length=MAX_NAME_CHARS,
-        description="Only rows strictly after this ISO 8601 time with zone, or date (00:00Z).",
+        description="Only rows strictly after this ISO 8601 time or date, UTC unless it has a "
+        "zone.",
         json_schema_extra={"format": "date-time"},
     )
     limit: int = Field(default=50, ge=1, le=200, description="Rows per page. Default 50.")

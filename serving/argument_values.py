@@ -26,17 +26,17 @@ EPOCH_DAY = date(1970, 1, 1)
 # The days of the feed, and some more.
 MAX_CACHED_DAYS = 512
 MAX_CACHED_INSTANTS = 1024
-# More lenient than created_at: a date alone, a space for T, no seconds, a decimal comma, +0200.
-# datetime's own parser is not used, because it also accepts week dates and times without a zone.
+# More lenient than created_at: a date alone, no zone, a space for T, no seconds, a decimal comma,
+# +0200. datetime's own parser is not used, because it also accepts week dates.
 # The sign may be a space, which is how an unescaped + of a URL arrives.
 INSTANT_PATTERN = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})"
     r"(?:[Tt ]([01][0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9])(?:[.,]([0-9]{1,9}))?)?"
-    r"(?:[Zz]|([+\- ])([01][0-9]|2[0-3]):?([0-5][0-9])))?"
+    r"(?:[Zz]|([+\- ])([01][0-9]|2[0-3]):?([0-5][0-9]))?)?"
 )
 INSTANT_HELP = (
-    "accepted: an ISO 8601 instant with its zone, as created_at gives it, for example "
-    "2026-10-01T13:05:00.000Z or 2026-10-01T15:05:00+02:00, or a date, which means 00:00Z"
+    "accepted: an ISO 8601 instant, as created_at gives it, for example 2026-10-01T13:05:00.000Z "
+    "or 2026-10-01T15:05:00+02:00, or a date; without a zone it is UTC"
 )
 
 
@@ -147,8 +147,9 @@ def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
 def parse_instant_ms(argument: str, text: str) -> int:
     """Return an instant as epoch milliseconds, rounded down; ArgumentError if it is malformed.
 
-    A date alone is its midnight in UTC. Rounding down is exact for filters: rows have whole
-    milliseconds, so a row is after the rounded instant if and only if it is after the given one.
+    A time without a zone is UTC, a date alone its midnight. Rounding down is exact for filters:
+    rows have whole milliseconds, so a row is after the rounded instant if and only if it is after
+    the given one.
     """
     match = INSTANT_PATTERN.fullmatch(text.strip())
     if match is None:
@@ -173,8 +174,6 @@ def _find_midnight_ms(day: str) -> int:
 
 
 def _invalid_instant_error(argument: str, text: str) -> ArgumentError:
-    lacks_zone = INSTANT_PATTERN.fullmatch(f"{text.strip()}Z") is not None
-    fault = "has no time zone (for UTC, append Z)" if lacks_zone else "is not accepted"
     return ArgumentError(
-        Problem(argument, f"{argument}: {quote_value(text)} {fault}; {INSTANT_HELP}")
+        Problem(argument, f"{argument}: {quote_value(text)} is not accepted; {INSTANT_HELP}")
     )

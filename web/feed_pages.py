@@ -31,7 +31,6 @@ from web.filter_form import (
     FilterField,
     FormValues,
     build_fields,
-    complete_times,
     describe_problems,
 )
 from web.pages import (
@@ -170,7 +169,7 @@ class ViewPage:
 
     async def _read(self, request: Request) -> Visit:
         query = self._view.tool.query
-        sent = complete_times(query, read_page_arguments(request, query))
+        sent = read_page_arguments(request, query)
         viewer = await self._find_viewer(request)
         if viewer is None or not viewer.is_member:
             assets = build_sample_model("4h").tracked

@@ -1,6 +1,5 @@
 """Builds a page's filter form from the query model of its tool, so that no filter is missing."""
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -25,8 +24,6 @@ PAGING_ARGUMENT = "offset"
 MAX_LISTED_NUMBERS = 12
 # Longer lists of choices are not repeated in an error: they stand right below it.
 MAX_NAMED_CHOICES = 4
-# The value of a browser's field for a date and a time.
-LOCAL_TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}([.]\d{1,3})?)?")
 
 
 class Choice(NamedTuple):
@@ -169,17 +166,6 @@ def _to_local_time(text: str) -> str:
         return ""
     instant = format_instant(parse_instant_ms("time", text)).removesuffix("Z")
     return instant.removesuffix(".000").removesuffix(":00")
-
-
-def complete_times(query: type[Query], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with the zone UTC on times without one, as browsers send them."""
-    schemas = get_argument_schemas(query)
-    return {
-        name: f"{value}Z"
-        if schemas[name].get("format") == "date-time" and LOCAL_TIME.fullmatch(str(value))
-        else value
-        for name, value in sent.items()
-    }
 
 
 def describe_problems(

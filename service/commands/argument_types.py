@@ -11,15 +11,13 @@ MAX_OVERLAP_HOURS = 720
 
 
 def parse_time(text: str) -> int:
-    """Parse an ISO 8601 time with a time zone; return epoch milliseconds."""
+    """Parse an ISO 8601 time, in UTC unless it has a zone; return epoch milliseconds."""
     try:
         time = datetime.fromisoformat(text)
-        if time.tzinfo is None:
-            raise ValueError
-        return int(time.timestamp() * 1000)
+        return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
-            f"must be an ISO 8601 time with a time zone, e.g. 2025-07-01T00:00:00Z, not {text!r}"
+            f"must be an ISO 8601 time, e.g. 2025-07-01T00:00:00Z, not {text!r}"
         ) from None
 
 
@@ -32,7 +30,7 @@ def parse_expiry(text: str) -> Callable[[int], int]:
     except (ValueError, argparse.ArgumentTypeError):
         raise argparse.ArgumentTypeError(
             f"must be a number of days from 1 to {MAX_EXPIRY_DAYS}, a date such as 2025-07-01, or "
-            f"an ISO 8601 time with a time zone, e.g. 2025-07-01T00:00:00Z, not {text!r}"
+            f"an ISO 8601 time, e.g. 2025-07-01T00:00:00Z, not {text!r}"
         ) from None
     return lambda now: at
 

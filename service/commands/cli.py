@@ -120,7 +120,7 @@ def _add_compute_commands(commands: Commands) -> None:
         "--until",
         type=parse_time,
         metavar="TIME",
-        help="last run to compute, ISO 8601 with a time zone",
+        help="last run to compute, an ISO 8601 time, UTC unless it has a zone",
     )
     command = _add_command(
         commands,
@@ -244,7 +244,8 @@ def _add_verify_command(commands: Commands) -> None:
         "--since",
         type=parse_time,
         metavar="TIME",
-        help="read the feed after this time, ISO 8601 with a time zone; the default is 30 days",
+        help="read the feed after this ISO 8601 time, UTC unless it has a zone; "
+        "the default is 30 days",
     )
     command.add_argument(
         "--rows",

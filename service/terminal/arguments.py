@@ -54,7 +54,7 @@ SIDE = Option("direction", "direction to agree on (default bullish)", "DIR", get
 
 FEED_OPTIONS = (
     *(TIER, TICKER, ASSET_CLASS, INDICATOR, TIMEFRAME, CHANGE),
-    Option("since", "only rows after this time, ISO 8601 with a time zone", "TIME"),
+    Option("since", "only rows after this ISO 8601 time, UTC unless it has a zone", "TIME"),
     *(Option("limit", "number of rows, 1 to 200 (default 50)", "N"), ORDER),
     Option("offset", "rows to skip (default 0)", "N"),
 )

@@ -129,10 +129,10 @@ class Reader:
         return has_more
 
     def _written(self, cursor: int) -> str:
-        """Format the cursor in one of the accepted notations and time zones."""
+        """Format the cursor in one of the accepted notations and zones."""
         text = format_instant(cursor)
         if self.draw.random() < 0.5:
-            return text
+            return text.removesuffix(self.draw.choice(["", "Z"]))
         at = datetime.fromisoformat(text.replace("Z", "+00:00"))
         return at.astimezone(self.draw.choice(ZONES)).isoformat(timespec="milliseconds")
 

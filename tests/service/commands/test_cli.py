@@ -99,11 +99,13 @@ def test_replay_is_resumable_and_another_folder_is_refused(tmp_path):
     assert "holds the bars of" in only_line(other.stderr)
 
 
-def test_until_needs_a_zone(tmp_path):
+def test_until_without_a_zone_is_utc(tmp_path):
     bars = write_bars(tmp_path / "bars")
-    done = run_signals(tmp_path, "replay", "--bars", str(bars), "--until", "2025-01-01T02:30:00")
-    assert done.returncode == 2
-    assert "zone" in done.stderr
+    for zone in ("", "+00:00"):
+        until = f"2025-01-01T02:30:00{zone}"
+        done = run_signals(tmp_path, "replay", "--bars", str(bars), "--until", until)
+        assert done.returncode == 0
+        assert "2025-01-01T02:03:00.000Z" in done.stderr
 
 
 def test_an_audit_of_a_replayed_store_is_clean(tmp_path):
