@@ -105,9 +105,10 @@ class ServiceClient:
             f"{API_PATH}/signals", tier="all", **{"limit": PAGE_ROWS, **arguments}
         )
         rows, meta = body.get("signals"), body.get("meta")
-        is_page = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
-        if not is_page or not isinstance(meta, dict):
+        if not isinstance(rows, list) or not isinstance(meta, dict):
             raise self._build_error(f"{self.address} sent a page of the feed without rows or meta")
+        if not all(isinstance(row, dict) for row in rows):
+            raise self._build_error(f"{self.address} sent a row that is no object")
         return rows, meta
 
     async def _read_text(self, path: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from compute.bars import HOUR_S
-from compute.sources.files import CHUNK_ROWS, FilesSource, read_chunks
+from compute.sources.files import CHUNK_CHARS, FilesSource, read_chunks
 from compute.sources.source import SourceError
 from compute.universe import Universe
 from tests.compute.conftest import RunSignals
@@ -34,6 +34,8 @@ pytestmark = pytest.mark.clause("sources")
 
 HEADER = "ts,open,high,low,close,volume\n"
 ROW = "3600,1,2,1,2,5\n"
+# More than are parsed at a time.
+CHUNK_ROWS = CHUNK_CHARS // len(ROW) + 1
 END_OF_2099 = 4_102_358_400
 
 # name: (file, its bytes, text that the line must contain besides the file's path)
