@@ -33,6 +33,7 @@ class CursorFile:
             self._lock = self._path.with_name(self._path.name + ".lock").open("a")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self._lock.close()
             raise CursorError(
                 f"another command follows with the cursor file {self._path}: stop it, or choose "
                 "another --cursor"
