@@ -1,9 +1,10 @@
-"""Reads answers of a service that nobody has to trust: bounded in bytes, unpacked too, and in time.
+"""Reads answers of a service that nobody has to trust: bounded in bytes, time and depth.
 
 Besides this package, the other clients of `service` use it.
 """
 
 import asyncio
+import json
 import zlib
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx2
 
 MAX_ANSWER_BYTES = 16_000_000
 DEADLINE_S = 60.0
+MAX_DEPTH = 64
 
 
 async def fetch(
@@ -56,3 +58,28 @@ async def _read(response: httpx2.Response) -> bytes:
         if len(body) > MAX_ANSWER_BYTES:
             raise httpx2.ReadError(f"the answer exceeds {MAX_ANSWER_BYTES // 1_000_000} MB")
     return bytes(body)
+
+
+def parse_object(content: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in the body of an answer, None if there is none.
+
+    One that is nested too deeply, or has text that is not Unicode, counts as none.
+    """
+    try:
+        body = json.loads(content.decode())
+        # An escape such as \ud800 can be half a character, which cannot be encoded or printed.
+        if b"\\ud" in content.lower():
+            json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    level = [body]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, (dict, list))
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return body if isinstance(body, dict) else None
+    return None

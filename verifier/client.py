@@ -4,7 +4,6 @@ The key is sent only to the service's own address and only to calls that need it
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -12,7 +11,7 @@ from typing import Any, Self
 
 import httpx2
 
-from verifier.bounded_answers import fetch
+from verifier.bounded_answers import fetch, parse_object
 from verifier.errors import LogUnavailableError, MissingError, VerifyError, format_one_line
 from verifier.notes import NoteError, decode_base64
 from verifier.tiles import TILE_WIDTH, Hashes, format_tile_path, split_tile
@@ -108,6 +107,8 @@ class ServiceClient:
         rows, meta = body.get("signals"), body.get("meta")
         if not isinstance(rows, list) or not isinstance(meta, dict):
             raise self._build_error(f"{self.address} sent a page of the feed without rows or meta")
+        if not all(isinstance(row, dict) for row in rows):
+            raise self._build_error(f"{self.address} sent a row that is no object")
         return rows, meta
 
     async def _read_text(self, path: str) -> str:
@@ -128,11 +129,8 @@ class ServiceClient:
         self.calls += 1
         headers = {"Authorization": f"Bearer {self._api_key}", "Accept": "application/json"}
         content = self._require_success(path, await self._get(path, arguments, headers))
-        try:
-            body = json.loads(content)
-        except (ValueError, RecursionError):
-            body = None
-        if not isinstance(body, dict):
+        body = parse_object(content)
+        if body is None:
             raise self._build_error(f"{self.address} answered {path} without a JSON object")
         return body
 
@@ -165,16 +163,14 @@ class ServiceClient:
 
 def _parse_leaf(leaf: Json) -> Leaf:
     parse_served_time(leaf["created_at"])
+    if type(leaf["index"]) is not int:
+        raise ValueError("the index of a leaf is not an integer")
     return Leaf(leaf["index"], leaf["created_at"], decode_base64(leaf["salt"]))
 
 
 def _describe_refusal(address: str, path: str, response: httpx2.Response) -> str:
     """Return status, code and message of an error, and when to try again."""
-    try:
-        body = response.json()
-    except (ValueError, RecursionError):
-        body = None
-    error: Json = body if isinstance(body, dict) else {}
+    error = parse_object(response.content) or {}
     code, message = error.get("error", "no error code"), error.get("message", "no message")
     text = f"{address} refused {path} with {response.status_code} ({code})"
     if "retry-after" in response.headers:

@@ -1,4 +1,9 @@
-"""The errors of a verification, and how texts of a service are quoted in messages."""
+"""The errors of a verification, and how texts that others wrote are quoted in messages.
+
+Besides this package, the commands of `service` use it.
+"""
+
+import json
 
 MAX_SHOWN_CHARACTERS = 500
 
@@ -15,8 +20,13 @@ class LogUnavailableError(VerifyError):
     """The service has no checkpoint at the moment, and says why."""
 
 
+def escape_unprintable(text: str) -> str:
+    """Return text with the escapes of JSON for what could steer a terminal or is not Unicode."""
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
 def format_one_line(text: str, secret: str = "") -> str:
     """Return text that quotes a service as one printable line, with a secret replaced."""
     hidden = text.replace(secret, "(the key)") if secret else text
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(hidden.split()))
+    line = escape_unprintable(" ".join(hidden.split()))
     return line if len(line) <= MAX_SHOWN_CHARACTERS else line[:MAX_SHOWN_CHARACTERS] + "..."

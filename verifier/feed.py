@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from verifier.canonical import Row, RowError, encode_canonical, pick_covered
 from verifier.client import PAGE_ROWS, Json, ServiceClient
 from verifier.errors import VerifyError
 from verifier.times import format_time, parse_served_time
+
+TEXTS = ("id", "tier", "ticker", "indicator", "timeframe", "direction")
 
 OnProgress = Callable[[int, int], None]
 
@@ -61,8 +64,11 @@ def _check_row(row: Json) -> Row:
     covered = pick_covered(row)
     parse_served_time(covered["created_at"])
     encode_canonical(covered)
-    if not isinstance(covered["id"], str):
-        raise RowError("the id of a row is not a text")
+    for name in TEXTS:
+        if not isinstance(covered[name], str):
+            raise RowError(f"the {name} of a row is not a text")
+    if not isinstance(covered["price"], (int, float, NoneType)):
+        raise RowError("the price of a row is not a number")
     return covered
 
 
@@ -95,7 +101,7 @@ def read_rows_file(path: Path) -> list[Row]:
     try:
         text = path.read_text(encoding="utf-8")
         return [_check_row(row) for row in _iterate_rows(_parse_values(text))]
-    except (OSError, ValueError, RowError, TypeError) as error:
+    except (OSError, ValueError, RowError, TypeError, RecursionError) as error:
         raise VerifyError(
             f"{path} cannot be read as rows of the feed: {error}. It may hold answers of "
             "/api/v1/signals, or rows, as one JSON value or as one on each line"

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from verifier.errors import format_one_line
+from verifier.errors import escape_unprintable, format_one_line
 
 MAX_SHOWN_FINDINGS = 100
 VERIFIED, CONTRADICTED, UNVERIFIED = 0, 1, 2
@@ -47,7 +47,12 @@ class Report:
         notes = [
             line
             for caption, note in self.evidence
-            for line in ("", f"{caption}:", "", *note.rstrip("\n").split("\n"))
+            for line in (
+                "",
+                f"{caption}:",
+                "",
+                *map(escape_unprintable, note.rstrip("\n").split("\n")),
+            )
         ]
         return [*notes, ""]
 

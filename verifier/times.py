@@ -3,7 +3,10 @@
 import re
 from datetime import UTC, datetime
 
-SERVED_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
+# From 1900 on, so that a duration can be subtracted.
+SERVED_TIME = re.compile(
+    r"(?:19|[2-9][0-9])[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z"
+)
 
 
 def parse_served_time(text: object) -> datetime:

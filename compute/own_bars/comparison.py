@@ -9,7 +9,12 @@ from compute.bars import DAY_S, HOUR_S, Series
 from compute.indicators.contract import WARMUP, Indicator
 from compute.own_bars.margins import Margin, find_margin
 from compute.own_bars.recompute import OwnAsset, OwnRow, RowKey
-from schemas.vocabulary import TIMEFRAME_DURATIONS_S, format_instant
+from schemas.vocabulary import (
+    INDICATOR_IDS,
+    TIMEFRAME_DURATIONS_S,
+    TIMEFRAMES,
+    format_instant,
+)
 
 # After so many bars, the slowest average (96 bars) has forgotten its first value.
 SETTLED_BARS = 1000
@@ -57,7 +62,9 @@ class Comparison(NamedTuple):
 
 
 def parse_served_row(row: Mapping[str, Any]) -> ServedRow:
-    """Return a row of the feed as it is compared; ValueError if its id is none of the feed."""
+    """Return a row of the feed as it is compared; ValueError if bars cannot give it."""
+    if row["indicator"] not in INDICATOR_IDS or row["timeframe"] not in TIMEFRAMES:
+        raise ValueError("the row has an unknown indicator or timeframe")
     *_, close, action_or_epoch = row["id"].split(".")
     epoch = int(action_or_epoch)
     if row["tier"] == "alerts":

@@ -11,7 +11,6 @@ from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO, Final, cast
@@ -47,7 +46,9 @@ _LIKE_BARS = re.compile(r"\.csv|_(\d+[mhdw]|funding)(\.|$)", re.IGNORECASE)
 _OF_EDITOR = re.compile(r"[.#~].*|.*(~|#|\.sw[a-p])")
 MAX_TIME_DIGITS = len(str(MAX_TIME_S))
 # Cells as text take some ten times the memory of columns, so few rows are held as text at a time.
-CHUNK_ROWS = 20_000
+CHUNK_CHARS = 1 << 18
+MAX_LINE_BYTES = 1_000_000
+MAX_FILE_BYTES = 4_000_000_000
 BLOCK_BYTES = 1 << 20
 CHANGED = "changed while it was read; start again when it is complete"
 
@@ -58,11 +59,22 @@ class FilesSource:
     kind: SourceKind = "recorded"
     shown_history_s = 0
 
-    def __init__(self, folder: Path, universe: Universe) -> None:
-        """Read the folder; raise SourceError with the first file and row that cannot be read."""
+    def __init__(
+        self,
+        folder: Path,
+        universe: Universe,
+        max_line_bytes: int = MAX_LINE_BYTES,
+        max_file_bytes: int = MAX_FILE_BYTES,
+    ) -> None:
+        """Read the folder; raise SourceError with the first file and row that cannot be read.
+
+        A file may have `max_file_bytes`, unpacked.
+        """
         # `Path.resolve` would raise if links form a loop.
         self.folder = Path(os.path.realpath(folder))
-        self.name = f"files:{self.folder}"
+        # A path can have bytes that are no text, which a store refuses.
+        self.name = f"files:{os.fsencode(self.folder).decode(errors='backslashreplace')}"
+        self._limits = max_line_bytes, max_file_bytes
         self.rejected_counts: Counter[str] = Counter()
         self.ignored_names: list[str] = []
         self._bars: dict[str, _Bars] = {}
@@ -175,7 +187,7 @@ class FilesSource:
         rejected = _RejectedRows()
         # Arrays grow in place. Ten million bars take 480 MB; lists of parsed rows took 4.1 GB.
         times, columns = array("q"), [array("d") for _ in BARS_HEADER[1:]]
-        for open_time, table in read_chunks(path, BARS_HEADER):
+        for open_time, table in read_chunks(path, BARS_HEADER, *self._limits):
             faults = find_value_faults(open_time, table)
             rejected.add(open_time, faults)
             times.frombytes(open_time[faults == 0].tobytes())
@@ -199,7 +211,7 @@ class FilesSource:
         rates: dict[int, float] = {}
         read = [
             pair
-            for settled_at, table in read_chunks(path, FUNDING_HEADER)
+            for settled_at, table in read_chunks(path, FUNDING_HEADER, *self._limits)
             for pair in zip(settled_at.tolist(), table[:, 0].tolist(), strict=True)
         ]
         for settled_at, rate in sorted(read, key=lambda row: row[0]):
@@ -301,7 +313,46 @@ def _parse_name(path: Path, universe: Universe) -> tuple[str, str]:
     return match["ticker"], match["what"]
 
 
-def read_chunks(path: Path, header: list[str]) -> Iterator[tuple[Times, Prices]]:
+class _LimitedReader(io.RawIOBase):
+    """Reads unpacked content; ValueError as soon as a line or the whole exceeds its limit."""
+
+    def __init__(self, content: BinaryIO, max_line_bytes: int, max_file_bytes: int) -> None:
+        self._content = content
+        self._max_line_bytes = max_line_bytes
+        self._max_file_bytes = max_file_bytes
+        self._line_bytes = self._file_bytes = 0
+
+    def readable(self) -> bool:
+        """Return true, as the text layer asks."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Read at most as many bytes as a line may have, so that no longer line lies within."""
+        block = self._content.read(min(size, self._max_line_bytes))
+        ends = block.replace(b"\r", b"\n")
+        first, last = ends.find(b"\n"), ends.rfind(b"\n")
+        begun = self._line_bytes + (len(block) if first < 0 else first)
+        self._line_bytes = begun if first < 0 else len(block) - last - 1
+        self._file_bytes += len(block)
+        if begun > self._max_line_bytes:
+            raise ValueError(
+                f"has a line of more than {self._max_line_bytes:,} bytes, which no row of bars "
+                "has; replace the file, or remove it"
+            )
+        if self._file_bytes > self._max_file_bytes:
+            raise ValueError(
+                f"has more than {self._max_file_bytes:,} bytes, unpacked; shorten it to the bars "
+                "that you need, or remove it"
+            )
+        return block
+
+
+def read_chunks(
+    path: Path,
+    header: list[str],
+    max_line_bytes: int = MAX_LINE_BYTES,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> Iterator[tuple[Times, Prices]]:
     """Yield times, and a table (rows, other columns), of successive rows of a CSV file.
 
     Raise SourceError with file, row and fault.
@@ -310,18 +361,22 @@ def read_chunks(path: Path, header: list[str]) -> Iterator[tuple[Times, Prices]]
         # `utf-8-sig`, because spreadsheets put a byte-order mark before the header.
         with (
             _open_binary(path) as stream,
-            io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as lines,
+            _LimitedReader(stream, max_line_bytes, max_file_bytes) as limited,
+            io.TextIOWrapper(cast(BinaryIO, limited), "utf-8-sig", newline="") as lines,
         ):
-            reader = csv.reader(lines, strict=True)
+            row = 1
             try:
-                if next(reader, None) != header:
+                reader = csv.reader([lines.readline()], strict=True)
+                if next(reader) != header:
                     raise ValueError(f"row 1: the header must be {','.join(header)}")
                 row = 2
-                while rows := list(islice(reader, CHUNK_ROWS)):
-                    yield _parse_chunk(rows, len(header), row)
+                # Only lines are counted, so a row within quotes ends with its chunk.
+                while chunk := lines.readlines(CHUNK_CHARS):
+                    reader = csv.reader(chunk, strict=True)
+                    yield _parse_chunk(rows := list(reader), len(header), row)
                     row += len(rows)
             except csv.Error as error:
-                raise ValueError(f"row {reader.line_num}: {error}") from None
+                raise ValueError(f"row {row + reader.line_num - 1}: {error}") from None
             except UnicodeDecodeError:
                 raise ValueError(_describe_bad_byte(path)) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -21,6 +21,7 @@ from service.config.stores import (
 from store.access_rows import AccessRequestRow, KeyRow
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
+from verifier.errors import escape_unprintable
 
 
 @asynccontextmanager
@@ -132,8 +133,4 @@ def _format_key_status(key: KeyRow, now: int) -> str:
 
 def escape_for_terminal(text: str) -> str:
     """Return text on one line with control characters escaped, because buyers choose labels."""
-    text = text.replace("\\", "\\\\")
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
+    return escape_unprintable(text.replace("\\", "\\\\"))

@@ -27,6 +27,7 @@ from service.commands.examples import EXAMPLES
 from service.config.logs import log_to_standard_error
 from service.config.settings import API_KEY_VARIABLE, Settings, SettingsError
 from service.terminal.arguments import add_commands
+from verifier.errors import escape_unprintable
 
 # Each command imports its modules when it runs. With all imports up here, every command took 1.1 s
 # and 72 MB; `keys list` takes 0.25 s and 42 MB.
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return asyncio.run(_run_command(args.command, args))
     except OperatorError as error:
-        print(f"signals: {error}", file=sys.stderr)
+        # It can quote names of files and texts of a service.
+        print(f"signals: {escape_unprintable(str(error))}", file=sys.stderr)
         return int(args.failure_status)
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as shells report it.

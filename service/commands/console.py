@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, NamedTuple
 
 from schemas.clock import Clock
+from verifier.errors import escape_unprintable
 
 MAX_SHOWN_FINDINGS = 100
 # Exit statuses of an audit.
@@ -89,8 +90,8 @@ class Finding(NamedTuple):
 
 
 def format_finding(finding: Finding) -> str:
-    """Return a finding as one line."""
-    return f"{finding.grade:4} {finding.subject}: {finding.text}"
+    """Return a finding as one line, which can quote names of files."""
+    return f"{finding.grade:4} {finding.subject}: {escape_unprintable(finding.text)}"
 
 
 def parse_finding(line: str) -> Finding | None:

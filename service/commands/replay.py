@@ -16,6 +16,7 @@ from service.config.signing import build_log_signer
 from service.config.stores import open_both
 from service.processes.executors import find_executors
 from service.processes.memory import limit_malloc_arenas
+from verifier.errors import escape_unprintable
 
 
 async def replay_bars(
@@ -51,5 +52,6 @@ async def replay_bars(
             else format_instant(progress.market_time)
         )
         rejected = sum(source.rejected_counts.values())
-        echo(f"replayed {source.name} to {reached_time}; {rejected} rows rejected")
+        name = escape_unprintable(source.name)
+        echo(f"replayed {name} to {reached_time}; {rejected} rows rejected")
     return 0

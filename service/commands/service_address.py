@@ -1,6 +1,4 @@
-"""Shared by commands that call a service: parsing its address, printing its responses."""
-
-from typing import Any
+"""The address of a service, as the commands that call it parse it."""
 
 import httpx2
 
@@ -9,7 +7,6 @@ from schemas.operator_error import OperatorError
 API_PATH = "/api/v1"
 MCP_PATH = API_PATH + "/mcp"
 TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
-MAX_SHOWN_CHARACTERS = 500
 
 
 class AddressError(OperatorError):
@@ -30,19 +27,3 @@ def parse_base_address(text: str, option: str) -> str:
     if parts.userinfo or parts.query or parts.fragment:
         raise AddressError(f"{option} must be an address without user name, query and fragment")
     return address
-
-
-def parse_json_object(response: httpx2.Response) -> dict[str, Any] | None:
-    """Return the JSON object in the body of a response, None if there is none."""
-    try:
-        body = response.json()
-    except (ValueError, RecursionError):
-        return None
-    return body if isinstance(body, dict) else None
-
-
-def format_one_line(text: str, api_key: str) -> str:
-    """Return text that quotes responses as one printable line, with the key replaced."""
-    hidden = text.replace(api_key, "(the key)") if api_key else text
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(hidden.split()))
-    return line if len(line) <= MAX_SHOWN_CHARACTERS else line[:MAX_SHOWN_CHARACTERS] + "..."

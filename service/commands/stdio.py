@@ -6,11 +6,11 @@ service does not answer with MCP, the host gets an error that says why.
 
 import asyncio
 import os
+import sys
 
 import anyio
 import httpx2
 import structlog
-from mcp.server.stdio import stdio_server
 from mcp.shared.inbound import (
     MCP_METHOD_HEADER,
     MCP_NAME_HEADER,
@@ -18,10 +18,10 @@ from mcp.shared.inbound import (
     NAME_BEARING_METHODS,
     encode_header_value,
 )
-from mcp.shared.message import SessionMessage
 from mcp_types import (
     INTERNAL_ERROR,
-    PARSE_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
     PROTOCOL_VERSION_META_KEY,
     ErrorData,
     JSONRPCError,
@@ -32,11 +32,13 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
+from mcp_server.jsonrpc import RpcError, format_error_response, parse_message
 from schemas.errors import ApiError
-from service.commands.service_address import API_PATH, MCP_PATH, TIMEOUT, format_one_line
+from service.commands.service_address import API_PATH, MCP_PATH, TIMEOUT
 from service.processes.shutdown import SHUTDOWN_SIGNALS
 from serving.tool_runner import format_error_body
-from verifier.bounded_answers import fetch
+from verifier.bounded_answers import fetch, parse_object
+from verifier.errors import format_one_line
 
 RpcResponse = JSONRPCResponse | JSONRPCError
 
@@ -97,7 +99,8 @@ class RemoteEndpoint:
         text = format_one_line(text, self._api_key)
         log.warning("request_failed", method=request.method, why=text)
         if request.method != "tools/call":
-            return _build_rpc_error(request.id, INTERNAL_ERROR, text)
+            failure = ErrorData(code=INTERNAL_ERROR, message=text)
+            return JSONRPCError(jsonrpc="2.0", id=request.id, error=failure)
         error = ApiError("unavailable", text, 503)
         result = {
             "content": [
@@ -115,28 +118,49 @@ async def bridge_stdio(address: str, api_key: str) -> int:
         # Only this ends the thread that blocks on standard input. There is nothing to close.
         asyncio.get_running_loop().add_signal_handler(number, os._exit, 0)
     remote = RemoteEndpoint(address, api_key)
+    lines, responses = anyio.wrap_file(sys.stdin.buffer), anyio.wrap_file(sys.stdout.buffer)
+
+    async def respond(response: bytes) -> None:
+        # One write per line, so that lines of several requests are not mixed.
+        await responses.write(response + b"\n")
+        await responses.flush()
+
+    async def handle_request(request: JSONRPCRequest) -> None:
+        response = await remote.forward_request(request)
+        await respond(response.model_dump_json(by_alias=True, exclude_unset=True).encode())
+
     try:
-        async with (
-            remote.client,
-            stdio_server() as (requests, responses),
-            responses,
-            anyio.create_task_group() as tasks,
-        ):
-
-            async def handle_request(request: JSONRPCRequest) -> None:
-                await responses.send(SessionMessage(await remote.forward_request(request)))
-
-            async for incoming in requests:
-                if isinstance(incoming, Exception):
-                    reason = "Parse error: the line is not a JSON-RPC message."
-                    await responses.send(
-                        SessionMessage(_build_rpc_error(None, PARSE_ERROR, reason))
-                    )
-                elif isinstance(incoming.message, JSONRPCRequest):
-                    tasks.start_soon(handle_request, incoming.message)
-    except* (BrokenPipeError, anyio.BrokenResourceError):
+        async with remote.client, anyio.create_task_group() as tasks:
+            async for line in lines:
+                try:
+                    request = parse_request(line)
+                except RpcError as error:
+                    await respond(format_error_response(error))
+                else:
+                    if request is not None:
+                        tasks.start_soon(handle_request, request)
+    except* BrokenPipeError:
         log.info("host_gone")
+        # The interpreter flushes standard output again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def parse_request(line: bytes) -> JSONRPCRequest | None:
+    """Return the request on a line, None if the message needs no response.
+
+    Raise RpcError as the service does, and if the id is null: a host could not tell the response.
+    """
+    message = parse_message(line)
+    if message is None or message.is_notification:
+        return None
+    if message.request_id is None:
+        raise RpcError(INVALID_REQUEST, "Invalid request: id must be a string or an integer.")
+    try:
+        return JSONRPCRequest.model_validate_json(line)
+    except ValidationError:
+        reason = "Invalid params: params must be an object, and all text Unicode."
+        raise RpcError(INVALID_PARAMS, reason, message.request_id) from None
 
 
 def _build_routing_headers(request: JSONRPCRequest) -> dict[str, str]:
@@ -169,10 +193,7 @@ def _parse_rpc_response(response: httpx2.Response, request_id: RequestId) -> Rpc
 
 def _parse_error_message(response: httpx2.Response) -> str | None:
     """Return the message of the service's Error object, None if the body is not one."""
-    try:
-        message = response.json()["message"]
-    except (ValueError, RecursionError, TypeError, KeyError):
-        return None
+    message = (parse_object(response.content) or {}).get("message")
     return message if isinstance(message, str) else None
 
 
@@ -181,7 +202,3 @@ def _parse_host(location: str) -> str:
         return httpx2.URL(location).host or "its own host"
     except httpx2.InvalidURL:
         return "an invalid address"
-
-
-def _build_rpc_error(request_id: RequestId | None, code: int, message: str) -> JSONRPCError:
-    return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))

@@ -86,7 +86,7 @@ def _group_by_ticker(rows: Iterable[Row], report: Report) -> dict[str, list[Serv
         try:
             served = parse_served_row(row)
         except (ValueError, TypeError, KeyError):
-            report.obstacles.append(f"{row['id']} is not the id of a row that bars can give")
+            report.obstacles.append(f"{row['id']} is not a row that bars can give")
         else:
             groups.setdefault(served.key.ticker, []).append(served)
     return groups

@@ -13,12 +13,11 @@ from schemas.operator_error import OperatorError
 from service.commands.service_address import (
     API_PATH,
     TIMEOUT,
-    format_one_line,
     parse_base_address,
-    parse_json_object,
 )
 from service.public_audit.answers import Json
-from verifier.bounded_answers import fetch
+from verifier.bounded_answers import fetch, parse_object
+from verifier.errors import format_one_line
 
 KEYLESS_VIEWS = frozenset({"catalog", "stats", "openapi.json"})
 DAILY_QUOTA = 10_000
@@ -102,7 +101,7 @@ class Reader:
                 "followed, to keep the API key private. "
                 "If you trust that address, audit it instead."
             )
-        body = parse_json_object(response)
+        body = parse_object(response.content)
         if response.status_code != 200:
             raise self.build_error(self._describe_refusal(view, response, body or {}))
         if body is None:

@@ -4,10 +4,13 @@ Colours only repeat what the words and letters say.
 """
 
 from collections.abc import Iterable
+from types import NoneType
 
 from rich.text import Text
 
 from service.terminal.service_client import Json
+from verifier.errors import escape_unprintable
+from verifier.times import parse_served_time
 
 STYLES = {
     "bullish": "green",
@@ -24,10 +27,17 @@ LETTERS = {"bullish": "U", "bearish": "D", "neutral": "N"}
 NONE = "-"
 
 
+def check_cell(value: object) -> str | int | float | None:
+    """Return a value, as text that cannot control the terminal; TypeError if it is no plain one."""
+    if not isinstance(value, (str, int, float, NoneType)):
+        raise TypeError("a list or an object stands where a plain value belongs")
+    return escape_unprintable(value) if isinstance(value, str) else value
+
+
 def make_cell(value: object, style: str = "") -> Text:
-    """Return a value as text that cannot control the terminal; None as a dash."""
-    text = NONE if value is None else str(value)
-    return Text("".join(c if c.isprintable() else "?" for c in text), style=style)
+    """Return a plain value as text; None as a dash."""
+    cell = check_cell(value)
+    return Text(NONE if cell is None else str(cell), style=style)
 
 
 def make_reading(reading: str | None) -> Text:
@@ -41,8 +51,8 @@ def make_letters(letters: Iterable[str]) -> Text:
 
 
 def make_time(instant: str | None) -> Text:
-    """Return an instant to the minute, in UTC."""
-    return make_cell(instant and format_minute(instant))
+    """Return an instant to the minute, in UTC; None as a dash."""
+    return make_cell(None if instant is None else format_minute(instant))
 
 
 def make_price(price: float | None) -> Text:
@@ -56,8 +66,8 @@ def make_change(before: str, after: str) -> Text:
 
 
 def format_minute(instant: str) -> str:
-    """Return an instant to the minute, without its zone."""
-    return instant[:16].replace("T", " ")
+    """Return an instant to the minute, without its zone; ValueError if it is none."""
+    return f"{parse_served_time(instant):%Y-%m-%d %H:%M}"
 
 
 def list_marks(meta: Json) -> list[Text]:

@@ -4,7 +4,7 @@ import asyncio
 import random
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from schemas.clock import Clock
 from schemas.operator_error import OperatorError
@@ -75,7 +75,7 @@ async def follow_feed(
         async with ServiceClient(address, api_key) as client:
             save = cursor.save if cursor else _save_nothing
             follower = FeedFollower(client, filters, deliver, retrier, save)
-            with explain_unknown_form(address):
+            with cursor or nullcontext(), explain_unknown_form(address):
                 since = (cursor and cursor.load()) or args.since or await follower.find_newest()
                 echo(f"signals: following the rows after {since}; Ctrl-C stops")
                 await follower.follow(since)
@@ -90,7 +90,7 @@ def explain_unknown_form(address: str) -> Iterator[None]:
     """Raise ServiceError if an answer lacks what the block reads from it."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         raise ServiceError(
             f"{address} answered in a form that this version does not know: read it with --json, "
             "or upgrade"

@@ -1,8 +1,11 @@
 """Keeps the time of the last row that was handed on, so that a restart continues after it."""
 
+import fcntl
 import os
 import re
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from schemas.operator_error import OperatorError
 from schemas.vocabulary import INSTANT_SCHEMA
@@ -15,11 +18,39 @@ class CursorError(OperatorError):
 
 
 class CursorFile:
-    """A file with one line: the `created_at` of the last row that was handed on."""
+    """A file with one line: the `created_at` of the last row that was handed on.
+
+    In its block, no other command follows with it. The lock ends with the process, so the file of
+    the lock is never removed.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._new_path = path.with_name(path.name + ".new")
+
+    def __enter__(self) -> Self:
+        try:
+            self._lock = self._path.with_name(self._path.name + ".lock").open("a")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise CursorError(
+                f"another command follows with the cursor file {self._path}: stop it, or choose "
+                "another --cursor"
+            ) from None
+        except OSError as error:
+            raise CursorError(
+                f"cannot lock the cursor file {self._path}: {error.strerror}"
+            ) from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.close()
 
     def load(self) -> str | None:
         """Return the time in the file, None if there is no file yet."""

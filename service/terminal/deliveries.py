@@ -36,8 +36,8 @@ def build_event(row: Json, meta: Json) -> Json:
 
 
 def encode_json(value: Any) -> bytes:
-    """Return a value as compact JSON in UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """Return a value as compact JSON in ASCII, which cannot control a terminal."""
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 class ProgramRunner:
@@ -120,6 +120,9 @@ def parse_post_url(text: str) -> str:
 
 
 def _format_message_id(row: Json) -> str:
-    """Return an id that is the same for each attempt of a row."""
+    """Return an id that is the same for each attempt of a row; ValueError if it is no header."""
+    if not (row["id"].isascii() and row["id"].isprintable()):
+        raise ValueError("the id of a row cannot be sent as a header")
     # The id is signed with dots around it, so it has none.
-    return str(row["id"]).replace(".", ":")
+    message_id: str = row["id"].replace(".", ":")
+    return message_id

@@ -7,6 +7,7 @@ from schemas.vocabulary import POLL_INTERVAL_S
 from service.terminal.deliveries import Deliver
 from service.terminal.retry import Retrier
 from service.terminal.service_client import Answer, Json, ServiceClient, ServiceError
+from verifier.times import parse_served_time
 
 PAGE_LIMIT = 200
 # A run begins at `nothing_new_before` and commits some seconds later.
@@ -17,6 +18,8 @@ SPREAD_S = 10
 
 class FeedFollower:
     """Hands each row that matches the filters to `deliver`, at least once.
+
+    A page or row in a form that is not the feed's raises a LookupError, TypeError or ValueError.
 
     The place in the feed is the `created_at` of the last row. It is saved after each row, so if the
     process is killed at any point, a restart hands on at most one row again.
@@ -42,6 +45,7 @@ class FeedFollower:
         page = (await self._read_page({"limit": "1"})).body
         # Without any row, those to come are later than the newest run.
         newest: str = page["pagination"]["next_cursor"] or page["meta"]["as_of"]
+        parse_served_time(newest)
         self._save(newest)
         return newest
 
@@ -70,6 +74,7 @@ class FeedFollower:
         return await self._retrier.retry(lambda: self._client.read_view("signals", arguments))
 
     async def _hand_on(self, row: Json, meta: Json) -> None:
+        parse_served_time(row["created_at"])
         await self._retrier.retry(lambda: self._deliver(row, meta))
         self._save(row["created_at"])
 

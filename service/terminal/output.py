@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from service.terminal.cells import format_minute, list_marks, make_cell
+from service.terminal.cells import check_cell, format_minute, list_marks, make_cell
 from service.terminal.deliveries import build_event, encode_json
 from service.terminal.service_client import Answer, Json
 from service.terminal.views import FEED, Table, View
+from verifier.errors import escape_unprintable
 from web.csv_text import Cell, render_csv
 
 Format = Literal["table", "json", "csv"]
@@ -32,7 +33,8 @@ def open_console() -> Console:
 def print_answer(answer: Answer, view: View, chosen: Format) -> None:
     """Print one answer in a format."""
     if chosen == "json":
-        print(answer.text)
+        # The line breaks and tabs of JSON stand between its values, so it stays the same.
+        print(escape_unprintable(answer.text.translate(dict.fromkeys(b"\t\n\r", " "))))
     elif chosen == "csv":
         write_csv(*view.list_records(answer.body))
     else:
@@ -44,7 +46,8 @@ def write_csv(
     header: Sequence[str], rows: Sequence[Sequence[Cell]], *, has_header: bool = True
 ) -> None:
     """Write a table as CSV, with or without its header."""
-    text = render_csv(header, rows).decode()
+    safe = [[check_cell(cell) for cell in row] for row in (header, *rows)]
+    text = render_csv([str(name) for name in safe[0]], safe[1:]).decode()
     sys.stdout.write(text if has_header else text.partition("\r\n")[2])
     sys.stdout.flush()
 

@@ -15,11 +15,10 @@ from schemas.version import VERSION
 from service.commands.service_address import (
     API_PATH,
     TIMEOUT,
-    format_one_line,
-    parse_json_object,
 )
 from service.terminal.retry import TransientError, parse_retry_after
-from verifier.bounded_answers import fetch
+from verifier.bounded_answers import fetch, parse_object
+from verifier.errors import format_one_line
 
 USER_AGENT = f"signals/{VERSION}"
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
@@ -87,9 +86,9 @@ class ServiceClient:
         return self._parse(response)
 
     def _parse(self, response: httpx2.Response) -> Answer:
-        body = parse_json_object(response)
+        body = parse_object(response.content)
         if response.status_code == 200 and body is not None:
-            return Answer(body, response.text, _find_send_time(response))
+            return Answer(body, response.content.decode(), _find_send_time(response))
         text = self._format(self._describe_refusal(response, body or {}))
         if response.status_code in TRANSIENT_STATUSES:
             raise TransientError(text, parse_retry_after(response))
@@ -120,6 +119,6 @@ def _find_send_time(response: httpx2.Response) -> int | None:
     """Return when a response was sent, by the clock of the service; None if it does not say so."""
     try:
         sent_at = parsedate_to_datetime(response.headers["date"])
-    except (KeyError, ValueError):
+        return int(sent_at.timestamp() * 1000)
+    except (KeyError, ValueError, OverflowError):
         return None
-    return int(sent_at.timestamp() * 1000)

@@ -9,6 +9,7 @@ from schemas.vocabulary import TIMEFRAMES
 from service.terminal.cells import (
     LETTERS,
     STYLES,
+    format_minute,
     make_cell,
     make_change,
     make_letters,
@@ -86,7 +87,7 @@ def build_feed_table(body: Json) -> Table:
     """Return a row for each change or alert."""
     rows = [
         (
-            *(make_time(row["created_at"]), make_cell(row["ticker"], "bold")),
+            *(make_cell(format_minute(row["created_at"])), make_cell(row["ticker"], "bold")),
             *(make_cell(row["timeframe"]), make_cell(row["indicator"])),
             *(_make_event(row), make_price(row["price"])),
         )
@@ -102,14 +103,14 @@ def build_flips_table(body: Json) -> Table:
         (
             *(make_cell(group["ticker"], "bold"), make_cell(group["name"])),
             *(make_reading(group["dominant"]), make_cell(group["bullish"])),
-            *(make_cell(group["bearish"]), make_time(group["latest_at"])),
+            *(make_cell(group["bearish"]), make_cell(format_minute(group["latest_at"]))),
             Text(", ").join(map(_make_flip, group["flips"])),
         )
         for group in body["groups"]
     ]
     columns = ("TICKER", "NAME", "DOMINANT", "BULL", "BEAR", "LATEST (UTC)", "CHANGES")
-    is_cut = "Older changes in the window may be missing: choose fewer --hours." * body["capped"]
-    return Table(columns, rows, is_cut)
+    cut = "Older changes in the window may be missing: choose fewer --hours."
+    return Table(columns, rows, cut if body["capped"] else "")
 
 
 def build_confluence_table(body: Json) -> Table:

@@ -31,6 +31,10 @@ async def call(method: str, status: int, body: object, *arguments: object, **hea
         ({"leaves": [{}]}, "malformed leaves"),
         ({"leaves": [LEAF | {"salt": "?"}]}, "malformed leaves"),
         ({"leaves": [LEAF | {"created_at": "2026"}]}, "malformed leaves"),
+        ({"leaves": [LEAF | {"index": 5.0}]}, "malformed leaves"),
+        ({"leaves": [7]}, "malformed leaves"),
+        (b'{"leaves":' + b"[" * 100_000, "without a JSON object"),
+        (b'{"leaves": [{"salt": "\\ud800"}]}', "without a JSON object"),
         ({"leaves": [LEAF | {"index": 6}]}, "did not list the leaves 5 to 5"),
         ({"leaves": [LEAF, LEAF]}, "did not list the leaves 5 to 5"),
     ],
@@ -44,6 +48,11 @@ async def test_malformed_leaves_are_refused(body, reason):
 async def test_a_page_without_rows_or_meta_is_refused(body):
     with pytest.raises(VerifyError, match="without rows or meta"):
         await call("read_rows", 200, body)
+
+
+async def test_a_row_that_is_no_object_is_refused():
+    with pytest.raises(VerifyError, match="sent a row that is no object"):
+        await call("read_rows", 200, {"signals": [7], "meta": {}})
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 33, b"x" * 65])
@@ -75,7 +84,7 @@ async def test_redirects_are_not_followed():
 async def test_the_key_is_neither_printed_nor_sent_to_open_files():
     with pytest.raises(VerifyError) as caught:
         await call("read_rows", 500, {"error": "x", "message": f"Bad\n{API_KEY}\x1b[31m"})
-    assert "Bad (the key)?[31m" in str(caught.value)
+    assert r"Bad (the key)\u001b[31m" in str(caught.value)
     with loopback(200, b"note") as (address, asked):
         async with ServiceClient(address, API_KEY) as client:
             await client.read_checkpoint()

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from tests.doubles.published_log import FIRST, PublishedLog, make_row
 from tests.verifier.conftest import ROW_COUNT, Verify
 from verifier.notes import LOG_KEY, VerifierKey
+from verifier.report import Report
 
 pytestmark = [pytest.mark.clause("verify"), pytest.mark.usefixtures("use_single_ca")]
 
@@ -282,6 +283,9 @@ async def test_a_second_row_of_the_same_time_is_not_verified(log, verify):
         ({"price": [1]}, "a list where none can be"),
         ({"id": 5}, "the id of a row is not a text"),
         ({"created_at": "2026-03-10"}, "'2026-03-10' is not a time such as"),
+        ({"created_at": "99999-01-01T00:00:00.000Z"}, "where a time belongs"),
+        ({"ticker": {}}, "the ticker of a row is not a text"),
+        ({"price": {}}, "the price of a row is not a number"),
     ],
 )
 async def test_a_row_that_is_none_is_not_verified(log, verify, change, reason):
@@ -289,6 +293,18 @@ async def test_a_row_that_is_none_is_not_verified(log, verify, change, reason):
     report = await verify(since=FIRST)
     assert report.status == 2
     assert reason in report.obstacles[0]
+
+
+async def test_a_run_before_all_times_is_not_verified(log, verify):
+    log.as_of = datetime(1, 1, 1, tzinfo=UTC)
+    report = await verify()
+    assert report.status == 2
+    assert "'0001-01-01T00:00:00.000Z' where a time belongs" in report.obstacles[0]
+
+
+def test_evidence_cannot_control_the_terminal():
+    report = Report(findings=["lost"], evidence=[("now", "example\x9b2J\u202e\n1\n")])
+    assert report.format_evidence() == ["", "now:", "", r"example\u009b2J\u202e", "1", ""]
 
 
 # Ages

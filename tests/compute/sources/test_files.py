@@ -8,16 +8,18 @@ import random
 import socket
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import structlog
 
 from compute.bars import HOUR_S
-from compute.sources.files import CHUNK_ROWS, FilesSource, read_chunks
+from compute.sources.files import CHUNK_CHARS, FilesSource, read_chunks
 from compute.sources.source import SourceError
 from compute.universe import Universe
 from tests.compute.conftest import RunSignals
+from tests.support.signals_command import run_signals
 from tests.support.small_market import (
     DAY_S,
     END,
@@ -34,6 +36,8 @@ pytestmark = pytest.mark.clause("sources")
 
 HEADER = "ts,open,high,low,close,volume\n"
 ROW = "3600,1,2,1,2,5\n"
+# More than are parsed at a time.
+CHUNK_ROWS = CHUNK_CHARS // len(ROW) + 1
 END_OF_2099 = 4_102_358_400
 
 # name: (file, its bytes, text that the line must contain besides the file's path)
@@ -331,6 +335,77 @@ def test_a_byte_that_is_not_utf_8_is_counted_from_the_beginning_of_the_file(
         FilesSource(tmp_path, universe)
     expected_text = f"row {rows + 2}: not UTF-8 at byte {len(before)}{unpacked}"
     assert str(caught.value) == f"{path}: {expected_text}"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_long_line_or_a_large_file_is_refused_and_what_just_fits_is_read(
+    tmp_path: Path, universe: Universe, end: str, is_packed: bool
+):
+    text = (HEADER + ROW * 30).replace("\n", end).encode()
+    path = tmp_path / ("BTC_1h.csv.gz" if is_packed else "BTC_1h.csv")
+    path.write_bytes(gzip.compress(text) if is_packed else text)
+    longest = len(HEADER) - 1
+    assert FilesSource(tmp_path, universe, longest, len(text)).list_tickers() == ["BTC"]
+    with pytest.raises(SourceError) as caught:
+        FilesSource(tmp_path, universe, longest - 1, len(text))
+    assert str(caught.value) == (
+        f"{path}: has a line of more than {longest - 1} bytes, which no row of bars has; replace "
+        "the file, or remove it"
+    )
+    with pytest.raises(SourceError) as caught:
+        FilesSource(tmp_path, universe, longest, len(text) - 1)
+    assert str(caught.value) == (
+        f"{path}: has more than {len(text) - 1} bytes, unpacked; shorten it to the bars that you "
+        "need, or remove it"
+    )
+
+
+def test_a_line_without_an_end_is_refused_before_it_is_held(tmp_path: Path, universe: Universe):
+    packed = gzip.compress(HEADER.encode() + b'"' + bytes(200_000_000), 1)
+    (tmp_path / "BTC_1h.csv.gz").write_bytes(packed)
+    tracemalloc.start()
+    try:
+        with pytest.raises(SourceError, match="a line of more than 1,000,000 bytes"):
+            FilesSource(tmp_path, universe)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000_000
+
+
+def test_a_row_of_many_quoted_lines_ends_with_its_chunk(tmp_path: Path, universe: Universe):
+    (tmp_path / "BTC_1h.csv").write_text(HEADER + '"\n",' * CHUNK_CHARS)
+    with pytest.raises(SourceError, match=r"BTC_1h\.csv: row [0-9]+: unexpected end of data"):
+        FilesSource(tmp_path, universe)
+
+
+@pytest.mark.parametrize("command", [("replay", "--bars"), ("doctor",), ("verify", "--bars")])
+def test_a_name_of_a_file_cannot_control_the_terminal(
+    tmp_path: Path, command: tuple[str, ...], universe: Universe
+):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/bars\xff"))
+    folder.mkdir()
+    write_bars(folder, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
+    (folder / os.fsdecode("\x1b]0;a\x07\n\u202e_1h.csv".encode() + b"\xfe")).touch()
+    given = (*command, str(folder)) if len(command) > 1 else command
+    settings = {"source": f"files:{folder}"} if len(command) == 1 else {"api_key": "ek_" + "k" * 43}
+    done = run_signals(tmp_path, *given, **settings)
+    assert done.returncode != 0
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "not a bars file" in line]
+    assert len(said) == 1
+    assert r"bars\udcff/\u001b]0;a\u0007\n\u202e_1h.csv\udcfe: not a bars file" in said[0]
+    assert said[0].isprintable()
+
+
+def test_a_folder_whose_name_is_no_text_is_replayed(tmp_path: Path, signals: RunSignals):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\x1bbars\xff"))
+    folder.mkdir()
+    write_bars(folder, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
+    ran = signals("replay", "--bars", folder)
+    assert ran.status == 0
+    assert r"/\u001bbars\xff to 2" in ran.err
+    assert ran.err.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("change", ["grows", "is cut", "is written again"])

@@ -63,7 +63,7 @@ def test_a_buyers_name_can_neither_steer_the_terminal_nor_fake_a_line(tmp_path):
     with_store(tmp_path, buy)
     line = only_line(run_signals(tmp_path, "keys", "list").stdout)
     *_, label = line.split("\t")
-    assert label == r"\x1b[2Jtwo\nlines\ttabs\x7f\x9b\u202e\\ ünïcode 漢"
+    assert label == r"\u001b[2Jtwo\nlines\ttabs\u007f\u009b\u202e\\ ünïcode 漢"
     assert line.replace("\t", "").isprintable()
 
 

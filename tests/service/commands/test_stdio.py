@@ -135,6 +135,33 @@ async def test_it_survives_an_outage_of_the_service_and_ends_with_its_input(serv
     assert process.returncode == 0
 
 
+BAD_IDS = ["{}", "[1]", "null", "true", "1.5"]
+
+
+async def test_a_message_that_cannot_be_answered_gets_the_error_of_the_server(served, tmp_path):
+    lines = [f'{{"jsonrpc":"2.0","id":{one},"method":"ping"}}' for one in BAD_IDS]
+    lines += ['[{"jsonrpc":"2.0","id":1,"method":"ping"}]', "7", '{"jsonrpc":"2.0","id":2}']
+    unreadable = ["{]", "", "[" * 100_000, '{"jsonrpc":"2.0","id":NaN,"method":"ping"}']
+    unreadable.append(f'{{"jsonrpc":"2.0","id":{"9" * 5000},"method":"ping"}}')
+    async with bridged(tmp_path, served.base_url) as process:
+        refused = [await said(process, line) for line in lines]
+        unread = [await said(process, line) for line in unreadable]
+        huge = await said(process, f'{{"jsonrpc":"2.0","id":{10**30},"method":"ping"}}')
+        listed = await said(process, '{"jsonrpc":"2.0","id":3,"method":"ping","params":[]}')
+        half = await said(process, r'{"jsonrpc":"2.0","id":"\ud800","method":"ping"}')
+        rest = await asyncio.wait_for(process.communicate(b""), ENDS_WITHIN_S)
+    assert [one["error"]["code"] for one in refused] == [-32600] * len(lines)
+    assert [one["id"] for one in refused] == [None] * 7 + [2]
+    assert "batches are not supported" in refused[5]["error"]["message"]
+    assert {one["error"]["code"] for one in unread} <= {-32700, -32600}
+    assert [one["id"] for one in unread] == [None] * len(unreadable)
+    assert unread[0]["error"]["code"] == unread[3]["error"]["code"] == -32700
+    assert (huge["id"], huge["result"]) == (10**30, {})
+    assert (listed["id"], listed["error"]["code"]) == (3, -32602)
+    assert half["error"]["code"] == -32602
+    assert (process.returncode, rest) == (0, (b"", b""))
+
+
 @pytest.mark.prove
 async def test_a_signal_ends_it_while_its_input_is_open(tmp_path):
     async with bridged(tmp_path, "http://127.0.0.1:9", api_key=KEY) as process:
@@ -187,7 +214,17 @@ async def test_a_redirect_is_not_followed_with_the_key(status):
 
 
 @pytest.mark.parametrize(
-    "body", [b"<html>", b"", b"[]", b"\xff", b'{"jsonrpc":"2.0","id":7}', b"[" * 100_000]
+    "body",
+    [
+        b"<html>",
+        b"",
+        b"[]",
+        b"\xff",
+        b'{"jsonrpc":"2.0","id":7}',
+        b"[" * 100_000,
+        b'{"jsonrpc":"2.0","id":7,"result":{"a":"\\ud800"}}',
+        b'{"jsonrpc":"2.0","id":7,"result":{"a":' + b"[" * 9_000,
+    ],
 )
 async def test_a_response_without_mcp_points_at_the_url_option(body):
     message = await refusal(Response(body, media_type="text/html; charset=utf-8"))
@@ -200,7 +237,7 @@ async def test_a_401_of_a_gateway_points_at_the_key():
 
 async def test_the_services_message_is_passed_on_in_one_line_without_the_key():
     body = json.dumps({"error": "unavailable", "message": f"Later,\n\x1b[31m{KEY}.", "docs": "x"})
-    assert (await refusal(Response(body, 503))).endswith("503: Later, ?[31m(the key).")
+    assert (await refusal(Response(body, 503))).endswith(r"503: Later, \u001b[31m(the key).")
 
 
 async def test_a_json_rpc_error_is_passed_on_with_any_http_status():

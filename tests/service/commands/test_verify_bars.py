@@ -130,3 +130,18 @@ def test_bad_options_exit_with_2_in_one_line(service, tmp_path, arguments, reaso
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("change", [{"indicator": "none"}, {"timeframe": "2h"}, {"id": "a.b"}])
+async def test_a_row_that_no_bars_can_give_is_not_verified(tmp_path, change):
+    write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(DENSE, DENSE + 4 * 3600)))
+    row = {
+        **{"id": f"universe.BTC.enzo.1h.{DENSE + 7200}.0", "tier": "universe", "ticker": "BTC"},
+        **{"indicator": "enzo", "timeframe": "1h", "price": 1.0, "action": None},
+        **{"transition": {"from": "neutral", "to": "bullish"}, **change},
+    }
+    end = datetime.fromtimestamp(DENSE + 4 * 3600, UTC)
+    report = Report()
+    feed = Feed("2024-01-01T00:00:00.000Z", end, [row])
+    await OwnBars(tmp_path, None, None, None).compare(feed, report)
+    assert report.obstacles == [f"{row['id']} is not a row that bars can give"]

@@ -82,7 +82,10 @@ def test_an_exhausted_quota_says_when_to_retry(refusal):
     body = json.dumps({"error": "rate_limited", "message": f"Used up by\n\x1b[31m{KEY}."}).encode()
     with loopback(429, body, Retry_After="3600") as (address, asked):
         line = refusal(address)
-    assert "with 429 (rate_limited); retry after 3600 seconds: Used up by ?[31m(the key)." in line
+    assert (
+        "with 429 (rate_limited); retry after 3600 seconds: Used up by \\u001b[31m(the key)."
+        in line
+    )
     assert len(asked) == 1
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import fcntl
 import io
 import json
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 from service.commands.cli import _build_parser
 from service.terminal.commands import follow_feed
+from service.terminal.cursor_file import CursorError, CursorFile
 from service.terminal.output import RowPrinter
 from tests.service.commands.test_cli import only_line
 from tests.support.running_service import RunningService, run_service, skip_sleep
@@ -154,3 +156,23 @@ def test_options_of_following_need_it(tmp_path, option):
 async def test_without_a_cursor_it_says_what_a_restart_loses(recording: RunningService, capsys):
     await follow(recording, "--exec", "true")
     assert "without --cursor FILE, rows that come while" in capsys.readouterr().err
+
+
+@pytest.mark.clause("22.9")
+async def test_a_second_command_with_the_same_cursor_file_is_refused(
+    recording: RunningService, tmp_path: Path
+):
+    cursor = tmp_path / "cursor"
+    with (tmp_path / "cursor.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(CursorError) as refused:
+            await follow(recording, "--cursor", str(cursor))
+    assert str(refused.value) == (
+        f"another command follows with the cursor file {cursor}: stop it, or choose another "
+        "--cursor"
+    )
+    assert not cursor.exists()
+    with CursorFile(cursor), pytest.raises(CursorError, match="another command follows"):
+        await follow(recording, "--cursor", str(cursor))
+    await follow(recording, "--cursor", str(cursor))
+    assert cursor.exists()
