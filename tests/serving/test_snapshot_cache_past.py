@@ -311,7 +311,7 @@ async def test_rows_newer_than_a_clock_that_went_back_can_still_be_read(served, 
     assert status == 400
 
 
-@pytest.mark.parametrize("text", ["yesterday", "2026-09-31", "2026-09-30T12:00:00", "1790769600"])
+@pytest.mark.parametrize("text", ["yesterday", "2026-09-31", "1790769600"])
 async def test_a_malformed_instant_is_refused_with_an_example(served, transport, text):
     for tool in (STATE, CONFLUENCE):
         status, error = await served.fetch_refusal(transport, tool, as_of=text)
