@@ -16,6 +16,7 @@ from compute.batch_rows import (
     build_missing_bars_row,
     filter_shown_alerts,
     find_publish_from,
+    find_silent_hours,
 )
 from compute.block_step import (
     BlockResult,
@@ -34,6 +35,7 @@ from compute.sources.source import FetchResult
 from compute.stepper import Cell, Changes, SeriesKey
 from compute.universe import Universe
 from schemas.clock import Clock
+from schemas.vocabulary import Action
 from store.change_table import ChangeTable
 from store.market_rows import AlertRow, BarBlock, Batch, FundingRow, MissingBarsRow, WatermarkRow
 
@@ -47,6 +49,7 @@ class Draft(NamedTuple):
     publish_from: Mapping[str, int]
     missing_bars: Sequence[MissingBarsRow]
     held_bars: int
+    written_at: int | None
     tasks: Sequence[BlockTask]
 
 
@@ -62,16 +65,21 @@ class BatchAssembler:
         tracker: FetchTracker,
         publish_from: Mapping[str, int],
         last_created_at: int,
+        published_at: dict[Cell, dict[Action, int]],
         bounds: HistoryBounds,
         market_clock: Clock,
     ) -> None:
-        """`publish_from` (epoch ms by ticker) and `last_created_at` are those of the store."""
+        """`publish_from` (epoch ms by ticker) and the times of the last rows are the store's.
+
+        `published_at` has those of each engine and action.
+        """
         self._blocks = [state]
         self._cells: Final = state.stepper.cells
         self._cell_numbers: list[Times] = [np.arange(len(self._cells))]
         self._tracker: Final = tracker
         self._publish_from_by_ticker: Final = dict(publish_from)
         self._last_created_at = last_created_at
+        self._published_at: Final = published_at
         self._feed_from_ms: Final = bounds.feed_from_ms
         self._backfilled_until: int | None = bounds.backfilled_until
         self._market_clock: Final = market_clock
@@ -134,6 +142,9 @@ class BatchAssembler:
 
     def begin(self, start: int, until: int, fetched: Mapping[str, FetchResult]) -> Draft:
         """Record the fetched bars; return the batch with a task for each block."""
+        # Read once, because the cooldowns and `created_at` must go by the same time, which the
+        # store records.
+        written_at = self._find_written_at(until)
         bars, funding, publish_from = self._build_fetched_rows(start, fetched)
         self._publish_from_by_ticker.update(publish_from)
         self._tracker.update_lagging(until)
@@ -148,19 +159,22 @@ class BatchAssembler:
                 if len(missing := fetched[block.ticker].missing)
             ],
             sum(new.is_newly_held for new in fetched.values()),
-            [self._build_task(block, start, until, fetched) for block in self._blocks],
+            written_at,
+            [self._build_task(block, start, until, fetched, written_at) for block in self._blocks],
         )
 
     def finish(self, draft: Draft, results: Sequence[BlockResult]) -> Batch:
         """Return the batch with the rows that the tasks gave, one result for each block."""
         self._blocks = [result.state for result in results]
-        now_s = (self._find_written_at(draft.until) or to_market_ms(draft.until)) // 1000
+        now_s = (draft.written_at or to_market_ms(draft.until)) // 1000
         self._tracker.update_late(draft.until, now_s, self.find_pending_closes())
         all_changes = merge_changes([result.changes for result in results], self._cell_numbers)
         engine_keys = list(self._blocks[0].alerts.versions)
         alerts = merge_alerts([result.alerts for result in results], engine_keys)
         changes, alert_rows = self._build_feed_rows(
-            all_changes, filter_shown_alerts(alerts, self._publish_from_by_ticker)
+            all_changes,
+            filter_shown_alerts(alerts, self._publish_from_by_ticker),
+            draft.written_at,
         )
         return Batch(
             market_time=to_market_ms(draft.until),
@@ -173,7 +187,7 @@ class BatchAssembler:
             # Part of the commit, and so of its digest: an audit has to know which assets this
             # batch did not wait for, because they decide which longer bars could step.
             watermarks=self._list_watermarks(),
-            written_at=self._find_written_at(draft.until),
+            written_at=draft.written_at,
             alerts=alert_rows,
             missing_bars=draft.missing_bars,
             held_bars=draft.held_bars,
@@ -202,7 +216,7 @@ class BatchAssembler:
         return self._get_block(cell.ticker).get_epoch(cell)
 
     def _find_written_at(self, run: int) -> int | None:
-        """Return the market clock, None if the rows of a run get their nominal time."""
+        """Return the market clock, None if the rows up to a run get their nominal times."""
         is_nominal = self._backfilled_until is not None and run <= self._backfilled_until
         return None if is_nominal else self._market_clock()
 
@@ -211,11 +225,19 @@ class BatchAssembler:
         return [row for row in self._tracker.lagging if row.ticker in self._publish_from_by_ticker]
 
     def _build_task(
-        self, block: EngineState, start: int, until: int, fetched: Mapping[str, FetchResult]
+        self,
+        block: EngineState,
+        start: int,
+        until: int,
+        fetched: Mapping[str, FetchResult],
+        written_at: int | None,
     ) -> BlockTask:
         """Return the task that steps a block's bars; the tracker has its watermarks."""
         tickers = block.buffer.native_timeframes
         lagging = [row for row in self._tracker.lagging if row.ticker in tickers]
+        building = {
+            row.ticker: row.get_built_hour(until) for row in lagging if row.history != "followed"
+        }
         arrived: dict[str, tuple[Series, Funding]] = {}
         for ticker in fetched.keys() & tickers.keys():
             series, settlements = self._tracker.cut_at_removal(ticker, fetched[ticker])
@@ -227,7 +249,9 @@ class BatchAssembler:
             start,
             until,
             {row.ticker: row.watermark for row in lagging},
-            {row.ticker: row.get_built_hour(until) for row in lagging if row.history != "followed"},
+            building,
+            written_at,
+            find_silent_hours(building, self._publish_from_by_ticker),
         )
 
     def _build_fetched_rows(
@@ -258,14 +282,15 @@ class BatchAssembler:
         return max(find_publish_from(start, has_backlog=has_backlog), self._feed_from_ms)
 
     def _build_feed_rows(
-        self, changes: Changes, alerts: Sequence[Alert]
+        self, changes: Changes, alerts: Sequence[Alert], written_at: int | None
     ) -> tuple[ChangeTable, list[AlertRow]]:
         """Build the rows of changes and alerts, which share one sequence of `created_at`."""
         change_times, alert_times = assign_feed_times(
             changes,
             alerts,
-            lambda run: self._find_written_at(run) or to_market_ms(run),
+            lambda run: written_at or to_market_ms(run),
             self._last_created_at,
+            self._published_at,
         )
         newest = [times[-1] for times in (change_times, alert_times) if len(times)]
         self._last_created_at = int(max(newest, default=self._last_created_at))

@@ -1,17 +1,18 @@
 """Builds the rows of a batch: bars, settlements, changes and alerts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compute.alerts.alert_pipeline import Alert
+from compute.alerts.publisher import compute_cooldown_ms
 from compute.bars import Funding, Series, Times
 from compute.engine_state import EngineState
 from compute.indicators.contract import NO_READING
-from compute.schedule import to_market_ms
+from compute.schedule import find_last_run, to_market_ms
 from compute.stepper import Cell, Changes
-from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, LOGGED_IDS
+from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, LOGGED_IDS, Action
 from store.change_table import NO_BEFORE, ChangedCell, ChangeTable
 from store.market_rows import AlertRow, BarBlock, FundingRow, MissingBarsRow
 
@@ -51,19 +52,47 @@ def assign_times(earliest: Times, last: int) -> Times:
     return np.maximum.accumulate(np.maximum(earliest - offsets, last + 1)) + offsets
 
 
+def keep_cooldowns(
+    times: Times,
+    alerts: Iterable[tuple[int, Cell, Action]],
+    published_at: dict[Cell, dict[Action, int]],
+) -> None:
+    """Move `created_at` of rows so that no alert, given by its index, is within its cooldown.
+
+    The rows after it move too. `published_at` has each engine's last `created_at` of an action, and
+    takes those of the alerts.
+    """
+    for place, cell, action in alerts:
+        last_times = published_at.setdefault(cell, {})
+        end = last_times.get(action, -NEVER) + compute_cooldown_ms(cell.timeframe)
+        if times[place] < end:
+            times[place:] = np.maximum(times[place:], end + np.arange(len(times) - place))
+        last_times[action] = int(times[place])
+
+
 def assign_feed_times(
-    changes: Changes, alerts: Sequence[Alert], earliest: Callable[[int], int], last: int
+    changes: Changes,
+    alerts: Sequence[Alert],
+    earliest: Callable[[int], int],
+    last: int,
+    published_at: dict[Cell, dict[Action, int]],
 ) -> tuple[Times, Times]:
     """Return `created_at` of changes and of alerts; an hour's changes come before its alerts.
 
-    `earliest` returns the first time (epoch ms) at which the rows of an hour may be written.
+    `earliest` returns the first time (epoch ms) at which the rows of an hour may be written;
+    `published_at` is as for `keep_cooldowns`.
     """
     # The changes come first in the joined columns, and a stable sort by hour keeps that order.
     alert_hours = np.array([alert.hour for alert in alerts], dtype=np.int64)
     hours, which = np.unique(np.concatenate([changes.run, alert_hours]), return_inverse=True)
     order = np.argsort(which, kind="stable")
     times = np.array([earliest(hour) for hour in hours.tolist()], dtype=np.int64)[which]
-    times[order] = assign_times(times[order], last)
+    assigned = assign_times(times[order], last)
+    # The sort by hour keeps the order of the alerts.
+    places = np.flatnonzero(order >= len(changes.run)).tolist()
+    pairs = zip(places, alerts, strict=True)
+    keep_cooldowns(assigned, ((at, a.cell, a.action) for at, a in pairs), published_at)
+    times[order] = assigned
     return times[: len(changes.run)], times[len(changes.run) :]
 
 
@@ -75,6 +104,12 @@ def find_publish_from(start: int, *, has_backlog: bool) -> int:
     # Bars older than the batch warm up without publishing: the service did not know the asset when
     # they closed.
     return to_market_ms(start) + 1 if has_backlog and start > 0 else 0
+
+
+def find_silent_hours(building: Iterable[str], publish_from: Mapping[str, int]) -> dict[str, int]:
+    """Return the hour up to which the feed shows no row of each asset whose history is built."""
+    # These alerts have no `created_at`, so nominal hours decide when they would have gone out.
+    return {ticker: find_last_run(publish_from.get(ticker, 0) - 1) for ticker in building}
 
 
 def filter_shown_alerts(alerts: Sequence[Alert], publish_from: Mapping[str, int]) -> list[Alert]:

@@ -25,7 +25,8 @@ StateRow = TypeVar("StateRow", CarryRow, EpochRow)
 class BlockTask(NamedTuple):
     """A block, its new bars and settlements, and the runs `start` to `until` that step them.
 
-    `lagging` and `building` are as for `BarBuffer.take_due`.
+    `lagging` and `building` are as for `BarBuffer.take_due`, `written_at` and `silent_until` as for
+    `AlertPipeline.run`.
     """
 
     state: EngineState
@@ -34,6 +35,8 @@ class BlockTask(NamedTuple):
     until: int
     lagging: Mapping[str, int]
     building: Mapping[str, int]
+    written_at: int | None
+    silent_until: Mapping[str, int]
 
 
 class BlockResult(NamedTuple):
@@ -56,7 +59,9 @@ def step_block(task: BlockTask) -> BlockResult:
         state.stepper.row_by_series, task.start, task.until, task.lagging, task.building
     )
     changes, readings = state.stepper.step(due)
-    alerts = state.alerts.run(due, readings, task.until, task.building)
+    alerts = state.alerts.run(
+        due, readings, task.until, task.building, task.written_at, task.silent_until
+    )
     carries, epochs = state.take_carry_rows(due, alerts)
     return BlockResult(state, changes, alerts, carries, epochs)
 

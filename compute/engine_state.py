@@ -14,7 +14,7 @@ from store.market_rows import CarryRow, EpochRow
 
 # Epochs are stored with these words and are never rewritten.
 FIRST_BAR, REPLACES = "first bar", "replaces version"
-PublishedHours = Mapping[Cell, Mapping[Action, int]]
+PublishedTimes = Mapping[Cell, Mapping[Action, int]]
 
 
 class EngineState:
@@ -142,7 +142,7 @@ class EngineState:
         stepped_to: int,
         bars: Series,
         funding: Funding,
-        published_hours: PublishedHours,
+        published_at: PublishedTimes,
     ) -> Container[Cell]:
         """Rebuild a sequence from restated bars up to its last stepped bar, publishing nothing.
 
@@ -152,21 +152,19 @@ class EngineState:
         keys = [cell.key for cell, _ in self.list_cells(series_key)]
         sequences = [SeriesHistory(series_key, history, funding, keys)]
         carries = rebuild_carries(HistoryBlock(self.stepper.indicators, sequences))
-        self.install_carries(carries, published_hours)
+        self.install_carries(carries, published_at)
         return carries
 
-    def install_carries(
-        self, carries: Mapping[Cell, bytes], published_hours: PublishedHours
-    ) -> None:
+    def install_carries(self, carries: Mapping[Cell, bytes], published_at: PublishedTimes) -> None:
         """Install rebuilt carries; a rebuilt alert engine publishes from the next bar on.
 
-        `published_hours` has the hour at which each engine last published each action.
+        `published_at` has the `created_at` with which each engine last published each action.
         """
         # A publisher's past cannot be rebuilt from bars, because some of them came late. Its
         # cooldown continues from the alerts that really went out, and it holds nothing.
         for cell, data in carries.items():
             if cell.key in self.alerts.versions:
-                self.alerts.install_carry(cell, data, published_hours.get(cell, {}))
+                self.alerts.install_carry(cell, data, published_at.get(cell, {}))
             else:
                 self.stepper.restore_carry(cell, data)
 

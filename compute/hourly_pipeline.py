@@ -22,7 +22,7 @@ from compute.schedule import HistoryBounds, find_last_run, limit_clock, to_marke
 from compute.sources.clocks import NAMED_PAUSE_DAYS, count_pause_days
 from compute.sources.source import FetchResult, Source
 from compute.spread import Spread, open_spread
-from compute.state_loader import StateLoader
+from compute.state_loader import StateLoader, load_published_times
 from compute.universe import Universe
 from schemas.clock import Clock
 from schemas.coverage import Coverage
@@ -155,7 +155,13 @@ class HourlyPipeline:
             store, source, universe, native_timeframes, done, publish_from.keys(), covered_before
         )
         assembler = BatchAssembler(
-            state, tracker, publish_from, progress.last_created_at, bounds, market_clock
+            state,
+            tracker,
+            publish_from,
+            progress.last_created_at,
+            await load_published_times(store),
+            bounds,
+            market_clock,
         )
         return cls(
             store,
@@ -262,6 +268,9 @@ class HourlyPipeline:
             # The batches lie on a fixed grid: a process that was killed and restarted commits the
             # same batches as an uninterrupted one, and so writes the same digest chain.
             batch_end = min((first // BATCH_S + 1) * BATCH_S - HOUR_S, end)
+            # The rows of a batch have all nominal times, or none.
+            if first <= self._history_until:
+                batch_end = min(batch_end, self._history_until)
             stepping = self._run_batch(self._done_hour + HOUR_S, batch_end, end)
             batch = await self._commit_while_stepping(batch, stepping)
             on_progress(self._done_hour, end)

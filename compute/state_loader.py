@@ -10,11 +10,10 @@ from compute.engine_state import EngineState
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, map_blocks, split_into_blocks
 from compute.indicators.contract import Indicator
 from compute.rebuild import HistoryBlock, SeriesHistory, rebuild_carries
-from compute.schedule import find_last_run
 from compute.stepper import Cell
 from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, TIMEFRAME_DURATIONS_S, Action, Timeframe
-from store.market_rows import AlertRow, BarBlock, FundingRow
+from store.market_rows import BarBlock, FundingRow
 from store.sql.market_store import MarketStore
 
 # Measured: blocks of 64 assets take 1.5 times the processor time; blocks of 256 take a sixth
@@ -71,15 +70,15 @@ class StateLoader:
         """Rebuild an asset's carries from its restated bars; the next batch stores them.
 
         The bars begin a revision, and each carry begins an epoch. All earlier batches must be
-        committed, because the rebuild reads settlements and published hours from the store.
+        committed, because the rebuild reads settlements and alerts from the store.
         """
-        published_hours = await load_published_hours(self._store)
+        published_at = await load_published_times(self._store)
         funding = build_funding(await self._store.funding(ticker))
         state.begin_revision(ticker)
         for timeframe, to in state.find_stepped_to(ticker).items():
             series_key = ticker, timeframe
             rebuilt_cells = await asyncio.to_thread(
-                state.rebuild_series, series_key, to, bars, funding, published_hours
+                state.rebuild_series, series_key, to, bars, funding, published_at
             )
             state.begin_epochs(series_key, rebuilt_cells, reason)
 
@@ -96,14 +95,14 @@ class StateLoader:
     async def _rebuild_assets(self, state: EngineState, tickers: Sequence[str]) -> None:
         """Rebuild the outdated carries of some assets, block by block."""
         # The executors return results in the order of the blocks, so both are read in step.
-        published_hours = await load_published_hours(self._store)
+        published_at = await load_published_times(self._store)
         parallelism = self._executors.choose_parallelism(len(tickers))
         blocks = split_into_blocks(tickers, MAX_REBUILD_ASSETS, parallelism)
         pending_blocks = iter(blocks)
         async with self._executors.open(parallelism) as executor:
             history_blocks = self._load_history_blocks(state, blocks)
             async for carries in map_blocks(executor, parallelism, rebuild_carries, history_blocks):
-                state.install_carries(carries, published_hours)
+                state.install_carries(carries, published_at)
                 for ticker in next(pending_blocks):
                     for timeframe in state.buffer.list_timeframes(ticker):
                         state.begin_epochs((ticker, timeframe), carries)
@@ -152,22 +151,13 @@ def _is_outdated(state: EngineState, ticker: str) -> bool:
     )
 
 
-async def load_published_hours(store: MarketStore) -> dict[Cell, dict[Action, int]]:
-    """Return the hour at which each engine last published each action, from the stored alerts."""
+async def load_published_times(store: MarketStore) -> dict[Cell, dict[Action, int]]:
+    """Return the `created_at` of the last stored alert of each engine and action."""
     found: dict[Cell, dict[Action, int]] = {}
     async for row in store.alerts():
         cell = Cell(row.ticker, row.timeframe, ENGINE_KEYS[row.indicator])
-        found.setdefault(cell, {})[row.action] = find_published_hour(row)
+        found.setdefault(cell, {})[row.action] = row.created_at
     return found
-
-
-def find_published_hour(row: AlertRow) -> int:
-    """Return the nominal hour of an alert, or a later one if it was written late.
-
-    Alerts go out only at runs of their timeframe, because bars step and cooldowns end only then.
-    """
-    period_s = TIMEFRAME_DURATIONS_S[row.timeframe]
-    return find_last_run(row.created_at) // period_s * period_s
 
 
 def build_series(blocks: Sequence[BarBlock], native: Timeframe) -> Series:

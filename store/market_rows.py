@@ -224,8 +224,8 @@ class MissingBarsRow(NamedTuple):
 class CommitRow:
     """One committed batch and its place in the digest chain; digests are 32 bytes.
 
-    `market_time` is nominal (:03:00 of the run's hour). `written_at` is the market clock at the
-    time of writing, or None for backfill and replay, whose rows carry nominal times.
+    `market_time` is nominal (:03:00 of the run's hour). `written_at` is the market clock when
+    the bars were stepped, or None for backfill and replay, whose rows carry nominal times.
     `alerts_digest` is None if the batch wrote no alert, `context_digest` if an earlier version
     wrote the commit.
     """

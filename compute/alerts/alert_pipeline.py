@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from compute.alerts.engines import ACTIONS, AlertEngine, BarWithReading
-from compute.alerts.publisher import Firing, Publisher
+from compute.alerts.publisher import NEVER, Firing, Publisher
 from compute.bars import Times
 from compute.coverage import ALERT_TIMEFRAMES
 from compute.engine import Engine, hash_layout
@@ -80,19 +80,28 @@ class AlertPipeline:
         readings: Readings,
         until: int,
         building: Mapping[str, int] = MappingProxyType({}),
+        written_at: int | None = None,
+        silent_until: Mapping[str, int] = MappingProxyType({}),
     ) -> list[Alert]:
         """Step due bars with their readings, shape (bars, indicators or more); return the alerts.
 
         Held alerts that fall due up to the hour `until` are included, or up to the time that
-        `building` has of their asset. Alerts are ordered by hour, bar close, timeframe, ticker,
-        indicator.
+        `building` has of their asset. Cooldowns are measured as in `Publisher.run`, but up to the
+        hour `silent_until` of an asset by nominal hours. Alerts are ordered by hour, bar close,
+        timeframe, ticker, indicator.
         """
         firings_by_engine = self._step_engines(due, readings)
         out: list[tuple[int, int, int, Firing]] = []
         for number, publisher in enumerate(self._publishers):
             # The bars after the last built one may still replace or drop what is held.
-            last = building.get(self.cells[number].ticker, until) if building else until
-            for firing in publisher.run(firings_by_engine.get(number, ()), last):
+            ticker, firings = self.cells[number].ticker, firings_by_engine.get(number, [])
+            last = building.get(ticker, until)
+            silent = min(silent_until.get(ticker, NEVER), last)
+            early = [firing for firing in firings if firing.hour <= silent]
+            published = publisher.run(early, silent)
+            if silent < last:
+                published += publisher.run(firings[len(early) :], last, written_at)
+            for firing in published:
                 out.append((firing.hour, firing.close_time, number, firing))
         return [
             Alert(hour, close_time, self.cells[number], firing.action, firing.price)
@@ -125,7 +134,7 @@ class AlertPipeline:
         self.restart_publisher(cell, published)
 
     def restart_publisher(self, cell: Cell, published: Mapping[Action, int]) -> None:
-        """Restart a publisher: it holds nothing, and its cooldowns run from `published` (hours)."""
+        """Restart a publisher: it holds nothing and continues the cooldowns of `published`."""
         self._publishers[self._number_by_cell[cell]] = Publisher(cell.timeframe, published)
 
     def _step_engines(self, due: DueBars, readings: Readings) -> dict[int, list[Firing]]:

@@ -31,7 +31,7 @@ class BarWithReading(NamedTuple):
 class AlertEngine:
     """Takes the side of a reading; leaves it when the reading does, or at a stop of 3 ATRs."""
 
-    version = 1
+    version = 2  # 1 measured the cooldown in nominal hours
 
     def start(self, engines: int) -> Carry:
         """Return the carry of engines that are flat and have not yet seen a bar.

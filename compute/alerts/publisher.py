@@ -1,13 +1,14 @@
 """The publisher of one alert engine: publishes, holds or drops its actions. Pure.
 
-All times are epoch seconds; hours are the nominal hours of runs. The rules are in
-docs/indicators.md ("Cooldown").
+Hours are the nominal hours of runs in epoch seconds; times of publication are epoch ms. The rules
+are in docs/indicators.md ("Cooldown").
 """
 
 from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
+from compute.schedule import find_last_run, to_market_ms
 from schemas.vocabulary import (
     COOLDOWN_CANDLES,
     CURRENT_ACTIONS,
@@ -17,6 +18,11 @@ from schemas.vocabulary import (
 )
 
 NEVER = -1
+
+
+def compute_cooldown_ms(timeframe: Timeframe) -> int:
+    """Return the least time between two publications of one action."""
+    return 1000 * COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S[timeframe]
 
 
 class Firing(NamedTuple):
@@ -37,30 +43,39 @@ class Publisher:
     struct_format: Final = "<3q3q3d"
 
     def __init__(self, timeframe: Timeframe, published: Mapping[Action, int] | None = None) -> None:
-        """`published` has the hour at which the engine last published each action, if it has."""
-        self._window_s: Final = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S[timeframe]
-        self._published_hours: dict[Action, int] = dict(published or {})
+        """`published` has the `created_at` with which each action was last published, if it was."""
+        self._cooldown_ms: Final = compute_cooldown_ms(timeframe)
+        self._published_at: dict[Action, int] = dict(published or {})
         self._held_back: dict[Action, Firing] = {}
 
     @property
     def due_hour(self) -> int | None:
-        """The first hour at which the cooldown of a held alert ends, None if none is held."""
-        return min(map(self._find_window_end, self._held_back), default=None)
+        """The first hour in which the cooldown of a held alert ends, None if none is held."""
+        return min(map(self._find_due_hour, self._held_back), default=None)
 
-    def run(self, firings: Iterable[Firing], until: int) -> list[Firing]:
-        """Take firings in order, then all hours up to `until`; return the published ones."""
+    def run(
+        self, firings: Iterable[Firing], until: int, written_at: int | None = None
+    ) -> list[Firing]:
+        """Take firings in order, then all hours up to `until`; return the published ones.
+
+        Each hour counts as its nominal time, or as `written_at`, if the rows of all these hours are
+        written then.
+        """
         out: list[Firing] = []
         for firing in firings:
-            out += self._release(firing.hour)
-            out += self._publish_or_hold(firing)
-        return out + self._release(until)
+            out += self._release(firing.hour, written_at)
+            if self._is_due(firing.action, firing.hour, written_at):
+                out += self._publish(firing, written_at)
+            else:
+                self._held_back[firing.action] = firing
+        return out + self._release(until, written_at)
 
     def pack(self) -> bytes:
-        """Return hours and held firings as bytes, in the order of CURRENT_ACTIONS."""
+        """Return times and held firings as bytes, in the order of CURRENT_ACTIONS."""
         nothing = Firing(NEVER, NEVER, "CLOSE", 0.0)
         held_back = [self._held_back.get(action, nothing) for action in CURRENT_ACTIONS]
         return Struct(self.struct_format).pack(
-            *(self._published_hours.get(action, NEVER) for action in CURRENT_ACTIONS),
+            *(self._published_at.get(action, NEVER) for action in CURRENT_ACTIONS),
             *(firing.close_time for firing in held_back),
             *(firing.price for firing in held_back),
         )
@@ -69,7 +84,7 @@ class Publisher:
         """Restore the state that `pack` returned."""
         numbers = Struct(self.struct_format).unpack(data)
         published, closes, prices = numbers[:3], numbers[3:6], numbers[6:]
-        self._published_hours = {
+        self._published_at = {
             a: at for a, at in zip(CURRENT_ACTIONS, published, strict=True) if at >= 0
         }
         self._held_back = {
@@ -78,33 +93,39 @@ class Publisher:
             if close >= 0
         }
 
-    def _find_window_end(self, action: Action) -> int:
-        """Return the first hour at which an action may go out; -1 if it never has."""
-        return self._published_hours.get(action, NEVER - self._window_s) + self._window_s
+    def _find_end(self, action: Action) -> int:
+        """Return the first time at which an action may be published again, 0 if it never was."""
+        last = self._published_at.get(action)
+        return 0 if last is None else last + self._cooldown_ms
 
-    def _release(self, until: int) -> list[Firing]:
+    def _find_due_hour(self, action: Action) -> int:
+        return find_last_run(self._find_end(action))
+
+    def _is_due(self, action: Action, hour: int, written_at: int | None) -> bool:
+        # Rows of one nominal hour are milliseconds apart. The whole hour in which a cooldown ends
+        # is late enough, because the rows are dated at its end (`batch_rows.keep_cooldowns`).
+        if written_at is None:
+            return hour >= self._find_due_hour(action)
+        return written_at >= self._find_end(action)
+
+    def _release(self, until: int, written_at: int | None) -> list[Firing]:
         """Publish the held alert that falls due first, which drops the others.
 
-        If two fall due at the same hour, the one of the older bar goes out.
+        If two fall due at the same time, the one of the older bar goes out.
         """
-        due = self.due_hour
-        if due is None or due > until:
+        hour = self.due_hour if written_at is None else until
+        if hour is None or hour > until:
             return []
-        ripe = [
-            firing
-            for action, firing in self._held_back.items()
-            if self._find_window_end(action) == due
-        ]
-        return self._publish(min(ripe, key=lambda firing: firing.close_time)._replace(hour=due))
-
-    def _publish_or_hold(self, firing: Firing) -> list[Firing]:
-        if firing.hour < self._find_window_end(firing.action):
-            self._held_back[firing.action] = firing
+        held = self._held_back.items()
+        ripe = [firing for action, firing in held if self._is_due(action, hour, written_at)]
+        if not ripe:
             return []
-        return self._publish(firing)
+        oldest = min(ripe, key=lambda firing: firing.close_time)
+        return self._publish(oldest._replace(hour=hour), written_at)
 
-    def _publish(self, firing: Firing) -> list[Firing]:
+    def _publish(self, firing: Firing, written_at: int | None) -> list[Firing]:
         # By the rules, publishing one action drops all others that the engine holds.
-        self._published_hours[firing.action] = firing.hour
+        at = to_market_ms(firing.hour) if written_at is None else written_at
+        self._published_at[firing.action] = at
         self._held_back.clear()
         return [firing]

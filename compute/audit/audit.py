@@ -133,14 +133,16 @@ class Audit:
         report.findings += epochs.list_faults()
         publish_from = await store.publish_from()
         parallelism = executors.choose_parallelism(len(publish_from))
+        assets = split_assets(
+            universe, indicators, native_timeframes, epochs, publish_from, parallelism
+        )
+        is_nominal = foundation.is_recorded
         return cls(
             store,
             foundation,
-            split_assets(
-                universe, indicators, native_timeframes, epochs, publish_from, parallelism
-            ),
+            assets,
             SourceCheck(await store.sources()),
-            RowAudit(epochs, foundation.progress, is_nominal=foundation.is_recorded),
+            RowAudit(epochs, assets.engines, foundation.progress, is_nominal=is_nominal),
             RowMatcher({}, {}, epochs, {}),
             executors,
             parallelism,

@@ -21,13 +21,15 @@ MAX_BLOCK_ASSETS = 512
 class AuditedAssets(NamedTuple):
     """The blocks of assets, each asset's block, and the sequences that alert engines follow.
 
-    `cell_numbers` finds block and cell of stored changes.
+    `cell_numbers` finds block and cell of stored changes; `engines` are in the order of the numbers
+    that row matchers give them.
     """
 
     blocks: list[AuditBlock]
     block_by_ticker: dict[str, int]
     cell_numbers: CellNumbers
     followed_series: frozenset[SeriesKey]
+    engines: Sequence[Cell]
 
 
 def split_assets(
@@ -54,7 +56,9 @@ def split_assets(
     for block_tickers in split:
         block_by_ticker |= dict.fromkeys(block_tickers, len(blocks))
         block_epochs = epochs.select(block_tickers)
-        stepper = BlockStepper(universe, indicators, native_timeframes, block_epochs, block_tickers)
+        stepper = BlockStepper(
+            universe, indicators, native_timeframes, block_epochs, publish_from, block_tickers
+        )
         matcher = RowMatcher(
             {cell: cell_numbers[cell] for cell in stepper.cells},
             {c: number for number, c in enumerate(engines) if c.ticker in block_tickers},
@@ -63,5 +67,5 @@ def split_assets(
         )
         blocks.append(AuditBlock(stepper, matcher, block_epochs))
     return AuditedAssets(
-        blocks, block_by_ticker, CellNumbers(split, keys), frozenset(followed_series)
+        blocks, block_by_ticker, CellNumbers(split, keys), frozenset(followed_series), engines
     )

@@ -125,7 +125,7 @@ class CommitReader:
         self, previous_run: int, commit: CommitRow, content: CommitContent, rows: FeedRows
     ) -> LoadedCommit:
         """Split a commit's bars, settlements and stored rows by block."""
-        parts = self._split_content(previous_run, find_last_run(commit.market_time), content)
+        parts = self._split_content(previous_run, commit, content)
         for part in parts:
             await self._add_restated_funding(part)
         places, stray_places = self._split_rows(parts, rows)
@@ -147,10 +147,12 @@ class CommitReader:
         return places[:-1], np.sort(places[-1])
 
     def _split_content(
-        self, previous_run: int, run: int, content: CommitContent
+        self, previous_run: int, commit: CommitRow, content: CommitContent
     ) -> list[CommitPart]:
         """Return each block's part of a commit's bars, settlements and watermarks."""
-        parts = [CommitPart(previous_run, run) for _ in range(self._block_count)]
+        run = find_last_run(commit.market_time)
+        times = previous_run, run, commit.written_at
+        parts = [CommitPart(*times) for _ in range(self._block_count)]
         part_by_ticker = {ticker: parts[at] for ticker, at in self._block_by_ticker.items()}
         for bars in content.bars:
             if bars.ticker in part_by_ticker:

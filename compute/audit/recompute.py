@@ -11,11 +11,11 @@ from compute.audit.epochs import Epochs, get_cell
 from compute.audit.feed_rows import NO_ROWS, PartRows
 from compute.bar_buffer import BarBuffer
 from compute.bars import HOUR_S, NO_BARS, NO_FUNDING, Funding, Series
-from compute.batch_rows import NEVER
+from compute.batch_rows import NEVER, find_silent_hours
 from compute.engine import hash_layout
 from compute.engine_state import EngineState
 from compute.indicators.contract import NO_READING, Indicator
-from compute.state_loader import build_series, find_published_hour
+from compute.state_loader import build_series
 from compute.stepper import Cell, Changes, SeriesKey, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import Action, Timeframe
@@ -26,13 +26,15 @@ from store.market_rows import BarBlock
 class CommitPart:
     """A block's share of a commit; `run` and `previous_run` are hours in epoch seconds.
 
-    `restated_funding` holds all settlements of assets whose bars are restated; `rows` are the
-    stored rows of both tiers. `building` has the assets whose history the commit
-    builds, and the hour up to which. If `wants_all_rows`, the leader needs every row.
+    `written_at` is that of the commit. `restated_funding` holds all settlements of assets whose
+    bars are restated; `rows` are the stored rows of both tiers. `building` has the assets whose
+    history the commit builds, and the hour up to which. If `wants_all_rows`, the leader needs every
+    row.
     """
 
     previous_run: int
     run: int
+    written_at: int | None = None
     bars: dict[str, list[BarBlock]] = field(default_factory=dict)
     funding: dict[str, Funding] = field(default_factory=dict)
     lagging: dict[str, int] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class BlockStepper:
         indicators: Sequence[Indicator],
         native_timeframes: Mapping[str, Timeframe],
         epochs: Epochs,
+        publish_from: Mapping[str, int],
         tickers: Sequence[str],
     ) -> None:
         """`epochs` are those of the block's assets."""
@@ -85,6 +88,7 @@ class BlockStepper:
         buffer = BarBuffer(block_timeframes, ends, sunday_joining)
         self._state: Final = EngineState(stepper, alerts, buffer)
         self._epochs: Final = epochs
+        self._publish_from: Final = publish_from
         starts = epochs.list_starts()
         self._starts = {cell: at for cell, at in starts.items() if cell.key in alerts.versions}
         first_closes = [epochs.find_start(cell) for cell in stepper.cells]
@@ -95,7 +99,7 @@ class BlockStepper:
         self._stepped_to: Final[dict[SeriesKey, int]] = {}
         self._settled_to: Final[dict[str, int]] = {}
         self._foreign_readings: Final[dict[Cell, int]] = {}
-        self._published_hours: Final[dict[Cell, dict[Action, int]]] = {}
+        self._published_at: Final[dict[Cell, dict[Action, int]]] = {}
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -111,8 +115,7 @@ class BlockStepper:
         recomputed = self._step_bars(part)
         self._keep_foreign_readings(part.rows)
         for row in part.rows.alerts:
-            hours = self._published_hours.setdefault(get_cell(row), {})
-            hours[row.action] = find_published_hour(row)
+            self._published_at.setdefault(get_cell(row), {})[row.action] = row.created_at
         return recomputed
 
     def get_revision(self, ticker: str) -> int:
@@ -164,7 +167,14 @@ class BlockStepper:
         self._stepped_to.update(zip(series_keys, lasts, strict=True))
         changes, readings = stepper.step(due)
         self._restart_engines(self._pop_begun_epochs())
-        alerts = self._state.alerts.run(due, readings, part.run, part.building)
+        alerts = self._state.alerts.run(
+            due,
+            readings,
+            part.run,
+            part.building,
+            part.written_at,
+            find_silent_hours(part.building, self._publish_from),
+        )
         return Recomputed(
             self._drop_unbegun(changes), alerts, len(due.run) * len(stepper.indicators)
         )
@@ -190,7 +200,7 @@ class BlockStepper:
         """Restart publishers, as a start of the service does after it rebuilt their engines."""
         for cell in cells:
             if self._state.alerts.is_followed(cell[:2]):
-                self._state.alerts.restart_publisher(cell, self._published_hours.get(cell, {}))
+                self._state.alerts.restart_publisher(cell, self._published_at.get(cell, {}))
 
     def _add_to_buffer(self, ticker: str, part: CommitPart) -> None:
         buffer = self._state.buffer
@@ -215,7 +225,7 @@ class BlockStepper:
         for timeframe in self._state.buffer.list_timeframes(ticker):
             series_key = ticker, timeframe
             to = self._stepped_to.get(series_key, -1)
-            self._state.rebuild_series(series_key, to, series, earlier, self._published_hours)
+            self._state.rebuild_series(series_key, to, series, earlier, self._published_at)
 
     def _keep_foreign_readings(self, rows: PartRows) -> None:
         """Set the current readings that another version published; later changes start there."""

@@ -8,12 +8,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from compute.alerts.publisher import compute_cooldown_ms
 from compute.audit.commit_times import describe_ends
 from compute.audit.epochs import Epochs, get_cell
 from compute.audit.feed_rows import FeedRows
 from compute.audit.row_matcher import MatchedRows, describe_difference, find_differences
 from compute.bars import Times
-from compute.batch_rows import assign_times
+from compute.batch_rows import NEVER, assign_times, keep_cooldowns
+from compute.stepper import Cell
+from schemas.vocabulary import CURRENT_ACTIONS, Action
 from store.digest import digest_alerts, digest_changes
 from store.market_rows import AlertRow, ChangeRow, CommitRow, FeedRow, Progress
 
@@ -39,8 +42,13 @@ class BlockMatch(NamedTuple):
 class RowAudit:
     """Compares commits in order; `findings` has one line for every wrong row."""
 
-    def __init__(self, epochs: Epochs, progress: Progress, *, is_nominal: bool) -> None:
-        """If `is_nominal`, `created_at` follows from the bars and is compared too."""
+    def __init__(
+        self, epochs: Epochs, engines: Sequence[Cell], progress: Progress, *, is_nominal: bool
+    ) -> None:
+        """`engines` are in the order of their numbers.
+
+        If `is_nominal`, `created_at` follows from the bars and is compared too.
+        """
         self.findings: Final[list[str]] = []
         self._has_foreign: Final = epochs.has_foreign
         self._pruned_before: Final[dict[type[FeedRow], int]] = {
@@ -48,6 +56,9 @@ class RowAudit:
             AlertRow: progress.alerts_pruned_before,
         }
         self._is_nominal: Final = is_nominal
+        self._engines: Final = engines
+        self._expected_at: Final[dict[Cell, dict[Action, int]]] = {}
+        self._stored_at: Final[dict[Cell, dict[Action, int]]] = {}
         self._last_created_at = 0
         self._missing: Final[dict[str, FeedRow]] = {}
         self._surplus: Final[dict[str, FeedRow]] = {}
@@ -73,16 +84,17 @@ class RowAudit:
         stored_places = np.concatenate(
             [np.append(m.places, -1)[m.matched.stored] for m in matches]
         )[sequence]
-        foreign_times = {
-            rows[m.places[place]].created_at for m in matches for place in m.matched.foreign
-        }
-        times = self._assign_times(order[0][sequence], foreign_times)
+        foreign = [rows[m.places[place]] for m in matches for place in m.matched.foreign]
+        self._check_cooldowns(rows.alerts, foreign)
+        times = self._assign_times(order[:, sequence], foreign)
         expected = _collect_rows(matches, sequence, times)
         if self.wants_all_rows(stored):
             self._check_digests(stored, _digest_rows(expected.values()))
         else:
             self._check_digests(stored, None)
-        self._compare_matches(rows, matches, stored_places, times)
+        # A foreign alert may have moved the rows after it, which this code cannot recompute.
+        is_known = self._is_nominal and not any(isinstance(row, AlertRow) for row in foreign)
+        self._compare_matches(rows, matches, stored_places, times, is_known=is_known)
         self._check_ends(stored, times)
         unmatched = np.flatnonzero(stored_places < 0).tolist()
         for expected_row in [expected[place] for place in unmatched]:
@@ -101,19 +113,41 @@ class RowAudit:
         for fault, rows in leftovers:
             self.findings.extend(f"{TABLES[type(row)]}: {row.id} {fault}" for row in rows)
 
-    def _assign_times(self, earliest: Times, foreign_times: set[int]) -> Times:
+    def _check_cooldowns(self, alerts: Sequence[AlertRow], foreign: Sequence[FeedRow]) -> None:
+        """Report the stored alerts that repeat an action within its cooldown."""
+        # Earlier versions measured it in nominal hours.
+        foreign_ids = {row.id for row in foreign}
+        for row in alerts:
+            last_times = self._stored_at.setdefault(get_cell(row), {})
+            ended_at = last_times.get(row.action, -NEVER) + compute_cooldown_ms(row.timeframe)
+            if row.created_at < ended_at and row.id not in foreign_ids:
+                early = f"was published {ended_at - row.created_at} ms before its cooldown ended"
+                self.findings.append(f"alerts: {row.id} {early}")
+            last_times[row.action] = row.created_at
+
+    def _assign_times(self, order: Times, foreign: Sequence[FeedRow]) -> Times:
         """Return `created_at` of rows in order, skipping the times of foreign rows."""
-        if not foreign_times:
+        earliest, tier, _, numbers, actions = order
+        foreign_times = {row.created_at for row in foreign}
+        if foreign_times:
+            assigned, last = [], self._last_created_at
+            for time in earliest.tolist():
+                last = max(time, last + 1)
+                while last in foreign_times:
+                    last += 1
+                assigned.append(last)
+            times = np.array(assigned, dtype=np.int64)
+        else:
             times = assign_times(earliest, self._last_created_at)
-            self._last_created_at = int(times[-1]) if len(times) else self._last_created_at
-            return times
-        assigned = []
-        for time in earliest.tolist():
-            self._last_created_at = max(time, self._last_created_at + 1)
-            while self._last_created_at in foreign_times:
-                self._last_created_at += 1
-            assigned.append(self._last_created_at)
-        return np.array(assigned, dtype=np.int64)
+        for row in foreign:
+            if isinstance(row, AlertRow):
+                self._expected_at.setdefault(get_cell(row), {})[row.action] = row.created_at
+        alerts = [
+            (place, self._engines[numbers[place]], CURRENT_ACTIONS[actions[place]])
+            for place in np.flatnonzero(tier).tolist()
+        ]
+        keep_cooldowns(times, alerts, self._expected_at)
+        return times
 
     def _compare_matches(
         self,
@@ -121,8 +155,13 @@ class RowAudit:
         matches: Sequence[BlockMatch],
         stored_places: Times,
         times: Times,
+        *,
+        is_known: bool,
     ) -> None:
-        """Report the stored rows, in their order, that differ from what the bars give."""
+        """Report the stored rows, in their order, that differ from what the bars give.
+
+        Their `times` are compared if they are known.
+        """
         differences = {
             int(m.places[place]): different
             for m in matches
@@ -131,7 +170,7 @@ class RowAudit:
         is_matched = stored_places >= 0
         matched_places, expected_times = stored_places[is_matched], times[is_matched]
         # Only the rows of recorded bars have times that follow from the bars.
-        moved = (rows.created_at[matched_places] != expected_times) & self._is_nominal
+        moved = (rows.created_at[matched_places] != expected_times) & is_known
         for place, time in zip(
             matched_places[moved].tolist(), expected_times[moved].tolist(), strict=True
         ):

@@ -23,6 +23,7 @@ from compute.batch_rows import (
 from compute.indicators.contract import NO_READING
 from compute.schedule import find_last_run, to_market_ms
 from compute.stepper import Cell, Changes
+from schemas.vocabulary import CURRENT_ACTIONS
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 
 # The columns that identify a row, after its time; those that follow are compared.
@@ -36,12 +37,12 @@ Mask = NDArray[np.bool_]
 class MatchedRows(NamedTuple):
     """The expected rows of some assets in a commit, matched with the stored rows.
 
-    `order` has shape (4, rows): the earliest `created_at` (ms), tier, close time and cell number;
-    sorted by these, the rows of all blocks are in feed order. `stored` has shape (rows,): the index
-    of each expected row's match, -1 if it has none. `rows` holds the expected rows without a match,
-    or all of them if wanted, by index in `order`. The rest is by index in the stored rows: faults
-    of matched rows (`differences`), rows that no bar gives (`surplus`), and rows that this code
-    cannot recompute, with the reason (`foreign`).
+    `order` has shape (5, rows): the earliest `created_at` (ms), tier, close time, cell number and,
+    of alerts, action; sorted by these, the rows of all blocks are in feed order. `stored` has shape
+    (rows,): the index of each expected row's match, -1 if it has none. `rows` holds the expected
+    rows without a match, or all of them if wanted, by index in `order`. The rest is by index in the
+    stored rows: faults of matched rows (`differences`), rows that no bar gives (`surplus`), and
+    rows that this code cannot recompute, with the reason (`foreign`).
     """
 
     order: Times
@@ -107,7 +108,7 @@ class RowMatcher:
     def match_strays(self, stored: Sequence[FeedRow]) -> MatchedRows:
         """Match stored rows for which there are no bars: all are foreign or surplus."""
         found = self._match_rows([], stored)
-        return found._replace(order=np.empty((4, 0), dtype=np.int64))
+        return found._replace(order=np.empty((5, 0), dtype=np.int64))
 
     def describe_foreign(self, row: FeedRow) -> str:
         """Return why this code cannot recompute a row, empty if it can."""
@@ -170,13 +171,15 @@ class RowMatcher:
 
     def _order_changes(self, changes: Changes) -> Times:
         times, numbers = to_market_ms(changes.run), self._cell_numbers[changes.cell]
-        return np.stack([times, np.zeros_like(times), changes.close_time, numbers])
+        tier = action = np.zeros_like(times)
+        return np.stack([times, tier, changes.close_time, numbers, action])
 
     def _order_alerts(self, alerts: Sequence[Alert], times: Times) -> Times:
         close_times = np.array([alert.close_time for alert in alerts], dtype=np.int64)
         numbers = [self._engine_numbers[alert.cell] for alert in alerts]
-        columns = times, np.ones_like(times), close_times, np.array(numbers, dtype=np.int64)
-        return np.stack(columns)
+        actions = [CURRENT_ACTIONS.index(alert.action) for alert in alerts]
+        engine_columns = np.array([numbers, actions], dtype=np.int64)
+        return np.stack([times, np.ones_like(times), close_times, *engine_columns])
 
     def _build_expected(self, row: FeedRow, stored: Mapping[RowKey, int]) -> FeedRow | None:
         """Return a row with its epoch; None if it is foreign or its engine did not publish it."""

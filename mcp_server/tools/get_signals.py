@@ -57,15 +57,15 @@ CALL_LISTS = ("late_assets", "building_assets")
 PAGE_TEMPLATE = JsonText.escape(b'{"signals":[%b],"pagination":%b,"meta":%b}')
 TIMING_NOTE = (
     "created_at is when a row was written, about 3 to 5 minutes after its candle closed; a held "
-    "alert is written when its window ends. Rows of one run are milliseconds apart, even if they "
-    "fired on different candles."
+    "alert is written in the first run after its window. Rows of one run are milliseconds apart, "
+    "even if they fired on different candles."
 )
 COOLDOWN_NOTE = (
     "universe: none, every change is logged. alerts: the same action of one ticker, indicator and "
     f"timeframe at most once per {COOLDOWN_CANDLES} candles ({4 * COOLDOWN_CANDLES} hours on 4h, "
-    f"{COOLDOWN_CANDLES} days on 1d). An alert that fires sooner is held, then published with the "
-    "price at which it fired, or never if another alert of the same ticker, indicator and "
-    "timeframe is published first."
+    f"{COOLDOWN_CANDLES} days on 1d), by created_at. An alert that fires sooner is held, then "
+    "published with the price at which it fired, or never if another alert of the same ticker, "
+    "indicator and timeframe is published first."
 )
 CLOSE_NOTE = (
     "CLOSE ends the strategy's open position without saying whether it was long or short. Because "
@@ -233,7 +233,7 @@ def _render_new_page(
 ) -> CacheEntry:
     end = _explain_end(query, feed_filter, snapshot)
     note = end if page.rows else _explain_empty(query, feed_filter, snapshot, end)
-    # A held alert is published in the hour in which its window ends, so every hour may bring one.
+    # A held alert is published in the first run after its window, so every hour may bring one.
     timeframe = query.timeframe if query.tier == "universe" else None
     pagination = Pagination(
         limit=query.limit,

@@ -71,9 +71,9 @@ def _is_covered(row: Json, catalog: Json) -> bool:
 
 def check_cooldown(responses: Responses, report: Report) -> None:
     """Check that an engine repeats an action only after its cooldown of 20 candles."""
-    # The created_at of two alerts may lie close together: a service that was down writes them when
-    # it is back. But no alert is due before its candle closes, or before the cooldown of the
-    # previous one ends, so these two times give a lower bound.
+    # Alerts of earlier versions may lie close together: a service that was down wrote them when it
+    # was back. But no alert is due before its candle closes, or before the cooldown of the previous
+    # one ends, so these two times give a lower bound for the alerts of every version.
     ends: dict[tuple[str, ...], int] = {}
     for at, row in reversed(responses.alerts):
         action = (row["ticker"], row["indicator"], row["timeframe"], row["action"])

@@ -313,5 +313,15 @@ async def test_a_catch_up_with_a_failing_venue_ends_as_one_without(
         # Readings of before the stop are there, so the asset is late.
         assert (("ETH",), ("ETH",)) in [state[1:] for state in watched.seen] or not outage_s
         await check_clean(path, source.universe, ALTERNATING)
-        contents.append(await load_content(path))
+        contents.append(drop_publication_times(await load_content(path)))
     assert contents[0] == contents[1]
+
+
+def drop_publication_times(content: Content) -> Content:
+    """Return the content without the times from which cooldowns count, when rows were written."""
+    engines = set(ENGINE_KEYS.values())
+    carries = [
+        row._replace(data=row.data[:-72] + row.data[-48:]) if row.indicator in engines else row
+        for row in content.carries
+    ]
+    return content._replace(carries=carries)

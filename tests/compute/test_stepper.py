@@ -387,7 +387,7 @@ async def test_a_raised_version_is_rebuilt_in_silence_in_an_epoch_of_its_own(
     # Daily bars that join Sunday's hours add 100 to a version.
     assert {(row[2], row[4], row[7]) for row in epochs if row[:2] != ("XAU", "1d")} == {
         ("enzo", 2, "replaces version 1"),
-        ("alerts.enzo", 1002, "replaces version 1001"),
+        ("alerts.enzo", 2002, "replaces version 2001"),
     }
     assert {(row[2], row[4]) for row in epochs if row[:2] == ("XAU", "1d")} == {
         ("enzo", 102),

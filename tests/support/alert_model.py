@@ -4,7 +4,7 @@ Written only from docs/indicators.md: it steps one engine, one bar and one hour 
 recomputes from the start instead of carrying state.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -118,30 +118,44 @@ def _compute_stop(
 
 @dataclass
 class ModelPublisher:
-    """The publisher of one engine, called for every hour."""
+    """The publisher of one engine, called for every hour, with the time (ms) of its rows."""
 
     timeframe: str
     published: list[PublishedAlert] = field(default_factory=list)
     pending: list[FiredAction] = field(default_factory=list)
+    times: list[tuple[str, int]] = field(default_factory=list)
 
-    def run_hour(self, hour: int, new: Sequence[FiredAction]) -> None:
-        ripe = [one for one in self.pending if not self._is_shut(one.action, hour)]
+    def run_hour(self, hour: int, new: Sequence[FiredAction], time: int) -> None:
+        ripe = [one for one in self.pending if not self._is_shut(one.action, time)]
         for one in sorted([*ripe, *new]):
             if one in ripe and one not in self.pending:
                 continue  # replaced by another publication in this hour
-            if self._is_shut(one.action, hour):
+            if self._is_shut(one.action, time):
                 self.pending = [held for held in self.pending if held.action != one.action] + [one]
             else:
                 self.published.append(PublishedAlert(hour, *one))
+                self.times.append((one.action, time))
                 self.pending = []
 
-    def _is_shut(self, action: str, hour: int) -> bool:
-        window = 20 * CANDLE_S[self.timeframe]
-        return any(out.action == action and hour < out.hour + window for out in self.published)
+    def _is_shut(self, action: str, time: int) -> bool:
+        window = 20 * CANDLE_S[self.timeframe] * 1000
+        return any(last == action and time < at + window for last, at in self.times)
 
 
-def run_publisher(timeframe: str, bars: Sequence[ModelBar], until: int) -> list[PublishedAlert]:
-    """Run the publisher for every hour from the first bar to the last; return its alerts."""
+def find_nominal_time(hour: int) -> int:
+    return (hour + 180) * 1000
+
+
+def run_publisher(
+    timeframe: str,
+    bars: Sequence[ModelBar],
+    until: int,
+    find_time: Callable[[int], int] = find_nominal_time,
+) -> list[PublishedAlert]:
+    """Run the publisher for every hour from the first bar to the last; return its alerts.
+
+    `find_time` returns the time (epoch ms) at which the rows of an hour are written.
+    """
     by_close = {one.close_time: one for one in run_engine(bars)}
     at_hour: dict[int, list[FiredAction]] = {}
     for bar in bars:
@@ -149,7 +163,7 @@ def run_publisher(timeframe: str, bars: Sequence[ModelBar], until: int) -> list[
             at_hour.setdefault(bar.hour, []).append(by_close[bar.close_time])
     publisher = ModelPublisher(timeframe)
     for hour in range(bars[0].hour, until + 1, HOUR_S) if bars else ():
-        publisher.run_hour(hour, at_hour.get(hour, []))
+        publisher.run_hour(hour, at_hour.get(hour, []), find_time(hour))
     return publisher.published
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from compute.alerts.publisher import Firing, Publisher
 from schemas.vocabulary import Action, Timeframe
-from tests.support.alert_model import FiredAction, ModelPublisher
+from tests.support.alert_model import FiredAction, ModelPublisher, find_nominal_time
 
 pytestmark = pytest.mark.clause("indicators")
 
@@ -138,9 +138,51 @@ def test_a_held_alert_goes_out_at_an_hour_without_any_bar():
 
 
 def test_a_restarted_publisher_keeps_the_cooldown_of_published_actions():
-    publisher = Publisher("4h", {"LONG": MONDAY})
+    publisher = Publisher("4h", {"LONG": find_nominal_time(MONDAY) + 7})
     out = publisher.run(fires((40, "LONG"), (44, "CLOSE")), MONDAY + 80 * HOUR_S)
     assert in_hours(out) == [(44, "CLOSE", 44)]
+
+
+# How long after the first one an action comes again, and whether it is published at once.
+EDGES: list[tuple[Timeframe, int, bool]] = [
+    ("4h", 80 * 3_600_000 - 1, False),
+    ("4h", 80 * 3_600_000, True),
+    ("4h", 80 * 3_600_000 + 1, True),
+    ("1d", 20 * 86_400_000 - 1, False),
+    ("1d", 20 * 86_400_000, True),
+    ("1d", 20 * 86_400_000 + 1, True),
+]
+
+
+@pytest.mark.clause("3.3.4", "3.3.5")
+@pytest.mark.parametrize(("timeframe", "after_ms", "goes_out"), EDGES)
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_the_times_at_which_rows_are_written_decide_to_the_millisecond(
+    timeframe: Timeframe, after_ms: int, goes_out: bool, is_restarted: bool
+):
+    first_at = find_nominal_time(MONDAY) + 12_345
+    publisher = Publisher(timeframe)
+    if is_restarted:
+        publisher = Publisher(timeframe, {"LONG": first_at})
+    else:
+        publisher.run(fires((0, "LONG")), MONDAY, first_at)
+    again = fires((after_ms // 3_600_000, "LONG"))
+    out = publisher.run(again, again[0].hour, first_at + after_ms)
+    assert out == (again if goes_out else [])
+    # A held alert goes out in the next run, with the price at which it fired.
+    later = publisher.run([], again[0].hour + HOUR_S, first_at + after_ms + 3_600_000)
+    assert [(one.action, one.price) for one in out + later] == [("LONG", again[0].price)]
+
+
+@pytest.mark.clause("3.3.3")
+def test_a_catch_up_publishes_an_action_once_although_its_hours_are_windows_apart():
+    publisher, at = Publisher("4h"), find_nominal_time(MONDAY + 500 * HOUR_S)
+    caught_up = fires((0, "LONG"), (80, "LONG"), (160, "CLOSE"), (240, "LONG"))
+    out = publisher.run(caught_up, MONDAY + 500 * HOUR_S, at)
+    assert in_hours(out) == [(0, "LONG", 0), (160, "CLOSE", 160)]
+    for hours, held in ((579, []), (580, [(580, "LONG", 240)])):
+        run = MONDAY + hours * HOUR_S
+        assert in_hours(publisher.run([], run, find_nominal_time(run))) == held
 
 
 ACTION: st.SearchStrategy[Action] = st.sampled_from(["LONG", "SHORT", "CLOSE"])
@@ -175,7 +217,7 @@ def test_batches_of_any_length_publish_the_same_as_hour_by_hour(
     model = ModelPublisher(timeframe)
     for hour in range(MONDAY, end + 1, HOUR_S):
         new = [FiredAction(f.close_time, f.action, f.price) for f in firings if f.hour == hour]
-        model.run_hour(hour, new)
+        model.run_hour(hour, new, find_nominal_time(hour))
     publisher, found, done = Publisher(timeframe), [], MONDAY - HOUR_S
     step = 4 * HOUR_S
     for until in sorted({min(MONDAY + cut * step, end) for cut in cuts} | {end}):
@@ -186,6 +228,30 @@ def test_batches_of_any_length_publish_the_same_as_hour_by_hour(
         resumed = Publisher(timeframe)
         resumed.unpack(publisher.pack())
         publisher, done = resumed, until
+    assert [tuple(out) for out in model.published] == [
+        (f.hour, f.close_time, f.action, f.price) for f in found
+    ]
+
+
+@settings(deadline=None)
+@given(
+    timeframe=st.sampled_from(["4h", "1d"]),
+    bars=BARS,
+    delays=st.lists(st.integers(0, 200_000), min_size=1, max_size=9),
+)
+def test_runs_that_are_written_at_any_time_in_their_hour_publish_what_the_model_does(
+    timeframe: Timeframe, bars: list[tuple[int, int, Action]], delays: list[int]
+):
+    firings = schedule(timeframe, bars)
+    end = firings[-1].hour + 22 * 24 * HOUR_S
+    model, publisher, found = ModelPublisher(timeframe), Publisher(timeframe), []
+    for hour in range(MONDAY, end + 1, HOUR_S):
+        new = [f for f in firings if f.hour == hour]
+        written_at = find_nominal_time(hour) + delays[hour // HOUR_S % len(delays)]
+        model.run_hour(
+            hour, [FiredAction(f.close_time, f.action, f.price) for f in new], written_at
+        )
+        found += publisher.run(new, hour, written_at)
     assert [tuple(out) for out in model.published] == [
         (f.hour, f.close_time, f.action, f.price) for f in found
     ]

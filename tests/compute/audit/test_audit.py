@@ -429,7 +429,7 @@ async def test_rows_of_another_version_are_never_clean(
     ran = await asyncio.to_thread(signals, "audit", database=path)
     assert (ran.status, ran.err) == (2, "")
     assert ran.out.splitlines()[1:] == [
-        "not verifiable: carry of alerts.llnr: v1002 (3)",
+        "not verifiable: carry of alerts.llnr: v2002 (3)",
         "not verifiable: carry of llnr: v2 (4)",
         "no findings, but 7 not verifiable",
     ]
