@@ -391,7 +391,7 @@ async def test_a_raised_version_is_rebuilt_in_silence_in_an_epoch_of_its_own(
     }
     assert {(row[2], row[4]) for row in epochs if row[:2] == ("XAU", "1d")} == {
         ("enzo", 102),
-        ("alerts.enzo", 1102),
+        ("alerts.enzo", 2102),
     }
     both = {"enzo", "alerts.enzo"}
     carried = {(*row[:3], row[6] + 1) for row in before["carries"] if row[2] in both}
