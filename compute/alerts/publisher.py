@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
+from compute.bars import HOUR_S
 from compute.schedule import find_last_run, to_market_ms
 from schemas.vocabulary import (
     COOLDOWN_CANDLES,
@@ -18,6 +19,9 @@ from schemas.vocabulary import (
 )
 
 NEVER = -1
+# A row may be dated this much after its run: two runs are seldom exactly a cooldown apart, and an
+# alert that would be some seconds early would have to wait for the next run.
+MAX_AHEAD_MS = 120_000
 
 
 def compute_cooldown_ms(timeframe: Timeframe) -> int:
@@ -51,7 +55,7 @@ class Publisher:
     @property
     def due_hour(self) -> int | None:
         """The first hour in which the cooldown of a held alert ends, None if none is held."""
-        return min(map(self._find_due_hour, self._held_back), default=None)
+        return min(map(find_last_run, map(self._find_end, self._held_back)), default=None)
 
     def run(
         self, firings: Iterable[Firing], until: int, written_at: int | None = None
@@ -64,7 +68,7 @@ class Publisher:
         out: list[Firing] = []
         for firing in firings:
             out += self._release(firing.hour, written_at)
-            if self._is_due(firing.action, firing.hour, written_at):
+            if self._is_due(firing.action, _find_time(firing.hour, written_at)):
                 out += self._publish(firing, written_at)
             else:
                 self._held_back[firing.action] = firing
@@ -98,26 +102,23 @@ class Publisher:
         last = self._published_at.get(action)
         return 0 if last is None else last + self._cooldown_ms
 
-    def _find_due_hour(self, action: Action) -> int:
-        return find_last_run(self._find_end(action))
-
-    def _is_due(self, action: Action, hour: int, written_at: int | None) -> bool:
-        # Rows of one nominal hour are milliseconds apart. The whole hour in which a cooldown ends
-        # is late enough, because the rows are dated at its end (`batch_rows.keep_cooldowns`).
-        if written_at is None:
-            return hour >= self._find_due_hour(action)
-        return written_at >= self._find_end(action)
+    def _is_due(self, action: Action, time: int) -> bool:
+        # `batch_rows.keep_cooldowns` dates the row at the end, if that is later.
+        return time + MAX_AHEAD_MS >= self._find_end(action)
 
     def _release(self, until: int, written_at: int | None) -> list[Firing]:
         """Publish the held alert that falls due first, which drops the others.
 
         If two fall due at the same time, the one of the older bar goes out.
         """
-        hour = self.due_hour if written_at is None else until
-        if hour is None or hour > until:
+        hour = until
+        if written_at is None and self._held_back:
+            end = min(map(self._find_end, self._held_back))
+            hour = find_last_run(end - MAX_AHEAD_MS - 1) + HOUR_S
+        if hour > until:
             return []
-        held = self._held_back.items()
-        ripe = [firing for action, firing in held if self._is_due(action, hour, written_at)]
+        time = _find_time(hour, written_at)
+        ripe = [one for action, one in self._held_back.items() if self._is_due(action, time)]
         if not ripe:
             return []
         oldest = min(ripe, key=lambda firing: firing.close_time)
@@ -125,7 +126,11 @@ class Publisher:
 
     def _publish(self, firing: Firing, written_at: int | None) -> list[Firing]:
         # By the rules, publishing one action drops all others that the engine holds.
-        at = to_market_ms(firing.hour) if written_at is None else written_at
-        self._published_at[firing.action] = at
+        time = _find_time(firing.hour, written_at)
+        self._published_at[firing.action] = max(time, self._find_end(firing.action))
         self._held_back.clear()
         return [firing]
+
+
+def _find_time(hour: int, written_at: int | None) -> int:
+    return to_market_ms(hour) if written_at is None else written_at

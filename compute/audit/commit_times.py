@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+from compute.alerts.publisher import MAX_AHEAD_MS
 from compute.audit.report import Report
 from compute.bars import Times
 from store.market_rows import CommitRow
@@ -65,6 +66,7 @@ def _find_fault(commit: CommitRow, written_at: int, created_at: int, first_run: 
         return f"{at}, although its rows have nominal times"
     if at < max(written_at, commit.market_time):
         return f"{at}, which is before its run or the commit before"
-    if commit.first_created_at is not None and commit.first_created_at > max(at, created_at + 1):
+    latest = max(at + MAX_AHEAD_MS, created_at + 1)
+    if commit.first_created_at is not None and commit.first_created_at > latest:
         return f"{at}, which is before its first row"
     return ""

@@ -1,6 +1,7 @@
 """Compares served rows with those that a customer's bars give, and explains differences. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from compute.indicators.contract import WARMUP, Indicator
 from compute.own_bars.margins import Margin, find_margin
 from compute.own_bars.recompute import OwnAsset, OwnRow, RowKey
 from schemas.vocabulary import (
+    COOLDOWN_CANDLES,
     INDICATOR_IDS,
     TIMEFRAME_DURATIONS_S,
     TIMEFRAMES,
@@ -23,13 +25,17 @@ NEIGHBOUR_BARS = 5
 
 
 class ServedRow(NamedTuple):
-    """A row of the feed; `epoch` counts how often the service had rebuilt its indicator."""
+    """A row of the feed; `epoch` counts how often the service had rebuilt its indicator.
+
+    `created_at` is in epoch s.
+    """
 
     id: str
     key: RowKey
     content: str
     price: float | None
     epoch: int
+    created_at: int
 
 
 class Difference(NamedTuple):
@@ -73,7 +79,8 @@ def parse_served_row(row: Mapping[str, Any]) -> ServedRow:
     else:
         content = f"{row['transition']['from']} to {row['transition']['to']}"
     key = RowKey(row["tier"], row["ticker"], row["indicator"], row["timeframe"], int(close))
-    return ServedRow(row["id"], key, content, row["price"], epoch)
+    created_at = int(datetime.fromisoformat(row["created_at"]).timestamp())
+    return ServedRow(row["id"], key, content, row["price"], epoch, created_at)
 
 
 def compare_asset(
@@ -175,11 +182,28 @@ class _Explainer:
         yield from self._iterate_history_causes(key, bars, index)
         if served is None and key.close_time > self._period.settled:
             yield "the service may publish it late"
+        if late_hours := self._count_late_hours(key):
+            yield (
+                f"the service wrote rows {late_hours} hours late before it, and the cooldown of an "
+                "alert begins when it is written"
+            )
         if served is not None and served.epoch:
             yield (
                 f"the service had rebuilt this indicator before (epoch {served.epoch}): from "
                 "restated bars, or in another version"
             )
+
+    def _count_late_hours(self, key: RowKey) -> int:
+        """Return how late a change was written at most whose alert can have delayed this one."""
+        if key.tier != "alerts":
+            return 0
+        begin = key.close_time - 2 * COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S[key.timeframe]
+        delays = (
+            row.created_at - row.key.close_time
+            for row in self._served.values()
+            if row.key.tier == "universe" and begin <= row.key.close_time <= key.close_time
+        )
+        return max(delays, default=0) // HOUR_S
 
     def _find_margin(self, key: RowKey) -> Margin | None:
         bars = self._asset.bars.get(key.timeframe)

@@ -134,12 +134,17 @@ class ModelPublisher:
                 self.pending = [held for held in self.pending if held.action != one.action] + [one]
             else:
                 self.published.append(PublishedAlert(hour, *one))
-                self.times.append((one.action, time))
+                ends = (at + self._window for last, at in self.times if last == one.action)
+                self.times.append((one.action, max(time, *ends, 0)))
                 self.pending = []
 
     def _is_shut(self, action: str, time: int) -> bool:
-        window = 20 * CANDLE_S[self.timeframe] * 1000
-        return any(last == action and time < at + window for last, at in self.times)
+        # A row may be dated two minutes after its run.
+        return any(last == action and time + 120_000 < at + self._window for last, at in self.times)
+
+    @property
+    def _window(self) -> int:
+        return 20 * CANDLE_S[self.timeframe] * 1000
 
 
 def find_nominal_time(hour: int) -> int:

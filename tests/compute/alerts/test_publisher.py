@@ -145,12 +145,12 @@ def test_a_restarted_publisher_keeps_the_cooldown_of_published_actions():
 
 # How long after the first one an action comes again, and whether it is published at once.
 EDGES: list[tuple[Timeframe, int, bool]] = [
-    ("4h", 80 * 3_600_000 - 1, False),
+    ("4h", 80 * 3_600_000 - 120_001, False),
+    ("4h", 80 * 3_600_000 - 120_000, True),
     ("4h", 80 * 3_600_000, True),
-    ("4h", 80 * 3_600_000 + 1, True),
-    ("1d", 20 * 86_400_000 - 1, False),
+    ("1d", 20 * 86_400_000 - 120_001, False),
+    ("1d", 20 * 86_400_000 - 120_000, True),
     ("1d", 20 * 86_400_000, True),
-    ("1d", 20 * 86_400_000 + 1, True),
 ]
 
 

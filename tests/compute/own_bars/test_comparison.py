@@ -18,6 +18,7 @@ from compute.own_bars.comparison import (
 from compute.own_bars.recompute import OwnAsset, recompute_asset
 from compute.sources.files import FilesSource
 from compute.universe import Universe, load_universe
+from schemas.vocabulary import format_instant
 from store.market_rows import AlertRow, ChangeRow
 from tests.support.bar_sets import (
     copy_newest_rows,
@@ -53,6 +54,7 @@ def build_served(row: ChangeRow | AlertRow) -> ServedRow:
         "transition": None,
         "action": None if is_change else row.action,
         "price": row.price,
+        "created_at": format_instant(row.created_at),
     }
     if is_change:
         served["transition"] = {"from": READINGS[row.before], "to": READINGS[row.after]}
@@ -210,6 +212,16 @@ async def test_a_rebuilt_indicator_is_named(own, rows, universe):
     ]
     compared = await compare(own, "BTC", changed, universe)
     assert "the service had rebuilt this indicator before (epoch 2)" in list_causes(compared)
+
+
+async def test_an_alert_that_a_downtime_delayed_is_named(own, rows, universe):
+    alert = next(row for row in reversed(rows) if row.key.tier == "alerts")
+    before = [row for row in rows if row.key.close_time <= alert.key.close_time]
+    change = next(row for row in reversed(before) if row.key.tier == "universe")
+    late = change._replace(created_at=change.key.close_time + 30 * 3600)
+    others = [late if row == change else row for row in rows if row != alert]
+    compared = await compare(own, "BTC", others, universe)
+    assert "the service wrote rows 30 hours late before it" in list_causes(compared)
 
 
 async def test_an_invented_row_and_a_withheld_row_have_no_cause(own, rows, universe):
