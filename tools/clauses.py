@@ -1,4 +1,4 @@
-"""The clauses of the contract with users, the tests that cite them, and the pages made from both.
+"""The clauses of the contract with users, the tests that cite them, and the page made from both.
 
 `docs/clauses/*.toml` holds the clauses. Tests cite them with `@pytest.mark.clause(id, ...)`, each
 test by itself or a whole module at once. `docs/clauses/README.md` describes the format.
@@ -157,19 +157,6 @@ def find_clause_tests(root: Path = ROOT) -> tuple[dict[str, ClauseTests], list[s
     return tests_by_clause, misnamed_tests
 
 
-def render_contract(specification: Specification) -> str:
-    """Return the contract in Markdown, chapter by chapter; each clause has its id as an anchor."""
-    parts: dict[str, str] = {}
-    for section, clauses in _group_by_section(specification.clauses).items():
-        # Chapters 2, 3 and 4 have sections; the clauses of the others stand right below them.
-        for id_ in dict.fromkeys((section.partition(".")[0], section)):
-            parts.setdefault(
-                id_, f"{'###' if '.' in id_ else '##'} {id_} {specification.titles[id_]}\n"
-            )
-        parts[section] += f"\n{_render_list(clauses)}"
-    return "\n".join([*parts.values(), f"## Promises\n\n{_render_list(specification.promises)}"])
-
-
 def render_coverage(specification: Specification, tests_by_clause: dict[str, ClauseTests]) -> str:
     """Return a table of clauses, tests and evidence for each section of the contract."""
     anchors = _list_decision_anchors()
@@ -189,10 +176,6 @@ def _group_by_section(clauses: Iterable[Clause]) -> dict[str, list[Clause]]:
     for clause in clauses:
         sections.setdefault(clause.section, []).append(clause)
     return sections
-
-
-def _render_list(entries: Iterable[Clause | Promise]) -> str:
-    return "".join(f'- <a id="{one.id}"></a>**{one.id}** {one.says}\n' for one in entries)
 
 
 def _list_decision_anchors() -> dict[str, str]:

@@ -12,11 +12,13 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from evals.forms import SOLVER
 from evals.market import open_eval_market
@@ -28,16 +30,47 @@ from mcp_server.clients import CLIENTS, CLIENTS_BY_NAME, FRAMEWORKS, HOSTS
 from mcp_server.tools.get_flips import WINDOW_HOURS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
-from schemas.vocabulary import TIMEFRAMES
+from rest_shim.error_catalog import ERROR_MEANINGS
+from schemas.catalog import CatalogQuery, CatalogResponse
+from schemas.confluence import ConfluenceQuery, ConfluenceResponse
+from schemas.errors import ErrorBody
+from schemas.flips import FlipsQuery, FlipsResponse
+from schemas.purchase import (
+    AccessRequestBody,
+    ActiveClaim,
+    CheckoutBody,
+    CheckoutResponse,
+    ClaimBody,
+    PendingClaim,
+)
+from schemas.signals import Pagination, Signal, SignalsQuery
+from schemas.state import StateQuery, StateResponse
+from schemas.stats import StatsResponse
+from schemas.usage import UsageResponse
+from schemas.vocabulary import (
+    TIMEFRAMES,
+    Action,
+    AssetClass,
+    ChangeType,
+    Direction,
+    IndicatorId,
+    LoggedId,
+    Reading,
+    StoredKey,
+    Tier,
+    Timeframe,
+)
 from service.commands.cli import _build_parser
 from service.commands.command_tree import walk_commands
 from service.commands.examples import EXAMPLES
 from service.config.settings import PREFIX, Settings
+from serving.json_schema import build_input_schema
 from tools import clauses as specification
 from tools.example_market import make_coverage, seed_market
 from tools.example_service import ADDRESS, ExampleService, open_example_service
 from tools.full_universe import fill_full_universe, turn_all_daily_readings
 from tools.tool_search import HALVES, add_ranks, count_ranks, list_own_tools, read_earlier_tools
+from web.field_rows import FieldRow, list_shapes, walk_field_rows
 
 ROOT = Path(__file__).parents[1]
 NAMES = (
@@ -62,6 +95,53 @@ FIRST_CLIENTS = ("claude-code", "cursor")
 TASK_TESTS, TASK_PROPERTY = "tests/agents", "agent_tasks"
 
 MAX_USAGE_CHARS = 120
+
+# The names of vocabularies in tables of fields, by their values.
+TYPES = {
+    ", ".join(get_args(values)): name
+    for name, values in {
+        "indicator id": IndicatorId,
+        "logged id": LoggedId,
+        "stored key": StoredKey,
+        "asset class": AssetClass,
+        "timeframe": Timeframe,
+        "reading": Reading,
+        "direction": Direction,
+        "tier": Tier,
+        "change type": ChangeType,
+        "action": Action,
+    }.items()
+}
+FORMATS = ("date", "date-time", "email", "uri")
+RESPONSES: dict[str, type[BaseModel]] = {
+    "signal": Signal,
+    "pagination": Pagination,
+    "state": StateResponse,
+    "confluence": ConfluenceResponse,
+    "flips": FlipsResponse,
+    "catalog": CatalogResponse,
+    "stats": StatsResponse,
+    "checkout": CheckoutResponse,
+    "active_claim": ActiveClaim,
+    "pending_claim": PendingClaim,
+    "usage": UsageResponse,
+    "error": ErrorBody,
+}
+REQUESTS: dict[str, type[BaseModel]] = {
+    "state": StateQuery,
+    "signals": SignalsQuery,
+    "confluence": ConfluenceQuery,
+    "flips": FlipsQuery,
+    "catalog": CatalogQuery,
+    "checkout": CheckoutBody,
+    "claim": ClaimBody,
+    "access_request": AccessRequestBody,
+}
+# Fields that another table or page lists, by the start of their path.
+HIDDEN_FIELDS = re.compile(
+    r"meta\b|query\.|alerts_tier\b|board\.|results\[\]\.(changes|last_bar)\.|tiers\.|coverage\.|"
+    r"cadence\.|legacy_indicator_keys\[\]\.|universe_tier\.by_\w+\[|next_step\.|how_to_get_access\."
+)
 
 Arguments = dict[str, Any]
 Sizes = list[tuple[Arguments, int]]
@@ -296,9 +376,71 @@ async def _render_example(served: ExampleService, tool: str) -> str:
     return f"## {tool}\n\n```json\n{json.dumps(call)}\n```\n\n```json\n{response_json}\n```\n"
 
 
-async def render_contract() -> str:
-    """Return the clauses of the contract, section by section."""
-    return specification.render_contract(specification.read_specification())
+async def render_types() -> str:
+    """Return the table of the vocabularies that tables of fields name."""
+    return _render_compact_table(
+        ("type", "values"), ((name, _format_values(values)) for values, name in TYPES.items())
+    )
+
+
+async def render_fields(model: type[BaseModel]) -> str:
+    """Return the table of the fields of a response."""
+    rows = [row for shape in list_shapes(model) for row in shape.rows]
+    return _render_fields("field", rows, is_response=True)
+
+
+async def render_parameters(query: type[BaseModel]) -> str:
+    """Return the table of the arguments of an endpoint."""
+    rows = list(walk_field_rows(build_input_schema(query)))
+    return _render_fields("parameter", rows, is_response=False)
+
+
+def _render_fields(head: str, rows: Iterable[FieldRow], *, is_response: bool) -> str:
+    shown = [row for row in rows if not HIDDEN_FIELDS.match(row.path)]
+    cells = (
+        (row.path, _format_type(row, is_response=is_response), row.description)
+        for row in shown
+        # The paths of its fields name an object.
+        if row.type != "object"
+        or not row.is_required
+        or not any(other.path.startswith(f"{row.path}.") for other in shown)
+    )
+    # Neighbours that differ only in their names share a row.
+    return _render_compact_table(
+        (head, "type", "meaning"),
+        (
+            (", ".join(f"`{path}`" for path, _, _ in group), type_, description)
+            for (type_, description), group in groupby(cells, key=lambda cell: cell[1:])
+        ),
+    )
+
+
+def _format_type(row: FieldRow, *, is_response: bool) -> str:
+    """Return the type of a field, its accepted values, and if it is optional or required."""
+    text = row.type
+    if row.type == "object":
+        names = [TYPES[part] for part in row.accepted.split(" to ") if part in TYPES]
+        text = f"object, {' to '.join(names)}" if names else text
+    elif row.type in ("integer", "number") and " to " in row.accepted:
+        text = f"{row.type}, {row.accepted}"
+    elif "string" in row.type and row.accepted and not row.accepted.startswith("at most"):
+        is_format = row.accepted in FORMATS
+        values = row.accepted if is_format else _format_values(row.accepted)
+        text = row.type.replace("string", TYPES.get(row.accepted, values))
+    notes = {(True, False): ", optional", (False, True): ", required"}
+    return text + notes.get((is_response, row.is_required), "")
+
+
+def _format_values(accepted: str) -> str:
+    return ", ".join(f"`{value}`" for value in accepted.split(", "))
+
+
+async def render_errors() -> str:
+    """Return the table of the statuses and values of `error`."""
+    return _render_compact_table(
+        ("status", "`error`", "cause", "next step"),
+        ((str(one.status), f"`{one.error}`", one.cause, one.action) for one in ERROR_MEANINGS),
+    )
 
 
 async def render_coverage() -> str:
@@ -454,6 +596,12 @@ def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(map(format_row, [head, ["---"] * len(head), *rows]))
 
 
+def _render_compact_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table without spaces around cells, which a limit of words would count."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"|{'|'.join(cells)}|\n" for cells in lines)
+
+
 def format_row(cells: Sequence[str]) -> str:
     """Format a row of a Markdown table, with its line end."""
     return f"| {' | '.join(cells)} |\n"
@@ -472,7 +620,10 @@ BLOCK_RENDERERS: dict[str, Callable[[], Awaitable[str]]] = {
     "tasks": render_tasks,
     "ranks": render_ranks,
     "evals": render_evals,
-    "contract": render_contract,
+    "types": render_types,
+    **{f"fields_{name}": partial(render_fields, model) for name, model in RESPONSES.items()},
+    **{f"parameters_{name}": partial(render_parameters, model) for name, model in REQUESTS.items()},
+    "errors": render_errors,
     "coverage": render_coverage,
     "tampers": render_tampers,
 }

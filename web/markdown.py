@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 from markdown_it import MarkdownIt
-from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
@@ -21,8 +20,6 @@ MARKS_PATTERN = re.compile(r"^<!--.*-->\n", re.MULTILINE)
 DEVELOPERS_PATTERN = re.compile(
     r"^<!-- developers -->\n.*?^<!-- end of developers -->\n", re.MULTILINE | re.DOTALL
 )
-
-ANCHOR_PATTERN = re.compile(r'<a id="([\w.]+)"></a>')
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,26 +146,9 @@ def _render_fence(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -
     return f'<pre tabindex="0" data-copy><code>{escape(tokens[at].content)}</code></pre>\n'
 
 
-def _parse_anchor(state: StateInline, silent: bool) -> bool:
-    """Accept an empty `<a id="...">`, the only HTML that pages may have of their own."""
-    match = ANCHOR_PATTERN.match(state.src, state.pos)
-    if match is None:
-        return False
-    if not silent:
-        state.push("anchor", "span", 0).attrSet("id", match[1])
-    state.pos = match.end()
-    return True
-
-
-def _render_anchor(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
-    return f'<span id="{escape(tokens[at].attrGet("id"))}"></span>'
-
-
 @cache
 def _create_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    parser.inline.ruler.push("anchor", _parse_anchor)
-    parser.add_render_rule("anchor", _render_anchor)
     parser.add_render_rule("table_open", _render_table_open)
     parser.add_render_rule("table_close", _render_table_close)
     parser.add_render_rule("fence", _render_fence)

@@ -30,7 +30,7 @@ FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 def list_anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings; a repeated one has a number."""
     counts: Counter[str] = Counter()
-    anchors = set(re.findall(r'<a id="([^"]+)"></a>', page.read_text()))
+    anchors = set()
     for title in re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE):
         anchor = build_anchor(re.sub(r"\[(.+?)\]\(.+?\)", r"\1", title))
         anchors.add(f"{anchor}-{counts[anchor]}" if counts[anchor] else anchor)

@@ -10,14 +10,10 @@ import pytest
 from tools.clauses import (
     DECISIONS_PAGE,
     ROOT,
-    Change,
     Clause,
     ClauseTests,
-    Promise,
-    Specification,
     find_clause_tests,
     read_specification,
-    render_contract,
 )
 
 pytestmark = pytest.mark.clause("tests")
@@ -131,21 +127,3 @@ def test_a_clause_refers_only_to_clauses_that_exist():
 def test_a_clause_has_exactly_one_kind_of_evidence(evidence):
     with pytest.raises(ValueError, match="needs exactly one of"):
         Clause(id="1.1", says="It works.", **evidence)
-
-
-def test_the_contract_has_chapters_sections_and_an_anchor_for_each_clause():
-    change = Change(file="fares.py", old="3", new="4")
-    clauses = tuple(
-        Clause(id=id_, says=f"Ride {id_} costs 3.", change=change) for id_ in ("1.1", "2.1.1")
-    )
-    titles = {"1": "Fares", "2": "Rides", "2.1": "Short rides"}
-    promise = Promise(id="night", says="Nights cost more.")
-    assert render_contract(Specification(clauses, titles, (promise,))) == (
-        "## 1 Fares\n\n"
-        '- <a id="1.1"></a>**1.1** Ride 1.1 costs 3.\n\n'
-        "## 2 Rides\n\n"
-        "### 2.1 Short rides\n\n"
-        '- <a id="2.1.1"></a>**2.1.1** Ride 2.1.1 costs 3.\n\n'
-        "## Promises\n\n"
-        '- <a id="night"></a>**night** Nights cost more.\n'
-    )

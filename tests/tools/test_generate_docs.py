@@ -5,14 +5,16 @@ import json
 import re
 import tempfile
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import pytest
+from pydantic import Field
 
 from mcp_server.tools.get_signals import GET_SIGNALS
 from mcp_server.tools.get_state import GET_STATE
 from mcp_server.tools.registry import TOOLS
-from schemas.vocabulary import ErrorCode
+from schemas.result import Result, is_none
+from schemas.vocabulary import Action, ErrorCode, Instant, Reading, StoredKey, Timeframe
 from tests.support.bad_inputs import SIGNALS, STATE
 from tests.support.promised_sizes import parse_size
 from tests.support.running_service import run_service
@@ -73,6 +75,33 @@ def test_a_page_that_is_not_up_to_date_is_named_until_it_is_made(tmp_path, capsy
     first, *_, last = page.read_text().splitlines()
     assert (first, last) == ("before", "after")
     assert "| `signals_get_state` | `GET /api/v1/state` | yes |" in page.read_text()
+
+
+class Ticket(Result):
+    """A ticket."""
+
+    id: str
+    name: str
+    timeframe: Timeframe | None
+    fare: float = Field(ge=0, le=9, description="In coins.")
+    readings: dict[StoredKey, dict[Timeframe, Reading]]
+    actions: list[Action]
+    sold_at: Instant
+    kind: Literal["day", "night"] | None = Field(default=None, exclude_if=is_none)
+
+
+async def test_a_table_of_fields_has_types_values_and_meanings():
+    assert await generate.render_fields(Ticket) == (
+        "|field|type|meaning|\n"
+        "|---|---|---|\n"
+        "|`id`, `name`|string||\n"
+        "|`timeframe`|timeframe or null||\n"
+        "|`fare`|number, 0 to 9|In coins.|\n"
+        "|`readings`|object, stored key to timeframe to reading||\n"
+        "|`actions`|list of actions||\n"
+        "|`sold_at`|date-time||\n"
+        "|`kind`|`day`, `night` or null, optional||\n"
+    )
 
 
 @pytest.mark.parametrize("number", range(len(CALLS)))

@@ -60,13 +60,6 @@ def test_tables_and_code_scroll_by_keyboard_and_marks_are_left_out() -> None:
     assert list_code_blocks(TEXT) == ['echo "<b>" & done\n']
 
 
-def test_an_empty_anchor_becomes_a_target_and_any_other_one_stays_text() -> None:
-    html = parse_article('# T\n\n- <a id="4.9.12"></a>**4.9.12** Text.\n', []).html
-    assert '<li><span id="4.9.12"></span><strong>4.9.12</strong> Text.</li>' in html
-    for hostile in ('<a id="x" onclick="y"></a>', '<a id="x">y</a>', '<a id="&quot;"></a>'):
-        assert "<span" not in parse_article(f"# T\n\n{hostile}\n", []).html
-
-
 @pytest.mark.clause("19.7")
 def test_what_is_for_developers_is_left_out() -> None:
     left_out = "<!-- developers -->\n## Two\n\n`make`\n\n<!-- end of developers -->\n"
