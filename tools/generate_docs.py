@@ -65,7 +65,6 @@ from service.commands.command_tree import walk_commands
 from service.commands.examples import EXAMPLES
 from service.config.settings import PREFIX, Settings
 from serving.json_schema import build_input_schema
-from tools import clauses as specification
 from tools.example_market import make_coverage, seed_market
 from tools.example_service import ADDRESS, ExampleService, open_example_service
 from tools.full_universe import fill_full_universe, turn_all_daily_readings
@@ -75,7 +74,6 @@ from web.field_rows import FieldRow, list_shapes, walk_field_rows
 ROOT = Path(__file__).parents[1]
 NAMES = (
     "agents",
-    "clauses/coverage",
     "commands",
     "connect",
     "contract",
@@ -443,12 +441,6 @@ async def render_errors() -> str:
     )
 
 
-async def render_coverage() -> str:
-    """Return the tests and the evidence of each clause, section by section."""
-    tests_by_clause, _ = specification.find_clause_tests()
-    return specification.render_coverage(specification.read_specification(), tests_by_clause)
-
-
 async def render_tampers() -> str:
     """Return the table of columns of the market store, with the ways by which a change is found."""
     listed = tomllib.loads((ROOT / "docs" / "tampers.toml").read_text())
@@ -624,7 +616,6 @@ BLOCK_RENDERERS: dict[str, Callable[[], Awaitable[str]]] = {
     **{f"fields_{name}": partial(render_fields, model) for name, model in RESPONSES.items()},
     **{f"parameters_{name}": partial(render_parameters, model) for name, model in REQUESTS.items()},
     "errors": render_errors,
-    "coverage": render_coverage,
     "tampers": render_tampers,
 }
 

@@ -17,7 +17,6 @@ FOLDERS = (
     ".github",
     "bench",
     "docs",
-    "docs/clauses",
     "docs/images",
     "rest_shim",
     "skills/signals",

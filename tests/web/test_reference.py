@@ -116,7 +116,7 @@ async def test_every_page_has_the_tree_and_its_neighbours(served: RunningService
 async def test_customers_pages_show_no_records_of_the_project(served: RunningService) -> None:
     for name in set(PAGE_ORDER) - set(PAGES_BY_READER[OPERATORS]):
         text = Page(await served.client.get(f"/docs/{name}")).text
-        for internal in ("decisions.md", "coverage.md", "make prove", "make bench", "tests/"):
+        for internal in ("decisions.md", "clauses.toml", "make prove", "make bench", "tests/"):
             assert internal not in text, (name, internal)
     moved = await served.client.get("/docs/performance")
     assert (moved.status_code, moved.headers["location"]) == (303, "../docs/scaling")
