@@ -34,10 +34,10 @@ from service.commands.command_tree import walk_commands
 from service.commands.examples import EXAMPLES
 from service.config.settings import PREFIX, Settings
 from tools import clauses as specification
-from tools.example_market import make_coverage, seed_market
+from tests.support.example_market import make_coverage, seed_market
 from tools.example_service import ADDRESS, ExampleService, open_example_service
-from tools.full_universe import fill_full_universe, turn_all_daily_readings
-from tools.tool_search import HALVES, add_ranks, count_ranks, list_own_tools, read_earlier_tools
+from tests.support.full_universe import fill_full_universe, turn_all_daily_readings
+from tests.support.tool_search import HALVES, add_ranks, count_ranks, list_own_tools, read_earlier_tools
 
 ROOT = Path(__file__).parents[1]
 NAMES = (

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
+from tests.support.example_market import make_coverage
 from tests.support.later_version import serve_later_version
 from tests.support.response_schemas import ADDED_FIELD
 from tests.support.running_service import (
@@ -30,7 +31,6 @@ from tests.support.running_service import (
 )
 from tests.support.signals_command import COMMAND
 from tools.client_environments import INTEROP_FOLDER, get_node_environment, get_python_environment
-from tools.example_market import make_coverage
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 

@@ -18,9 +18,9 @@ from access.oauth.client_documents import ClientDocuments
 from tests.doubles.document_host import HOST, build_response, open_document_host
 from tests.interop.test_clients import CATALOG, STATE, Client
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
+from tests.support.example_market import make_coverage
 from tests.support.running_service import ManualClock, RunningService, run_service
 from tests.support.web_member import EMAIL, wait_for_link
-from tools.example_market import make_coverage
 
 pytestmark = [pytest.mark.clause("interop", "consent"), *BROWSER_TESTS]
 

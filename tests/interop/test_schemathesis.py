@@ -14,9 +14,9 @@ import pytest
 from access.throttle import Limit
 from compute.signing.log_signer import LogSigner
 from rest_shim.endpoints import CLAIM_KEY, ENDPOINTS
+from tests.support.example_market import HOUR_MS, NOON, make_coverage
 from tests.support.running_service import RunningService, run_service
 from tools.client_environments import INTEROP_FOLDER, get_python_environment
-from tools.example_market import HOUR_MS, NOON, make_coverage
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 

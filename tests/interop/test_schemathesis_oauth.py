@@ -13,9 +13,9 @@ import pytest
 
 from access.throttle import Limit
 from store.sql.database import fetch_value
+from tests.support.example_market import make_coverage
 from tests.support.running_service import run_service
 from tools.client_environments import get_python_environment
-from tools.example_market import make_coverage
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop", "11.8")]
 

@@ -13,6 +13,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tools.behavior import (
+    PAGE,
+    History,
+    correlate_votes,
+    count_independent_votes,
+    find_published_positions,
+    group_histories,
+    main,
+    render_blocks,
+    render_changes,
+    render_holds,
+    render_shares,
+    render_votes,
+    update_page,
+)
 
 from compute.alerts.alert_pipeline import Alert
 from compute.bars import DAY_S, HOUR_S
@@ -28,21 +43,6 @@ from tests.support.bar_sets import (
     get_recorded_folder,
     load_series,
     require_recorded,
-)
-from tools.behavior import (
-    PAGE,
-    History,
-    correlate_votes,
-    count_independent_votes,
-    find_published_positions,
-    group_histories,
-    main,
-    render_blocks,
-    render_changes,
-    render_holds,
-    render_shares,
-    render_votes,
-    update_page,
 )
 from tools.generate_docs import BLOCK_PATTERN
 

@@ -14,11 +14,11 @@ from mcp_server.tools.get_state import GET_STATE
 from mcp_server.tools.registry import TOOLS
 from schemas.vocabulary import ErrorCode
 from tests.support.bad_inputs import SIGNALS, STATE
+from tests.support.full_universe import fill_full_universe
 from tests.support.promised_sizes import parse_size
 from tests.support.running_service import run_service
 from tests.support.signals_command import ROOT
 from tools import generate_docs as generate
-from tools.full_universe import fill_full_universe
 
 pytestmark = pytest.mark.clause("documents")
 

@@ -1,13 +1,13 @@
 """The indicators in pictures: every picture is what the code draws, every text is there."""
 
 import pytest
+from tools.indicator_pictures import build_bars, draw_picture, get_path, run_indicator
 
 from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import INDICATOR_IDS
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
 from tests.support.web_page import Page
-from tools.indicator_pictures import build_bars, draw_picture, get_path, run_indicator
 from web.indicator_guide import GUIDES, load_changes
 
 pytestmark = pytest.mark.clause("19.9")

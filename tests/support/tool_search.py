@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from mcp_server.tools.registry import TOOLS
 
-DATA = Path(__file__).parents[1] / "tests" / "mcp_server" / "discovery"
+DATA = Path(__file__).parents[1] / "mcp_server" / "discovery"
 HALVES = ("seen", "unseen")
 
 # The defaults of Apache Lucene.

@@ -25,7 +25,7 @@ from schemas.vocabulary import (
 )
 from store.market_rows import BarBlock, CarryRow, ChangeRow
 from store.sql.market_store import MarketStore
-from tools.example_market import HOUR_MS, NOON, make_batch, make_change
+from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change
 
 SEED = 1
 FIRST, START = NOON - 60 * DAY_MS, NOON - 31 * DAY_MS

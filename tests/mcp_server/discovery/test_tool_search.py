@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tools.tool_search import (
+from tests.support.tool_search import (
     DATA,
     HALVES,
     ListedTool,
