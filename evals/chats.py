@@ -1,148 +1,121 @@
 """Conversations with a model, in the format of OpenAI's or Anthropic's endpoint."""
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from evals.session import JsonObject
+import httpx
+
+JsonObject = dict[str, Any]
+# A call that the model wants: its id, the tool, and the arguments, a string if they are no JSON.
+ToolRequest = tuple[str, str, Any]
+# The result of a requested call: the id of the request, the text, and whether it is an error.
+ToolResult = tuple[str, str, bool]
 
 MAX_TOKENS = 4096
-
-# Sends the body of a request to a model and returns that of its response.
-Send = Callable[[JsonObject], Awaitable[JsonObject]]
-
-
-@dataclass(frozen=True)
-class ToolRequest:
-    """A call that the model wants; `arguments` is a string if the model wrote invalid JSON."""
-
-    id: str
-    tool: str
-    arguments: Any
+MAX_ATTEMPTS = 5
+TIMEOUT_S = 300
 
 
-@dataclass(frozen=True)
-class ToolResult:
-    """The result of a requested call."""
-
-    request: ToolRequest
-    text: str
-    is_error: bool
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A reply of the model: text, or calls, or both."""
-
-    text: str
-    requests: Sequence[ToolRequest]
-
-
-class Chat(Protocol):
-    """One conversation, which starts with a question."""
-
-    async def send(self, results: Sequence[ToolResult]) -> Reply:
-        """Send the results of the last reply's calls, none at first; return the next reply."""
-
-
-# Takes the system prompt, the listed tools and the question.
-OpenChat = Callable[[str, Sequence[JsonObject], str], Chat]
+class ModelError(Exception):
+    """A model that cannot be used; the text says what to correct."""
 
 
 class OpenAiChat:
     """A conversation in the format of OpenAI's chat completions."""
 
-    def __init__(
-        self, send: Send, model: str, system: str, tools: Sequence[JsonObject], question: str
-    ) -> None:
-        self._send = send
-        self._body: JsonObject = {
+    def __init__(self, model: str, system: str, tools: Sequence[JsonObject], question: str) -> None:
+        functions = [
+            {
+                "name": tool["name"],
+                "description": tool["description"],
+                "parameters": tool["inputSchema"],
+            }
+            for tool in tools
+        ]
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+        self.body: JsonObject = {
             "model": model,
-            "tools": [_to_openai_tool(tool) for tool in tools],
-            "messages": [
-                {"role": "system", "content": system},
-                {"role": "user", "content": question},
-            ],
+            "tools": [{"type": "function", "function": function} for function in functions],
+            "messages": messages,
         }
 
-    async def send(self, results: Sequence[ToolResult]) -> Reply:
-        """Send the results, each as a message of its own."""
-        messages = self._body["messages"]
-        messages += [
-            {"role": "tool", "tool_call_id": result.request.id, "content": result.text}
-            for result in results
+    def add_reply(self, response: JsonObject) -> tuple[str, list[ToolRequest]]:
+        """Add the reply of the model; return its text and the calls that it wants."""
+        message = response["choices"][0]["message"]
+        self.body["messages"].append(message)
+        requests = []
+        for call in message.get("tool_calls") or ():
+            arguments = call["function"]["arguments"] or "{}"
+            with suppress(ValueError):
+                arguments = json.loads(arguments)
+            requests.append((call["id"], call["function"]["name"], arguments))
+        return message.get("content") or "", requests
+
+    def add_results(self, results: Sequence[ToolResult]) -> None:
+        """Add the results of the calls, each as a message of its own."""
+        self.body["messages"] += [
+            {"role": "tool", "tool_call_id": id_, "content": text} for id_, text, _ in results
         ]
-        message = (await self._send(self._body))["choices"][0]["message"]
-        messages.append(message)
-        requests = [_parse_openai_call(call) for call in message.get("tool_calls") or ()]
-        return Reply(message.get("content") or "", requests)
 
 
 class AnthropicChat:
     """A conversation in the format of Anthropic's messages."""
 
-    def __init__(
-        self, send: Send, model: str, system: str, tools: Sequence[JsonObject], question: str
-    ) -> None:
-        self._send = send
-        self._body: JsonObject = {
+    def __init__(self, model: str, system: str, tools: Sequence[JsonObject], question: str) -> None:
+        self.body: JsonObject = {
             "model": model,
             "max_tokens": MAX_TOKENS,
             "system": system,
-            "tools": [_to_anthropic_tool(tool) for tool in tools],
+            "tools": [
+                {
+                    "name": tool["name"],
+                    "description": tool["description"],
+                    "input_schema": tool["inputSchema"],
+                }
+                for tool in tools
+            ],
             "messages": [{"role": "user", "content": question}],
         }
 
-    async def send(self, results: Sequence[ToolResult]) -> Reply:
-        """Send all results in one message."""
-        messages = self._body["messages"]
-        if results:
-            content = [_to_anthropic_result(result) for result in results]
-            messages.append({"role": "user", "content": content})
-        blocks = (await self._send(self._body))["content"]
-        messages.append({"role": "assistant", "content": blocks})
+    def add_reply(self, response: JsonObject) -> tuple[str, list[ToolRequest]]:
+        """Add the reply of the model; return its text and the calls that it wants."""
+        blocks = response["content"]
+        self.body["messages"].append({"role": "assistant", "content": blocks})
         text = "".join(block["text"] for block in blocks if block["type"] == "text")
-        return Reply(
-            text,
-            [
-                ToolRequest(block["id"], block["name"], block["input"])
-                for block in blocks
-                if block["type"] == "tool_use"
-            ],
-        )
+        calls = [block for block in blocks if block["type"] == "tool_use"]
+        return text, [(block["id"], block["name"], block["input"]) for block in calls]
+
+    def add_results(self, results: Sequence[ToolResult]) -> None:
+        """Add the results of the calls in one message."""
+        content = [
+            {"type": "tool_result", "tool_use_id": id_, "content": text, "is_error": is_error}
+            for id_, text, is_error in results
+        ]
+        self.body["messages"].append({"role": "user", "content": content})
 
 
-def _to_openai_tool(tool: JsonObject) -> JsonObject:
-    function = {
-        "name": tool["name"],
-        "description": tool["description"],
-        "parameters": tool["inputSchema"],
-    }
-    return {"type": "function", "function": function}
-
-
-def _parse_openai_call(call: JsonObject) -> ToolRequest:
-    function = call["function"]
-    arguments = function["arguments"] or "{}"
-    with suppress(ValueError):
-        arguments = json.loads(arguments)
-    return ToolRequest(call["id"], function["name"], arguments)
-
-
-def _to_anthropic_tool(tool: JsonObject) -> JsonObject:
-    return {
-        "name": tool["name"],
-        "description": tool["description"],
-        "input_schema": tool["inputSchema"],
-    }
-
-
-def _to_anthropic_result(result: ToolResult) -> JsonObject:
-    return {
-        "type": "tool_result",
-        "tool_use_id": result.request.id,
-        "content": result.text,
-        "is_error": result.is_error,
-    }
+async def post(
+    client: httpx.AsyncClient,
+    url: str,
+    headers: Mapping[str, str],
+    body: JsonObject,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> JsonObject:
+    """Return the response of a model, which is asked again if it is busy; else ModelError."""
+    for attempt in range(MAX_ATTEMPTS):
+        try:
+            response = await client.post(url, json=body, headers=headers, timeout=TIMEOUT_S)
+        except httpx.HTTPError as error:
+            raise ModelError(f"{url} cannot be reached: {error!r}; check the address") from None
+        if response.status_code != 429 and response.status_code < 500:
+            break
+        await sleep(float(response.headers.get("retry-after", 2**attempt)))
+    try:
+        answer: JsonObject = response.raise_for_status().json()
+    except (httpx.HTTPStatusError, ValueError):
+        said = f"{url} answered {response.status_code}: {response.text[:300]}"
+        raise ModelError(f"{said}; check the address, the key and the model") from None
+    return answer

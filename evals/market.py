@@ -8,13 +8,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+
+from access.billing.sandbox import SandboxBilling
+from access.keys import OperatorKeys
+from access.mail.outbox import Outbox
 from compute.bars import DAY_S
 from compute.hourly_pipeline import HourlyPipeline, OnCommit
 from compute.indicators.registry import INDICATORS
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
-from tools.example_market import NOON
-from tools.example_service import NOW, ExampleService, open_example_service
+from service.http.app import AppConfig, create_app
+from service.http.resources import Resources
+from store.sqlite.access_store import open_sqlite_access
+from store.sqlite.market_store import open_sqlite_market
 
 TICKERS = (
     *("BTC", "ETH", "BNB", "SOL", "XRP", "DOGE", "ADA", "LINK", "AVAX", "LTC", "POL", "MATIC"),
@@ -22,11 +29,15 @@ TICKERS = (
     *("XAU", "XAG", "XPT", "XPD"),
 )
 HISTORY_S = 330 * DAY_S
+NOON = 1_790_769_600_000 + 180_000  # 2026-09-30T12:03:00Z
+# After the last run's batches for late assets, so that results name the next run.
+NOW = NOON + 200_000
+ADDRESS = "http://127.0.0.1:8000"
 
 
 @dataclass
 class SettableClock:
-    """A clock (epoch ms) that stands still until it is set."""
+    """A clock (epoch ms) that stands still until it is set; data become stale if it runs on."""
 
     now: int = NOW
 
@@ -35,32 +46,35 @@ class SettableClock:
         return self.now
 
 
-@dataclass(frozen=True)
-class EvalMarket:
-    """The service, and its clock: data become stale if it runs on."""
-
-    service: ExampleService
-    clock: SettableClock
-
-
 @asynccontextmanager
 async def open_eval_market(
-    folder: Path, on_commit: OnCommit = lambda batch: None
-) -> AsyncIterator[EvalMarket]:
-    """Open the service with all its history up to NOON; `on_commit` is called with each batch."""
-    clock = SettableClock()
-    async with open_example_service(folder, clock) as service:
-        universe = _choose_assets()
-        origin = NOON // 1000 // DAY_S * DAY_S - HISTORY_S
-        source = SimulatedSource(universe, origin, clock)
+    folder: Path, clock: SettableClock, on_commit: OnCommit = lambda batch: None
+) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client of the service, which has all its history up to NOON, with a key.
+
+    The client calls the service in this process. `on_commit` is called with each batch.
+    """
+    market = await open_sqlite_market(folder / "market.db")
+    access = await open_sqlite_access(folder / "market.db-access")
+    try:
+        packaged = load_universe()
+        assets = tuple(packaged.by_ticker[ticker] for ticker in TICKERS)
+        universe = Universe(assets=assets, renamed_on=packaged.renamed_on)
+        source = SimulatedSource(universe, NOON // 1000 // DAY_S * DAY_S - HISTORY_S, clock)
         pipeline = await HourlyPipeline.open(
-            service.market, source, universe, INDICATORS, clock, on_commit=on_commit
+            market, source, universe, INDICATORS, clock, on_commit=on_commit
         )
         await pipeline.run_until(pipeline.due_hour)
-        yield EvalMarket(service, clock)
-
-
-def _choose_assets() -> Universe:
-    packaged = load_universe()
-    assets = tuple(packaged.by_ticker[ticker] for ticker in TICKERS)
-    return Universe(assets=assets, renamed_on=packaged.renamed_on)
+        mailer = Outbox(folder / "outbox", "signals@localhost")
+        billing = SandboxBilling(access, clock, ADDRESS)
+        resources = Resources(market, access, billing, mailer, clock)
+        transport = httpx.ASGITransport(create_app(AppConfig(ADDRESS), resources))
+        api_key = await OperatorKeys(access, clock).create("evals")
+        headers = {"Authorization": f"Bearer {api_key}"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url=ADDRESS, headers=headers
+        ) as client:
+            yield client
+    finally:
+        await access.close()
+        await market.close()

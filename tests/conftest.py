@@ -19,13 +19,13 @@ from hypothesis import settings
 
 from compute.signing.log_signer import LogSigner
 from tests.support.case_sampling import mark_cases_for_proofs
+from tests.support.example_market import make_coverage, seed_market
 from tests.support.postgres.databases import make_empty_database
 from tests.support.postgres.installations import find_installations
 from tests.support.postgres.server import PostgresServer
 from tests.support.postgres.shared_server import SharedServer, get_shared_server
 from tests.support.running_service import RunningService, Transport, open_stores, run_service
 from tests.support.store_homes import HomeFactory, StoreHome, make_postgres_home, make_sqlite_home
-from tools.example_market import make_coverage, seed_market
 
 # Read at import: a worker whose parent has died would see another pid.
 PARENT = os.getppid()

@@ -4,30 +4,18 @@ A block is the text between `<!-- generated: NAME -->` and `<!-- end -->`. `make
 """
 
 import argparse
-import asyncio
-import json
 import re
-import subprocess
-import sys
-import tempfile
 import tomllib
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
-from xml.etree import ElementTree
 
 from pydantic import BaseModel, SecretStr
 
-from evals.forms import SOLVER
-from evals.market import open_eval_market
-from evals.questions import read_questions
-from evals.report import Totals, list_totals
-from evals.run import ask_all
 from mcp_server.client_registration import Client
 from mcp_server.clients import CLIENTS, CLIENTS_BY_NAME, FRAMEWORKS, HOSTS
-from mcp_server.tools.get_flips import WINDOW_HOURS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.error_catalog import ERROR_MEANINGS
@@ -48,7 +36,6 @@ from schemas.state import StateQuery, StateResponse
 from schemas.stats import StatsResponse
 from schemas.usage import UsageResponse
 from schemas.vocabulary import (
-    TIMEFRAMES,
     Action,
     AssetClass,
     ChangeType,
@@ -65,34 +52,23 @@ from service.commands.command_tree import walk_commands
 from service.commands.examples import EXAMPLES
 from service.config.settings import PREFIX, Settings
 from serving.json_schema import build_input_schema
-from tools.example_market import make_coverage, seed_market
-from tools.example_service import ADDRESS, ExampleService, open_example_service
-from tools.full_universe import fill_full_universe, turn_all_daily_readings
-from tools.tool_search import HALVES, add_ranks, count_ranks, list_own_tools, read_earlier_tools
 from web.field_rows import FieldRow, list_shapes, walk_field_rows
 
 ROOT = Path(__file__).parents[1]
 NAMES = (
-    "agents",
     "commands",
     "connect",
     "contract",
-    "examples",
     "proof-of-storage",
     "settings",
 )
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
 BLOCK_PATTERN = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-STATE, SIGNALS = "signals_get_state", "signals_get_signals"
-CONFLUENCE, FLIPS = "signals_get_confluence", "signals_get_flips"
-CATALOG = "signals_get_catalog"
 # The README is short: a command-line host and an editor stand for the rest.
 FIRST_CLIENTS = ("claude-code", "cursor")
-# These tests solve the tasks, and record the cost of each in this property of their results.
-TASK_TESTS, TASK_PROPERTY = "tests/agents", "agent_tasks"
-
 MAX_USAGE_CHARS = 120
+ADDRESS = "http://127.0.0.1:8000"
 
 # The names of vocabularies in tables of fields, by their values.
 TYPES = {
@@ -141,90 +117,26 @@ HIDDEN_FIELDS = re.compile(
     r"cadence\.|legacy_indicator_keys\[\]\.|universe_tier\.by_\w+\[|next_step\.|how_to_get_access\."
 )
 
-Arguments = dict[str, Any]
-Sizes = list[tuple[Arguments, int]]
-# The default call, then the calls that can give the largest answer. For confluence and flips it
-# depends on the market, so several are measured.
-MEASURED_ARGUMENTS: dict[str, list[Arguments]] = {
-    **{tool.name: [{}] for tool in TOOLS},
-    SIGNALS: [{}, {"limit": 200}],
-    CONFLUENCE: [
-        {},
-        *(
-            {"timeframe": timeframe, "direction": direction, "min_agree": 1}
-            for timeframe in TIMEFRAMES
-            for direction in ("bullish", "bearish")
-        ),
-    ],
-    FLIPS: [
-        {},
-        *(
-            {"timeframe": timeframe, "hours": WINDOW_HOURS[timeframe].max}
-            for timeframe in WINDOW_HOURS
-        ),
-    ],
-}
-NARROWED_ARGUMENTS: dict[str, list[Arguments]] = {
-    STATE: [
-        {"ticker": "BTC"},
-        {"timeframe": "1d"},
-        {"timeframe": "1d", "indicator": "ceres"},
-        {"asset_class": "metal"},
-        {"view": "board"},
-    ],
-    SIGNALS: [{"limit": 10}],
-    CONFLUENCE: [{"min_agree": 5}],
-    FLIPS: [{"direction": "bullish"}, {"timeframe": "1h"}],
-    CATALOG: [{"ticker": "BTC,ETH"}],
-}
-EXAMPLE_ARGUMENTS: dict[str, Arguments] = {
-    STATE: {"ticker": "BTC", "timeframe": "1d"},
-    SIGNALS: {"ticker": "BTC", "indicator": "trend_oracle", "limit": 1},
-    CONFLUENCE: {"timeframe": "1d", "direction": "bearish", "min_agree": 6},
-    FLIPS: {"timeframe": "1h"},
-    CATALOG: {"ticker": "BTC"},
-}
+
+def main(pages: Iterable[Path] = PAGES) -> None:
+    """Update the pages."""
+    for page, text in find_outdated(pages).items():
+        page.write_text(text)
 
 
-def main(arguments: Sequence[str] | None = None, pages: Sequence[Path] = PAGES) -> int:
-    """Update the pages; with --check, only name the outdated ones and return 1 if there are any."""
-    parser = argparse.ArgumentParser(prog="python -m tools.generate_docs", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing, name outdated pages")
-    is_check = parser.parse_args(arguments).check
-    outdated_pages = asyncio.run(find_outdated(pages))
-    for page, text in outdated_pages.items():
-        if is_check:
-            print(f"{page} is not up to date: run `make docs`", file=sys.stderr)
-        else:
-            page.write_text(text)
-    return 1 if outdated_pages and is_check else 0
-
-
-async def find_outdated(
-    pages: Iterable[Path], skipped_names: Container[str] = ()
-) -> dict[Path, str]:
-    """Return the new text of each page that has an outdated block.
-
-    Blocks named in `skipped_names` stay as they are: rendering some of them takes minutes.
-    """
+def find_outdated(pages: Iterable[Path]) -> dict[Path, str]:
+    """Return the new text of each page that has an outdated block."""
     texts = {page: page.read_text() for page in pages}
-    names = {match[2] for text in texts.values() for match in BLOCK_PATTERN.finditer(text)}
-    rendered_blocks = {
-        name: await BLOCK_RENDERERS[name]() for name in sorted(names) if name not in skipped_names
-    }
-
-    def replace_block(match: re.Match[str]) -> str:
-        return (
-            match[1] + rendered_blocks[match[2]] + match[3]
-            if match[2] in rendered_blocks
-            else match[0]
+    current_texts = {
+        page: BLOCK_PATTERN.sub(
+            lambda match: match[1] + BLOCK_RENDERERS[match[2]]() + match[3], text
         )
-
-    current_texts = {page: BLOCK_PATTERN.sub(replace_block, text) for page, text in texts.items()}
+        for page, text in texts.items()
+    }
     return {page: text for page, text in current_texts.items() if text != texts[page]}
 
 
-async def render_tools() -> str:
+def render_tools() -> str:
     """Return the table of tools, in the order of tools/list."""
     calls = {e.tool.name: f"{e.method} {e.path}" for e in ENDPOINTS if e.tool}
     return _render_table(
@@ -241,7 +153,7 @@ async def render_tools() -> str:
     )
 
 
-async def render_clients() -> str:
+def render_clients() -> str:
     """Return the table of clients: location, command, version tried, and documentation."""
     return _render_table(
         ("client", "location", "command", "tried", "format"),
@@ -258,29 +170,15 @@ async def render_clients() -> str:
     )
 
 
-async def render_hosts() -> str:
-    """Return the registrations for hosts, the programs that run agents."""
-    return _render_registrations(HOSTS)
-
-
-async def render_frameworks() -> str:
-    """Return the registrations for Python programs."""
-    return _render_registrations(FRAMEWORKS)
-
-
-async def render_first_clients() -> str:
-    """Return the registrations that the README shows."""
-    return _render_registrations(CLIENTS_BY_NAME[name] for name in FIRST_CLIENTS)
-
-
-def _render_registrations(clients: Iterable[Client]) -> str:
+def render_registrations(clients: Iterable[Client]) -> str:
+    """Return how to register the service with each of some clients."""
     return "\n".join(
         f"{client.instructions}\n\n```{client.language}\n{client.render_lines(ADDRESS)}```\n"
         for client in clients
     )
 
 
-async def render_settings() -> str:
+def render_settings() -> str:
     """Return the table of settings, in the order of `Settings`."""
     return _render_table(
         ("setting", "default", "meaning"),
@@ -298,7 +196,7 @@ def _format_default(default: object) -> str:
     return f"`{text}`" if text else ""
 
 
-async def render_commands() -> str:
+def render_commands() -> str:
     """Return a section for each command: its usage, its purpose and its options."""
     return "\n".join(_render_command(command) for command in walk_commands(_build_parser()))
 
@@ -329,65 +227,20 @@ def _format_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-async def render_sizes() -> str:
-    """Return tables of answer sizes in characters, measured on the whole universe.
-
-    The first has the default and the largest answer of each tool, the second filtered answers.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        async with open_example_service(Path(folder)) as served:
-            await fill_full_universe(served.market)
-            measured_sizes = {
-                tool.name: await _measure_calls(served, tool.name, MEASURED_ARGUMENTS)
-                for tool in TOOLS
-            }
-            narrowed_sizes = {
-                tool: await _measure_calls(served, tool, NARROWED_ARGUMENTS)
-                for tool in NARROWED_ARGUMENTS
-            }
-            await turn_all_daily_readings(served.market)
-            turned_sizes = {
-                tool.name: await _measure_calls(served, tool.name, MEASURED_ARGUMENTS)
-                for tool in TOOLS
-            }
-    return "\n".join(
-        [
-            _render_largest_sizes(measured_sizes, turned_sizes),
-            _render_narrowed_sizes(narrowed_sizes),
-        ]
-    )
-
-
-async def render_examples() -> str:
-    """Return a call of each tool with its answer, from the small store that the tests use."""
-    with tempfile.TemporaryDirectory() as folder:
-        async with open_example_service(Path(folder)) as served:
-            await seed_market(served.market, make_coverage())
-            return "\n".join([await _render_example(served, tool.name) for tool in TOOLS])
-
-
-async def _render_example(served: ExampleService, tool: str) -> str:
-    arguments = EXAMPLE_ARGUMENTS.get(tool, {})
-    call = {"name": tool, "arguments": arguments}
-    result = await served.call(tool, arguments)
-    response_json = json.dumps(result["structuredContent"], indent=2)
-    return f"## {tool}\n\n```json\n{json.dumps(call)}\n```\n\n```json\n{response_json}\n```\n"
-
-
-async def render_types() -> str:
+def render_types() -> str:
     """Return the table of the vocabularies that tables of fields name."""
     return _render_compact_table(
         ("type", "values"), ((name, _format_values(values)) for values, name in TYPES.items())
     )
 
 
-async def render_fields(model: type[BaseModel]) -> str:
+def render_fields(model: type[BaseModel]) -> str:
     """Return the table of the fields of a response."""
     rows = [row for shape in list_shapes(model) for row in shape.rows]
     return _render_fields("field", rows, is_response=True)
 
 
-async def render_parameters(query: type[BaseModel]) -> str:
+def render_parameters(query: type[BaseModel]) -> str:
     """Return the table of the arguments of an endpoint."""
     rows = list(walk_field_rows(build_input_schema(query)))
     return _render_fields("parameter", rows, is_response=False)
@@ -433,7 +286,7 @@ def _format_values(accepted: str) -> str:
     return ", ".join(f"`{value}`" for value in accepted.split(", "))
 
 
-async def render_errors() -> str:
+def render_errors() -> str:
     """Return the table of the statuses and values of `error`."""
     return _render_compact_table(
         ("status", "`error`", "cause", "next step"),
@@ -441,7 +294,7 @@ async def render_errors() -> str:
     )
 
 
-async def render_tampers() -> str:
+def render_tampers() -> str:
     """Return the table of columns of the market store, with the ways by which a change is found."""
     listed = tomllib.loads((ROOT / "docs" / "tampers.toml").read_text())
     return _render_table(
@@ -460,132 +313,12 @@ def _describe_ways(value: Any, ways: Mapping[str, Mapping[str, str]]) -> str:
     return f"{text or 'not found'}. {reason}" if reason else text
 
 
-async def render_ranks() -> str:
-    """Return the table of how well a search finds the tools, before and after."""
-    earlier, own = read_earlier_tools(), list_own_tools()
-    before = [count_ranks(earlier, half) for half in HALVES]
-    after = [count_ranks(own, half) for half in HALVES]
-    titles = [*(f"{half} half" for half in HALVES), "all"]
-    rows = zip(titles, [*before, add_ranks(before)], [*after, add_ranks(after)], strict=True)
-    return _render_table(
-        ("questions", "first, before", "first", "first three, before", "first three"),
-        (
-            (title, *map(str, (old.first, new.first, old.first_three, new.first_three)))
-            for title, old, new in rows
-        ),
-    )
-
-
-async def render_evals() -> str:
-    """Return the table of the scripted solver's answers."""
-    with tempfile.TemporaryDirectory() as folder:
-        async with open_eval_market(Path(folder)) as market:
-            outcomes = await ask_all(market, read_questions(), SOLVER.answer)
-    head = ("questions", "right", "wrong", "calls", "characters", "wrong tools", "bad arguments")
-    return _render_table(head, map(format_totals_cells, list_totals(outcomes)))
-
-
-def format_totals_cells(totals: Totals) -> tuple[str, ...]:
-    """Return the cells of a row of the evaluation."""
-    title, right, wrong, calls, characters, wrong_tools, bad_arguments = totals
-    figures = (right, wrong, calls, _format_count(characters), wrong_tools, bad_arguments)
-    return title, *map(str, figures)
-
-
-async def render_tasks() -> str:
-    """Return the table of questions, with the calls and characters that answering each takes."""
-    rows = await asyncio.to_thread(_solve_tasks)
-    return _render_table(
-        ("question", "calls", "errors", "characters", "tokens"), map(format_task_cells, rows)
-    )
-
-
-def _solve_tasks() -> list[dict[str, Any]]:
-    """Run the tests that solve the tasks and return their costs; ValueError if one failed."""
-    with tempfile.TemporaryDirectory() as folder:
-        results = Path(folder, "results.xml")
-        # The exit status is ignored: a test also fails if the page is outdated, but only after it
-        # has recorded the costs.
-        command = [sys.executable, "-m", "pytest", TASK_TESTS, "-m", "not prove"]
-        subprocess.run([*command, f"--junitxml={results}"], cwd=ROOT, stdout=sys.stderr)
-        suites = ElementTree.parse(results)
-    recorded = suites.iterfind(f".//property[@name='{TASK_PROPERTY}']")
-    rows = [row for entry in recorded for row in json.loads(entry.get("value", ""))]
-    if not rows or len(rows) != rows[0]["of"]:
-        raise ValueError(f"{TASK_TESTS} did not solve every task")
-    return sorted(rows, key=lambda row: row["number"])
-
-
-def format_task_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the cells of a task's row: question, calls, errors, characters and tokens."""
-    figures = map(_format_count, (row["characters"], row["tokens"]))
-    return row["question"], str(row["calls"]), str(row["refused"]), *figures
-
-
-def _render_largest_sizes(measured_sizes: dict[str, Sizes], turned_sizes: dict[str, Sizes]) -> str:
-    return _render_table(
-        ("tool", "default answer", "largest answer", "its arguments", "if everything turned"),
-        (
-            (
-                f"`{tool}`",
-                _format_count(measured[0][1]),
-                _format_count(_find_largest(measured)[1]),
-                _format_arguments(_find_largest(measured)[0]),
-                _format_count(
-                    max(_find_largest(measured)[1], _find_largest(turned_sizes[tool])[1])
-                ),
-            )
-            for tool, measured in measured_sizes.items()
-        ),
-    )
-
-
-def _render_narrowed_sizes(narrowed_sizes: dict[str, Sizes]) -> str:
-    return _render_table(
-        ("tool", "narrowed by", "answer"),
-        (
-            (f"`{tool}`", _format_arguments(arguments), _format_count(size))
-            for tool, measured in narrowed_sizes.items()
-            for arguments, size in measured
-        ),
-    )
-
-
-async def _measure_calls(
-    served: ExampleService, tool: str, arguments_by_tool: Mapping[str, list[Arguments]]
-) -> Sizes:
-    return [
-        (arguments, await _measure_call(served, tool, arguments))
-        for arguments in arguments_by_tool[tool]
-    ]
-
-
-async def _measure_call(served: ExampleService, tool: str, arguments: Arguments) -> int:
-    result = await served.call(tool, arguments)
-    if result["isError"]:
-        raise ValueError(result["content"][0]["text"])
-    return len(result["content"][0]["text"])
-
-
-def _find_largest(measured: Sizes) -> tuple[Arguments, int]:
-    return max(measured, key=lambda entry: entry[1])
-
-
-def _format_count(count: int) -> str:
-    """Format a count with three significant digits, so that small changes do not change pages."""
-    return f"{round(count, 3 - len(str(count))):,}"
-
-
-def _format_arguments(arguments: Arguments) -> str:
-    return ", ".join(f"`{name}` {value}" for name, value in arguments.items()) or "none"
-
-
 def _extract_first_sentence(text: str) -> str:
     return text.split(". ")[0].removesuffix(".") + "."
 
 
 def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "".join(map(format_row, [head, ["---"] * len(head), *rows]))
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, ["---"] * len(head), *rows])
 
 
 def _render_compact_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -594,24 +327,16 @@ def _render_compact_table(head: Sequence[str], rows: Iterable[Sequence[str]]) ->
     return "".join(f"|{'|'.join(cells)}|\n" for cells in lines)
 
 
-def format_row(cells: Sequence[str]) -> str:
-    """Format a row of a Markdown table, with its line end."""
-    return f"| {' | '.join(cells)} |\n"
-
-
-BLOCK_RENDERERS: dict[str, Callable[[], Awaitable[str]]] = {
+BLOCK_RENDERERS: dict[str, Callable[[], str]] = {
     "tools": render_tools,
     "clients": render_clients,
-    "hosts": render_hosts,
-    "first_clients": render_first_clients,
+    "hosts": partial(render_registrations, HOSTS),
+    "first_clients": partial(
+        render_registrations, [CLIENTS_BY_NAME[name] for name in FIRST_CLIENTS]
+    ),
     "settings": render_settings,
     "commands": render_commands,
-    "frameworks": render_frameworks,
-    "examples": render_examples,
-    "sizes": render_sizes,
-    "tasks": render_tasks,
-    "ranks": render_ranks,
-    "evals": render_evals,
+    "frameworks": partial(render_registrations, FRAMEWORKS),
     "types": render_types,
     **{f"fields_{name}": partial(render_fields, model) for name, model in RESPONSES.items()},
     **{f"parameters_{name}": partial(render_parameters, model) for name, model in REQUESTS.items()},
@@ -620,4 +345,4 @@ BLOCK_RENDERERS: dict[str, Callable[[], Awaitable[str]]] = {
 }
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -1,6 +1,6 @@
 """The guide to the indicators, for people new to trading: pictures and plain words.
 
-`tools.indicator_pictures` draws the pictures, docs/behavior.md has the measured changes.
+The pictures are fragments of SVG in web/diagrams, docs/behavior.md has the measured changes.
 """
 
 import re
@@ -18,7 +18,7 @@ from web.markdown_files import read_text
 DAYS_PER_MONTH = 30
 # The columns of the measured changes that the guide shows, with their places in the table.
 CHANGE_COLUMNS = (("crypto", (0, 1, 2)), ("stocks", (4, 5, 6)))
-CHANGES_PATTERN = re.compile(r"<!-- generated: changes -->\n(.*?)<!-- end -->", re.DOTALL)
+CHANGES_PATTERN = re.compile(r"^## Changes of readings\n.*?^(\|.*?)\n\n", re.DOTALL | re.MULTILINE)
 
 
 class Guide(NamedTuple):

@@ -10,9 +10,9 @@ from access.billing.sandbox import SandboxBilling
 from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody
 from store.access_rows import AccessRequestRow
+from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock
 from tests.support.sandbox_shop import BASE_URL, SandboxShop, open_counting_store
-from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("sales")
 

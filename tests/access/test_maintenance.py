@@ -14,10 +14,10 @@ from access.keys import hash_key
 from access.maintenance import SLEEP_STEP_S, MaintenanceJob, compute_cutoffs
 from store.access_rows import ClaimRow, MembershipRow, RetentionCutoffs
 from store.sql.access_store import AccessStore
+from tests.support.example_market import HOUR_MS, NOON
 from tests.support.log_lines import drop_requests
 from tests.support.running_service import ManualClock, RunningService, break_usage_counting
 from tests.support.stripe_shop import Purchase, StripeShop
-from tools.example_market import HOUR_MS, NOON
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -11,9 +11,9 @@ from access.billing.provider import SubscriptionStatus
 from access.member_billing import MemberBilling
 from access.member_keys import MemberKeys, MemberPlan
 from store.access_rows import MembershipRow
+from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock
 from tests.support.sandbox_shop import HeldProvider, SandboxShop, open_counting_store
-from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("dashboard")
 

@@ -13,10 +13,10 @@ from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, 
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS
+from tests.support.example_market import NOON
 from tests.support.row_builders import make_call_group
 from tests.support.running_service import ManualClock
 from tests.support.sandbox_shop import HeldProvider, SandboxShop, open_counting_store
-from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("dashboard")
 

@@ -25,6 +25,7 @@ from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, PendingClaim
 from schemas.vocabulary import DAY_MS, Mode, format_instant
 from store.access_rows import SandboxSession
+from tests.support.example_market import NOON
 from tests.support.row_builders import make_call_group
 from tests.support.running_service import ManualClock
 from tests.support.sandbox_shop import (
@@ -35,7 +36,6 @@ from tests.support.sandbox_shop import (
     parse_sandbox_id,
     settle_checkout,
 )
-from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -24,6 +24,7 @@ from tests.support.bad_inputs import (
     USAGE,
     build_path,
 )
+from tests.support.example_market import make_coverage, seed_market
 from tests.support.row_builders import run_sql
 from tests.support.running_service import (
     RunningService,
@@ -31,7 +32,6 @@ from tests.support.running_service import (
     break_usage_counting,
     run_service,
 )
-from tools.example_market import make_coverage, seed_market
 
 pytestmark = pytest.mark.clause("access")
 

@@ -29,6 +29,7 @@ from schemas.errors import ApiError
 from tests.doubles.mailbox import Mailbox
 from tests.store.sql.test_access_store_purchases import MEMBER
 from tests.store.sqlite.test_access_store import trace_statements
+from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock, skip_sleep
 from tests.support.sandbox_shop import (
     ADDRESS,
@@ -37,7 +38,6 @@ from tests.support.sandbox_shop import (
     SandboxShop,
     open_counting_store,
 )
-from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("dashboard")
 

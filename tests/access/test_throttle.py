@@ -8,9 +8,9 @@ import pytest
 from access.throttle import TOTAL_FACTOR, Limit, Throttle, list_limits
 from schemas.errors import ApiError
 from store.sql.access_store import AccessStore
+from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock
 from tests.support.store_homes import StoreHome, open_and_close
-from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("access")
 

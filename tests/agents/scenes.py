@@ -20,8 +20,7 @@ from schemas.vocabulary import DAILY_LIMIT, DAY_MS, HOUR_MS, TIMEFRAMES, Action,
 from store.market_rows import AlertRow, Batch, ChangeRow
 from store.sql.market_store import MarketStore
 from tests.agents.agent import Agent, Wait
-from tests.support.running_service import ManualClock, RunningService, run_service
-from tools.example_market import (
+from tests.support.example_market import (
     NOON,
     make_batch,
     make_change,
@@ -29,7 +28,8 @@ from tools.example_market import (
     make_first_readings,
     seed_market,
 )
-from tools.full_universe import fill_full_universe
+from tests.support.full_universe import fill_full_universe
+from tests.support.running_service import ManualClock, RunningService, run_service
 
 FEW_CALLS = 2
 ALERT_TICKERS = ("BTC", "ETH", "XAU")

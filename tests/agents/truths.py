@@ -8,7 +8,7 @@ from compute.universe import load_universe
 from schemas.vocabulary import DAY_MS, HOUR_MS, format_instant
 from store.market_rows import ChangeRow
 from tests.agents.scenes import Scene
-from tools.example_market import NOON
+from tests.support.example_market import NOON
 
 Cell = tuple[str, str]
 DIRECTION = {1: "bullish", -1: "bearish", 0: "neutral"}

@@ -34,9 +34,9 @@ from bench.served import Service
 from bench.strangers import SIZES, list_probes, list_routes, list_rows, measure
 from bench.table import Row, format_table, replace_between_markers
 from schemas.vocabulary import DAY_MS
+from tests.support.example_market import NOON
 from tests.support.running_service import RunningService
 from tests.support.service_process import run_service_process
-from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("tests")
 

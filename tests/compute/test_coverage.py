@@ -15,9 +15,9 @@ from compute.sources.files import FilesSource
 from compute.universe import Asset, Universe
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import TIMEFRAMES, format_instant
+from tests.support.example_market import make_batch, make_change
+from tests.support.example_market import make_coverage as published
 from tests.support.small_market import END, START, list_opens, make_bars, open_store, write_bars
-from tools.example_market import make_batch, make_change
-from tools.example_market import make_coverage as published
 
 pytestmark = pytest.mark.clause("sources")
 

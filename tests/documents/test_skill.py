@@ -11,8 +11,8 @@ import yaml
 from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
 from rest_shim.error_catalog import ERROR_MEANINGS
 from serving.json_schema import build_input_schema, build_output_schema
+from tests.support.example_market import make_coverage
 from tests.support.signals_command import ROOT
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("install")
 

@@ -14,9 +14,9 @@ import pytest
 from access.billing.disabled import NoBilling
 from mcp_server.clients import CLIENTS
 from rest_shim.endpoints import CLAIM_KEY, CREATE_CHECKOUT
+from tests.support.example_market import make_coverage
 from tests.support.openapi_document import OpenApiDocument
 from tests.support.running_service import RunningService, run_service
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("5.30")
 

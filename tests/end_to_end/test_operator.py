@@ -11,11 +11,11 @@ import pytest
 from access.billing.disabled import NoBilling
 from schemas.errors import unavailable_error
 from schemas.operator import Operator
+from tests.support.example_market import make_coverage
 from tests.support.openapi_document import OpenApiDocument
 from tests.support.running_service import RunningService, break_usage_counting, run_service
 from tests.support.web_member import buy_plan, request_link
 from tests.support.web_page import check_page
-from tools.example_market import make_coverage
 
 ACME = Operator(
     "Acme *Signals* & Sons",

@@ -20,6 +20,7 @@ from store.access_rows import AttemptLimit
 from store.postgres.engine import connect
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.support.bad_inputs import STATE
+from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage
 from tests.support.postgres.databases import cut_sessions
 from tests.support.row_builders import run_sql
 from tests.support.running_service import ManualClock, RunningService, run_service
@@ -30,7 +31,6 @@ from tests.support.signals_command import (
     start_signals,
     write_cut_universe,
 )
-from tools.example_market import HOUR_MS, NOON, make_batch, make_coverage
 
 pytestmark = pytest.mark.clause("postgres")
 

@@ -19,10 +19,10 @@ from tests.mcp_server.tools import test_get_stats as test_get_stats
 from tests.mcp_server.tools import test_get_usage as test_get_usage
 from tests.mcp_server.tools import test_state_matrix as test_matrix
 from tests.serving import test_snapshot_cache_past as test_past
+from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.store_homes import wait_for_version
 from tests.verifier import test_real_service as test_verifier
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("postgres")
 

@@ -42,8 +42,8 @@ Checks = dict[str, list[dict[str, Any]]]
 
 async def passed(
     package: str, url: str, folder: Path, *chosen: str, expected_failures: Path = EXPECTED_FAILURES
-) -> tuple[str, Checks]:
-    """Run a suite as expected to pass; return its version and the checks of each scenario."""
+) -> Checks:
+    """Run a suite as expected to pass; return the checks of each scenario."""
     installed = await asyncio.to_thread(get_node_environment) / "node_modules"
     process = await asyncio.create_subprocess_exec(
         str(installed / ".bin" / "node"),
@@ -55,8 +55,7 @@ async def passed(
     )
     said, _ = await asyncio.wait_for(process.communicate(), ENDS_WITHIN_S)
     assert process.returncode == 0, said.decode()[-4000:]
-    version = json.loads((installed / package / "package.json").read_text())["version"]
-    return version, recorded(folder)
+    return recorded(folder)
 
 
 def recorded(folder: Path) -> Checks:
@@ -84,11 +83,6 @@ def list_failures(checks: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def list_unscored(scenarios: Checks) -> set[str]:
-    """Return the scenarios with failures that the suite does not score, such as extensions."""
-    return {name for name, checks in scenarios.items() if list_failures(checks)}
-
-
 def read_reasons(expected_failures: Path) -> dict[str, str]:
     """Return the reason of each scenario in a file of expected failures; each has one."""
     found = re.findall(r"^  - (\S+)(?: # (.+))?$", expected_failures.read_text(), re.MULTILINE)
@@ -96,19 +90,17 @@ def read_reasons(expected_failures: Path) -> dict[str, str]:
     return dict(found)
 
 
-async def test_every_scenario_that_applies_to_a_tool_server_passes(tmp_path, record_property):
+async def test_every_scenario_that_applies_to_a_tool_server_passes(tmp_path):
     async with run_suite_server(tmp_path) as url:
-        version, scenarios = await passed(SUITE, url, tmp_path / "said", "--suite", "all")
+        scenarios = await passed(SUITE, url, tmp_path / "said", "--suite", "all")
     reasons = read_reasons(EXPECTED_FAILURES)
     assert set(reasons) < set(scenarios)
-    what = f"{', '.join(sorted(scenarios.keys() - reasons.keys()))}; {len(reasons)} do not apply"
-    record_property("interop", json.dumps([SUITE, version, what]))
 
 
 @pytest.mark.clause("4.15.2", "4.15.4", "4.15.5", "4.15.6", "4.15.7", "4.15.8", "4.15.10")
-async def test_the_requirements_of_the_newest_revision_are_met(tmp_path, record_property):
+async def test_the_requirements_of_the_newest_revision_are_met(tmp_path):
     async with run_suite_server(tmp_path) as url:
-        version, scenarios = await passed(
+        scenarios = await passed(
             *(ALPHA, url, tmp_path / "said", "--requirements", "2026-07-28"),
             expected_failures=MODERN_EXPECTED_FAILURES,
         )
@@ -121,26 +113,18 @@ async def test_the_requirements_of_the_newest_revision_are_met(tmp_path, record_
         assert all(failures[check].startswith(reason) for check, reason in untestable.items())
     # The suite runs this scenario without scoring it.
     assert list_failures(scenarios["http-header-validation"]) == {}
-    required = ", ".join(sorted(scenarios.keys() - reasons.keys() - list_unscored(scenarios)))
-    what = f"requirements of 2026-07-28: {', '.join(MODERN_UNTESTABLE)} as far as testable, "
-    what += f"{required}; {len(reasons) - len(MODERN_UNTESTABLE)} do not apply"
-    record_property("interop", json.dumps([SUITE, version, what]))
 
 
 @pytest.mark.parametrize("spoken", ["2025-06-18", "2025-11-25"])
-async def test_every_message_matches_the_schema_of_the_protocol(spoken, tmp_path, record_property):
+async def test_every_message_matches_the_schema_of_the_protocol(spoken, tmp_path):
     chosen = ("--suite", "all", "--spec-version", spoken)
     async with run_suite_server(tmp_path) as url:
-        version, scenarios = await passed(ALPHA, url, tmp_path / "said", *chosen)
+        scenarios = await passed(ALPHA, url, tmp_path / "said", *chosen)
     ended = schema_checks(scenarios)
     assert set(ended) == {"SUCCESS"}
-    what = f"wire-schema-valid of {spoken} in {len(ended)} scenarios"
-    record_property("interop", json.dumps([SUITE, version, what]))
 
 
-async def test_the_services_own_list_of_tools_passes(served, tmp_path, record_property):
+async def test_the_services_own_list_of_tools_passes(served, tmp_path):
     url = f"{served.base_url}/api/v1/mcp"
-    version, scenarios = await passed(ALPHA, url, tmp_path / "said", "--scenario", "tools-list")
+    scenarios = await passed(ALPHA, url, tmp_path / "said", "--scenario", "tools-list")
     assert schema_checks(scenarios) == ["SUCCESS"]
-    what = "tools-list and wire-schema-valid over the service's own tools"
-    record_property("interop", json.dumps([SUITE, version, what]))

@@ -3,7 +3,6 @@
 A constraint survives if its keyword is still in the schema, or if the description states it.
 """
 
-import json
 from typing import Any
 
 import pytest
@@ -22,12 +21,10 @@ async def listed(served) -> Schemas:
     return {tool["name"]: tool["inputSchema"] for tool in tools}
 
 
-async def converted(client, served, record_property) -> dict[str, Schemas]:
+async def converted(client, served) -> dict[str, Schemas]:
     """Return the schemas that a client sends, by its modes."""
     report = await reported(client, served, (None, []))
     ways: dict[str, Schemas] = report["sessions"][0]["tools"]
-    what = f"schemas of arguments: {', '.join(ways)}"
-    record_property("interop", json.dumps([report["client"], report["version"], what]))
     return ways
 
 
@@ -66,18 +63,16 @@ def without(schemas: Schemas, keyword: str) -> Schemas:
     }
 
 
-async def test_openais_agents_change_nothing_but_that_strict_mode_requires_every_argument(
-    served, record_property
-):
+async def test_openais_agents_change_nothing_but_that_strict_mode_requires_every_argument(served):
     schemas = await listed(served)
-    ways = await converted(OPENAI, served, record_property)
+    ways = await converted(OPENAI, served)
     assert ways["as it is"] == schemas
     assert ways["strict"] == all_required(schemas)
 
 
-async def test_pydantic_ai_moves_unsupported_keywords_into_the_description(served, record_property):
+async def test_pydantic_ai_moves_unsupported_keywords_into_the_description(served):
     schemas = await listed(served)
-    ways = await converted(PYDANTIC, served, record_property)
+    ways = await converted(PYDANTIC, served)
     assert ways["openai"] == schemas
     for made in ways.values():
         assert lost(schemas, made) == []

@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ import pytest
 
 from access.oauth.client_documents import ClientDocuments
 from tests.doubles.document_host import HOST, build_response, open_document_host
-from tests.interop.test_clients import CATALOG, STATE, Client
+from tests.interop.test_clients import CATALOG, PAGE, STATE, Client
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
+from tests.support.example_market import make_coverage
 from tests.support.running_service import ManualClock, RunningService, run_service
 from tests.support.web_member import EMAIL, wait_for_link
-from tools.example_market import make_coverage
 
 pytestmark = [pytest.mark.clause("interop", "consent"), *BROWSER_TESTS]
 
@@ -124,17 +123,17 @@ async def check_report(served: RunningService, report: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 async def test_a_client_registers_and_gets_an_answer_once_its_user_allows_it(
-    client: Client, served: RunningService, record_property: Callable[[str, object], None]
+    client: Client, served: RunningService
 ) -> None:
     report = await run_client(client, served)
-    record_property("interop", json.dumps([report["client"], report["version"], "registration"]))
+    assert f"| {report['client']} | {report['version']} | registration" in PAGE
     await check_report(served, report)
 
 
 @pytest.mark.clause("11.2", "11.3")
 @pytest.mark.parametrize("client", CLIENTS_WITH_DOCUMENTS, ids=lambda client: client.name)
 async def test_a_client_with_a_metadata_document_gets_an_answer_without_registration(
-    client: Client, tmp_path: Path, record_property: Callable[[str, object], None]
+    client: Client, tmp_path: Path
 ) -> None:
     client_id = f"https://{HOST}/client.json"
     # The clients listen on a port of their own choice.
@@ -156,8 +155,5 @@ async def test_a_client_with_a_metadata_document_gets_an_answer_without_registra
             await check_report(served, report)
             keys = await served.keys.list()
         await documents.close()
-    record_property(
-        "interop", json.dumps([report["client"], report["version"], "metadata document"])
-    )
     assert [key.client_id for key in keys if key.client_id] == [client_id]
     assert len(host.requests) == 1

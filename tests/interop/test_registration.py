@@ -12,7 +12,7 @@ import pytest
 
 from mcp_server.clients import CLIENTS_BY_NAME
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from tools.client_environments import INTEROP_FOLDER, get_node_environment, get_python_environment
+from tools.client_environments import get_node_environment, get_python_environment
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
@@ -37,7 +37,7 @@ CALLS = [
         ("pydantic-ai", "pydantic_agent"),
     ],
 )
-async def test_a_program_lists_the_tools(served, client, pinned_as, record_property):
+async def test_a_program_lists_the_tools(served, client, pinned_as):
     python = await asyncio.to_thread(get_python_environment, pinned_as)
     done = await asyncio.to_thread(
         subprocess.run,
@@ -49,11 +49,6 @@ async def test_a_program_lists_the_tools(served, client, pinned_as, record_prope
     )
     assert done.returncode == 0, done.stderr
     assert all(tool in done.stdout for tool in TOOLS_BY_NAME)
-    package, version = (
-        (INTEROP_FOLDER / "python" / f"{pinned_as}.txt").read_text().split()[0].split("==")
-    )
-    what = "registered as `signals connect` says"
-    record_property("interop", json.dumps([package.split("[")[0], version, what]))
 
 
 def build_shell_command(base_url: str, folder: Path) -> tuple[list[str], dict[str, str]]:
@@ -70,9 +65,7 @@ def build_desktop_command(base_url: str, folder: Path) -> tuple[list[str], dict[
 
 
 @pytest.mark.parametrize("build_command", [build_shell_command, build_desktop_command])
-async def test_the_printed_bridge_calls_a_tool_with_the_key(
-    served, tmp_path, build_command, record_property
-):
+async def test_the_printed_bridge_calls_a_tool_with_the_key(served, tmp_path, build_command):
     folder = await asyncio.to_thread(get_node_environment)
     command, env = build_command(served.base_url, tmp_path)
     # In place of npx, which would install the package, a script starts the installed one.
@@ -105,7 +98,3 @@ async def test_the_printed_bridge_calls_a_tool_with_the_key(
     assert [answer["id"] for answer in answers] == [1, 2]
     assert answers[1]["result"]["isError"] is False
     assert "signals/quota" in answers[1]["result"]["_meta"]
-    version = CLIENTS_BY_NAME["mcp-remote"].tried
-    record_property(
-        "interop", json.dumps(["mcp-remote", version, "registered as `signals connect` says"])
-    )

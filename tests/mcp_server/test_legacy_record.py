@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from tests.support.example_market import make_coverage
 from tests.support.legacy_record import FILE, record_bytes
 from tests.support.running_service import run_service
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("endpoint", "4.14.3", "4.14.11")
 

@@ -22,8 +22,8 @@ from schemas.errors import ApiError
 from schemas.vocabulary import LOGGED_IDS, TIMEFRAMES
 from store.log_tree import TileId
 from store.market_rows import CheckpointRow
+from tests.support.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change
 from tests.support.running_service import RunningService
-from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change
 
 pytestmark = pytest.mark.clause("proof")
 

@@ -9,10 +9,10 @@ from access.billing.disabled import NoBilling
 from access.plan import describe_purchase
 from mcp_server.tools.registry import TOOLS
 from rest_shim.manifest import build_manifest
+from tests.support.example_market import make_coverage
 from tests.support.openapi_document import fetch_document
 from tests.support.running_service import run_service
 from tests.support.shared_service import served as served
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("documents")
 

@@ -8,13 +8,13 @@ from rest_shim.error_catalog import QUOTA_HEADERS
 from rest_shim.openapi import build_openapi, render_openapi
 from schemas.vocabulary import INDICATOR_IDS
 from tests.support.bad_inputs import KEYED_PATHS, LEAVES_PATH, PROOF_PATH
+from tests.support.example_market import make_coverage
 from tests.support.openapi_document import (
     OpenApiDocument,
     fetch_document,
     list_operations,
     to_documented_path,
 )
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("documents")
 

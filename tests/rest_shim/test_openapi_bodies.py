@@ -1,9 +1,9 @@
 import pytest
 
 from rest_shim.openapi import build_openapi
+from tests.support.example_market import make_coverage
 from tests.support.openapi_document import OpenApiDocument
 from tests.support.shared_service import served as served
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("documents")
 

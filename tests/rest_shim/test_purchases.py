@@ -19,10 +19,10 @@ from access.email_address import normalize_email
 from rest_shim.purchases import parse_body
 from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
+from tests.support.example_market import make_coverage
 from tests.support.openapi_document import OpenApiDocument, fetch_document
 from tests.support.running_service import ManualClock, RunningService, run_service
 from tests.support.sandbox_shop import HeldProvider
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -1,9 +1,9 @@
 import pytest
 
 from tests.support.bad_inputs import BAD_INPUTS, KEYED_PATHS, LEAVES_PATH, PROOF_PATH, build_path
+from tests.support.example_market import make_coverage
 from tests.support.openapi_document import list_operations
 from tests.support.shared_service import served as served
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("answers")
 

@@ -12,9 +12,9 @@ from service.http.paths import OPEN_READS
 from serving.cors import parse_origin
 from serving.host_origin import HostOriginMiddleware
 from tests.security.wire import LAST, exchange_bytes, parse_statuses
+from tests.support.example_market import make_coverage
 from tests.support.openapi_document import list_operations
 from tests.support.running_service import RunningService, break_usage_counting, run_service
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("4.0.7")
 

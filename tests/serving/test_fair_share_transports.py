@@ -25,9 +25,9 @@ from store.sql.market_store import MarketStore
 from tests.access.test_quota_transports import Called, call
 from tests.serving.test_fair_share import ManualTimers
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS, USAGE, build_path
+from tests.support.example_market import NOON, make_coverage
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.store_homes import DEADLINE_S, SqliteHome, StoreHome
-from tools.example_market import NOON, make_coverage
 
 pytestmark = pytest.mark.clause("access")
 

@@ -8,9 +8,9 @@ import pytest
 from schemas.vocabulary import SourceKind, format_instant
 from serving.first_start import calculate_percent
 from tests.support.bad_inputs import STATE
+from tests.support.example_market import NOON, make_batch, make_coverage
 from tests.support.running_service import RunningService, Transport
 from tests.support.web_page import check_page
-from tools.example_market import NOON, make_batch, make_coverage
 
 DAY_MS = 86_400_000
 BEGAN_AT = NOON - 330 * DAY_MS

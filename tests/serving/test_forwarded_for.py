@@ -17,10 +17,10 @@ from store.access_rows import Notice
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from tests.doubles.mailbox import Mailbox
+from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock, RunningService
 from tests.support.sandbox_shop import open_counting_store
 from tests.support.store_homes import open_access_as
-from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("access")
 

@@ -7,7 +7,7 @@ from schemas.vocabulary import format_instant
 from serving.freshness import build_freshness, find_expiry, find_next_run
 from serving.snapshot import build_snapshot
 from store.market_rows import StoredSnapshot
-from tools.example_market import HOUR_MS, NOON, make_coverage
+from tests.support.example_market import HOUR_MS, NOON, make_coverage
 
 pytestmark = pytest.mark.clause("fresh")
 

@@ -14,9 +14,9 @@ from serving.keys_first import MAX_LIVE_KEYS, KeysFirstMiddleware
 from tests.access.test_quota_transports import call
 from tests.serving.test_fair_share import Exchange, ManualTimers
 from tests.support.bad_inputs import STATE
+from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.store_homes import DEADLINE_S, SqliteHome, StoreHome
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("8.59")
 

@@ -25,9 +25,9 @@ from tests.store.sql.test_past_snapshot import (
     histories,
     list_moments,
 )
+from tests.support.example_market import make_coverage
 from tests.support.row_builders import make_bar, make_batch, make_blocks, make_change
 from tests.support.store_homes import DEADLINE_S, HomeFactory, StoreHome, open_and_close
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("answers")
 

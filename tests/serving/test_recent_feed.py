@@ -26,9 +26,9 @@ from serving.snapshot import Snapshot, build_snapshot
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import AlertRow, ChangeRow, FeedQuery, FeedRow
 from store.sql.market_store import MarketStore
+from tests.support.example_market import NOON, make_batch, make_change, make_coverage, seed_market
 from tests.support.row_builders import make_alert
 from tests.support.store_homes import DEADLINE_S, StoreHome, open_and_close, open_market_as
-from tools.example_market import NOON, make_batch, make_change, make_coverage, seed_market
 
 pytestmark = pytest.mark.clause("feed")
 

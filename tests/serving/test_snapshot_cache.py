@@ -18,6 +18,14 @@ from serving.snapshot_cache import SnapshotCache
 from store.errors import StoreError
 from store.market_rows import Batch, CheckpointRow, PastKey, StoredSnapshot, WatermarkRow
 from store.sql.market_store import MarketStore
+from tests.support.example_market import (
+    HOUR_MS,
+    NOON,
+    make_batch,
+    make_change,
+    make_coverage,
+    seed_market,
+)
 from tests.support.row_builders import make_bar, make_blocks, make_epoch
 from tests.support.store_homes import (
     DEADLINE_S,
@@ -26,7 +34,6 @@ from tests.support.store_homes import (
     open_market_as,
     wait_for_version,
 )
-from tools.example_market import HOUR_MS, NOON, make_batch, make_change, make_coverage, seed_market
 
 pytestmark = pytest.mark.clause("feed")
 

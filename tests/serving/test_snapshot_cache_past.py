@@ -13,8 +13,15 @@ from serving.freshness import GRACE_MS
 from store.market_rows import ChangeRow, WatermarkRow
 from store.sql.lanes import READ_LIMITS_S, Lane
 from tests.support.bad_inputs import CONFLUENCE, STATE
+from tests.support.example_market import (
+    ASSETS,
+    HOUR_MS,
+    NOON,
+    make_batch,
+    make_change,
+    make_coverage,
+)
 from tests.support.running_service import RunningService
-from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change, make_coverage
 
 pytestmark = pytest.mark.clause("answers")
 

@@ -13,8 +13,8 @@ import pytest
 
 from schemas.vocabulary import INDICATOR_IDS, READING_NAMES, format_instant
 from store.market_rows import ChangeRow
+from tests.support.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change
 from tests.support.running_service import RunningService, Transport
-from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change
 
 pytestmark = pytest.mark.clause("feed")
 

@@ -17,9 +17,16 @@ from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import ToolRunner
 from store.market_rows import ChangeRow, FeedQuery
 from store.sql.market_store import MarketStore
+from tests.support.example_market import (
+    HOUR_MS,
+    NOON,
+    make_batch,
+    make_change,
+    make_coverage,
+    seed_market,
+)
 from tests.support.running_service import ManualClock, open_stores
 from tests.support.store_homes import open_market_as
-from tools.example_market import HOUR_MS, NOON, make_batch, make_change, make_coverage, seed_market
 
 pytestmark = pytest.mark.clause("fresh")
 

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 
 from schemas.version import VERSION
+from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService, run_service
-from tools.example_market import make_coverage
 
 FILE = Path(__file__).with_suffix(".json")
 VERSION_HEADER = "MCP-Protocol-Version"

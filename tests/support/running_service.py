@@ -43,9 +43,9 @@ from store.sql.market_store import MarketStore
 from store.sqlite.access_store import open_sqlite_access
 from tests.doubles.mailbox import Mailbox
 from tests.support.bad_inputs import build_path
+from tests.support.example_market import NOON, make_coverage, seed_market
 from tests.support.response_schemas import close_schema
 from tests.support.store_homes import open_market_as
-from tools.example_market import NOON, make_coverage, seed_market
 from tools.member_sessions import create_session_cookie
 
 Transport = Literal["mcp", "rest"]

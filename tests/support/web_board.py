@@ -3,9 +3,9 @@
 from urllib.parse import urlencode
 
 from schemas.vocabulary import INDICATOR_IDS
+from tests.support.example_market import NAMES
 from tests.support.running_service import RunningService
 from tests.support.web_page import Page, check_page
-from tools.example_market import NAMES
 
 TITLE = "Board of readings"
 TRACKED = ("ETH", "BTC", "NVDA", "XAU", "DARK")

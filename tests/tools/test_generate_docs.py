@@ -16,17 +16,28 @@ from mcp_server.tools.registry import TOOLS
 from schemas.result import Result, is_none
 from schemas.vocabulary import Action, ErrorCode, Instant, Reading, StoredKey, Timeframe
 from tests.support.bad_inputs import SIGNALS, STATE
+from tests.support.example_market import make_coverage
+from tests.support.full_universe import fill_full_universe
 from tests.support.promised_sizes import parse_size
 from tests.support.running_service import run_service
 from tests.support.signals_command import ROOT
 from tools import generate_docs as generate
-from tools.full_universe import fill_full_universe
 
 pytestmark = pytest.mark.clause("documents")
 
+
+Shown = list[dict[str, Any]]
+
+
+def parse_calls(page: str) -> tuple[Shown, Shown]:
+    """Return the calls that a page shows, and the answers below them."""
+    shown = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
+    return shown[::2], shown[1::2]
+
+
 AGENTS = (ROOT / "docs" / "agents.md").read_text()
-SHOWN = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", AGENTS, re.DOTALL)]
-CALLS, ANSWERS = SHOWN[::2], SHOWN[1::2]
+EXAMPLES = (ROOT / "docs" / "examples.md").read_text()
+CALLS, ANSWERS = parse_calls(AGENTS)
 SIZED = [(STATE, {}), (SIGNALS, {"limit": 200})]
 REQUEST_ID = "1f0c9d7e5b3a2c48-0002"
 SHORT_NAMES = {tool.name.removeprefix("signals_get_"): tool for tool in TOOLS}
@@ -50,30 +61,24 @@ def results() -> list[dict[str, Any]]:
     return asyncio.run(called())
 
 
-async def test_what_is_generated_is_up_to_date():
-    # tests/agents and tests/evals hold the rows of what they play anyway.
-    assert (
-        list(await generate.find_outdated(generate.PAGES, skipped_names=["tasks", "evals"])) == []
-    )
+def test_what_is_generated_is_up_to_date():
+    assert list(generate.find_outdated(generate.PAGES)) == [], "run `make docs`"
 
 
-async def test_a_terminal_does_not_color_the_commands(monkeypatch):
+def test_a_terminal_does_not_color_the_commands(monkeypatch):
     # As on a terminal, on which Python 3.14 colors what argparse formats.
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b" not in await generate.render_commands()
+    assert "\x1b" not in generate.render_commands()
 
 
-def test_a_page_that_is_not_up_to_date_is_named_until_it_is_made(tmp_path, capsys):
+def test_only_the_block_of_a_page_is_made(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- generated: tools -->\nold\n<!-- end -->\nafter\n")
-    assert generate.main(["--check"], [page]) == 1
-    assert capsys.readouterr().err == f"{page} is not up to date: run `make docs`\n"
-    assert "old" in page.read_text()
-    assert generate.main([], [page]) == 0
-    assert generate.main(["--check"], [page]) == 0
-    first, *_, last = page.read_text().splitlines()
+    generate.main([page])
+    first, *made, last = page.read_text().splitlines()
     assert (first, last) == ("before", "after")
+    assert "old" not in made
     assert "| `signals_get_state` | `GET /api/v1/state` | yes |" in page.read_text()
 
 
@@ -90,8 +95,8 @@ class Ticket(Result):
     kind: Literal["day", "night"] | None = Field(default=None, exclude_if=is_none)
 
 
-async def test_a_table_of_fields_has_types_values_and_meanings():
-    assert await generate.render_fields(Ticket) == (
+def test_a_table_of_fields_has_types_values_and_meanings():
+    assert generate.render_fields(Ticket) == (
         "|field|type|meaning|\n"
         "|---|---|---|\n"
         "|`id`, `name`|string||\n"
@@ -110,6 +115,17 @@ def test_a_call_of_the_page_gives_what_the_page_shows(results, number):
     result = results[number]
     shown = result if result["isError"] else result["structuredContent"]
     assert shown == ANSWERS[number]
+
+
+async def test_the_examples_are_what_the_tools_answer_in_the_market_of_the_tests(tmp_path):
+    calls, answers = parse_calls(EXAMPLES)
+    assert [call["name"] for call in calls] == [tool.name for tool in TOOLS]
+    assert re.findall(r"^## (.+)$", EXAMPLES, re.MULTILINE) == [tool.name for tool in TOOLS]
+    async with run_service(tmp_path, make_coverage()) as served:
+        for call, answer in zip(calls, answers, strict=True):
+            result = await served.call(call["name"], call["arguments"])
+            text = json.dumps(result["structuredContent"])
+            assert json.loads(text.replace(served.base_url, "http://127.0.0.1:8000")) == answer
 
 
 def test_the_page_shows_a_poll_and_a_refusal():

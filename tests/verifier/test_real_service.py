@@ -14,8 +14,8 @@ from compute.signing.witnesses import Witnesses
 from service.commands.verify import VerifyOptions, verify_proof
 from tests.doubles.witness import open_witness
 from tests.mcp_server.tools.test_get_signals_alerts import publish_alerts
+from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change
 from tests.support.running_service import RunningService
-from tools.example_market import HOUR_MS, NOON, make_batch, make_change
 from verifier.client import ServiceClient
 from verifier.policy import Policy, parse_policy
 from verifier.record import Record

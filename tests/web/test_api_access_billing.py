@@ -11,6 +11,7 @@ from access.billing.sandbox import SandboxBilling
 from access.member_billing import STATUS_TTL_MS
 from access.sign_in import MAIL_LIMIT
 from store.access_rows import MembershipRow
+from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import RunningService
 from tests.support.sandbox_shop import HeldProvider
 from tests.support.web_member import (
@@ -25,7 +26,6 @@ from tests.support.web_member import (
     run_second_service,
 )
 from tests.support.web_page import Page, check_page
-from tools.example_market import HOUR_MS, NOON
 
 pytestmark = pytest.mark.clause("dashboard")
 

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.support.browser import BROWSER_TESTS, open_window
+from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
 from tests.support.web_page import MAX_BYTES, Page, check_page
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("19.8")
 

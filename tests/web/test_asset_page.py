@@ -9,11 +9,11 @@ import pytest
 
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, format_instant
 from store.market_rows import BarRow
+from tests.support.example_market import HOUR_MS, NAMES, NOON, make_batch
 from tests.support.row_builders import make_blocks
 from tests.support.running_service import RunningService, run_service
 from tests.support.shared_service import served as served
 from tests.support.web_page import Page, check_page
-from tools.example_market import HOUR_MS, NAMES, NOON, make_batch
 
 pytestmark = pytest.mark.clause("pages")
 

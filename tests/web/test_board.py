@@ -20,12 +20,19 @@ from serving.prices import Prices, PriceSummary
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import BarBlock
 from store.sql.market_store import MarketStore
+from tests.support.example_market import (
+    ASSETS,
+    HOUR_MS,
+    NOON,
+    make_batch,
+    make_change,
+    make_coverage,
+)
+from tests.support.full_universe import make_full_coverage
 from tests.support.running_service import RunningService, publish_assets, run_service
 from tests.support.shared_service import served as served
 from tests.support.web_board import TITLE, fetch_readings, get_board, parse_heat_map
 from tests.support.web_page import MAX_BYTES, check_page
-from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change, make_coverage
-from tools.full_universe import make_full_coverage
 from web.board import BoardPage, BoardView
 from web.board_query import BoardQuery
 

@@ -11,12 +11,12 @@ import pytest
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import TIMEFRAMES
 from store.market_rows import BarBlock
+from tests.support.example_market import ASSETS, HOUR_MS, NAMES, NOON, make_batch, make_change
 from tests.support.running_service import RunningService, publish_assets
 from tests.support.shared_service import served as served
 from tests.support.web_board import TITLE, get_board, parse_board, parse_heat_map
 from tests.support.web_page import Page, check_page
 from tests.web.test_board import open_board
-from tools.example_market import ASSETS, HOUR_MS, NAMES, NOON, make_batch, make_change
 from tools.member_sessions import create_session_cookie
 from web.board import BoardView
 from web.board_query import BoardQuery

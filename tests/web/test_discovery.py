@@ -20,9 +20,9 @@ from mcp_server.tools.registry import TOOLS
 from rest_shim.manifest import DESCRIPTION
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.version import VERSION
+from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService, run_service
 from tests.support.shared_service import served as served
-from tools.example_market import make_coverage
 from web.discovery import DISCOVERY_PATHS
 from web.llms_text import render_llms_text
 from web.reference_pages import list_page_links

@@ -20,10 +20,7 @@ from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
 from serving.fair_share import CallPlaces, FairShare
 from serving.freshness import GRACE_MS
 from store.market_rows import AlertRow
-from tests.support.running_service import RunningService, publish_assets, run_service
-from tests.support.shared_service import served as served
-from tests.support.web_page import MAX_BYTES, Page, check_page
-from tools.example_market import (
+from tests.support.example_market import (
     ASSETS,
     HOUR_MS,
     NAMES,
@@ -32,6 +29,9 @@ from tools.example_market import (
     make_change,
     make_coverage,
 )
+from tests.support.running_service import RunningService, publish_assets, run_service
+from tests.support.shared_service import served as served
+from tests.support.web_page import MAX_BYTES, Page, check_page
 
 pytestmark = pytest.mark.clause("pages")
 

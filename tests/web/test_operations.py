@@ -13,6 +13,7 @@ from schemas.version import VERSION
 from service.config.settings import Settings
 from service.processes.doctor_process import build_doctor
 from serving.snapshot import Snapshot
+from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
 from tests.support.running_service import RunningService, run_service
 from tests.support.store_homes import SqliteHome, StoreHome
 from tests.support.web_member import (
@@ -24,7 +25,6 @@ from tests.support.web_member import (
     run_second_service,
 )
 from tests.support.web_page import Page, check_page
-from tools.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
 from web.operations import Doctor, Finding
 
 pytestmark = pytest.mark.clause("owner")

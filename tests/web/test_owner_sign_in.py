@@ -8,6 +8,7 @@ import pytest
 
 from access.billing.disabled import NoBilling
 from access.sign_in import LINK_MS, create_owner_link
+from tests.support.example_market import make_coverage
 from tests.support.pending_requests import add_request, build_path, read_redirect
 from tests.support.running_service import RunningService, run_service
 from tests.support.web_member import (
@@ -18,7 +19,6 @@ from tests.support.web_member import (
     run_second_service,
 )
 from tests.support.web_page import Page, check_page
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("owner")
 

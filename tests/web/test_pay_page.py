@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from access.billing.sandbox import SESSION_LIFETIME_MS
+from tests.support.example_market import make_coverage
 from tests.support.running_service import ManualClock, RunningService, run_service
 from tests.support.sandbox_shop import HeldProvider
 from tests.support.web_page import Page, check_page
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("sales")
 

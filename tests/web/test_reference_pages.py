@@ -20,10 +20,10 @@ from rest_shim.endpoints import ENDPOINTS
 from schemas.errors import ErrorBody
 from schemas.vocabulary import INDICATOR_IDS
 from service.commands.connect import print_registration
+from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService, run_service
 from tests.support.shared_service import served as served
 from tests.support.web_page import Page
-from tools.example_market import make_coverage
 from web.docs_frame import build_frame_values
 from web.pages import render_template
 from web.reference_pages import ReferenceFacts, build_page_values

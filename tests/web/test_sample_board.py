@@ -4,11 +4,11 @@ import re
 
 import pytest
 
+from tests.support.example_market import HOUR_MS, NAMES, NOON, make_batch, make_change
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
 from tests.support.web_board import TITLE, get_board, parse_board, parse_heat_map
 from tests.support.web_page import check_page
-from tools.example_market import HOUR_MS, NAMES, NOON, make_batch, make_change
 from tools.member_sessions import create_session_cookie
 
 pytestmark = pytest.mark.clause("pages")

@@ -13,6 +13,7 @@ from access.mail.outbox import Outbox
 from access.sign_in import LINK_MS, MAIL_LIMIT, SESSION_MS
 from access.throttle import Limit
 from tests.doubles.mailbox import Mailbox
+from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService, run_service
 from tests.support.web_member import (
     EMAIL,
@@ -25,7 +26,6 @@ from tests.support.web_member import (
     wait_for_link,
 )
 from tests.support.web_page import check_page
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("dashboard")
 

@@ -4,8 +4,8 @@ import pytest
 
 from schemas.vocabulary import DAY_MS, HOUR_MS, Reading
 from store.market_rows import ChangeRow
+from tests.support.example_market import NOON
 from tests.support.row_builders import make_change
-from tools.example_market import NOON
 from web.timeline import Lane, Span, TimeAxis, build_lanes
 
 pytestmark = pytest.mark.clause("15.2")

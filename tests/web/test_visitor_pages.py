@@ -8,11 +8,11 @@ import httpx
 import pytest
 
 from schemas.vocabulary import HOUR_MS
+from tests.support.example_market import NOON, make_batch, make_change
 from tests.support.pending_requests import add_request
 from tests.support.running_service import RunningService
 from tests.support.web_member import buy_plan, open_member_browser
 from tests.support.web_page import Page
-from tools.example_market import NOON, make_batch, make_change
 from web.pages import VisitorPages
 
 pytestmark = pytest.mark.clause("pages")

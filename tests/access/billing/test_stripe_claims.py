@@ -10,8 +10,8 @@ from access.billing.provider import SettledPayment
 from store.access_rows import ClaimRow, SandboxSession
 from tests.doubles.stripe.records import Object
 from tests.doubles.stripe.server import StripeDouble
+from tests.support.example_market import HOUR_MS
 from tests.support.stripe_shop import BUYER, OpenedCheckout, Purchase, StripeShop
-from tools.example_market import HOUR_MS
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -14,9 +14,9 @@ from access.maintenance import MaintenanceJob
 from schemas.vocabulary import DAY_MS
 from tests.doubles.stripe.records import Object, StripeRecords
 from tests.doubles.stripe.server import MONTHLY
+from tests.support.example_market import NOON
 from tests.support.log_lines import drop_requests
 from tests.support.stripe_shop import Purchase, StripeShop
-from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -11,7 +11,7 @@ import pytest
 
 from access.mail.mailer import MailError, build_mail
 from access.mail.outbox import Outbox
-from tools.example_market import NOON
+from tests.support.example_market import NOON
 
 pytestmark = pytest.mark.clause("dashboard")
 

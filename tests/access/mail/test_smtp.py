@@ -16,7 +16,7 @@ from tests.doubles.smtp.server import (
     SmtpDouble,
     run_smtp_double,
 )
-from tools.example_market import NOON
+from tests.support.example_market import NOON
 
 pytestmark = pytest.mark.clause("dashboard")
 

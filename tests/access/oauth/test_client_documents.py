@@ -31,8 +31,8 @@ from tests.doubles.document_host import (
     build_response,
     open_document_host,
 )
+from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock
-from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("11.4")
 

@@ -18,9 +18,9 @@ from schemas.errors import ApiError
 from store.oauth_rows import OAuthClientRow, PendingAuthorization
 from store.sql.access_store import AccessStore
 from tests.doubles.document_host import HOST, build_response, open_document_host
+from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock
 from tests.support.store_homes import StoreHome, open_and_close
-from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("access")
 

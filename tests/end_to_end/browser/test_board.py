@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
+from tests.support.example_market import HOUR_MS, NOON, make_batch
+from tests.support.full_universe import fill_full_universe
 from tests.support.running_service import RunningService, run_service
-from tools.example_market import HOUR_MS, NOON, make_batch
-from tools.full_universe import fill_full_universe
 
 pytestmark = [pytest.mark.clause("pages"), *BROWSER_TESTS]
 

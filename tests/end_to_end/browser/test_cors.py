@@ -9,13 +9,13 @@ import pytest
 from starlette.responses import HTMLResponse
 
 from tests.support.browser import BROWSER_TESTS, WIDTHS, open_window
+from tests.support.example_market import make_coverage
 from tests.support.running_service import (
     RunningService,
     open_loopback_socket,
     run_app,
     run_service,
 )
-from tools.example_market import make_coverage
 
 pytestmark = [pytest.mark.clause("4.0.7"), *BROWSER_TESTS]
 

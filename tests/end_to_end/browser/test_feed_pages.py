@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
+from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService, run_service
-from tools.example_market import make_coverage
 
 pytestmark = [pytest.mark.clause("pages"), *BROWSER_TESTS]
 

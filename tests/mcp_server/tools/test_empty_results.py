@@ -11,9 +11,9 @@ from schemas.coverage import Coverage
 from schemas.vocabulary import DAY_MS, format_instant
 from store.market_rows import MissingBarsRow, WatermarkRow
 from tests.support.bad_inputs import CONFLUENCE, FLIPS, SIGNALS, STATE
+from tests.support.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_coverage
 from tests.support.row_builders import make_bar, make_blocks
 from tests.support.running_service import RunningService, run_service
-from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_coverage
 
 pytestmark = pytest.mark.clause("answers", "fresh")
 

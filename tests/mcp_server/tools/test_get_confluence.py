@@ -1,6 +1,7 @@
 import itertools
 import json
 import random
+import re
 from datetime import date
 from fractions import Fraction
 
@@ -11,9 +12,10 @@ from mcp_server.tools.get_confluence import DESCRIPTION
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, STORED_KEYS, TIMEFRAMES
 from tests.support.bad_inputs import CONFLUENCE, STATE
+from tests.support.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change
 from tests.support.promised_sizes import parse_largest_size
 from tests.support.running_service import RunningService, publish_assets
-from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change
+from tests.support.signals_command import ROOT
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -344,3 +346,16 @@ async def test_the_description_names_the_size_of_the_largest_answer(served):
     assert len(answer["results"]) == 251
     text = json.dumps(answer, separators=(",", ":"), ensure_ascii=False)
     assert len(text) == pytest.approx(parse_largest_size(DESCRIPTION), rel=0.05)
+
+
+@pytest.mark.clause("4.8.15")
+def test_texts_for_agents_have_the_independent_votes_that_were_measured() -> None:
+    behavior, agents = (
+        (ROOT / "docs" / f"{name}.md").read_text() for name in ("behavior", "agents")
+    )
+    row = re.search(r"^\| independent votes \| (.+) \|$", behavior, re.MULTILINE)
+    assert row
+    worth = [float(cell) for cell in row[1].split(" | ")]
+    expected = f"{min(worth):.1f} to {max(worth):.1f}"
+    for text in (DESCRIPTION, agents):
+        assert re.findall(r"worth (\d\.\d to \d\.\d)\s+independent", text) == [expected]

@@ -26,9 +26,7 @@ from serving.json_schema import build_output_schema
 from serving.snapshot import Snapshot, build_snapshot
 from store.market_rows import ChangeRow, StoredSnapshot
 from tests.support.bad_inputs import FLIPS, SIGNALS
-from tests.support.promised_sizes import parse_largest_size
-from tests.support.running_service import RunningService, publish_assets, run_service
-from tools.example_market import (
+from tests.support.example_market import (
     ASSETS,
     HOUR_MS,
     NAMES,
@@ -37,6 +35,8 @@ from tools.example_market import (
     make_change,
     make_coverage,
 )
+from tests.support.promised_sizes import parse_largest_size
+from tests.support.running_service import RunningService, publish_assets, run_service
 
 pytestmark = pytest.mark.clause("answers")
 

@@ -15,10 +15,7 @@ from serving.snapshot_cache import SnapshotCache
 from store.market_rows import AlertRow
 from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import SIGNALS, STATE
-from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
-from tests.support.store_homes import open_and_close
-from tools.example_market import (
+from tests.support.example_market import (
     HOUR_MS,
     NAMES,
     NOON,
@@ -28,6 +25,9 @@ from tools.example_market import (
     make_flips,
     seed_market,
 )
+from tests.support.running_service import RunningService
+from tests.support.shared_service import served as served
+from tests.support.store_homes import open_and_close
 
 pytestmark = pytest.mark.clause("feed")
 

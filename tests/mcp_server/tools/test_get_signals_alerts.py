@@ -8,8 +8,8 @@ from schemas.coverage import Coverage
 from schemas.vocabulary import DAY_MS, Action, Timeframe
 from store.market_rows import AlertRow, Batch
 from tests.support.bad_inputs import SIGNALS
+from tests.support.example_market import HOUR_MS, NOON, make_change, make_coverage
 from tests.support.running_service import RunningService
-from tools.example_market import HOUR_MS, NOON, make_change, make_coverage
 
 pytestmark = pytest.mark.clause("feed")
 

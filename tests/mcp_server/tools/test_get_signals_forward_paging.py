@@ -21,9 +21,9 @@ from store.market_rows import AlertRow, Batch, ChangeRow, FeedQuery, FeedRow
 from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import SIGNALS
+from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.shared_service import served as served
-from tools.example_market import HOUR_MS, NOON
 
 pytestmark = pytest.mark.clause("feed")
 

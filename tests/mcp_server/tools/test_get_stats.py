@@ -30,11 +30,18 @@ from tests.mcp_server.tools.test_get_signals_alerts import (
     publish_alerts,
 )
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS
+from tests.support.example_market import (
+    ASSETS,
+    HOUR_MS,
+    NOON,
+    make_batch,
+    make_change,
+    make_coverage,
+)
 from tests.support.promised_sizes import parse_size
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
 from tests.support.shared_service import served as served
 from tests.support.store_homes import open_market_as
-from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change, make_coverage
 
 pytestmark = pytest.mark.clause("answers")
 

@@ -9,10 +9,7 @@ import pytest
 from schemas.vocabulary import format_instant
 from store.market_rows import BarRow, Batch, ChangeRow, EpochRow
 from tests.support.bad_inputs import CONFLUENCE, STATE
-from tests.support.row_builders import make_blocks
-from tests.support.running_service import RunningService, run_service
-from tests.support.store_homes import SqliteHome, StoreHome
-from tools.example_market import (
+from tests.support.example_market import (
     HOUR_MS,
     NOON,
     make_batch,
@@ -20,6 +17,9 @@ from tools.example_market import (
     make_coverage,
     make_first_readings,
 )
+from tests.support.row_builders import make_blocks
+from tests.support.running_service import RunningService, run_service
+from tests.support.store_homes import SqliteHome, StoreHome
 
 pytestmark = pytest.mark.clause("answers")
 

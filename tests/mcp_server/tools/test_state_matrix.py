@@ -16,8 +16,8 @@ from serving.snapshot_cache import SnapshotCache
 from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import STATE
-from tools.example_market import HOUR_MS, NOON, make_coverage, seed_market
-from tools.full_universe import fill_full_universe
+from tests.support.example_market import HOUR_MS, NOON, make_coverage, seed_market
+from tests.support.full_universe import fill_full_universe
 
 pytestmark = pytest.mark.clause("answers")
 

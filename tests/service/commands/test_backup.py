@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.service.commands.test_cli import only_line, write_bars
+from tests.support.example_market import make_coverage
 from tests.support.row_builders import run_sql
 from tests.support.running_service import RunningService, run_service
 from tests.support.signals_command import run_signals
-from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("operation")
 

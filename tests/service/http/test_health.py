@@ -16,11 +16,11 @@ from store.market_rows import Batch, Progress, WatermarkRow
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 from tests.security.wire import exchange_bytes, parse_statuses
+from tests.support.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_coverage
 from tests.support.postgres.server import PostgresServer
 from tests.support.running_service import ManualClock, RunningService, open_stores, run_service
 from tests.support.shared_service import served as served
 from tests.support.store_homes import open_access_as
-from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_coverage
 
 pytestmark = pytest.mark.clause("monitoring")
 

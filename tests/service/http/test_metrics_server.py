@@ -34,9 +34,9 @@ from serving.host_origin import HEALTH_PATHS
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import WatermarkRow
 from tests.support.bad_inputs import STATE
+from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage
 from tests.support.running_service import RunningService, run_service
 from tests.support.signals_command import find_free_port
-from tools.example_market import HOUR_MS, NOON, make_batch, make_coverage
 
 pytestmark = pytest.mark.clause("monitoring")
 

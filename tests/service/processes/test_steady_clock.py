@@ -41,8 +41,8 @@ from tests.doubles.scripted_source import (
     march_s,
 )
 from tests.support.access_store_calls import REQUEST
+from tests.support.example_market import NOON
 from tests.support.running_service import RunningService
-from tools.example_market import NOON
 
 DAY_MS = 24 * HOUR_MS
 WRONG_MS = 90 * DAY_MS

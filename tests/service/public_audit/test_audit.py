@@ -17,8 +17,8 @@ from service.public_audit.reader import PublicAuditError, Reader
 from tests.mcp_server.tools.test_get_signals_alerts import publish_alerts
 from tests.service.conftest import serve_bars
 from tests.support.bar_sets import generate_folder
+from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change, make_flips
 from tests.support.signals_command import run_signals
-from tools.example_market import HOUR_MS, NOON, make_batch, make_change, make_flips
 
 pytestmark = [pytest.mark.clause("audit"), pytest.mark.usefixtures("use_single_ca")]
 

@@ -9,6 +9,7 @@ import pytest
 
 from service.public_audit.answers import QueryResponse, Responses, format_epoch_ms, parse_epoch_ms
 from service.public_audit.audit import CHECKS
+from tests.support.example_market import HOUR_MS
 from tests.support.tampered_answers import (
     ROW,
     assert_only_expected,
@@ -16,7 +17,6 @@ from tests.support.tampered_answers import (
     find_richest,
     pick_other_reading,
 )
-from tools.example_market import HOUR_MS
 
 pytestmark = pytest.mark.clause("audit")
 

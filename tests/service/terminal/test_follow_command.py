@@ -17,9 +17,9 @@ from service.terminal.commands import follow_feed
 from service.terminal.cursor_file import CursorError, CursorFile
 from service.terminal.output import RowPrinter
 from tests.service.commands.test_cli import only_line
+from tests.support.example_market import NOON, make_coverage
 from tests.support.running_service import RunningService, run_service, skip_sleep
 from tests.support.signals_command import COMMAND, ENDS_WITHIN_S, build_environment, run_signals
-from tools.example_market import NOON, make_coverage
 
 pytestmark = pytest.mark.clause("22.2")
 

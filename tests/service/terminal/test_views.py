@@ -9,9 +9,9 @@ import pytest
 
 from service.terminal.service_client import ServiceError
 from tests.service.terminal.conftest import Read, ReadFrom
+from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
-from tools.example_market import HOUR_MS, NOON
 
 pytestmark = pytest.mark.clause("operation")
 

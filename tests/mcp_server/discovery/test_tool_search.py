@@ -1,7 +1,6 @@
-"""Ranks the tools of this server among those of public servers for users' questions, with BM25.
+"""A search finds our tools by users' questions, among the tools of public servers.
 
-Hosts that load tools on demand search their names and descriptions like this. The questions and the
-public tools are data of the tests.
+Hosts that load tools on demand search their names and descriptions with BM25, as here.
 """
 
 import json
@@ -13,11 +12,13 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel
+import pytest
 
 from mcp_server.tools.registry import TOOLS
 
-DATA = Path(__file__).parents[1] / "tests" / "mcp_server" / "discovery"
+pytestmark = pytest.mark.clause("found")
+
+DATA = Path(__file__).parent
 HALVES = ("seen", "unseen")
 
 # The defaults of Apache Lucene.
@@ -88,11 +89,14 @@ def _strip_plural(word: str) -> str:
 
 def list_own_tools() -> list[ListedTool]:
     """Return the tools of this server."""
-    return [ListedTool(tool.name, tool.description, _list_arguments(tool.query)) for tool in TOOLS]
-
-
-def _list_arguments(query: type[BaseModel]) -> dict[str, str]:
-    return {name: field.description or "" for name, field in query.model_fields.items()}
+    return [
+        ListedTool(
+            tool.name,
+            tool.description,
+            {name: field.description or "" for name, field in tool.query.model_fields.items()},
+        )
+        for tool in TOOLS
+    ]
 
 
 def read_earlier_tools() -> list[ListedTool]:
@@ -117,18 +121,15 @@ def read_questions(half: str) -> Mapping[str, Sequence[str]]:
     return tomllib.loads((DATA / f"{half}_questions.toml").read_text())
 
 
-def find_ranks(index: ToolIndex, half: str) -> dict[str, int]:
-    """Return the rank of the right tool by question of a half, 1 if it comes first."""
-    return {
-        question: index.rank(question).index(tool) + 1
-        for tool, questions in read_questions(half).items()
-        for question in questions
-    }
-
-
 def count_ranks(own: Iterable[ListedTool], half: str) -> RankCounts:
     """Return how well the right tools are found among the public ones."""
-    ranks = find_ranks(ToolIndex([*own, *read_public_tools()], read_stop_words()), half).values()
+    index = ToolIndex([*own, *read_public_tools()], read_stop_words())
+    # 1 if the right tool comes first.
+    ranks = [
+        index.rank(question).index(tool) + 1
+        for tool, questions in read_questions(half).items()
+        for question in questions
+    ]
     return RankCounts(
         sum(rank == 1 for rank in ranks), sum(rank <= 3 for rank in ranks), len(ranks)
     )
@@ -137,3 +138,71 @@ def count_ranks(own: Iterable[ListedTool], half: str) -> RankCounts:
 def add_ranks(counts: Iterable[RankCounts]) -> RankCounts:
     """Return the sums of some counts."""
     return RankCounts(*map(sum, zip(*counts, strict=True)))
+
+
+SERVERS = json.loads((DATA / "public_tools.json").read_text())
+ORDERS = ListedTool("place_order", "Places an order.", {"symbol": "What to buy."})
+FILES = ListedTool("read_files", "Reads files, directories and entries.", {"path": "The file."})
+WEATHER = ListedTool("get_weather", "Returns the weather of a city.", {"city": ""})
+
+
+@pytest.fixture(scope="module")
+def counts() -> dict[str, RankCounts]:
+    """The counts by half, and those of all questions."""
+    by_half = {half: count_ranks(list_own_tools(), half) for half in HALVES}
+    return by_half | {"all": add_ranks(by_half.values())}
+
+
+def test_the_right_tool_comes_first_for_most_questions(counts):
+    assert counts["all"].first / counts["all"].questions >= 0.7
+
+
+def test_the_right_tool_is_among_the_first_three_for_nearly_all_questions(counts):
+    assert counts["all"].first_three / counts["all"].questions >= 0.95
+
+
+def test_the_unseen_half_is_found_far_better_than_before(counts):
+    earlier = count_ranks(read_earlier_tools(), "unseen")
+    assert counts["unseen"].first >= 2 * earlier.first
+    assert counts["unseen"].first_three >= 1.5 * earlier.first_three
+
+
+def test_there_are_eighty_questions_about_every_tool():
+    halves = [read_questions(half) for half in HALVES]
+    questions = [one for half in halves for tool in half.values() for one in tool]
+    assert len(questions) == len(set(questions)) == 80
+    for half in halves:
+        assert half.keys() == {tool.name for tool in list_own_tools()}
+
+
+def test_the_other_tools_are_those_of_many_servers_with_source_and_licence():
+    assert len({server["source"] for server in SERVERS}) >= 8
+    for server in SERVERS:
+        assert {"server", "source", "path", "commit", "licence"} <= server.keys()
+        assert server["tools"]
+
+
+@pytest.mark.parametrize(
+    ("question", "found"),
+    [
+        ("Which file has the most entries?", FILES),
+        ("What is the weather in the city?", WEATHER),
+        ("Buy it for me", ORDERS),
+        ("symbols", ORDERS),
+    ],
+)
+def test_a_search_ranks_by_words_of_name_description_and_arguments(question, found):
+    index = ToolIndex([ORDERS, WEATHER, FILES], read_stop_words())
+    assert index.rank(question)[0] == found.name
+
+
+def test_a_rare_word_counts_more_than_a_common_one():
+    index = ToolIndex(
+        [
+            ListedTool("a", "price price trend", {}),
+            ListedTool("b", "price of gold", {}),
+            ListedTool("c", "price of files", {}),
+        ],
+        frozenset(["of"]),
+    )
+    assert index.rank("price of gold")[0] == "b"

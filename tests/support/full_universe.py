@@ -15,7 +15,6 @@ from schemas.coverage import Coverage
 from schemas.vocabulary import (
     DAY_MS,
     INDICATOR_IDS,
-    LOGGED_IDS,
     STORED_KEYS,
     TIMEFRAME_DURATIONS_S,
     TIMEFRAMES,
@@ -25,7 +24,7 @@ from schemas.vocabulary import (
 )
 from store.market_rows import BarBlock, CarryRow, ChangeRow
 from store.sql.market_store import MarketStore
-from tools.example_market import HOUR_MS, NOON, make_batch, make_change
+from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change
 
 SEED = 1
 FIRST, START = NOON - 60 * DAY_MS, NOON - 31 * DAY_MS
@@ -67,27 +66,6 @@ async def fill_full_universe(market: MarketStore, *, has_prices: bool = False) -
         changes = [_set_price(row, bars[row.ticker]) for row in changes]
     batch = replace(make_batch(NOON, changes), bars=list(bars.values()), carries=carries)
     await market.commit(batch)
-
-
-async def turn_all_daily_readings(market: MarketStore) -> None:
-    """Commit a run in which every logged daily reading changes, to bullish if it is not already.
-
-    This gives the largest possible result of flips.
-    """
-    later = NOON + HOUR_MS
-    tracked = {asset.ticker for asset in load_universe().tracked_assets}
-    await market.commit(
-        make_batch(
-            later,
-            _order_rows(
-                make_change(
-                    later, r.ticker, r.indicator, "1d", 1 if r.reading < 1 else -1, r.reading
-                )
-                for r in await market.readings()
-                if r.timeframe == "1d" and r.indicator in LOGGED_IDS and r.ticker in tracked
-            ),
-        )
-    )
 
 
 def _generate_rows(draw: random.Random) -> Iterator[ChangeRow]:
