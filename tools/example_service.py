@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from starlette.applications import Starlette
 
 from access.billing.sandbox import SandboxBilling
 from access.keys import OperatorKeys
@@ -33,6 +34,7 @@ def get_now() -> int:
 class ExampleService:
     """A service that is called in process, without a socket, and its market store."""
 
+    app: Starlette
     market: MarketStore
     _client: httpx.AsyncClient
 
@@ -68,7 +70,7 @@ async def open_example_service(
         async with httpx.AsyncClient(
             transport=transport, base_url=ADDRESS, headers=headers
         ) as client:
-            yield ExampleService(market, client)
+            yield ExampleService(app, market, client)
     finally:
         await access.close()
         await market.close()
