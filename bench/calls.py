@@ -57,8 +57,8 @@ class Case(NamedTuple):
 
 
 STATE_OF_ONE = Case("state of one", "signals_get_state", "/state", 0.8, {"ticker": "BTC"})
-SIGNALS = Case("signals", "signals_get_signals", "/signals", 0.5, {"limit": 50})
 STATE = Case("state", "signals_get_state", "/state", 0.85)
+SIGNALS = Case("signals", "signals_get_signals", "/signals", 0.4, {"limit": 50})
 
 
 def fetch(url: str, call: Call) -> bytes:

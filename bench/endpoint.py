@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from bench.calls import SIGNALS, STATE, STATE_OF_ONE, Case, fetch, read_result
+from bench.calls import STATE, STATE_OF_ONE, Case, fetch, read_result
 from bench.load import Side, compare_rates
 from bench.served import TREE, copy_store, create_key, run_server, serve_store
 from bench.table import Row
 from tools.client_environments import get_node_environment, get_python_environment
 
-CASES = (STATE_OF_ONE, SIGNALS, STATE)
+# The usual call and the largest response.
+CASES = (STATE_OF_ONE, STATE)
 SDK, MIN_SDK_RATIO = "SDK", 10.0
 
 

@@ -32,16 +32,12 @@ def build_peer(kind: str, results: dict[str, dict[str, Any]]) -> Any:
     async def signals_get_state(ticker: str | None = None) -> dict[str, Any]:
         return results["state"] if ticker is None else results["state of one"]
 
-    async def signals_get_signals(limit: int) -> dict[str, Any]:
-        return results["signals"]
-
     if kind == "sdk":
         from mcp.server.mcpserver import MCPServer as Server
     else:
         from fastmcp import FastMCP as Server
     server = Server(kind)
-    for tool in (signals_get_state, signals_get_signals):
-        server.tool()(tool)
+    server.tool()(signals_get_state)
     build_app = server.streamable_http_app if kind == "sdk" else server.http_app
     return build_app(json_response=True, stateless_http=True)
 

@@ -24,7 +24,7 @@ def rows() -> Iterator[Row]:
         cursor = newest["pagination"]["next_cursor"]
         cursor_ms = round(datetime.fromisoformat(cursor).timestamp() * 1000)
         days = (now_ms - FIRST_DAY * DAY_MS, now_ms - LAST_DAY * DAY_MS)
-        varied = SIGNALS._replace(name="poll of 50 rows", limit_ratio=0.4, since=days)
+        varied = SIGNALS._replace(name="poll of 50 rows", since=days)
         nothing_new = SIGNALS._replace(
             name="poll, nothing new", limit_ratio=0.6, since=(cursor_ms, cursor_ms)
         )

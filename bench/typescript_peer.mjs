@@ -13,7 +13,6 @@ const { CallToolRequestSchema } = await load("types.js");
 const answers = JSON.parse(readFileSync(path, "utf8"));
 const tools = {
   signals_get_state: ({ ticker }) => answers[ticker === undefined ? "state" : "state of one"],
-  signals_get_signals: () => answers["signals"],
 };
 
 createServer(async (request, response) => {
