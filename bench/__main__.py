@@ -1,6 +1,6 @@
 """Run the benchmarks and print one table with a row per figure.
 
-`python -m bench [NAME] [--write]`; `--write` also updates docs/performance.md.
+`python -m bench [NAME | --write]`; `--write` also updates docs/performance.md.
 """
 
 import argparse
@@ -27,8 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     # `strangers` looks for faults, and its rows are requests: it runs by its name only.
     known = (*QUESTIONS, "strangers")
-    parser.add_argument("name", nargs="?", choices=known, help="one module (default: all)")
-    parser.add_argument("--write", action="store_true", help=f"also update docs/{PAGE.name}")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("name", nargs="?", choices=known, help="one module (default: all)")
+    group.add_argument("--write", action="store_true", help=f"also update docs/{PAGE.name}")
     options = parser.parse_args(arguments)
     if shutil.which("wrk") is None:
         parser.error("wrk, which makes the load, is not installed: run apt-get install wrk")

@@ -24,7 +24,7 @@ NUMBERS = count(1)
 
 
 class Case(NamedTuple):
-    """A call that both transports support; `limit_ratio` is its target beside fixed bytes.
+    """A call that both transports support; `limit_ratio` is the target of its rate to fixed bytes.
 
     If there is a range of `since` (epoch ms), each call has another instant within it.
     """

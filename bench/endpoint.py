@@ -1,4 +1,4 @@
-"""How many calls a second does the service answer, beside fixed bytes and other MCP servers?"""
+"""How many calls a second does the service answer, next to fixed bytes and other MCP servers?"""
 
 import json
 import os
@@ -60,7 +60,7 @@ def start_peers(stack: ExitStack, results: dict[str, Any]) -> dict[str, str]:
 def compare_with_fixed(
     case: Case, transport: str, key: Mapping[str, str], url: str, fixed: str, *others: Side
 ) -> Iterator[Row]:
-    """Yield the rows of a case of the service at `url`, beside fixed bytes and other sides."""
+    """Yield the rows of a case of the service at `url`, next to fixed bytes and other sides."""
     list_calls = partial(case.list_calls, transport, key)
     size = len(fetch(url, *list_calls(number=1)))
     ours = Side("ours", url, list_calls, size)

@@ -88,8 +88,8 @@ def watch(url: str, calls: Sequence[Call], rate: float, seconds: float) -> Arriv
     The seconds of a call count from its due time: a client that waits for a response before its
     next call would hide stalls.
     """
-    due_at = time.time() + 0.1 + np.arange(rate * seconds) / rate
     with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client, ThreadPoolExecutor(32) as pool:
+        due_at = time.time() + 0.1 + np.arange(rate * seconds) / rate
 
         def make(due: float, call: Call) -> tuple[float, bool]:
             time.sleep(max(0.0, due - time.time()))

@@ -1,4 +1,4 @@
-"""How long does a step of the engine take, beside TA-Lib, pandas and NumPy?
+"""How long does a step of the engine take, compared with TA-Lib, pandas and NumPy?
 
 The first part has the seven indicators as a user of these libraries would write them, with nothing
 of the project. Each takes whole columns of all assets, shape (assets, bars). Only the two

@@ -96,7 +96,7 @@ OTHER_FIELDS = {
     "response_types token_endpoint_auth_method software_id",
     (JSON, WEBHOOK_PATH): "id type data",
 }
-# Fields that are sent beside the odd one.
+# Fields that are sent with the odd one.
 SAMPLES = {
     "billing": "monthly",
     "client_id": "https://client.example/metadata.json",
@@ -296,7 +296,7 @@ def measure(url: str, pid: int, probes: Mapping[str, Call]) -> list[tuple[float,
 
 
 def measure_attack(name: str, call: Call) -> Row:
-    """Return another key's latencies and our memory beside 64 connections, once in use."""
+    """Return another key's latencies and our memory while 64 connections send a request."""
     with copy_store() as file, serve_store(file, "--no-compute", **SETTINGS) as ours:
         calls = STATE_OF_ONE.list_calls("MCP", create_key(file), number=RATE * ATTACK_S)
         watch(ours.url, calls, RATE, 1)
