@@ -1,1 +1,1 @@
-"""Benchmarks against peers and limits: `python -m bench` runs every module that has `rows()`."""
+"""Benchmarks: one module a question, each with `rows()`. Nothing imports this package."""

@@ -1,16 +1,16 @@
-"""The calls to be timed, over MCP and REST, and sampling of a call with an ordinary client."""
+"""The calls to be timed, over MCP and REST, and one response of each."""
 
 import json
+import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import httpx
 
-from bench.load import NUMBER, SINCE, Call
-from bench.served import Service
+from bench.load import TIMEOUT_S, Call
+from schemas.vocabulary import format_instant
 
 MCP_PATH, REST_PATH = "/api/v1/mcp", "/api/v1"
 MCP_HEADERS = {
@@ -18,142 +18,62 @@ MCP_HEADERS = {
     "Accept": "application/json, text/event-stream",
     "MCP-Protocol-Version": "2025-06-18",
 }
-DAY_MS = 86_400_000
-# Of the 30 days of feed that a first start publishes. Pages that begin on the last day may not be
-# full.
-SINCE_DAYS = 30, 1
+# About as many as are answered in a round, so that hardly any request comes twice.
+CALLS = 20_000
+NUMBERS = count(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A call that both transports support.
+class Case(NamedTuple):
+    """A call that both transports support; `limit_ratio` is the target of its rate to fixed bytes.
 
-    `limit_ratio` is the target: the rate of the call divided by that of fixed bytes of its size.
-    `SINCE` lies between `since_days` before the start, or is the newest cursor if that is None.
+    If there is a range of `since` (epoch ms), each call has another instant within it.
     """
 
     name: str
     tool: str
     path: str
     limit_ratio: float
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    since_days: tuple[float, float] | None = SINCE_DAYS
+    arguments: Mapping[str, Any] = {}
+    since: tuple[int, int] | None = None
 
-    def build_mcp_call(self, ours: Service) -> Call:
-        params = {"name": self.tool, "arguments": dict(self.arguments)}
-        request = {"jsonrpc": "2.0", "id": NUMBER, "method": "tools/call", "params": params}
-        # The placeholder becomes a number, so the quotes around it have to go.
-        body = json.dumps(request).replace(f'"{NUMBER}"', NUMBER)
-        return Call(MCP_PATH, body, MCP_HEADERS | build_bearer_header(ours), *self.find_since(ours))
+    def list_calls(
+        self, transport: str, key: Mapping[str, str], path: str = "", number: int = CALLS
+    ) -> list[Call]:
+        """Return calls with a key, to a path of another server if one is given."""
+        return [self._build_call(transport, key, path) for _ in range(number)]
 
-    def build_rest_call(self, ours: Service, **headers: str) -> Call:
-        http_headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        sent = build_bearer_header(ours) | http_headers
-        return Call(REST_PATH + self.path, "", sent, *self.find_since(ours))
+    def _build_call(self, transport: str, key: Mapping[str, str], path: str) -> Call:
+        number, arguments = next(NUMBERS), dict(self.arguments)
+        if self.since is not None:
+            # The service ignores the last six digits, which make each text another one.
+            at = format_instant(random.randint(*self.since))
+            arguments["since"] = f"{at[:-1]}{number % 1_000_000:06d}Z"
+        if transport == "REST":
+            query = f"?{urlencode(arguments)}" if arguments else ""
+            return Call(path or f"{REST_PATH}{self.path}{query}", "", key)
+        params = {"name": self.tool, "arguments": arguments}
+        body = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+        return Call(path or MCP_PATH, json.dumps(body), MCP_HEADERS | key)
 
-    def find_since(self, ours: Service) -> tuple[int, int]:
-        """Return the first `SINCE` (epoch ms) and the length of their range in milliseconds."""
-        if self.since_days is None:
-            return fetch_newest_ms(ours), 1
-        first, last = self.since_days
-        return ours.served_at_ms - round(first * DAY_MS), round((first - last) * DAY_MS)
 
-
-USAGE = Case("usage", "signals_get_usage", "/usage", 0.8)
-STATE_OF_ONE = Case(
-    "state of one", "signals_get_state", "/state?ticker=BTC", 0.8, {"ticker": "BTC"}
-)
-SIGNALS = Case("signals", "signals_get_signals", "/signals?limit=50", 0.5, {"limit": 50})
-VARIED = Case(
-    "signals, since varies",
-    "signals_get_signals",
-    f"/signals?limit=50&since={SINCE}",
-    0.4,
-    {"limit": 50, "since": SINCE},
-)
-FILTERS = {
-    "tier": "all",
-    "ticker": "BTC",
-    "indicator": "enzo",
-    "timeframe": "1h",
-    "direction": "bullish",
-    "limit": 5,
-}
-FILTERED = Case(
-    "signals, since varies, all filters",
-    "signals_get_signals",
-    f"/signals?since={SINCE}&{urlencode(FILTERS)}",
-    0.2,
-    {**FILTERS, "since": SINCE},
-    (30, 20),
-)
-EMPTY_POLL = Case(
-    "signals, nothing new",
-    "signals_get_signals",
-    f"/signals?since={SINCE}",
-    0.6,
-    {"since": SINCE},
-    None,
-)
+STATE_OF_ONE = Case("state of one", "signals_get_state", "/state", 0.8, {"ticker": "BTC"})
 STATE = Case("state", "signals_get_state", "/state", 0.85)
-# Needs no key and is not counted: the difference to `usage` is the price of key and quota.
-STATS = Case("stats", "signals_get_stats", "/stats", 0.0)
-CASES = (USAGE, STATE_OF_ONE, SIGNALS, VARIED, FILTERED, EMPTY_POLL, STATE)
+SIGNALS = Case("signals", "signals_get_signals", "/signals", 0.4, {"limit": 50})
 
 
-def build_bearer_header(ours: Service) -> dict[str, str]:
-    return {"Authorization": f"Bearer {ours.api_key}"}
-
-
-def fetch_newest_ms(ours: Service) -> int:
-    """Return the cursor of the newest row of the feed (epoch ms)."""
-    headers = build_bearer_header(ours)
-    response = httpx.get(f"{ours.url}{REST_PATH}/signals?limit=1", headers=headers, timeout=60)
-    cursor = response.raise_for_status().json()["pagination"]["next_cursor"]
-    return round(datetime.fromisoformat(cursor).timestamp() * 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A successful response, and its size in bytes without and with its head."""
-
-    call: Call
-    content: bytes
-    body_bytes: int
-    wire_bytes: int
-    headers: Mapping[str, str]
-
-    @property
-    def answer(self) -> dict[str, Any]:
-        """The result as JSON, taken out of the MCP envelope if there is one."""
-        answer = json.loads(self.content)
-        answer = answer["result"]["structuredContent"] if self.call.body else answer
-        return dict(answer)
-
-
-def sample_call(url: str, call: Call) -> Sample:
-    """Send a call once with httpx; SystemExit if the response is an error."""
-    numbered = call.with_number(1)
+def fetch(url: str, call: Call) -> bytes:
+    """Return the body of a response; SystemExit if it is an error."""
     # httpx accepts gzip by default, while wrk does not.
-    headers = {"Accept-Encoding": "identity"} | dict(numbered.headers)
+    headers = {"Accept-Encoding": "identity"} | dict(call.headers)
     response = httpx.request(
-        numbered.method, url + numbered.path, content=numbered.body, headers=headers, timeout=60
+        call.method, url + call.path, content=call.body, headers=headers, timeout=TIMEOUT_S
     )
     if response.is_error or b'"isError":true' in response.content[:100_000]:
         raise SystemExit(f"{url}{call.path}: {response.status_code} {response.text[:300]}")
-    head = sum(len(name) + len(value) + 4 for name, value in response.headers.raw)
-    body = response.num_bytes_downloaded
-    wire_bytes = (
-        body + head + len(f"HTTP/1.1 {response.status_code} {response.reason_phrase}\r\n\r\n")
-    )
-    return Sample(call, response.content, body, wire_bytes, response.headers)
+    return response.content
 
 
-def require_equal(what: str, one: Sample, other: Sample) -> None:
-    """Raise SystemExit if two results differ in more than the quota."""
-    mine, theirs = (
-        {name: part for name, part in sample.answer.items() if name != "quota"}
-        for sample in (one, other)
-    )
-    if mine != theirs:
-        raise SystemExit(f"{what}: the results differ, so their times cannot be compared")
+def read_result(body: bytes) -> dict[str, Any]:
+    """Return the result in an MCP response, without the quota, which each call changes."""
+    result = json.loads(body)["result"]["structuredContent"]
+    return {name: part for name, part in result.items() if name != "quota"}

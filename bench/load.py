@@ -1,187 +1,136 @@
-"""Load on one address: at maximum throughput, by wrk or our own generator, or at a fixed rate.
+"""Load on one address: as much as `wrk` can send, or at a fixed rate; and comparison by turns."""
 
-Every call differs from the previous one: `NUMBER` in path and body counts up, and `SINCE` is an
-instant within a range of time, in nanoseconds.
-"""
-
-import json
-import resource
-import shutil
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
+import httpx
 import numpy as np
 
-from schemas.vocabulary import format_instant
+from bench.table import Row
 
-CONNECTIONS = 32
-NUMBER, SINCE = "@number@", "@since@"
-# From one call to the next `SINCE` moves by so many milliseconds, around the end of its range.
-SINCE_STEP_MS = 61_813
-# Filling in a number per call costs wrk little; checking each response in Lua would make wrk the
-# bottleneck, so only statuses and sizes are summed up.
+CONNECTIONS, TIMEOUT_S = 32, 60
+# The same code differed by a factor of two within an hour on a busy machine, so rates are compared
+# only within short alternating rounds, and the best round counts.
+# A peer needs longer than a second for its first large response on each connection.
+ROUNDS, ROUND_S = 3, 2
+# An error is a fraction of a response, so the mean size shows errors that have status 200.
+MIN_SIZE_RATIO = 0.95
 SCRIPT = """
-local count = {first}
-local method, path, body, headers = {method}, {path}, {body}, {headers}
-local function filled(text)
-  if not text:find("@", 1, true) then return text end
-  local at = {since} + count * {step} % {span}
-  local second = os.date("!%Y-%m-%dT%H:%M:%S", math.floor(at / 1000))
-  local since = second .. string.format(".%03d%06dZ", at % 1000, count % 1000000)
-  return (text:gsub("@number@", string.format("%d", count)):gsub("@since@", since))
-end
+local requests, at = {}, 0
+for text in io.open("%s", "rb"):read("*a"):gmatch("%%Z+") do requests[#requests + 1] = text end
 request = function()
-  count = count + 1
-  return wrk.format(method, filled(path), headers, filled(body))
+  at = at %% #requests + 1
+  return requests[at]
 end
-done = function(summary, latency)
+done = function(summary)
   local errors = summary.errors
   local failed = errors.connect + errors.read + errors.write + errors.status + errors.timeout
-  print(string.format('{{"calls": %d, "took_s": %f, "bytes": %d, "failed": %d}}',
-    summary.requests, summary.duration / 1e6, summary.bytes, failed))
+  print(summary.requests, summary.duration / 1e6, summary.bytes, failed)
 end
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An HTTP call: POST if it has a body, else GET.
-
-    `SINCE` is an instant of the `since_span_ms` from `since_ms` (epoch ms) on.
-    """
+class Call(NamedTuple):
+    """An HTTP call: POST if it has a body, else GET."""
 
     path: str
     body: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    since_ms: int = 0
-    since_span_ms: int = 1
+    headers: Mapping[str, str] = {}
 
     @property
     def method(self) -> str:
         return "POST" if self.body else "GET"
 
-    def with_number(self, number: int) -> "Call":
-        """Return the call with its placeholders replaced for a call number."""
-        at = self.since_ms + number * SINCE_STEP_MS % self.since_span_ms
-        # Without the digits of nanoseconds, which the service ignores, texts could be equal.
-        since = f"{format_instant(at)[:-1]}{number % 1_000_000:06d}Z"
-        path, body = (
-            text.replace(NUMBER, str(number)).replace(SINCE, since)
-            for text in (self.path, self.body)
-        )
-        return Call(path, body, self.headers)
+    def encode(self, host: str) -> bytes:
+        headers = {"Host": host, **self.headers}
+        if self.body and "Transfer-Encoding" not in headers:
+            headers["Content-Length"] = str(len(self.body.encode()))
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return f"{self.method} {self.path} HTTP/1.1\r\n{head}\r\n{self.body}".encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The result of a load; `failed` counts statuses of 400 or more and broken connections.
-
-    `answer_bytes` is the mean size of a response, `cpu_ratio` the generator's share of a core.
-    """
-
-    calls_s: float
-    failed: int
-    answer_bytes: float
-    cpu_ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Calls at a fixed rate, arrays of shape (calls,): due time (epoch s) and seconds taken.
-
-    The seconds of a call count from its due time, even if it had to wait for a connection.
-    """
+class Arrivals(NamedTuple):
+    """Calls at a fixed rate, arrays of shape (calls,): due time (epoch s), seconds, failures."""
 
     due_at: np.ndarray
     took_s: np.ndarray
-    failed: int
+    failed: np.ndarray
 
 
-def has_wrk() -> bool:
-    return shutil.which("wrk") is not None
+def run_wrk(
+    url: str, calls: Sequence[Call], seconds: int = ROUND_S, connections: int = CONNECTIONS
+) -> tuple[float, float, float]:
+    """Send the calls again and again, each as soon as a connection is free.
 
-
-def measure_load(url: str, call: Call, seconds: float, connections: int = CONNECTIONS) -> Load:
-    """Load an address at its maximum rate, with wrk if it is installed."""
-    generated = _run_wrk if has_wrk() else _run_own_generator
-    before, began = _measure_cpu_s(), time.perf_counter()
-    done = generated(url, call, seconds, connections)
-    cpu_ratio = (_measure_cpu_s() - before) / (time.perf_counter() - began)
-    calls, took_s = max(1, done["calls"]), done["took_s"]
-    return Load(done["calls"] / took_s, done["failed"], done["bytes"] / calls, cpu_ratio)
-
-
-def measure_arrivals(
-    url: str, call: Call, rate: float, seconds: float, connections: int = 64
-) -> Arrivals:
-    """Make calls due at a fixed rate, whether or not earlier ones have been answered.
-
-    wrk cannot do this: a generator that waits for a response before the next call hides stalls.
+    Return the calls a second, the mean size of a response (bytes) and the number of failed calls:
+    those with a status of 400 or more, and broken connections.
     """
-    done = _run_generator(url, call, seconds, connections, rate)
-    due_at, took_s = np.array(done["times"]).reshape(-1, 2).T
-    return Arrivals(due_at, took_s, done["failed"])
+    with tempfile.TemporaryDirectory() as folder:
+        requests, script = Path(folder) / "requests", Path(folder) / "script.lua"
+        requests.write_bytes(b"\0".join(call.encode(urlsplit(url).netloc) for call in calls))
+        script.write_text(SCRIPT % requests)
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    answered, took_s, size, failed = map(float, printed.splitlines()[-1].split())
+    return answered / took_s, size / max(1, answered), failed
 
 
-def _run_wrk(url: str, call: Call, seconds: float, connections: int) -> dict[str, Any]:
-    lua = SCRIPT.format(
-        first=_next_first_number(),
-        since=call.since_ms,
-        step=SINCE_STEP_MS,
-        span=call.since_span_ms,
-        method=json.dumps(call.method),
-        path=json.dumps(call.path),
-        body=json.dumps(call.body),
-        headers=_format_lua_table(call.headers.items()),
-    )
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(lua)
-        script.flush()
-        options = ["-t1", f"-c{connections}", f"-d{seconds:.0f}s", "-s", script.name, url]
-        return dict(json.loads(_run_command(["wrk", *options]).splitlines()[-1]))
+def watch(url: str, calls: Sequence[Call], rate: float, seconds: float) -> Arrivals:
+    """Make calls in turn, due at a fixed rate, whether or not earlier ones have been answered.
+
+    The seconds of a call count from its due time: a client that waits for a response before its
+    next call would hide stalls.
+    """
+    with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client, ThreadPoolExecutor(32) as pool:
+        due_at = time.time() + 0.1 + np.arange(rate * seconds) / rate
+
+        def make(due: float, call: Call) -> tuple[float, bool]:
+            time.sleep(max(0.0, due - time.time()))
+            try:
+                is_failed = client.request(
+                    call.method, call.path, content=call.body, headers=call.headers
+                ).is_error
+            except httpx.HTTPError:
+                is_failed = True
+            return time.time() - due, is_failed
+
+        took_s, failed = zip(*pool.map(make, due_at, cycle(calls)), strict=True)
+    return Arrivals(due_at, np.array(took_s), np.array(failed))
 
 
-def _run_own_generator(url: str, call: Call, seconds: float, connections: int) -> dict[str, Any]:
-    done = _run_generator(url, call, seconds, connections, None)
-    return {**done, "calls": len(done["times"])}
+class Side(NamedTuple):
+    """One server in a comparison: its calls, the size of a response without its head (bytes).
+
+    `target` is the required ratio of our rate to this server's; None if there is no requirement.
+    """
+
+    name: str
+    url: str
+    list_calls: Callable[[], Sequence[Call]]
+    body_bytes: int
+    target: float | None = None
+
+    def measure_rate(self) -> float:
+        """Return the calls a second of one round; SystemExit if some failed."""
+        calls_s, mean_bytes, failed = run_wrk(self.url, self.list_calls())
+        if failed or mean_bytes < self.body_bytes * MIN_SIZE_RATIO:
+            raise SystemExit(f"{self.name}: {failed:.0f} failed, {mean_bytes:.0f} bytes")
+        return calls_s
 
 
-def _run_generator(
-    url: str, call: Call, seconds: float, connections: int, rate: float | None
-) -> dict[str, Any]:
-    options = {
-        "url": url,
-        "call": asdict(call),
-        "first": _next_first_number(),
-        "seconds": seconds,
-        "connections": connections,
-        "rate": rate,
-    }
-    return dict(
-        json.loads(_run_command([sys.executable, "-m", "bench.generator"], json.dumps(options)))
-    )
-
-
-def _run_command(command: list[str], stdin: str | None = None) -> str:
-    done = subprocess.run(command, input=stdin, check=True, stdout=subprocess.PIPE, text=True)
-    return done.stdout
-
-
-def _next_first_number() -> int:
-    """Return a number above those of all earlier calls, at less than one call per microsecond."""
-    return time.monotonic_ns() // 1000 % 10**9
-
-
-def _format_lua_table(items: Iterable[tuple[str, str]]) -> str:
-    pairs = (f"[{json.dumps(name)}] = {json.dumps(value)}" for name, value in items)
-    return f"{{{', '.join(pairs)}}}"
-
-
-def _measure_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def compare_rates(what: str, ours: Side, others: Sequence[Side]) -> Iterator[Row]:
+    """Load all sides by turns and yield a row for each of the others."""
+    rounds = [[side.measure_rate() for side in (ours, *others)] for _ in range(ROUNDS)]
+    best, *rates = map(max, zip(*rounds, strict=True))
+    for other, rate in zip(others, rates, strict=True):
+        ratio, target = best / rate, other.target
+        verdict = ("", None) if target is None else (f">= {target:g}", ratio >= target)
+        numbers = f"{best:,.0f} calls/s", f"{rate:,.0f} calls/s", f"{ratio:.2f}"
+        yield Row(f"{what} / {other.name}", *numbers, *verdict)

@@ -1,6 +1,6 @@
 """Runs `signals` and other servers as separate processes, for modules that measure them."""
 
-import argparse
+import atexit
 import os
 import shutil
 import socket
@@ -8,158 +8,105 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
-from bench.table import Row, format_table
-
-SIGNALS = str(Path(sys.executable).with_name("signals"))
 TREE = Path(__file__).parents[1]
-START_S = 120
-STOP_S = 20
+SIGNALS = str(Path(sys.executable).with_name("signals"))
+SERVE = (SIGNALS, "serve")
+START_S, STOP_S = 300, 20
 STORE = "signals.db"
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """A running service: its URL, an API key, its start time (epoch ms) and its main process."""
+class Server(NamedTuple):
+    """A running server."""
 
     url: str
-    api_key: str
-    served_at_ms: int
-    pid: int
+    process: Any
 
-
-def free_port() -> int:
-    # Another process could take the port before it is used; then the caller fails and is rerun.
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
+    def wait_for(self, path: str, status: int | None = None) -> None:
+        """Wait for a response with the status, or with any if none is given."""
+        give_up = time.monotonic() + START_S
+        while time.monotonic() < give_up and self.process.poll() is None:
+            with suppress(httpx.TransportError):
+                if status in (None, httpx.get(self.url + path, timeout=START_S).status_code):
+                    return
+            time.sleep(0.02)
+        raise SystemExit(f"{self.url}{path} did not answer as expected in {START_S} s")
 
 
 @contextmanager
-def run_process(
+def run_server(
     command: Sequence[str],
-    environment: Mapping[str, str] | None = None,
-    folder: Path = TREE,
-    **options: Any,
-) -> Iterator["subprocess.Popen[str]"]:
-    """Run a command until the block ends, without output and with this tree on its path."""
-    seen = os.environ | {"PYTHONPATH": str(TREE)} | dict(environment or {})
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | options
-    running = subprocess.Popen(command, cwd=folder, env=seen, text=True, **quiet)
-    try:
-        yield running
-    finally:
-        running.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            running.communicate(timeout=STOP_S)
-        running.kill()
-        running.wait()
+    settings: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+) -> Iterator[Server]:
+    """Run a command that serves on the port SIGNALS_PORT until the block ends."""
+    # Another process could take the port before it is used; then the caller fails and is rerun.
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = str(bound.getsockname()[1])
+    seen = os.environ | {"PYTHONPATH": str(TREE), "SIGNALS_PORT": port} | dict(settings or {})
+    quiet = {"stdin": stdin, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=TREE, env=seen, text=True, **quiet) as process:
+        try:
+            yield Server(f"http://127.0.0.1:{port}", process)
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
+            process.kill()
 
 
-def wait_until_answering(running: "subprocess.Popen[str]", url: str) -> None:
-    """Wait until a server sends any response; SystemExit if it ends or START_S seconds pass."""
-    give_up = time.monotonic() + START_S
-    while time.monotonic() < give_up and running.poll() is None:
-        with suppress(httpx.ConnectError):
-            httpx.get(url, timeout=START_S)
-            return
-        time.sleep(0.01)
-    raise SystemExit(f"no response from {url} after {START_S} s")
-
-
-def wait_until_ready(url: str) -> None:
-    """Wait until a service has computed; SystemExit if START_S seconds pass."""
-    give_up = time.monotonic() + START_S
-    while httpx.get(f"{url}/readyz", timeout=START_S).status_code != 200:
-        if time.monotonic() > give_up:
-            raise SystemExit(f"{url} is not ready after {START_S} s")
-        time.sleep(0.05)
-
-
-# A SQLite file, or the URL of a PostgreSQL database.
-Store = Path | str
-
-
-def build_environment(store: Store) -> dict[str, str]:
-    """Return the environment variables that run `signals` on a store, with ample limits."""
-    # They are so large that no load exhausts them.
+def build_settings(store: Path) -> dict[str, str]:
+    """Return the settings of `signals` on a store, with limits that no load reaches."""
+    kinds = ("CHECKOUT", "ACCESS_REQUEST", "SIGN_IN", "OAUTH")
     return {
-        "SIGNALS_DATABASE_URL": store if isinstance(store, str) else f"sqlite:///{store}",
+        "SIGNALS_DATABASE_URL": f"sqlite:///{store}",
+        "SIGNALS_METRICS_PORT": "0",
         "SIGNALS_DAILY_LIMIT": "1000000000",
-        **{
-            f"SIGNALS_{kind}_LIMIT": "1000000/600"
-            for kind in ("CHECKOUT", "ACCESS_REQUEST", "SIGN_IN", "OAUTH")
-        },
+        **{f"SIGNALS_{kind}_LIMIT": "1000000/600" for kind in kinds},
     }
 
 
 @contextmanager
-def start_service(
-    command: Sequence[str], store: Store, operations_port: int | None = None, **options: Any
-) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """Run a serving command until the block ends; yield the process and its URL when it is up."""
-    port, operations_port = free_port(), operations_port or free_port()
-    ports = {"SIGNALS_PORT": str(port), "SIGNALS_METRICS_PORT": str(operations_port)}
-    url = f"http://127.0.0.1:{port}"
-    with run_process(command, build_environment(store) | ports, **options) as running:
-        wait_until_answering(running, f"{url}/api/v1")
-        yield running, url
+def serve_store(store: Path, *arguments: str, **settings: str) -> Iterator[Server]:
+    """Run `signals serve` on a store, which it changes, until it is ready."""
+    with run_server([*SERVE, *arguments], build_settings(store) | settings) as server:
+        server.wait_for("/readyz", 200)
+        yield server
+
+
+def create_key(store: Path) -> dict[str, str]:
+    """Create an API key and return the header that sends it."""
+    created = subprocess.run(
+        [SIGNALS, "keys", "create", "--label", "bench"],
+        env=os.environ | {"PYTHONPATH": str(TREE)} | build_settings(store),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return {"Authorization": f"Bearer {created.stdout.strip()}"}
+
+
+@cache
+def make_store() -> Path:
+    """Return a store with the whole simulated market, which the first use of it computes."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    with serve_store(Path(folder) / STORE):
+        return Path(folder) / STORE
 
 
 @contextmanager
-def serve_store(
-    store: Store, *arguments: str, operations_port: int | None = None
-) -> Iterator[Service]:
-    """Run `signals serve` on a store, which it changes, until it has caught up."""
-    with start_service([SIGNALS, "serve", *arguments], store, operations_port) as (running, url):
-        if "--no-compute" not in arguments:
-            wait_until_ready(url)
-        yield Service(url, create_key(store), time.time_ns() // 1_000_000, running.pid)
-
-
-def run_command(store: Store, *arguments: str) -> str:
-    """Run a `signals` command on a store and return its output."""
-    environment = os.environ | {"PYTHONPATH": str(TREE)} | build_environment(store)
-    command, nothing = [SIGNALS, *arguments], subprocess.DEVNULL
-    return subprocess.run(
-        command, env=environment, stdin=nothing, check=True, capture_output=True, text=True
-    ).stdout
-
-
-def create_key(store: Store) -> str:
-    return run_command(store, "keys", "create", "--label", "bench").strip()
-
-
-def make_store(folder: Path) -> Path:
-    """Create a store by a first start, with the whole simulated market up to now."""
-    store = folder / STORE
-    with start_service([SIGNALS, "serve"], store) as (_, url):
-        wait_until_ready(url)
-        return store
-
-
-@contextmanager
-def copy_store(store: Path | None) -> Iterator[Path]:
-    """Yield a copy of a store, or a new store if none is given."""
+def copy_store() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
-        if store is None:
-            yield make_store(Path(folder))
-        else:
-            # A store is several files: market, access and their write-ahead logs.
-            for file in store.parent.glob(f"{store.name}*"):
-                shutil.copy(file, folder)
-            yield Path(folder) / store.name
-
-
-def run_module(rows: Callable[[Path | None], list[Row]], about: str | None) -> None:
-    """Run one module as a command with the option --store, and print its table."""
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--store", type=Path, help="copy a store that `signals serve` created")
-    print(format_table(rows(parser.parse_args().store)))
+        # A store is several files: market, access and their write-ahead logs.
+        for file in make_store().parent.glob(f"{STORE}*"):
+            shutil.copy(file, folder)
+        yield Path(folder) / STORE

@@ -1,136 +1,212 @@
-"""Time the engine against TA-Lib, pandas and NumPy: live steps, a cold year, and their limits.
+"""How long does a step of the engine take, compared with TA-Lib, pandas and NumPy?
 
-`python -m bench.step` also prints how far the readings of both sides agree.
+The first part has the seven indicators as a user of these libraries would write them, with nothing
+of the project. Each takes whole columns of all assets, shape (assets, bars). Only the two
+recursions that no library offers (Kalman filter, SuperTrend) are loops, over NumPy rows.
 """
 
-import asyncio
-import sys
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 
 import numpy as np
+import pandas as pd
+import talib
 
-from bench.peer import Columns, Readings, read_all_at_once, read_one_by_one
-from bench.table import Row, format_table
+from bench.table import Row
 from compute.engine import Engine
-from compute.executor import count_cores, iterate, map_blocks, open_local_executor
 from compute.hourly_pipeline import BATCH_S
 from compute.indicators.contract import Bar
 from compute.indicators.registry import INDICATORS
 
-ASSETS = 251
-WINDOW = 300
-YEAR = 8_760
+
+def compute_rolling_sd(x: np.ndarray, period: int) -> np.ndarray:
+    return pd.DataFrame(x.T).rolling(period).std().to_numpy().T
+
+
+def apply_per_asset(function: Callable[..., np.ndarray], *columns: np.ndarray) -> np.ndarray:
+    return np.array([function(*rows) for rows in zip(*columns, strict=True)])
+
+
+def shift(x: np.ndarray, bars: int = 1) -> np.ndarray:
+    return np.concatenate([np.full_like(x[:, :bars], np.nan), x[:, :-bars]], axis=1)
+
+
+def find_last_bar(flags: np.ndarray) -> np.ndarray:
+    """Return for each bar the index of the latest flagged bar up to it, or -1."""
+    return np.maximum.accumulate(np.where(flags, np.arange(flags.shape[-1]), -1), axis=-1)
+
+
+def hold_between(sets: np.ndarray, clears: np.ndarray) -> np.ndarray:
+    return find_last_bar(sets) > find_last_bar(clears)
+
+
+def to_readings(bullish: np.ndarray, bearish: np.ndarray) -> np.ndarray:
+    return bullish.astype(np.int8) - bearish
+
+
+def compute_latch(s: np.ndarray, enter: float, leave: float) -> np.ndarray:
+    return to_readings(hold_between(s >= enter, s < leave), hold_between(s <= -enter, s > -leave))
+
+
+def trend_oracle(bars: Bar) -> np.ndarray:
+    x = np.log(bars.close)
+    frame, noise, total = pd.DataFrame(x.T), compute_rolling_sd(x, 63), np.zeros_like(x)
+    for fast, slow in ((8, 24), (16, 48), (32, 96)):
+        gap = frame.ewm(span=fast, adjust=False).mean() - frame.ewm(span=slow, adjust=False).mean()
+        y = gap.to_numpy().T / noise
+        z = y / compute_rolling_sd(y, 126)
+        # 0.89 scales the peak to about 1; an extreme z counts less.
+        total += z * np.exp(-z * z / 4) / 0.89
+    return compute_latch(total / 3, 0.30, 0.10)
+
+
+def bayesian_trend(bars: Bar) -> np.ndarray:
+    x = np.log(bars.close)
+    squares = pd.DataFrame(np.diff(x).T ** 2)
+    noise = np.maximum(squares.ewm(alpha=0.03, adjust=False).mean().to_numpy(), 1e-10)
+    observed = np.ascontiguousarray(x.T)
+    # p, q and r are the covariance matrix of level and slope: [[p, q], [q, r]].
+    level, slope, p, q, r = observed[0], np.zeros(len(x)), noise[0], 0.0, noise[0]
+    z = np.full_like(observed, np.nan)
+    for bar, v in enumerate(noise, start=1):
+        p, q, r = p + 2.0 * q + r + v, q + r, r + 0.002 * v
+        total = p + 0.25 * v
+        level = level + slope
+        surprise, gain = observed[bar] - level, q / total
+        level, slope = level + p / total * surprise, slope + gain * surprise
+        p, q, r = p * (1.0 - p / total), q * (1.0 - p / total), r - gain * q
+        z[bar] = slope / np.sqrt(r)
+    # Latching z at the normal quantiles of 0.80 and 0.55 saves computing the probability.
+    return compute_latch(z.T, 0.8416212335729143, 0.12566134685507402)
+
+
+def reversals(bars: Bar) -> np.ndarray:
+    c = bars.close
+    rsi = apply_per_asset(lambda x: talib.RSI(x, 14), c)
+    bands = apply_per_asset(lambda x: np.array(talib.BBANDS(x, 20, 2.0, 2.0)), c)
+    before, upper, lower = shift(c), bands[:, 0], bands[:, 2]
+    lowest_rsi = apply_per_asset(lambda x: talib.MIN(x, 5), rsi)
+    highest_rsi = apply_per_asset(lambda x: talib.MAX(x, 5), rsi)
+    bullish = (before <= shift(lower)) & (c > lower) & (lowest_rsi <= 30.0)
+    bearish = (before >= shift(upper)) & (c < upper) & (highest_rsi >= 70.0) & ~bullish
+    # The latest event holds for 12 bars, unless the close passes the extreme before it.
+    event = np.maximum(find_last_bar(bullish), find_last_bar(bearish))
+    is_long, seen = find_last_bar(bullish) > find_last_bar(bearish), np.maximum(event, 0)
+    lows = apply_per_asset(lambda x: talib.MIN(x, 5), bars.low)
+    highs = apply_per_asset(lambda x: talib.MAX(x, 5), bars.high)
+    lowest, highest = (np.take_along_axis(each, seen, axis=-1) for each in (lows, highs))
+    age = np.arange(c.shape[-1]) - event
+    failed = (age > 0) & np.where(is_long, c < lowest, c > highest)
+    holds = (event >= 0) & (age < 12) & (find_last_bar(failed) < event)
+    return to_readings(holds & is_long, holds & ~is_long)
+
+
+def ceres(bars: Bar) -> np.ndarray:
+    # Shifted by a bar: a channel does not include the bar that may break out of it.
+    highest40, highest20 = (
+        shift(apply_per_asset(lambda x, period=period: talib.MAX(x, period), bars.high))
+        for period in (40, 20)
+    )
+    lowest40, lowest20 = (
+        shift(apply_per_asset(lambda x, period=period: talib.MIN(x, period), bars.low))
+        for period in (40, 20)
+    )
+    return to_readings(
+        hold_between(bars.close > highest40, bars.close < lowest20),
+        hold_between(bars.close < lowest40, bars.close > highest20),
+    )
+
+
+def enzo(bars: Bar) -> np.ndarray:
+    kama = apply_per_asset(lambda x: talib.KAMA(x, 10), bars.close)
+    atr = apply_per_asset(lambda *rows: talib.ATR(*rows, 14), bars.high, bars.low, bars.close)
+    return compute_latch((kama - shift(kama, 5)) / atr, 0.50, 0.10)
+
+
+# A weighted `np.polyfit` slope is linear in the values, so fitting the identity matrix yields its
+# weights. Calling polyfit for every bar would make the peer needlessly slow.
+AGES = np.arange(-63.0, 1.0)
+SLOPE_WEIGHTS = np.polyfit(AGES, np.eye(64), 1, w=np.exp(-0.25 * (AGES / 16.0) ** 2))[0]
+
+
+def llnr(bars: Bar) -> np.ndarray:
+    x = np.log(bars.close)
+    slope = np.full_like(x, np.nan)
+    slope[:, 63:] = apply_per_asset(lambda row: np.convolve(row, SLOPE_WEIGHTS[::-1], "valid"), x)
+    return compute_latch(slope * 4.0 / compute_rolling_sd(x - shift(x), 64), 0.75, 0.25)
+
+
+def perpkit(bars: Bar) -> np.ndarray:
+    atr = apply_per_asset(lambda *rows: talib.ATR(*rows, 10), bars.high, bars.low, bars.close)
+    middle, first = (bars.high + bars.low) / 2.0, 10
+    closes, uppers, lowers = (
+        np.ascontiguousarray(x.T) for x in (bars.close, middle + 3.0 * atr, middle - 3.0 * atr)
+    )
+    directions, lines = np.zeros_like(closes), np.full_like(closes, np.nan)
+    direction, top, bottom = np.ones(len(middle)), uppers[first], lowers[first]
+    directions[first], lines[first] = direction, bottom
+    for bar in range(first + 1, len(closes)):
+        before, c = closes[bar - 1], closes[bar]
+        top = np.where((uppers[bar] < top) | (before > top), uppers[bar], top)
+        bottom = np.where((lowers[bar] > bottom) | (before < bottom), lowers[bar], bottom)
+        direction = np.where(c < bottom, -1.0, np.where(c > top, 1.0, direction))
+        directions[bar], lines[bar] = direction, np.where(direction > 0, bottom, top)
+    is_out = np.abs(bars.close - lines.T) <= 0.5 * atr
+    is_out |= directions.T * bars.funding > 0.60
+    return np.where(is_out, 0, directions.T).astype(np.int8)
+
+
+PEERS = {
+    peer.__name__: peer
+    for peer in (trend_oracle, bayesian_trend, reversals, ceres, enzo, llnr, perpkit)
+}
+
+
+ASSETS, WINDOW, YEAR = 251, 300, 8_760
 BATCH = BATCH_S // 3600
-AGREEMENT_BARS = 1_000
-AGREEMENT_RATIO = 0.98
-# A single bar is a weak test: readings that are one bar late still agree on up to 97.5% of all
-# bars. So all bars after the settling time are compared, too.
-SETTLED, SETTLED_RATIO = 500, 0.999
-# These must agree; for the others, the agreement is only printed.
-STRICT_INDICATORS = {"trend_oracle", "reversals", "ceres", "llnr"}
-# Copies of the 251 assets, and the timed steps of the engine and of each peer. The one-by-one peer
-# is not timed at larger sizes, because its time is exactly proportional to the number of assets.
-SIZES = {1: (200, 4, 6), 10: (50, 0, 1), 100: (20, 0, 1)}
-
-IDS = [indicator.id for indicator in INDICATORS]
-PEERS = {"one by one": read_one_by_one, "all at once": read_all_at_once}
+# Copies of the 251 assets, and the timed steps of the engine and of the peer.
+SIZES = {1: (200, 6), 100: (20, 1)}
+# These must agree; the others read what no library computes in the same way. Readings that are one
+# bar late still agree on up to 97.5% of all bars.
+STRICT = ("trend_oracle", "reversals", "ceres", "llnr")
+SETTLED, AGREEMENT_BARS, SETTLED_RATIO = 500, 1_000, 0.999
 
 
-def make_market(bars: int) -> Bar:
-    """Return a seeded market, shape (bars, assets): bursts of volatility, trends, funding."""
-    rng = np.random.default_rng(251)
-    shape = (bars, ASSETS)
-    shocks, moods, drifts, ranges = (rng.standard_normal(shape) for _ in range(4))
-    mood, drift = np.zeros(ASSETS), np.zeros(ASSETS)
-    returns, sds = np.empty(shape), np.empty(shape)
-    for t in range(bars):
-        mood = 0.98 * mood + 0.12 * moods[t]
-        drift = 0.97 * drift + 0.02 * drifts[t]
-        sds[t] = 0.006 * np.exp(mood)
-        returns[t] = sds[t] * (shocks[t] + drift)
-    close = 100.0 * np.exp(np.cumsum(returns - returns.mean(axis=0), axis=0))
-    open_ = np.vstack([close[:1], close[:-1]])
-    high = np.maximum(open_, close) * (1.0 + sds * np.abs(ranges) * 0.6)
-    low = np.minimum(open_, close) / (1.0 + sds * np.abs(ranges[::-1]) * 0.6)
-    funding = 0.10 + 0.35 * np.sin(np.arange(bars)[:, np.newaxis] / 150 + np.arange(ASSETS))
-    funding = funding + 0.2 * np.roll(ranges, 1, axis=1)
+def make_market() -> Bar:
+    """Return a seeded year of all assets, shape (assets, bars): calm and wild weeks, funding."""
+    rng, hours = np.random.default_rng(251), np.arange(YEAR)
+    # The layout that is fastest for the peer: each asset's column contiguous.
+    phases = np.arange(ASSETS)[:, np.newaxis]
+    sds = 0.006 * np.exp(0.8 * np.sin(hours / 40 + phases))
+    drift = 0.15 * np.sin(hours / 90 + 2 * phases)
+    shocks, ranges = rng.standard_normal((2, ASSETS, YEAR))
+    close = 100.0 * np.exp(np.cumsum(sds * (shocks + drift), axis=1))
+    open_ = np.hstack([close[:, :1], close[:, :-1]])
+    high = np.maximum(open_, close) * (1.0 + 0.6 * sds * np.abs(ranges))
+    low = np.minimum(open_, close) / (1.0 + 0.6 * sds * np.abs(ranges[::-1]))
+    funding = 0.10 + 0.35 * np.sin(hours / 150 + phases) + 0.2 * ranges
     # Assets without a perpetual have no funding.
-    funding[:, ASSETS // 2 :] = np.nan
-    return Bar(open_, high, low, close, np.full(shape, 1e6), funding)
+    funding[ASSETS // 2 :] = np.nan
+    return Bar(open_, high, low, close, np.full_like(close, 1e6), funding)
 
 
-def iterate_bars(market: Bar, start: int, stop: int) -> Iterator[Bar]:
-    return (Bar(*(field[t] for field in market)) for t in range(start, stop))
+def read_columns(columns: Bar) -> np.ndarray:
+    """Return the peer's readings of columns, shape (assets, indicators, bars)."""
+    return np.stack([PEERS[indicator.id](columns) for indicator in INDICATORS], axis=1)
 
 
-def to_columns(market: Bar) -> Columns:
-    """Return the layout that is fastest for the peer: each asset's column contiguous."""
-    fields = (market.high, market.low, market.close, market.funding)
-    return Columns(*(np.ascontiguousarray(field.T) for field in fields))
-
-
-def cut_columns(columns: Columns, assets: int, start: int, stop: int) -> Columns:
-    return Columns(*(field[:assets, start:stop] for field in columns))
-
-
-def build_single_step(assets: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the engine's arguments for a step of every asset on one bar."""
-    return np.arange(assets), np.ones(assets, dtype=np.int64)
-
-
-def warm_up_engine(market: Bar, bars: int) -> Engine[Bar]:
-    engine = Engine(INDICATORS, ASSETS)
-    for bar in iterate_bars(market, 0, bars):
-        engine.step(*build_single_step(ASSETS), bar)
-    return engine
-
-
-def repeat_engine(engine: Engine[Bar], times: int) -> Engine[Bar]:
-    """Return an engine with the state of each asset `times` times."""
-    larger = Engine(INDICATORS, times * ASSETS)
-    for column in range(len(IDS)):
-        for row, data in enumerate(engine.dump_carries(column, np.arange(ASSETS)) * times):
-            larger.restore_carry(column, row, data)
-    return larger
-
-
-def step_batches(market: Bar, bars: int) -> Readings:
-    """Return the engine's readings of the first bars, shape (assets, indicators, bars).
-
-    The bars are stepped in batches as long as those of a first start.
-    """
-    assets, readings = market.close.shape[1], []
-    engine = Engine(INDICATORS, assets)
+def step_batches(columns: Bar) -> np.ndarray:
+    """Return the engine's readings, stepped in batches as long as those of a first start."""
+    assets, bars = columns.close.shape
+    engine, readings = Engine(INDICATORS, assets), list[np.ndarray]()
     for first in range(0, bars, BATCH):
-        last = min(first + BATCH, bars)
-        columns = (field[first:last].T.ravel() for field in market)
-        count = np.full(assets, last - first)
-        batch = engine.step(np.arange(assets), count, Bar(*columns))
-        readings.append(batch.reshape(assets, last - first, len(IDS)))
+        batch = Bar(*(field[:, first : first + BATCH] for field in columns))
+        count = np.full(assets, batch.close.shape[1])
+        out = engine.step(np.arange(assets), count, Bar(*(field.ravel() for field in batch)))
+        readings.append(out.reshape(assets, count[0], len(INDICATORS)))
     return np.moveaxis(np.concatenate(readings, axis=1), 1, 2)
-
-
-async def step_on_cores(market: Bar, cores: int) -> tuple[float, Readings]:
-    """Step a year in one process per core; return the seconds, and the readings of all assets.
-
-    The workers have been started and have stepped a few bars, as the peers' libraries are loaded.
-    The time includes sending the bars to them and the readings back.
-    """
-    parts = np.array_split(np.arange(market.close.shape[1]), cores)
-    blocks = [Bar(*(field[:, part] for field in market)) for part in parts]
-    first_bars = [Bar(*(field[:10] for field in block)) for block in blocks]
-    async with open_local_executor(cores) as executor:
-        [_ async for _ in map_blocks(executor, cores, step_year, iterate(first_bars))]
-        start = time.perf_counter()
-        readings = [r async for r in map_blocks(executor, cores, step_year, iterate(blocks))]
-        return time.perf_counter() - start, np.concatenate(readings)
-
-
-def step_year(market: Bar) -> Readings:
-    return step_batches(market, len(market.close))
 
 
 def time_work(work: Callable[[], object]) -> float:
@@ -139,145 +215,30 @@ def time_work(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def measure_peak_bytes(work: Callable[[], object]) -> int:
-    """Return the peak of memory that `work` allocates, by tracemalloc; too slow to time as well."""
-    tracemalloc.start()
-    work()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
+def compare_times(what: str, ours_s: float, theirs_s: float) -> Row:
+    texts = (f"{s * 1e3:,.2f} ms" if s < 1.0 else f"{s:,.2f} s" for s in (ours_s, theirs_s))
+    return Row(what, *texts, f"{theirs_s / ours_s:,.2f}", "ahead", theirs_s > ours_s)
 
 
-def compare_readings(market: Bar, columns: Columns) -> Iterator[str]:
-    """Yield the lines of a table; SystemExit if an indicator that must agree does not."""
-    ours = step_batches(market, AGREEMENT_BARS)
-    window = cut_columns(columns, ASSETS, 0, AGREEMENT_BARS)
-    peers = [read(window, IDS) for read in PEERS.values()]
-    ends = range(SETTLED, AGREEMENT_BARS + 1, 50)
-    short = np.stack(
-        [read_all_at_once(cut_columns(columns, ASSETS, e - WINDOW, e), IDS)[..., -1] for e in ends],
-        axis=-1,
-    )
-    yield f"| indicator | one by one | all at once | bars {SETTLED} on | {WINDOW} bars | not 0 |"
-    yield "|---|--:|--:|--:|--:|--:|"
-    for column, id in enumerate(IDS):
-        mine, theirs = ours[:, column], [readings[:, column] for readings in peers]
-        last = [float((readings[:, -1] == mine[:, -1]).mean()) for readings in theirs]
-        settled = min(
-            float((readings[:, SETTLED - 1 :] == mine[:, SETTLED - 1 :]).mean())
-            for readings in theirs
-        )
-        live = float((short[:, column] == mine[:, [e - 1 for e in ends]]).mean())
-        active = float((mine[:, -1] != 0).mean())
-        shares = f"{last[0]:.2%} | {last[1]:.2%} | {settled:.3%} | {live:.2%}"
-        yield f"| {id} | {shares} | {active:.0%} |"
-        if id in STRICT_INDICATORS and (min(last) < AGREEMENT_RATIO or settled < SETTLED_RATIO):
-            raise SystemExit(f"{id}: the two sides disagree, so their times cannot be compared")
-
-
-def format_ms(spent: float) -> str:
-    return f"{spent * 1e3:,.2f} ms" if spent < 1.0 else f"{spent:,.2f} s"
-
-
-def format_mib(size: float) -> str:
-    return f"{size / 2**20:,.1f} MiB"
-
-
-def compare_times(what: str, ours: float, name: str, theirs: float) -> Row:
-    """Return the row of two times; the target is that the peer is slower."""
-    ratio = theirs / ours
-    return Row(
-        what,
-        format_ms(ours),
-        f"{format_ms(theirs)} ({name})",
-        f"{ratio:,.2f}",
-        "ahead",
-        ratio > 1.0,
-    )
-
-
-def measure_live_rows(market: Bar, columns: Columns) -> Iterator[Row]:
-    """Yield live steps at each number of assets, the peers' times, the limits, and memory."""
-    warm, timed = warm_up_engine(market, WINDOW), {}
-    for times, (steps, *reads) in SIZES.items():
-        assets, engine = times * ASSETS, repeat_engine(warm, times)
-        bars = iterate_bars(market, WINDOW, WINDOW + steps)
-        timed[times] = ours = median(
-            time_work(
-                lambda bar=bar, engine=engine: engine.step(*build_single_step(len(bar.close)), bar)
-            )
-            for bar in (Bar(*(np.tile(field, times) for field in bar)) for bar in bars)
-        )
-        for (name, read), repeats in zip(PEERS.items(), reads, strict=True):
-            windows = (cut_columns(columns, ASSETS, t, t + WINDOW) for t in range(1, repeats + 1))
-            tiled = (Columns(*(np.tile(f, (times, 1)) for f in window)) for window in windows)
-            spent = [time_work(lambda w=w, read=read: read(w, IDS)) for w in tiled]
-            if spent:
-                what = f"step of {assets:,} assets x {len(IDS)}"
-                yield compare_times(what, ours, f"assets {name}", median(spent))
-    yield from measure_limit_rows(market, timed[1], timed[max(SIZES)])
-    window_bytes = sum(field[:, :WINDOW].nbytes for field in columns)
-    window = cut_columns(columns, ASSETS, 0, WINDOW)
-    peak = measure_peak_bytes(lambda: warm_up_engine(market, WINDOW + 1))
-    theirs = window_bytes + measure_peak_bytes(lambda: read_one_by_one(window, IDS))
-    yield Row(
-        f"peak memory of a step, {ASSETS} assets",
-        format_mib(peak),
-        format_mib(theirs),
-        f"{theirs / peak:.2f}",
-    )
-
-
-def measure_limit_rows(market: Bar, few: float, many: float) -> Iterator[Row]:
-    """Yield two lower limits of a step: its NumPy calls, and copying its carries."""
-    # A step of one asset is nearly all call overhead. A large step has to move every carry to the
-    # indicator and back, which takes at least as long as copying them.
-    engine, one = Engine(INDICATORS, 1), np.zeros(1, dtype=np.int64)
-    spent = [
-        time_work(lambda bar=bar: engine.step(one, one + 1, Bar(*(f[:1] for f in bar))))
-        for bar in iterate_bars(market, 0, 2 * WINDOW)
-    ]
-    calls = median(spent[WINDOW:])
-    what = f"limit of a step of {ASSETS} assets"
-    yield Row(
-        what, format_ms(few), f"{format_ms(calls)} (calls: a step of 1 asset)", f"{calls / few:.2f}"
-    )
-    size = max(SIZES) * ASSETS * sum(len(engine.dump_carry(c, 0)) for c in range(len(IDS)))
-    source = np.ones(size // 8)
-    copy = np.empty_like(source)
-    moved = min(time_work(lambda: np.copyto(copy, source)) for _ in range(7))
-    limit = f"{format_ms(moved)} (copying its {format_mib(size)} of carries)"
-    what = f"limit of a step of {max(SIZES) * ASSETS:,} assets"
-    yield Row(what, format_ms(many), limit, f"{moved / many:.2f}")
-
-
-def measure_year_rows(market: Bar, columns: Columns) -> Iterator[Row]:
-    """Yield a cold year in batches against the peers in one batch, which is their best case."""
-    ours, cores = time_work(lambda: step_year(market)), count_cores()
-    on_cores, readings = asyncio.run(step_on_cores(market, cores))
-    if not np.array_equal(readings, step_year(market)):
-        raise SystemExit("blocks of assets have other readings than all assets together")
-    whole = cut_columns(columns, ASSETS, 0, YEAR)
-    for name, read in PEERS.items():
-        theirs = time_work(lambda read=read: read(whole, IDS))
-        what = f"cold year of {ASSETS} assets x {len(IDS)}"
-        yield compare_times(what, ours, f"assets {name}, one batch", theirs)
-        what = f"{what}, on {cores} cores"
-        yield compare_times(what, on_cores, f"assets {name}, one batch, one core", theirs)
-
-
-def rows() -> list[Row]:
-    """Return the times and limits; SystemExit if the two sides do not agree."""
-    market = make_market(YEAR)
-    columns = to_columns(market)
+def rows() -> Iterator[Row]:
+    columns = make_market()
     with np.errstate(invalid="ignore", divide="ignore"):
-        print("\n".join(compare_readings(market, columns)), file=sys.stderr)
-        return [*measure_live_rows(market, columns), *measure_year_rows(market, columns)]
-
-
-def main() -> None:
-    print(format_table(rows()))
-
-
-if __name__ == "__main__":
-    main()
+        short = Bar(*(field[:, :AGREEMENT_BARS] for field in columns))
+        same = (step_batches(short) == read_columns(short))[..., SETTLED:].mean(axis=(0, 2))
+        for indicator, ratio in zip(INDICATORS, same, strict=True):
+            if indicator.id in STRICT and ratio < SETTLED_RATIO:
+                raise SystemExit(f"{indicator.id}: only {ratio:.2%} agree, so times do not compare")
+        for copies, (steps, reads) in SIZES.items():
+            tiled = Bar(*(np.tile(field[:, : WINDOW + steps], (copies, 1)) for field in columns))
+            assets = len(tiled.close)
+            engine, one, ours_s = Engine(INDICATORS, assets), np.ones(assets, np.int64), []
+            for t in range(WINDOW + steps):
+                bar = Bar(*(np.ascontiguousarray(field[:, t]) for field in tiled))
+                ours_s.append(time_work(partial(engine.step, np.arange(assets), one, bar)))
+            windows = (Bar(*(f[:, t : t + WINDOW] for f in tiled)) for t in range(1, reads + 1))
+            theirs_s = [time_work(partial(read_columns, window)) for window in windows]
+            what = f"step of {assets:,} assets x {len(INDICATORS)} / TA-Lib, pandas and NumPy"
+            yield compare_times(what, median(ours_s[WINDOW:]), median(theirs_s))
+        what = f"cold year of {ASSETS} assets x {len(INDICATORS)} / the same, in one batch"
+        ours_s = time_work(partial(step_batches, columns))
+        yield compare_times(what, ours_s, time_work(partial(read_columns, columns)))

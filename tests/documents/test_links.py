@@ -15,7 +15,6 @@ pytestmark = pytest.mark.clause("documents")
 FOLDERS = (
     "",
     ".github",
-    "bench",
     "docs",
     "docs/images",
     "rest_shim",

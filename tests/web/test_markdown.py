@@ -19,7 +19,7 @@ over two lines. Another.
 
 ## What `meta` says, twice
 
-[page](other.md), [part](other.md#a-part), [own](#what-meta-says-twice), [file](../bench/README.md),
+[page](other.md), [part](other.md#a-part), [own](#what-meta-says-twice), [file](../CONTRIBUTING.md),
 [missing](gone.md) and [elsewhere](https://example.org/x.md).
 
 ## What meta says, twice

@@ -4,17 +4,15 @@ import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 
-const [port, path] = process.argv.slice(2);
-const find = createRequire(`${process.cwd()}/package.json`).resolve;
+const [folder, path] = process.argv.slice(2);
+const find = createRequire(`${folder}/package.json`).resolve;
 const load = async (name) => import(pathToFileURL(find(`@modelcontextprotocol/sdk/${name}`)));
 const { Server } = await load("server/index.js");
 const { StreamableHTTPServerTransport } = await load("server/streamableHttp.js");
 const { CallToolRequestSchema } = await load("types.js");
 const answers = JSON.parse(readFileSync(path, "utf8"));
 const tools = {
-  signals_get_usage: () => answers["usage"],
   signals_get_state: ({ ticker }) => answers[ticker === undefined ? "state" : "state of one"],
-  signals_get_signals: () => answers["signals"],
 };
 
 createServer(async (request, response) => {
@@ -27,4 +25,4 @@ createServer(async (request, response) => {
   response.on("close", () => server.close());
   await server.connect(transport);
   await transport.handleRequest(request, response);
-}).listen(Number(port), "127.0.0.1");
+}).listen(Number(process.env.SIGNALS_PORT), "127.0.0.1");
