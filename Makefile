@@ -18,7 +18,7 @@ FAST := tests/access tests/compute/test_executor.py tests/mcp_server tests/rest_
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
   --no-strip-extras pyproject.toml
 
-.PHONY: serve test test-fast prove screenshots check coverage bench docs format wheel bundle lock FORCE
+.PHONY: serve test test-fast prove screenshots mutants check coverage bench docs format wheel bundle lock FORCE
 
 # FORCE checks the interpreter at every run. The stamps below are rebuilt only if it was recreated,
 # because otherwise this file keeps its time.
@@ -50,6 +50,11 @@ prove: $(DEV)
 # Also saves every page that the walk opens below .interop/screenshots, to look at.
 screenshots: $(DEV)
 	SCREENSHOTS=.interop/screenshots $(BIN)/python -m pytest tests/browser
+
+# As in `make mutants TESTS=tests/serving SINCE=main`: breaks the lines of the files changed since.
+SINCE := HEAD~1
+mutants: $(DEV)
+	tools/mutate.sh "$(TESTS)" "$(SINCE)"
 
 coverage: $(DEV)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not prove" --cov --cov-report=term:skip-covered
