@@ -127,7 +127,7 @@ class HourlyPipeline:
         progress = await store.progress()
         # A recording ends at its last bar, whatever the clock says.
         believes_clock = believes_clock or source.ends_at is not None
-        now, last_run = market_clock(), progress.market_time
+        now, last_run = market_clock(), progress.last_known_time
         days = count_pause_days(now, last_run, believes_clock=believes_clock)
         if last_run is not None and not 0 <= days < NAMED_PAUSE_DAYS:
             times = {"clock": format_instant(now), "last_run": format_instant(last_run)}
@@ -235,7 +235,9 @@ class HourlyPipeline:
         """
         self._written = RowCounts()
         if self._done_hour >= 0:
-            times = to_market_ms(until), to_market_ms(self._done_hour)
+            # A first start that was interrupted goes on from long ago.
+            last = max(self._done_hour, self._history_until)
+            times = to_market_ms(until), to_market_ms(last)
             count_pause_days(*times, believes_clock=self._believes_clock)
         await self._source.check_ready()
         end = until if self._source.ends_at is None else min(until, self._source.ends_at)

@@ -285,17 +285,24 @@ class CommitContent:
 class Progress:
     """The newest state of a store; `market_time` is None before the first commit.
 
+    `started_at` is the time of its first start, whose commits can be of any time before it.
     `first_market_time` is that of the first commit. Changes created before `pruned_before`, and
     alerts created before `alerts_pruned_before`, may have been pruned.
     """
 
     source: str | None
+    started_at: int | None
     market_time: int | None
     first_market_time: int | None
     last_created_at: int
     commit_count: int
     pruned_before: int
     alerts_pruned_before: int
+
+    @property
+    def last_known_time(self) -> int | None:
+        """The latest time at which the clock was believed, None before the first commit."""
+        return None if self.market_time is None else max(self.market_time, self.started_at or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ async def refuse_wrong_clock(settings: Settings, market: "MarketStore", now: int
     # The last run of a recording may be of any time.
     is_recorded = (progress.source or "").startswith("files:")
     believes_clock = settings.believe_clock or is_recorded
-    count_pause_days(now, progress.market_time, believes_clock=believes_clock)
+    count_pause_days(now, progress.last_known_time, believes_clock=believes_clock)
 
 
 async def refuse_missing_market(settings: Settings) -> None:

@@ -191,6 +191,7 @@ class MarketStore:
             facts = await writes.load_facts(db)
             return Progress(
                 source=facts.get("source"),
+                started_at=int(facts["started_at"]) if "started_at" in facts else None,
                 market_time=await reads.load_market_time(db),
                 first_market_time=await fetch_value(
                     db, "SELECT market_time FROM passes WHERE number = 1"

@@ -94,7 +94,7 @@ def check_flips(answer: dict[str, Any]) -> None:
     flips = [flip for group in answer["groups"] for flip in group["flips"]]
     assert {flip["to"] for flip in flips} == {reading}
     assert answer["counts"] == {"groups": len(answer["groups"]), "flips": len(flips)}
-    assert len(flips) == len(LOGGED) * len([a for a in COVERED if "1h" in a.timeframes])
+    assert len(flips) == len(LOGGED) * len([a for a in ASSETS if "1h" in a.timeframes])
     newest = max(milliseconds(flip["created_at"]) for flip in flips)
     assert (newest - NOON) // HOUR_MS == run_of(answer)
 

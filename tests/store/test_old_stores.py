@@ -85,7 +85,8 @@ def drop_dexter(answer: dict[str, Any]) -> dict[str, Any]:
 async def assert_clean(store: MarketStore, universe: Universe) -> None:
     report = await audit_market(store, universe, INDICATORS)
     assert report.findings == []
-    assert report.not_verifiable == {}
+    # The alerts of engines that measured the cooldown by nominal hours.
+    assert all(name.endswith(": another version's") for name in report.not_verifiable)
     assert report.checked["changes"] > 0
 
 
