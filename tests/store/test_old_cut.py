@@ -183,8 +183,8 @@ async def test_a_bar_that_has_not_arrived_delays_the_restatement(tmp_path: Path)
 @pytest.mark.prove
 @pytest.mark.xfail(
     strict=True,
-    reason="if an asset's bars become hourly ones at the start that raises the version of its alert "
-    "engines, the audit finds them in another position than the service",
+    reason="if an asset's bars become hourly ones at the start that raises the version of its "
+    "alert engines, the audit finds them in another position than the service",
 )
 async def test_a_store_of_the_version_before_goes_on_as_a_simulated_market(
     home: StoreHome, open_market: OpenMarket, tmp_path: Path
