@@ -153,4 +153,4 @@ async def test_strangers_ask_each_route_and_fill_each_field(served, monkeypatch,
         costs = await asyncio.to_thread(measure_probes, apart.base_url, apart.pid, plain)
     assert [name.rpartition(" (")[0] for _, _, name in costs] == list(plain)
     assert not any("no answer" in name for _, _, name in costs)
-    assert all(cpu_ms > 0 for cpu_ms, _, _ in costs)
+    assert sum(cpu_ms for cpu_ms, _, _ in costs) > 0
