@@ -57,8 +57,8 @@ CALL_LISTS = ("late_assets", "building_assets")
 PAGE_TEMPLATE = JsonText.escape(b'{"signals":[%b],"pagination":%b,"meta":%b}')
 TIMING_NOTE = (
     "created_at is when a row was written, about 3 to 5 minutes after its candle closed; a held "
-    "alert is written in the first run after its window. Rows of one run are milliseconds apart, "
-    "even if they fired on different candles."
+    "alert is written when its window ends. Rows of one run are milliseconds apart, even if they "
+    "fired on different candles."
 )
 COOLDOWN_NOTE = (
     "universe: none, every change is logged. alerts: the same action of one ticker, indicator and "
@@ -233,7 +233,7 @@ def _render_new_page(
 ) -> CacheEntry:
     end = _explain_end(query, feed_filter, snapshot)
     note = end if page.rows else _explain_empty(query, feed_filter, snapshot, end)
-    # A held alert is published in the first run after its window, so every hour may bring one.
+    # A held alert is published when its window ends, so every hour may bring one.
     timeframe = query.timeframe if query.tier == "universe" else None
     pagination = Pagination(
         limit=query.limit,
