@@ -22,6 +22,8 @@ HeaderList = list[tuple[bytes, bytes]]
 # tickers with encoded commas.
 MAX_PATH_BYTES = 1024
 MAX_TARGET_BYTES = 8 * 1024
+# Reading thousands of empty fields takes longer than most answers; no query needs so many.
+MAX_QUERY_FIELDS = 100
 MAX_HEAD_BYTES = 16 * 1024
 # Of each header that is parsed or kept as the key of a cache, the repeated ones in sum.
 MAX_HEADER_BYTES = 4 * 1024
@@ -103,12 +105,14 @@ def keep_error(scope: Scope, error: Exception) -> None:
 
 
 def find_size_error(scope: Scope, headers: HeaderMap) -> ApiError | None:
-    """Return the error of a path, target or header that is too long, None if there is none."""
+    """Return the error of a path, query or header that is too long, None if there is none."""
     path_bytes = len(scope["raw_path"])
     if path_bytes > MAX_PATH_BYTES:
         return build_size_error(414, "path", MAX_PATH_BYTES)
     if path_bytes + 1 + len(scope["query_string"]) > MAX_TARGET_BYTES:
         return build_size_error(414, "path with its query", MAX_TARGET_BYTES)
+    if scope["query_string"].count(b"&") >= MAX_QUERY_FIELDS:
+        return http_error(414, f"The query has more than {MAX_QUERY_FIELDS} fields; send fewer.")
     for key, name in _BOUNDED_NAMES.items():
         if key in headers and len(headers[key]) > MAX_HEADER_BYTES:
             return build_size_error(431, f"header {name}", MAX_HEADER_BYTES)

@@ -9,6 +9,7 @@ from serving.http import (
     MAX_HEAD_BYTES,
     MAX_HEADER_BYTES,
     MAX_PATH_BYTES,
+    MAX_QUERY_FIELDS,
     MAX_TARGET_BYTES,
     read_cookie,
 )
@@ -56,6 +57,15 @@ async def test_a_target_over_8_kib_is_refused(served: RunningService):
     check_refusal(served, received, 414, "exceeds 8 KiB")
     longer = await exchange_bytes(served.base_url, build_request("/?" + "a" * MAX_HEAD_BYTES))
     check_refusal(served, longer, 414, "exceeds 8 KiB")
+
+
+@pytest.mark.parametrize("path", ["/", "/oauth/authorize", "/api/v1/state", "/api/v1/catalog"])
+async def test_a_query_of_many_fields_is_refused(served: RunningService, path: str):
+    target = f"{path}?a=1" + "&a=" * MAX_QUERY_FIELDS
+    received = await exchange_bytes(served.base_url, build_request(target))
+    check_refusal(served, received, 414, "more than 100 fields")
+    fewer = await exchange_bytes(served.base_url, build_request(target.removesuffix("&a=")))
+    assert parse_statuses(fewer) != [414]
 
 
 async def test_all_tickers_with_encoded_commas_fit_the_target(served: RunningService):
