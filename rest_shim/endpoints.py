@@ -16,8 +16,7 @@ from mcp_server.tools.get_stats import GET_STATS
 from mcp_server.tools.get_usage import GET_USAGE
 from rest_shim import error_catalog as refusals
 from rest_shim.error_catalog import Refusal
-from rest_shim.log_reads import GET_LOG_LEAVES, GET_LOG_PROOF
-from rest_shim.log_tiles import LOG_PATH
+from rest_shim.log import GET_LOG_LEAVES, GET_LOG_PROOF, LOG_PATH
 from schemas.jsonrpc import RpcAnswer, RpcRequest
 from schemas.log import LogLeavesResponse
 from schemas.manifest import Auth, Manifest, OpenApiDocument

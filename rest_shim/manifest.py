@@ -1,14 +1,14 @@
 """Builds the manifest, from which an agent learns to buy access, register, call and poll."""
 
+from datetime import date
 from functools import lru_cache
 
 from access.plan import describe_purchase
-from mcp_server.client_registration import build_registration_file, render_claude_code
 from mcp_server.dispatcher import PROTOCOL_VERSION
+from mcp_server.registration import build_registration_file, render_claude_code
 from mcp_server.tools.get_signals import RETENTION_DAYS
 from mcp_server.tools.get_usage import describe_counted_calls
 from mcp_server.tools.registry import TOOLS
-from rest_shim.changelog import CHANGELOG
 from rest_shim.endpoints import (
     CALL_MCP,
     GET_LEGAL,
@@ -20,10 +20,11 @@ from rest_shim.endpoints import (
     list_endpoints,
 )
 from rest_shim.error_catalog import KEY_REFUSALS
-from rest_shim.log_tiles import LOG_PATH
+from rest_shim.log import LOG_PATH
 from schemas.coverage import Coverage, CoveredIndicator, merge_timeframes
 from schemas.manifest import (
     AssetCounts,
+    ChangelogEntry,
     Legal,
     Limits,
     Manifest,
@@ -51,6 +52,32 @@ from schemas.vocabulary import (
 )
 from serving.json_schema import build_input_schema
 
+# The changes of the contract. Nothing is released yet, so no client has seen another one.
+CHANGELOG = (
+    ChangelogEntry(
+        date=date(2026, 9, 27),
+        additive=False,  # an asset was removed
+        changes=[
+            "One asset was removed from coverage because its readings had stopped updating; its "
+            "coin continues under a ticker that was already covered. /state still has the last "
+            "readings of the removed asset.",
+        ],
+    ),
+    ChangelogEntry(
+        date=date(2026, 9, 25),
+        additive=True,
+        changes=[
+            "Added GET /api/v1/flips and its MCP tool.",
+            "Added change_type to universe rows.",
+            "Added mode to checkout, claim and usage responses.",
+            "Extended the catalog: indicator status and appears_in, indicator_statuses, "
+            "legacy_indicator_keys, state_indicators and state_readings of the universe tier, and "
+            "coverage by asset.",
+            "Documented perpkit in /state and /confluence, the timing of publication, the cooldown "
+            "of alerts and the meaning of CLOSE.",
+        ],
+    ),
+)
 DESCRIPTION = (
     f"Readings of {INDICATOR_COUNT_TEXT} trading indicators over a fixed universe of crypto, "
     "stocks and metals on "

@@ -1,4 +1,7 @@
-"""The POST routes of purchases: parse the JSON body strictly, run the handler, send its result."""
+"""The POST routes of purchases, and that of the payment processor's notifications.
+
+A JSON body is parsed strictly, the handler runs, and its result is sent.
+"""
 
 import asyncio
 import json
@@ -9,8 +12,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
+from access.webhooks import WebhookHandler
 from rest_shim.endpoints import Endpoint
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.purchase import (
@@ -32,9 +37,11 @@ from serving.arguments import (
     get_argument_schemas,
     list_names,
 )
-from serving.http import JSON, read_body
+from serving.error_responses import guard_route
+from serving.http import JSON, MAX_WEBHOOK_BYTES, read_body
 from serving.json_schema import Schema
 from serving.json_text import JSON_EXCESS, has_json_excess
+from serving.tool_runner import ToolRunner
 
 BodyT = TypeVar("BodyT", bound=Body)
 ResultT = TypeVar("ResultT")
@@ -44,6 +51,8 @@ EmailCheck: TypeAlias = Callable[[str], str]
 PurchaseHandler: TypeAlias = Callable[[BodyT, str], Awaitable[ResultT]]
 # Keys and claim tokens are longer, so a secret pasted into the wrong field is never quoted.
 MAX_QUOTED_CHARS = 40
+# No public document lists it.
+WEBHOOK_PATH = "/webhooks/stripe"
 
 
 class CheckoutHandler(Protocol):
@@ -221,3 +230,15 @@ def _describe_accepted(schema: Schema) -> str:
         return describe_accepted_values(schema)
     description = str(schema["description"]).rstrip(".")
     return description[:1].lower() + description[1:]
+
+
+def build_webhook_route(handler: WebhookHandler, runner: ToolRunner) -> Route:
+    """Return the route that receives signed webhook messages."""
+
+    async def respond(request: Request) -> Response:
+        # The signature is over the exact bytes, so the body is passed on unparsed.
+        payload = await read_body(request.scope, request.receive, MAX_WEBHOOK_BYTES)
+        await handler.handle_message(payload, request.headers.get("stripe-signature"))
+        return JSONResponse({"received": True})
+
+    return Route(WEBHOOK_PATH, guard_route(WEBHOOK_PATH, runner, respond), methods=["POST"])

@@ -1,10 +1,11 @@
 """Builds all routes except the MCP endpoint: reads, documents and purchases."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -24,10 +25,10 @@ from rest_shim.endpoints import (
     GET_SAMPLE,
     REQUEST_ACCESS,
     Endpoint,
+    list_endpoints,
 )
 from rest_shim.legal import render_legal
-from rest_shim.log_reads import load_log_key, load_signed_note
-from rest_shim.log_tiles import build_tile_route
+from rest_shim.log import build_tile_route, load_log_key, load_signed_note
 from rest_shim.manifest import render_manifest
 from rest_shim.openapi import render_openapi
 from rest_shim.purchases import (
@@ -38,7 +39,9 @@ from rest_shim.purchases import (
     handle_purchase,
 )
 from rest_shim.sample import render_sample
+from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
+from serving.arguments import format_suggestion, quote_value
 from serving.error_responses import Responder, build_error_response, guard_route
 from serving.http import (
     TOOL_KEY,
@@ -50,7 +53,7 @@ from serving.http import (
 )
 from serving.query_string import parse_query_string
 from serving.response_cache import ResponseBody
-from serving.tool_runner import AnyTool, ToolRunner
+from serving.tool_runner import AnyTool, ToolRunner, internal_error
 
 DocumentRenderer = Callable[[ToolRunner], Awaitable[str]]
 
@@ -217,3 +220,55 @@ _DOCUMENT_RENDERERS: dict[str, DocumentRenderer] = {
     GET_LOG_CHECKPOINT.operation_id: _render_log_checkpoint,
     GET_LOG_KEY.operation_id: _render_log_key,
 }
+
+
+# Returns the page of an error, None for a client that gets the error body.
+RefusalRenderer = Callable[[Scope, ApiError], Response | None]
+ExceptionHandler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
+
+
+def build_exception_handlers(
+    runner: ToolRunner, render_page: RefusalRenderer = lambda scope, error: None
+) -> dict[Any, ExceptionHandler]:
+    """Return Starlette exception handlers for 404, 405 and 500; browsers get `render_page`."""
+
+    def refuse(request: Request, error: ApiError, headers: dict[str, str]) -> Response:
+        keep_error(request.scope, error)
+        page = render_page(request.scope, error)
+        if page is None:
+            return build_error_response(error, runner, headers=headers)
+        page.headers.update(headers)
+        return page
+
+    async def on_http_exception(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            refusal, headers = _wrong_method_error(request, error)
+        else:
+            refusal, headers = _no_such_path_error(request, runner), {}
+        return refuse(request, refusal, headers)
+
+    # Starlette sends this response and raises the error again, so that the server logs it.
+    async def on_unexpected_error(request: Request, error: Exception) -> Response:
+        return refuse(request, internal_error(), {})
+
+    return {HTTPException: on_http_exception, Exception: on_unexpected_error}
+
+
+def _wrong_method_error(request: Request, error: HTTPException) -> tuple[ApiError, dict[str, str]]:
+    """Return the 405 error and its headers, with the allowed methods in both."""
+    # Starlette joins a set, so the order differs between processes unless it is sorted.
+    allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+    message = f"Method {quote_value(request.method)} is not allowed here; accepted: {allowed}."
+    return ApiError("invalid_parameter", message, 405), {"Allow": allowed}
+
+
+def _no_such_path_error(request: Request, runner: ToolRunner) -> ApiError:
+    path, endpoints = request.url.path, list_endpoints(sells_keys=runner.context.sells_keys)
+    hint = format_suggestion(path, (endpoint.path for endpoint in endpoints))
+    served = ", ".join(f"{endpoint.method} {endpoint.path}" for endpoint in endpoints)
+    return ApiError(
+        "invalid_parameter",
+        f"Path {quote_value(path)} does not exist{hint}; available: {served}.",
+        404,
+    )

@@ -14,8 +14,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, SecretStr
 
-from mcp_server.client_registration import Client
-from mcp_server.clients import CLIENTS, CLIENTS_BY_NAME, FRAMEWORKS, HOSTS
+from mcp_server.registration import CLIENTS, CLIENTS_BY_NAME, FRAMEWORKS, HOSTS, Client
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.error_catalog import ERROR_MEANINGS

@@ -23,8 +23,7 @@ from access.member_keys import MAX_LIVE_KEYS
 from access.plan import PRICES_USD
 from access.purchases import OpenedCheckout, generate_claim_token
 from access.sign_in import SignIn
-from mcp_server.client_registration import KEY_VARIABLE
-from mcp_server.clients import CLIENTS
+from mcp_server.registration import CLIENTS, KEY_VARIABLE
 from rest_shim.purchases import PurchaseHandlers
 from schemas.errors import ApiError
 from schemas.purchase import (

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rest_shim.log_reads import GET_LOG_PROOF
+from rest_shim.log import GET_LOG_PROOF
 from schemas.errors import ApiError
 from serving.http import CACHE_NO_STORE
 from serving.tool_runner import ToolRunner

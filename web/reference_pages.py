@@ -9,8 +9,7 @@ from markupsafe import Markup
 
 from access.oauth.parameters import RESOURCE_PATH, can_serve_oauth
 from access.plan import PRICES_USD
-from mcp_server.client_registration import KEY_VARIABLE, Client
-from mcp_server.clients import CLIENTS
+from mcp_server.registration import CLIENTS, KEY_VARIABLE, Client
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import (
     CALL_MCP,

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 from pydantic import BaseModel
 
 from access.email_address import normalize_email
-from mcp_server.client_registration import KEY_VARIABLE
 from mcp_server.jsonrpc import RpcError, parse_message
+from mcp_server.registration import KEY_VARIABLE
 from rest_shim.endpoints import CALL_MCP, Endpoint
 from rest_shim.openapi import MCP_CALL
 from rest_shim.purchases import parse_body

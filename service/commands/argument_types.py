@@ -50,7 +50,7 @@ def parse_overlap(text: str) -> int:
 
 def parse_client(name: str) -> object:
     """Return the client with this name; see `signals connect` for the names."""
-    from mcp_server.clients import CLIENTS_BY_NAME
+    from mcp_server.registration import CLIENTS_BY_NAME
 
     if name not in CLIENTS_BY_NAME:
         names = ", ".join(map(repr, CLIENTS_BY_NAME))

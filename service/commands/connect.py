@@ -1,8 +1,7 @@
 """`signals connect`: how to register the service with an MCP client."""
 
 from access.oauth.parameters import can_serve_oauth
-from mcp_server.client_registration import Client
-from mcp_server.clients import CLIENTS
+from mcp_server.registration import CLIENTS, Client
 from service.commands.console import echo
 
 

@@ -26,10 +26,8 @@ from access.webhooks import WebhookHandler
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.protected_endpoint import ProtectedMcpEndpoint
 from mcp_server.tools.registry import TOOLS
-from rest_shim.exception_handlers import build_exception_handlers
-from rest_shim.purchases import PurchaseHandlers
-from rest_shim.routes import ToolRoute, build_routes
-from rest_shim.webhooks import build_webhook_route
+from rest_shim.purchases import PurchaseHandlers, build_webhook_route
+from rest_shim.routes import ToolRoute, build_exception_handlers, build_routes
 from schemas.errors import ApiError
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from mcp_server.clients import CLIENTS
+from mcp_server.registration import CLIENTS
 from mcp_server.server_card import EXAMPLE_PROMPTS
 from rest_shim.endpoints import ENDPOINTS
 from schemas.vocabulary import INDICATOR_IDS

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from access.billing.disabled import NoBilling
-from mcp_server.clients import CLIENTS
+from mcp_server.registration import CLIENTS
 from rest_shim.endpoints import CLAIM_KEY, CREATE_CHECKOUT
 from tests.support.example_market import make_coverage
 from tests.support.openapi_document import OpenApiDocument

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.clients import CLIENTS_BY_NAME
+from mcp_server.registration import CLIENTS_BY_NAME
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from tools.client_environments import get_node_environment, get_python_environment
 

@@ -9,7 +9,7 @@ from access.billing.disabled import NoBilling
 from access.quota import QuotaGuard
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.error_catalog import ERROR_MEANINGS, QUOTA_HEADERS
-from rest_shim.exception_handlers import build_exception_handlers
+from rest_shim.routes import build_exception_handlers
 from schemas.errors import ErrorBody
 from service.http.app import AppConfig, create_app
 from service.http.paths import OPEN_READS

@@ -17,7 +17,7 @@ from tlog_scales.tiles import leaf_hash
 from tlog_scales.tlog import Checkpoint, InclusionProof
 
 from compute.signing.log_signer import LogSigner
-from rest_shim.log_tiles import parse_tile
+from rest_shim.log import parse_tile
 from schemas.errors import ApiError
 from schemas.vocabulary import LOGGED_IDS, TIMEFRAMES
 from store.log_tree import TileId

@@ -11,7 +11,7 @@ import jsonschema
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from rest_shim.log_tiles import TILE_PATH
+from rest_shim.log import TILE_PATH
 from tests.support.response_schemas import close_schema
 from tests.support.running_service import RunningService
 from web.discovery import DISCOVERY_PATHS

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from access.billing.disabled import NoBilling
-from mcp_server.clients import CLIENTS
+from mcp_server.registration import CLIENTS
 from mcp_server.tools.get_state import GET_STATE
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_server.client_registration import render_claude_code
+from mcp_server.registration import render_claude_code
 from tests.support.browser import BROWSER_TESTS, WIDTHS, open_window
 from tests.support.running_service import RunningService
 

@@ -12,8 +12,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 import yaml
 
-from mcp_server.client_registration import Client, build_registration_file
-from mcp_server.clients import CLIENTS, CLIENTS_BY_NAME, FRAMEWORKS, HOSTS
+from mcp_server.registration import (
+    CLIENTS,
+    CLIENTS_BY_NAME,
+    FRAMEWORKS,
+    HOSTS,
+    Client,
+    build_registration_file,
+)
 from service.commands.connect import print_registration
 from tests.support.signals_command import ROOT, run_signals
 from tools.client_environments import INTEROP_FOLDER
