@@ -52,7 +52,6 @@ class Verification:
         self._clock = clock
         self._on_progress = on_progress
         self.report = Report()
-        # The rows that were read, for further checks of the caller.
         self.feed: Feed | None = None
 
     async def run(self, request: Request) -> Report:

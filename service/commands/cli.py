@@ -266,18 +266,6 @@ def _add_verify_command(commands: Commands) -> None:
         metavar="FILE",
         help="check this proof of a row in --rows, without a network",
     )
-    command.add_argument(
-        "--bars",
-        type=Path,
-        metavar="DIR",
-        help="also recompute the rows from this folder of your own bars, and explain differences",
-    )
-    command.add_argument(
-        "--from", dest="start", type=parse_time, metavar="TIME", help="with --bars: first close"
-    )
-    command.add_argument(
-        "--until", dest="end", type=parse_time, metavar="TIME", help="with --bars: last close"
-    )
 
 
 def _add_access_commands(commands: Commands) -> None:
@@ -463,9 +451,7 @@ async def _verify(args: argparse.Namespace, settings: Settings) -> int:
     folder = args.state or find_verify_folder(address)
     names = (field.name for field in fields(VerifyOptions))
     options = VerifyOptions(**{name: getattr(args, name) for name in names})
-    return await verify_service(
-        address, settings.read_api_key(), folder, options, settings.universe, wall_clock
-    )
+    return await verify_service(address, settings.read_api_key(), folder, options, wall_clock)
 
 
 async def _read_service(args: argparse.Namespace, settings: Settings) -> int:

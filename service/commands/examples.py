@@ -29,7 +29,6 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "signals verify": (
         "signals verify --url https://signals.example",
         "signals verify --rows answers.jsonl --policy witnesses.txt",
-        "signals verify --bars own --from 2026-09-01T00:00:00Z --until 2026-09-30T00:00:00Z",
     ),
     "signals state": (
         "signals state BTC ETH --timeframe 1d",

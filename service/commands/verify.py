@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from schemas.clock import Clock
 from schemas.operator_error import OperatorError
@@ -21,9 +21,6 @@ from verifier.record import Record
 from verifier.report import Report
 from verifier.verification import Request, Verification
 
-if TYPE_CHECKING:
-    from service.commands.verify_bars import OwnBars
-
 T = TypeVar("T")
 
 
@@ -31,7 +28,7 @@ T = TypeVar("T")
 class VerifyOptions:
     """The options of the command line that say what to verify, None if not given.
 
-    Times are epoch ms; `start` and `end` are those of the customer's bars.
+    `since` is in epoch ms.
     """
 
     rows: Path | None = None
@@ -39,9 +36,6 @@ class VerifyOptions:
     policy: Path | None = None
     vkey: str | None = None
     proof: Path | None = None
-    bars: Path | None = None
-    start: int | None = None
-    end: int | None = None
 
     def read_rows(self) -> tuple[Row, ...]:
         """Return the rows of the file, none without one."""
@@ -64,21 +58,13 @@ class VerifyOptions:
 
     def build_request(self) -> Request:
         """Read the files and return what to verify; OperatorError if one cannot be read."""
-        if self.bars is None and (self.start is not None or self.end is not None):
-            raise OperatorError("--from and --until need --bars DIR")
-        since = self._find_since()
         return Request(
             given_rows=self.read_rows(),
-            reads_feed=self.rows is None or since is not None or self.bars is not None,
-            since=None if since is None else to_datetime(since),
+            reads_feed=self.rows is None or self.since is not None,
+            since=None if self.since is None else to_datetime(self.since),
             key=self.parse_key(),
             policy=self.read_policy(),
         )
-
-    def _find_since(self) -> int | None:
-        """Return the time after which the feed is read (epoch ms), None for the default."""
-        times = [at for at in (self.since, self.start) if at is not None]
-        return min(times, default=None)
 
 
 def _read(path: Path, option: str, parse: Callable[[Path], T]) -> T:
@@ -106,16 +92,12 @@ async def verify_service(
     api_key: str,
     folder: Path,
     options: VerifyOptions,
-    universe: Path | None,
     clock: Clock,
 ) -> int:
-    """Verify a service and print the report; return its exit status.
-
-    `universe` is the file that names the assets of the customer's bars.
-    """
+    """Verify a service and print the report; return its exit status."""
     proof = options.read_proof()
     if proof is None:
-        report = await _verify_online(address, api_key, Record(folder), options, universe, clock)
+        report = await _verify_online(address, api_key, Record(folder), options, clock)
     else:
         report = verify_proof(proof, Record(folder), options)
     print("\n".join(report.format_lines()))
@@ -127,25 +109,13 @@ async def _verify_online(
     api_key: str,
     record: Record,
     options: VerifyOptions,
-    universe: Path | None,
     clock: Clock,
 ) -> Report:
     request = options.build_request()
-    own_bars = None if options.bars is None else _open_own_bars(options.bars, options, universe)
     with open_progress_bar("reading") as on_progress:
         async with ServiceClient(address, api_key) as client:
             verification = Verification(client, record, lambda: to_datetime(clock()), on_progress)
-            report = await verification.run(request)
-    if own_bars is not None and verification.feed is not None:
-        await own_bars.compare(verification.feed, report)
-    return report
-
-
-def _open_own_bars(folder: Path, options: VerifyOptions, universe: Path | None) -> "OwnBars":
-    # The indicators load NumPy, which the other checks do not need.
-    from service.commands.verify_bars import OwnBars
-
-    return OwnBars(folder, universe, options.start, options.end)
+            return await verification.run(request)
 
 
 def verify_proof(proof: InclusionProof, record: Record, options: VerifyOptions) -> Report:

@@ -38,7 +38,6 @@ async def run(log, tmp_path, capsys):
                 api_key,
                 tmp_path / "state",
                 VerifyOptions(**options),
-                None,
                 lambda: NOW_MS,
             )
             # The double logs its requests to the same place.
