@@ -1,17 +1,18 @@
-"""Daily maintenance of the access store: deletes old rows and ends lapsed memberships.
+"""Keeps memberships as the payment processor reports them, and the access store small.
 
-The clock is one that ignores short jumps, because a deleted row cannot be restored."""
+The clock of the daily maintenance ignores short jumps, because a deleted row cannot be restored.
+"""
 
 from collections.abc import Awaitable, Callable
 
 import structlog
 
-from access.billing.provider import BillingError, FailedPayment, Provider
-from access.memberships import update_membership
+from access.billing.provider import BillingError, FailedPayment, Provider, SubscriptionStatus
+from access.single_flight_cache import call_provider
 from schemas.clock import Clock
 from schemas.errors import describe_failure
 from schemas.vocabulary import DAY_MS
-from store.access_rows import RetentionCutoffs
+from store.access_rows import MembershipRow, RetentionCutoffs
 from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
 
@@ -24,6 +25,7 @@ MAX_CLAIMS_CHECKED = 2000
 CALL_RETENTION_DAYS = 30
 
 log = structlog.get_logger("maintenance")
+billing_log = structlog.get_logger("billing")
 
 
 class MaintenanceJob:
@@ -152,3 +154,59 @@ def compute_cutoffs(now: int) -> RetentionCutoffs:
         calls=now - CALL_RETENTION_DAYS * DAY_MS,
         oauth_clients=now - 90 * DAY_MS,
     )
+
+
+async def update_membership(
+    store: AccessStore, provider: Provider, member: MembershipRow, now: int, *, is_ended: bool
+) -> SubscriptionStatus:
+    """Store whether a membership gives access, as the processor reports; return its status.
+
+    `is_ended` is what the store has, and `now` is epoch ms. A membership that ends loses its keys
+    for good, so the member of one that starts again creates another key. Raise BillingError if the
+    processor is unavailable.
+    """
+    status = await provider.fetch_status(member)
+    reason = status.ended_reason
+    if reason is not None:
+        keys = await store.end_membership(member, now, reason, is_final=status.is_final)
+        if not is_ended:
+            billing_log.info(
+                "membership_ended", subscription=member.subscription, why=reason, keys=keys
+            )
+    elif is_ended and status.is_paid:
+        await store.resume_membership(member)
+        billing_log.info("membership_resumed", subscription=member.subscription)
+    return status
+
+
+class WebhookHandler:
+    """Handles the webhooks of one provider; `clock` returns epoch ms."""
+
+    def __init__(self, store: AccessStore, provider: Provider, clock: Clock) -> None:
+        self._store = store
+        self._provider = provider
+        self._clock = clock
+
+    async def handle_message(self, payload: bytes, signature: str | None) -> None:
+        """Handle a message once; raise ApiError 400 if its signature is not valid.
+
+        Raise ApiError 503 if the processor is unavailable, so that it sends the message again.
+        """
+        # Messages can arrive late and out of order, so their content is not used.
+        event = await call_provider(self._provider.verify_event(payload, signature))
+        if event.customer is None or await self._store.is_event_handled(event.id):
+            return
+        for membership in await self._store.list_open_memberships(
+            self._provider.name, event.customer
+        ):
+            await call_provider(
+                update_membership(
+                    self._store,
+                    self._provider,
+                    membership.row,
+                    self._clock(),
+                    is_ended=membership.ended_at is not None,
+                )
+            )
+        # Marked last: after a failure the processor must be able to repeat the message.
+        await self._store.mark_event_handled(event.id, self._clock())

@@ -15,9 +15,9 @@ from hashlib import sha256
 import structlog
 
 from access.billing.provider import Provider
-from access.claims import Claims
-from access.email_address import parse_contact_email
-from access.mail.mailer import Mailer, MailError, build_mail
+from access.contact import parse_contact_email
+from access.mail import Mailer, MailError, build_mail
+from access.purchases import Claims
 from access.throttle import Limit, Throttle, find_client
 from schemas.clock import Clock
 from schemas.errors import ApiError, describe_failure

@@ -12,7 +12,7 @@ import httpx
 
 from access.billing.sandbox import SandboxBilling
 from access.keys import OperatorKeys
-from access.mail.outbox import Outbox
+from access.mail import Outbox
 from compute.bars import DAY_S
 from compute.hourly_pipeline import HourlyPipeline, OnCommit
 from compute.indicators.registry import INDICATORS

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from starlette.types import Receive, Scope, Send
 
 from access.keys import identify_key, invalid_key_error
-from access.oauth.access_tokens import AccessTokens
 from access.oauth.parameters import RESOURCE_PATH, SCOPE
+from access.oauth.tokens import AccessTokens
 from mcp_server.endpoint import McpEndpoint
 from schemas.errors import ApiError
 from serving.http import (

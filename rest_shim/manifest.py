@@ -3,7 +3,7 @@
 from datetime import date
 from functools import lru_cache
 
-from access.plan import describe_purchase
+from access.billing.provider import describe_purchase
 from mcp_server.dispatcher import PROTOCOL_VERSION
 from mcp_server.registration import build_registration_file, render_claude_code
 from mcp_server.tools.get_signals import RETENTION_DAYS

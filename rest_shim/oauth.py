@@ -15,8 +15,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from access.oauth.clients import ClientRegistry, describe_registration
-from access.oauth.errors import OAuthClientError, OAuthError
-from access.oauth.parameters import RESOURCE_PATH, SCOPE, find_repeated
+from access.oauth.parameters import (
+    RESOURCE_PATH,
+    SCOPE,
+    OAuthClientError,
+    OAuthError,
+    find_repeated,
+)
 from access.oauth.tokens import TokenIssuer
 from access.throttle import Throttle
 from schemas.errors import ApiError

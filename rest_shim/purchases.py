@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from access.webhooks import WebhookHandler
+from access.maintenance import WebhookHandler
 from rest_shim.endpoints import Endpoint
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.purchase import (

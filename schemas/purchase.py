@@ -9,7 +9,7 @@ from schemas.result import Result
 from schemas.vocabulary import Billing, Instant, Mode, Uri
 
 # 254 characters is the longest address that SMTP can transport. The schema only names the format;
-# access/email_address.py checks it.
+# access/contact.py checks it.
 Email = Annotated[
     str,
     Field(max_length=254),

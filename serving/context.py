@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from access.quota import Caller
+from access.keys import Caller
 from schemas.clock import Clock
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import (

@@ -13,9 +13,8 @@ import structlog
 from pydantic import BaseModel
 from starlette.types import Scope
 
-from access.keys import identify_key
-from access.plan import ASK_OPERATOR_HINT, BUY_KEY_HINT, describe_purchase
-from access.quota import Caller, QuotaGuard
+from access.billing.provider import ASK_OPERATOR_HINT, BUY_KEY_HINT, describe_purchase
+from access.keys import Caller, QuotaGuard, identify_key
 from access.throttle import find_client
 from schemas.errors import (
     ApiError,

@@ -13,20 +13,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.billing.provider import SubscriptionStatus
+from access.billing.provider import ASK_OPERATOR_HINT, PRICES_USD, SubscriptionStatus
 from access.keys import MAX_LABEL_CHARS
 from access.maintenance import CALL_RETENTION_DAYS
-from access.member_billing import MemberBilling
-from access.member_keys import (
+from access.members import (
     DEFAULT_OVERLAP_HOURS,
     EXPIRY_CHOICES_DAYS,
     MAX_LIVE_KEYS,
     MAX_NEW_KEYS_PER_DAY,
     OVERLAP_CHOICES_HOURS,
+    MemberBilling,
     MemberKeys,
     MemberPlan,
 )
-from access.plan import ASK_OPERATOR_HINT, PRICES_USD
 from schemas.errors import ApiError, invalid_parameter_error
 from serving.arguments import quote_value
 from serving.error_responses import Responder

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
-from access.watchlists import Watchlists
+from access.members import Watchlists
 from mcp_server.tools.get_catalog import get_catalog
 from mcp_server.tools.get_stats import get_stats
 from schemas.catalog import CatalogQuery, CatalogResponse

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.watchlists import Watchlists
+from access.members import Watchlists
 from rest_shim.content_negotiation import is_not_modified
 from schemas.errors import ApiError
 from schemas.query import MAX_LIST_CHARS, MAX_NAME_CHARS

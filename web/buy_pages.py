@@ -18,9 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.billing.provider import FailedPayment, PendingPayment
-from access.member_keys import MAX_LIVE_KEYS
-from access.plan import PRICES_USD
+from access.billing.provider import PRICES_USD, FailedPayment, PendingPayment
+from access.members import MAX_LIVE_KEYS
 from access.purchases import OpenedCheckout, generate_claim_token
 from access.sign_in import SignIn
 from mcp_server.registration import CLIENTS, KEY_VARIABLE

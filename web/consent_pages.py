@@ -25,10 +25,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from access.member_billing import MemberBilling
-from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
+from access.billing.provider import ASK_OPERATOR_HINT, PRICES_USD
+from access.members import (
+    MAX_LIVE_KEYS,
+    MAX_NEW_KEYS_PER_DAY,
+    MemberBilling,
+    MemberKeys,
+    MemberPlan,
+)
 from access.oauth.authorizations import Authorizations
-from access.plan import ASK_OPERATOR_HINT, PRICES_USD
 from access.sign_in import LINK_MINUTES
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.purchase import CheckoutBody, CheckoutResponse

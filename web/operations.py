@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from access.maintenance import CALL_RETENTION_DAYS
-from access.member_billing import MemberBilling
+from access.members import MemberBilling
 from access.single_flight_cache import SingleFlightCache
 from schemas.errors import ApiError, describe_failure
 from schemas.version import VERSION

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from access.oauth.authorizations import Authorizations
-from access.oauth.redirects import is_loopback_redirect
+from access.oauth.parameters import is_loopback_redirect
 from schemas.errors import ApiError
 from serving.http import read_cookie
 from store.oauth_rows import PendingAuthorization

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from access.billing.provider import PRICES_USD
 from access.oauth.parameters import RESOURCE_PATH, can_serve_oauth
-from access.plan import PRICES_USD
 from mcp_server.registration import CLIENTS, KEY_VARIABLE, Client
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import (

@@ -8,7 +8,7 @@ from secrets import compare_digest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from access.member_keys import MemberKeys
+from access.members import MemberKeys
 from access.sign_in import SESSION_MS, SignIn
 from schemas.errors import ApiError
 from serving.error_responses import Responder

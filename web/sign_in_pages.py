@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.plan import ASK_OPERATOR_HINT
+from access.billing.provider import ASK_OPERATOR_HINT
 from access.sign_in import LINK_MINUTES, SIGN_IN_PATH, SignIn
 from schemas.errors import ApiError
 from serving.tool_runner import ToolRunner

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel
 
-from access.email_address import normalize_email
+from access.contact import normalize_email
 from mcp_server.jsonrpc import RpcError, parse_message
 from mcp_server.registration import KEY_VARIABLE
 from rest_shim.endpoints import CALL_MCP, Endpoint

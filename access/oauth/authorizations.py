@@ -6,11 +6,12 @@ from typing import Protocol
 from urllib.parse import urlencode
 
 from access.keys import hash_key
-from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberPlan
+from access.members import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberPlan
 from access.oauth.clients import OAuthClient
-from access.oauth.errors import OAuthClientError, OAuthError
 from access.oauth.parameters import (
     RESOURCE_PATH,
+    OAuthClientError,
+    OAuthError,
     check_challenge,
     check_resource,
     check_state,

@@ -4,20 +4,324 @@ A client is known by a metadata document at its client id, or because it registe
 7591). All are public clients, without a secret: PKCE protects their codes.
 """
 
+import asyncio
+import json
 import re
 import secrets
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address, ip_network
+from typing import Any
 
-from access.oauth.client_documents import ClientDocuments
-from access.oauth.client_metadata import parse_client_metadata
-from access.oauth.errors import OAuthClientError
-from access.oauth.redirects import matches_redirect_uri
+import httpx2
+import structlog
+
+from access.oauth.parameters import (
+    ClientMetadata,
+    OAuthClientError,
+    matches_redirect_uri,
+    parse_client_metadata,
+)
+from access.single_flight_cache import SingleFlightCache
 from access.throttle import Limit, Throttle
 from schemas.clock import Clock
 from schemas.errors import unavailable_error
+from schemas.version import VERSION
 from schemas.vocabulary import HOUR_MS
 from store.oauth_rows import OAuthClientRow
 from store.sql.access_store import AccessStore
+
+Resolver = Callable[[str], Awaitable[Sequence[str]]]
+"""Returns the IP addresses of a host, best first; raises OSError or UnicodeError if it has none."""
+
+# IANA's registries of special-purpose addresses, and 168.63.129.16, where Azure serves metadata.
+# The metadata services of the other clouds have link-local, private or shared addresses. The
+# `is_global` of the standard library differs between the releases of Python.
+_SPECIAL_IPV4 = """
+0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 168.63.129.16/32 169.254.0.0/16 172.16.0.0/12
+192.0.0.0/24 192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.168.0.0/16
+192.175.48.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3
+"""
+# Teredo and other protocols, documentation, 6to4 (which leads to any IPv4 address), AS112.
+_SPECIAL_IPV6 = "2001::/23 2001:db8::/32 2002::/16 2620:4f:8000::/48 3fff::/20"
+_SPECIAL_NETWORKS = [ip_network(each) for each in f"{_SPECIAL_IPV4} {_SPECIAL_IPV6}".split()]
+# IPv4-mapped addresses, NAT64, and local, link-local and multicast ones are outside of it.
+_GLOBAL_UNICAST = ip_network("2000::/3")
+_MAX_LOOKUPS = 8
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address is one of the public internet."""
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return False
+    if ip.version == 6 and ip not in _GLOBAL_UNICAST:
+        return False
+    return not any(ip in network for network in _SPECIAL_NETWORKS)
+
+
+class HostResolver:
+    """Resolves hosts in threads of its own, so that lookups that hang delay nothing else."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, "resolve-host")
+
+    async def __call__(self, host: str) -> list[str]:
+        """Return the IP addresses of a host, best first; raise OSError if it has none."""
+        lookup = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, lookup)
+        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+MAX_CLIENT_ID_CHARS = 512
+MAX_PORT = 65_535
+MAX_DOCUMENT_BYTES = 16 * 1024
+TIMEOUT_S = 5.0
+# One address that does not answer leaves time for the next one, such as IPv4 after IPv6.
+CONNECT_TIMEOUT_S = 2.0
+MAX_ADDRESSES = 3
+MAX_FETCHES = 32
+BUSY_RETRY_S = 5
+MAX_CACHED = 500
+MIN_TTL_S, DEFAULT_TTL_S, MAX_TTL_S = 300, 3600, 86_400
+FAILURE_TTL_S = 60
+ACCEPTED_CLIENT_IDS = (
+    "an https address with a domain name in lower case and a path, without user name, fragment and "
+    f"dot segments, of at most {MAX_CLIENT_ID_CHARS} ASCII characters"
+)
+_CLIENT_ID_PATTERN = re.compile(
+    r"https://(?:[a-z0-9-]+\.)+[a-z][a-z0-9-]*(?::[1-9][0-9]{0,4})?"
+    r"/(?!\?)[!$%&'()*+,\-./0-9:;=?@A-Z_a-z~]+"
+)
+# Parsers of addresses also resolve segments with encoded dots.
+_DOT_SEGMENT_PATTERN = re.compile(r"/(?:\.|%2e){1,2}(?:[/?]|\Z)", re.I)
+_JSON_TYPE_PATTERN = re.compile(r"application/(?:[a-z0-9.-]+\+)?json", re.I)
+_MAX_AGE_PATTERN = re.compile(r"(?:^|[,\s])max-age=\"?([0-9]{1,9})", re.I)
+
+log = structlog.get_logger("oauth")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    result: ClientMetadata | OAuthClientError
+    ttl_s: int
+
+
+class ClientDocuments:
+    """Fetches documents and caches them, for as long as their server says within bounds.
+
+    `transport` sends each request to the IP address in its URL. The host name is in its `Host`
+    header and in the extension `sni_hostname`, for which the certificate is checked.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        resolve: Resolver | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._transport = transport
+        self._resolve = resolve or HostResolver()
+        self._timeout_s = timeout_s
+        self._cache = SingleFlightCache[_Fetched](
+            clock, lambda fetched: fetched.ttl_s * 1000, MAX_CACHED
+        )
+        self._fetching = 0
+
+    async def get(self, client_id: str) -> ClientMetadata:
+        """Return the metadata that a document says of the client at this address.
+
+        Raise OAuthClientError if it cannot be fetched or is refused, ApiError 503 if too many
+        documents are being fetched.
+        """
+        url = parse_client_id(client_id)
+        result = (await self._cache.get(client_id, lambda: self._fetch(client_id, url))).result
+        # A copy, because each raise adds its frames to the exception.
+        if isinstance(result, OAuthClientError):
+            raise OAuthClientError(
+                result.error, result.message, names_operator=result.names_operator
+            )
+        return result
+
+    async def close(self) -> None:
+        """Close every connection; idempotent."""
+        if self._transport is not None:
+            await self._transport.aclose()
+
+    async def _fetch(self, client_id: str, url: httpx2.URL) -> _Fetched:
+        if self._fetching >= MAX_FETCHES:
+            raise unavailable_error(
+                f"Too many clients are being looked up. Try again after {BUSY_RETRY_S} seconds.",
+                BUSY_RETRY_S,
+            )
+        self._fetching += 1
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._fetch_from_host(client_id, url)
+        except OAuthClientError as error:
+            return _Fetched(error, FAILURE_TTL_S)
+        except TimeoutError:
+            reason = f"it did not arrive within {self._timeout_s:g} seconds"
+            return _Fetched(_unreachable_error(reason), FAILURE_TTL_S)
+        finally:
+            self._fetching -= 1
+
+    async def _fetch_from_host(self, client_id: str, url: httpx2.URL) -> _Fetched:
+        for address in await self._find_addresses(url.host):
+            try:
+                response, body = await self._request(url, address)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                _log_unreachable(url.host, error)
+                continue
+            except httpx2.HTTPError:
+                raise _unreachable_error("the connection failed") from None
+            return _Fetched(_parse_document(client_id, body), _find_ttl_s(response))
+        raise _unreachable_error("its server cannot be reached")
+
+    async def _find_addresses(self, host: str) -> list[str]:
+        """Return the first addresses of a host; raise OAuthClientError unless all are public."""
+        try:
+            found = await self._resolve(host)
+        except (OSError, UnicodeError) as error:
+            _log_unreachable(host, error)
+            raise _unreachable_error("its host name cannot be resolved") from None
+        # One internal address among public ones is an attack or a mistake, so none is used.
+        if not found or not all(map(is_public, found)):
+            raise _refused_error("its host is not on the public internet")
+        return list(found[:MAX_ADDRESSES])
+
+    async def _request(self, url: httpx2.URL, address: str) -> tuple[httpx2.Response, bytes]:
+        """Request a document from an address that was checked, and return head and body."""
+        request = httpx2.Request(
+            "GET",
+            url.copy_with(host=address),
+            headers={
+                "Host": url.netloc.decode("ascii"),
+                # The next document at this address may belong to another host, for which the
+                # certificate of this connection was not checked.
+                "Connection": "close",
+                "Accept": "application/json",
+                # A few compressed bytes can expand to any length, so compression is declined.
+                "Accept-Encoding": "identity",
+                "User-Agent": f"signals/{VERSION}",
+            },
+            extensions={
+                "sni_hostname": url.host,
+                "timeout": httpx2.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S).as_dict(),
+            },
+        )
+        # Created for the first fetch, because reading the trusted certificates takes 0.1 s.
+        if self._transport is None:
+            self._transport = create_transport(ssl.create_default_context())
+        # Without an httpx2 client, which would follow redirects and keep cookies.
+        response = await self._transport.handle_async_request(request)
+        try:
+            _check_head(response)
+            return response, await _read_body(response)
+        finally:
+            await response.aclose()
+
+
+def create_transport(ssl_context: ssl.SSLContext) -> httpx2.AsyncHTTPTransport:
+    """Return a transport that neither uses proxies nor keeps connections."""
+    # A proxy would resolve names itself, and could reach the internal network.
+    return httpx2.AsyncHTTPTransport(
+        verify=ssl_context,
+        trust_env=False,
+        limits=httpx2.Limits(max_connections=MAX_FETCHES, max_keepalive_connections=0),
+    )
+
+
+def parse_client_id(client_id: str) -> httpx2.URL:
+    """Return the address of a document; raise OAuthClientError if it is not acceptable."""
+    if (
+        len(client_id) <= MAX_CLIENT_ID_CHARS
+        and _CLIENT_ID_PATTERN.fullmatch(client_id)
+        and not _DOT_SEGMENT_PATTERN.search(client_id.partition("?")[0])
+    ):
+        url = httpx2.URL(client_id)
+        if (url.port or 0) <= MAX_PORT:
+            return url
+    raise OAuthClientError(
+        "invalid_client", f"The client id is not acceptable. Accepted is {ACCEPTED_CLIENT_IDS}."
+    )
+
+
+def _check_head(response: httpx2.Response) -> None:
+    if 300 <= response.status_code < 400:
+        raise _refused_error("its server redirects to another address")
+    if response.status_code != 200:
+        raise _refused_error(f"its server answers with status {response.status_code}")
+    content_type = response.headers.get("content-type", "").partition(";")[0].strip()
+    if not _JSON_TYPE_PATTERN.fullmatch(content_type):
+        raise _refused_error("its content type is not application/json")
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise _refused_error("it is compressed, which the request declined")
+
+
+async def _read_body(response: httpx2.Response) -> bytes:
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > MAX_DOCUMENT_BYTES:
+            raise _refused_error(f"it has more than {MAX_DOCUMENT_BYTES} bytes")
+    return bytes(body)
+
+
+def _parse_document(client_id: str, body: bytes) -> ClientMetadata:
+    try:
+        document: Any = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise _refused_error("it is not JSON") from None
+    metadata = parse_client_metadata(document)
+    if document.get("client_id") != client_id:
+        raise _refused_error("its client_id is not the address that it was fetched from")
+    # A document is public, so it can't hold a secret, and the service checks no signatures of
+    # clients. ChatGPT's names `private_key_jwt` as its method, and `none` among those it supports.
+    if metadata.auth_methods and "none" not in metadata.auth_methods:
+        raise _refused_error("its token_endpoint_auth_method is not none")
+    return metadata
+
+
+def _find_ttl_s(response: httpx2.Response) -> int:
+    cache_control = response.headers.get("cache-control", "").lower()
+    if "no-store" in cache_control or "no-cache" in cache_control:
+        return MIN_TTL_S
+    max_age = _MAX_AGE_PATTERN.search(cache_control)
+    ttl_s = DEFAULT_TTL_S if max_age is None else int(max_age[1])
+    return min(max(ttl_s, MIN_TTL_S), MAX_TTL_S)
+
+
+def _log_unreachable(host: str, error: Exception) -> None:
+    # For the operator: the service may lack outbound access.
+    why = str(error) or type(error).__name__
+    log.warning("client_document_unreachable", host=host, why=why)
+
+
+def _refused_error(problem: str) -> OAuthClientError:
+    return OAuthClientError(
+        "invalid_client",
+        f"The client's metadata document is refused, because {problem}. The developer of the "
+        "client has to fix the document.",
+    )
+
+
+def _unreachable_error(problem: str) -> OAuthClientError:
+    return OAuthClientError(
+        "invalid_client",
+        f"The client's metadata document could not be fetched, because {problem}. Try again after "
+        f"{FAILURE_TTL_S} seconds. If that fails too, this service may have no outbound access: "
+        "ask its operator, or use a client that registers itself.",
+        names_operator=True,
+    )
+
 
 # All clients together register at most 9,000 times an hour (see Throttle), so even they leave room,
 # because those that nobody used for an hour are deleted when the store is full.
@@ -29,7 +333,7 @@ GRANT_TYPES = ("authorization_code", "refresh_token")
 # A registration that asks for a shared secret gets `none` instead, which RFC 7591 (section 3.2.1)
 # allows. The program then works as a public client.
 _REPLACED_METHODS = frozenset({"client_secret_basic", "client_secret_post", "none"})
-_CLIENT_ID_PATTERN = re.compile(r"oc_[A-Za-z0-9_-]{32}")
+_REGISTERED_ID_PATTERN = re.compile(r"oc_[A-Za-z0-9_-]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +373,7 @@ class ClientRegistry:
             metadata = await self._documents.get(client_id)
             return OAuthClient(client_id, metadata.name, metadata.redirect_uris)
         # PostgreSQL fails on some texts, such as NUL, that are no id of ours.
-        is_ours = _CLIENT_ID_PATTERN.fullmatch(client_id)
+        is_ours = _REGISTERED_ID_PATTERN.fullmatch(client_id)
         row = await self._store.oauth.find_client(client_id) if is_ours else None
         if row is None:
             return None

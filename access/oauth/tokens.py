@@ -1,4 +1,4 @@
-"""The token endpoint: exchanges codes and refresh tokens, and revokes connections.
+"""Exchanges codes and refresh tokens, revokes connections, and finds the key of an access token.
 
 A connection is a key of the member who approved it, whose clear text nobody has. Tokens are random;
 only their SHA-256 is stored.
@@ -7,19 +7,26 @@ only their SHA-256 is stored.
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import NamedTuple
 
 import structlog
 
-from access.keys import generate_key, hash_key
-from access.member_keys import build_limits
+from access.keys import generate_key, hash_key, invalid_key_error
+from access.members import build_limits
 from access.oauth.authorizations import ClientFinder
-from access.oauth.errors import OAuthClientError, OAuthError
-from access.oauth.parameters import RESOURCE_PATH, SCOPE, check_resource, matches_challenge
+from access.oauth.parameters import (
+    RESOURCE_PATH,
+    SCOPE,
+    OAuthClientError,
+    OAuthError,
+    check_resource,
+    matches_challenge,
+)
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS, HOUR_MS
-from store.oauth_rows import ApprovedAuthorization, ConnectionRow, NewTokens
+from store.oauth_rows import AccessTokenRow, ApprovedAuthorization, ConnectionRow, NewTokens
 from store.sql.access_store import AccessStore
 
 CODE_MS = 60_000
@@ -224,3 +231,51 @@ def create_tokens(family: str, now: int) -> tuple[Tokens, NewTokens]:
 
 def _invalid_grant_error(reason: str) -> OAuthError:
     return OAuthError("invalid_grant", reason)
+
+
+MAX_CACHED_TOKENS = 10_000
+
+
+class AccessTokens:
+    """Resolves access tokens; `issuer` is the base URL, `clock` returns epoch ms.
+
+    Whether the key is live is not checked here: counting its call does that.
+    """
+
+    # A token's key and expiry never change, so a cached row is never wrong. With the cache, a call
+    # with a token costs no statement more than a call with a key.
+
+    def __init__(self, store: AccessStore, clock: Clock, *, issuer: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._resource = f"{issuer}{RESOURCE_PATH}"
+        self._rows: dict[bytes, AccessTokenRow] = {}
+
+    def peek(self, token: bytes) -> bytes | None:
+        """Return the hash of a token's key if it is cached and has not expired."""
+        row = self._rows.get(sha256(token).digest())
+        return None if row is None or row.expires_at <= self._clock() else row.key_hash
+
+    async def find_key_hash(self, token: bytes) -> bytes:
+        """Return the hash of a token's key; ApiError 401 if the token is unknown or expired."""
+        token_hash = sha256(token).digest()
+        row = self._rows.get(token_hash) or await self._load(token_hash)
+        if row is None:
+            raise invalid_key_error("The access token is unknown: connect again.")
+        if row.expires_at <= self._clock():
+            raise invalid_key_error("The access token has expired: refresh it.")
+        return row.key_hash
+
+    async def is_live(self, key_hash: bytes) -> bool:
+        """Return whether a key exists and is neither revoked nor expired."""
+        return await self._store.oauth.is_key_live(key_hash, self._clock())
+
+    async def _load(self, token_hash: bytes) -> AccessTokenRow | None:
+        row = await self._store.oauth.find_access_token(token_hash)
+        if row is None or row.resource != self._resource:
+            return None
+        # A dict keeps insertion order, so the first row is the oldest.
+        if len(self._rows) >= MAX_CACHED_TOKENS:
+            self._rows.pop(next(iter(self._rows)))
+        self._rows[token_hash] = row
+        return row

@@ -1,9 +1,7 @@
 """Opens the billing provider that the settings select, and checks its configuration."""
 
-from access.billing.disabled import NoBilling
-from access.billing.provider import BillingError, BillingSetupError, Provider
-from access.billing.sandbox import SandboxBilling
-from access.plan import PRICES_USD
+from access.billing.provider import PRICES_USD, BillingError, BillingSetupError, Provider
+from access.billing.sandbox import NoBilling, SandboxBilling
 from schemas.clock import Clock
 from schemas.vocabulary import Billing
 from service.config.settings import PREFIX, STRIPE_PREFIX, Settings

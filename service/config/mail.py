@@ -3,9 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from access.mail.mailer import Mailer, MailError
-from access.mail.outbox import Outbox
-from access.mail.smtp_server import SmtpServer
+from access.mail import Mailer, MailError, Outbox, SmtpMailer, SmtpServer
 from service.commands.console import Finding
 from service.config.settings import Settings, SettingsError
 
@@ -21,9 +19,6 @@ def open_mailer(settings: Settings) -> Mailer:
             "SIGNALS_SMTP_URL needs SIGNALS_MAIL_FROM too: set it to a sender address that the "
             "server accepts"
         )
-    # Imported here because the outbox needs no SMTP library.
-    from access.mail.smtp import SmtpMailer
-
     return SmtpMailer(SmtpServer.parse(settings.smtp_url.get_secret_value()), settings.mail_from)
 
 

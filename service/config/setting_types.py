@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
-from access.mail.smtp_server import SmtpServer
+from access.mail import SmtpServer
 from access.throttle import Limit
 
 SQLITE = "sqlite:///"
@@ -124,7 +124,7 @@ def _validate_smtp_url(value: SecretStr) -> SecretStr:
 
 
 def _parse_mailbox(value: str) -> str:
-    from access.email_address import normalize_email
+    from access.contact import normalize_email
 
     return normalize_email(value, accepts_special_use=True)
 

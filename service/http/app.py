@@ -12,17 +12,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from access.access_requests import AccessRequests
 from access.call_log import CallLog
-from access.claims import Claims
-from access.email_address import normalize_email
-from access.member_keys import MemberKeys
+from access.contact import AccessRequests, normalize_email
+from access.keys import QuotaGuard
+from access.maintenance import WebhookHandler
+from access.members import MemberKeys
 from access.oauth.parameters import can_serve_oauth
-from access.purchases import ClaimResult, Purchases
-from access.quota import QuotaGuard
+from access.purchases import ClaimResult, Claims, Purchases
 from access.sign_in import SignIn
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
-from access.webhooks import WebhookHandler
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.protected_endpoint import ProtectedMcpEndpoint
 from mcp_server.tools.registry import TOOLS

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 
 from starlette.routing import Route
 
-from access.oauth.access_tokens import AccessTokens
 from access.oauth.authorizations import Authorizations
-from access.oauth.client_documents import ClientDocuments
-from access.oauth.clients import ClientRegistry
-from access.oauth.tokens import TokenIssuer
+from access.oauth.clients import ClientDocuments, ClientRegistry
+from access.oauth.tokens import AccessTokens, TokenIssuer
 from access.throttle import Limit, Throttle
 from mcp_server.endpoint import McpEndpoint
 from mcp_server.protected_endpoint import PATHS, ProtectedMcpEndpoint

@@ -6,11 +6,9 @@ from starlette.routing import Route
 
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
-from access.member_billing import MemberBilling
-from access.member_keys import MemberKeys
+from access.members import MemberBilling, MemberKeys, Watchlists
 from access.oauth.authorizations import Authorizations
 from access.sign_in import SignIn
-from access.watchlists import Watchlists
 from rest_shim.purchases import PurchaseHandlers
 from serving.tool_runner import ToolRunner
 from store.sql.access_store import AccessStore

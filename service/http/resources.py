@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from access.billing.provider import Provider
-from access.mail.mailer import Mailer
-from access.oauth.client_documents import ClientDocuments
+from access.mail import Mailer
+from access.oauth.clients import ClientDocuments
 from schemas.clock import Clock
 from service.config.billing import open_provider
 from service.config.mail import open_mailer

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from access.access_requests import MAX_REQUESTS
 from access.billing.sandbox import SandboxBilling
+from access.contact import MAX_REQUESTS
 from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody
 from store.access_rows import AccessRequestRow

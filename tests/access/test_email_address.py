@@ -2,7 +2,7 @@
 
 import pytest
 
-from access.email_address import parse_contact_email
+from access.contact import parse_contact_email
 from schemas.errors import ApiError
 
 pytestmark = pytest.mark.clause("sales")

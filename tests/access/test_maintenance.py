@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError, Provider, SubscriptionStatus
-from access.billing.sandbox import SandboxBilling
+from access.billing.sandbox import NoBilling, SandboxBilling
 from access.keys import hash_key
 from access.maintenance import SLEEP_STEP_S, MaintenanceJob, compute_cutoffs
 from store.access_rows import ClaimRow, MembershipRow, RetentionCutoffs

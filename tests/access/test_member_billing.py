@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from access.billing.provider import SubscriptionStatus
-from access.member_billing import MemberBilling
-from access.member_keys import MemberKeys, MemberPlan
+from access.members import MemberBilling, MemberKeys, MemberPlan
 from store.access_rows import MembershipRow
 from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock

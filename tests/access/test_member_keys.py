@@ -9,7 +9,7 @@ import pytest
 
 from access.billing.provider import BillingError, SettledPayment, SubscriptionStatus
 from access.keys import hash_key
-from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
+from access.members import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS

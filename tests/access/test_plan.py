@@ -2,7 +2,7 @@
 
 import pytest
 
-from access.plan import describe_purchase
+from access.billing.provider import describe_purchase
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError, FailedPayment, Order, SubscriptionStatus
-from access.billing.sandbox import SESSION_LIFETIME_MS, SandboxBilling
-from access.keys import hash_key
+from access.billing.sandbox import SESSION_LIFETIME_MS, NoBilling, SandboxBilling
+from access.keys import QuotaGuard, hash_key
+from access.maintenance import WebhookHandler
 from access.purchases import generate_claim_token
-from access.quota import QuotaGuard
 from access.throttle import Limit
-from access.webhooks import WebhookHandler
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, PendingClaim
 from schemas.vocabulary import DAY_MS, Mode, format_instant

@@ -19,8 +19,7 @@ from hypothesis.stateful import (
 )
 
 from access.billing.sandbox import SESSION_LIFETIME_MS, SandboxBilling
-from access.keys import OperatorKeys, hash_key
-from access.quota import QuotaGuard
+from access.keys import OperatorKeys, QuotaGuard, hash_key
 from access.throttle import Limit
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutResponse, PendingClaim

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from access.keys import OperatorKeys, hash_key, identify_key
-from access.quota import MAX_LOOP_TURNS, Caller, QuotaGuard
+from access.keys import MAX_LOOP_TURNS, Caller, OperatorKeys, QuotaGuard, hash_key, identify_key
 from schemas.errors import ApiError
 from schemas.usage import Quota
 from schemas.vocabulary import DAY_MS, Mode

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from access.billing.disabled import NoBilling
+from access.billing.sandbox import NoBilling
 from access.keys import generate_key, hash_key
 from schemas.vocabulary import DAY_MS, Mode, format_instant
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER

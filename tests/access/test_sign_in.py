@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from access.billing.provider import BillingError, SettledPayment
-from access.claims import MAX_CLAIMS_CHECKED
-from access.mail.mailer import MailError
+from access.mail import MailError
+from access.purchases import MAX_CLAIMS_CHECKED
 from access.sign_in import (
     LINK_MS,
     MAIL_LIMIT,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from access.watchlists import MAX_WATCHED, Watchlists
+from access.members import MAX_WATCHED, Watchlists
 from schemas.errors import ApiError
 from store.sql.access_store import AccessStore
 from tests.store.conftest import access as access

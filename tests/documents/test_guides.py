@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from access.billing.stripe_events import EVENT_TYPES
-from access.plan import PRICES_USD
+from access.billing.provider import PRICES_USD
+from access.billing.stripe_api import EVENT_TYPES
 from compute.indicators.registry import INDICATORS
 from service.commands.cli import _build_parser
 from service.config.settings import CLIENT_VARIABLES, PREFIX, STRIPE_PREFIX, Settings

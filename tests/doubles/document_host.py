@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from access.oauth.client_documents import create_transport
+from access.oauth.clients import create_transport
 
 HOST = "client.example"
 PUBLIC_ADDRESSES = ("2606:2800:21f::1", "93.184.215.14")

@@ -11,7 +11,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 import pytest
 
-from access.billing.disabled import NoBilling
+from access.billing.sandbox import NoBilling
 from mcp_server.registration import CLIENTS
 from rest_shim.endpoints import CLAIM_KEY, CREATE_CHECKOUT
 from tests.support.example_market import make_coverage

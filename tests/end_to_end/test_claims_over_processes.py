@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from access.billing.sandbox import SandboxBilling
-from access.claims import Claims
-from access.member_keys import MemberKeys
+from access.members import MemberKeys
+from access.purchases import Claims
 from service.commands.cli import wall_clock
 from store.sql.access_store import AccessStore
 from tests.end_to_end.test_counted_calls import called_together, serving

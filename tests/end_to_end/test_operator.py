@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from access.billing.disabled import NoBilling
+from access.billing.sandbox import NoBilling
 from schemas.errors import unavailable_error
 from schemas.operator import Operator
 from tests.support.example_market import make_coverage

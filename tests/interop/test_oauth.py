@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from access.oauth.client_documents import ClientDocuments
+from access.oauth.clients import ClientDocuments
 from tests.doubles.document_host import HOST, build_response, open_document_host
 from tests.interop.test_clients import CATALOG, PAGE, STATE, Client
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window

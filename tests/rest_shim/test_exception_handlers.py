@@ -5,8 +5,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from access.billing.disabled import NoBilling
-from access.quota import QuotaGuard
+from access.billing.sandbox import NoBilling
+from access.keys import QuotaGuard
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.error_catalog import ERROR_MEANINGS, QUOTA_HEADERS
 from rest_shim.routes import build_exception_handlers

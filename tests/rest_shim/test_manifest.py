@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from access.billing.disabled import NoBilling
-from access.plan import describe_purchase
+from access.billing.provider import describe_purchase
+from access.billing.sandbox import NoBilling
 from mcp_server.tools.registry import TOOLS
 from rest_shim.manifest import build_manifest
 from tests.support.example_market import make_coverage

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from access.member_keys import MAX_LIVE_KEYS
+from access.members import MAX_LIVE_KEYS
 from access.oauth.tokens import CODE_GRACE_MS, MAX_LIVE_ACCESS_TOKENS, REFRESH_GRACE_MS
 from access.throttle import Limit
 from schemas.errors import ApiError

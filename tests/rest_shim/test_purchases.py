@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from starlette.types import Message
 
 from access.billing.provider import BillingError
-from access.email_address import normalize_email
+from access.contact import normalize_email
 from rest_shim.purchases import parse_body
 from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from access.keys import OperatorKeys
-from access.quota import QuotaGuard
+from access.keys import OperatorKeys, QuotaGuard
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from serving.context import Context
 from serving.snapshot_cache import SnapshotCache

@@ -10,10 +10,10 @@ from urllib.parse import parse_qs, parse_qsl, urlsplit
 import httpx
 
 from access.billing.sandbox import SandboxBilling
-from access.claims import Claims
 from access.keys import hash_key
-from access.member_keys import MemberKeys, MemberPlan
+from access.members import MemberKeys, MemberPlan
 from access.oauth.authorizations import Authorizations
+from access.purchases import Claims
 from access.throttle import DEFAULT_LIMIT, Throttle
 from schemas.clock import Clock
 from store.access_rows import ClaimRow, MembershipRow

@@ -20,7 +20,7 @@ from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
 from access.call_log import CallLog
 from access.keys import OperatorKeys
-from access.oauth.client_documents import ClientDocuments
+from access.oauth.clients import ClientDocuments
 from access.throttle import DEFAULT_LIMIT, Limit
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from rest_shim.endpoints import CALL_NAMES

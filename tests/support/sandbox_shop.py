@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from access.access_requests import AccessRequests
 from access.billing.provider import (
     CheckoutSession,
     Order,
@@ -21,8 +20,8 @@ from access.billing.provider import (
     WebhookEvent,
 )
 from access.billing.sandbox import SandboxBilling
-from access.claims import Claims
-from access.purchases import Purchases
+from access.contact import AccessRequests
+from access.purchases import Claims, Purchases
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from schemas.clock import Clock
 from schemas.errors import ApiError

@@ -11,7 +11,7 @@ import httpx
 
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
-from access.mail.mailer import Mailer
+from access.mail import Mailer
 from access.sign_in import create_owner_link
 from service.http.app import AppConfig, create_app
 from service.http.resources import Resources

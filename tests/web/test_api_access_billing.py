@@ -8,7 +8,7 @@ import pytest
 
 from access.billing.provider import BillingError, SubscriptionStatus
 from access.billing.sandbox import SandboxBilling
-from access.member_billing import STATUS_TTL_MS
+from access.members import STATUS_TTL_MS
 from access.sign_in import MAIL_LIMIT
 from store.access_rows import MembershipRow
 from tests.support.example_market import HOUR_MS, NOON

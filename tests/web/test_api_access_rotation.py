@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from access.member_keys import MAX_NEW_KEYS_PER_DAY, MAX_ROTATIONS_PER_DAY
+from access.members import MAX_NEW_KEYS_PER_DAY, MAX_ROTATIONS_PER_DAY
 from schemas.vocabulary import DAY_MS, HOUR_MS
 from tests.support.running_service import RunningService
 from tests.support.web_member import (

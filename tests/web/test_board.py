@@ -11,7 +11,7 @@ from urllib.parse import urljoin, urlsplit
 import numpy as np
 import pytest
 
-from access.watchlists import Watchlists
+from access.members import Watchlists
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
 from serving.context import Context

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from access.billing.disabled import NoBilling
+from access.billing.sandbox import NoBilling
 from access.sign_in import MAIL_LIMIT
 from access.throttle import Limit
 from schemas.operator import Operator

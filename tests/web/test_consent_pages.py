@@ -8,10 +8,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError
-from access.billing.sandbox import SandboxBilling
-from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY
+from access.billing.sandbox import NoBilling, SandboxBilling
+from access.members import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY
 from access.sign_in import MAIL_LIMIT
 from rest_shim.endpoints import CALL_NAMES
 from schemas.vocabulary import HOUR_MS

@@ -12,7 +12,7 @@ import httpx
 import jsonschema
 import pytest
 
-from access.billing.disabled import NoBilling
+from access.billing.sandbox import NoBilling
 from mcp_server.bundle import build_bundle
 from mcp_server.dispatcher import INSTRUCTIONS
 from mcp_server.server_card import EXAMPLE_PROMPTS, build_ai_catalog, build_server_card

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from access.billing.disabled import NoBilling
+from access.billing.sandbox import NoBilling
 from access.sign_in import LINK_MS, create_owner_link
 from tests.support.example_market import make_coverage
 from tests.support.pending_requests import add_request, build_path, read_redirect

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from access.billing.disabled import NoBilling
+from access.billing.sandbox import NoBilling
 from mcp_server.registration import CLIENTS
 from mcp_server.tools.get_state import GET_STATE
 from mcp_server.tools.registry import TOOLS

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from access.mail.outbox import Outbox
+from access.mail import Outbox
 from access.sign_in import LINK_MS, MAIL_LIMIT, SESSION_MS
 from access.throttle import Limit
 from tests.doubles.mailbox import Mailbox

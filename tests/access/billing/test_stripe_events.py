@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from access.billing.stripe_events import parse_event
+from access.billing.stripe_api import parse_event
 from schemas.errors import ApiError
 from tests.doubles.stripe.server import sign_payload
 

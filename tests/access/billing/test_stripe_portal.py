@@ -2,9 +2,8 @@
 
 import pytest
 
-from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError, BillingSetupError, SubscriptionStatus
-from access.billing.sandbox import SandboxBilling
+from access.billing.sandbox import NoBilling, SandboxBilling
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS
 from store.access_rows import MembershipRow

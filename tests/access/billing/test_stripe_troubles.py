@@ -16,8 +16,8 @@ from starlette.responses import (
 )
 
 from access.billing.provider import BillingError, Order
-from access.billing.stripe_http import MAX_CONNECTIONS, MAX_RESPONSE_BYTES
-from access.claims import Claims
+from access.billing.stripe_api import MAX_CONNECTIONS, MAX_RESPONSE_BYTES
+from access.purchases import Claims
 from store.access_rows import ClaimRow
 from tests.doubles.stripe.records import Object
 from tests.doubles.stripe.server import StripeDouble

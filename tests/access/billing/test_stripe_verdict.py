@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from access.billing.provider import SubscriptionStatus
-from access.billing.stripe_records import Charge, Subscription
-from access.billing.stripe_verdict import judge_subscription
+from access.billing.stripe import judge_subscription
+from access.billing.stripe_api import Charge, Subscription
 from access.maintenance import MaintenanceJob
 from schemas.vocabulary import DAY_MS
 from tests.doubles.stripe.records import Object, StripeRecords

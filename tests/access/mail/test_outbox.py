@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from access.mail.mailer import MailError, build_mail
-from access.mail.outbox import Outbox
+from access.mail import MailError, Outbox, build_mail
 from tests.support.example_market import NOON
 
 pytestmark = pytest.mark.clause("dashboard")

@@ -4,9 +4,7 @@ import re
 
 import pytest
 
-from access.mail.mailer import MailError, build_mail
-from access.mail.smtp import SmtpMailer
-from access.mail.smtp_server import SmtpServer
+from access.mail import MailError, SmtpMailer, SmtpServer, build_mail
 from tests.doubles.smtp.server import (
     CERTIFICATE,
     LOCAL,

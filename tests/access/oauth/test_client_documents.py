@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from access.oauth.client_documents import (
+from access.oauth.clients import (
     DEFAULT_TTL_S,
     FAILURE_TTL_S,
     MAX_CACHED,
@@ -20,9 +20,10 @@ from access.oauth.client_documents import (
     MAX_TTL_S,
     MIN_TTL_S,
     ClientDocuments,
+    HostResolver,
+    is_public,
 )
-from access.oauth.errors import OAuthClientError
-from access.oauth.public_addresses import HostResolver, is_public
+from access.oauth.parameters import OAuthClientError
 from schemas.errors import ApiError
 from tests.doubles.document_host import (
     HOST,

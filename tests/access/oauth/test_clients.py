@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 import access.oauth.clients
 from access.keys import is_valid_label
-from access.oauth.client_documents import ClientDocuments
-from access.oauth.client_metadata import MAX_NAME_CHARS, clean_name
-from access.oauth.clients import ClientRegistry, OAuthClient, describe_registration
-from access.oauth.errors import OAuthClientError
+from access.oauth.clients import ClientDocuments, ClientRegistry, OAuthClient, describe_registration
+from access.oauth.parameters import MAX_NAME_CHARS, OAuthClientError, clean_name
 from schemas.errors import ApiError
 from store.oauth_rows import OAuthClientRow, PendingAuthorization
 from store.sql.access_store import AccessStore

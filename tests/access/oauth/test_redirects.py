@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from access.oauth.clients import OAuthClient
-from access.oauth.redirects import MAX_REDIRECT_URI_CHARS, is_redirect_uri
+from access.oauth.parameters import MAX_REDIRECT_URI_CHARS, is_redirect_uri
 
 pytestmark = pytest.mark.clause("11.1")
 

@@ -10,18 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from access.maintenance import compute_cutoffs
-from access.member_keys import MAX_LIVE_KEYS, MemberPlan
-from access.oauth.access_tokens import AccessTokens
+from access.members import MAX_LIVE_KEYS, MemberPlan
 from access.oauth.authorizations import Authorizations
 from access.oauth.clients import OAuthClient
-from access.oauth.errors import OAuthError
-from access.oauth.parameters import matches_challenge
+from access.oauth.parameters import OAuthError, matches_challenge
 from access.oauth.tokens import (
     ACCESS_TOKEN_MS,
     CODE_GRACE_MS,
     MAX_LIVE_ACCESS_TOKENS,
     REFRESH_GRACE_MS,
     REFRESH_TOKEN_MS,
+    AccessTokens,
     TokenIssuer,
     Tokens,
 )

@@ -2,9 +2,8 @@
 
 import pytest
 
-from access.billing.disabled import NoBilling
 from access.billing.provider import BillingSetupError, Provider
-from access.billing.sandbox import SandboxBilling
+from access.billing.sandbox import NoBilling, SandboxBilling
 from access.billing.stripe import StripeBilling
 from service.commands.serve import serve
 from service.config.billing import describe_billing, find_outage_reason, open_provider

@@ -2,8 +2,7 @@
 
 import pytest
 
-from access.mail.outbox import Outbox
-from access.mail.smtp import SmtpMailer
+from access.mail import Outbox, SmtpMailer
 from service.config.mail import choose_visible_outbox, open_mailer
 from service.config.settings import SettingsError
 from tests.service.commands.test_cli import only_line, write_bars
