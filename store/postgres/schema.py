@@ -13,13 +13,7 @@ from asyncpg import Connection
 
 from store.errors import StoreError, describe_failed_migration, describe_statement
 
-MARKET_MIGRATIONS = (
-    "postgres_market_0001",
-    "postgres_market_0002",
-    "postgres_market_0003",
-    "postgres_market_0004",
-    "postgres_market_0005",
-)
+MARKET_MIGRATIONS = ("postgres_market_0001",)
 ACCESS_MIGRATIONS = (
     "postgres_access_0001",
     "postgres_access_0002",
@@ -55,7 +49,7 @@ log = structlog.get_logger("store")
 async def migrate(connection: Connection, name: str, schema: str, names: Sequence[str]) -> None:
     """Apply pending migrations to a schema, creating it if it does not exist.
 
-    `name` is the database's name for messages. Raise StoreError if a newer version wrote it, or if
+    `name` is the database's name for messages. Raise StoreError if another version wrote it, or if
     a migration fails; then none of the pending ones has changed anything.
     """
     durations_s: dict[str, float] = {}
@@ -118,6 +112,7 @@ async def list_applied_migrations(
     if done != list(names[: len(done)]):
         unknown = ", ".join(sorted(set(done) - set(names))) or "gaps"
         raise StoreError(
-            f"{name} was written by a newer version of signals (migrations: {unknown}): upgrade"
+            f"{name} was written by another version of signals (migrations: {unknown}): run that "
+            "version, or name a new database"
         )
     return done

@@ -1,7 +1,7 @@
 """The context of commits: what they write beside bars, changes and alerts, as rows to hash.
 
 It has the times of the commit, its new assets, epochs, counts of missing bars and sources. The
-first commit with a context also covers the facts that never change.
+first commit also covers the facts that never change.
 """
 
 from collections.abc import Sequence

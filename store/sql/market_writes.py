@@ -51,16 +51,12 @@ _ON_CELL_CONFLICT = "ON CONFLICT (asset_id, timeframe, indicator)"
 
 @dataclass(frozen=True, slots=True)
 class _ChainHead:
-    """The end of the digest chain, which the next commit follows.
-
-    If not `has_context`, there is no commit yet, or an earlier version wrote the last one.
-    """
+    """The end of the digest chain, which the next commit follows."""
 
     number: int
     market_time: int | None
     created_at: int
     digest: bytes
-    has_context: bool
 
 
 async def write_batch(db: Database, batch: Batch) -> None:
@@ -139,15 +135,12 @@ async def prune_rows(db: Database, table: str, before: int) -> int:
 
 
 async def _load_head(db: Database) -> _ChainHead:
-    newest = await db.execute(
-        "SELECT number, digest, context_digest FROM passes ORDER BY number DESC LIMIT 1"
-    )
+    newest = await db.execute("SELECT number, digest FROM passes ORDER BY number DESC LIMIT 1")
     return _ChainHead(
         number=newest[0]["number"] if newest else 0,
         market_time=await load_market_time(db),
         created_at=await load_last_created_at(db),
         digest=newest[0]["digest"] if newest else GENESIS,
-        has_context=bool(newest) and newest[0]["context_digest"] is not None,
     )
 
 
@@ -385,8 +378,8 @@ async def _write_commit(
     times += [row.created_at for row in batch.alerts]
     number, ends = head.number + 1, (min(times, default=None), max(times, default=None))
     commit_times = number, batch.market_time, batch.written_at, *ends
-    # The first commit with a context covers what earlier versions wrote as if it were its own.
-    rows = await load_context(db, number if head.has_context else 0, number)
+    # The first commit also covers the facts.
+    rows = await load_context(db, number if head.number else 0, number)
     context = digest_context([*rows, build_times_row(commit_times)])
     digests = bars, changes, alerts, context
     await db.insert(

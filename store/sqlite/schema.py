@@ -19,18 +19,7 @@ from store.errors import StoreError, describe_failed_migration, describe_stateme
 from store.sqlite.copies import copy_database, open_read_only
 from store.sqlite.files import create_private_file, restrict_to_owner
 
-MARKET_MIGRATIONS = (
-    "market_0001",
-    "market_0002",
-    "market_0003",
-    "market_0004",
-    "market_0005",
-    "market_0006",
-    "market_0007",
-    "market_0008",
-    "market_0009",
-    "market_0010",
-)
+MARKET_MIGRATIONS = ("market_0001",)
 ACCESS_MIGRATIONS = (
     "access_0001",
     "access_0002",
@@ -58,7 +47,7 @@ def migrate(path: Path, names: Sequence[str]) -> None:
     """Apply pending migrations to a database file, creating it if it does not exist.
 
     Only its owner may use a new file, or an access file. Raise StoreError if the file is another
-    database or was written by a newer version, or if a migration fails, which then has changed
+    database or was written by another version, or if a migration fails, which then has changed
     nothing.
     """
     try:
@@ -81,7 +70,7 @@ def migrate(path: Path, names: Sequence[str]) -> None:
 def list_applied_migrations(path: Path, names: Sequence[str]) -> list[str]:
     """Return the applied ones of the named migrations without changing the file.
 
-    Raise StoreError if the file is missing, is another database, or was written by a newer version.
+    Raise StoreError if the file is missing, is another database, or was written by another version.
     """
     try:
         with closing(open_read_only(path)) as connection:
@@ -135,7 +124,8 @@ def _list_applied(connection: sqlite3.Connection, path: Path, names: Sequence[st
     if done != list(names[: len(done)]):
         unknown = ", ".join(sorted(set(done) - set(names))) or "gaps"
         raise StoreError(
-            f"{path} was written by a newer version of signals (migrations: {unknown}): upgrade"
+            f"{path} was written by another version of signals (migrations: {unknown}): run that "
+            "version, or name a new database"
         )
     return done
 

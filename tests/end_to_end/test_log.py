@@ -15,9 +15,8 @@ from tlog_scales.tlog import Checkpoint
 
 from tests.rest_shim.test_log import COVERED, parse_proof
 from tests.service.commands.test_cli import HEADER
-from tests.support.old_stores import build_database_url
 from tests.support.signals_command import find_free_port, run_signals, start_signals
-from tests.support.store_homes import StoreHome
+from tests.support.store_homes import StoreHome, build_database_url
 
 pytestmark = pytest.mark.clause("proof")
 

@@ -1,6 +1,6 @@
 """Adding an indicator does not change the stored readings and rows of the others.
 
-The tests of old stores run in a copy of the repository to which an indicator was added.
+Tests of a store without it run in a copy of the repository to which an indicator was added.
 """
 
 import os
@@ -21,7 +21,7 @@ FOLDERS = (
 )
 NEW_FILES = {
     "momentum.py": "compute/indicators/momentum.py",
-    "in_old_stores.py": "tests/store/test_momentum.py",
+    "in_an_older_store.py": "tests/store/test_momentum.py",
 }
 # By file: an existing text, and the line to insert before it.
 NEW_LINES = {
@@ -57,9 +57,17 @@ def copy_tree(parent: Path) -> Path:
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_an_indicator_is_added_by_a_file_and_two_lines_in_two_files(tmp_path: Path, engine: str):
     tree = copy_tree(tmp_path)
-    ours = ["tests/store/test_old_stores.py", "tests/store/test_momentum.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", engine, *ours],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            engine,
+            NEW_FILES["in_an_older_store.py"],
+        ],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree)},
         capture_output=True,

@@ -190,15 +190,6 @@ def load_small_universe(parent: Path) -> Universe:
     return load_universe(write_universe(parent))
 
 
-def give_sundays_a_bar(universe: Universe) -> Universe:
-    """Return the universe with daily bars as in earlier versions, for metals as for coins."""
-    assets = [
-        asset.model_copy(update={"session": "24x7"}) if asset.session == "24x5" else asset
-        for asset in universe.assets
-    ]
-    return Universe(assets=tuple(assets), renamed_on=universe.renamed_on)
-
-
 @asynccontextmanager
 async def open_store(path: Path) -> AsyncIterator[MarketStore]:
     """Open the store at a path and close it at the end."""

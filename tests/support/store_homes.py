@@ -172,6 +172,11 @@ def open_home(address: str) -> StoreHome:
     return PostgresHome(address) if is_postgres else SqliteHome(Path(address))
 
 
+def build_database_url(home: StoreHome) -> str:
+    """Return the setting with which a command opens the market store of a home."""
+    return f"sqlite:///{home.folder}/market.db" if isinstance(home, SqliteHome) else home.address
+
+
 async def run_sql(home: StoreHome, sql: str, *values: object) -> list[tuple[Any, ...]]:
     """Run one statement as another program would."""
     async with home.open_plain() as run:

@@ -11,15 +11,12 @@ import sys
 import threading
 import time
 from contextlib import closing
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from access.maintenance import compute_cutoffs
-from store.bar_blocks import pack_block
-from store.digest import digest_commit
 from store.errors import StoreError
 from store.sql.database import fetch_value
 from store.sql.market_store import MarketStore
@@ -30,13 +27,8 @@ from store.sqlite.market_store import open_sqlite_market
 from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
     NOW,
-    make_alert,
-    make_bar,
     make_batch,
-    make_blocks,
-    make_change,
     make_full_batch,
-    make_query,
     read_tables,
     run_sql,
 )
@@ -47,10 +39,6 @@ pytestmark = pytest.mark.clause("store")
 ROOT = Path(__file__).parents[3]
 OPEN = "import sys; from pathlib import Path; from store.sqlite import schema as m; "
 APPLIED = [(name,) for name in sqlite_migrations.MARKET_MIGRATIONS]
-INDEXES = """
-SELECT name FROM sqlite_schema
-WHERE type = 'index' AND tbl_name IN ('changes', 'alerts') AND sql IS NOT NULL
-"""
 MIGRATE = OPEN + "m.migrate(Path(sys.argv[1]), m.MARKET_MIGRATIONS)"
 
 
@@ -115,9 +103,9 @@ async def test_another_programs_database_is_refused_and_not_changed(path: Path) 
     assert run_sql(path, "SELECT name FROM sqlite_schema") == [("other",)]
 
 
-async def test_a_database_of_a_newer_version_is_refused(market: MarketStore, path: Path) -> None:
+async def test_a_database_of_another_version_is_refused(market: MarketStore, path: Path) -> None:
     run_sql(path, "INSERT INTO migrations VALUES ('market_9999')")
-    await assert_refused(path, "newer.*market_9999")
+    await assert_refused(path, "another version.*market_9999.*name a new database")
 
 
 async def test_an_access_database_is_no_market_database(tmp_path: Path) -> None:
@@ -143,65 +131,6 @@ async def test_a_database_with_content_is_copied_before_it_is_migrated(
     assert run_sql(copy, "SELECT name FROM migrations") == APPLIED
     assert run_sql(path, "SELECT name FROM migrations") == [*APPLIED, ("market_9999",)]
     assert not list(path.parent.glob("*.unfinished*"))
-
-
-async def test_a_database_from_before_the_alerts_tier_keeps_its_rows_and_its_chain(
-    open_market: OpenMarket, path: Path
-) -> None:
-    sqlite_migrations.migrate(path, ["market_0001"])
-    nothing, link = sha256(b"").digest(), NOW.to_bytes(8, "big")
-    head = sha256(bytes(32) + link + nothing + nothing).digest()
-    run_sql(path, "INSERT INTO clock (id, market_time) VALUES (1, ?)", [NOW])
-    run_sql(
-        path,
-        "INSERT INTO passes VALUES (1, ?, NULL, NULL, NULL, ?, ?, ?)",
-        [NOW, nothing, nothing, head],
-    )
-    store = await open_market()
-    (old,) = await store.commits()
-    assert (old.digest, old.alerts_digest) == (head, None)
-    await store.commit(make_full_batch(NOW + 1))
-    _, new = await store.commits()
-    digests = new.bars_digest, new.changes_digest, new.alerts_digest, new.context_digest
-    assert new.digest == digest_commit(head, NOW + 1, *digests)
-
-
-async def test_a_database_with_the_former_indexes_of_the_feed_shows_the_same_feed(
-    open_market: OpenMarket, path: Path
-) -> None:
-    sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS[:3])
-    run_sql(path, "INSERT INTO assets VALUES (1, 'BTC', 0)")
-    run_sql(path, f"INSERT INTO changes VALUES ({NOW}, 1, 4, 0, {NOW}, 0, NULL, 1, 0.3, 1)")
-    run_sql(path, f"INSERT INTO alerts VALUES ({NOW + 1}, 1, 6, 1, {NOW + 1}, 0, 0, 0.3)")
-    store = await open_market()
-    assert await store.merged_feed(make_query(ticker="BTC", direction=1), 0) == [
-        make_alert(NOW + 1),
-        make_change(NOW),
-    ]
-    assert set(run_sql(path, INDEXES)) == {
-        (name,) for name in ("feed_all", "feed_kind", "cell", "alerts_kind", "alerts_cell")
-    }
-
-
-@pytest.mark.clause("live")
-async def test_bars_of_an_old_database_are_of_revision_0(
-    open_market: OpenMarket, path: Path
-) -> None:
-    sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS[:4])
-    (given,) = make_blocks(make_bar(), make_bar(open_time=3600))
-    run_sql(path, "INSERT INTO assets VALUES (1, 'BTC', 0)")
-    first, last, count, data = pack_block(given)
-    row = [last, first, count, 7, data]
-    run_sql(path, "INSERT INTO bars VALUES (1, 0, ?, ?, ?, ?, ?)", row)
-    store = await open_market()
-    (held,) = await store.bars()
-    assert (held.revision, list(held.iter_rows())) == (0, list(given.iter_rows()))
-    assert await store.revisions() == {}
-    assert run_sql(path, "SELECT * FROM bars") == [(1, 0, 0, *row)]
-    with pytest.raises(sqlite3.IntegrityError):
-        run_sql(path, "UPDATE bars SET pass = 8")
-    await store.commit(make_batch(bars=make_blocks(make_bar(open_time=7200))))
-    assert len(await store.bars()) == 1
 
 
 def test_a_new_database_takes_all_migrations_without_a_copy(
@@ -356,17 +285,18 @@ def test_each_migration_of_an_existing_file_is_logged_with_its_copy(
     path: Path, added_migration: tuple[str, ...]
 ) -> None:
     with capture_logs() as logs:
-        sqlite_migrations.migrate(path, added_migration[:-2])
+        sqlite_migrations.migrate(path, added_migration[:-1])
         assert logs == []
         sqlite_migrations.migrate(path, added_migration)
         sqlite_migrations.migrate(path, added_migration)
     assert [(entry["event"], entry["migration"], entry["copy"]) for entry in logs] == [
-        ("migrated", name, f"{path}.before-{name}") for name in added_migration[-2:]
+        ("migrated", "market_9999", f"{path}.before-market_9999")
     ]
     assert all(entry["database"] == str(path) and entry["seconds"] >= 0 for entry in logs)
 
 
 DAY_S = 86_400
+ENDS = ("", ".unfinished")
 
 
 def list_modes(folder: Path) -> dict[str, str]:
@@ -384,26 +314,31 @@ async def test_prune_deletes_the_old_copies_of_migrations_and_no_other_file(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "market.db"
-    names = [f"market.db.before-{name}" for name in sqlite_migrations.MARKET_MIGRATIONS]
-    old = [*names[:2], f"{names[2]}.unfinished"]
-    young = [names[2], f"{names[3]}.unfinished"]
+    copies = [f"market.db.before-{sqlite_migrations.MARKET_MIGRATIONS[0]}{end}" for end in ENDS]
     foreign = [
-        *("market.db.before-market_9999", "market.db.before-access_0001", f"{names[0]}.mine"),
+        *("market.db.before-market_9999", "market.db.before-access_0001", f"{copies[0]}.mine"),
         *("other.db.before-market_0001", "market.db.before-", "market.db.backup-20200101T000000Z"),
     ]
     async with open_and_close(open_sqlite_market(path)) as store:
-        for name in (*old, *young, *foreign):
-            (tmp_path / name).touch()
-            age(tmp_path / name, 29.9 if name in young else 31)
-        (tmp_path / names[4]).mkdir()
-        age(tmp_path / names[4], 31)
+
+        async def prune(days: float) -> set[str]:
+            """Return the files that are left when the copies are so old."""
+            for name in (*copies, *foreign):
+                (tmp_path / name).touch()
+                age(tmp_path / name, 31 if name in foreign else days)
+            await store.prune()
+            return {name for name in list_modes(tmp_path) if ".b" in name}
+
+        assert await prune(29.9) == {*copies, *foreign}
         with capture_logs() as logs:
+            assert await prune(31) == {*foreign}
             await store.prune()
-            await store.prune()
-    left = {name for name in list_modes(tmp_path) if ".b" in name}
-    assert left == {*young, *foreign, names[4]}
+        (tmp_path / copies[0]).mkdir()
+        age(tmp_path / copies[0], 31)
+        await store.prune()
+    assert (tmp_path / copies[0]).is_dir()
     assert [(entry["event"], entry["copy"], entry["age_days"]) for entry in logs] == [
-        ("copy_deleted", str(tmp_path / name), 31) for name in old
+        ("copy_deleted", str(tmp_path / name), 31) for name in copies
     ]
 
 
