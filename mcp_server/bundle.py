@@ -11,8 +11,9 @@ from importlib.resources import files
 from typing import Any, Final
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+from mcp_server.dispatcher import TITLE
 from mcp_server.registration import KEY_VARIABLE
-from mcp_server.server_card import SUMMARY, TITLE
+from mcp_server.server_card import SUMMARY
 from mcp_server.tools.registry import TOOLS
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.version import VERSION

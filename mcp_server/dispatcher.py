@@ -1,30 +1,50 @@
 """Dispatches MCP methods for both protocol legs; results are JSON text."""
 
+import json
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import mcp_types
 import structlog
+from pydantic import BaseModel
 from starlette.types import Scope
 
 from mcp_server.jsonrpc import Message, Params, RpcError
-from mcp_server.protocol_legs import DISCOVER, MODERN, MODERN_VERSION, Leg, check_modern_request
+from mcp_server.protocol_legs import (
+    DISCOVER,
+    LEGACY_VERSIONS,
+    MODERN,
+    MODERN_VERSION,
+    Leg,
+    check_modern_request,
+)
 from schemas.coverage import Coverage
 from schemas.errors import ApiError, describe_failure
 from schemas.usage import QuotaUsage
 from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT
-from serving.arguments import format_suggestion, quote_value
+from serving.arguments import (
+    ArgumentError,
+    Problem,
+    format_suggestion,
+    get_argument_schemas,
+    quote_value,
+)
 from serving.freshness import find_next_run
 from serving.http import REQUEST_ID_KEY, TOOL_KEY, HeaderMap, keep_error
-from serving.json_text import to_json
+from serving.json_text import has_json_excess, to_json
 from serving.tool import to_mcp_tool
 from serving.tool_runner import AnyTool, CallResult, ToolRunner
 
-# initialize always offers this version. As MCP's lifecycle prescribes, a client that does not
-# support it disconnects.
+# initialize offers this version to a client that asks for one that is not served. As MCP's
+# lifecycle prescribes, a client that does not support it disconnects.
 PROTOCOL_VERSION = "2025-06-18"
+TITLE = "Signals"
+# Agent frameworks that fill every argument send these for those that the model left out. No
+# argument has such a value.
+OMITTED_TEXTS = frozenset({"", "null", "None"})
 INSTRUCTIONS = (
     "Technical analysis of bitcoin and other crypto, stocks, gold and other metals: readings of "
     f"{INDICATOR_COUNT_TEXT} trading indicators (trend, momentum, reversals) on 1h, 4h and 1d, "
@@ -41,22 +61,6 @@ INSTRUCTIONS = (
 log = structlog.get_logger("mcp")
 
 _CAPABILITIES = mcp_types.ServerCapabilities(tools=mcp_types.ToolsCapability(list_changed=False))
-_SERVER_INFO = mcp_types.Implementation(name="signals", version=VERSION)
-_INITIALIZED = mcp_types.InitializeResult(
-    protocol_version=PROTOCOL_VERSION,
-    capabilities=_CAPABILITIES,
-    server_info=_SERVER_INFO,
-    instructions=INSTRUCTIONS,
-)
-_SERVER_INFO_META = {
-    mcp_types.SERVER_INFO_META_KEY: _SERVER_INFO.model_dump(by_alias=True, exclude_unset=True)
-}
-_DISCOVERED = mcp_types.DiscoverResult(
-    supported_versions=[MODERN_VERSION],
-    capabilities=_CAPABILITIES,
-    instructions=INSTRUCTIONS,
-    _meta=_SERVER_INFO_META,
-)
 
 
 def _render_members(result: mcp_types.Result) -> bytes:
@@ -64,12 +68,43 @@ def _render_members(result: mcp_types.Result) -> bytes:
     return result.model_dump_json(by_alias=True, exclude_unset=True).encode()[1:]
 
 
-# Rendered once, because they depend neither on the caller nor on coverage.
-_CONSTANT_RESULTS = {
-    "initialize": _render_members(_INITIALIZED),
-    "ping": b"}",
-    DISCOVER: _render_members(_DISCOVERED),
-}
+def _render_constant_results(base_url: str) -> dict[str, bytes]:
+    """Return the results that depend neither on the caller nor on coverage.
+
+    `initialize` has one for each version, by method and version.
+    """
+    icon = mcp_types.Icon(src=f"{base_url}/web/icon.svg", mime_type="image/svg+xml", sizes=["any"])
+    server_info = mcp_types.Implementation(
+        name="signals",
+        title=TITLE,
+        version=VERSION,
+        website_url=f"{base_url}/",
+        icons=[icon],
+    )
+    discovered = mcp_types.DiscoverResult(
+        supported_versions=[MODERN_VERSION],
+        capabilities=_CAPABILITIES,
+        instructions=INSTRUCTIONS,
+        _meta={
+            mcp_types.SERVER_INFO_META_KEY: server_info.model_dump(
+                mode="json", by_alias=True, exclude_unset=True
+            )
+        },
+    )
+    initialized = {
+        f"initialize {version}": mcp_types.InitializeResult(
+            protocol_version=version,
+            capabilities=_CAPABILITIES,
+            server_info=server_info,
+            instructions=INSTRUCTIONS,
+        )
+        for version in LEGACY_VERSIONS
+    }
+    rendered = {
+        name: _render_members(result)
+        for name, result in [*initialized.items(), (DISCOVER, discovered)]
+    }
+    return {"ping": b"}", **rendered}
 
 
 class DispatchResult(NamedTuple):
@@ -85,6 +120,7 @@ class Dispatcher:
     def __init__(self, runner: ToolRunner, tools: Iterable[AnyTool]) -> None:
         self._runner = runner
         self._tools = {tool.name: tool for tool in tools}
+        self._constant_results = _render_constant_results(runner.context.base_url)
         # Two entries: the coverage in use, and the one that replaces it.
         self._get_tools_list = lru_cache(maxsize=2)(self._render_tools_list)
 
@@ -102,12 +138,16 @@ class Dispatcher:
             if message.method != "tools/call":
                 return DispatchResult(await self._handle_protocol_method(message, leg))
             params = _get_params(message)
-            tool, arguments = self._find_tool(params), _get_arguments(params)
+            tool, arguments = self._find_tool(params), params.get("arguments")
             scope[TOOL_KEY] = tool.name
             # repr() is a cheap cache key that differs whenever the arguments differ. The same
             # arguments in another order get an entry of their own, which does no harm.
             result = await self._runner.run(
-                tool, headers, partial(repr, arguments), lambda: arguments, scope
+                tool,
+                headers,
+                partial(repr, arguments),
+                lambda: _read_arguments(tool, arguments),
+                scope,
             )
             if result.error is not None:
                 keep_error(scope, result.error)
@@ -137,7 +177,11 @@ class Dispatcher:
         if message.method == "tools/list":
             members = self._get_tools_list(await self._runner.context.snapshots.coverage())
         else:
-            members = _CONSTANT_RESULTS[message.method]
+            name = message.method
+            if name == "initialize":
+                asked = params.get("protocolVersion")
+                name += f" {asked if asked in LEGACY_VERSIONS else PROTOCOL_VERSION}"
+            members = self._constant_results[name]
         return (leg.result_start, self._build_cache_hints() if leg is MODERN else b"", members)
 
     def _build_cache_hints(self) -> bytes:
@@ -177,13 +221,25 @@ def _get_params(message: Message) -> Params:
     return params
 
 
-def _get_arguments(params: Params) -> dict[str, Any]:
-    arguments = params.get("arguments")
-    if arguments is None:
+def _read_arguments(tool: AnyTool, sent: object) -> dict[str, Any]:
+    """Return the arguments of a call by name; ArgumentError if they are no object."""
+    arguments = sent
+    # Some hosts send the object as JSON text. Its values were not counted with those of the body.
+    if isinstance(sent, str) and not has_json_excess(sent.encode("utf-8", "replace")):
+        with suppress(ValueError):
+            arguments = json.loads(sent)
+    if arguments is None or sent == "":
         return {}
     if not isinstance(arguments, dict):
-        raise _invalid_params_error("arguments must be an object")
-    return arguments
+        text = f"arguments: {quote_value(sent)} is not accepted; accepted: an object of arguments"
+        raise ArgumentError(Problem("", text))
+    query: type[BaseModel] = tool.query
+    known = get_argument_schemas(query)
+    return {
+        name: value
+        for name, value in arguments.items()
+        if name not in known or not isinstance(value, str) or value.strip() not in OMITTED_TEXTS
+    }
 
 
 def _build_tool_result(leg: Leg, result: CallResult, request_id: bytes | None) -> tuple[bytes, ...]:

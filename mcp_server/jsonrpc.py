@@ -81,8 +81,9 @@ def _parse_json(body: bytes) -> Any:
         raise _invalid_request_error(f"the body has {JSON_EXCESS}; send fewer")
     try:
         # Decoded here, because json.loads() guesses UTF-16 and UTF-32 from the bytes; a message is
-        # UTF-8. Only JSON's own whitespace may surround it.
-        text = body.decode("utf-8").strip(" \t\r\n")
+        # UTF-8, before which some clients send a byte-order mark. Only JSON's own whitespace may
+        # surround it.
+        text = body.decode("utf-8-sig").strip(" \t\r\n")
         value, end = _DECODER.raw_decode(text)
         if end < len(text):
             raise ValueError("something follows the value")

@@ -14,7 +14,7 @@ import mcp_types
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.types import Scope
 
-from mcp_server.jsonrpc import Message, RpcError
+from mcp_server.jsonrpc import Message, RequestId, RpcError
 from serving.arguments import quote_value
 from serving.http import HeaderMap, list_header_values
 
@@ -61,8 +61,12 @@ MODERN = Leg(
 
 
 def read_version(headers: HeaderMap) -> bytes | None:
-    """Return the protocol version in the headers of a request, None if they name none."""
-    return _get_header(headers, VERSION_HEADER)
+    """Return the protocol version in the headers of a request, None if they name none.
+
+    Equal copies count as one: a large host sends one of its own and the negotiated one.
+    """
+    versions = {part.strip() for part in headers.get(VERSION_HEADER, b"").split(b",")}
+    return b", ".join(sorted(versions)) or None
 
 
 def guess_leg(version: bytes | None) -> Leg:
@@ -84,11 +88,13 @@ def choose_leg(message: Message, version: bytes | None) -> Leg:
     if version not in _LEGACY_HEADERS:
         if not _is_legacy_body(message):
             return MODERN
-        check_version(version)
+        # No version is negotiated yet when a client sends `initialize`.
+        if message.method != "initialize":
+            check_version(version, message.request_id)
     return LEGACY
 
 
-def check_version(version: bytes | None) -> None:
+def check_version(version: bytes | None, request_id: RequestId = None) -> None:
     """Raise RpcError with status 400 if no leg serves a version in the headers."""
     if version in _LEGACY_HEADERS or version == _MODERN_HEADER:
         return
@@ -98,6 +104,7 @@ def check_version(version: bytes | None) -> None:
         mcp_types.INVALID_PARAMS,
         f"Unsupported MCP-Protocol-Version {quote_value(requested)}; "
         f"supported: {', '.join(LEGACY_VERSIONS)}.",
+        request_id,
         status=400,
         data={"supported": list(LEGACY_VERSIONS), "requested": requested[:60]},
     )

@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from access.oauth.parameters import RESOURCE_PATH, can_serve_oauth
+from mcp_server.dispatcher import TITLE
 from mcp_server.endpoint import PATHS
 from mcp_server.protocol_legs import LEGACY_VERSIONS, MODERN_VERSION
 from schemas.operator import Operator
@@ -19,7 +20,6 @@ CATALOG_TYPE: Final = "application/ai-catalog+json"
 SKILL_TYPE: Final = "application/agent-skills+md"
 CARD_SUFFIX: Final = "/server-card"
 SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
-TITLE: Final = "Signals"
 # The schema allows 100 characters.
 SUMMARY: Final = (
     f"Readings of {INDICATOR_COUNT_TEXT} trading indicators for crypto, stocks and metals, hourly."

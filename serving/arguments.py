@@ -236,7 +236,13 @@ def describe_rejected_value(schema: Schema, value: Any) -> str:
     """Return a message that quotes a rejected value and lists the accepted ones."""
     hint = format_suggestion(value, schema.get("enum", ())) if isinstance(value, str) else ""
     accepted = describe_accepted_values(schema)
-    return f"{quote_value(value)} is not accepted{hint}; accepted: {accepted}"
+    # Programs that fill every argument send 0 for none.
+    omit = (
+        "; omit it for the default"
+        if type(value) is int and value == 0 and schema.get("type") == "integer"
+        else ""
+    )
+    return f"{quote_value(value)} is not accepted{hint}; accepted: {accepted}{omit}"
 
 
 def describe_accepted_values(schema: Schema) -> str:

@@ -126,10 +126,14 @@ class HostOriginMiddleware:
         if cors:
             scope[CORS_KEY] = cors
             send = add_headers(send, cors)
+        is_preflight = scope["method"] == "OPTIONS" and b"origin" in headers
+        if is_preflight and not cors:
+            # No route answers it: the browser would show the page an error that names no cause.
+            foreign_origin = headers[b"origin"]
         error = self._find_error(scope, headers, foreign_origin)
         if error is not None:
             return self._refuse(scope, receive, send, error)
-        if cors and scope["method"] == "OPTIONS" and b"origin" in headers:
+        if is_preflight:
             return respond(scope, send, 204, [*PREFLIGHT_HEADERS])
         return self._app(scope, receive, send)
 

@@ -203,8 +203,12 @@ def http_error(status: int, message: str, *, names_operator: bool = False) -> Ap
 
 
 def check_media_types(headers: HeaderMap) -> None:
-    """Raise ApiError 415 if the body is not JSON, and 406 if the client does not accept JSON."""
+    """Raise ApiError 415 if the body is not plain JSON, 406 if the client does not accept JSON."""
     content_type, accept = headers.get(b"content-type", b""), headers.get(b"accept", b"")
+    coding = headers.get(b"content-encoding", b"").strip()
+    if coding.lower() not in (b"", b"identity"):
+        quoted = quote_value(coding.decode("latin-1"))
+        raise http_error(415, f"Content-Encoding {quoted} is not accepted; send the body as it is.")
     if not is_json(content_type):
         quoted = quote_value(content_type.decode("latin-1"))
         raise http_error(415, f"Content-Type {quoted} is not accepted; send application/json.")

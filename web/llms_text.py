@@ -1,8 +1,8 @@
 """llms.txt: what an agent can call and read here, in the form of llmstxt.org."""
 
 from access.oauth.parameters import RESOURCE_PATH, can_serve_oauth
-from mcp_server.dispatcher import INSTRUCTIONS
-from mcp_server.server_card import EXAMPLE_PROMPTS, TITLE
+from mcp_server.dispatcher import INSTRUCTIONS, TITLE
+from mcp_server.server_card import EXAMPLE_PROMPTS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import CALL_MCP, GET_LEGAL, GET_MANIFEST, GET_OPENAPI
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER

@@ -30,6 +30,22 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
+def describe_server(served):
+    return {
+        "name": "signals",
+        "title": "Signals",
+        "version": VERSION,
+        "websiteUrl": f"{served.base_url}/",
+        "icons": [
+            {
+                "src": f"{served.base_url}/web/icon.svg",
+                "mimeType": "image/svg+xml",
+                "sizes": ["any"],
+            }
+        ],
+    }
+
+
 def error_of(result):
     assert result["isError"] is True
     assert "structuredContent" not in result
@@ -37,13 +53,48 @@ def error_of(result):
 
 
 @pytest.mark.clause("4.14.3", "6.1", "6.12")
-async def test_initialize_always_offers_the_same_protocol_version(served):
-    for requested in ("2024-11-05", "2025-06-18", "2026-07-28"):
-        result = (await served.rpc("initialize", {"protocolVersion": requested}))["result"]
-        assert result["protocolVersion"] == "2025-06-18"
+@pytest.mark.parametrize(
+    ("requested", "offered"),
+    [
+        ("2025-03-26", "2025-03-26"),
+        ("2025-06-18", "2025-06-18"),
+        ("2025-11-25", "2025-11-25"),
+        ("2024-11-05", "2025-06-18"),
+        ("2026-07-28", "2025-06-18"),
+        (None, "2025-06-18"),
+        (["2025-11-25"], "2025-06-18"),
+    ],
+)
+async def test_initialize_offers_the_version_that_was_asked_for_if_it_is_served(
+    served, requested, offered
+):
+    # Nothing is negotiated yet, so no version in a header refuses it.
+    for header in ({}, {"mcp_protocol_version": "2024-11-05"}):
+        params = {"protocolVersion": requested}
+        result = (await served.rpc("initialize", params, **header))["result"]
+        assert result["protocolVersion"] == offered
     assert result["capabilities"] == {"tools": {"listChanged": False}}
-    assert result["serverInfo"] == {"name": "signals", "version": VERSION}
+    assert result["serverInfo"] == describe_server(served)
     assert 0 < len(result["instructions"].encode()) < 1024
+
+
+@pytest.mark.parametrize(
+    ("header", "is_served"),
+    [
+        ("2025-11-25, 2025-11-25", True),
+        ("2025-06-18,2025-06-18", True),
+        ("2026-07-28, 2026-07-28", True),
+        ("", True),
+        ("2025-06-18, 2025-11-25", False),
+        ("2025-06-18, 2026-07-28", False),
+        ("2024-11-05", False),
+    ],
+)
+async def test_equal_copies_of_the_version_header_count_as_one(served, header, is_served):
+    response = await served.post_mcp(PING, mcp_protocol_version=header)
+    assert response.status_code == (200 if is_served else 400)
+    # A refusal has the id of its request.
+    assert ("result" in response.json(), response.json()["id"]) == (is_served, 1)
 
 
 def test_the_instructions_mention_simulated_data():
@@ -160,7 +211,7 @@ def test_no_model_provider_refuses_a_tool(tool):
         b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}',
         b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":-Infinity}}',
         b'{"jsonrpc":"2.0","id":' + b"9" * 5000 + b',"method":"ping"}',
-        b"\xef\xbb\xbf{}",
+        b"\xef\xbb\xbf",
     ],
     ids=["empty", "cut", "utf16", "utf8", "nan", "infinity", "digits", "bom"],
 )
@@ -169,6 +220,21 @@ async def test_a_body_that_is_not_json_is_a_parse_error(served, body):
     assert response.status_code == 200
     assert response.json()["error"]["code"] == -32700
     assert response.json()["id"] is None
+
+
+async def test_a_byte_order_mark_before_a_body_is_skipped(served):
+    response = await served.post_mcp(b"\xef\xbb\xbf" + json.dumps(PING).encode())
+    assert response.json()["result"] == {}
+
+
+@pytest.mark.parametrize(
+    ("coding", "status"), [("gzip", 415), ("br", 415), ("identity", 200), ("", 200)]
+)
+async def test_a_compressed_body_is_refused(served, coding, status):
+    response = await served.post_mcp(PING, content_encoding=coding)
+    assert response.status_code == status
+    if status == 415:
+        assert f'Content-Encoding "{coding}" is not accepted' in response.json()["message"]
 
 
 @pytest.mark.clause("4.14.5", "4.14.6", "4.14.7", "4.14.11", "7.34")
@@ -221,8 +287,6 @@ async def test_a_malformed_request_is_an_invalid_request(served, body, echoed):
         ("tools/call", {"name": None}, -32602),
         ("tools/call", {"name": "signals_get_stat"}, -32602),
         ("tools/call", {"name": "\ud800"}, -32602),
-        ("tools/call", {"name": STATE, "arguments": []}, -32602),
-        ("tools/call", {"name": STATE, "arguments": "BTC"}, -32602),
     ],
 )
 async def test_a_protocol_error_is_an_error_object(served, method, params, code):
@@ -344,6 +408,35 @@ async def test_null_for_an_argument_means_that_it_is_left_out(served, tool):
 
 
 @pytest.mark.clause("4.14.23")
+@pytest.mark.parametrize("text", ["", "  ", "null", "None"])
+async def test_a_text_that_frameworks_send_for_nothing_means_that_it_is_left_out(served, text):
+    sent = {"ticker": "BTC", "timeframe": text, "indicator": text, "as_of": text}
+    given, meant = await served.call(STATE, sent), await served.call(STATE, {"ticker": "BTC"})
+    assert given["structuredContent"] == meant["structuredContent"]
+    assert error_of(await served.call(STATE, {"colour": text}))["error"] == "invalid_parameter"
+
+
+@pytest.mark.clause("4.14.16")
+async def test_arguments_may_be_the_json_text_of_an_object(served):
+    given = await served.call(STATE, '{"ticker": "BTC", "timeframe": "1d"}')
+    meant = await served.call(STATE, {"ticker": "BTC", "timeframe": "1d"})
+    assert given["structuredContent"] == meant["structuredContent"]
+
+
+TOO_DEEP = '{"a":' * 40 + "1" + "}" * 40
+
+
+@pytest.mark.clause("4.14.16", "7.5")
+@pytest.mark.parametrize("sent", [[], 5, True, "BTC", "[]", "5", "{", TOO_DEEP])
+async def test_arguments_that_are_no_object_are_a_result_that_a_model_reads(served, sent):
+    params = {"name": STATE, "arguments": sent}
+    error = error_of((await served.rpc("tools/call", params, **served.key_headers))["result"])
+    assert error["error"] == "invalid_parameter"
+    assert error["message"].startswith("arguments: ")
+    assert error["message"].endswith("accepted: an object of arguments.")
+
+
+@pytest.mark.clause("4.14.23")
 async def test_null_for_an_unknown_argument_is_refused(served):
     message = error_of(await served.call(STATE, {"colour": None}))["message"]
     assert 'unknown argument "colour"' in message
@@ -369,6 +462,8 @@ async def test_digits_are_bounded_like_the_integer(served):
     message = error_of(await served.call(SIGNALS, {"limit": "201", "offset": "-1"}))["message"]
     assert "limit: 201 is not accepted; accepted: an integer from 1 to 200" in message
     assert "offset: -1 is not accepted" in message
+    message = error_of(await served.call(SIGNALS, {"limit": 0}))["message"]
+    assert message.endswith("an integer from 1 to 200; omit it for the default.")
 
 
 HIDDEN = "secret"

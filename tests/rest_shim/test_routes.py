@@ -1,6 +1,13 @@
 import pytest
 
-from tests.support.bad_inputs import BAD_INPUTS, KEYED_PATHS, LEAVES_PATH, PROOF_PATH, build_path
+from tests.support.bad_inputs import (
+    BAD_INPUTS,
+    BLANK_INPUTS,
+    KEYED_PATHS,
+    LEAVES_PATH,
+    PROOF_PATH,
+    build_path,
+)
 from tests.support.example_market import make_coverage
 from tests.support.openapi_document import list_operations
 from tests.support.shared_service import served as served
@@ -83,7 +90,7 @@ async def test_a_keyed_read_takes_the_key_in_either_header(served, path):
     "7.11",
     "7.12",
 )
-@pytest.mark.parametrize(("tool", "arguments", "code", "named"), BAD_INPUTS)
+@pytest.mark.parametrize(("tool", "arguments", "code", "named"), BAD_INPUTS + BLANK_INPUTS)
 async def test_a_bad_parameter_is_refused_with_the_accepted_values(
     served, tool, arguments, code, named
 ):

@@ -23,8 +23,6 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (STATE, {"tickers": "BTC"}, INVALID, ["did you mean ticker?"]),
     (STATE, {"Ticker": "BTC"}, INVALID, ["did you mean ticker?"]),
     (STATE, {"limit": 5}, INVALID, ["limit"]),
-    (STATE, {"ticker": ""}, INVALID, ["ticker", "empty"]),
-    (STATE, {"ticker": "  "}, INVALID, ["ticker", "empty"]),
     (STATE, {"ticker": " , "}, INVALID, ["only commas"]),
     (STATE, {"ticker": "BTCC,ETH,NVDX"}, TICKER, ["mean BTC (Bitcoin)?", "mean NVDA (NVIDIA)?"]),
     (STATE, {"ticker": "bitcoin"}, TICKER, ["did you mean BTC (Bitcoin)?"]),
@@ -35,7 +33,6 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (STATE, {"asset_class": "forex"}, INVALID, ["asset_class", '"forex"', "crypto, stock, metal"]),
     (STATE, {"asset_class": "stocks"}, INVALID, ["did you mean stock?"]),
     (STATE, {"timeframe": "1H"}, INVALID, ["timeframe", "1h, 4h, 1d"]),
-    (STATE, {"timeframe": ""}, INVALID, ["timeframe", "empty"]),
     (STATE, {"direction": "exit"}, INVALID, ["bullish, bearish, neutral"]),
     (STATE, {"direction": "bull", "timeframe": "2h"}, INVALID, ["direction", "timeframe"]),
     (STATE, {"indicator": "trend-oracle"}, INDICATOR, ["did you mean trend_oracle?"]),
@@ -43,7 +40,6 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (STATE, {"indicator": "dexter"}, INDICATOR, ["use enzo"]),
     (SIGNALS, {"indicator": "dexter"}, INDICATOR, ["use enzo"]),
     (SIGNALS, {"indicator": "trend_orcale"}, INDICATOR, ["did you mean trend_oracle?"]),
-    (SIGNALS, {"indicator": ""}, INVALID, ["indicator", "empty"]),
     (SIGNALS, {"ticker": "BTC,ETHX"}, TICKER, ["ETHX"]),
     (SIGNALS, {"asset_class": "bond"}, INVALID, ["crypto", "stock", "metal"]),
     (FLIPS, {"ticker": "ETHX"}, TICKER, ["ETHX"]),
@@ -58,13 +54,11 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (SIGNALS, {"limit": -1}, INVALID, ["limit", "-1"]),
     (SIGNALS, {"limit": "many"}, INVALID, ["limit", '"many"']),
     (SIGNALS, {"limit": 1.5}, INVALID, ["limit", "1.5"]),
-    (SIGNALS, {"limit": ""}, INVALID, ["limit", "empty"]),
     (SIGNALS, {"offset": -1}, INVALID, ["offset", "an integer from 0"]),
     (SIGNALS, {"since": "2026-09-30Z"}, INVALID, ["since", "or a date; without a zone it is UTC"]),
     (SIGNALS, {"since": "2026-13-01"}, INVALID, ["since", "is not accepted"]),
     (SIGNALS, {"since": "yesterday"}, INVALID, ["since", '"yesterday"', "2026-10-01T13:05"]),
     (SIGNALS, {"since": "1790769600"}, INVALID, ["since"]),
-    (SIGNALS, {"since": ""}, INVALID, ["since", "empty"]),
     (SIGNALS, {"since": "0000-01-01T00:00:00Z"}, INVALID, ["since"]),
     (SIGNALS, {"since": "12026-01-01T00:00:00Z"}, INVALID, ["since"]),
     (SIGNALS, {"since": "2026-02-30T00:00:00Z"}, INVALID, ["since"]),
@@ -87,7 +81,6 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (FLIPS, {"hours": -1}, INVALID, ["hours", "-1"]),
     (FLIPS, {"hours": 1.5}, INVALID, ["hours", "1.5"]),
     (FLIPS, {"hours": "48h"}, INVALID, ["hours", '"48h"']),
-    (FLIPS, {"hours": ""}, INVALID, ["hours", "empty"]),
     (FLIPS, {"direction": "neutral"}, INVALID, ["direction", "all, bullish, bearish"]),
     (FLIPS, {"timeframe": "daily"}, INVALID, ["timeframe", "1h, 4h, 1d"]),
     (STATE, {"ticker": "BTX,NVDX", "as_of": "2020-01-01"}, INVALID, ["BTX", "NVDX", "as_of"]),
@@ -107,6 +100,17 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (CONFLUENCE, {"as_of": "soon", "min_agree": 9}, INVALID, ['"soon"', "min_agree: 9"]),
     (FLIPS, {"timeframe": "1h", "hours": 7, "x": 1}, INVALID, ["hours: 7", 'argument "x"']),
     (FLIPS, {"since": "2026-01-01T00:00:00Z"}, INVALID, ["accepted: timeframe, hours, direction"]),
+]
+
+# MCP takes these as left out, because agent frameworks fill every argument.
+BLANK_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
+    (STATE, {"ticker": ""}, INVALID, ["ticker", "empty"]),
+    (STATE, {"ticker": "  "}, INVALID, ["ticker", "empty"]),
+    (STATE, {"timeframe": ""}, INVALID, ["timeframe", "empty"]),
+    (SIGNALS, {"indicator": ""}, INVALID, ["indicator", "empty"]),
+    (SIGNALS, {"limit": ""}, INVALID, ["limit", "empty"]),
+    (SIGNALS, {"since": ""}, INVALID, ["since", "empty"]),
+    (FLIPS, {"hours": ""}, INVALID, ["hours", "empty"]),
 ]
 
 
