@@ -26,7 +26,7 @@ async def test_the_sdks_client_lists_and_calls_every_tool(served, mode):
     async with httpx2.AsyncClient(headers=served.key_headers) as http:
         transport = streamable_http_client(f"{served.base_url}/api/v1/mcp", http_client=http)
         async with Client(transport, mode=mode, read_timeout_seconds=10) as client:
-            assert client.protocol_version == ("2025-06-18" if mode == "legacy" else "2026-07-28")
+            assert client.protocol_version == ("2025-11-25" if mode == "legacy" else "2026-07-28")
             names = [tool.name for tool in (await client.list_tools()).tools]
             assert names == list(TOOLS_BY_NAME)
             for name in names:
