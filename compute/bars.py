@@ -25,9 +25,6 @@ MIN_VALUE, MAX_PRICE, MAX_VOLUME, MAX_RATE = 1e-15, 1e15, 1e18, 1.0
 MAX_TIME_S = 253_402_300_799  # the end of the year 9999
 # Clients of venues give this time to a row whose own cannot be read.
 NO_TIME = -1
-# Daily bars once had Sunday's hours in a bar of their own. This is added to the versions of what
-# steps the present ones, so that carries of the old ones are rebuilt and their rows not recomputed.
-SUNDAYS_JOINED_VERSION = 100
 # Why a bar is rejected. `BarFaults` hold an index in this tuple for each bar, 0 if it is accepted.
 BAR_FAULTS = (
     "",

@@ -5,7 +5,7 @@ from typing import Final
 
 from compute.alerts.alert_pipeline import LAYOUT, Alert, AlertPipeline
 from compute.bar_buffer import BarBuffer
-from compute.bars import SUNDAYS_JOINED_VERSION, Funding, Series, Times
+from compute.bars import Funding, Series, Times
 from compute.engine import hash_layout
 from compute.rebuild import HistoryBlock, SeriesHistory, rebuild_carries
 from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell, DueBars, SeriesKey, Stepper
@@ -78,9 +78,8 @@ class EngineState:
     def list_cells(self, series_key: SeriesKey) -> list[tuple[Cell, int]]:
         """Return the cells of a sequence that have carries, each with its version in this code."""
         is_followed = self.alerts.is_followed(series_key)
-        added = SUNDAYS_JOINED_VERSION * self.buffer.joins_sundays(series_key)
         return [
-            (Cell(*series_key, key), version + added)
+            (Cell(*series_key, key), version)
             for key, version in self._versions.items()
             if is_followed or key in self._layouts
         ]

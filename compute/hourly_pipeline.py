@@ -18,8 +18,14 @@ from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, iterate, map_bloc
 from compute.fetch_tracker import FetchTracker, open_tracker
 from compute.history_builder import HistoryBuilder
 from compute.indicators.contract import Indicator
-from compute.schedule import HistoryBounds, find_last_run, limit_clock, to_market_ms
-from compute.sources.clocks import NAMED_PAUSE_DAYS, count_pause_days
+from compute.schedule import (
+    NAMED_PAUSE_DAYS,
+    HistoryBounds,
+    count_pause_days,
+    find_last_run,
+    limit_clock,
+    to_market_ms,
+)
 from compute.sources.source import FetchResult, Source
 from compute.spread import Spread, open_spread
 from compute.state_loader import StateLoader, load_published_times

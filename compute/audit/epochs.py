@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from compute.bars import SUNDAYS_JOINED_VERSION
 from compute.engine_state import FIRST_BAR, REPLACES
 from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell, SeriesKey
 from schemas.vocabulary import ENGINE_KEYS
@@ -116,10 +115,7 @@ class Epochs:
 
     def _find_code_version(self, cell: Cell) -> int | None:
         """Return the version by which this code steps a cell, None if it does not know the key."""
-        version = self._versions.get(cell.key)
-        if version is None or cell[:2] not in self._sunday_joining:
-            return version
-        return version + SUNDAYS_JOINED_VERSION
+        return self._versions.get(cell.key)
 
     def _find_row(self, cell: Cell, close_time: int) -> EpochRow | None:
         rows = self._rows.get(_to_computed_cell(cell), ())

@@ -1,15 +1,17 @@
 """Real markets as a source: the bars of an asset come from one venue at a time.
 
-If a venue fails, its assets become late, with a reason; no bar is ever made up for them.
+If a venue fails, its assets become late, with a reason; no bar is ever made up for them. Prices
+differ between venues, so an asset stays at the source of its stored bars while that works.
 """
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
 import structlog
 
 from compute.bars import (
@@ -17,31 +19,185 @@ from compute.bars import (
     HOUR_S,
     NO_BARS,
     NO_FUNDING,
+    Funding,
     Series,
     Times,
+    find_settlement_fault,
+    resample_bars,
+    validate_bars,
 )
+from compute.schedule import compute_lag_s, describe_clock, judge_clocks
 from compute.sessions import (
     find_last_close,
     find_next_close,
     find_session_watermark,
+    list_expected_bars,
+    opens_off_hour,
 )
-from compute.sources.clocks import compute_lag_s, describe_clock, judge_clocks
-from compute.sources.history_diff import (
-    CUT_REASON,
+from compute.sources.history_checks import (
     MAX_COMPARED_BARS,
-    CutCheck,
     StoredBarsLoader,
     diff_history,
+    fill_holes,
+    find_reason_to_hold,
+    list_missing,
 )
-from compute.sources.holes import MissingBarLog, fill_holes, list_missing
-from compute.sources.listing_choice import VenueStatus, choose_listings
-from compute.sources.listing_reader import ListingReader
-from compute.sources.plausibility import find_reason_to_hold
 from compute.sources.source import FetchResult, NotReadyError
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
-from compute.universe import Listing, Universe
+from compute.universe import Asset, Listing, Session, Universe
 from schemas.clock import Clock
 from schemas.vocabulary import SourceKind, Timeframe, format_instant
+
+
+class VenueStatus(NamedTuple):
+    """The symbols that a venue lists, none unless it answered; `error` says why it did not."""
+
+    symbols: frozenset[str]
+    error: VenueError | None = None
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether the venue refuses this country or key; otherwise it may answer again soon."""
+        return self.error is not None and self.error.is_permanent
+
+
+def choose_listings(
+    assets: Iterable[Asset],
+    statuses: Mapping[str, VenueStatus],
+    sources: Mapping[str, str],
+    now: int,
+) -> dict[str, Listing]:
+    """Return the listing of each asset that has one, by ticker.
+
+    `sources` has the source of each asset's stored bars, `now` is in epoch seconds. Venues without
+    a status are not used.
+    """
+    chosen = {
+        asset.ticker: _choose_listing(asset, statuses, sources.get(asset.ticker), now)
+        for asset in assets
+    }
+    return {ticker: listing for ticker, listing in chosen.items() if listing is not None}
+
+
+def _choose_listing(
+    asset: Asset, statuses: Mapping[str, VenueStatus], source: str | None, now: int
+) -> Listing | None:
+    usable = [listing for listing in asset.listings if listing.venue in statuses]
+    open_ones = [listing for listing in usable if listing.is_open(now)]
+    confirmed = [one for one in open_ones if one.symbol in statuses[one.venue].symbols]
+    silent = [
+        one
+        for one in open_ones
+        if statuses[one.venue].error is not None and not statuses[one.venue].is_refusing
+    ]
+    # If the universe has a new symbol for the stored one, the asset stays at the same venue.
+    venue = (source or "").partition(" ")[0]
+    stored = [one for one in usable if str(one) == source]
+    stored = stored or [one for one in usable if one.venue == venue]
+    # Stored bars wait for a venue that is silent or limits requests. They are replaced only by
+    # those of a venue that answers: otherwise the asset would be late at either.
+    for listing in stored:
+        if listing in confirmed or listing in silent or not confirmed:
+            return listing
+    # Without stored bars there is nothing to mix, so an asset does not wait for a silent venue
+    # while another one answers.
+    return next(iter([*confirmed, *silent]), None)
+
+
+log = structlog.get_logger("source")
+
+
+class ListingReader:
+    """Fetches rows from venues and leaves out, with a line in the log, those that cannot be used.
+
+    All times are epoch seconds. A failing venue raises VenueError.
+    """
+
+    def __init__(
+        self, assets: Mapping[str, Asset], venues: Mapping[str, Venue], clock: Clock
+    ) -> None:
+        self._assets: Final = assets
+        self._venues: Final = venues
+        self._clock: Final = clock
+        self._funding_cache: Final[dict[str, tuple[int, int, Funding]]] = {}
+        self._logged_rejections: Final = set[tuple[str, str, str]]()
+
+    async def fetch_bars(self, ticker: str, listing: Listing, begin: int, end: int) -> Series:
+        """Return the hourly bars of an asset's listing that close in (begin, end], in order."""
+        session = self._assets[ticker].session
+        period_s = choose_period_s(session)
+        venue = self._venues[listing.venue]
+        rows = await venue.fetch_bars(listing.symbol, begin, end, period_s)
+        accepted_rows, rejected_rows = validate_bars(rows, period_s)
+        reasons = [reason for _, reason in rejected_rows]
+        self._log_rejected_rows("bars_rejected", ticker, listing, reasons)
+        bars = Series.from_rows(accepted_rows, period_s)
+        return join_session_bars(bars, session, begin, end)
+
+    async def fetch_funding(self, ticker: str, listing: Listing, after: int, until: int) -> Funding:
+        """Return the settlements of a listing's perpetual in (after, until], if it has one."""
+        # Venues allow few requests for funding. So everything up to now is fetched at once, and a
+        # history that is built batch by batch takes its settlements from the first fetch.
+        if listing.perpetual is None or after >= until:
+            return NO_FUNDING
+        cached = self._funding_cache.get(ticker)
+        if cached is None or not cached[0] <= after < until <= cached[1]:
+            now = self._clock() // 1000
+            funding = await self._fetch_settlements(ticker, listing, listing.perpetual, after, now)
+            cached = self._funding_cache[ticker] = after, now, funding
+        return cached[2].select_between(after, until)
+
+    def forget_funding(self, *tickers: str) -> None:
+        """Fetch the settlements of some assets again when they are next requested."""
+        for ticker in tickers:
+            self._funding_cache.pop(ticker, None)
+
+    async def _fetch_settlements(
+        self, ticker: str, listing: Listing, perpetual: str, after: int, until: int
+    ) -> Funding:
+        """Return the usable settlements of a perpetual in (after, until], in order."""
+        try:
+            settlements = await self._venues[listing.venue].fetch_funding(perpetual, after, until)
+        # The perpetual was delisted; the asset's own bars go on.
+        except UnknownSymbolError:
+            return NO_FUNDING
+        faults = [find_settlement_fault(*settlement) for settlement in settlements]
+        self._log_rejected_rows("settlements_rejected", ticker, listing, filter(None, faults))
+        usable = {
+            at: rate for (at, rate), fault in zip(settlements, faults, strict=True) if not fault
+        }
+        return Funding.from_pairs(sorted(usable.items()))
+
+    def _log_rejected_rows(
+        self, event: str, ticker: str, listing: Listing, reasons: Iterable[str]
+    ) -> None:
+        """Log why rows of a venue were rejected: once per asset and reason, with their number."""
+        for reason, count in Counter(reasons).items():
+            if (event, ticker, reason) not in self._logged_rejections:
+                self._logged_rejections.add((event, ticker, reason))
+                log.warning(event, ticker=ticker, at=str(listing), rows=count, reason=reason)
+
+
+def choose_period_s(session: Session) -> int:
+    """Return the period of the bars to fetch: half an hour if the session opens off the hour."""
+    return HOUR_S // 2 if opens_off_hour(session) else HOUR_S
+
+
+def join_session_bars(bars: Series, session: Session, begin: int, end: int) -> Series:
+    """Return the hourly bars that the session expects in (begin, end], from bars of any period."""
+    # This drops the bar that is still forming, and the hours at which an instrument trades while
+    # the session is closed: extended hours of stocks, and all others of proxy instruments.
+    expected = list_expected_bars(session, begin, end)
+    index = np.searchsorted(expected.close_time, bars.close_time)
+    begin_time = np.append(expected.begin_time, np.iinfo(np.int64).max)[index]
+    inside = bars.select(bars.open_time >= begin_time)
+    if not len(inside):
+        return NO_BARS
+    # If the newest hour lacks its second half, that half may still come. In an older hour it was
+    # never traded, and the first half is the bar.
+    hours = resample_bars(inside, HOUR_S)
+    return hours.select(hours.close_time <= inside.close_time[-1])
+
 
 HISTORY_S: Final = 330 * DAY_S
 MAX_LOGGED_NAMES: Final = 10
@@ -51,8 +207,6 @@ _NO_NEWER_BAR: Final = "the venue has no newer bar yet"
 
 # Returns the source of each asset's newest stored bars, by ticker.
 SourcesLoader = Callable[[], Awaitable[Mapping[str, str]]]
-
-log = structlog.get_logger("source")
 
 
 class LiveSource:
@@ -81,7 +235,6 @@ class LiveSource:
         self._clock: Final = clock
         self._begins_at: Final = (clock() // 1000 - history_s) // DAY_S * DAY_S
         self._load_stored_bars: Final = load_stored_bars
-        self._cut_check: Final = CutCheck(load_stored_bars)
         self._load_sources: Final = load_sources
         self._sources: Mapping[str, str] = {}
         self._listings: dict[str, Listing] = {}
@@ -91,7 +244,7 @@ class LiveSource:
         self._reader: Final = ListingReader(self._assets, venues, clock)
         self._refused_opens: Final = defaultdict[str, set[int]](set)
         self._wrong_skews_ms: dict[str, float] = {}
-        self._missing_log: Final = MissingBarLog()
+        self._missing_logged_until: Final[dict[str, int]] = {}
         self.late_reasons: Final[dict[str, str]] = {}
 
     async def open(self) -> None:
@@ -239,8 +392,8 @@ class LiveSource:
 
         What the first answer lacks is fetched again.
         """
-        # The newest stored bars are fetched again. If they are on another scale, are another
-        # venue's, or are cut otherwise, the whole history is fetched and restated.
+        # The newest stored bars are fetched again. If they are on another scale or are another
+        # venue's, the whole history is fetched and restated.
         begin = max(after, self._begins_at)
         fetched, reason = (
             (await self._fetch_whole(ticker, begin, end), rebuild_reason)
@@ -285,13 +438,23 @@ class LiveSource:
         return (bars.select(bars.close_time < closed) if reason else bars), reason
 
     def _find_missing(self, ticker: str, bars: Series, after: int, reason: str) -> Times:
-        """Return and log the closes that no bar up to the newest one has."""
+        """Return the closes that no bar up to the newest one has; log each once."""
         if not len(bars):
             return NO_BARS.close_time
         # A listing that begins later than the history is not a hole.
         begin = int(bars.open_time[0]) if self._is_history(after, reason) else after
         missing = list_missing(self._assets[ticker].session, bars, begin, int(bars.close_time[-1]))
-        self._missing_log.write(ticker, self.get_listing(ticker), missing)
+        if len(missing) and missing[-1] > self._missing_logged_until.get(ticker, -1):
+            self._missing_logged_until[ticker] = int(missing[-1])
+            first, last = (format_instant(1000 * int(missing[place])) for place in (0, -1))
+            log.warning(
+                "bars_skipped",
+                ticker=ticker,
+                at=self.get_listing(ticker),
+                bars=len(missing),
+                first=first,
+                last=last,
+            )
         return missing
 
     async def _fetch_series(self, ticker: str, begin: int, end: int) -> tuple[Series, str]:
@@ -315,8 +478,7 @@ class LiveSource:
             source = self._sources.get(ticker)
         if source not in (None, listing):
             return f"bars of {listing} instead of {source}"
-        is_recut = await self._cut_check.is_outdated(ticker, self._assets[ticker].session)
-        return CUT_REASON if is_recut else ""
+        return ""
 
     async def _fetch_whole(self, ticker: str, begin: int, end: int) -> Series:
         """Return all bars up to `end`; VenueError if they cannot replace those up to `begin`."""

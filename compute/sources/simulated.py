@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final, NamedTuple
 
-from compute.bars import DAY_S, NO_BARS, NO_FUNDING, Series
+from compute.bars import DAY_S
 from compute.executor import iterate, map_blocks, split_into_blocks
 from compute.sessions import find_last_close, find_next_close
-from compute.sources.history_diff import CUT_REASON, CutCheck, StoredBarsLoader
 from compute.sources.simulated_market import (
     FetchRequest,
     FetchTask,
@@ -40,8 +39,7 @@ def compute_origin(now_s: int) -> int:
 class MarketStart(NamedTuple):
     """When a simulated market begins, and when its assets cost their sample prices.
 
-    Both are UTC midnights (epoch seconds). `priced_at` is None in stores of earlier versions, whose
-    prices are drawn at random.
+    Both are UTC midnights (epoch seconds). Without `priced_at`, prices are drawn at random.
     """
 
     origin: int
@@ -67,16 +65,10 @@ def parse_source_name(name: str) -> MarketStart | None:
     return MarketStart(int(match[1]), None if match[2] is None else int(match[2]))
 
 
-async def load_no_bars(ticker: str, after: int) -> Series:
-    """Return no bars, for a store that holds none."""
-    return NO_BARS
-
-
 class SimulatedSource:
     """Every asset of a universe, hourly, from an origin (a UTC midnight, epoch seconds) on.
 
-    Only the clock decides which bars have closed and have arrived. `load_stored_bars` returns an
-    asset's stored bars that open after a time (epoch seconds); by default none are stored.
+    Only the clock decides which bars have closed and have arrived.
     At `priced_at` (a UTC midnight) each asset costs its sample price. Without it, prices are drawn.
     """
 
@@ -90,7 +82,6 @@ class SimulatedSource:
         origin: int,
         clock: Clock,
         seed: int = SEED,
-        load_stored_bars: StoredBarsLoader = load_no_bars,
         priced_at: int | None = None,
     ) -> None:
         """Raise ValueError if the origin is not a UTC midnight."""
@@ -100,7 +91,6 @@ class SimulatedSource:
         self._assets: Final = universe.by_ticker
         self._origin: Final = origin
         self._clock: Final = clock
-        self._cut_check: Final = CutCheck(load_stored_bars)
         self._lock: Final = asyncio.Lock()
         self._pending: Final = set[_PendingFetch]()
         self._parameters: Final = MarketParameters(universe.assets, origin, seed, priced_at)
@@ -153,18 +143,6 @@ class SimulatedSource:
 
         The watermark is `until`, or lies before the first bar that has not arrived.
         """
-        if not await self._cut_check.is_outdated(ticker, find_calendar(self._assets[ticker])):
-            return await self._fetch_together(ticker, after, until)
-        whole = await self._fetch_together(ticker, -1, until)
-        # A bar that has not arrived could not be added to the history later.
-        if whole.watermark < after:
-            return FetchResult(NO_BARS, NO_FUNDING, after)
-        is_new = whole.bars.close_time > after
-        new_bars, history = whole.bars.select(is_new), whole.bars.select(~is_new)
-        return FetchResult(new_bars, NO_FUNDING, whole.watermark, history, CUT_REASON)
-
-    async def _fetch_together(self, ticker: str, after: int, until: int) -> FetchResult:
-        """Fetch with all other fetches that wait."""
         # All waiting fetches are computed at once: an hour of 251 assets takes 26 to 33 ms instead
         # of 54 to 66, and blocks the event loop for 5 ms instead of 20.
         pending = _PendingFetch(FetchRequest(ticker, after, until))

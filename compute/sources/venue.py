@@ -1,11 +1,18 @@
-"""The interface to a venue of the live source: an exchange or a data provider."""
+"""A venue of the live source, an exchange or a data provider, and its retries.
 
+A venue with retries has bounded concurrency, growing waits, deadlines, and a circuit breaker.
+"""
+
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from math import nan
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from compute.bars import NO_TIME, RawBar
+import structlog
+
+from compute.bars import DAY_S, HOUR_S, NO_TIME, RawBar
 
 # No venue is older than 2000, and a time in seconds or microseconds is not mistaken for one in ms.
 _PLAUSIBLE_MS: Final = range(946_684_800_000, 4_102_444_800_000)
@@ -122,3 +129,213 @@ def read_time_s(value: Any) -> int:
     """Return a time in epoch ms as epoch seconds, NO_TIME if it is not plausible."""
     time_ms = read_time_ms(value)
     return NO_TIME if time_ms is None else time_ms // 1000
+
+
+# A call reads a long window in pages, at least 100 hours each: every page may take its time.
+PAGE_WINDOW_S: Final = 100 * HOUR_S
+LIST_PAGES: Final = 5
+# A venue that requests a longer wait is asked again after a day.
+MAX_REQUESTED_WAIT_S: Final = DAY_S
+
+log = structlog.get_logger("source")
+
+
+class RetryPolicy(NamedTuple):
+    """When failed calls are retried, and when the circuit opens; times are seconds.
+
+    Waits double from `first_wait_s`; each is a random part, from half to all, of its length. If the
+    venue requests a wait of up to `max_wait_s`, it is waited for first. After `max_failures` failed
+    calls in a row, or one permanent failure, the circuit is open for `circuit_open_s`.
+
+    A call whose tries have taken `max_call_s`, without the waits between them, is not retried. It
+    is given up after twice that, and as long again for each page: the first part leaves room for
+    the venue's pace, by which requests of other calls go before it.
+    """
+
+    max_concurrent_calls: int = 8
+    max_tries: int = 3
+    first_wait_s: float = 1.0
+    max_wait_s: float = 45.0
+    max_failures: int = 12
+    circuit_open_s: float = 60.0
+    max_call_s: float = 10.0
+
+
+DEFAULT_RETRY_POLICY: Final = RetryPolicy()
+
+
+class _HangingError(VenueError):
+    """A call that took too long to be retried."""
+
+
+class RetryingVenue:
+    """A Venue that retries the calls to another one; `draw_jitter` draws from [0, 1)."""
+
+    def __init__(
+        self,
+        venue: Venue,
+        elapsed_ms: Callable[[], int],
+        sleep: Callable[[float], Awaitable[object]],
+        draw_jitter: Callable[[], float],
+        policy: RetryPolicy = DEFAULT_RETRY_POLICY,
+        limit_time: Callable[[float], AbstractAsyncContextManager[object]] = asyncio.timeout,
+    ) -> None:
+        """Take the clock and sleep of all waits; `limit_time` is like `asyncio.timeout`."""
+        # Waits are measured by `elapsed_ms`, a monotonic clock, so that setting the wall clock
+        # cannot lengthen them.
+        self.name = venue.name
+        self._venue: Final = venue
+        self._elapsed_ms: Final = elapsed_ms
+        self._sleep: Final = sleep
+        self._draw_jitter: Final = draw_jitter
+        self._policy: Final = policy
+        self._limit_time: Final = limit_time
+        self._call_slots: Final = asyncio.Semaphore(policy.max_concurrent_calls)
+        # Symbols whose last call took too long wait for each other, and not before the rest.
+        self._hanging_symbols: Final = set[str]()
+        self._hanging_slots: Final = asyncio.Semaphore(policy.max_concurrent_calls)
+        self._failures = 0
+        self._wait_until = self._circuit_open_until = 0
+        self._last_error = VenueError("")
+
+    @property
+    def delay_s(self) -> int:
+        """The delay (seconds) of the venue's bars."""
+        return self._venue.delay_s
+
+    async def fetch_symbols(self) -> frozenset[str]:
+        """Return the symbols that the venue lists."""
+        limit_s = self._compute_limit_s(LIST_PAGES * PAGE_WINDOW_S)
+        async with self._call_slots:
+            return await self._call_with_retries(self._venue.fetch_symbols, limit_s)
+
+    async def fetch_bars(
+        self, symbol: str, after: int, until: int, period_s: int
+    ) -> Sequence[RawBar]:
+        """Return the bars of a period that close in (after, until]."""
+        return await self._call_for_symbol(
+            symbol,
+            self._compute_limit_s(until - after),
+            lambda: self._venue.fetch_bars(symbol, after, until, period_s),
+        )
+
+    async def fetch_funding(
+        self, symbol: str, after: int, until: int
+    ) -> Sequence[tuple[int, float]]:
+        """Return the settlements of a perpetual in (after, until]."""
+        return await self._call_for_symbol(
+            symbol,
+            self._compute_limit_s(until - after),
+            lambda: self._venue.fetch_funding(symbol, after, until),
+        )
+
+    async def fetch_time_ms(self) -> int:
+        """Return the venue's own time, epoch ms; never retried, so that callers wait briefly."""
+        async with self._call_slots:
+            await self._wait_as_requested()
+            return await self._call_once(self._venue.fetch_time_ms, self._policy.max_call_s)
+
+    async def close(self) -> None:
+        """Close the venue's connections."""
+        await self._venue.close()
+
+    async def _call_for_symbol(
+        self, symbol: str, limit_s: float, call: Callable[[], Awaitable[Result]]
+    ) -> Result:
+        """Call with retries, and remember whether the symbol's call took too long."""
+        is_hanging = symbol in self._hanging_symbols
+        async with self._hanging_slots if is_hanging else self._call_slots:
+            self._hanging_symbols.discard(symbol)
+            try:
+                return await self._call_with_retries(call, limit_s)
+            except _HangingError:
+                self._hanging_symbols.add(symbol)
+                raise
+
+    async def _call_with_retries(
+        self, call: Callable[[], Awaitable[Result]], limit_s: float
+    ) -> Result:
+        """Call until it succeeds; stop early if a retry cannot help or comes too late."""
+        spent_s, attempt = 0.0, 1
+        while True:
+            await self._wait_as_requested()
+            began = self._elapsed_ms()
+            try:
+                return await self._call_once(call, limit_s - spent_s)
+            except UnknownSymbolError:
+                raise
+            except VenueError as error:
+                spent_s += (self._elapsed_ms() - began) / 1000
+                if spent_s >= self._policy.max_call_s:
+                    raise _HangingError(
+                        error.reason,
+                        retry_after_s=error.retry_after_s,
+                        is_permanent=error.is_permanent,
+                    ) from None
+                is_last = attempt == self._policy.max_tries
+                if is_last or error.is_permanent or not self._is_available_soon():
+                    raise
+            await self._sleep(self._compute_backoff_s(attempt))
+            attempt += 1
+
+    async def _wait_as_requested(self) -> None:
+        """Wait as long as the venue requests; raise its last error if that is too long."""
+        # A loop, because another call may extend the wait during the sleep.
+        while (
+            self._is_available_soon()
+            and (wait_s := self._compute_remaining_s(self._wait_until)) > 0
+        ):
+            await self._sleep(wait_s)
+        if not self._is_available_soon():
+            raise self._last_error
+
+    async def _call_once(self, call: Callable[[], Awaitable[Result]], limit_s: float) -> Result:
+        """Call once, for at most `limit_s`, and record the outcome for later calls."""
+        try:
+            async with self._limit_time(limit_s):
+                result = await call()
+        # The venue answered: an unknown symbol does not count as a failure.
+        except UnknownSymbolError:
+            self._failures = 0
+            raise
+        except VenueError as error:
+            self._record_failure(error)
+            raise
+        except TimeoutError:
+            late = _HangingError(f"{self.name} did not answer in time")
+            self._record_failure(late)
+            raise late from None
+        self._failures = 0
+        return result
+
+    def _record_failure(self, error: VenueError) -> None:
+        """Set the wait that holds for all calls; open the circuit after too many failures."""
+        # Calls that share a request raise the same error object, which is one failure.
+        if error is self._last_error:
+            return
+        self._failures += 1
+        self._last_error = error
+        if error.retry_after_s is not None:
+            wait_s = min(error.retry_after_s, MAX_REQUESTED_WAIT_S)
+            self._wait_until = max(self._wait_until, self._compute_deadline_ms(wait_s))
+        if error.is_permanent or self._failures >= self._policy.max_failures:
+            if self._compute_remaining_s(self._circuit_open_until) == 0:
+                log.warning("circuit_opened", venue=self.name, reason=error.reason)
+            self._circuit_open_until = self._compute_deadline_ms(self._policy.circuit_open_s)
+
+    def _is_available_soon(self) -> bool:
+        """Return whether the circuit is closed and any requested wait is short enough."""
+        is_soon = self._compute_remaining_s(self._wait_until) <= self._policy.max_wait_s
+        return is_soon and self._compute_remaining_s(self._circuit_open_until) == 0
+
+    def _compute_limit_s(self, window_s: int) -> float:
+        return self._policy.max_call_s * (2 + window_s / PAGE_WINDOW_S)
+
+    def _compute_deadline_ms(self, seconds: float) -> int:
+        return self._elapsed_ms() + int(1000 * seconds)
+
+    def _compute_remaining_s(self, until: int) -> float:
+        return max(0, until - self._elapsed_ms()) / 1000
+
+    def _compute_backoff_s(self, attempt: int) -> float:
+        return self._policy.first_wait_s * (1 << attempt - 1) * (1 + self._draw_jitter()) / 2

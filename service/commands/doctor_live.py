@@ -13,10 +13,9 @@ from typing import Final
 import numpy as np
 
 from compute.bars import DAY_S
+from compute.schedule import describe_clock, judge_clocks
 from compute.sessions import list_expected_bars
-from compute.sources.clocks import describe_clock, judge_clocks
-from compute.sources.listing_reader import choose_period_s
-from compute.sources.live import HISTORY_S, LiveSource
+from compute.sources.live import HISTORY_S, LiveSource, choose_period_s
 from compute.sources.venue import Venue, VenueError
 from compute.universe import Asset, Listing, Universe
 from schemas.clock import Clock

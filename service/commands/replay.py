@@ -7,7 +7,7 @@ from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.schedule import find_last_run
 from compute.sources.files import FilesSource
-from compute.sources.recorded_past import check_recorded_past
+from compute.sources.history_checks import check_recorded_past
 from compute.universe import load_universe
 from schemas.vocabulary import format_instant
 from service.commands.console import echo, open_progress_bar, rebase_progress

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from compute.bars import NO_BARS, Series
 from compute.sources.files import FilesSource
-from compute.sources.history_diff import StoredBarsLoader
+from compute.sources.history_checks import StoredBarsLoader, check_recorded_past
 from compute.sources.live import LiveSource, SourcesLoader
-from compute.sources.recorded_past import check_recorded_past
 from compute.sources.simulated import SimulatedSource, choose_start, parse_source_name
 from compute.sources.source import Source
 from compute.sources.venue import Venue
@@ -53,13 +52,7 @@ async def open_source(
         else:
             start = None if stored_source is None else parse_source_name(stored_source)
             start = start or choose_start(clock() // 1000)
-            source = SimulatedSource(
-                universe,
-                start.origin,
-                clock,
-                load_stored_bars=create_bar_loader(store),
-                priced_at=start.priced_at,
-            )
+            source = SimulatedSource(universe, start.origin, clock, priced_at=start.priced_at)
         check_same_source(settings, stored_source, source.name)
         yield source
 

@@ -107,7 +107,7 @@ def _describe_lost_market(settings: Settings, trace: str) -> str:
 
 async def refuse_wrong_clock(settings: Settings, market: "MarketStore", now: int) -> None:
     """Raise NotReadyError if a clock (epoch ms) by which rows are deleted is far from the runs."""
-    from compute.sources.clocks import count_pause_days
+    from compute.schedule import count_pause_days
 
     progress = await market.progress()
     # The last run of a recording may be of any time.

@@ -9,8 +9,7 @@ import ccxt.async_support as ccxt
 
 from compute.sources.alpaca import DATA_ADDRESS, SETTING_NAMES, TRADING_ADDRESS, AlpacaVenue
 from compute.sources.ccxt_venue import CcxtVenue, rebase_url
-from compute.sources.retrying_venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy
-from compute.sources.venue import Venue
+from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
 from compute.universe import Universe
 from schemas.clock import Clock
 from service.config.settings import Settings, SettingsError

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from compute.bars import DAY_S, HOUR_S
-from compute.sources.history_diff import MAX_COMPARED_BARS
+from compute.sources.history_checks import MAX_COMPARED_BARS
 from compute.universe import Universe
 from schemas.vocabulary import format_instant
 from service.commands.cli import wall_clock

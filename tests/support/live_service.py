@@ -18,8 +18,7 @@ from compute.sessions import opens_off_hour
 from compute.sources.alpaca import AlpacaVenue
 from compute.sources.ccxt_venue import CcxtVenue, rebase_url
 from compute.sources.live import LiveSource
-from compute.sources.retrying_venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy
-from compute.sources.venue import Venue
+from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
 from compute.universe import Asset, Listing, Universe
 from service.config.sources import create_bar_loader, create_sources_loader
 from service.config.venues import choose_retry_policy, collect_symbols

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute.sources.clocks import compute_lag_s, describe_clock, judge_clocks
+from compute.schedule import compute_lag_s, describe_clock, judge_clocks
 
 pytestmark = pytest.mark.clause("live")
 

@@ -1,7 +1,7 @@
 import pytest
 
 from compute.bars import HOUR_S, NO_BARS, RawBar, Series
-from compute.sources.history_diff import HistoryDiff, diff_history
+from compute.sources.history_checks import HistoryDiff, diff_history
 
 pytestmark = pytest.mark.clause("live")
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from compute.bars import DAY_S, HOUR_S, NO_BARS, RawBar, Series
 from compute.schedule import to_market_ms
-from compute.sources.holes import MAX_REQUESTS, fill_holes, list_missing
+from compute.sources.history_checks import MAX_REQUESTS, fill_holes, list_missing
 from schemas.vocabulary import format_instant
 from service.http.metrics_server import CurrentGauges
 from serving.freshness import build_freshness

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute.sources.listing_choice import VenueStatus, choose_listings
+from compute.sources.live import VenueStatus, choose_listings
 from compute.sources.venue import VenueError
 from compute.universe import Listing
 from tests.support.live_service import make_asset

@@ -14,7 +14,7 @@ from compute.bars import DAY_S, HOUR_S, RawBar, Series
 from compute.hourly_loop import LATE_RETRY_DELAYS_S
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
-from compute.sources.listing_reader import join_session_bars
+from compute.sources.live import join_session_bars
 from compute.sources.source import NotReadyError
 from compute.sources.venue import VenueError
 from compute.universe import Universe

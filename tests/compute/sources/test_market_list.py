@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from compute.sources.market_list import drop_odd_entries
+from compute.sources.ccxt_venue import drop_odd_entries
 
 pytestmark = pytest.mark.clause("live")
 

@@ -11,7 +11,7 @@ from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S, NO_BARS, RawBar, Series
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
-from compute.sources.plausibility import find_reason_to_hold
+from compute.sources.history_checks import find_reason_to_hold
 from compute.sources.venue import VenueError
 from serving.freshness import build_freshness
 from serving.snapshot import build_snapshot

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compute.sources.files import FilesSource
-from compute.sources.recorded_past import check_recorded_past
+from compute.sources.history_checks import check_recorded_past
 from compute.sources.source import SourceError
 from compute.universe import Universe
 from store.sql.market_store import MarketStore

@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 
 from compute.bars import RawBar
-from compute.sources.retrying_venue import RetryingVenue, RetryPolicy
-from compute.sources.venue import UnknownSymbolError, VenueError
+from compute.sources.venue import RetryingVenue, RetryPolicy, UnknownSymbolError, VenueError
 from tests.doubles.scripted_venue import BARS, ScriptedVenue, SleepClock, yield_to_loop
 
 pytestmark = pytest.mark.clause("live")
