@@ -29,7 +29,8 @@ pytestmark = pytest.mark.clause("documents", "monitoring")
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "signals.service"
-UNITS = [UNIT, DEPLOY / "signals-backup.service", DEPLOY / "signals-backup.timer"]
+COMPUTE_UNIT = DEPLOY / "signals-compute.service"
+UNITS = [UNIT, COMPUTE_UNIT, DEPLOY / "signals-backup.service", DEPLOY / "signals-backup.timer"]
 METRIC = re.compile(r"\b(?:signals|process)_\w+")
 # Variables of the compose file itself, not settings of the service.
 COMPOSE_VARIABLES = {"SIGNALS_SITE", "SIGNALS_UPSTREAM"}
@@ -144,6 +145,15 @@ def test_the_unit_confines_the_service_and_restarts_it() -> None:
     assert int(service["LimitNOFILE"]) >= 10_000 + 128
 
 
+def test_the_unit_of_the_computing_process_differs_in_its_command_alone() -> None:
+    unit, compute = read_unit(UNIT), read_unit(COMPUTE_UNIT)
+    assert compute["Service"].pop("ExecStart") == "/opt/signals/.venv/bin/signals compute"
+    del unit["Service"]["ExecStart"], unit["Unit"]["Description"], compute["Unit"]["Description"]
+    assert {name: dict(unit[name]) for name in unit} == {
+        name: dict(compute[name]) for name in compute
+    }
+
+
 def test_the_unit_waits_until_the_clock_is_synchronised() -> None:
     unit = read_unit(UNIT)["Unit"]
     for name in ("Wants", "After"):
@@ -160,12 +170,17 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.prove
-def test_nginx_accepts_the_site_without_a_warning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_certificate", [False, True])
+def test_nginx_accepts_the_site_before_and_after_there_is_a_certificate(
+    has_certificate: bool, tmp_path: Path
+) -> None:
     require_program("nginx", path="/usr/sbin:/usr/bin")
-    write_certificate(tmp_path)
-    folder = "/etc/letsencrypt/live/signals.example.com"
     site = (DEPLOY / "nginx.conf").read_text()
-    assert site.count(folder) == 2
+    folder = "/etc/letsencrypt/live/signals.example.com"
+    if has_certificate:
+        write_certificate(tmp_path)
+        site += (DEPLOY / "nginx-tls.conf").read_text()
+        assert site.count(folder) == 2
     # Ports below 1024 need root.
     site = re.sub(
         r"(listen (?:\[::\]:)?)(80|443)\b", r"\g<1>20\2", site.replace(folder, str(tmp_path))
