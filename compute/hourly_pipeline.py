@@ -249,17 +249,11 @@ class HourlyPipeline:
         end = until if self._source.ends_at is None else min(until, self._source.ends_at)
         start = self._find_start_hour()
         on_progress(start, end)
-        builds_history = not self.has_snapshot
-        if builds_history:
-            await self._store.defer_cell_index()
         # Starting processes takes longer than stepping a few days.
         assets = self.asset_count if end - start > BATCH_S else 0
         async with open_spread(self._executors, self._source, assets) as self._spread:
             batch = await self._run_batches(end, on_progress)
         self._spread = None
-        # Before the last commit, from which on the store is served.
-        if builds_history:
-            await self._store.build_cell_index()
         await asyncio.to_thread(self._assembler.join, self._universe)
         if batch is not None:
             await self._commit(batch)

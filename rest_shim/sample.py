@@ -6,7 +6,6 @@ from typing import Any
 from mcp_server.tools.get_signals import (
     CLOSE_NOTE,
     COOLDOWN_NOTE,
-    DIRECTION_NUMBERS,
     RETENTION_DAYS,
     TIMING_NOTE,
 )
@@ -14,6 +13,7 @@ from schemas.result import NextUpdate
 from schemas.signals import Pagination, Signal, SignalsMeta, SignalsResponse
 from schemas.vocabulary import (
     ACTION_DIRECTIONS,
+    DIRECTION_CODES,
     INDICATOR_IDS,
     Action,
     IndicatorId,
@@ -90,7 +90,7 @@ def _build_change(
         "tier": "universe",
         "direction": after,
         "transition": {"from": before, "to": after},
-        "change_type": classify_change(DIRECTION_NUMBERS[before], DIRECTION_NUMBERS[after]),
+        "change_type": classify_change(DIRECTION_CODES[before], DIRECTION_CODES[after]),
         "action": None,
     }
 

@@ -1,20 +1,43 @@
-"""Converts stored changes and alerts to rows of the feed, which share one schema."""
+"""What a page of the feed is made of: its query, and stored rows as rows of the feed."""
 
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from schemas.signals import Signal, Transition
 from schemas.vocabulary import (
     ACTION_DIRECTIONS,
     READING_NAMES,
+    Action,
     AssetClass,
+    Direction,
+    Tier,
+    Timeframe,
     classify_change,
     format_instant,
 )
 from serving.snapshot import Snapshot
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 
-MAX_CACHED_ROWS = 512
+
+@dataclass(frozen=True, slots=True)
+class FeedQuery:
+    """A page of published rows; None stands for any value.
+
+    Changes have a `created_at` in (`after`, `until`], alerts in (`alerts_after`, `until`], in epoch
+    ms: each tier has its own retention.
+    """
+
+    tier: Tier | Literal["all"]
+    after: int
+    alerts_after: int
+    until: int
+    limit: int
+    offset: int = 0
+    oldest_first: bool = False
+    tickers: tuple[str, ...] | None = None
+    indicator: str | None = None
+    timeframe: Timeframe | None = None
+    direction: Direction | None = None
 
 
 def to_signal(row: FeedRow, snapshot: Snapshot) -> Signal:
@@ -23,9 +46,8 @@ def to_signal(row: FeedRow, snapshot: Snapshot) -> Signal:
     return build_signal(row, asset_class, snapshot.get_indicator_name(row.indicator))
 
 
-@lru_cache(maxsize=MAX_CACHED_ROWS)
 def build_signal(row: FeedRow, asset_class: AssetClass, indicator_name: str) -> Signal:
-    """Build a row, cached because polling clients keep requesting the newest ones."""
+    """Return a stored row as a row of the feed; its asset and indicator have the given names."""
     tier_fields = (
         _build_alert_fields(row) if isinstance(row, AlertRow) else _build_change_fields(row)
     )
@@ -40,6 +62,33 @@ def build_signal(row: FeedRow, asset_class: AssetClass, indicator_name: str) -> 
         created_at=format_instant(row.created_at),
         **tier_fields,
     )
+
+
+def build_template(
+    indicator: str,
+    timeframe: Timeframe,
+    indicator_name: str,
+    before: int | None,
+    after: int,
+    action: Action | None,
+) -> bytes:
+    """Return a row of the feed as JSON, in which `%` operators stand for all that is not given.
+
+    They name ticker, asset_class, close_time, epoch, price and created_at.
+    """
+    # The model writes it once, so a row has the form of every other answer.
+    given: Any = ("%(ticker)b", indicator, timeframe, "%(close_time)d", "%(epoch)d")
+    row: FeedRow = (
+        ChangeRow._make([0, *given, before, after, 0.5, True])
+        if action is None
+        else AlertRow._make([0, *given, action, 0.5])
+    )
+    asset_class: Any = "%(asset_class)b"
+    signal = build_signal(row, asset_class, indicator_name.replace("%", "%%"))
+    signal = signal.model_copy(update={"created_at": "%(created_at)b"})
+    text = signal.model_dump_json(by_alias=True, warnings=False)
+    # Quotes inside a JSON string are escaped, so this can only be the member.
+    return text.replace('"price":0.5', '"price":%(price)b').encode()
 
 
 def _build_alert_fields(row: AlertRow) -> dict[str, Any]:

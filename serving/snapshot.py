@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import get_args
 
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import AssetClass, IndicatorId, compute_midnight_s
@@ -88,6 +89,18 @@ class Snapshot:
             and asset.outdated_from <= self.market_time
             and not self.is_removed(asset)
         )
+
+    def list_tickers(self, asset_class: AssetClass) -> tuple[str, ...]:
+        """Return the covered tickers of a class."""
+        return self._tickers_by_class[asset_class]
+
+    @cached_property
+    def _tickers_by_class(self) -> dict[AssetClass, tuple[str, ...]]:
+        classes: tuple[AssetClass, ...] = get_args(AssetClass)
+        return {
+            each: tuple(a.ticker for a in self.assets.values() if a.asset_class == each)
+            for each in classes
+        }
 
     def is_removed(self, asset: CoveredAsset) -> bool:
         """Return true if an asset was removed by the market time."""

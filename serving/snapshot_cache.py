@@ -3,19 +3,22 @@
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+import structlog
+
 from schemas.coverage import Coverage
-from schemas.errors import NotBuiltError
-from schemas.vocabulary import DAY_MS, RETENTION_MS, SourceKind, Tier
+from schemas.errors import NotBuiltError, describe_failure
+from schemas.vocabulary import SourceKind
 from serving.first_start import build_not_built_error
-from serving.past_index import PastIndex
-from serving.recent_feed import RecentFeed
 from serving.snapshot import Snapshot, build_snapshot
-from store.market_rows import PastKey, Statistics, StoredSnapshot
+from store.errors import StoreError
+from store.market_rows import PastKey, StoredSnapshot
 
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
+    from serving.ledger import Ledger
     from store.sql.market_store import MarketStore
 
-STATISTICS_DAYS = 30
+log = structlog.get_logger("feed")
+
 # Those of a client that reads several tools or pages at one time. Each takes about 0.1 MB at 251
 # assets, and building another one about 1 ms.
 MAX_PAST_SNAPSHOTS = 100
@@ -29,94 +32,25 @@ class _PastEntry(NamedTuple):
     snapshot: Snapshot | None
 
 
-class PastSnapshotCache:
-    """Caches the past snapshots that were requested last, one for each commit or hourly run."""
-
-    def __init__(self, store: "MarketStore", index: PastIndex | None) -> None:
-        self._store = store
-        self._index = index
-        # A dict keeps insertion order, so the first key is the one used longest ago.
-        self._entries: dict[PastKey, _PastEntry] = {}
-        self._loads: dict[tuple[PastKey, int | None], asyncio.Task[_PastEntry]] = {}
-
-    async def find(self, at: int, latest: StoredSnapshot, version: int | None) -> Snapshot | None:
-        """Return the snapshot that was served at a time (epoch ms); None if nothing was.
-
-        `latest` is the latest state as of a version of the store.
-        """
-        if self._index is not None and await self._index.prepare(latest):
-            key = self._index.find_key(at)
-        else:
-            key = await self._store.past_key(at)
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._entries[key] = entry
-        if entry is None or version is None or entry.version != version:
-            entry = await self._share_load(key, latest, version)
-        return entry.snapshot
-
-    async def _share_load(
-        self, key: PastKey, latest: StoredSnapshot, version: int | None
-    ) -> _PastEntry:
-        """Load a snapshot; concurrent callers share one load, and none of them can cancel it."""
-        task = self._loads.get((key, version))
-        if task is None:
-            task = asyncio.create_task(self._load(key, latest, version))
-            self._loads[key, version] = task
-            task.add_done_callback(lambda done: self._on_loaded(key, version, done))
-        return await asyncio.shield(task)
-
-    def _on_loaded(
-        self, key: PastKey, version: int | None, task: "asyncio.Task[_PastEntry]"
-    ) -> None:
-        del self._loads[key, version]
-        if not task.cancelled():
-            # Retrieve it: if all callers were cancelled, asyncio would log it as never retrieved.
-            task.exception()
-
-    async def _load(self, key: PastKey, latest: StoredSnapshot, version: int | None) -> _PastEntry:
-        """Load a snapshot, or the parts of a cached one that a newer version may have changed."""
-        cached = self._entries.get(key)
-        known = None if cached is None else cached.stored.readings
-        stored = None if self._index is None else self._index.build(key, latest)
-        if stored is None:
-            stored = await self._store.past_snapshot(key, known)
-        if cached is not None and cached.stored == stored:
-            entry = cached._replace(version=version)
-        else:
-            entry = _PastEntry(version, stored, build_snapshot(stored, is_past=True))
-        self._entries.pop(key, None)
-        self._entries[key] = entry
-        if len(self._entries) > MAX_PAST_SNAPSHOTS:
-            del self._entries[next(iter(self._entries))]
-        return entry
-
-
 _LatestRead = tuple[StoredSnapshot, Snapshot | None]
 
 
 class SnapshotCache:
     """Caches the store's latest snapshot, and reads it again when the store's version changes."""
 
-    def __init__(
-        self,
-        store: "MarketStore",
-        recent_feed: RecentFeed | None = None,
-        past_index: PastIndex | None = None,
-    ) -> None:
-        """Follow a store; without `recent_feed`, every page of the feed is read from the store.
-
-        Without `past_index`, past snapshots are.
-        """
+    def __init__(self, store: "MarketStore", *, loads_ledger: bool = False) -> None:
+        """Follow a store; with `loads_ledger`, read the ledger before the first call needs it."""
         self.store = store
-        self.recent_feed = recent_feed
+        self._loads_ledger = loads_ledger
         self._reading: asyncio.Task[_LatestRead] | None = None
         self._version: int | None = None
         self._last_read: _LatestRead | None = None
         self._is_fresh = False
-        self._statistics_lock = asyncio.Lock()
-        self._statistics_entry: tuple[Snapshot, dict[Tier, Statistics]] | None = None
-        self._past = PastSnapshotCache(store, past_index)
+        self._ledger: Ledger | None = None
+        self._ledger_lock = asyncio.Lock()
+        self._first_load: asyncio.Task[object] | None = None
+        # A dict keeps insertion order, so the first key is the one used longest ago.
+        self._past: dict[PastKey, _PastEntry] = {}
         self._first_market_time: int | None = None
 
     async def coverage(self) -> Coverage | None:
@@ -159,25 +93,54 @@ class SnapshotCache:
         """Return the snapshot that was served at a time (epoch ms); None before the first."""
         await self.snapshot()
         # State and version are set together, so the two belong to each other.
-        latest, _ = self._last_read or await self._read_latest()
-        return await self._past.find(at, latest, self._version)
+        (latest, _), version = self._last_read or await self._read_latest(), self._version
+        key = await self.store.past_key(at)
+        entry = self._past.pop(key, None)
+        if entry is None or version is None or entry.version != version:
+            # A commit may have come since the latest state was read.
+            until = max(latest.last_created_at, key.last_created_at)
+            readings = (
+                (await self._load_ledger(until)).find_readings(key.last_created_at)
+                if entry is None
+                else entry.stored.readings
+            )
+            stored = await self.store.past_snapshot(key, readings)
+            # What a later version has not changed is shared, with the responses that were made.
+            if entry is not None and entry.stored == stored:
+                entry = entry._replace(version=version)
+            else:
+                entry = _PastEntry(version, stored, build_snapshot(stored, is_past=True))
+        self._past[key] = entry
+        if len(self._past) > MAX_PAST_SNAPSHOTS:
+            del self._past[next(iter(self._past))]
+        return entry.snapshot
 
-    async def statistics(self, snapshot: Snapshot) -> dict[Tier, Statistics]:
-        """Return the row counts of the 30 days up to a snapshot, computed once per snapshot."""
-        # The lock makes concurrent callers share one count, which scans all rows of the window.
-        async with self._statistics_lock:
-            if self._statistics_entry is None or self._statistics_entry[0] is not snapshot:
-                counts = {tier: await self._count_volume(tier, snapshot) for tier in RETENTION_MS}
-                self._statistics_entry = (snapshot, counts)
-            return self._statistics_entry[1]
+    async def ledger(self, snapshot: Snapshot) -> "Ledger":
+        """Return the changes and alerts up to a snapshot; there may be later ones."""
+        return await self._load_ledger(snapshot.stored.last_created_at)
 
-    async def _count_volume(self, tier: Tier, snapshot: Snapshot) -> Statistics:
-        return await self.store.statistics(
-            tier,
-            after=snapshot.newest_at - STATISTICS_DAYS * DAY_MS,
-            until=snapshot.stored.last_created_at,
-            visible_after=snapshot.market_time - RETENTION_MS[tier],
-        )
+    def peek_ledger(self, snapshot: Snapshot) -> "Ledger | None":
+        """Return the ledger if it has all rows of a snapshot, else None."""
+        ledger, until = self._ledger, snapshot.stored.last_created_at
+        return ledger if ledger is not None and ledger.last_at >= until else None
+
+    async def _load_ledger(self, until: int, *, is_commit: bool = False) -> "Ledger":
+        """Return a ledger with all rows up to a time, reading the rest if it lacks some."""
+        from serving.ledger import read_ledger
+
+        async with self._ledger_lock:
+            if self._ledger is None or self._ledger.last_at < until or is_commit:
+                self._ledger = await read_ledger(self.store, until, self._ledger)
+            return self._ledger
+
+    async def _load_first(self, snapshot: Snapshot) -> None:
+        try:
+            await self.ledger(snapshot)
+        except StoreError:
+            # The store reports its own failures, and the next call tries again.
+            return
+        except Exception as error:
+            log.error("ledger_failed", **describe_failure(error))
 
     def _get_if_current(self) -> _LatestRead | None:
         """Return the last read state if it is current; checked once per turn of the event loop."""
@@ -226,7 +189,10 @@ class SnapshotCache:
             self._version = version
             return self._last_read
         snapshot = build_snapshot(stored)
-        if snapshot is not None and self.recent_feed is not None:
-            self.recent_feed.keep_up(snapshot)
+        if self._ledger is not None:
+            # Even if no row is new: assets may be, and a database may have been restored.
+            await self._load_ledger(stored.last_created_at, is_commit=True)
+        elif snapshot is not None and self._loads_ledger and self._first_load is None:
+            self._first_load = asyncio.create_task(self._load_first(snapshot))
         self._last_read, self._version = (stored, snapshot), version
         return self._last_read

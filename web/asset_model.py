@@ -22,9 +22,9 @@ from schemas.vocabulary import (
 )
 from serving.context import Context, find_history_start
 from serving.prices import BarColumns, PriceSummary
-from serving.signal_rows import to_signal
+from serving.signal_rows import FeedQuery, to_signal
 from serving.snapshot import Snapshot
-from store.market_rows import AlertRow, ChangeRow, FeedQuery, FeedRow
+from store.market_rows import AlertRow, ChangeRow, FeedRow
 from web.asset_chart import Chart, build_marks, find_held_alerts
 from web.timeline import TimeAxis, build_lanes
 
@@ -69,9 +69,10 @@ async def load_asset_model(
     ends = _find_end(snapshot.market_time, asset)
     begins = ends - CHART_DAYS[timeframe] * DAY_MS
     bars = await _load_bars(asset, timeframe, begins, context)
-    store, until = context.snapshots.store, snapshot.stored.last_created_at
-    history = await store.asset_history(asset.ticker, timeframe, begins, until)
-    alerts = await store.alerts_feed(_build_alerts_query(asset, timeframe, begins, snapshot))
+    ledger, until = await context.snapshots.ledger(snapshot), snapshot.stored.last_created_at
+    history = ledger.find_history(asset.ticker, timeframe, begins, until)
+    places, _ = ledger.find_page(_build_alerts_query(asset, timeframe, begins, snapshot))
+    alerts = [row for row in ledger.build_rows(places) if isinstance(row, AlertRow)]
     lanes_begin = max(begins, find_history_start(snapshot))
     changes = [r for r in history if r.timeframe == timeframe and r.created_at > lanes_begin]
     readings = state.assets[0].signals if state.assets else {}
@@ -135,12 +136,14 @@ def _build_alerts_query(
     The earlier ones decide which alerts were held.
     """
     cooldown = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S[timeframe] * 1000
+    after = max(begins - cooldown, snapshot.market_time - ALERTS_RETENTION_MS)
     return FeedQuery(
-        after=max(begins - cooldown, snapshot.market_time - ALERTS_RETENTION_MS),
-        until=snapshot.stored.last_created_at,
+        "alerts",
+        after,
+        after,
+        snapshot.stored.last_created_at,
         limit=MAX_ALERTS,
-        offset=0,
-        ticker=asset.ticker,
+        tickers=(asset.ticker,),
         timeframe=timeframe,
     )
 

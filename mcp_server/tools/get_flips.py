@@ -26,9 +26,10 @@ from serving.argument_values import find_assets
 from serving.arguments import ArgumentError, Problem, ProblemCollector
 from serving.context import Context
 from serving.freshness import NO_CALL, build_freshness
+from serving.signal_rows import FeedQuery
 from serving.snapshot import Snapshot
 from serving.tool import Tool
-from store.market_rows import ChangeRow, FeedQuery
+from store.market_rows import ChangeRow
 
 # A safety bound: the longest windows hold about 280 rows on a busy day.
 ROW_LIMIT = 2000
@@ -82,7 +83,7 @@ async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
     snapshot, now = await context.snapshot(), context.clock()
     assets = _select_assets(query, snapshot)
     end = snapshot.to_market_time(now)
-    rows = await _read_rows(query, end - hours * HOUR_MS, assets, snapshot, context)
+    rows = await _find_rows(query, end - hours * HOUR_MS, assets, snapshot, context)
     capped = len(rows) > ROW_LIMIT
     newest = select_newest_changes(rows[:ROW_LIMIT])
     groups = group_flips(newest, query.direction, snapshot)
@@ -108,7 +109,7 @@ def _select_assets(query: FlipsQuery, snapshot: Snapshot) -> list[CoveredAsset]:
     return [a for a in requested.values() if query.asset_class in (None, a.asset_class)]
 
 
-async def _read_rows(
+async def _find_rows(
     query: FlipsQuery,
     after: int,
     assets: Sequence[CoveredAsset],
@@ -116,21 +117,21 @@ async def _read_rows(
     context: Context,
 ) -> list[ChangeRow]:
     """Return the newest rows of a window, and one more than the limit if there are more."""
+    ledger = await context.snapshots.ledger(snapshot)
     # `until` is the snapshot's newest row, which is never after the window's end. No window is
     # longer than the retention, so retention needs no filter here.
-    if not assets:
-        return []
-    is_all = (query.ticker, query.asset_class) == (None, None)
-    return await context.snapshots.store.changes_feed(
+    places, _ = ledger.find_page(
         FeedQuery(
-            after=after,
-            until=snapshot.stored.last_created_at,
+            "universe",
+            after,
+            after,
+            snapshot.stored.last_created_at,
             limit=ROW_LIMIT + 1,
-            offset=0,
             timeframe=query.timeframe,
-            tickers=None if is_all else tuple(asset.ticker for asset in assets),
+            tickers=tuple(asset.ticker for asset in assets),
         )
     )
+    return [row for row in ledger.build_rows(places) if isinstance(row, ChangeRow)]
 
 
 def select_newest_changes(rows: Iterable[ChangeRow]) -> list[ChangeRow]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from mcp_server.tools.empty_results import (
     MAX_NAMED_TICKERS,
@@ -22,7 +22,6 @@ from schemas.vocabulary import (
     RETENTION_MS,
     UNIVERSE_RETENTION_MS,
     AssetClass,
-    Direction,
     IndicatorId,
     Timeframe,
     format_instant,
@@ -37,14 +36,14 @@ from serving.freshness import (
     is_recording_over,
     list_timing_exceptions,
 )
-from serving.json_text import JsonText, join_with_commas
-from serving.recent_feed import FeedPage, FeedWindow, RowFilter, encode_row
 from serving.response_cache import CacheEntry, ResponseBody
+from serving.signal_rows import FeedQuery
 from serving.snapshot import FeedNames, Snapshot
 from serving.tool import Tool
-from store.market_rows import FeedQuery, FeedRow
 
-DIRECTION_NUMBERS: dict[Direction, int] = {"bullish": 1, "bearish": -1, "neutral": 0, "exit": 0}
+if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
+    from serving.ledger import Ledger
+
 # Only changes can be neutral, and only alerts can be exit.
 TIERS_BY_DIRECTION = {"neutral": "universe", "exit": "alerts"}
 RETENTION_DAYS = RetentionDays(
@@ -54,7 +53,7 @@ RETENTION_DAYS = RetentionDays(
 ROW_FIELDS = {"ended_assets", "missing_bars", "most_delay_seconds", "removed_assets"}
 MAX_FEED_NAMES = 256
 CALL_LISTS = ("late_assets", "building_assets")
-PAGE_TEMPLATE = JsonText.escape(b'{"signals":[%b],"pagination":%b,"meta":%b}')
+PAGE_TEMPLATE = b'{"signals":[%b],"pagination":%b,"meta":%b}'
 TIMING_NOTE = (
     "created_at is when a row was written, about 3 to 5 minutes after its candle closed; a held "
     "alert is written when its window ends. Rows of one run are milliseconds apart, even if they "
@@ -111,11 +110,6 @@ class _FeedFilter(NamedTuple):
     asset_class: AssetClass | None
     indicator: IndicatorId | None
 
-    @property
-    def only_ticker(self) -> str | None:
-        """The ticker, if there is exactly one."""
-        return self.tickers[0] if self.tickers and len(self.tickers) == 1 else None
-
 
 async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
     """Return one page of the feed; the rows and `meta` are of the same snapshot."""
@@ -125,93 +119,82 @@ async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
 async def render_signals(query: SignalsQuery, context: Context) -> ResponseBody:
     """Return the response of one page of the feed."""
     snapshot = await context.snapshot()
-    feed_filter = _build_filter(query, snapshot)
-    if context.snapshots.recent_feed is not None:
-        await context.snapshots.recent_feed.wait()
-    page = _find_recent_page(query, feed_filter, snapshot, context)
-    if page is None:
-        page = await _read_page(query, feed_filter, snapshot, context)
-    return _render_page(query, feed_filter, page, snapshot, context)
+    ledger = await context.snapshots.ledger(snapshot)
+    return _render_page(query, ledger, snapshot, context)
 
 
-def render_recent_signals(
+def render_signals_at_once(
     query: SignalsQuery, context: Context, snapshot: Snapshot
 ) -> ResponseBody | None:
-    """Return the response of a page whose rows are in memory, else None."""
-    feed_filter = _build_filter(query, snapshot)
-    page = _find_recent_page(query, feed_filter, snapshot, context)
-    return None if page is None else _render_page(query, feed_filter, page, snapshot, context)
-
-
-def _find_recent_page(
-    query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot, context: Context
-) -> FeedPage | None:
-    recent_feed = context.snapshots.recent_feed
-    if recent_feed is None:
-        return None
-    ticker = feed_filter.only_ticker
-    row_filter = RowFilter(
-        query.tier,
-        ticker,
-        feed_filter.indicator,
-        query.timeframe,
-        query.direction,
-        feed_filter.asset_class,
-        feed_filter.tickers if ticker is None else None,
-    )
-    return recent_feed.find_page(row_filter, _build_window(query, feed_filter, snapshot))
-
-
-def _build_window(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> FeedWindow:
-    after = feed_filter.after
-    if _find_matching_tiers(query) == "alerts":
-        after = feed_filter.alerts_after
-    # Rows committed after the snapshot was read stay out, so that they agree with `meta`.
-    until = snapshot.stored.last_created_at
-    return FeedWindow(after, until, query.limit, query.offset, query.order == "oldest")
-
-
-async def _read_page(
-    query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot, context: Context
-) -> FeedPage:
-    """Return the page that the store has."""
-    rows = await _read_rows(query, feed_filter, snapshot, context)
-    page = rows[: query.limit]
-    newest_at = max(page[0].created_at, page[-1].created_at) if page else None
-    texts = [encode_row(row, snapshot) for row in page]
-    return FeedPage(texts, len(rows) > query.limit, newest_at)
+    """Return the response of a page; None if its rows are still being read."""
+    ledger = context.snapshots.peek_ledger(snapshot)
+    return None if ledger is None else _render_page(query, ledger, snapshot, context)
 
 
 def _render_page(
-    query: SignalsQuery,
-    feed_filter: _FeedFilter,
-    page: FeedPage,
-    snapshot: Snapshot,
-    context: Context,
+    query: SignalsQuery, ledger: "Ledger", snapshot: Snapshot, context: Context
 ) -> ResponseBody:
     """Return the response of a page, rendering it if it is not cached.
 
     Callers that send another `since` get the same page if no row lies between the two.
     """
-    key, now = _build_page_key(query, feed_filter, page, snapshot), context.clock()
+    feed_filter = _build_filter(query, snapshot)
+    places, has_more = ledger.find_page(_build_query(query, feed_filter, snapshot))
+    times = ledger.get_times([places[0], places[-1]] if places else [])
+    key, now = _build_page_key(query, feed_filter, snapshot, times, has_more), context.clock()
     response = snapshot.pages.get(key, now)
     if response is None:
-        entry = _render_new_page(query, feed_filter, page, snapshot, now)
-        snapshot.pages.put(key, entry)
-        response = entry.response
+        rows = ledger.encode_rows(places, snapshot)
+        pagination = Pagination(
+            limit=query.limit,
+            offset=query.offset,
+            returned=len(rows),
+            has_more=has_more,
+            next_cursor=format_instant(max(times)) if times else None,
+        )
+        meta = _find_meta(query, feed_filter, snapshot, now, has_rows=bool(rows))
+        text = PAGE_TEMPLATE % (
+            b",".join(rows),
+            pagination.model_dump_json().encode(),
+            meta.response.text,
+        )
+        response = ResponseBody(text)
+        snapshot.pages.put(key, replace(meta, response=response))
     return response
 
 
-def _build_page_key(
-    query: SignalsQuery, feed_filter: _FeedFilter, page: FeedPage, snapshot: Snapshot
-) -> Hashable:
-    """Return everything that a response depends on, except the snapshot and the time."""
-    # Rows are unique, and with the same filters and order, no others can be between these.
-    ends = (
-        (page.rows[0], page.rows[-1])
-        if page.rows
-        else _classify_since(query, feed_filter, snapshot)
+def _build_query(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> FeedQuery:
+    tickers = feed_filter.tickers
+    if tickers is None and feed_filter.asset_class is not None:
+        tickers = snapshot.list_tickers(feed_filter.asset_class)
+    return FeedQuery(
+        query.tier,
+        feed_filter.after,
+        feed_filter.alerts_after,
+        # Rows committed after the snapshot was read stay out, so that they agree with `meta`.
+        snapshot.stored.last_created_at,
+        query.limit,
+        query.offset,
+        query.order == "oldest",
+        tickers,
+        feed_filter.indicator,
+        query.timeframe,
+        query.direction,
     )
+
+
+def _build_page_key(
+    query: SignalsQuery,
+    feed_filter: _FeedFilter,
+    snapshot: Snapshot,
+    times: Sequence[int],
+    has_more: bool,
+) -> Hashable:
+    """Return everything that a response depends on, except the snapshot and the time.
+
+    `times` has the `created_at` of the first and the last row.
+    """
+    # Times are unique, and with the same filters and order, no other rows can be between these.
     return (
         query.tier,
         feed_filter.tickers,
@@ -222,34 +205,24 @@ def _build_page_key(
         query.order,
         query.limit,
         query.offset,
-        len(page.rows),
-        page.has_more,
-        ends,
+        has_more,
+        tuple(times) or _classify_since(query, feed_filter, snapshot),
     )
 
 
-def _render_new_page(
-    query: SignalsQuery, feed_filter: _FeedFilter, page: FeedPage, snapshot: Snapshot, now: int
+def _find_meta(
+    query: SignalsQuery,
+    feed_filter: _FeedFilter,
+    snapshot: Snapshot,
+    now: int,
+    *,
+    has_rows: bool,
 ) -> CacheEntry:
     end = _explain_end(query, feed_filter, snapshot)
-    note = end if page.rows else _explain_empty(query, feed_filter, snapshot, end)
+    note = end if has_rows else _explain_empty(query, feed_filter, snapshot, end)
     # A held alert is published when its window ends, so every hour may bring one.
     timeframe = query.timeframe if query.tier == "universe" else None
-    pagination = Pagination(
-        limit=query.limit,
-        offset=query.offset,
-        returned=len(page.rows),
-        has_more=page.has_more,
-        next_cursor=None if page.newest_at is None else format_instant(page.newest_at),
-    )
-    kind = _MetaKind(note, timeframe, bool(page.rows), query.tier != "universe")
-    meta = _get_meta(kind, snapshot, now)
-    json = PAGE_TEMPLATE.fill(
-        join_with_commas(page.rows),
-        JsonText.escape(pagination.model_dump_json().encode()),
-        meta.response.json,
-    )
-    return replace(meta, response=ResponseBody.from_json(json))
+    return _get_meta(_MetaKind(note, timeframe, has_rows, query.tier != "universe"), snapshot, now)
 
 
 def _get_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> CacheEntry:
@@ -338,41 +311,6 @@ def _find_matching_tiers(query: SignalsQuery) -> Literal["universe", "alerts", "
     if query.tier != "all":
         return None
     return "universe" if only == "universe" else "alerts"
-
-
-async def _read_rows(
-    query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot, context: Context
-) -> Sequence[FeedRow]:
-    """Return the rows of the page, and one more if there are more."""
-    store, tiers = context.snapshots.store, _find_matching_tiers(query)
-    if tiers is None or feed_filter.tickers == ():
-        return []
-    window = _build_window(query, feed_filter, snapshot)
-    ticker = feed_filter.only_ticker
-    feed_query = FeedQuery(
-        after=window.after,
-        until=window.until,
-        limit=window.limit + 1,
-        offset=window.offset,
-        ticker=ticker,
-        tickers=_list_tickers(feed_filter, snapshot) if ticker is None else None,
-        indicator=feed_filter.indicator,
-        timeframe=query.timeframe,
-        direction=None if query.direction is None else DIRECTION_NUMBERS[query.direction],
-        oldest_first=window.oldest_first,
-    )
-    if tiers == "universe":
-        return await store.changes_feed(feed_query)
-    if tiers == "alerts":
-        return await store.alerts_feed(feed_query)
-    return await store.merged_feed(feed_query, feed_filter.alerts_after)
-
-
-def _list_tickers(feed_filter: _FeedFilter, snapshot: Snapshot) -> tuple[str, ...] | None:
-    """Return the tickers of the list or class that was requested; None for all assets."""
-    if feed_filter.tickers is None and feed_filter.asset_class is None:
-        return None
-    return tuple(asset.ticker for asset in _list_assets(feed_filter, snapshot))
 
 
 def _explain_end(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> str:
@@ -499,7 +437,7 @@ GET_SIGNALS = Tool(
     query=SignalsQuery,
     result=SignalsResponse,
     handler=render_signals,
-    render_at_once=render_recent_signals,
+    render_at_once=render_signals_at_once,
     check=_check_filter,
     meta={"anthropic/maxResultSizeChars": 500_000},
 )

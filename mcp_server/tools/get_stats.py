@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import cast
+from typing import NamedTuple
 
 from schemas.coverage import Coverage, merge_timeframes
 from schemas.query import NoArguments
@@ -16,12 +16,10 @@ from schemas.stats import (
     TimeframeCount,
 )
 from schemas.vocabulary import (
-    ACTION_DIRECTIONS,
     DAY_MS,
     INDICATOR_IDS,
-    READING_NAMES,
+    RETENTION_MS,
     TIMEFRAMES,
-    Action,
     Direction,
     Tier,
     Timeframe,
@@ -29,12 +27,18 @@ from schemas.vocabulary import (
 )
 from serving.context import Context
 from serving.freshness import build_freshness
-from serving.snapshot_cache import STATISTICS_DAYS
 from serving.tool import Tool
-from store.market_rows import Statistics
 
+STATISTICS_DAYS = 30
 Row = tuple[str, Timeframe, Direction]
-Counts = Counter[Row]
+
+
+class Statistics(NamedTuple):
+    """The rows of a tier in the window, and when the oldest row was published that is kept."""
+
+    counts: Mapping[Row, int]
+    oldest: int | None
+
 
 DESCRIPTION = (
     "Returns statistics of the feed: how many signals (changes and alerts) were published in the "
@@ -58,8 +62,15 @@ NOT_COVERED = TierStats(
 async def get_stats(query: NoArguments, context: Context) -> StatsResponse:
     """Return the counts of the 30 days that end with the latest snapshot."""
     snapshot = await context.snapshot()
-    statistics = await context.snapshots.statistics(snapshot)
-    since = snapshot.newest_at - STATISTICS_DAYS * DAY_MS
+    ledger = await context.snapshots.ledger(snapshot)
+    since, until = snapshot.newest_at - STATISTICS_DAYS * DAY_MS, snapshot.stored.last_created_at
+    statistics = {
+        tier: Statistics(
+            ledger.count_kinds(tier, since, until),
+            ledger.find_oldest(tier, snapshot.market_time - kept_ms, until),
+        )
+        for tier, kept_ms in RETENTION_MS.items()
+    }
     return StatsResponse(
         window=StatsWindow(
             days=STATISTICS_DAYS,
@@ -79,34 +90,25 @@ async def get_stats(query: NoArguments, context: Context) -> StatsResponse:
 def _build_universe_tier(statistics: Statistics, coverage: Coverage) -> TierStats:
     if statistics.oldest is None and not any(asset.timeframes for asset in coverage.tracked):
         return NOT_COVERED
-    counts: Counts = Counter()
-    for (indicator, timeframe, reading), count in statistics.counts.items():
-        counts[indicator, timeframe, READING_NAMES[int(reading)]] += count
     logged = [indicator.id for indicator in coverage.logged]
     directions: tuple[Direction, ...] = ("bullish", "bearish", "neutral")
-    return _build_tier(statistics, coverage, counts, logged, TIMEFRAMES, directions)
+    return _build_tier(statistics, coverage, logged, TIMEFRAMES, directions)
 
 
 def _build_alerts_tier(statistics: Statistics, coverage: Coverage) -> TierStats:
     followed = merge_timeframes(asset.alerts for asset in coverage.tracked)
     if not followed and statistics.oldest is None:
         return NOT_COVERED
-    counts: Counts = Counter()
-    for (indicator, timeframe, action), count in statistics.counts.items():
-        counts[indicator, timeframe, ACTION_DIRECTIONS[cast(Action, action)]] += count
     covered = [indicator.id for indicator in coverage.indicators]
     # Rows of a timeframe that is no longer followed still count, so that the lists add up.
-    counted_timeframes = {timeframe for _, timeframe, _ in counts}
+    counted_timeframes = {timeframe for _, timeframe, _ in statistics.counts}
     timeframes = merge_timeframes([followed, [*counted_timeframes]])
-    return _build_tier(
-        statistics, coverage, counts, covered, timeframes, ("bullish", "bearish", "exit")
-    )
+    return _build_tier(statistics, coverage, covered, timeframes, ("bullish", "bearish", "exit"))
 
 
 def _build_tier(
     statistics: Statistics,
     coverage: Coverage,
-    counts: Mapping[Row, int],
     indicators: Container[str],
     timeframes: Iterable[Timeframe],
     directions: Iterable[Direction],
@@ -116,6 +118,7 @@ def _build_tier(
     An indicator that the tier does not cover is listed only if it has rows.
     """
     names = {indicator.id: indicator.name for indicator in coverage.indicators}
+    counts = statistics.counts
     total = sum(counts.values())
     by_indicator, by_timeframe, by_direction = (
         _sum_by_column(counts, column) for column in range(3)
@@ -170,5 +173,4 @@ GET_STATS = Tool(
     result=StatsResponse,
     handler=get_stats,
     requires_key=False,
-    is_slow=True,
 )

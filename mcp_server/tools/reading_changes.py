@@ -58,15 +58,16 @@ async def load_reading_changes(
     context: Context,
 ) -> ReadingChanges:
     """Read the changes and closes that belong to a snapshot, of some tickers."""
-    tickers, store = list(tickers), context.snapshots.store
+    tickers = list(tickers)
     until, last_closes = snapshot.stored.last_created_at, snapshot.stored.last_closes
     changes: defaultdict[str, dict[tuple[str, Timeframe], LastChange]] = defaultdict(dict)
-    for change in await store.last_changes(until, tickers, timeframe):
+    ledger = await context.snapshots.ledger(await context.snapshot())
+    for change in ledger.find_last_changes(until, tickers, timeframe):
         changes[change.ticker][change.indicator, change.timeframe] = change
     by_close: defaultdict[int, list[str]] = defaultdict(list)
     for ticker in tickers:
         if ticker in last_closes:
             by_close[last_closes[ticker]].append(ticker)
     # The price of a change is that of the feed. A close is a venue's own data, as on pages.
-    closes = {} if context.prices is None else await store.closes(by_close)
+    closes = {} if context.prices is None else await context.snapshots.store.closes(by_close)
     return ReadingChanges(last_closes, changes, closes)

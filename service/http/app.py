@@ -51,9 +51,7 @@ from serving.fair_share import FairShare
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
 from serving.keys_first import KeysFirstMiddleware
-from serving.past_index import PastIndex
 from serving.prices import Prices
-from serving.recent_feed import MAX_ROW_BYTES, RecentFeed
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
@@ -76,8 +74,7 @@ class AppConfig:
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
     folder of undelivered mail that the sign-in page names, None to name none. `owner_uid` is the
     user whose own machine this is, None if others can reach the service. `shows_prices` is whether
-    pages show prices. `checks_host` is whether a Host must be a known one. `max_feed_bytes` is how
-    much of the feed is kept in memory.
+    pages show prices. `checks_host` is whether a Host must be a known one.
     """
 
     base_url: str
@@ -94,7 +91,6 @@ class AppConfig:
     owner_uid: int | None = None
     operator: Operator = UNNAMED_OPERATOR
     shows_prices: bool = True
-    max_feed_bytes: int = MAX_ROW_BYTES
 
 
 def build_app(
@@ -146,8 +142,7 @@ def create_app(
     access, provider, clock = resources.access, resources.provider, resources.clock
     base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
     docs_url = f"{base_url}/api/v1"
-    recent_feed = RecentFeed(resources.market, config.max_feed_bytes)
-    snapshots = SnapshotCache(resources.market, recent_feed, PastIndex(resources.market))
+    snapshots = SnapshotCache(resources.market, loads_ledger=True)
     context = Context(
         snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=config.operator
     )

@@ -9,8 +9,6 @@ from typing import Any
 from asyncpg import Connection, Record
 from asyncpg.pool import PoolConnectionProxy
 
-from store.postgres.feed_pages import POSTGRES_FEED_STATEMENTS
-
 # Only SQLite has index hints. (?<!:) keeps casts such as ::bigint from being read as names.
 _HINT = re.compile(r"\s(NOT INDEXED|INDEXED BY \w+)")
 _PLACEHOLDER = re.compile(r"\?|(?<!:):(\w+)")
@@ -33,11 +31,6 @@ def convert_placeholders(sql: str) -> tuple[str, tuple[str, ...]]:
 class PostgresDatabase:
     """A Database bound to one connection and its open transaction."""
 
-    feed_statements = POSTGRES_FEED_STATEMENTS
-    create_cell_index = (
-        "CREATE INDEX IF NOT EXISTS cell "
-        'ON changes (asset_id, indicator, timeframe, created_at) INCLUDE (published, "after")'
-    )
     packed_bars = "string_agg(encode(b.data, 'hex'), '')"
 
     def __init__(
@@ -64,7 +57,7 @@ class PostgresDatabase:
         return found
 
     async def execute_page(self, sql: str, values: Mapping[str, object]) -> Sequence[Record]:
-        """Return the rows of a feed page."""
+        """Return every row of a statement with named parameters."""
         return await self.execute_named(sql, values)
 
     async def fetch_packed(self, columns: str, sql: str, *values: object) -> list[list[Any]]:

@@ -1,9 +1,10 @@
-"""Reads of bars for pages, each in one packed value however many commits wrote them."""
+"""Reads of bars, each in one packed value however many commits wrote them, and of closes."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from schemas.vocabulary import Timeframe
-from store.bar_blocks import build_packed_block
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe
+from store.bar_blocks import build_packed_block, find_close
 from store.codes import TIMEFRAMES_BY_CODE
 from store.market_rows import BarBlock
 from store.sql.database import Database
@@ -44,6 +45,24 @@ _LIST_STEPPED_CLOSES = """
 SELECT c.timeframe, max(c.close_time) AS close_time
 FROM carries c JOIN assets a ON a.id = c.asset_id WHERE a.ticker = ? GROUP BY c.timeframe
 """
+# The block with the bar that closed at :closed_at, which may have opened off its boundary.
+LIST_BLOCKS_AT = f"""
+WITH cell AS MATERIALIZED (
+  SELECT a.id, a.ticker, p.column1 AS timeframe, p.column2 AS period_s,
+    {LATEST_REVISION} AS generation
+  FROM assets a CROSS JOIN (VALUES (2, 86400), (0, 3600)) p
+  WHERE :tickers LIKE '%,' || a.ticker || ',%'
+), block AS MATERIALIZED (
+  SELECT l.id, l.ticker, l.timeframe, l.generation, (
+    SELECT min(b.last_open) FROM bars b WHERE b.asset_id = l.id AND b.generation = l.generation
+      AND b.timeframe = l.timeframe AND b.last_open > :closed_at - 2 * l.period_s
+  ) AS last_open
+  FROM cell l
+)
+SELECT k.ticker, k.timeframe, b.data FROM block k JOIN bars b ON b.asset_id = k.id
+  AND b.generation = k.generation AND b.timeframe = k.timeframe AND b.last_open = k.last_open
+ORDER BY k.ticker, k.timeframe DESC
+"""
 
 
 async def load_asset_bars(db: Database, ticker: str, after: int) -> list[BarBlock]:
@@ -67,6 +86,19 @@ async def load_stepped_closes(db: Database, ticker: str) -> dict[Timeframe, int]
     """Return the close (epoch s) of the last bar that an asset's readings stepped on."""
     rows = await db.execute(_LIST_STEPPED_CLOSES, ticker)
     return {TIMEFRAMES_BY_CODE[row["timeframe"]]: row["close_time"] for row in rows}
+
+
+async def load_closes(db: Database, closed_at: int, tickers: Iterable[str]) -> dict[str, float]:
+    """Return the close of the bar of each ticker that closed at a time (epoch s), if it has one."""
+    values = {"closed_at": closed_at, "tickers": f",{','.join(tickers)},"}
+    closes = {}
+    for ticker, code, data in await db.execute_page(LIST_BLOCKS_AT, values):
+        period_s = TIMEFRAME_DURATIONS_S[TIMEFRAMES_BY_CODE[code]]
+        close = find_close(bytes(data), closed_at - period_s)
+        # An asset has bars of one timeframe; if it has two, the shorter ones count.
+        if close is not None:
+            closes[ticker] = close
+    return closes
 
 
 async def _load(db: Database, sql: str, *values: Any) -> list[BarBlock]:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from store.sql.feed_pages import FeedStatements
 from store.sql.lanes import Lane
 from store.write_health import TestWrite, WriteKind
 
@@ -30,9 +29,6 @@ class Row(Protocol):
 class Database(Protocol):
     """One open transaction."""
 
-    feed_statements: FeedStatements
-    create_cell_index: str
-    """The statement that creates the index of changes by asset, indicator and timeframe."""
     packed_bars: str
     """The aggregate that joins the data of blocks `b` of bars as hexadecimal text, in any order."""
 
@@ -43,7 +39,7 @@ class Database(Protocol):
         """Return every row of a statement with named parameters."""
 
     async def execute_page(self, sql: str, values: Mapping[str, object]) -> Iterable[Iterable[Any]]:
-        """Return the rows of a feed page; columns can be read by position only."""
+        """Return every row of a statement; columns can be read by position only."""
 
     async def fetch_packed(self, columns: str, sql: str, *values: object) -> list[list[Any]]:
         """Return columns of every row of a query, which the database packs into one value.

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from store.log_leaves import SALT_BYTES, hash_row
 from store.log_tree import Tiles, extend_tiles, list_edge
-from store.market_rows import CheckpointRow, FeedQuery, FeedRow
-from store.sql import feed
+from store.market_rows import CheckpointRow, FeedRow
 from store.sql.database import Database
+from store.sql.feed import parse_alert, parse_change
 from store.sql.log_reads import load_log_end, load_tiles
+from store.sql.market_statements import LIST_ALERTS_AFTER, LIST_PUBLISHED_AFTER
 
 # About 15 MB in memory, and a tenth of a second.
 LEAVES_PER_APPEND = 20_000
-EVER = 2**62
 
 
 async def append_leaves(db: Database) -> int:
@@ -56,10 +56,11 @@ async def write_checkpoint(db: Database, checkpoint: CheckpointRow) -> None:
 
 
 async def _load_rows_after(db: Database, created_at: int) -> list[FeedRow]:
-    query = FeedQuery(created_at, EVER, LEAVES_PER_APPEND, 0, oldest_first=True)
-    values = feed.build_page_values(query, created_at)
-    page = await db.execute_page(db.feed_statements.merged(query), values)
-    return [feed.parse_feed_row(row) for row in page]
+    values = {"after": created_at, "limit": LEAVES_PER_APPEND}
+    changes = [parse_change(row) for row in await db.execute_page(LIST_PUBLISHED_AFTER, values)]
+    alerts = [parse_alert(row) for row in await db.execute_page(LIST_ALERTS_AFTER, values)]
+    rows: list[FeedRow] = [*changes, *alerts]
+    return sorted(rows, key=lambda row: row.created_at)[:LEAVES_PER_APPEND]
 
 
 def _make_salts(count: int) -> list[bytes]:

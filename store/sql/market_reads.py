@@ -20,8 +20,8 @@ from store.codes import (
     TIMEFRAME_SETS_BY_CODE,
     TIMEFRAMES_BY_CODE,
 )
-from store.lagging import COUNTED_HISTORY_MS
-from store.market_rows import ReadingRow, SourceRow, StoredSnapshot, WatermarkRow
+from store.lagging import COUNTED_HISTORY_MS, find_building_tickers, find_late
+from store.market_rows import PastKey, ReadingRow, SourceRow, StoredSnapshot, WatermarkRow
 from store.sql.database import Database, Row, fetch_value
 from store.sql.market_statements import COUNT_MISSING_BARS, LIST_LAST_BARS, LIST_SOURCES
 
@@ -41,6 +41,16 @@ SELECT a.ticker, r.timeframe, r.indicator, r.reading
 FROM changes c CROSS JOIN readings r CROSS JOIN assets a
 WHERE c.created_at > ? AND r.asset_id = c.asset_id AND r.timeframe = c.timeframe
   AND r.indicator = c.indicator AND a.id = c.asset_id
+"""
+LATEST_COMMIT_AT = """
+SELECT number, market_time FROM passes INDEXED BY passes_written
+WHERE coalesce(written_at, market_time) <= ?
+ORDER BY coalesce(written_at, market_time) DESC, number DESC LIMIT 1
+"""
+IS_NOMINAL = "SELECT written_at IS NULL FROM passes WHERE number = ?"
+LAST_CREATED_AT = """
+SELECT last_created_at FROM passes WHERE number <= ? AND last_created_at IS NOT NULL
+ORDER BY number DESC LIMIT 1
 """
 
 
@@ -194,6 +204,44 @@ async def load_missing_bars(db: Database, market_time: int) -> dict[str, int]:
     after, until = (market_time - COUNTED_HISTORY_MS) // 1000, market_time // 1000
     rows = await db.execute_named(COUNT_MISSING_BARS, {"after": after, "until": until})
     return {row["ticker"]: row["count"] for row in rows}
+
+
+async def find_past_key(db: Database, at: int) -> PastKey:
+    """Return the key of the state that was the latest at a time (epoch ms)."""
+    number, market_time = await _find_commit_at(db, at)
+    # A commit without written_at (backfill, replay) spans many hourly runs with nominal times. If
+    # the next commit is one, `at` may lie inside it: the snapshot is that of the last run by then.
+    run = find_latest_run(at)
+    if await fetch_value(db, IS_NOMINAL, number + 1) and run > market_time:
+        return PastKey(None, run, run + HOUR_MS - 1)
+    last = await fetch_value(db, LAST_CREATED_AT, number) or 0
+    return PastKey(number, market_time, last)
+
+
+async def load_past_snapshot(db: Database, key: PastKey, readings: Readings) -> StoredSnapshot:
+    """Return the state of a key, with its readings."""
+    published_coverage = await load_coverage(db)
+    watermarks = await load_watermarks(db, key.number)
+    published_from = await load_publish_from(db)
+    building, unbuilt = find_building_tickers(watermarks, published_from)
+    return StoredSnapshot(
+        coverage=published_coverage,
+        market_time=key.market_time,
+        last_created_at=key.last_created_at,
+        readings=readings,
+        late=find_late(watermarks, published_coverage, published_from),
+        building_tickers=building,
+        unbuilt_tickers=unbuilt,
+        history_starts_at=await load_history_start(db),
+        last_closes=await load_last_closes(db, key.number, key.market_time),
+        missing_bars=await load_missing_bars(db, key.market_time),
+    )
+
+
+async def _find_commit_at(db: Database, at: int) -> tuple[int, int]:
+    """Return number and market time of the newest commit by then, zeros before the first."""
+    found = await db.execute(LATEST_COMMIT_AT, at)
+    return (found[0]["number"], found[0]["market_time"]) if found else (0, 0)
 
 
 def group_readings(rows: Iterable[Sequence[Any]]) -> Readings:

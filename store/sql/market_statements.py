@@ -1,7 +1,13 @@
 """SQL statements of the market store that are longer than a line, for both engines."""
 
-from store.sql.feed_pages import SELECT_ALERT, SELECT_CHANGE
-
+SELECT_CHANGE = """
+SELECT c.created_at, (SELECT ticker FROM assets WHERE id = c.asset_id) AS ticker, c.indicator,
+  c.timeframe, c.close_time, c.epoch, c."before", c."after", c.price, c.published
+"""
+SELECT_ALERT = """
+SELECT a.created_at, (SELECT ticker FROM assets WHERE id = a.asset_id) AS ticker, a.indicator,
+  a.timeframe, a.close_time, a.epoch, a.action, a.price
+"""
 _SELECT_BARS = """
 SELECT a.ticker, b.generation, b.timeframe, b.pass, b.first_open, b.last_open, b.count, b.data
 """
@@ -96,6 +102,7 @@ SELECT
 LIST_CHANGES_AFTER = f"""
 {SELECT_CHANGE} FROM changes c WHERE c.created_at > :after ORDER BY c.created_at LIMIT :limit
 """
+LIST_PUBLISHED_AFTER = LIST_CHANGES_AFTER.replace("ORDER BY", "AND c.published = 1 ORDER BY")
 LIST_CHANGE_COLUMNS = """
 SELECT created_at, asset_id, indicator, timeframe, close_time, epoch, "before", "after", price,
   published

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from schemas.coverage import Coverage
-from schemas.vocabulary import TIMEFRAME_CODES, Tier, Timeframe
 from store.bar_blocks import build_blocks
 from store.change_columns import ChangeColumns, build_columns
 from store.errors import StoreError
@@ -20,16 +19,12 @@ from store.market_rows import (
     CommitContent,
     CommitRow,
     EpochRow,
-    FeedQuery,
-    FeedRow,
     FundingRow,
-    LastChange,
     PastKey,
     Progress,
     ReadingRow,
     RecentBars,
     SourceRow,
-    Statistics,
     StoredSnapshot,
     WatermarkRow,
 )
@@ -39,15 +34,12 @@ from store.sql import market_reads as reads
 from store.sql import market_statements as statements
 from store.sql import market_writes as writes
 from store.sql import migrate_database as moving
-from store.sql import past_snapshot as past
 from store.sql.audit_reads import AuditReads
 from store.sql.database import Database, MarketEngine, Row, fetch_value
 from store.sql.feed_log import FeedLog
-from store.sql.feed_pages import ASSET_HISTORY, build_counts_query, build_oldest_query
 from store.sql.lanes import Lane
+from store.sql.ledger_reads import LedgerReads
 from store.sql.operations import MarketOperations
-from store.sql.past_log import PastLog
-from store.sql.reading_changes import load_closes, load_last_changes
 from store.write_health import TestWrite, WriteKind
 
 ROWS_PER_READ = 1000
@@ -68,9 +60,9 @@ class MarketStore:
     def __init__(self, engine: MarketEngine) -> None:
         self._engine = engine
         self.operations = MarketOperations(engine)
-        self.past_log = PastLog(engine)
         self.feed_log = FeedLog(engine)
         self.audit_reads = AuditReads(engine)
+        self.ledger_reads = LedgerReads(engine)
 
     async def close(self) -> None:
         """Close every connection and release the lock; idempotent."""
@@ -138,22 +130,6 @@ class MarketStore:
         """Write a batch and its link in the digest chain in one transaction."""
         async with self._engine.begin_compute_write() as db:
             await writes.write_batch(db, batch)
-
-    async def defer_cell_index(self) -> None:
-        """Leave the changes without their index of cells, if there are none yet.
-
-        Past snapshots and pages of one asset fail until `build_cell_index`.
-        """
-        # Each change of a batch belongs to another cell, so a first start would touch all pages of
-        # this index again and again: 4.4 of the 6.1 s of its inserts.
-        async with self._engine.begin_compute_write() as db:
-            if await fetch_value(db, "SELECT 1 FROM changes LIMIT 1") is None:
-                await db.execute("DROP INDEX IF EXISTS cell")
-
-    async def build_cell_index(self) -> None:
-        """Build the index of cells if it is missing."""
-        async with self._engine.begin_compute_write() as db:
-            await db.execute(db.create_cell_index)
 
     async def prune(self) -> int:
         """Delete rows older than their retention unless they are still needed; return how many.
@@ -369,72 +345,19 @@ class MarketStore:
                 number=number,
             )
 
-    async def snapshot_at(self, at: int) -> StoredSnapshot:
-        """Return the state that was the latest at a time (epoch ms, from `history_starts_at` on).
-
-        It includes the commits written by then. If a commit was written at nominal times, as in
-        backfill and replay, it includes the hourly runs up to then.
-        """
-        return await self.past_snapshot(await self.past_key(at))
-
     async def past_key(self, at: int) -> PastKey:
         """Return the key of the state that was the latest at a time (epoch ms)."""
         async with self._engine.begin_read(Lane.PAST) as db:
-            return await past.find_past_key(db, at)
+            return await reads.find_past_key(db, at)
 
-    async def past_snapshot(
-        self, key: PastKey, readings: reads.Readings | None = None
-    ) -> StoredSnapshot:
-        """Return the state of a key; `readings` are those of an earlier result for the same key.
+    async def past_snapshot(self, key: PastKey, readings: reads.Readings) -> StoredSnapshot:
+        """Return the state of a key, with its readings.
 
         Only the readings of a key never change; the rest depends on later commits, such as a
         restated history and the published coverage.
         """
         async with self._engine.begin_read(Lane.PAST) as db:
-            return await past.load_past_snapshot(db, key, readings)
-
-    async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
-        """Return one page of published changes, in the query's order, read by index."""
-        async with self._engine.acquire_connection() as db:
-            return await feed.read_page(db, query, db.feed_statements.changes, feed.parse_change)
-
-    async def alerts_feed(self, query: FeedQuery) -> list[AlertRow]:
-        """Return one page of alerts, in the query's order, read by index."""
-        async with self._engine.acquire_connection() as db:
-            return await feed.read_page(db, query, db.feed_statements.alerts, feed.parse_alert)
-
-    async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
-        """Return one page of both tiers by `created_at`; `query.after` bounds only the changes."""
-        async with self._engine.acquire_connection() as db:
-            merged = db.feed_statements.merged
-            return await feed.read_page(db, query, merged, feed.parse_feed_row, alerts_after)
-
-    async def asset_history(
-        self, ticker: str, timeframe: Timeframe, after: int, until: int
-    ) -> list[ChangeRow]:
-        """Return the changes of an asset on a timeframe, also unpublished ones, oldest first.
-
-        They were created in (`after`, `until`], in epoch ms. The newest change of each of the
-        asset's readings is always included.
-        """
-        values = {
-            **feed.build_window(after, until),
-            "ticker": ticker,
-            "timeframe": TIMEFRAME_CODES[timeframe],
-        }
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute_page(ASSET_HISTORY, values)
-        return [feed.parse_change(row) for row in rows]
-
-    async def last_changes(
-        self,
-        until: int,
-        tickers: Iterable[str] | None = None,
-        timeframe: Timeframe | None = None,
-    ) -> list[LastChange]:
-        """Return the last change of each reading up to a time (epoch ms), published or not."""
-        async with self._engine.begin_read(Lane.PAST) as db:
-            return await load_last_changes(db, until, tickers, timeframe)
+            return await reads.load_past_snapshot(db, key, readings)
 
     async def closes(self, closed_at: Mapping[int, Iterable[str]]) -> dict[str, float]:
         """Return closes by ticker, of the bars that closed at the given times (epoch s).
@@ -444,24 +367,8 @@ class MarketStore:
         closes: dict[str, float] = {}
         async with self._engine.begin_read(Lane.PAST) as db:
             for at, tickers in closed_at.items():
-                closes |= await load_closes(db, at, tickers)
+                closes |= await chart.load_closes(db, at, tickers)
         return closes
-
-    async def statistics(
-        self, tier: Tier, after: int, until: int, visible_after: int
-    ) -> Statistics:
-        """Count the published rows of a tier in (`after`, `until`]; all bounds are epoch ms.
-
-        `oldest` is the oldest `created_at` in (`visible_after`, `until`].
-        """
-        window, visible = feed.build_window(after, until), feed.build_window(visible_after, until)
-        async with self._engine.begin_read() as db:
-            kinds = await db.execute_named(build_counts_query(tier), window)
-            (oldest_row,) = await db.execute_named(build_oldest_query(tier), visible)
-        return Statistics(
-            counts={feed.decode_kind(tier, row): row["number"] for row in kinds if row["number"]},
-            oldest=oldest_row["oldest"],
-        )
 
     async def _prune(self, table: str, before: int) -> int:
         pruned = 0

@@ -8,8 +8,6 @@ from typing import Any
 
 from aiosqlite import Connection
 
-from store.sqlite.feed_pages import SQLITE_FEED_STATEMENTS
-
 # Largest first. Only these four sizes occur, so that prepared statements are reused. The default
 # limit of SQLite is 32,766 parameters: 2,000 rows of up to 16 columns.
 ROWS_PER_STATEMENT = (2000, 200, 20, 1)
@@ -18,11 +16,6 @@ ROWS_PER_STATEMENT = (2000, 200, 20, 1)
 class SqliteDatabase:
     """A Database bound to one connection and its open transaction."""
 
-    feed_statements = SQLITE_FEED_STATEMENTS
-    create_cell_index = (
-        "CREATE INDEX IF NOT EXISTS cell "
-        'ON changes (asset_id, indicator, timeframe, created_at, published, "after")'
-    )
     packed_bars = "group_concat(hex(b.data), '')"
 
     def __init__(self, connection: Connection) -> None:
@@ -38,7 +31,7 @@ class SqliteDatabase:
         return list(await self.connection.execute_fetchall(sql, values))
 
     async def execute_page(self, sql: str, values: Mapping[str, object]) -> Iterable[Iterable[Any]]:
-        """Return the rows of a feed page as tuples, which takes half the time of sqlite3.Row."""
+        """Return the rows as tuples, which takes half the time of sqlite3.Row."""
         self.connection.row_factory = None
         try:
             return await self.connection.execute_fetchall(sql, values)

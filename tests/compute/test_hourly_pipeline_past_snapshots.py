@@ -10,6 +10,7 @@ from compute.schedule import to_market_ms
 from compute.universe import Universe
 from store.market_rows import StoredSnapshot
 from store.sql.market_store import MarketStore
+from tests.support.ledgers import load_past
 from tests.support.small_market import DENSE, END, Content, open_pipeline, open_store
 
 pytestmark = pytest.mark.clause("answers")
@@ -22,7 +23,7 @@ def latest(snapshot: StoredSnapshot) -> tuple[object, ...]:
 
 
 async def past(store: MarketStore, at: int) -> tuple[object, ...]:
-    return latest(await store.snapshot_at(at))
+    return latest(await load_past(store, at))
 
 
 @pytest.mark.prove

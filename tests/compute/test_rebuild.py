@@ -34,6 +34,7 @@ from tests.doubles.scripted_source import (
     march_s,
     run_loop_until,
 )
+from tests.support.ledgers import load_past
 from tests.support.small_market import Content, load_content, open_store, select_tickers
 from tests.support.store_homes import open_market_as
 
@@ -328,8 +329,8 @@ async def test_boards_of_the_past_stay_as_they_were(tmp_path: Path):
     await run(path, source, list_hours("06:00", "09:00"))
     moment = to_market_ms(march_s("09:00")) + 60_000
     async with open_store(path) as store:
-        then = await store.snapshot_at(moment)
+        then = await load_past(store, moment)
     await run(path, source, list_hours("10:00", "13:00"))
     async with open_store(path) as store:
-        now = await store.snapshot_at(moment)
+        now = await load_past(store, moment)
     assert replace(now, coverage=None) == replace(then, coverage=None)

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from access.keys import generate_key, hash_key
-from schemas.vocabulary import Tier, format_instant
+from schemas.vocabulary import TIMEFRAMES, format_instant
 from serving.fair_share import (
     MAX_CALLS,
     PAST_BURST,
@@ -20,36 +21,49 @@ from serving.fair_share import (
     FairShare,
     PastBudget,
 )
-from store.market_rows import ChangeRow, FeedQuery, Statistics
+from store.sql.database import MarketEngine
+from store.sql.ledger_reads import FeedRows, LedgerReads
 from store.sql.market_store import MarketStore
 from tests.access.test_quota_transports import Called, call
 from tests.serving.test_fair_share import ManualTimers
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS, USAGE, build_path
-from tests.support.example_market import NOON, make_coverage
+from tests.support.example_market import ASSETS, NOON, make_coverage
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.store_homes import DEADLINE_S, SqliteHome, StoreHome
 
 pytestmark = pytest.mark.clause("access")
 
-# The limit of the feed pages that the store holds back. The store reads one row more.
-HELD_LIMITS = range(100, 200)
+# Arguments of the calls that the store holds back, no two alike.
+HELD_CALLS = [
+    {"detail": "changes", "ticker": ",".join(tickers), "timeframe": timeframe}
+    for timeframe in TIMEFRAMES
+    for count in (2, 3)
+    for tickers in combinations([asset.ticker for asset in ASSETS], count)
+]
+
+
+class HeldReads(LedgerReads):
+    """Reads of the feed that can be held back until they are released."""
+
+    holds: asyncio.Event | None = None
+
+    async def load_rows(self, after: int, until: int) -> FeedRows:
+        if self.holds is not None:
+            await self.holds.wait()
+        return await super().load_rows(after, until)
 
 
 class HeldMarket(MarketStore):
-    """Holds back wide feed pages and statistics until they are released."""
+    """Holds back the closes of calls with `detail` until they are released."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, engine: MarketEngine) -> None:
+        super().__init__(engine)
         self.released = asyncio.Event()
+        self.ledger_reads = self.held_reads = HeldReads(engine)
 
-    async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
-        if query.limit - 1 in HELD_LIMITS:
-            await self.released.wait()
-        return await super().changes_feed(query)
-
-    async def statistics(self, tier: Tier, **window: int) -> Statistics:
+    async def closes(self, closed_at: Mapping[int, Iterable[str]]) -> dict[str, float]:
         await self.released.wait()
-        return await super().statistics(tier, **window)
+        return await super().closes(closed_at)
 
 
 @dataclass
@@ -74,8 +88,7 @@ class Contested:
     async def hold(self, calls: int) -> None:
         """Make calls of the greedy key that are held back, no two alike."""
         for _ in range(calls):
-            limit = HELD_LIMITS[len(self.tasks)]
-            made = self.call(SIGNALS, self.greedy_key, limit=limit)
+            made = self.call(STATE, self.greedy_key, **HELD_CALLS[len(self.tasks)])
             self.tasks.append(asyncio.create_task(made))
         at_a_time = min(len(self.tasks), MAX_CALLS)
         await self.wait_for(at_a_time, len(self.tasks) - at_a_time)
@@ -109,7 +122,6 @@ async def contested(home: StoreHome, transport: Transport) -> AsyncIterator[Cont
         address,
         make_coverage(),
         store_class=HeldMarket,
-        max_feed_bytes=0,
         fair_share=FairShare(places, budget),
         on_call=lambda tool, outcome, seconds: outcomes.append(outcome),
     ) as served:
@@ -170,7 +182,7 @@ async def test_a_call_that_waits_too_long_for_a_place_is_refused_and_not_counted
 @pytest.mark.clause("8.55")
 async def test_a_client_that_disconnects_leaves_the_line_uncounted(contested: Contested) -> None:
     await contested.hold(MAX_CALLS)
-    _, writer = await send_alone(contested, SIGNALS, HELD_LIMITS[-1])
+    _, writer = await send_alone(contested, STATE, HELD_CALLS[-1])
     await contested.wait_for(MAX_CALLS, 1)
     writer.close()
     await contested.wait_for(MAX_CALLS, 0)
@@ -183,7 +195,7 @@ async def test_a_client_that_disconnects_leaves_the_line_uncounted(contested: Co
 async def test_a_client_that_disconnects_while_its_call_is_in_progress_frees_the_place(
     contested: Contested,
 ) -> None:
-    _, writer = await send_alone(contested, SIGNALS, HELD_LIMITS[-1])
+    _, writer = await send_alone(contested, STATE, HELD_CALLS[-1])
     await contested.wait_for(1, 0)
     writer.close()
     await writer.wait_closed()
@@ -193,17 +205,17 @@ async def test_a_client_that_disconnects_while_its_call_is_in_progress_frees_the
 
 
 async def send_alone(
-    contested: Contested, tool: str, limit: int
+    contested: Contested, tool: str, arguments: dict[str, str]
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Send a call of the greedy key on a connection of its own."""
     address = urlsplit(contested.served.base_url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     head = f"Host: {address.netloc}\r\nAuthorization: Bearer {contested.greedy_key}\r\n"
     if contested.transport == "rest":
-        path = build_path(tool, {"limit": limit})
+        path = build_path(tool, arguments)
         writer.write(f"GET /api/v1{path} HTTP/1.1\r\n{head}\r\n".encode())
     else:
-        params = {"name": tool, "arguments": {"limit": limit}}
+        params = {"name": tool, "arguments": arguments}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         writer.write(f"POST /api/v1/mcp HTTP/1.1\r\n{head}\r\n{body}".encode())
@@ -224,6 +236,7 @@ async def test_an_unknown_key_is_refused_as_before_and_not_remembered(contested:
 
 @pytest.mark.clause("8.54")
 async def test_calls_without_a_key_have_places_by_client_address(contested: Contested) -> None:
+    contested.market.held_reads.holds = contested.market.released
     made = [asyncio.create_task(contested.call(STATS)) for _ in range(MAX_CALLS)]
     await contested.wait_for(MAX_CALLS, 0, "127.0.0.1")
     made.append(asyncio.create_task(contested.call(CATALOG, ticker="BTC")))

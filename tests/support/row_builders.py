@@ -19,7 +19,6 @@ from store.market_rows import (
     CarryRow,
     ChangeRow,
     EpochRow,
-    FeedQuery,
     FundingRow,
     MissingBarsRow,
     WatermarkRow,
@@ -142,11 +141,6 @@ def make_full_batch(market_time: int = NOW, *, step: int = 0) -> Batch:
         missing_bars=[MissingBarsRow("ETH", 0, 1 + step, 3600 * step, 3600 * step + 7200)],
         publish_from={"BTC": 5, "ETH": 7},
     )
-
-
-def make_query(**filters: Any) -> FeedQuery:
-    """Return a query for the first page of all rows, with the given filters."""
-    return FeedQuery(**{"after": -1, "until": EVER, "limit": 200, "offset": 0, **filters})
 
 
 def run_sql(path: Path, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:

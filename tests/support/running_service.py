@@ -34,7 +34,6 @@ from service.http.resources import Resources
 from service.http.server import BoundedProtocol, build_server_config
 from serving.fair_share import FairShare
 from serving.json_schema import build_output_schema
-from serving.recent_feed import MAX_ROW_BYTES
 from serving.tool_runner import OnCall
 from store.postgres.access_store import open_postgres_access
 from store.postgres.market_store import open_postgres_market
@@ -269,7 +268,6 @@ async def run_service(
     operator: Operator = UNNAMED_OPERATOR,
     client_documents: ClientDocuments | None = None,
     shows_prices: bool = True,
-    max_feed_bytes: int = MAX_ROW_BYTES,
 ) -> AsyncIterator[RunningService]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock, mailbox = clock or ManualClock(), Mailbox()
@@ -292,7 +290,6 @@ async def run_service(
                     allowed_origins=allowed_origins,
                     operator=operator,
                     shows_prices=shows_prices,
-                    max_feed_bytes=max_feed_bytes,
                 ),
                 Resources(
                     market,

@@ -111,11 +111,6 @@ CREATE TABLE changes (
   UNIQUE (close_time, asset_id, indicator, timeframe, epoch)
 );
 
-CREATE INDEX feed_all ON changes (created_at) WHERE published = 1;
-CREATE INDEX feed_kind ON changes (indicator, timeframe, "after", created_at) WHERE published = 1;
-CREATE INDEX cell ON changes (asset_id, indicator, timeframe, created_at)
-  INCLUDE (published, "after");
-
 CREATE TABLE alerts (
   created_at BIGINT PRIMARY KEY,
   asset_id INTEGER NOT NULL REFERENCES assets (id),
@@ -127,9 +122,6 @@ CREATE TABLE alerts (
   price DOUBLE PRECISION NOT NULL CHECK (price <> 'NaN'),
   UNIQUE (close_time, asset_id, indicator, timeframe, action, epoch)
 );
-
-CREATE INDEX alerts_kind ON alerts (indicator, timeframe, action, created_at);
-CREATE INDEX alerts_cell ON alerts (asset_id, indicator, timeframe, created_at) INCLUDE (action);
 
 CREATE TABLE readings (
   asset_id INTEGER NOT NULL REFERENCES assets (id),

@@ -128,12 +128,6 @@ CREATE TABLE changes (
   UNIQUE (close_time, asset_id, indicator, timeframe, epoch)
 ) STRICT;
 
--- Feed pages are read from indexes only. Every index ends in the rowid, which is created_at, so a
--- key of codes sorts its rows by time. `published` is in the keys so that the indexes cover reads.
-CREATE INDEX feed_all ON changes (published) WHERE published = 1;
-CREATE INDEX feed_kind ON changes (indicator, timeframe, "after", published) WHERE published = 1;
-CREATE INDEX cell ON changes (asset_id, indicator, timeframe, created_at, published, "after");
-
 -- Changes and alerts share one sequence of created_at.
 CREATE TABLE alerts (
   created_at INTEGER PRIMARY KEY,
@@ -146,9 +140,6 @@ CREATE TABLE alerts (
   price REAL NOT NULL,
   UNIQUE (close_time, asset_id, indicator, timeframe, action, epoch)
 ) STRICT;
-
-CREATE INDEX alerts_kind ON alerts (indicator, timeframe, action);
-CREATE INDEX alerts_cell ON alerts (asset_id, indicator, timeframe, created_at, action);
 
 CREATE TABLE readings (
   asset_id INTEGER NOT NULL REFERENCES assets (id),

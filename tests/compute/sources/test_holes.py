@@ -15,6 +15,7 @@ from service.http.metrics_server import CurrentGauges
 from serving.freshness import build_freshness
 from serving.snapshot import build_snapshot
 from tests.doubles.venues.server import VenuesDouble
+from tests.support.ledgers import load_past
 from tests.support.live_service import START, LiveService, list_all_markets, open_live_service
 from tests.support.running_service import ManualClock
 
@@ -174,7 +175,7 @@ async def test_bars_that_stay_missing_are_counted_logged_once_and_named_over_res
             assert tuple(one.runs.late) == ("ETH",)
             await one.run_hour(START + 3 * HOUR_S)
             assert await count_missing(one) == {"ETH": 6}
-            past = await one.store.snapshot_at(to_market_ms(START) + 60_000)
+            past = await load_past(one.store, to_market_ms(START) + 60_000)
             assert past.missing_bars == {"ETH": 5}
     skipped = [line for line in logged if line["event"] == "bars_skipped"]
     assert [(line["ticker"], line["at"], line["bars"]) for line in skipped] == [

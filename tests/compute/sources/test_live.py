@@ -27,6 +27,7 @@ from store.market_rows import ChangeRow
 from tests.doubles.scripted_venue import SleepClock
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.server import VenuesDouble
+from tests.support.ledgers import load_past
 from tests.support.live_recording import replay_recording, write_recording
 from tests.support.live_service import (
     HISTORY_S,
@@ -155,7 +156,7 @@ async def test_an_asset_whose_history_could_not_be_fetched_is_being_built_until_
         assert (meta["building_assets"], meta["late_assets"]) == (["ETH"], {})
         assert meta["nothing_new_before"] is None
         assert "The history of ETH is still being built" in meta["note"]
-        assert (await one.store.snapshot_at(one.clock.now)).building_tickers == ("ETH",)
+        assert (await load_past(one.store, one.clock.now)).building_tickers == ("ETH",)
         double.clear_failures()
         one.clock.now += 60_000
         await one.build_histories()

@@ -10,7 +10,6 @@ from serving import snapshot
 from serving.argument_values import parse_instant_ms
 from serving.context import Context
 from serving.json_text import to_json
-from serving.recent_feed import RecentFeed
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import AlertRow
 from store.sqlite.market_store import open_sqlite_market
@@ -371,10 +370,10 @@ async def test_pages_with_any_since_equal_those_that_are_rendered_for_it(tmp_pat
         times = [NOON - HOUR_MS, *(NOON + n for n in range(6)), NOON - 365 * DAY_MS, NOON - DAY_MS]
         instants = [None, *(format_instant(at + by) for at in times for by in (-1, 0, 1))]
         monkeypatch.setattr(snapshot, "MAX_PAGE_BYTES", 0)
-        uncached = SnapshotCache(store, RecentFeed(store))
+        uncached = SnapshotCache(store)
         await uncached.snapshot()
         monkeypatch.undo()
-        cached = SnapshotCache(store, RecentFeed(store))
+        cached = SnapshotCache(store)
         texts = set()
         for now in (NOON + HOUR_MS // 2, NOON + 2 * HOUR_MS, NOON + HOUR_MS // 2):
             one, other = (

@@ -1,4 +1,3 @@
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -14,12 +13,14 @@ from access.billing.sandbox import NoBilling
 from mcp_server.tools.get_stats import DESCRIPTION
 from mcp_server.tools.registry import TOOLS
 from schemas.coverage import Coverage
-from schemas.vocabulary import DAY_MS, INDICATOR_IDS, Tier, format_instant
+from schemas.vocabulary import DAY_MS, INDICATOR_IDS, format_instant
 from service.http.app import AppConfig, create_app
 from service.http.resources import Resources
 from serving.tool import to_mcp_tool
 from store.errors import StoreError
-from store.market_rows import Batch, Statistics
+from store.market_rows import Batch
+from store.sql.database import MarketEngine
+from store.sql.ledger_reads import FeedRows, LedgerReads
 from store.sql.market_store import MarketStore
 from tests.doubles.mailbox import Mailbox
 from tests.mcp_server.tools.test_get_catalog import OPEN_HEADERS, changed
@@ -51,27 +52,21 @@ FORBIDDEN = re.compile(r"(win|wins|winrate|accuracy|return|returns|pnl|profit|pr
 PROMISED = re.compile(r"\b(win rates?|wins|accuracy|pnl|p&l|profit\w*|return figures?)\b", re.I)
 
 
-class CountingStore(MarketStore):
-    requested = 0
-
-    async def statistics(
-        self, tier: Tier, after: int, until: int, visible_after: int
-    ) -> Statistics:
-        self.requested += 1
-        return await super().statistics(tier, after, until, visible_after)
-
-
-class FailingStore(MarketStore):
-    """A store that fails to count rows for a while."""
+class FailingReads(LedgerReads):
+    """Reads of the feed that fail for a while."""
 
     is_broken = True
 
-    async def statistics(
-        self, tier: Tier, after: int, until: int, visible_after: int
-    ) -> Statistics:
+    async def load_rows(self, after: int, until: int) -> FeedRows:
         if self.is_broken:
             raise StoreError("disk I/O error")
-        return await super().statistics(tier, after, until, visible_after)
+        return await super().load_rows(after, until)
+
+
+class FailingStore(MarketStore):
+    def __init__(self, engine: MarketEngine) -> None:
+        super().__init__(engine)
+        self.ledger_reads = FailingReads(engine)
 
 
 @asynccontextmanager
@@ -292,24 +287,8 @@ async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(
     assert (await served_empty.get_api("/stats")).headers["retry-after"] == "900"
 
 
-async def test_concurrent_callers_share_one_count_per_version(served_alone, transport, tmp_path):
-    async with served_by(CountingStore, served_alone, tmp_path) as counting:
-        await asyncio.gather(*(counting.fetch_answer(transport, STATS) for _ in range(12)))
-        await counting.fetch_answer("rest", STATS)
-        assert counting.market.requested == 2  # Once per tier.
-        later = NOON + HOUR_MS
-        await counting.market.commit(
-            make_batch(later, [make_change(later, "BTC", "llnr", "1d", 1, 0)])
-        )
-        answers = await asyncio.gather(
-            *(counting.fetch_answer(transport, STATS) for _ in range(12))
-        )
-        assert {answer["universe_tier"]["total_signals"] for answer in answers} == {9}
-        assert counting.market.requested == 4
-
-
 @pytest.mark.clause("4.4.2", "7.29")
-async def test_a_store_that_cannot_count_is_unavailable_until_it_can(
+async def test_a_store_whose_rows_cannot_be_read_is_unavailable_until_they_can(
     served_alone, transport, tmp_path
 ):
     async with served_by(FailingStore, served_alone, tmp_path) as failing:
@@ -319,7 +298,7 @@ async def test_a_store_that_cannot_count_is_unavailable_until_it_can(
         response = await failing.get_api("/stats")
         assert (response.status_code, response.headers["retry-after"]) == (503, "60")
         await failing.fetch_answer(transport, STATE)
-        failing.market.is_broken = False
+        failing.market.ledger_reads.is_broken = False
         assert (await failing.fetch_answer(transport, STATS))["universe_tier"]["total_signals"] == 8
 
 

@@ -8,36 +8,22 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from itertools import product
 from typing import Any
 
 import pytest
 
-from schemas.vocabulary import RETENTION_MS
 from store.errors import StoreError
-from store.postgres import engine as postgres_engine
 from store.sql.access_store import AccessStore
 from store.sql.database import Database
 from store.sql.market_store import MarketStore
 from tests.conftest import MAJORS
 from tests.support.access_store_calls import REQUEST_CALLS
 from tests.support.postgres.shared_server import SharedServer
-from tests.support.row_builders import NOW, make_query
+from tests.support.row_builders import NOW
 from tests.support.store_homes import PostgresHome, make_postgres_home, open_and_close
 
 pytestmark = pytest.mark.clause("feed")
 
-FILTERS = {
-    "ticker": [None, "T7"],
-    "indicator": [None, "enzo"],
-    "timeframe": [None, "1h"],
-    "direction": [None, -1, 0, 1],
-}
-QUERIES = [
-    make_query(**dict(zip(FILTERS, chosen, strict=True)), oldest_first=oldest_first)
-    for chosen in product(*FILTERS.values())
-    for oldest_first in (False, True)
-]
 ASSETS, ROWS, PASSES = 251, 20_000, 2000
 FILLING = f"""
 INSERT INTO clock VALUES (1, {NOW + ROWS});
@@ -160,29 +146,15 @@ async def assert_read_by_index(db: Database, *, is_searched: bool = False) -> in
     return number
 
 
-@pytest.mark.prove
-async def test_every_combination_of_filters_stays_prepared_and_is_read_by_index_in_its_order(
-    market: MarketStore,
-) -> None:
-    for query in QUERIES:
-        assert await market.changes_feed(query)
-        assert await market.alerts_feed(query)
-        assert await market.merged_feed(query, NOW)
-    async with market._engine.acquire_connection() as db:
-        assert await assert_read_by_index(db) == 3 * len(QUERIES) == 192
-    assert 3 * len(QUERIES) < postgres_engine.STATEMENT_CACHE_SIZE
-
-
 async def test_every_other_read_neither_scans_nor_sorts(market: MarketStore) -> None:
     await market.snapshot()
-    await market.snapshot_at(NOW + 5)
+    await market.past_snapshot(await market.past_key(NOW + 5), {})
+    await market.ledger_reads.load_rows(NOW, NOW + 5)
     await market.progress()
     assert await anext(market.changes())
     assert await anext(market.alerts())
-    for tier in RETENTION_MS:
-        await market.statistics(tier, 0, NOW, 0)
     async with market._engine.acquire_connection() as db:
-        assert await assert_read_by_index(db) >= 19
+        assert await assert_read_by_index(db) >= 15
 
 
 async def test_no_statement_of_a_request_scans_or_sorts_a_table(

@@ -1,19 +1,18 @@
 """The log has a leaf for each published row of a market store, on every engine."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from store import log_tree as tree
 from store.errors import DamagedError, StoreError
 from store.log_leaves import hash_row
 from store.log_tree import Range, TileId
-from store.market_rows import AlertRow, CheckpointRow, FeedRow
+from store.market_rows import AlertRow, CheckpointRow
 from store.sql import log_writes
 from store.sql.feed_log import UnloggedRowError
 from store.sql.market_store import MarketStore
 from store.sql.move_log import move_log
 from tests.store.conftest import OpenMarket
+from tests.support.ledgers import list_feed
 from tests.support.row_builders import (
     DAY_MS,
     NOW,
@@ -21,7 +20,6 @@ from tests.support.row_builders import (
     make_batch,
     make_change,
     make_full_batch,
-    make_query,
 )
 from tests.support.store_homes import (
     REFUSED,
@@ -46,10 +44,6 @@ async def commit_rows(market: MarketStore, count: int, first: int = 0) -> None:
     alerts = [make_alert(NOW + first + count, "CLOSE")]
     starts = dict.fromkeys(TICKERS, 5)
     await market.commit(make_batch(NOW, changes=changes, alerts=alerts, publish_from=starts))
-
-
-async def list_feed(market: MarketStore) -> Sequence[FeedRow]:
-    return await market.merged_feed(make_query(limit=5000, oldest_first=True), -1)
 
 
 async def assert_complete(market: MarketStore) -> None:

@@ -10,7 +10,8 @@ from store.sql import lanes
 from store.sql.lanes import Lane
 from store.sql.market_store import MarketStore
 from tests.store.conftest import OpenMarket
-from tests.support.row_builders import NOW, make_full_batch, make_query
+from tests.support.ledgers import load_past
+from tests.support.row_builders import NOW, make_full_batch
 
 pytestmark = pytest.mark.clause("monitoring")
 
@@ -51,7 +52,7 @@ async def test_a_page_that_takes_too_long_is_refused_and_the_next_one_is_read(
     with pytest.raises(StoreError, match=r"took longer than 0\.3 s|statement timeout"):
         async with market._engine.acquire_connection() as db:
             await db.execute(ENDLESS)
-    assert await market.changes_feed(make_query())
+    assert await market.find_access_id() is None
 
 
 async def fill_lane(held: AsyncExitStack, market: MarketStore, lane: Lane) -> None:
@@ -76,16 +77,14 @@ async def test_the_snapshot_and_probes_are_read_while_every_other_lane_is_full(
             assert (await market.snapshot()).market_time == (await market.progress()).market_time
         monkeypatch.setitem(lanes.READ_LIMITS_S, Lane.PAST, SHORT_S)
         with pytest.raises(StoreError, match=r"waiting for .* \(past\) took longer than 0\.3 s"):
-            await market.snapshot_at(NOW)
+            await load_past(market, NOW)
     monkeypatch.undo()
-    assert await market.snapshot_at(NOW)
-    assert await market.changes_feed(make_query())
+    assert await load_past(market, NOW)
     assert await market.readings()
 
 
 async def test_pages_are_read_while_a_past_snapshot_is_rebuilt(market: MarketStore) -> None:
     await market.commit(make_full_batch())
     async with market._engine.begin_read(Lane.PAST):
-        assert await market.changes_feed(make_query())
-        assert await market.alerts_feed(make_query())
+        assert await market.find_access_id() is None
         assert await market.readings()

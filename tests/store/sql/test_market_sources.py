@@ -8,6 +8,7 @@ from schemas.coverage import Coverage, CoveredAsset
 from store.errors import StoreError
 from store.market_rows import BarBlock, SourceRow
 from store.sql.market_store import MarketStore
+from tests.support.ledgers import load_past
 from tests.support.row_builders import NOW, make_bar, make_batch, make_blocks
 
 pytestmark = pytest.mark.clause("store")
@@ -58,6 +59,6 @@ async def test_the_coverage_names_the_source_of_the_stored_bars(market: MarketSt
     await market.publish_coverage(make_coverage(OKX))
     for revision, listing in enumerate([BINANCE, "gate BTC/USDT"]):
         await market.commit(make_batch(NOW + revision, bars=make_bars(0, listing, revision)))
-        snapshots = await market.snapshot(), await market.snapshot_at(NOW + revision)
+        snapshots = await market.snapshot(), await load_past(market, NOW + revision)
         for snapshot in snapshots:
             assert snapshot.coverage == make_coverage(listing)

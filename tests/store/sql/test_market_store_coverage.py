@@ -10,6 +10,7 @@ from store.digest import digest_bars
 from store.errors import StoreError
 from store.market_rows import WatermarkRow
 from store.sql.market_store import MarketStore
+from tests.support.ledgers import load_past
 from tests.support.row_builders import NOW, make_bar, make_batch, make_blocks
 
 pytestmark = pytest.mark.clause("store")
@@ -55,7 +56,7 @@ async def test_a_snapshot_tells_assets_that_are_being_built_from_late_ones(
     ]
     publish_from = {"BTC": NOW, "ETH": NOW, "NVDA": NOW + 1, "SOL": NOW}
     await market.commit(make_batch(watermarks=rows, publish_from=publish_from))
-    for snapshot in (await market.snapshot(), await market.snapshot_at(NOW + 3_600_000)):
+    for snapshot in (await market.snapshot(), await load_past(market, NOW + 3_600_000)):
         assert snapshot.building_tickers == ("BTC", "ETH", "NVDA")
         assert snapshot.unbuilt_tickers == ("BTC",)
         assert tuple(snapshot.late) == ("ETH",)

@@ -10,6 +10,7 @@ from schemas.vocabulary import HOUR_MS, find_latest_run
 from store.codes import TIMEFRAME_SET_CODES
 from store.market_rows import Batch, ChangeRow, MissingBarsRow, StoredSnapshot, WatermarkRow
 from store.sql.market_store import MarketStore
+from tests.support.ledgers import load_past
 from tests.support.row_builders import (
     DAY_MS,
     NOW,
@@ -34,14 +35,14 @@ async def test_commits_of_the_same_instant_count_together(market: MarketStore) -
     for step in (0, 1):
         rows = [make_change(LAST + step, after=1 - 2 * step)]
         await market.commit(make_batch(LAST + step * HOUR_MS, changes=rows, written_at=LAST + 5))
-    held = await market.snapshot_at(LAST + 5)
+    held = await load_past(market, LAST + 5)
     assert (held.market_time, held.readings) == (LAST + HOUR_MS, {"BTC": {"enzo": {"1h": -1}}})
 
 
 async def test_a_commit_without_rows_moves_only_the_market_time(market: MarketStore) -> None:
     await market.commit(make_batch(LAST, changes=[make_change(LAST)], written_at=LAST))
     await market.commit(make_batch(LAST + HOUR_MS, written_at=LAST + HOUR_MS))
-    held = await market.snapshot_at(LAST + HOUR_MS)
+    held = await load_past(market, LAST + HOUR_MS)
     assert (held.market_time, held.last_created_at) == (LAST + HOUR_MS, LAST)
     assert held.readings == {"BTC": {"enzo": {"1h": 1}}}
 
@@ -52,7 +53,7 @@ async def test_alerts_change_no_reading_but_move_the_last_row(market: MarketStor
             LAST, changes=[make_change(LAST)], alerts=[make_alert(LAST + 1)], written_at=LAST
         )
     )
-    held = await market.snapshot_at(LAST)
+    held = await load_past(market, LAST)
     assert (held.last_created_at, held.readings) == (LAST + 1, {"BTC": {"enzo": {"1h": 1}}})
 
 
@@ -62,7 +63,7 @@ async def test_history_starts_with_the_later_of_feed_and_first_commit(market: Ma
     feeds = {"BTC": LAST + 7, "ETH": LAST + 9}
     await market.commit(make_batch(LAST + HOUR_MS, changes=silent, publish_from=feeds))
     assert (await market.snapshot()).history_starts_at == LAST + 7
-    assert (await market.snapshot_at(LAST + 7)).history_starts_at == LAST + 7
+    assert (await load_past(market, LAST + 7)).history_starts_at == LAST + 7
 
 
 async def test_the_last_bars_are_those_that_had_closed_by_then(market: MarketStore) -> None:
@@ -77,20 +78,20 @@ async def test_the_last_bars_are_those_that_had_closed_by_then(market: MarketSto
     expected = {"BTC": hour, "ETH": hour - 2 * 3600, "XAU": day}
     assert (await market.snapshot()).last_closes == expected
     # Inside the first commit, which holds several runs.
-    assert (await market.snapshot_at(LAST - 3 * HOUR_MS)).last_closes == {
+    assert (await load_past(market, LAST - 3 * HOUR_MS)).last_closes == {
         "BTC": hour - 3 * 3600,
         "ETH": hour - 3 * 3600,
         "XAU": max(d for d in (day, day - 86_400) if d <= hour - 3 * 3600),
     }
-    assert (await market.snapshot_at(LAST - 60 * DAY_MS)).last_closes == {}
+    assert (await load_past(market, LAST - 60 * DAY_MS)).last_closes == {}
     then, later = LAST + HOUR_MS, LAST + HOUR_MS + 60_000
     late = [WatermarkRow("BTC", hour, late=("1h",))]
     await market.commit(make_batch(then, watermarks=late, written_at=then))
     bars = make_blocks(make_bar("BTC", hour - 1800))
     await market.commit(make_batch(then, bars=bars, written_at=later))
-    assert (await market.snapshot_at(LAST)).last_closes == expected
-    assert (await market.snapshot_at(then)).last_closes == expected
-    assert (await market.snapshot_at(later)).last_closes == expected | {"BTC": hour + 3600}
+    assert (await load_past(market, LAST)).last_closes == expected
+    assert (await load_past(market, then)).last_closes == expected
+    assert (await load_past(market, later)).last_closes == expected | {"BTC": hour + 3600}
     assert (await market.snapshot()).last_closes == expected | {"BTC": hour + 3600}
 
 
@@ -123,7 +124,7 @@ async def test_missing_bars_are_counted_for_330_days_by_revision_and_as_of_a_tim
     later = LAST + HOUR_MS
     await commit(later, missing("BTC", 329, 2), missing("ETH", -1 / 24, 1))
     assert (await market.snapshot()).missing_bars == {"BTC": 2, "ETH": 6}
-    assert (await market.snapshot_at(LAST)).missing_bars == {"BTC": 2, "ETH": 5}
+    assert (await load_past(market, LAST)).missing_bars == {"BTC": 2, "ETH": 5}
     # A restated history has its own holes.
     await commit(LAST + 2 * HOUR_MS, missing("ETH", 40, 3, revision=1), revision=1)
     assert (await market.snapshot()).missing_bars == {"BTC": 2, "ETH": 3}
@@ -214,5 +215,5 @@ async def test_every_past_moment_equals_the_model_before_and_after_pruning(
             await store.commit(work_)
         for _ in range(2):
             for at in list_moments(passes):
-                assert summarize(await store.snapshot_at(at)) == replay_commits(passes, at), at
+                assert summarize(await load_past(store, at)) == replay_commits(passes, at), at
             await store.prune()

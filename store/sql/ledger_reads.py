@@ -1,0 +1,96 @@
+"""Reads all changes and alerts after a time, with what is needed to name them.
+
+Each row has one number, its code, for all but its time, bar and price: a row of separate values
+would take twice as long to read. The code is `(asset_id * CELL_CODES + cell code) * MOVES + move`,
+the cell code `indicator * 4 + timeframe`, both as stored.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.sql.database import MarketEngine
+from store.sql.lanes import Lane
+from store.sql.market_statements import LATEST_REVISION
+
+CELL_CODES, MOVES = 1024, 32
+# The move of a change is 12 if it is published, plus 3 times the reading before + 1 (3 if there was
+# none), plus the reading after + 1. That of an alert is ALERT + its action.
+PUBLISHED, ALERT = 12, 24
+ROW_DTYPE = np.dtype(
+    [("created_at", "i8"), ("code", "i8"), ("close_time", "i8"), ("epoch", "i8"), ("price", "f8")]
+)
+ROWS_PER_READ = 50_000
+_LIST_ROWS = """
+SELECT created_at, (CAST(asset_id AS BIGINT) * 1024 + indicator * 4 + timeframe) * 32 + {move},
+  close_time, epoch, price
+FROM {table} WHERE created_at > :after AND created_at <= :until ORDER BY created_at LIMIT :limit
+"""
+LIST_ROWS = {
+    "changes": _LIST_ROWS.format(
+        table="changes", move='published * 12 + coalesce("before" + 1, 3) * 3 + "after" + 1'
+    ),
+    "alerts": _LIST_ROWS.format(table="alerts", move="24 + action"),
+}
+LIST_NAMES = f"SELECT a.id, a.ticker, coalesce({LATEST_REVISION}, 0) FROM assets a ORDER BY a.id"
+LIST_RESTATED = """
+SELECT asset_id, indicator * 4 + timeframe, epoch, generation FROM epochs WHERE generation <> 0
+"""
+
+FeedRows = NDArray[Any]
+
+
+class FeedNames(NamedTuple):
+    """What the rows of the feed refer to.
+
+    `tickers` and `revisions` are by the id of the asset; a revision is the newest one of its bars.
+    `epochs` has the revision of each epoch that does not rest on the first one, by asset id, cell
+    code and epoch.
+    """
+
+    tickers: Mapping[int, str]
+    revisions: Mapping[int, int]
+    epochs: Mapping[tuple[int, int, int], int]
+
+
+class LedgerReads:
+    """Reads of the rows of both tiers, published or not, and of their names."""
+
+    def __init__(self, engine: MarketEngine) -> None:
+        self._engine = engine
+
+    async def load_rows(self, after: int, until: int) -> FeedRows:
+        """Return the rows with `created_at` in (`after`, `until`], oldest first, of ROW_DTYPE."""
+        parts = [part for table in LIST_ROWS async for part in self._read(table, after, until)]
+        rows = await asyncio.to_thread(np.concatenate, [*parts, np.empty(0, ROW_DTYPE)])
+        return rows[np.argsort(rows["created_at"], kind="stable")]
+
+    async def load_names(self) -> FeedNames:
+        """Return the names of all rows that are stored by now."""
+        async with self._engine.begin_read(Lane.PAST) as db:
+            assets = [*await db.execute_page(LIST_NAMES, {})]
+            restated = [*await db.execute_page(LIST_RESTATED, {})]
+        return FeedNames(
+            tickers={id_: ticker for id_, ticker, _ in assets},
+            revisions={id_: revision for id_, _, revision in assets},
+            epochs={(id_, cell, epoch): revision for id_, cell, epoch, revision in restated},
+        )
+
+    async def _read(self, table: str, after: int, until: int) -> AsyncIterator[FeedRows]:
+        """Yield the rows of a table, some at a time, so that other reads go on in between."""
+        values = {"after": after, "until": until, "limit": ROWS_PER_READ}
+        while True:
+            async with self._engine.begin_read(Lane.PAST) as db:
+                found = await db.execute_page(LIST_ROWS[table], values)
+            part = await asyncio.to_thread(_pack, found)
+            yield part
+            if len(part) < ROWS_PER_READ:
+                return
+            values["after"] = int(part["created_at"][-1])
+
+
+def _pack(rows: Iterable[Iterable[Any]]) -> FeedRows:
+    return np.fromiter(map(tuple, rows), ROW_DTYPE)
