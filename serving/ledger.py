@@ -85,10 +85,10 @@ MOVES_BY_CODE: dict[int, Move] = {
     ALERT + code: Move("alerts", ACTION_DIRECTIONS[action], action=action)
     for action, code in ACTION_CODES.items()
 }
-# The kind of a row by the code of its cell, 4 * indicator + timeframe, without the move.
+_CELL_CODES = [4 * KEY_CODES[key] + TIMEFRAME_CODES[timeframe] for key, timeframe in CELLS]
+# The kind of a row by the code of its cell, without the move; unknown ones are negative.
 _KINDS = np.full(CELL_CODES, -1, dtype=np.int64)
-for _number, (_key, _timeframe) in enumerate(CELLS):
-    _KINDS[4 * KEY_CODES[_key] + TIMEFRAME_CODES[_timeframe]] = _number * MOVES
+_KINDS[_CELL_CODES] = np.arange(len(CELLS)) * MOVES
 _IS_MOVE = np.isin(np.arange(MOVES), [*MOVES_BY_CODE])
 
 
@@ -271,8 +271,16 @@ class Ledger:
             is_wanted = np.array([own == timeframe for _, own in CELLS])[cells % len(CELLS)]
             places = places[is_wanted]
         return [
-            LastChange(*row[1:4], row.created_at, row.price, self._is_current(row))
-            for row in self.build_rows(places.tolist())
+            LastChange._make(
+                [
+                    self._names.tickers[asset],
+                    *CELLS[kind // MOVES],
+                    at,
+                    price,
+                    self._is_current(asset, kind // MOVES, epoch),
+                ]
+            )
+            for at, asset, kind, _, epoch, price in self._list(places)
         ]
 
     def find_history(
@@ -307,12 +315,10 @@ class Ledger:
         is_own = (at >= 0) & (last >> 32 == cells)
         return cells[is_own], last[is_own] & 0xFFFF_FFFF
 
-    def _is_current(self, row: FeedRow) -> bool:
+    def _is_current(self, asset: int, cell: int, epoch: int) -> bool:
         """Return whether the asset's history was not restated since a change."""
-        id_ = self._ids[row.ticker]
-        cell = KEY_CODES[row.indicator] * 4 + TIMEFRAME_CODES[row.timeframe]
-        revision = self._names.epochs.get((id_, cell, row.epoch), 0)
-        return revision == self._names.revisions[id_]
+        revision = self._names.epochs.get((asset, _CELL_CODES[cell], epoch), 0)
+        return revision == self._names.revisions[asset]
 
     # Counts.
 
@@ -346,7 +352,7 @@ class Ledger:
         times: list[int] = self._columns.created_at[places].tolist()
         return times
 
-    def _list(self, places: Sequence[int]) -> Iterator[Sequence[Any]]:
+    def _list(self, places: Sequence[int] | Places) -> Iterator[Sequence[Any]]:
         return zip(*(column[places].tolist() for column in self._columns), strict=True)
 
     def _build_row(
