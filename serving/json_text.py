@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 MAX_VALUES, MAX_LEVELS = 2_000, 16
 JSON_EXCESS = f"more than {MAX_VALUES:,} values or {MAX_LEVELS} levels"
@@ -45,26 +44,7 @@ def has_json_excess(body: bytes) -> bool:
     return level > MAX_LEVELS
 
 
-class JsonText(NamedTuple):
-    """Minified JSON in UTF-8; `escaped` is the same as it is written within a JSON string."""
-
-    plain: bytes
-    escaped: bytes
-
-    @classmethod
-    def escape(cls, plain: bytes) -> Self:
-        """Return the text in both forms."""
-        # Minified JSON has no control characters, so nothing else needs an escape.
-        return cls(plain, plain.replace(b"\\", b"\\\\").replace(b'"', b'\\"'))
-
-    def fill(self, *values: Self) -> Self:
-        """Return the text with each `%b` replaced by a value."""
-        plain, escaped = zip(*values, strict=True)
-        return type(self)(self.plain % plain, self.escaped % escaped)
-
-
-def join_with_commas(texts: Sequence[JsonText]) -> JsonText:
-    """Return the items of a JSON array, without its brackets."""
-    return JsonText(
-        b",".join([text.plain for text in texts]), b",".join([text.escaped for text in texts])
-    )
+def escape_json(text: bytes) -> bytes:
+    """Return minified JSON as it is written within a JSON string."""
+    # Minified JSON has no control characters, so nothing else needs an escape.
+    return text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')

@@ -5,9 +5,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Self
 
-from serving.json_text import JsonText
+from serving.json_text import escape_json
 
 MAX_CACHE_BYTES = 24_000_000
 # The size of a cached response is counted three times: its text, plain, escaped and compressed.
@@ -21,17 +20,10 @@ class ResponseBody:
     def __init__(self, text: bytes) -> None:
         self.text = text
 
-    @classmethod
-    def from_json(cls, json: JsonText) -> Self:
-        """Return a response whose escaped form is known."""
-        response = cls(json.plain)
-        response.json = json
-        return response
-
     @cached_property
-    def json(self) -> JsonText:
-        """The text, also in its escaped form."""
-        return JsonText.escape(self.text)
+    def escaped(self) -> bytes:
+        """The text as it is written within a JSON string."""
+        return escape_json(self.text)
 
     @cached_property
     def etag(self) -> bytes:
@@ -49,28 +41,13 @@ class ResponseBody:
         # Hosts pass only one of the two to the model, and they disagree on which. The parts are
         # not joined here, because copying an unfiltered state takes longer than all the rest.
         between, end = b'"}],"structuredContent":', b',"isError":false'
-        return CONTENT_START, self.json.escaped, between, self.text, end
+        return CONTENT_START, self.escaped, between, self.text, end
 
     @property
     def error_members(self) -> tuple[bytes, ...]:
         """The members of a tool result with isError for an Error object, as text only."""
         # structuredContent has to match the tool's output schema, which an error does not.
-        return CONTENT_START, self.json.escaped, b'"}],"isError":true'
-
-
-class QuotaTemplate:
-    """A response that differs between calls only in its quota, stored without it."""
-
-    def __init__(self, text: bytes) -> None:
-        """`text` has null as its quota."""
-        # Quotes inside a JSON string are escaped, so this text can occur only as a member.
-        template = text.replace(b"%", b"%%").replace(b'"quota":null', b'"quota":%b')
-        self._template = JsonText.escape(template)
-
-    def render(self, quota_json: str) -> ResponseBody:
-        """Return the response with a quota, given as JSON text."""
-        quota = JsonText.escape(quota_json.encode())
-        return ResponseBody.from_json(self._template.fill(quota))
+        return CONTENT_START, self.escaped, b'"}],"isError":true'
 
 
 @dataclass(frozen=True, slots=True)

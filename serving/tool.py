@@ -39,7 +39,6 @@ class Tool(Generic[QueryT, ResultT]):
     `depends_on_snapshot`: the response depends only on the snapshot, so all callers share it.
     `render_at_once` returns the response if it can be made from memory in a fraction of a
     millisecond, else None.
-    `is_slow`: the response takes so long to compute that other tools must not wait for it.
     """
 
     name: str
@@ -53,7 +52,6 @@ class Tool(Generic[QueryT, ResultT]):
     requires_key: bool = True
     allow_over_quota: bool = False
     depends_on_snapshot: bool = True
-    is_slow: bool = False
     annotations: mcp_types.ToolAnnotations = field(default_factory=lambda: READ_ONLY)
     meta: Mapping[str, Any] = field(default_factory=dict)
 

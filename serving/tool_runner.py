@@ -323,7 +323,7 @@ class ToolRunner:
             await self.context.snapshots.snapshot()
             if response := self._respond_at_once(tool, parsed, is_repeated=is_repeated):
                 return response
-        async with share.take_turn(caller_id, is_slow=tool.is_slow or is_past):
+        async with share.take_turn(caller_id, is_slow=is_past):
             if is_past:
                 await share.start_work()
                 # Hardly one instant is requested twice, so these would only displace others.

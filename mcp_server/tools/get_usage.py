@@ -6,7 +6,7 @@ from schemas.query import NoArguments
 from schemas.usage import UsageKey, UsageMeta, UsageResponse
 from schemas.vocabulary import Instant, Mode, SourceKind
 from serving.context import Context
-from serving.response_cache import QuotaTemplate, ResponseBody
+from serving.response_cache import ResponseBody
 from serving.tool import Tool
 
 MAX_TEMPLATES = 256
@@ -40,19 +40,19 @@ async def get_usage(query: NoArguments, context: Context) -> ResponseBody:
     label, quota = context.caller
     source = await context.snapshots.source()
     exhausted_until = quota.resets_at if quota.remaining_today == 0 else None
-    template = _build_template(label, context.mode, source, exhausted_until, context.daily_limit)
-    return template.render(quota.to_json())
+    template = build_template(label, context.mode, source, exhausted_until, context.daily_limit)
+    return ResponseBody(template % quota.to_json().encode())
 
 
 @lru_cache(maxsize=MAX_TEMPLATES)
-def _build_template(
+def build_template(
     label: str | None,
     mode: Mode | None,
     source: SourceKind | None,
     exhausted_until: Instant | None,
     daily_limit: int,
-) -> QuotaTemplate:
-    """Return the rendered result without its quota."""
+) -> bytes:
+    """Return the rendered result, with `%b` as its quota."""
     meta = UsageMeta(
         source=source,
         simulated=source == "simulated",
@@ -61,7 +61,9 @@ def _build_template(
         note=exhausted_until and _format_exhausted_note(exhausted_until),
     )
     usage = UsageResponse(key=UsageKey(label=label), mode=mode, quota=None, meta=meta)
-    return QuotaTemplate(usage.model_dump_json(by_alias=True).encode())
+    # Quotes inside a JSON string are escaped, so this text can occur only as a member.
+    text = usage.model_dump_json(by_alias=True).replace("%", "%%")
+    return text.replace('"quota":null', '"quota":%b').encode()
 
 
 def _format_exhausted_note(until: Instant) -> str:

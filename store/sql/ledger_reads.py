@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.sql.database import MarketEngine
-from store.sql.lanes import Lane
 from store.sql.market_statements import LATEST_REVISION
 
 CELL_CODES, MOVES = 1024, 32
@@ -70,7 +69,7 @@ class LedgerReads:
 
     async def load_names(self) -> FeedNames:
         """Return the names of all rows that are stored by now."""
-        async with self._engine.begin_read(Lane.PAST) as db:
+        async with self._engine.begin_read() as db:
             assets = [*await db.execute_page(LIST_NAMES, {})]
             restated = [*await db.execute_page(LIST_RESTATED, {})]
         return FeedNames(
@@ -83,7 +82,7 @@ class LedgerReads:
         """Yield the rows of a table, some at a time, so that other reads go on in between."""
         values = {"after": after, "until": until, "limit": ROWS_PER_READ}
         while True:
-            async with self._engine.begin_read(Lane.PAST) as db:
+            async with self._engine.begin_read() as db:
                 found = await db.execute_page(LIST_ROWS[table], values)
             part = await asyncio.to_thread(_pack, found)
             yield part

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from schemas.usage import Quota, QuotaUsage, UsageKey, UsageMeta, UsageResponse
-from serving.json_text import JsonText
+from mcp_server.tools.get_usage import build_template
+from schemas.usage import Quota, QuotaUsage, UsageResponse
+from serving.json_text import escape_json
 from serving.response_cache import (
     COPIES_PER_RESPONSE,
     CacheEntry,
-    QuotaTemplate,
     ResponseBody,
     ResponseCache,
 )
@@ -36,13 +36,13 @@ def test_a_tool_result_has_the_response_as_text_and_as_structure():
 def test_every_character_is_escaped_as_pythons_encoder_does():
     characters = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000, 97)]))
     plain = json.dumps(characters, ensure_ascii=False)
-    escaped = JsonText.escape(plain.encode()).escaped
+    escaped = escape_json(plain.encode())
     assert f'"{escaped.decode()}"' == json.dumps(plain, ensure_ascii=False)
 
 
 def test_what_does_not_change_with_the_time_is_built_once():
     answer = ResponseBody(TEXT)
-    for form in ("json", "etag", "gzip_bytes"):
+    for form in ("escaped", "etag", "gzip_bytes"):
         assert getattr(answer, form) is getattr(answer, form)
 
 
@@ -61,21 +61,12 @@ def test_exactly_equal_texts_have_equal_tags():
 
 
 @pytest.mark.parametrize("label", ["mine", None, "100 %b", '"quota":null', '\\"quota\\":null, é'])
-def test_a_template_renders_the_same_as_its_model(label: str | None):
-    meta = UsageMeta(
-        source=None,
-        simulated=False,
-        nothing_new_before=None,
-        counted='of "what"',
-        note=None,
-    )
-    usage = UsageResponse(key=UsageKey(label=label), mode=None, quota=None, meta=meta)
-    template = QuotaTemplate(usage.model_dump_json().encode())
-    whole = usage.model_copy(update={"quota": Quota(**ALLOWANCE._asdict())})
-    answer = template.render(ALLOWANCE.to_json())
-    assert answer.text.decode() == whole.model_dump_json()
-    sent = ResponseBody(answer.text)
-    assert result_of(answer.result_members) == result_of(sent.result_members)
+def test_a_template_of_usage_renders_the_same_as_its_model(label: str | None):
+    template = build_template(label, "test", "simulated", None, 100)
+    text = template % ALLOWANCE.to_json().encode()
+    usage = UsageResponse.model_validate_json(text)
+    assert (usage.key.label, usage.quota) == (label, Quota(**ALLOWANCE._asdict()))
+    assert text.decode() == usage.model_dump_json()
 
 
 def rendered(size: int) -> CacheEntry:
