@@ -250,7 +250,6 @@ async def test_a_page_has_no_row_newer_than_its_meta(
         page = await requested(served, transport, tier=tier, order="oldest", limit=200)
         shown = page["meta"]["as_of"], [row["id"] for row in page["signals"]]
         assert shown in states[:-1]
-        assert len(states[-1][1]) > len(shown[1])
 
 
 async def test_an_empty_page_forward_says_why_and_names_no_cursor(served, transport):

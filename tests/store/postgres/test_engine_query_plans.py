@@ -27,16 +27,17 @@ pytestmark = pytest.mark.clause("feed")
 ASSETS, ROWS, PASSES = 251, 20_000, 2000
 FILLING = f"""
 INSERT INTO clock VALUES (1, {NOW + ROWS});
-INSERT INTO assets (ticker, publish_from) SELECT 'T' || n, 0 FROM generate_series(1, {ASSETS}) n;
+INSERT INTO assets (ticker, publish_from, pass)
+  SELECT 'T' || n, 0, 0 FROM generate_series(1, {ASSETS}) n;
 INSERT INTO changes SELECT {NOW} + 2 * n, 1 + n % {ASSETS}, n % 8, n / 8 % 3, n, 0, NULL,
   n / 24 % 3 - 1, 1, 1 FROM generate_series(1, {ROWS}) n;
 INSERT INTO alerts SELECT {NOW} + 3 * {ROWS} + n, 1 + n % {ASSETS}, n % 7, n / 7 % 3, n, 0,
   n / 21 % 5, 1 FROM generate_series(1, {ROWS}) n;
 INSERT INTO readings SELECT a, t, i, 1
   FROM generate_series(1, {ASSETS}) a, generate_series(0, 2) t, generate_series(0, 7) i;
-INSERT INTO passes SELECT n, {NOW} + n, NULL, n, n, '', '', NULL, ''
+INSERT INTO passes SELECT n, {NOW} + n, NULL, n, n, '', '', NULL, '', ''
   FROM generate_series(1, {PASSES}) n;
-INSERT INTO watermarks SELECT n, 1 + n % {ASSETS}, 0, 1 FROM generate_series(1, {PASSES}) n;
+INSERT INTO watermarks SELECT n, 1 + n % {ASSETS}, 0, 1, 0 FROM generate_series(1, {PASSES}) n;
 INSERT INTO memberships (provider, mode, subscription, customer, contact_email, billing, created_at)
   SELECT 'stripe', 'live', 's' || n, 'c' || n / 2, n / 2 || '@example.com', 'monthly', 0
   FROM generate_series(1, {PASSES}) n;
