@@ -4,7 +4,6 @@ It passes each request on to `McpEndpoint`, so that both addresses give the same
 """
 
 import re
-from collections.abc import Callable, Sequence
 
 from starlette.types import Receive, Scope, Send
 
@@ -14,18 +13,13 @@ from access.oauth.tokens import AccessTokens
 from mcp_server.endpoint import McpEndpoint
 from schemas.errors import ApiError
 from serving.http import (
-    CORS_KEY,
     ERROR_KEY,
-    EXCHANGE_KEY,
     JSON_TYPE,
     KEY_HASH_KEY,
-    HeaderList,
     HeaderMap,
-    InlineExchange,
     keep_error,
     read_headers,
     respond,
-    send_parts,
 )
 from serving.tool_runner import ToolRunner
 from store.errors import StoreError
@@ -33,7 +27,6 @@ from store.errors import StoreError
 PATHS = (RESOURCE_PATH, f"{RESOURCE_PATH}/")
 RESOURCE_METADATA_PATH = "/.well-known/oauth-protected-resource"
 CREDENTIAL_CODES = frozenset({"missing_key", "invalid_key", "revoked_key"})
-QUOTA_HEADER = b"x-ratelimit-limit"
 
 _TOKEN_PATTERN = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +(at_[A-Za-z0-9_-]{43}) *")
 
@@ -54,26 +47,23 @@ class ProtectedMcpEndpoint:
         try:
             # A cached token is found without awaiting, which covers most calls.
             key_hash = self._peek_token(headers) or await self._identify(headers)
-            inner, cors = scope.get(EXCHANGE_KEY), scope.pop(CORS_KEY, None)
-            held = HeldResponse(inner)
-            scope[KEY_HASH_KEY], scope[EXCHANGE_KEY] = key_hash, held
-            try:
-                await self._endpoint(scope, receive, send)
-            finally:
-                scope[EXCHANGE_KEY] = inner
-                if cors is not None:
-                    scope[CORS_KEY] = cors
-            if not held.status:  # the client disconnected
+            scope[KEY_HASH_KEY] = key_hash
+            answer = await self._endpoint.answer(scope, receive)
+            if answer is None:
                 return
-            if ERROR_KEY in scope or not held.is_counted:
-                await self._check_key(scope, held, key_hash)
+            error = scope.get(ERROR_KEY)
+            if isinstance(error, ApiError) and error.code in CREDENTIAL_CODES:
+                raise error
+            # Counting a call has checked its key. Others, such as tools/list, are not counted.
+            if not answer.is_counted and not await self._tokens.is_live(key_hash):
+                raise invalid_key_error("The API key or connection is unknown or was revoked.")
         except ApiError as error:
             await self._refuse(scope, send, error)
         except StoreError as failure:
             outage = self._runner.log_store_failure(failure, RESOURCE_PATH)
             await self._refuse(scope, send, outage)
         else:
-            await send_parts(scope, send, held.status, held.headers, held.parts)
+            await respond(scope, send, answer.status, answer.headers, *answer.parts)
 
     def _peek_token(self, headers: HeaderMap) -> bytes | None:
         """Return the hash of the key of an access token that is cached and has not expired."""
@@ -91,15 +81,6 @@ class ProtectedMcpEndpoint:
             None if api_key is None else api_key.decode("latin-1"),
         )
 
-    async def _check_key(self, scope: Scope, held: "HeldResponse", key_hash: bytes) -> None:
-        """Raise ApiError if the key of a request is not live."""
-        error = scope.get(ERROR_KEY)
-        if isinstance(error, ApiError) and error.code in CREDENTIAL_CODES:
-            raise error
-        # Counting a call has checked its key. Other requests, such as tools/list, are not counted.
-        if not held.is_counted and not await self._tokens.is_live(key_hash):
-            raise invalid_key_error("The API key or connection is unknown or was revoked.")
-
     async def _refuse(self, scope: Scope, send: Send, error: ApiError) -> None:
         keep_error(scope, error)
         headers, status = [JSON_TYPE], error.status
@@ -108,42 +89,3 @@ class ProtectedMcpEndpoint:
             reason = "" if error.code == "missing_key" else ', error="invalid_token"'
             headers.append((b"www-authenticate", f"{self._challenge}{reason}".encode()))
         await respond(scope, send, status, headers, self._runner.format_error(error))
-
-
-class HeldResponse:
-    """An `InlineExchange` that keeps the response back, so that it can still be replaced."""
-
-    __slots__ = ("_inner", "headers", "parts", "status")
-
-    def __init__(self, inner: InlineExchange | None) -> None:
-        self._inner = inner
-        self.status = 0
-        self.headers: HeaderList = []
-        self.parts: Sequence[bytes] = ()
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether the response reports a quota, which only counted calls have."""
-        for name, _ in self.headers:  # noqa: SIM110 (any() takes three times as long)
-            if name == QUOTA_HEADER:
-                return True
-        return False
-
-    @property
-    def on_disconnect(self) -> Callable[[], object] | None:
-        """Called if the client disconnects before the response."""
-        return None if self._inner is None else self._inner.on_disconnect
-
-    @on_disconnect.setter
-    def on_disconnect(self, call: Callable[[], object] | None) -> None:
-        if self._inner is not None:
-            self._inner.on_disconnect = call
-
-    def take_body(self) -> bytes | None:
-        """Return the whole body, or None if it has not arrived yet."""
-        return None if self._inner is None else self._inner.take_body()
-
-    def try_send(self, status: int, headers: HeaderList, parts: Sequence[bytes]) -> bool:
-        """Keep a response."""
-        self.status, self.headers, self.parts = status, headers, parts
-        return True

@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
+from starlette.types import Scope
+
 from schemas.errors import ApiError
-from serving.http import InlineExchange
+from serving.http import ON_DISCONNECT_KEY
 
 CallerId = bytes | str
 MonotonicClock = Callable[[], float]
@@ -68,15 +70,18 @@ class CallPlaces:
         self._in_progress[caller] = count + 1
         return True
 
-    async def wait(self, caller: CallerId, exchange: InlineExchange | None = None) -> None:
-        """Wait in line for a place; raise ApiError 429 if none is free in time."""
+    async def wait(self, caller: CallerId, scope: Scope | None = None) -> None:
+        """Wait in line for a place; raise ApiError 429 if none is free in time.
+
+        If the client of the request with this ASGI scope disconnects, the wait ends.
+        """
         line = self._lines.setdefault(caller, OrderedDict())
         place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         give_up = partial(_resolve, place, False)
         timer = self._call_later(MAX_WAIT_S + WAIT_PER_CALL_S * len(line), give_up)
         line[place] = None
-        if exchange is not None:
-            exchange.on_disconnect = give_up
+        if scope is not None:
+            scope[ON_DISCONNECT_KEY] = give_up
         try:
             has_place = await place
         except asyncio.CancelledError:

@@ -27,7 +27,6 @@ from serving.cors import (
 )
 from serving.http import (
     CLOSE_CONNECTION,
-    CORS_KEY,
     JSON_TYPE,
     MAX_CACHED_VALUES,
     MAX_PATH_BYTES,
@@ -119,12 +118,10 @@ class HostOriginMiddleware:
         headers = read_headers(scope)
         if (too_long := find_size_error(scope, headers)) is not None:
             # Nothing has read the origin yet, and the refusal is about no resource.
-            scope[CORS_KEY] = ANY_ORIGIN_HEADERS
             return self._refuse(scope, receive, add_headers(send, ANY_ORIGIN_HEADERS), too_long)
         foreign_origin = self._find_foreign_origin(scope, headers)
         cors = self._build_cors_headers(scope, headers) if foreign_origin is None else []
         if cors:
-            scope[CORS_KEY] = cors
             send = add_headers(send, cors)
         is_preflight = scope["method"] == "OPTIONS" and b"origin" in headers
         if is_preflight and not cors:

@@ -4,9 +4,9 @@ Every rejected request raises an ApiError.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Protocol
+from itertools import chain
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -25,6 +25,8 @@ MAX_TARGET_BYTES = 8 * 1024
 # Reading thousands of empty fields takes longer than most answers; no query needs so many.
 MAX_QUERY_FIELDS = 100
 MAX_HEAD_BYTES = 16 * 1024
+# A header takes about 150 bytes of memory besides its text.
+MAX_HEADERS = 1000
 # Of each header that is parsed or kept as the key of a cache, the repeated ones in sum.
 MAX_HEADER_BYTES = 4 * 1024
 BOUNDED_HEADERS = (
@@ -47,9 +49,9 @@ JSON = "application/json"
 JSON_TYPE = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
 CLOSE_CONNECTION = (b"connection", b"close")
-# Keys of the ASGI scope. The service's own server adds an `InlineExchange`; other servers do not,
-# and get plain ASGI events.
-EXCHANGE_KEY = "signals.exchange"
+# Keys of the ASGI scope.
+# A callable without arguments; the server calls it if the client disconnects meanwhile.
+ON_DISCONNECT_KEY = "signals.on_disconnect"
 # The request id in plain ASCII, which every response repeats in a header.
 REQUEST_ID_KEY = "signals.request_id"
 # The name of the tool that a request called, and the exception that its response reports; the log
@@ -60,25 +62,8 @@ ERROR_KEY = "signals.error"
 KEY_HASH_KEY = "signals.key_hash"
 # Set to True once a call has shown that the key of the request is live.
 IS_KEY_LIVE = "signals.is_key_live"
-# Headers that `HostOriginMiddleware` adds to whatever response the request gets.
-CORS_KEY = "signals.cors"
 # The merged headers, cached for the next reader of the same request.
 _HEADERS_KEY = "signals.fields"
-
-
-class InlineExchange(Protocol):
-    """Reads a request body and sends a response without ASGI events, if neither has to wait.
-
-    `on_disconnect` is called if the client disconnects before the response.
-    """
-
-    on_disconnect: Callable[[], object] | None
-
-    def take_body(self) -> bytes | None:
-        """Return the whole body, or None if it has not arrived yet; call it once."""
-
-    def try_send(self, status: int, headers: HeaderList, parts: Sequence[bytes]) -> bool:
-        """Send a complete response with its body in parts; return False if that would block."""
 
 
 def read_headers(scope: Scope) -> HeaderMap:
@@ -106,13 +91,18 @@ def keep_error(scope: Scope, error: Exception) -> None:
 
 def find_size_error(scope: Scope, headers: HeaderMap) -> ApiError | None:
     """Return the error of a path, query or header that is too long, None if there is none."""
-    path_bytes = len(scope["raw_path"])
+    path_bytes, query, sent = len(scope["raw_path"]), scope["query_string"], scope["headers"]
     if path_bytes > MAX_PATH_BYTES:
         return build_size_error(414, "path", MAX_PATH_BYTES)
-    if path_bytes + 1 + len(scope["query_string"]) > MAX_TARGET_BYTES:
+    if path_bytes + 1 + len(query) > MAX_TARGET_BYTES:
         return build_size_error(414, "path with its query", MAX_TARGET_BYTES)
-    if scope["query_string"].count(b"&") >= MAX_QUERY_FIELDS:
+    if query.count(b"&") >= MAX_QUERY_FIELDS:
         return http_error(414, f"The query has more than {MAX_QUERY_FIELDS} fields; send fewer.")
+    if len(sent) > MAX_HEADERS:
+        return http_error(431, f"The request has more than {MAX_HEADERS} headers.")
+    first_line = len(scope["method"]) + path_bytes + bool(query) + len(query) + 12
+    if first_line + sum(map(len, chain.from_iterable(sent))) + 4 * len(sent) + 2 > MAX_HEAD_BYTES:
+        return build_size_error(431, "head of the request", MAX_HEAD_BYTES)
     for key, name in _BOUNDED_NAMES.items():
         if key in headers and len(headers[key]) > MAX_HEADER_BYTES:
             return build_size_error(431, f"header {name}", MAX_HEADER_BYTES)
@@ -138,9 +128,9 @@ def list_header_values(scope: Scope, header_name: bytes) -> list[bytes]:
     return [value for name, value in scope["headers"] if name == header_name]
 
 
-def respond(
+async def respond(
     scope: Scope, send: Send, status: int, headers: HeaderList, *parts: bytes
-) -> Awaitable[None]:
+) -> None:
     """Send a complete response with Content-Length, and with no-store if it is an error.
 
     `headers` is extended in place.
@@ -150,38 +140,6 @@ def respond(
         headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     if status >= 400:
         headers.append(NO_STORE)
-    return send_parts(scope, send, status, headers, parts)
-
-
-def send_parts(
-    scope: Scope, send: Send, status: int, headers: HeaderList, parts: Sequence[bytes]
-) -> Awaitable[None]:
-    """Send a complete response whose headers are complete too."""
-    # One writev of head and parts. uvicorn writes twice, and joining the parts of an unfiltered
-    # state would cost as much as sending it.
-    exchange: InlineExchange | None = scope.get(EXCHANGE_KEY)
-    if exchange is not None:
-        # `send` adds them to the ASGI events below.
-        sent_headers = headers + scope[CORS_KEY] if CORS_KEY in scope else headers
-        if exchange.try_send(status, sent_headers, parts):
-            return _ALREADY_SENT
-    return _send_events(send, status, headers, parts)
-
-
-class _AlreadySent:
-    """An awaitable that completes at once."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        return
-        yield
-
-
-_ALREADY_SENT = _AlreadySent()
-
-
-async def _send_events(
-    send: Send, status: int, headers: HeaderList, parts: Sequence[bytes]
-) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b"".join(parts)})
 
@@ -266,13 +224,6 @@ def parse_qualities(header: bytes) -> dict[str, float]:
             quality_by_name.get(name.strip(), 0.0), _parse_quality(parameters)
         )
     return quality_by_name
-
-
-def take_ready_body(scope: Scope) -> bytes | None:
-    """Return the body if all of it has arrived, else None; ApiError 413 if it is too large."""
-    exchange: InlineExchange | None = scope.get(EXCHANGE_KEY)
-    body = None if exchange is None else exchange.take_body()
-    return None if body is None else _check_body_size(body, MAX_BODY_BYTES)
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int = MAX_BODY_BYTES) -> bytes:

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from access.throttle import find_client
 from serving.fair_share import FairShare
 from serving.host_origin import HEALTH_PATHS
-from serving.http import EXCHANGE_KEY, IS_KEY_LIVE, HeaderMap, read_headers
+from serving.http import IS_KEY_LIVE, ON_DISCONNECT_KEY, HeaderMap, read_headers
 
 MAX_LIVE_KEYS = 10_000
 
@@ -39,9 +39,8 @@ class KeysFirstMiddleware:
         return self._start_in_turn(key, scope, receive, send)
 
     async def _start_in_turn(self, key: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange, waiting = scope.get(EXCHANGE_KEY), asyncio.current_task()
-        if exchange is not None and waiting is not None:
-            exchange.on_disconnect = waiting.cancel
+        if (waiting := asyncio.current_task()) is not None:
+            scope[ON_DISCONNECT_KEY] = waiting.cancel
         caller = find_client((scope.get("client") or ("", 0))[0])
         if scope["path"] in HEALTH_PATHS:
             caller = scope["path"]
@@ -50,8 +49,7 @@ class KeysFirstMiddleware:
             await self._fair_share.start_stranger(caller)
         except asyncio.CancelledError:
             return
-        if exchange is not None:
-            exchange.on_disconnect = None
+        scope[ON_DISCONNECT_KEY] = None
         await self._app(scope, receive, send)
         if scope.get(IS_KEY_LIVE):
             self._live_keys[key] = None

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import structlog
@@ -30,7 +29,7 @@ from serving.arguments import ArgumentError, Problem, parse_arguments
 from serving.context import Context
 from serving.fair_share import CallerId, FairShare
 from serving.freshness import find_expiry
-from serving.http import EXCHANGE_KEY, IS_KEY_LIVE, KEY_HASH_KEY, REQUEST_ID_KEY, HeaderMap
+from serving.http import IS_KEY_LIVE, KEY_HASH_KEY, REQUEST_ID_KEY, HeaderMap
 from serving.response_cache import CacheEntry, ResponseBody
 from serving.tool import Tool, render_nothing
 from store.access_rows import LoggedCall, Transport
@@ -46,7 +45,6 @@ OnKeyCall = Callable[[bytes, LoggedCall], None]
 OK = "ok"
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
 STORE_RETRY_S = INTERNAL_RETRY_S = 60
-NO_SCOPE: Mapping[str, Any] = MappingProxyType({})
 # Bounds of the cache of parsed queries: at most 256 KB of keys.
 MAX_RAW_KEYS, MAX_RAW_KEY_CHARS = 1024, 256
 
@@ -109,7 +107,7 @@ class ToolRunner:
         headers: HeaderMap,
         read_raw_key: Callable[[], str | bytes],
         read_arguments: ArgumentsReader,
-        scope: Mapping[str, Any] = NO_SCOPE,
+        scope: Scope | None = None,
     ) -> CallResult:
         """Authorize and count a call, then parse its arguments and run the tool; never raises.
 
@@ -120,9 +118,9 @@ class ToolRunner:
         places = self._fair_share.places
         try:
             # A call gets its place before it is counted, so a call without one costs nothing.
-            caller_id = _identify_caller(tool, headers, scope)
+            caller_id = _identify_caller(tool, headers, scope or {})
             if not places.try_take(caller_id):
-                await places.wait(caller_id, scope.get(EXCHANGE_KEY))
+                await places.wait(caller_id, scope)
         except ApiError as refusal:
             result = self._build_error_result(refusal)
         else:

@@ -51,13 +51,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(suggestion)
     args = parser.parse_args(given)
     try:
-        return asyncio.run(_run_command(args.command, args))
+        with asyncio.Runner(loop_factory=_choose_loop_factory(args.command)) as runner:
+            return runner.run(_run_command(args.command, args))
     except OperatorError as error:
         # It can quote names of files and texts of a service.
         print(f"signals: {escape_unprintable(str(error))}", file=sys.stderr)
         return int(args.failure_status)
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as shells report it.
+
+
+def _choose_loop_factory(command: Command) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's for serving, which it speeds up; its import would slow others down."""
+    if command is not _serve:
+        return None
+    from uvloop import new_event_loop
+
+    return new_event_loop
 
 
 async def _run_command(command: Command, args: argparse.Namespace) -> int:

@@ -23,11 +23,10 @@ from service.config.mail import describe_mail
 from service.config.settings import Settings
 from service.http.app import build_app
 from service.http.health import build_readiness
-from service.http.listener import open_listener
 from service.http.metrics import Metrics
 from service.http.metrics_server import open_metrics_server
 from service.http.resources import Resources, open_resources
-from service.http.server import build_server_config, serve_in_background
+from service.http.server import build_server_config, open_listener, serve_in_background
 from service.processes.compute_process import ComputeProcess
 from service.processes.jobs import run_jobs
 from service.processes.memory import limit_malloc_arenas, prepare_to_serve
@@ -65,7 +64,9 @@ async def serve(
                 compute_process.begin(metrics, opened.set)
             call_log = CallLog(resources.access, metrics.on_calls_dropped)
             config = build_server_config(
-                build_app(settings, resources, metrics, call_log), base_url=settings.address
+                build_app(settings, resources, metrics, call_log),
+                base_url=settings.address,
+                idle_s=settings.idle_timeout_s,
             )
             async with (
                 metrics_server.serve_metrics(metrics, build_readiness(resources)),

@@ -47,6 +47,11 @@ class SettingsError(OperatorError):
     """A setting that the operator must fix, described in one line."""
 
 
+# Load balancers close idle connections after 60 seconds. If the service closed first, a request
+# could arrive at a closed connection.
+DEFAULT_IDLE_S = 75
+
+
 class Settings(BaseModel):
     """The settings of a service; the defaults work on a single machine."""
 
@@ -63,6 +68,13 @@ class Settings(BaseModel):
         ge=0,
         le=65535,
         description="Operations port, with /metrics, /healthz and /readyz; 0 disables it.",
+    )
+    idle_timeout_s: int = Field(
+        default=DEFAULT_IDLE_S,
+        ge=1,
+        le=3600,
+        description="Seconds after which a connection is closed that waits for a request, for the "
+        "rest of one, or for its client to read. Set it higher than that of a load balancer.",
     )
     log_level: LogLevel = Field(
         default="info", description="Least level of the log: debug, info, warning or error."

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 from typing import NamedTuple
 
 import structlog
@@ -31,14 +32,14 @@ from schemas.version import VERSION
 from service.config.setting_types import split_commas
 from service.config.settings import Settings, SettingsError
 from service.http.health import NO_STORE_HEADERS, Readiness, build_health_routes, is_ready
-from service.http.listener import Listener, open_listener
 from service.http.metrics import Metrics
-from service.http.server import BoundedProtocol, build_server_config, serve_in_background
+from service.http.server import build_server_config, open_listener, serve_in_background
 from service.processes.shutdown import run_in_background
 from serving.host_origin import HostOriginMiddleware
 from serving.snapshot import Snapshot
 
 LAG_SAMPLE_INTERVAL_S = 0.25
+# Few, so that users keep theirs.
 MAX_METRICS_CONNECTIONS = 16
 
 log = structlog.get_logger("operations")
@@ -50,7 +51,7 @@ class MetricsServer(NamedTuple):
     The port serves local names, the host of `base_url` and the `allowed_hosts`.
     """
 
-    listener: Listener | None
+    listener: socket | None
     shared_folder: Path | None = None
     base_url: str = "http://localhost"
     allowed_hosts: tuple[str, ...] = ()
@@ -69,7 +70,9 @@ class MetricsServer(NamedTuple):
                     allowed_hosts=self.allowed_hosts,
                     allows_own_address=True,
                 )
-                config = build_server_config(app, MetricsProtocol, base_url=self.base_url)
+                config = build_server_config(
+                    app, base_url=self.base_url, max_connections=MAX_METRICS_CONNECTIONS
+                )
                 await stack.enter_async_context(serve_in_background(config, self.listener))
             yield
 
@@ -83,7 +86,7 @@ def open_metrics_server(settings: Settings) -> Iterator[MetricsServer]:
 
 
 @contextmanager
-def open_metrics_listener(settings: Settings) -> Iterator[Listener | None]:
+def open_metrics_listener(settings: Settings) -> Iterator[socket | None]:
     """Open the port for the block; yield None if it is disabled or the default one is in use."""
     if settings.metrics_port == 0:
         yield None
@@ -99,12 +102,6 @@ def open_metrics_listener(settings: Settings) -> Iterator[Listener | None]:
         return
     with listener:
         yield listener
-
-
-class MetricsProtocol(BoundedProtocol):
-    """A connection to the operations port; few are allowed, so users keep theirs."""
-
-    max_connections = staticmethod(lambda: MAX_METRICS_CONNECTIONS)
 
 
 def build_metrics_app(readiness: Readiness, counters: Collector | CollectorRegistry) -> Starlette:

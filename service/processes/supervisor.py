@@ -16,20 +16,16 @@ from schemas.clock import Clock
 from service.commands.console import echo
 from service.commands.serve import build_welcome, check_billing
 from service.config.settings import Settings
-from service.http.listener import open_listener
 from service.http.metrics import open_shared_metrics_folder
 from service.http.metrics_server import MetricsServer, open_metrics_server
 from service.http.resources import open_resources
-from service.http.server import build_server_config
+from service.http.server import build_server_config, open_listener
 from service.processes.compute_process import ComputeProcess, block_terminal_signals
 from service.processes.shutdown import listen_for_shutdown
 from service.processes.worker import Worker
 
 # A worker that starts on a busy machine is slow, not hung.
 HEALTHCHECK_TIMEOUT_S = 30
-# asyncio accepts as many connections per turn as its backlog. With a long one, a single worker took
-# all 64 connections of a benchmark, and two workers served hardly more calls than one.
-ACCEPTS_PER_TURN = 1
 
 log = structlog.get_logger("service")
 
@@ -125,9 +121,11 @@ class Supervisor(Multiprocess):
 
 def build_worker_config(settings: Settings, clock: Clock, workers: int) -> uvicorn.Config:
     """Return the uvicorn config of a worker."""
-    config = build_server_config(Worker(settings, clock), base_url=settings.address)
-    config.lifespan = "on"
-    config.workers = workers
-    config.backlog = ACCEPTS_PER_TURN
-    config.timeout_worker_healthcheck = HEALTHCHECK_TIMEOUT_S
-    return config
+    return build_server_config(
+        Worker(settings, clock),
+        base_url=settings.address,
+        idle_s=settings.idle_timeout_s,
+        lifespan="on",
+        workers=workers,
+        timeout_worker_healthcheck=HEALTHCHECK_TIMEOUT_S,
+    )

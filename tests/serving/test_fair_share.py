@@ -21,6 +21,7 @@ from serving.fair_share import (
     PastBudget,
     StartGate,
 )
+from serving.http import ON_DISCONNECT_KEY
 
 CALLERS = st.sampled_from(["a", "b", "c"])
 INDEXES = st.integers(0, 50)
@@ -64,19 +65,13 @@ class ManualTimers:
         self.now = until
 
 
-class Exchange:
-    """A request whose client can disconnect."""
-
-    on_disconnect: Callable[[], object] | None = None
-
-
 @dataclass(eq=False)
 class Call:
     """A call that is worked on from `is_started` until it is ended."""
 
     caller: str
     number: int
-    exchange: Exchange = field(default_factory=Exchange)
+    scope: dict[str, Any] = field(default_factory=dict)
     end: asyncio.Event = field(default_factory=asyncio.Event)
     is_started: bool = False
     is_over: bool = False
@@ -159,8 +154,8 @@ def take_step(calls: Calls, timers: ManualTimers, step: str, value: Any) -> None
     elif step == "move":
         timers.move(value)
     elif step == "disconnect" and (call := pick(calls.waiting, value)):
-        if call.exchange.on_disconnect is not None:
-            call.exchange.on_disconnect()
+        if ON_DISCONNECT_KEY in call.scope:
+            call.scope[ON_DISCONNECT_KEY]()
     elif step == "cancel" and (call := pick(calls.working + calls.waiting, value)):
         call.task.cancel()
     if step.startswith("end") and (call := pick(calls.working, value)):
@@ -189,7 +184,7 @@ def test_places_are_never_exceeded_or_lost_and_are_given_in_order(steps) -> None
 
         async def enter(call: Call) -> None:
             if not places.try_take(call.caller):
-                await places.wait(call.caller, call.exchange)
+                await places.wait(call.caller, call.scope)
 
         calls = Calls(enter, places.leave)
         for step, value in steps:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from serving.fair_share import PAUSES_END_S, STRANGER_PAUSE_S, FairShare
-from serving.http import EXCHANGE_KEY, IS_KEY_LIVE
+from serving.http import IS_KEY_LIVE, ON_DISCONNECT_KEY
 from serving.keys_first import MAX_LIVE_KEYS, KeysFirstMiddleware
 from tests.access.test_quota_transports import call
-from tests.serving.test_fair_share import Exchange, ManualTimers
+from tests.serving.test_fair_share import ManualTimers
 from tests.support.bad_inputs import STATE
 from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService, Transport, run_service
@@ -42,15 +42,13 @@ class Doorway:
         key = dict(scope["headers"]).get(b"authorization", b"").decode()
         scope[IS_KEY_LIVE] = key in self.live_keys
 
-    async def send(self, path: str, client: str = ONE, key: str = "") -> Exchange:
+    async def send(self, path: str, client: str = ONE, key: str = "") -> dict[str, Any]:
         """Send a request, and let it go as far as it can."""
-        exchange = Exchange()
-        scope = {
+        scope: dict[str, Any] = {
             "type": "http",
             "path": path,
             "client": (client, 1),
             "headers": [(b"authorization", key.encode())] if key else [],
-            EXCHANGE_KEY: exchange,
         }
 
         async def pass_on() -> None:
@@ -58,7 +56,7 @@ class Doorway:
 
         self._tasks.append(asyncio.create_task(pass_on()))
         await self.settle()
-        return exchange
+        return scope
 
     async def settle(self) -> None:
         for _ in range(10):
@@ -165,17 +163,16 @@ async def test_the_keys_used_last_are_remembered(doorway: Doorway) -> None:
 
 async def test_a_client_that_leaves_the_line_is_not_served(doorway: Doorway) -> None:
     await doorway.send("/1")
-    exchange = await doorway.send("/2")
+    scope = await doorway.send("/2")
     await doorway.send("/3")
-    assert exchange.on_disconnect is not None
-    exchange.on_disconnect()
+    scope[ON_DISCONNECT_KEY]()
     await doorway.end()
     assert doorway.started == ["/1", "/3"]
 
 
 async def test_a_client_that_leaves_during_its_request_does_not_end_it(doorway: Doorway) -> None:
-    exchange = await doorway.send("/1")
-    assert exchange.on_disconnect is None
+    scope = await doorway.send("/1")
+    assert scope[ON_DISCONNECT_KEY] is None
 
 
 @dataclass

@@ -31,7 +31,7 @@ from service.http.app import AppConfig, create_app
 from service.http.metrics import Metrics
 from service.http.request_log import RefusalLog
 from service.http.resources import Resources
-from service.http.server import BoundedProtocol, build_server_config
+from service.http.server import build_server_config
 from serving.fair_share import FairShare
 from serving.json_schema import build_output_schema
 from serving.tool_runner import OnCall
@@ -178,8 +178,8 @@ def open_loopback_socket() -> Iterator[socket.socket]:
 async def run_app(
     app: Any,
     bound: socket.socket,
-    protocol: type[BoundedProtocol] = BoundedProtocol,
     refusals: RefusalLog | None = None,
+    **options: Any,
 ) -> AsyncIterator[None]:
     """Run uvicorn until the block ends.
 
@@ -188,8 +188,12 @@ async def run_app(
     a line in the log: what many tests share would otherwise log ten a minute.
     """
     host, port = bound.getsockname()
-    config = build_server_config(app, protocol, base_url=f"http://{host}:{port}")
-    config.refusals = refusals or RefusalLog(_call_at_once)
+    config = build_server_config(
+        app,
+        base_url=f"http://{host}:{port}",
+        refusals=refusals or RefusalLog(_call_at_once),
+        **options,
+    )
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

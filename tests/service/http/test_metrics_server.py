@@ -20,7 +20,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from rest_shim.endpoints import CALL_NAMES
 from service.config.settings import Settings, SettingsError
 from service.http.health import Readiness
-from service.http.listener import open_listener
 from service.http.metrics import MULTIPROCESS_VARIABLE, Metrics, open_shared_metrics_folder
 from service.http.metrics_server import (
     MAX_METRICS_CONNECTIONS,
@@ -29,6 +28,7 @@ from service.http.metrics_server import (
     open_metrics_server,
     sample_loop_lag,
 )
+from service.http.server import open_listener
 from service.processes.shutdown import run_in_background
 from serving.host_origin import HEALTH_PATHS
 from serving.snapshot_cache import SnapshotCache

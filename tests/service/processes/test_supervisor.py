@@ -24,8 +24,8 @@ import httpx
 import pytest
 
 from service.config.settings import Settings
-from service.http.listener import open_listener
 from service.http.metrics import MULTIPROCESS_VARIABLE
+from service.http.server import open_listener
 from service.processes.supervisor import build_worker_config
 from tests.end_to_end.test_counted_calls import Connection, connected, stored
 from tests.service.commands.test_cli import write_bars
