@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compute.alerts.alert_pipeline import Alert
-from compute.alerts.publisher import compute_cooldown_ms
+from compute.alerts.engines import compute_cooldown_ms
 from compute.bars import Funding, Series, Times
 from compute.engine_state import EngineState
 from compute.indicators.contract import NO_READING

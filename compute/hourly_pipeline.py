@@ -1,10 +1,13 @@
 """Runs the nominal hours: fetch from a source, step, publish and commit to the store.
 
-Replay, catch-up and live runs share this code; they differ in how many hours a batch holds.
+Replay, catch-up and live runs share this code; they differ in how many hours a batch holds. A long
+catch-up spreads over processes, of which this one commits what the others compute.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Self
 
@@ -15,8 +18,7 @@ from compute.batch_assembler import BatchAssembler
 from compute.block_step import step_block
 from compute.coverage import add_dropped_assets, build_coverage
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, iterate, map_blocks
-from compute.fetch_tracker import FetchTracker, open_tracker
-from compute.history_builder import HistoryBuilder
+from compute.fetch_tracker import FetchTracker, HistoryBuilder, open_tracker
 from compute.indicators.contract import Indicator
 from compute.schedule import (
     NAMED_PAUSE_DAYS,
@@ -26,8 +28,7 @@ from compute.schedule import (
     limit_clock,
     to_market_ms,
 )
-from compute.sources.source import FetchResult, Source
-from compute.spread import Spread, open_spread
+from compute.sources.source import FetchResult, Source, SpreadableSource
 from compute.state_loader import StateLoader, load_published_times
 from compute.universe import Universe
 from schemas.clock import Clock
@@ -35,6 +36,37 @@ from schemas.coverage import Coverage
 from schemas.vocabulary import Timeframe, format_instant
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
+
+
+class Spread(NamedTuple):
+    """An open executor, and the number of tasks, and so of blocks, that it runs at a time."""
+
+    executor: Executor
+    parallelism: int
+
+
+@asynccontextmanager
+async def open_spread(
+    executors: ExecutorFactory, source: Source, asset_count: int
+) -> AsyncIterator[Spread | None]:
+    """Open an executor for the block if the assets and the source are worth one, else yield None.
+
+    A source that can compute its bars in tasks does so during the block.
+    """
+    # Live venues answer so slowly that waiting processes would only take memory.
+    is_fast = source.ends_at is not None or isinstance(source, SpreadableSource)
+    parallelism = executors.choose_parallelism(asset_count) if is_fast else 1
+    if parallelism == 1:
+        yield None
+        return
+    async with executors.open(parallelism) as executor:
+        with (
+            source.spread_over(executor, parallelism)
+            if isinstance(source, SpreadableSource)
+            else nullcontext()
+        ):
+            yield Spread(executor, parallelism)
+
 
 # Measured on a first start of a year: batches of 10, 30, 40 and 60 days took 24, 20, 19 and 17 s
 # and peaked at 170, 240, 275 and 345 MB. Forty days is the longest that stays below 300 MB.

@@ -6,10 +6,9 @@ from typing import Final
 
 from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series
 from compute.block_step import build_state
-from compute.engine_state import EngineState
+from compute.engine_state import EngineState, HistoryBlock, SeriesHistory, rebuild_carries
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, map_blocks, split_into_blocks
 from compute.indicators.contract import Indicator
-from compute.rebuild import HistoryBlock, SeriesHistory, rebuild_carries
 from compute.stepper import Cell
 from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, TIMEFRAME_DURATIONS_S, Action, Timeframe

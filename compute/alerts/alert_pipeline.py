@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from compute.alerts.engines import ACTIONS, AlertEngine, BarWithReading
-from compute.alerts.publisher import NEVER, Firing, Publisher
+from compute.alerts.engines import ACTIONS, NEVER, AlertEngine, BarWithReading, Firing, Publisher
 from compute.bars import Times
 from compute.coverage import ALERT_TIMEFRAMES
 from compute.engine import Engine, hash_layout

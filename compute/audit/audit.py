@@ -33,7 +33,7 @@ from compute.audit.row_matcher import RowMatcher
 from compute.audit.source_check import SourceCheck
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, iterate, map_blocks
 from compute.indicators.contract import Indicator
-from compute.signing.key_file import LogKey
+from compute.signing.log_signer import LogKey
 from compute.stepper import Cell
 from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, INDICATORS_BY_ENGINE_KEY

@@ -7,7 +7,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from compute.audit.report import Report
-from compute.signing.key_file import LogKey
+from compute.signing.log_signer import LogKey
 from compute.signing.notes import KEY_ID_BYTES, Checkpoint, NoteError, Vkey
 from store.log_tree import EMPTY_ROOT, Range, Tiles, TreeError, hash_ranges
 from store.market_rows import CheckpointRow

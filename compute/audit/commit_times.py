@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from compute.alerts.publisher import MAX_AHEAD_MS
+from compute.alerts.engines import MAX_AHEAD_MS
 from compute.audit.report import Report
 from compute.bars import Times
 from store.market_rows import CommitRow

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from compute.alerts.publisher import compute_cooldown_ms
+from compute.alerts.engines import compute_cooldown_ms
 from compute.audit.commit_times import describe_ends
 from compute.audit.epochs import Epochs, get_cell
 from compute.audit.feed_rows import FeedRows

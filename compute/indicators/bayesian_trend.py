@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from compute.indicators.contract import Bar, Carry, Flags, Floats, Readings, Values
-from compute.indicators.recurrences import lag, latch
 from compute.indicators.windows import (
     count_bars,
     get_floats,
     get_held_readings,
+    lag,
+    latch,
     make_undefined,
     mark_bars,
     start_carry,

@@ -6,7 +6,6 @@ Donchian's channel rule as described in Faith (2003), *The Original Turtle Tradi
 import numpy as np
 
 from compute.indicators.contract import BEARISH, BULLISH, NEUTRAL, Bar, Carry, Readings, Values
-from compute.indicators.recurrences import hold_within
 from compute.indicators.windows import (
     count_bars,
     extend_across,
@@ -14,6 +13,7 @@ from compute.indicators.windows import (
     find_lowest,
     get_floats,
     get_held_readings,
+    hold_within,
     make_undefined_across,
     start_carry,
     withhold,

@@ -6,17 +6,20 @@ Kaufman (1995), *Smarter Trading*: KAMA; Wilder (1978): true range.
 import numpy as np
 
 from compute.indicators.contract import ZERO_DIVISOR, Bar, Carry, Floats, Readings, Values
-from compute.indicators.recurrences import atr, lag, latch, start_atr
 from compute.indicators.windows import (
     Counts,
+    atr,
     count_bars,
     divide,
     extend,
     extend_across,
     get_floats,
     get_held_readings,
+    lag,
+    latch,
     make_undefined,
     mark_bars,
+    start_atr,
     start_carry,
     view_windows,
     withhold,

@@ -7,13 +7,13 @@ over past bars only.
 import numpy as np
 
 from compute.indicators.contract import Bar, Carry, Floats, Readings, Values
-from compute.indicators.recurrences import latch
 from compute.indicators.windows import (
     count_bars,
     divide,
     extend,
     get_floats,
     get_held_readings,
+    latch,
     make_undefined,
     sample_sd,
     start_carry,

@@ -17,8 +17,16 @@ from compute.indicators.contract import (
     Readings,
     Values,
 )
-from compute.indicators.recurrences import atr, hold_within, lag, start_atr
-from compute.indicators.windows import count_bars, get_floats, make_undefined, withhold
+from compute.indicators.windows import (
+    atr,
+    count_bars,
+    get_floats,
+    hold_within,
+    lag,
+    make_undefined,
+    start_atr,
+    withhold,
+)
 
 ATR_PERIOD = 10
 LINE_ATRS = 3.0

@@ -17,7 +17,6 @@ from compute.indicators.contract import (
     Readings,
     Values,
 )
-from compute.indicators.recurrences import lag, wilder
 from compute.indicators.windows import (
     Counts,
     count_bars,
@@ -28,10 +27,12 @@ from compute.indicators.windows import (
     find_lowest,
     get_floats,
     get_held_readings,
+    lag,
     make_undefined,
     make_undefined_across,
     mean_and_sd,
     start_carry,
+    wilder,
     withhold,
 )
 

@@ -7,13 +7,14 @@ Section and Time Series*. The response falls again if a trend is extreme.
 import numpy as np
 
 from compute.indicators.contract import Bar, Carry, Floats, Readings, Values
-from compute.indicators.recurrences import ema, latch
 from compute.indicators.windows import (
     count_bars,
     divide,
+    ema,
     extend,
     get_floats,
     get_held_readings,
+    latch,
     make_undefined,
     make_undefined_across,
     sample_sd,

@@ -1,27 +1,170 @@
-"""Asks witnesses to cosign the newest checkpoint, after C2SP's tlog-witness.
+"""Asks the witnesses of a policy file to cosign the newest checkpoint, and verifies what they sign.
 
-This happens beside the runs. A witness that does not answer is asked again until the next
-checkpoint.
+The formats are C2SP's tlog-policy, tlog-cosignature and tlog-witness. This happens beside the runs:
+a witness that does not answer is asked again until the next checkpoint.
 """
 
 import asyncio
-from base64 import b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from itertools import chain, repeat
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 import httpx2
 import structlog
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PublicKey
 
-from compute.signing.cosignatures import find_cosignature
-from compute.signing.notes import Checkpoint
-from compute.signing.witness_policy import Witness
+from compute.signing.notes import KEY_ID_BYTES, Checkpoint, NoteError, Vkey
+from schemas.operator_error import OperatorError
 from store.errors import StoreError
 from store.failure_log import FailureLog
 from store.market_rows import CheckpointRow
 from store.sql.feed_log import FeedLog
+
+# The signature types of cosignatures, with the length of their public keys.
+ED25519_COSIGNATURE, ML_DSA_COSIGNATURE = 4, 6
+KEY_BYTES = {ED25519_COSIGNATURE: 32, ML_DSA_COSIGNATURE: 1312}
+TIMESTAMP_BYTES = 8
+
+
+def find_cosignature(vkey: Vkey, checkpoint: Checkpoint, lines: str) -> str | None:
+    """Return the line with the valid cosignature of a witness, None if there is none."""
+    for line in lines.splitlines():
+        payload = read_payload(vkey, line)
+        if payload is not None and is_cosignature(vkey, checkpoint, payload):
+            return f"{line}\n"
+    return None
+
+
+def read_payload(vkey: Vkey, line: str) -> bytes | None:
+    """Return timestamp and signature of a line of a note, None if another key made it."""
+    match line.split(" "):
+        case ["—", vkey.name, encoded]:
+            try:
+                signed = b64decode(encoded, validate=True)
+            except ValueError:
+                return None
+            is_of_key = signed[:KEY_ID_BYTES] == vkey.key_id
+            return signed[KEY_ID_BYTES:] if is_of_key else None
+    return None
+
+
+def is_cosignature(vkey: Vkey, checkpoint: Checkpoint, payload: bytes) -> bool:
+    """Return whether a timestamp and signature are a witness's cosignature of a checkpoint."""
+    timestamp, signature = payload[:TIMESTAMP_BYTES], payload[TIMESTAMP_BYTES:]
+    at = int.from_bytes(timestamp)
+    # Without a time, it would not say that the tree is the largest one that the witness saw.
+    if not 0 < at < 1 << 63:
+        return False
+    try:
+        if vkey.signature_type == ML_DSA_COSIGNATURE:
+            message = _build_ml_dsa_message(vkey, checkpoint, timestamp)
+            MLDSA44PublicKey.from_public_bytes(vkey.public_key).verify(signature, message)
+        else:
+            message = f"cosignature/v1\ntime {at}\n{checkpoint.format()}".encode()
+            Ed25519PublicKey.from_public_bytes(vkey.public_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _build_ml_dsa_message(vkey: Vkey, checkpoint: Checkpoint, timestamp: bytes) -> bytes:
+    """Return the structure `cosigned_message`, whose subtree is the whole tree."""
+    name, origin = vkey.name.encode(), checkpoint.origin.encode()
+    return b"".join(
+        (
+            b"subtree/v1\n\0",
+            bytes([len(name)]) + name,
+            timestamp,
+            bytes([len(origin)]) + origin,
+            (0).to_bytes(8),
+            checkpoint.size.to_bytes(8),
+            checkpoint.root,
+        )
+    )
+
+
+KEYWORDS = ("log", "witness", "group", "quorum")
+
+
+class Witness(NamedTuple):
+    """A witness: its name in the policy, its key, and its submission prefix."""
+
+    name: str
+    vkey: Vkey
+    url: str
+
+
+class PolicyError(OperatorError):
+    """A policy file that the operator must correct."""
+
+
+def load_witnesses(path: Path) -> list[Witness]:
+    """Return the witnesses of a policy file that have an address; PolicyError if there is none.
+
+    Logs, groups and the quorum are for those who verify, so they are not checked.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise PolicyError(f"cannot read the witness policy {path}: {error}") from error
+    try:
+        witnesses = list(_parse_policy(text))
+    except NoteError as error:
+        raise PolicyError(f"{path}: {error}") from error
+    if not witnesses:
+        raise PolicyError(
+            f"{path}: no witness has an address; expected lines such as "
+            "witness NAME VKEY https://witness.example/"
+        )
+    return witnesses
+
+
+def _parse_policy(text: str) -> Iterator[Witness]:
+    keys: set[bytes] = set()
+    for number, line in enumerate(text.split("\n"), 1):
+        words = line.replace("\t", " ").split()
+        if not words or words[0].startswith("#"):
+            continue
+        if words[0] not in KEYWORDS:
+            raise NoteError(f"line {number}: {words[0]!r} is none of {', '.join(KEYWORDS)}")
+        if words[0] != "witness":
+            continue
+        if len(words) not in (3, 4):
+            raise NoteError(f"line {number}: expected witness NAME VKEY [URL]")
+        vkey = _parse_key(number, words[2])
+        if vkey.public_key in keys:
+            raise NoteError(f"line {number}: this key is there twice")
+        keys.add(vkey.public_key)
+        if len(words) == 4:
+            yield Witness(words[1], vkey, _parse_url(number, words[3]))
+
+
+def _parse_key(number: int, text: str) -> Vkey:
+    try:
+        vkey = Vkey.parse(text)
+    except NoteError as error:
+        raise NoteError(f"line {number}: {error}") from error
+    if len(vkey.public_key) != KEY_BYTES.get(vkey.signature_type):
+        raise NoteError(
+            f"line {number}: the key is not one for cosignatures, of type 4 (Ed25519) or 6 "
+            "(ML-DSA-44)"
+        )
+    return vkey
+
+
+def _parse_url(number: int, text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise NoteError(f"line {number}: expected an http(s):// address without query or fragment")
+    return text.rstrip("/")
+
 
 TIMEOUT_S = 10.0
 # The last one repeats.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from compute.audit.audit import audit_market
 from compute.indicators.contract import Indicator
-from compute.signing.key_file import load_key
+from compute.signing.log_signer import load_key
 from compute.universe import load_universe
 from service.commands.console import open_progress_bar, print_findings
 from service.config.settings import Settings

@@ -195,14 +195,7 @@ def _add_maintenance_commands(commands: Commands) -> None:
     command.add_argument(
         "--universe",
         action="store_true",
-        help="check each listing of the universe file at the live venues instead, "
-        "and print corrected entries",
-    )
-    command.add_argument(
-        "--write",
-        type=Path,
-        metavar="FILE",
-        help="with --universe: new file for the whole corrected universe",
+        help="check each listing of the universe file at the live venues instead",
     )
     log = commands.add_parser("log", help="begin a new log of the feed")
     log_commands = log.add_subparsers(required=True, metavar="ACTION")
@@ -579,9 +572,7 @@ async def _run_doctor(args: argparse.Namespace, settings: Settings) -> int:
     if args.universe:
         from service.commands.doctor_universe import check_universe
 
-        return await check_universe(settings, wall_clock, args.write)
-    if args.write is not None:
-        raise SettingsError("--write needs --universe: the other checks write no file")
+        return await check_universe(settings, wall_clock)
     from service.commands.doctor import run_doctor
 
     return await run_doctor(settings, wall_clock)

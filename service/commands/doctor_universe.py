@@ -1,21 +1,20 @@
 """`signals doctor --universe`: compares each listing of the universe file with the venues' lists.
 
-It stores nothing, and changes no file but the new one that `--write` names.
+It changes no file.
 """
 
 import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
 from compute.sources.venue import Venue, VenueError
-from compute.universe import Asset, Listing, Universe, load_universe, locate_universe_file
+from compute.universe import Asset, Listing, Universe, load_universe
 from schemas.clock import Clock
 from service.commands.console import (
     Finding,
@@ -26,12 +25,7 @@ from service.commands.console import (
     open_progress_bar,
 )
 from service.commands.doctor_live import ALPACA, ALPACA_KEY_SETTINGS
-from service.commands.universe_corrections import (
-    CorrectedFile,
-    Correction,
-    correct_universe_text,
-)
-from service.config.settings import Settings, SettingsError
+from service.config.settings import Settings
 from service.config.sources import open_live_venues
 
 # The venues in the order in which docs/universe.md prefers them, with the quote currency of coins.
@@ -52,35 +46,19 @@ _SPOT_ONLY: Final = ("coinbase", "kraken")
 _MIN_JUDGED_SYMBOLS: Final = 6
 
 Symbols = Mapping[str, frozenset[str]]
+# A listing that a venue no longer has, or, if the last value is true, only its perpetual.
+Gone = tuple[Asset, Listing, bool]
 
 
-class _Report(NamedTuple):
-    findings: list[Finding]
-    corrections: list[Correction]
-
-
-async def check_universe(settings: Settings, clock: Clock, target: Path | None) -> int:
-    """Print the findings by venue and the corrected entries; return 1 if an asset has no listing.
-
-    `target` is a new file for the whole corrected universe. SettingsError if it cannot be written.
-    """
+async def check_universe(settings: Settings, clock: Clock) -> int:
+    """Print the findings by venue; return 1 if an asset has no listing."""
     # Findings report the same problems that the venues' clients would log.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     universe, now = load_universe(settings.universe), clock() // 1000
     lists = await _fetch_lists(settings, universe, clock)
-    report = _compare(universe, lists, now)
-    text = locate_universe_file(settings.universe).read_bytes().decode()
-    day = datetime.fromtimestamp(now, UTC).date()
-    corrected = correct_universe_text(text, report.corrections, day)
-    findings = [*report.findings, *_report_corrections(corrected)]
+    findings = _compare(universe, lists, now)
     for finding in findings:
         print(format_finding(finding))
-    if target is not None:
-        _write_new_file(target, corrected.text)
-        print(f"ok   universe: wrote {target}")
-    elif corrected.entries:
-        print("\n# The corrected entries; --write FILE writes the whole file.")
-        print("", *corrected.entries, sep="\n\n")
     return 1 if any(finding.grade == "fix" for finding in findings) else 0
 
 
@@ -148,7 +126,7 @@ def _get_base(listing: Listing) -> str:
 
 def _compare(
     universe: Universe, lists: Mapping[str, frozenset[str] | VenueError], now: int
-) -> _Report:
+) -> list[Finding]:
     findings, checked = list[Finding](), dict[str, frozenset[str]]()
     for venue, symbols in lists.items():
         expected = _list_expected(universe, venue, now)
@@ -161,11 +139,9 @@ def _compare(
             findings.append(Finding("warn", venue, text))
         else:
             checked[venue] = symbols
-    gone = [one for venue in checked for one in _find_gone(universe, venue, checked[venue], now)]
     for venue in checked:
-        gone_here = [one for one in gone if one.listing.venue == venue]
-        findings += _report_venue(universe, venue, checked, gone_here, now)
-    return _Report([*findings, *_check_assets(universe, checked, now)], gone)
+        findings += _report_venue(universe, venue, checked, now)
+    return [*findings, *_check_assets(universe, checked, now)]
 
 
 def _list_expected(universe: Universe, venue: str, now: int) -> list[str]:
@@ -190,27 +166,24 @@ def _is_incomplete(symbols: frozenset[str], expected: list[str]) -> bool:
     return is_empty or missing_count >= max(_MIN_JUDGED_SYMBOLS, len(expected) // 2 + 1)
 
 
-def _find_gone(
-    universe: Universe, venue: str, symbols: frozenset[str], now: int
-) -> Iterator[Correction]:
+def _find_gone(universe: Universe, venue: str, symbols: frozenset[str], now: int) -> Iterator[Gone]:
     for asset in universe.tracked_assets:
         for listing in _list_open(asset, now):
             if listing.venue != venue:
                 continue
             if listing.symbol not in symbols:
-                yield Correction(asset, listing)
+                yield asset, listing, False
             elif listing.perpetual is not None and listing.perpetual not in symbols:
-                yield Correction(asset, listing, is_perpetual=True)
+                yield asset, listing, True
 
 
-def _report_venue(
-    universe: Universe, venue: str, checked: Symbols, gone: list[Correction], now: int
-) -> Iterator[Finding]:
+def _report_venue(universe: Universe, venue: str, checked: Symbols, now: int) -> Iterator[Finding]:
     symbols, expected = checked[venue], _list_expected(universe, venue, now)
+    gone = [*_find_gone(universe, venue, symbols, now)]
     found = len([symbol for symbol in expected if symbol in symbols])
     yield Finding("warn" if gone else "ok", venue, f"lists {found} of {len(expected)} symbols")
-    for correction in gone:
-        yield Finding("warn", venue, _describe_gone(correction, symbols))
+    for one in gone:
+        yield Finding("warn", venue, _describe_gone(*one, symbols))
     taken = {
         symbol
         for asset in universe.assets
@@ -228,8 +201,9 @@ def _report_venue(
             yield Finding("ok", venue, f"{asset.ticker}: {use}")
 
 
-def _describe_gone(correction: Correction, symbols: frozenset[str]) -> str:
-    asset, listing, is_perpetual = correction
+def _describe_gone(
+    asset: Asset, listing: Listing, is_perpetual: bool, symbols: frozenset[str]
+) -> str:
     if is_perpetual:
         return f"{asset.ticker}: does not list the perpetual {listing.perpetual}"
     role = "first choice" if listing == asset.listings[0] else "fallback"
@@ -291,21 +265,3 @@ def _check_assets(universe: Universe, checked: Symbols, now: int) -> Iterator[Fi
         names = format_names(dead)
         text = f"without any listing left: {names}; add one each, or set removed_on"
         yield Finding("fix", "universe", text)
-
-
-def _report_corrections(corrected: CorrectedFile) -> Iterator[Finding]:
-    if corrected.entries:
-        text = f"entries corrected: {len(corrected.entries)}; your own file stays as it is"
-        yield Finding("ok", "universe", text)
-    for asset, listing, is_perpetual in corrected.refused:
-        what = f"the perpetual {listing.perpetual}" if is_perpetual else listing.symbol
-        text = f"{asset.ticker}: correct {what} at {listing.venue} by hand"
-        yield Finding("warn", "universe", f"{text}: the spelling of its entry allows no safe edit")
-
-
-def _write_new_file(path: Path, text: str) -> None:
-    try:
-        with path.open("xb") as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise SettingsError(f"--write {path}: cannot be written: {error.strerror}") from None

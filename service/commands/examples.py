@@ -20,7 +20,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "signals migrate": (
         "signals migrate --from sqlite:///signals.db --to postgresql://signals@localhost/signals",
     ),
-    "signals doctor": ("signals doctor", "signals doctor --universe --write corrected.toml"),
+    "signals doctor": ("signals doctor", "signals doctor --universe"),
     "signals connect": (
         "signals connect",
         "signals connect cursor --url https://signals.example",

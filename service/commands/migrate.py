@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 from compute.audit.audit import audit_market
 from compute.indicators.contract import Indicator
-from compute.signing.key_file import move_key
+from compute.signing.log_signer import move_key
 from compute.universe import load_universe
 from schemas.clock import Clock
 from service.commands.console import FOUND, ProgressLog, echo, open_progress_bar, print_findings

@@ -30,8 +30,7 @@ async def open_log_signer(
         yield LogSigner(feed_log, path, origin, on_checkpoint)
         return
     # Imported here, because a process without witnesses needs no HTTP client.
-    from compute.signing.witness_policy import load_witnesses
-    from compute.signing.witnesses import Witnesses
+    from compute.signing.witnesses import Witnesses, load_witnesses
 
     listed = load_witnesses(settings.witness_policy)
     witnesses = Witnesses(feed_log, listed, partial(on_checkpoint, "cosigned"))

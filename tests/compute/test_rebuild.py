@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compute import hourly_pipeline as runs_module
-from compute.alerts.publisher import Publisher
+from compute.alerts.engines import Publisher
 from compute.audit.audit import audit_market
 from compute.audit.report import Report
 from compute.bars import DAY_S, HOUR_S, Funding

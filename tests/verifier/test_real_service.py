@@ -9,8 +9,7 @@ import pytest
 
 from compute.signing.log_signer import LogSigner
 from compute.signing.notes import Vkey
-from compute.signing.witness_policy import Witness
-from compute.signing.witnesses import Witnesses
+from compute.signing.witnesses import Witness, Witnesses
 from service.commands.verify import VerifyOptions, verify_proof
 from tests.doubles.witness import open_witness
 from tests.mcp_server.tools.test_get_signals_alerts import publish_alerts

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute.alerts.publisher import Firing, Publisher
+from compute.alerts.engines import Firing, Publisher
 from schemas.vocabulary import Action, Timeframe
 from tests.support.alert_model import FiredAction, ModelPublisher, find_nominal_time
 

@@ -10,8 +10,7 @@ from compute.audit.report import Report
 from compute.bars import DAY_S, HOUR_S, Funding
 from compute.hourly_pipeline import HourlyPipeline
 from compute.schedule import to_market_ms
-from compute.signing.key_file import load_key
-from compute.signing.log_signer import LogSigner
+from compute.signing.log_signer import LogSigner, load_key
 from compute.sources.source import FetchResult
 from store.sql.market_store import MarketStore
 from tests.doubles.scripted_source import (

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from compute.signing.key_file import KeyFileError, LogKey, archive_key, load_key, move_key, save_key
+from compute.signing.log_signer import (
+    KeyFileError,
+    LogKey,
+    archive_key,
+    load_key,
+    move_key,
+    save_key,
+)
 from store.log_tree import EMPTY_ROOT
 
 pytestmark = pytest.mark.clause("proof")

@@ -11,8 +11,14 @@ import pytest
 from structlog.testing import capture_logs
 from tlog_scales import signing, tlog
 
-from compute.signing.key_file import KeyFileError, LogKey, load_key, save_key
-from compute.signing.log_signer import LogSigner, name_next_origin
+from compute.signing.log_signer import (
+    KeyFileError,
+    LogKey,
+    LogSigner,
+    load_key,
+    name_next_origin,
+    save_key,
+)
 from store.log_tree import EMPTY_ROOT
 from store.market_rows import CheckpointRow
 from store.sql.market_store import MarketStore

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from compute.signing.notes import Vkey
-from compute.signing.witness_policy import PolicyError, Witness, load_witnesses
+from compute.signing.witnesses import PolicyError, Witness, load_witnesses
 
 pytestmark = pytest.mark.clause("proof")
 

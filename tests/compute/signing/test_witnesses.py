@@ -12,11 +12,9 @@ from tlog_scales.signing import Vkey as IndependentVkey
 from tlog_scales.signing import VkeySet
 from tlog_scales.tlog import Checkpoint
 
-from compute.signing.key_file import LogKey, save_key
-from compute.signing.log_signer import LogSigner
+from compute.signing.log_signer import LogKey, LogSigner, save_key
 from compute.signing.notes import Vkey
-from compute.signing.witness_policy import Witness
-from compute.signing.witnesses import RETRY_DELAYS_S, Witnesses
+from compute.signing.witnesses import RETRY_DELAYS_S, Witness, Witnesses
 from store.market_rows import CheckpointRow
 from store.sql.market_store import MarketStore
 from tests.doubles.witness import WitnessDouble, open_witness

@@ -7,8 +7,8 @@ from pydantic import SecretStr
 from tlog_scales.signing import Vkey
 from tlog_scales.tlog import Checkpoint
 
-from compute.signing.key_file import load_key
-from compute.signing.witness_policy import PolicyError
+from compute.signing.log_signer import load_key
+from compute.signing.witnesses import PolicyError
 from service.config.settings import Settings
 from service.config.signing import build_log_signer, open_log_signer
 from store.sqlite.market_store import open_sqlite_market
