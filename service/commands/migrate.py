@@ -20,7 +20,7 @@ async def migrate_database(
     indicators: Sequence[Indicator],
     clock: Clock,
 ) -> int:
-    """Move a database, or continue an interrupted move; return 1 if the audit has findings.
+    """Move a database; return 1 if the audit has findings.
 
     The key file of the log moves too, so that only the target continues the log. StoreError if a
     process computes on either database, or if the target is in use.
@@ -40,8 +40,6 @@ async def migrate_database(
         stack.push_async_callback(source_access.close)
         target_access = await open_access(target)
         stack.push_async_callback(target_access.close)
-        # Commits were moved a day at a time, so that an interrupted move can continue; the small
-        # access store moves in one transaction.
         await target_access.move_from(source_access)
         await target_market.record_access_id(await target_access.get_id())
         universe = load_universe(target.universe)

@@ -8,7 +8,8 @@ import pytest
 
 from store.errors import LockTakenError, StoreError
 from store.market_rows import CheckpointRow
-from store.sql.migrate_database import ACCESS_TABLES, FACTS_TABLE, MARKET_TABLES, Table
+from store.sql.lanes import Lane
+from store.sql.migrate_database import ACCESS_TABLES, OTHER_MARKET_TABLES, TABLES_OF_COMMITS
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
 from tests.store.sql.test_market_store_coverage import make_coverage
 from tests.support.access_store_calls import CALL, DURABLE_CALLS, FAST_CALLS, TOOL_USAGE
@@ -17,6 +18,7 @@ from tests.support.postgres.shared_server import SharedServer
 from tests.support.row_builders import (
     DAY_MS,
     NOW,
+    TABLES,
     make_bar,
     make_batch,
     make_blocks,
@@ -35,6 +37,7 @@ from tests.support.store_homes import (
 pytestmark = pytest.mark.clause("postgres")
 
 PASSES = 4
+MARKET_TABLES = [table for table in TABLES if table != "migrations"]
 BOUGHT = bytes(range(1, 33))
 WRITTEN = (
     "create_key",
@@ -80,8 +83,7 @@ async def fill(home: StoreHome) -> None:
         for step in range(PASSES):
             await market.commit(make_full_batch(NOW + step * DAY_MS, step=step))
         await market.feed_log.save_checkpoint(CheckpointRow(4 * PASSES, "note", "vkey", "none"))
-    # As an upgrade records it.
-    await run_sql(home, "INSERT INTO sources VALUES (1, 1, 'okx BTC/USDT', 0)")
+    await run_sql(home, "INSERT INTO sources VALUES (1, 1, 'okx BTC/USDT', 1)")
     async with open_and_close(home.open_access()) as access:
         await access.create_claim(CLAIM)
         await access.redeem_claim(CLAIM, MEMBER, BOUGHT, NOW)
@@ -106,16 +108,19 @@ async def move(
         await market.finish_move()
 
 
-async def load_rows(home: StoreHome) -> dict[str, list[tuple[object, ...]]]:
-    """Return all rows of both stores."""
-    tables = (*MARKET_TABLES, *ACCESS_TABLES, FACTS_TABLE, Table("clock", "market_time", "id"))
-    async with home.open_plain() as run:
-        return {
-            table.name: await run(
-                f"SELECT {table.columns} FROM {table.name} ORDER BY {table.order}"
-            )
-            for table in tables
-        }
+async def load_rows(home: StoreHome) -> dict[str, list[str]]:
+    """Return all rows of both stores, with the names of their columns."""
+    rows: dict[str, list[str]] = {}
+    async with (
+        open_and_close(home.open_market()) as market,
+        open_and_close(home.open_access()) as access,
+    ):
+        for tables, store in ((MARKET_TABLES, market), (ACCESS_TABLES, access)):
+            async with store._engine.begin_read(Lane.BATCH) as db:
+                for table in tables:
+                    held = [dict(row) for row in await db.execute(f"SELECT * FROM {table}")]  # type: ignore[call-overload]
+                    rows[table] = sorted(repr(sorted(row.items())) for row in held)
+    return rows
 
 
 @pytest.fixture
@@ -148,39 +153,8 @@ async def test_the_target_has_the_rows_of_the_source_and_can_be_continued(
         await market.commit(make_batch(NOW + PASSES * DAY_MS, bars=make_blocks(make_bar("XAU"))))
         assert len(await market.commits()) == PASSES + 1
     async with open_and_close(target.open_access()) as access:
-        assert await access.create_key(bytes(32), "after", NOW) == 1 + held["keys"][-1][0]
-
-
-@pytest.mark.sampled(2)
-async def test_an_interrupted_move_continues_after_the_last_moved_day(
-    homes: tuple[StoreHome, StoreHome],
-) -> None:
-    source, target = homes
-    with pytest.raises(StoppedError):
-        await move(source, target, stop_after(at=2))
-    async with open_and_close(target.open_market()) as market:
-        with pytest.raises(StoreError, match="not finished: run `signals migrate` again"):
-            await market.adopt_source("simulated", NOW)
-    async with open_and_close(source.open_market()) as market:
-        await market.commit(make_batch(NOW + PASSES * DAY_MS, bars=make_blocks(make_bar("XAU"))))
-    progress: list[int] = []
-    await move(source, target, lambda done, _: progress.append(done))
-    assert progress == [2, 3, 4, 5]
-    assert await load_rows(target) == await load_rows(source)
-
-
-@pytest.mark.sampled(2)
-async def test_rows_that_the_source_has_pruned_meanwhile_are_noticed(
-    homes: tuple[StoreHome, StoreHome],
-) -> None:
-    source, target = homes
-    with pytest.raises(StoppedError):
-        await move(source, target, stop_after(at=PASSES))
-    async with open_and_close(source.open_market()) as market:
-        await market.commit(make_batch(NOW + 400 * DAY_MS))
-        assert await market.prune() > 0
-    with pytest.raises(StoreError, match="start again with an empty database"):
-        await move(source, target)
+        newest = max(key.id for key in await access.list_keys())
+        assert await access.create_key(bytes(32), "after", NOW) == 1 + newest
 
 
 async def test_a_target_in_use_is_left_as_it_is(homes: tuple[StoreHome, StoreHome]) -> None:
@@ -190,7 +164,7 @@ async def test_a_target_in_use_is_left_as_it_is(homes: tuple[StoreHome, StoreHom
     with pytest.raises(StoreError, match="is in use: name a database that holds nothing"):
         await move(source, target)
     held = await load_rows(target)
-    assert [table for table in held if held[table]] == ["store_id", "facts"]
+    assert [table for table in held if held[table]] == ["facts", "store_id"]
 
 
 async def test_a_target_with_its_own_keys_is_refused(
@@ -202,6 +176,32 @@ async def test_a_target_with_its_own_keys_is_refused(
         with pytest.raises(StoreError, match="holds keys of its own"):
             await move(source, target)
         assert [key.label for key in await access.list_keys()] == ["mine"]
+
+
+async def test_all_tables_are_moved(tmp_path: Path) -> None:
+    home = SqliteHome(tmp_path)
+    for opening in (home.open_market(), home.open_access()):
+        await (await opening).close()
+    sql = "SELECT name FROM {}sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    for tables, database in ((MARKET_TABLES, ""), (ACCESS_TABLES, "access.")):
+        names = {name for (name,) in await run_sql(home, sql.format(database))}
+        assert names - {"migrations"} == {*tables}
+    by_commit = {"assets", "changes", "alerts", "log_leaves", "passes", "clock", "facts"}
+    assert {*TABLES_OF_COMMITS, *OTHER_MARKET_TABLES} | by_commit == {*MARKET_TABLES}
+
+
+@pytest.mark.sampled(2)
+async def test_an_interrupted_move_leaves_a_database_that_nothing_uses(
+    homes: tuple[StoreHome, StoreHome],
+) -> None:
+    source, target = homes
+    with pytest.raises(StoppedError):
+        await move(source, target, stop_after(at=2))
+    async with open_and_close(target.open_market()) as market:
+        with pytest.raises(StoreError, match="not finished: run `signals migrate` again, into an"):
+            await market.adopt_source("simulated", NOW)
+    with pytest.raises(StoreError, match=r"holds a part of .*: name an empty database"):
+        await move(source, target)
 
 
 @pytest.mark.sampled(2)
