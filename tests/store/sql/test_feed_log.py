@@ -10,8 +10,7 @@ from store.market_rows import AlertRow, CheckpointRow
 from store.sql import log_writes
 from store.sql.feed_log import UnloggedRowError
 from store.sql.market_store import MarketStore
-from store.sql.move_log import move_log
-from tests.store.conftest import OpenMarket
+from store.sql.migrate_database import move_market
 from tests.support.ledgers import list_feed
 from tests.support.row_builders import (
     DAY_MS,
@@ -227,15 +226,17 @@ async def test_the_database_refuses_a_log_that_is_not_append_only(
         await run_sql(home, ATTACKS[attack])
 
 
-async def test_a_move_carries_the_log_over_and_later_continues_it(
-    market: MarketStore, open_market: OpenMarket, new_home: HomeFactory
+async def test_a_move_carries_the_log_over_and_the_target_continues_it(
+    market: MarketStore, new_home: HomeFactory
 ) -> None:
+    for first in (0, 600):
+        await commit_rows(market, 150, first)
+    await market.feed_log.save_checkpoint(CheckpointRow(300, "note", "vkey"))
     async with new_home() as home, open_and_close(home.open_market()) as target:
-        for first in (0, 600, 800):
-            await commit_rows(market, 150, first)
-            await market.feed_log.save_checkpoint(CheckpointRow(first, "note", "vkey"))
-            await move_log(market._engine, target._engine)
-            head = await market.feed_log.head(3)
-            assert await target.feed_log.head(3) == head
-            leaves = await market.feed_log.leaves(0, head.size)
-            assert await target.feed_log.leaves(0, head.size) == leaves
+        await move_market(market._engine, target._engine, lambda done, total: None)
+        head = await market.feed_log.head(3)
+        assert await target.feed_log.head(3) == head
+        leaves = await market.feed_log.leaves(0, head.size)
+        assert await target.feed_log.leaves(0, head.size) == leaves
+        await commit_rows(target, 150, 800)
+        await assert_complete(target)
