@@ -51,7 +51,7 @@ from service.commands.command_tree import walk_commands
 from service.commands.examples import EXAMPLES
 from service.config.settings import PREFIX, Settings
 from serving.json_schema import build_input_schema
-from web.field_rows import FieldRow, list_shapes, walk_field_rows
+from tools.field_rows import FieldRow, list_shapes, walk_field_rows
 
 ROOT = Path(__file__).parents[1]
 NAMES = (

@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from serving.http import CACHE_ONE_HOUR
 from serving.tool_runner import ToolRunner
-from web.reference_pages import list_shown_links
+from web.docs import list_shown_links
 
 # Their pages are forms or a person's own; `noindex` keeps out all else that is not public.
 PRIVATE_PATHS = ("/api/", "/oauth/", "/operations", "/sandbox/", "/settings", "/sign-in")

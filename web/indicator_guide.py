@@ -12,8 +12,7 @@ from markupsafe import Markup
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import INDICATOR_IDS, IndicatorId
-from web.markdown import Heading
-from web.markdown_files import read_text
+from web.markdown import Heading, read_text
 
 DAYS_PER_MONTH = 30
 # The columns of the measured changes that the guide shows, with their places in the table.

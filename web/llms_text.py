@@ -6,8 +6,7 @@ from mcp_server.server_card import EXAMPLE_PROMPTS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import CALL_MCP, GET_LEGAL, GET_MANIFEST, GET_OPENAPI
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
-from web.docs_tree import OPERATORS, PAGES_BY_READER
-from web.reference_pages import list_shown_links
+from web.docs import OPERATORS, PAGES_BY_READER, list_shown_links
 
 SKILL_PATH = "/skills/signals/SKILL.md"
 # The format's section "Optional" holds what readers in a hurry can skip.

@@ -22,13 +22,13 @@ from web.checkout_steps import CheckoutSteps
 from web.consent_pages import ConsentPages
 from web.crawlers import build_crawler_routes
 from web.discovery import build_discovery_routes
+from web.docs import build_docs_routes
 from web.feed_pages import build_view_routes
 from web.log_proof import build_log_proof_routes
 from web.operations import Doctor, build_operations_routes
 from web.own_purchases import Checkouts, OwnPurchases
 from web.pay_page import build_pay_page_routes
 from web.pending_requests import PendingRequests
-from web.reference import build_reference_routes
 from web.sessions import Sessions
 from web.sign_in_pages import build_sign_in_routes
 from web.static_files import build_static_routes
@@ -74,7 +74,7 @@ def build_page_routes(
     return [
         *_build_checkout_routes(provider, CheckoutSteps(own, pending), runner),
         *BuyPages(purchases, own, sessions, sign_in, context).build_routes(runner),
-        *build_reference_routes(runner, sessions.find_viewer),
+        *build_docs_routes(runner, sessions.find_viewer),
         *build_discovery_routes(runner),
         *build_sign_in_routes(sign_in, sessions, pending, runner, outbox),
         *consent_routes,

@@ -137,7 +137,7 @@ class BrowserWindow:
             for finding in found["violations"]
             if finding["impact"] in REFUSED_IMPACTS
         ]
-        assert serious == []
+        assert serious == [], serious
 
 
 def compute_luminance(colour: list[float]) -> float:

@@ -10,7 +10,7 @@ from schemas.version import VERSION
 from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
 from tests.support.web_page import Page
-from web.reference_pages import list_shown_links
+from web.docs import list_shown_links
 
 VISITOR_PAGES = ["./", "./feed", "./flips", "./confluence", "./assets", "./docs"]
 PUBLIC = ["/", "/docs", "/sign-in", "/assets/BTC", "/assets/ETH"]

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import replace
-from urllib.parse import quote
 
 import httpx
 import pytest
@@ -20,8 +19,7 @@ pytestmark = pytest.mark.clause("pages")
 BROWSER = {"Accept": "text/html"}
 KEPT_PAGES = [
     *("/", "/?timeframe=1h&sort=asset", "/feed", "/flips", "/confluence", "/assets"),
-    *("/assets/BTC", "/assets/ETH?timeframe=1d", "/docs", "/docs/tools", "/docs/openapi"),
-    *("/docs/try", "/docs/try/signals_get_state"),
+    *("/assets/BTC", "/assets/ETH?timeframe=1d", "/docs", "/docs/tools", "/docs/rest"),
 ]
 # Longer than what any page may repeat, and than any `maxLength`, yet short enough for a form.
 LONG = "z" * 7000
@@ -63,7 +61,7 @@ async def test_a_visitors_page_is_rendered_once_for_a_version_of_the_data(
             "/feed?utm_source={}&since=2026-09-0{}",
         ),
         *("/confluence?as_of=2026-09-0{}", "/assets?text={}", "/assets/X{}", "/docs/{}"),
-        *("/docs/try/{}", "/docs/try/signals_get_state?ticker={}", "/{}"),
+        *("/docs/try/{}", "/{}"),
     ],
 )
 async def test_a_stranger_cannot_fill_the_kept_pages(served: RunningService, path: str) -> None:
@@ -139,31 +137,6 @@ async def test_no_page_repeats_more_than_100_characters_of_a_bad_value(
     assert "z" * (MAX_ECHO + 1) not in answer.text
 
 
-@pytest.mark.parametrize(
-    ("path", "field"),
-    [
-        *(("/docs/try/signals_get_state", name) for name in ("ticker", "as_of", "view", "via")),
-        ("/docs/try/signals_get_signals", "direction"),
-        *(("/docs/try/signals_create_checkout", name) for name in ("contact_email", "billing")),
-        *(("/docs/try/signals_request_access", name) for name in ("use_case", "operator")),
-        *(("/docs/try/signals_claim_key", name) for name in ("claim_token", "unknown")),
-        *(("/docs/try/signals_call_mcp", name) for name in ("params", "method", "id")),
-    ],
-)
-async def test_a_form_that_tries_a_call_repeats_a_value_up_to_its_limit(
-    served: RunningService, path: str, field: str
-) -> None:
-    quotes = quote('"' * 2300)
-    if path.endswith(("state", "signals")):
-        answer = await served.client.get(f"{path}?{field}={quotes}")
-    else:
-        answer = await served.client.post(path, content=f"{field}={quotes}")
-    blank = await served.client.get(path)
-    assert answer.status_code in (200, 400)
-    # Each of at most 2,000 characters is repeated four times, in up to six bytes.
-    assert len(answer.content) < len(blank.content) + 50_000
-
-
 async def send_too_long(
     client: httpx.AsyncClient, path: str, field: str, others: dict[str, str]
 ) -> httpx.Response:
@@ -230,7 +203,6 @@ async def test_the_beginning_of_a_too_long_address_is_no_address(
     "path",
     [
         *("/sign-in", "/buy", "/oauth/consent", "/oauth/buy", "/sign-in/sl_x"),
-        *("/docs/try/signals_create_checkout", "/docs/try/signals_call_mcp"),
     ],
 )
 async def test_a_form_has_at_most_8_kib(served: RunningService, path: str) -> None:

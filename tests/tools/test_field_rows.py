@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field, RootModel
 
-from web.field_rows import list_shapes, walk_field_rows
+from tools.field_rows import list_shapes, walk_field_rows
 
 pytestmark = pytest.mark.clause("pages")
 

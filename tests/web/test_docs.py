@@ -1,0 +1,366 @@
+"""The documentation: public, without dead links, and true of tools, clients and coverage."""
+
+import argparse
+import json
+import re
+import shlex
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import urldefrag, urljoin, urlsplit
+
+import httpx
+import pytest
+
+from access.billing.sandbox import NoBilling
+from mcp_server.registration import CLIENTS
+from mcp_server.tools.get_state import GET_STATE
+from mcp_server.tools.registry import TOOLS
+from rest_shim.endpoints import ENDPOINTS
+from schemas.operator import UNNAMED_OPERATOR
+from schemas.vocabulary import INDICATOR_IDS
+from service.commands.connect import print_registration
+from serving.context import Context
+from tests.support.example_market import make_coverage
+from tests.support.running_service import RunningService, run_service
+from tests.support.shared_service import served as served
+from tests.support.web_page import MAX_BYTES, Page, check_page
+from web.docs import (
+    OPERATORS,
+    PAGE_ORDER,
+    PAGES_BY_READER,
+    build_call_anchor,
+    build_frame_values,
+    build_page,
+    list_page_links,
+)
+from web.pages import render_template
+
+pytestmark = pytest.mark.clause("pages")
+
+ROOT = Path(__file__).parents[2]
+# Links that install the server open a host on the reader's machine.
+INSTALL_SCHEMES = ("cursor://", "vscode:mcp/", "lmstudio://", "goose://")
+TITLES = {link.name: link.title for link in list_page_links(sells_keys=True)}
+A_MINUTE = "public, max-age=60"
+# `connect` is generated with the server's own address, the others are for developers.
+NO_PAGES = {"README", "architecture", "connect", "decisions", "evals", "glossary", "performance"}
+
+
+@pytest.mark.parametrize("name", ["", *TITLES])
+async def test_a_page_is_public_short_and_cached_for_a_minute(
+    served: RunningService, name: str
+) -> None:
+    path = f"/docs/{name}".removesuffix("/")
+    answer = await served.client.get(path)
+    page = check_page(answer, 200, TITLES.get(name, "Documentation"), A_MINUTE)
+    metas = {meta["name"]: meta.get("content") for meta in page.find_all("meta") if "name" in meta}
+    assert "robots" not in metas
+    assert 30 < len(str(metas["description"])) < 200
+    size = len(answer.content)
+    for link in (*page.find_all("link"), *page.find_all("script")):
+        asset = await served.client.get(urljoin(path, str(link.get("href") or link.get("src"))))
+        assert asset.status_code == 200
+        size += 0 if "rapidoc" in str(link) else len(asset.content)
+    assert size < MAX_BYTES
+
+
+async def test_every_link_and_anchor_leads_somewhere(served: RunningService) -> None:
+    pages: dict[str, Page] = {}
+    asked = ["/docs", "/docs/unknown/below"]
+    asked += [f"/docs/{name}" for name in TITLES]
+    # The viewer opens these by script.
+    call_anchors = [build_call_anchor(endpoint)[1:] for endpoint in ENDPOINTS]
+    for path in asked:
+        pages[path] = Page(await served.client.get(path))
+    for path in asked:
+        links = {str(link["href"]) for link in pages[path].find_all("a")}
+        assert len(links) > len(TITLES)
+        for link in links:
+            target, anchor = urldefrag(urljoin(served.base_url + path, link))
+            to = urlsplit(target).path
+            if not target.startswith(served.base_url):
+                assert target.startswith(("https://", *INSTALL_SCHEMES)), link
+            else:
+                if to not in pages:
+                    answer = await served.client.get(to, follow_redirects=True)
+                    assert answer.status_code == 200, link
+                    pages[to] = Page(answer)
+                assert not anchor or anchor in [*pages[to].ids, *call_anchors], link
+
+
+async def test_no_page_has_an_anchor_twice_or_a_heading_without_one(served: RunningService) -> None:
+    for name in TITLES:
+        page = Page(await served.client.get(f"/docs/{name}"))
+        assert len(page.ids) == len(set(page.ids))
+        assert all("id" in heading for heading in (*page.find_all("h2"), *page.find_all("h3")))
+
+
+async def test_the_index_and_a_missing_page_name_every_page(served: RunningService) -> None:
+    there = check_page(await served.client.get("/docs"), 200, "Documentation", A_MINUTE)
+    for path in ("/docs/unknown", "/docs/", "/docs/tools/state", "/docs/decisions"):
+        answer = await served.client.get(path)
+        missing = check_page(answer, 404, "Page not found")
+        assert {"name": "robots", "content": "noindex"} in missing.find_all("meta")
+        for page in (there, missing):
+            assert all(title in page.text for title in TITLES.values())
+    assert (await served.client.head("/docs/tools")).status_code == 200
+    assert (await served.client.post("/docs/tools")).status_code == 405
+
+
+async def test_the_pages_exist_before_the_first_run(served_empty: RunningService) -> None:
+    for name in TITLES:
+        assert (await served_empty.client.get(f"/docs/{name}")).status_code == 200
+
+
+def test_every_text_exists_once_and_each_file_of_docs_is_a_page() -> None:
+    texts = list((ROOT / "web" / "texts").iterdir())
+    homes = {ROOT / "docs", ROOT / "rest_shim"}
+    assert [text for text in texts if not text.is_symlink()] == []
+    assert {text.resolve(strict=True).parent for text in texts} == homes
+    written = {text.stem for text in (ROOT / "docs").glob("*.md")}
+    assert written - NO_PAGES <= {text.stem for text in texts}
+
+
+@pytest.mark.clause("19.1")
+async def test_every_page_has_the_tree_and_its_neighbours(served: RunningService) -> None:
+    names = [link.name for link in list_page_links(sells_keys=True)]
+    assert sorted(names) == sorted(PAGE_ORDER)
+    for place, name in enumerate(PAGE_ORDER):
+        page = Page(await served.client.get(f"/docs/{name}"))
+        links = page.find_all("a")
+        assert {f"../docs/{other}" for other in PAGE_ORDER} <= set(page.links)
+        current = [link["href"] for link in links if link.get("aria-current") == "page"]
+        assert current == ["../docs", f"../docs/{name}"]
+        for rel, at in (("prev", place - 1), ("next", place + 1)):
+            expected = [f"../docs/{PAGE_ORDER[at]}"] if 0 <= at < len(PAGE_ORDER) else []
+            assert [link["href"] for link in links if link.get("rel") == rel] == expected
+        for reader in PAGES_BY_READER:
+            assert reader in page.text
+
+
+@pytest.mark.clause("19.7")
+async def test_customers_pages_show_no_records_of_the_project(served: RunningService) -> None:
+    for name in set(PAGE_ORDER) - set(PAGES_BY_READER[OPERATORS]):
+        text = Page(await served.client.get(f"/docs/{name}")).text
+        for internal in ("decisions.md", "clauses.toml", "make prove", "make bench", "tests/"):
+            assert internal not in text, (name, internal)
+
+
+@pytest.mark.clause("19.10")
+async def test_a_member_sees_their_navigation_and_no_cache_keeps_it(
+    served: RunningService,
+) -> None:
+    for path in ("/docs", "/docs/tools", "/docs/rest"):
+        page = Page(answer := await served.get_page(path, is_member=True))
+        assert answer.headers["cache-control"] == "no-store"
+        assert [form for form in page.find_all("form") if form.get("method") == "post"]
+        visitor = await served.client.get(path)
+        assert "sign-out" not in visitor.text
+    assert "Cookie" in (await served.client.get("/docs/tools")).headers["vary"]
+
+
+class Sections(HTMLParser):
+    """The text under each h2, one line per paragraph or cell, and its code blocks."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.texts: dict[str, str] = {"": ""}
+        self.code: dict[str, list[str]] = {"": []}
+        self._at, self._is_code = "", False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "h2":
+            self._at = str(dict(attrs)["id"])
+            self.texts[self._at], self.code[self._at] = "", []
+        if tag == "pre":
+            self._is_code = True
+            self.code[self._at].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_code = self._is_code and tag != "pre"
+        if tag in ("h2", "p", "td", "th"):
+            self.texts[self._at] += "\n"
+
+    def handle_data(self, data: str) -> None:
+        self.texts[self._at] += data
+        if self._is_code:
+            self.code[self._at][-1] += data
+
+
+async def shown(served: RunningService, name: str) -> Sections:
+    answer = await served.client.get(f"/docs/{name}")
+    assert answer.status_code == 200
+    return Sections(answer.text)
+
+
+async def test_the_tools_page_describes_every_tool_completely(served: RunningService) -> None:
+    sections = await shown(served, "tools")
+    assert list(sections.texts)[1:] == [tool.name for tool in TOOLS]
+    listed = {one["name"]: one for one in (await served.rpc("tools/list"))["result"]["tools"]}
+    for tool in TOOLS:
+        text, one = sections.texts[tool.name], listed[tool.name]
+        assert one["description"] in text
+        assert set(one["annotations"]) <= set(words(text))
+        assert ("Needs a key." in text) is tool.requires_key
+        for name, argument in one["inputSchema"]["properties"].items():
+            assert name in text
+            assert argument["description"] in text
+            assert ", ".join(argument.get("enum", [])) in text
+            bounds = [str(argument[key]) for key in ("minimum", "maximum") if key in argument]
+            assert " to ".join(bounds) in text
+        call, answer = map(json.loads, sections.code[tool.name])
+        assert call["name"] == tool.name
+        assert set(answer) <= set(tool.result.model_fields)
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[\w/]+", text)
+
+
+def lines(text: str) -> set[str]:
+    return {line.strip() for line in text.splitlines()}
+
+
+async def as_curl_does(served: RunningService, line: str) -> httpx.Response:
+    """Send the request of a curl command; supports only -H and -d."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("-H", action="append", default=[])
+    parser.add_argument("-d")
+    program, *arguments = shlex.split(line.replace("\\\n", ""))
+    assert program == "curl"
+    given = parser.parse_args(arguments)
+    headers = dict(header.split(": ") for header in given.H)
+    method = "POST" if given.d else "GET"
+    return await served.client.request(method, given.url, headers=headers, content=given.d)
+
+
+async def test_values_that_are_not_covered_are_not_listed(tmp_path: Path) -> None:
+    whole = make_coverage()
+    few = whole.model_copy(
+        update={
+            "assets": tuple(asset for asset in whole.assets if asset.asset_class == "crypto"),
+            "indicators": whole.indicators[:2],
+        }
+    )
+    async with run_service(tmp_path, few) as served:
+        tools = (await shown(served, "tools")).texts["signals_get_state"].split("\nExample\n")[0]
+        indicators = words((await shown(served, "indicators")).texts[""])
+    assert lines(tools) >= {"trend_oracle, bayesian_trend", "crypto"}
+    listed = set(words(tools)) - set(words(GET_STATE.description))
+    assert not listed & {*INDICATOR_IDS[2:], "stock", "metal"}
+    assert [id_ for id_ in INDICATOR_IDS if id_ in indicators] == list(INDICATOR_IDS[:2])
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=[client.name for client in CLIENTS])
+async def test_the_lines_of_a_client_are_those_of_signals_connect(
+    served: RunningService, client: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lines,) = (await shown(served, "connect")).code[client.name]
+    capsys.readouterr()  # the log of the service
+    assert print_registration(client, served.base_url) == 0
+    assert lines == capsys.readouterr().out
+    assert served.api_key not in lines
+
+
+async def test_the_connect_page_has_address_links_and_files(served: RunningService) -> None:
+    page = Page(await served.client.get("/docs/connect"))
+    links = [str(link["href"]) for link in page.find_all("a")]
+    for client in CLIENTS:
+        assert client.documentation in links
+        assert client.tried_with in page.text
+        if client.render_link is not None:
+            assert client.render_link(served.base_url) in links
+    assert {"../signals.mcpb", "../skills/signals/SKILL.md", "../llms.txt"} <= set(links)
+    sections = await shown(served, "connect")
+    assert sections.code["sign-in"] == [f"{served.base_url}/mcp\n"]
+
+
+def render(name: str, base_url: str) -> str:
+    """Return a page of a deployment with another address."""
+    facts = SimpleNamespace(
+        base_url=base_url, mode="test", daily_limit=10, operator=UNNAMED_OPERATOR
+    )
+    template, values = build_page(name, cast(Context, facts), None)
+    (link,) = [one for one in list_page_links(sells_keys=True) if one.name == name]
+    return render_template(template, "../", **build_frame_values(link, sells_keys=True) | values)
+
+
+def test_without_oauth_the_connect_page_has_only_registrations_with_a_key() -> None:
+    text = render("connect", "http://signals.lan:8000")
+    code = Sections(text).code
+    assert "sign-in" not in code
+    assert not {client.name for client in CLIENTS if client.signs_in} & set(code)
+    assert "http://signals.lan:8000/mcp\n" not in text
+
+
+@pytest.mark.clause("5.10")
+async def test_the_calls_of_the_buy_page_buy_a_key(served: RunningService) -> None:
+    sections = await shown(served, "buy")
+    assert "nothing is charged" in sections.texts[""]
+    assert "USD 129" in sections.texts[""]
+    assert "USD 1,199" in sections.texts[""]
+    checkout, claim = sections.code["steps"]
+    begun = (await as_curl_does(served, checkout)).json()
+    await served.client.post(begun["checkout_url"], content="action=pay")
+    answer = await as_curl_does(served, claim.replace("ct_...", begun["claim_token"]))
+    assert answer.json()["status"] == "active"
+
+
+async def test_without_billing_the_buy_page_says_that_the_operator_creates_keys(
+    tmp_path: Path,
+) -> None:
+    async with run_service(tmp_path, make_coverage(), provider=NoBilling()) as served:
+        sections = await shown(served, "buy")
+    assert "signals keys create" in sections.texts[""]
+    assert "USD" not in sections.texts[""]
+    assert list(sections.texts) == [""]
+
+
+async def test_texts_of_the_coverage_are_escaped(tmp_path: Path) -> None:
+    whole = make_coverage()
+    hostile = whole.indicators[0].model_copy(update={"note": "<script>alert(1)</script>"})
+    published = whole.model_copy(update={"indicators": (hostile, *whole.indicators[1:])})
+    async with run_service(tmp_path, published) as served:
+        answer = await served.client.get("/docs/indicators")
+    assert "&lt;script&gt;alert(1)" in answer.text
+    assert "<script>" not in answer.text
+
+
+def test_a_base_url_is_escaped_and_quoted() -> None:
+    text = render("buy", "http://x.example/a b'<i>")
+    assert "<i>" not in text
+    assert shlex.split(Sections(text).code["steps"][0])[1].startswith("http://x.example/a b'<i>/")
+
+
+@pytest.mark.clause("19.3")
+async def test_former_addresses_lead_to_the_viewer_and_its_form_of_a_call(
+    served: RunningService,
+) -> None:
+    state = next(one for one in ENDPOINTS if one.operation_id == "signals_get_state")
+    for path, to in [
+        ("/docs/openapi", "../docs/rest"),
+        ("/docs/try", "../docs/rest"),
+        ("/docs/try/signals_get_state", f"/docs/rest{build_call_anchor(state)}"),
+        ("/docs/performance", "../docs/scaling"),
+    ]:
+        answer = await served.client.get(path)
+        assert (answer.status_code, answer.headers["location"]) == (303, to)
+    unknown = await served.client.get("/docs/try/unknown")
+    check_page(unknown, 404, "Page not found")
+
+
+async def test_only_the_viewer_may_have_inline_styles(served: RunningService) -> None:
+    policies = {
+        name: (await served.client.get(f"/docs/{name}")).headers["content-security-policy"]
+        for name in TITLES
+    }
+    lenient = {name for name, policy in policies.items() if "unsafe" in policy}
+    assert lenient == {"rest"}
+    parts = dict(part.split(" ", 1) for part in policies["rest"].split("; "))
+    assert parts["style-src-attr"] == "'unsafe-inline'"
+    assert "unsafe" not in parts["script-src"] + parts["style-src"]
+    assert parts["connect-src"] == parts["script-src"] == "'self'"

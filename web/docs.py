@@ -1,0 +1,301 @@
+"""The documentation at /docs, public: an index, articles, pages made of code, the API viewer."""
+
+import json
+import shlex
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from access.billing.provider import PRICES_USD
+from access.oauth.parameters import RESOURCE_PATH, can_serve_oauth
+from mcp_server.registration import CLIENTS, KEY_VARIABLE
+from mcp_server.tools.registry import TOOLS
+from rest_shim.endpoints import CALL_MCP, CLAIM_KEY, CREATE_CHECKOUT, ENDPOINTS, Endpoint
+from rest_shim.legal import render_legal
+from rest_shim.manifest import PURCHASE_NOTES
+from schemas.coverage import Coverage
+from schemas.purchase import CLAIM_POLL_DURATION_S, CLAIM_POLL_INTERVAL_S
+from serving.context import Context
+from serving.http import CACHE_ONE_MINUTE, JSON
+from serving.json_schema import build_input_schema
+from serving.tool_runner import ToolRunner
+from web.indicator_guide import build_guide_values
+from web.markdown import Heading, load_articles, load_examples, parse_article, render_inline
+from web.pages import (
+    SECURITY_HEADERS,
+    build_page_route,
+    compress_page,
+    get_site,
+    redirect_to,
+    render_page,
+)
+from web.sessions import FindViewer
+
+INDEX_TITLE = "Documentation"
+INDEX_SUMMARY = (
+    "How to get a key, connect an agent and use the tools, and how readings are computed."
+)
+EXAMPLE_EMAIL = "agent@example.com"
+OPERATORS = "Operators"
+# Pages by reader. A page has one place, so that previous and next are unambiguous.
+PAGES_BY_READER: dict[str, tuple[str, ...]] = {
+    "Everyone": (
+        "getting-started",
+        "indicator-guide",
+        "indicators",
+        "behavior",
+        "universe",
+        "faq",
+    ),
+    "Agents and their builders": ("connect", "agents", "tools", "interop"),
+    "Script authors": ("terminal", "rest", "examples", "contract", "proof"),
+    "Members": ("buy", "members", "legal"),
+    OPERATORS: (
+        "deployment",
+        "settings",
+        "commands",
+        "sources",
+        "selling",
+        "monitoring",
+        "recovery",
+        "proof-of-storage",
+        "faults",
+        "scaling",
+    ),
+}
+PAGE_ORDER = tuple(name for names in PAGES_BY_READER.values() for name in names)
+# Former pages, by the page that now answers their readers' questions.
+MOVED_PAGES = {"performance": "docs/scaling", "openapi": "docs/rest", "try": "docs/rest"}
+# RapiDoc writes `style` attributes and one style sheet, of which this is the hash.
+VIEWER_STYLE = "sha256-1n7zAaXyg5Nmm/NVb55rhtw8sE0GvWOM2FuLw5Ixw5c="
+VIEWER_POLICY = (
+    SECURITY_HEADERS["Content-Security-Policy"]
+    .replace(
+        "style-src 'self'", f"style-src 'self' '{VIEWER_STYLE}'; style-src-attr 'unsafe-inline'"
+    )
+    .replace("img-src 'self'", "img-src 'self' data:")
+)
+Values = dict[str, Any]
+
+
+class PageLink(NamedTuple):
+    """A link to a page, with its title and summary."""
+
+    name: str
+    title: str
+    about: str
+
+
+def list_page_links(*, sells_keys: bool) -> list[PageLink]:
+    """Return links to all pages, in `PAGE_ORDER`."""
+    generated = {name: (title, about) for name, (title, about, _) in GENERATED_PAGES.items()}
+    if not sells_keys:
+        generated["buy"] = ("API keys", "Who creates the keys of this deployment.")
+    articles = {name: (one.title, one.about) for name, one in load_articles(GENERATED).items()}
+    return [PageLink(name, *(articles | generated)[name]) for name in PAGE_ORDER]
+
+
+def list_shown_links(*, sells_keys: bool) -> list[PageLink]:
+    """Return the links that the index, the pages and llms.txt show."""
+    # Other articles link to the page for members, so without sales it exists, but is not listed.
+    links = list_page_links(sells_keys=sells_keys)
+    return [link for link in links if sells_keys or link.name != "members"]
+
+
+def build_docs_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
+    """Return the routes of the index and the pages."""
+    context = runner.context
+    links = {link.name: link for link in list_page_links(sells_keys=context.sells_keys)}
+    calls = {one.operation_id: one for one in ENDPOINTS}
+
+    async def show_index(request: Request) -> Response:
+        return await respond(request, "docs_index.html", PageLink("", INDEX_TITLE, INDEX_SUMMARY))
+
+    async def show_page(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name in MOVED_PAGES:
+            return redirect_to(request, MOVED_PAGES[name])
+        if name.startswith("try/") and (call := calls.get(name.removeprefix("try/"))):
+            return redirect_to(request, f"docs/rest{build_call_anchor(call)}")
+        if name in links:
+            return await respond(request, "", links[name])
+        missing = PageLink("", "Page not found", "These pages are available:")
+        return await respond(request, "docs_index.html", missing, 404)
+
+    async def respond(
+        request: Request, template: str, link: PageLink, status: int = 200
+    ) -> Response:
+        """Return a page. Only a visitor's may be cached, for a minute.
+
+        A member's differs in its header, which contains a secret.
+        """
+        viewer = await find_viewer(request)
+        is_kept = viewer is None and status == 200
+
+        async def draw() -> Response:
+            coverage = await context.snapshots.coverage()
+            chosen, values = (
+                (template, {}) if template else build_page(link.name, context, coverage)
+            )
+            response = render_page(
+                request,
+                chosen,
+                status=status,
+                description=link.about,
+                here="docs",
+                is_wide=True,
+                is_public=status == 200,
+                viewer=viewer,
+                **build_frame_values(link, sells_keys=context.sells_keys) | values,
+            )
+            if is_kept:
+                response.headers["Cache-Control"] = CACHE_ONE_MINUTE
+            if link.name == "rest":
+                response.headers["Content-Security-Policy"] = VIEWER_POLICY
+            return response
+
+        if is_kept:
+            path = request.url.path
+            return await get_site(request).visitor_pages.respond(request, context, path, draw)
+        response = compress_page(request, await draw())
+        response.headers["Vary"] = "Accept-Encoding, Cookie"
+        return response
+
+    return [
+        build_page_route("/docs", runner, show_index),
+        build_page_route("/docs/{name:path}", runner, show_page),
+    ]
+
+
+def build_frame_values(link: PageLink, *, sells_keys: bool) -> Values:
+    """Return the values that every page has: its title and its place among the others."""
+    shown = list_shown_links(sells_keys=sells_keys)
+    names = [one.name for one in shown]
+    at = names.index(link.name) if link.name in names else None
+    return {
+        "title": link.title,
+        "about": link.about,
+        "name": link.name,
+        "tree": [
+            (reader, [one for one in shown if one.name in members])
+            for reader, members in PAGES_BY_READER.items()
+        ],
+        "before": shown[at - 1] if at else None,
+        "after": None if at is None or at + 1 == len(shown) else shown[at + 1],
+        "headings": (),
+    }
+
+
+def build_page(name: str, context: Context, coverage: Coverage | None) -> tuple[str, Values]:
+    """Return the template and values of a page; KeyError if there is no such page."""
+    if name in GENERATED_PAGES:
+        build_values = GENERATED_PAGES[name][2]
+        return f"docs_{name.replace('-', '_')}.html", build_values(context, coverage)
+    article = load_articles(GENERATED)[name]
+    if name == "legal":
+        article = parse_article(render_legal(context.operator), ())
+    template = "docs_indicators.html" if name == "indicators" else "docs_text.html"
+    return template, {"headings": article.headings, "html": article.html, "coverage": coverage}
+
+
+def build_call_anchor(call: Endpoint) -> str:
+    """Return the fragment by which the viewer opens a call."""
+    return f"#{call.method.lower()}-{call.path}"
+
+
+def _build_tools_values(context: Context, coverage: Coverage | None) -> Values:
+    calls = {call.operation_id: call for call in ENDPOINTS}
+    examples = load_examples()
+    parts = [
+        {
+            "tool": tool,
+            "call": calls[tool.name],
+            "anchor": build_call_anchor(calls[tool.name]),
+            "hints": {**tool.annotations.model_dump(by_alias=True, exclude_none=True), **tool.meta},
+            "arguments": build_input_schema(tool.query, coverage)["properties"],
+            "example": examples[tool.name],
+        }
+        for tool in TOOLS
+    ]
+    return {"parts": parts, "headings": [Heading(2, tool.name, tool.name) for tool in TOOLS]}
+
+
+def _build_connect_values(context: Context, coverage: Coverage | None) -> Values:
+    base_url = context.base_url
+    has_sign_in = can_serve_oauth(base_url)
+    parts = [
+        {
+            "client": client,
+            "heading": Heading(2, client.name, client.title.replace("`", "")),
+            "instructions": render_inline(client.instructions),
+            "lines": client.render_lines(base_url),
+            "link": client.render_link(base_url) if client.render_link else "",
+        }
+        for client in CLIENTS
+        if has_sign_in or not client.signs_in
+    ]
+    return {
+        "parts": parts,
+        "sign_in_url": base_url + RESOURCE_PATH if has_sign_in else "",
+        "key_url": base_url + CALL_MCP.path,
+        "key_variable": KEY_VARIABLE,
+        "base_url": base_url,
+        "headings": [
+            *([Heading(2, "sign-in", "Connect by address")] if has_sign_in else []),
+            *(part["heading"] for part in parts),
+            Heading(2, "skill", "Instructions for the agent"),
+        ],
+    }
+
+
+def _build_buy_values(context: Context, coverage: Coverage | None) -> Values:
+    order = json.dumps({"contact_email": EXAMPLE_EMAIL, "billing": next(iter(PRICES_USD))})
+    steps = [Heading(2, "steps", "Three steps"), Heading(2, "members", "For members")]
+    return {
+        "prices": PRICES_USD,
+        "daily_limit": context.daily_limit,
+        "mode": context.mode,
+        "note": render_inline(PURCHASE_NOTES[context.mode]),
+        "every_s": CLAIM_POLL_INTERVAL_S,
+        "for_s": CLAIM_POLL_DURATION_S,
+        "checkout": _format_curl(context.base_url + CREATE_CHECKOUT.path, order),
+        "claim": _format_curl(context.base_url + CLAIM_KEY.path, '{"claim_token": "ct_..."}'),
+        "anchor": build_call_anchor(CREATE_CHECKOUT),
+        "headings": steps if context.mode else [],
+    }
+
+
+def _format_curl(url: str, body: str) -> str:
+    """Return a request with a JSON body as a curl command."""
+    parts = [f"curl {shlex.quote(url)}", f"-H 'Content-Type: {JSON}'", f"-d {shlex.quote(body)}"]
+    return " \\\n  ".join(parts)
+
+
+# Title, summary and values of the pages made of code; the template of each is docs_NAME.html.
+GENERATED_PAGES: dict[str, tuple[str, str, Callable[[Context, Coverage | None], Values]]] = {
+    "indicator-guide": (
+        "The indicators in pictures",
+        "What each indicator is good for and what its readings mean, for people new to trading.",
+        lambda context, coverage: build_guide_values(coverage),
+    ),
+    "connect": (
+        "Connect an agent",
+        "Configuration for each client and framework, ready to copy.",
+        _build_connect_values,
+    ),
+    "buy": ("Buy access", "What a key costs, and how an agent buys one.", _build_buy_values),
+    "tools": (
+        "MCP tools",
+        "Every tool: when to use it, its arguments, and an example.",
+        _build_tools_values,
+    ),
+    "rest": (
+        "REST endpoints",
+        "Every endpoint with its parameters, responses and schemas, and a form that calls it.",
+        lambda context, coverage: {"daily_limit": context.daily_limit},
+    ),
+}
+GENERATED = tuple(GENERATED_PAGES)
