@@ -1,27 +1,184 @@
-"""The chart of an asset: its candles above the lanes of its readings, as SVG and as JSON."""
+"""An asset's chart of one snapshot: time axis, candles, lanes of readings and marks."""
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from mcp_server.tools.get_catalog import get_catalog
+from mcp_server.tools.get_state import get_state
+from schemas.catalog import CatalogQuery, CatalogResponse
+from schemas.coverage import CoveredAsset
+from schemas.signals import Signal
+from schemas.state import StateQuery, StateResponse
 from schemas.vocabulary import (
     ACTION_DIRECTIONS,
+    ALERTS_RETENTION_MS,
     COOLDOWN_CANDLES,
+    DAY_MS,
     HOUR_MS,
+    INDICATOR_IDS,
     READING_NAMES,
     RUN_DELAY_MS,
     TIMEFRAME_DURATIONS_S,
     Direction,
+    IndicatorId,
+    Reading,
+    StoredKey,
+    Timeframe,
+    compute_midnight_s,
     find_latest_run,
 )
-from serving.prices import BarColumns
-from store.market_rows import AlertRow, ChangeRow
+from serving.context import Context, find_history_start
+from serving.prices import BarColumns, PriceSummary
+from serving.signal_rows import FeedQuery, to_signal
+from serving.snapshot import Snapshot
+from store.market_rows import AlertRow, ChangeRow, FeedRow
 from web.pages import format_minute
 from web.prices import format_price
-from web.timeline import Lane, Tick, TimeAxis
+
+MAX_TICKS = 9
+# The share of the axis after the last bar, so that a change at its close is seen.
+ROOM = 0.02
+HOURS_PER_TICK = (1, 3, 6, 12, 24, 48, 120, 168, 336)
+MONTHS_PER_TICK = (1, 2, 3, 6, 12)
+
+
+class Tick(NamedTuple):
+    """A label of the axis and its position."""
+
+    x: float
+    label: str
+
+
+class Span(NamedTuple):
+    """A stretch of one reading; `since` is None if it began before the lane does."""
+
+    reading: Reading
+    start: float
+    end: float
+    since: int | None
+
+
+class Lane(NamedTuple):
+    """One indicator's readings over time; no spans if it has none."""
+
+    indicator: IndicatorId
+    spans: list[Span]
+
+
+class TimeAxis:
+    """Bars side by side, each one unit wide, so that hours without trading take no room."""
+
+    def __init__(self, opens: Sequence[int], timeframe: Timeframe) -> None:
+        self.opens = opens
+        # The engine closes bars by the same rule: a bar that ends off its boundary closes at the
+        # next one.
+        period = TIMEFRAME_DURATIONS_S[timeframe] * 1000
+        self.closes = [-(-(at + period) // period) * period for at in opens]
+
+    @classmethod
+    def build_regular(cls, begins: int, ends: int, timeframe: Timeframe) -> "TimeAxis":
+        """Return the axis of a market that never closes, for an asset without prices."""
+        period = TIMEFRAME_DURATIONS_S[timeframe] * 1000
+        first = -(-begins // period) * period
+        return cls(range(first, ends - period + 1, period), timeframe)
+
+    def __len__(self) -> int:
+        return len(self.opens)
+
+    @property
+    def size(self) -> int:
+        """The length of the axis in bars, with room after the last one for the current readings."""
+        return len(self) + max(1, round(ROOM * len(self)))
+
+    def place(self, at: int) -> float:
+        """Return the position of a time, between 0 and the number of bars."""
+        index = bisect_left(self.closes, at)
+        if index == len(self):
+            return float(index)
+        opened, closed = self.opens[index], self.closes[index]
+        return round(index + max(0.0, (at - opened) / (closed - opened)), 3)
+
+    def find_bar(self, closed_at: int) -> int | None:
+        """Return the index of the bar that closes at a time."""
+        index = bisect_left(self.closes, closed_at)
+        return index if index < len(self) and self.closes[index] == closed_at else None
+
+    def list_ticks(self) -> list[Tick]:
+        """Return evenly spaced ticks at full hours, days or months, at most `MAX_TICKS`."""
+        starts: list[int] = []
+        for hours in HOURS_PER_TICK:
+            starts = self._list_starts([at // (hours * HOUR_MS) for at in self.opens])
+            if len(starts) <= MAX_TICKS:
+                return [Tick(i, self._format_tick(i)) for i in starts]
+        months = [_count_months(at) for at in self.opens]
+        for number in MONTHS_PER_TICK:
+            starts = self._list_starts([month // number for month in months])
+            if len(starts) <= MAX_TICKS:
+                break
+        return [Tick(i, f"{_to_utc(self.opens[i]):%b %Y}") for i in starts]
+
+    def _format_tick(self, index: int) -> str:
+        """Return the date at the first bar of a day, the time at any other."""
+        day, before = _to_utc(self.opens[index]), _to_utc(self.opens[index - 1])
+        return f"{day:%H:%M}" if day.date() == before.date() else f"{day:%b} {day.day}"
+
+    def _list_starts(self, periods: Sequence[int]) -> list[int]:
+        """Return the bars that begin a new period; the first bar may lie inside one."""
+        return [i for i, (one, next_) in enumerate(pairwise(periods), 1) if one != next_]
+
+
+def build_lanes(
+    rows: Sequence[ChangeRow],
+    now: Mapping[StoredKey, Reading],
+    indicators: Sequence[IndicatorId],
+    axis: TimeAxis,
+    begins: int,
+    ends: int,
+) -> list[Lane]:
+    """Return a lane for each indicator.
+
+    `rows` are all changes of one asset and timeframe from `begins` to `ends`, oldest first; `now`
+    holds the readings at the end. A reading changes at the close of the bar that changed it.
+    """
+    lanes = []
+    for indicator in indicators:
+        own = [row for row in rows if row.indicator == indicator]
+        lanes.append(Lane(indicator, _build_spans(own, now.get(indicator), axis, begins, ends)))
+    return lanes
+
+
+def _build_spans(
+    rows: Sequence[ChangeRow], now: Reading | None, axis: TimeAxis, begins: int, ends: int
+) -> list[Span]:
+    # The reading before the first change is its `before`, None if it is the very first reading.
+    before = rows[0].before if rows else None
+    first = now if not rows else None if before is None else READING_NAMES[before]
+    turns: list[tuple[int | None, Reading | None]] = [(None, first)]
+    turns += [(row.close_time * 1000, READING_NAMES[row.after]) for row in rows]
+    times = [begins, *(min(max(row.close_time * 1000, begins), ends) for row in rows)]
+    positions = [*(axis.place(at) for at in times), float(axis.size)]
+    return [
+        Span(reading, start, end, since)
+        for (since, reading), (start, end) in zip(turns, pairwise(positions), strict=True)
+        if reading is not None and start < end
+    ]
+
+
+def _count_months(at: int) -> int:
+    day = _to_utc(at)
+    return day.year * 12 + day.month - 1
+
+
+def _to_utc(at: int) -> datetime:
+    return datetime.fromtimestamp(at / 1000, UTC)
+
 
 # Heights in pixels. The width of a bar is in units that the browser stretches to the page.
 PRICE_HEIGHT, PADDING, VOLUME_HEIGHT = 260, 18, 36
@@ -246,3 +403,150 @@ def find_step(size: float) -> float:
 
 def _shorten(value: float) -> float:
     return float(f"{value:.{PRICE_DIGITS}g}")
+
+
+CHART_DAYS: dict[Timeframe, int] = {"1h": 14, "4h": 60, "1d": 365}
+# An asset has about 90 changes on a chart; the page lists the newest of them.
+MAX_ROWS = 30
+MAX_ALERTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AssetModel:
+    """The current readings of an asset, its chart, and the newest rows of its feed.
+
+    `changed_at` has the close (epoch ms) of the bar that changed a reading last, by key and
+    timeframe; `fired_at` that of each row in `rows`. `held` are the ids of the rows that the
+    cooldown held. `chart` is None without bars and readings, `price` without prices.
+    """
+
+    state: StateResponse
+    names: Mapping[str, str]
+    as_of: int
+    changed_at: Mapping[tuple[str, str], int]
+    chart: Chart | None
+    rows: Sequence[Signal]
+    fired_at: Mapping[str, int]
+    held: frozenset[str]
+    price: PriceSummary | None
+
+    @property
+    def readings(self) -> Mapping[StoredKey, Mapping[Timeframe, Reading]]:
+        """The readings by stored key and timeframe; empty if the asset has none."""
+        return self.state.assets[0].signals if self.state.assets else {}
+
+
+async def load_asset_model(
+    asset: CoveredAsset, timeframe: Timeframe, context: Context
+) -> AssetModel:
+    """Return the data of the page; ApiError `unavailable` before the first run."""
+    snapshot = await context.snapshot()
+    state = await get_state(StateQuery(ticker=asset.ticker), context)
+    names = build_names(await get_catalog(CatalogQuery(ticker=asset.ticker), context))
+    ends = _find_end(snapshot.market_time, asset)
+    begins = ends - CHART_DAYS[timeframe] * DAY_MS
+    bars = await _load_bars(asset, timeframe, begins, context)
+    ledger, until = await context.snapshots.ledger(snapshot), snapshot.stored.last_created_at
+    history = ledger.find_history(asset.ticker, timeframe, begins, until)
+    places, _ = ledger.find_page(_build_alerts_query(asset, timeframe, begins, snapshot))
+    alerts = [row for row in ledger.build_rows(places) if isinstance(row, AlertRow)]
+    lanes_begin = max(begins, find_history_start(snapshot))
+    changes = [r for r in history if r.timeframe == timeframe and r.created_at > lanes_begin]
+    readings = state.assets[0].signals if state.assets else {}
+    now = {key: cells[timeframe] for key, cells in readings.items() if timeframe in cells}
+    chart = build_chart(changes, alerts, now, names, bars, timeframe, lanes_begin, ends)
+    prices = await context.prices.load_summaries() if context.prices else {}
+    rows = _list_newest(changes, alerts, begins)
+    return AssetModel(
+        state=state,
+        names=names,
+        as_of=snapshot.market_time,
+        changed_at={(row.indicator, row.timeframe): row.close_time * 1000 for row in history},
+        chart=chart,
+        rows=[to_signal(row, snapshot) for row in rows],
+        fired_at={row.id: row.close_time * 1000 for row in rows},
+        held=frozenset(find_held_alerts(alerts)),
+        price=prices.get(asset.ticker),
+    )
+
+
+def build_chart(
+    changes: Sequence[ChangeRow],
+    alerts: Sequence[AlertRow],
+    now: Mapping[StoredKey, Reading],
+    names: Mapping[str, str],
+    bars: BarColumns | None,
+    timeframe: Timeframe,
+    begins: int,
+    ends: int,
+) -> Chart | None:
+    """Return the chart of bars up to `ends`, and of readings from `begins` on; None if empty.
+
+    Without bars, the axis covers the time of the readings.
+    """
+    if bars is None:
+        axis = TimeAxis.build_regular(begins, ends, timeframe)
+    else:
+        axis = TimeAxis(bars.open_times, timeframe)
+    if not len(axis) or (bars is None and not now):
+        return None
+    lanes = build_lanes(changes, now, INDICATOR_IDS, axis, begins, ends) if begins < ends else []
+    marks = build_marks(changes, alerts, axis, names, max(begins, axis.opens[0]))
+    return Chart(axis, bars, [lane for lane in lanes if lane.spans], marks, names, begins)
+
+
+async def _load_bars(
+    asset: CoveredAsset, timeframe: Timeframe, begins: int, context: Context
+) -> BarColumns | None:
+    """Return the bars of the chart, None if there are none or the operator shows no prices."""
+    if context.prices is None:
+        return None
+    bars = await context.prices.load_bars(asset.ticker, timeframe, begins)
+    return bars if bars.open_times else None
+
+
+def _build_alerts_query(
+    asset: CoveredAsset, timeframe: Timeframe, begins: int, snapshot: Snapshot
+) -> FeedQuery:
+    """Return the query for the alerts from one cooldown before `begins` on.
+
+    The earlier ones decide which alerts were held.
+    """
+    cooldown = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S[timeframe] * 1000
+    after = max(begins - cooldown, snapshot.market_time - ALERTS_RETENTION_MS)
+    return FeedQuery(
+        "alerts",
+        after,
+        after,
+        snapshot.stored.last_created_at,
+        limit=MAX_ALERTS,
+        tickers=(asset.ticker,),
+        timeframe=timeframe,
+    )
+
+
+def _list_newest(
+    changes: Sequence[ChangeRow], alerts: Sequence[AlertRow], begins: int
+) -> list[FeedRow]:
+    """Return the newest rows of the feed of both tiers, by the bars that fired, newest first."""
+    rows: list[FeedRow] = [row for row in changes if row.published]
+    rows += [row for row in alerts if row.created_at > begins]
+    newest = sorted(rows, key=lambda row: row.created_at)[-MAX_ROWS:]
+    return sorted(newest, key=lambda row: (row.close_time, row.created_at), reverse=True)
+
+
+def _find_end(as_of: int, asset: CoveredAsset) -> int:
+    """Return until when (epoch ms) the readings hold: now, the removal or the end of the bars."""
+    removed_at = as_of if asset.removed_on is None else compute_midnight_s(asset.removed_on) * 1000
+    return min(as_of, removed_at, asset.outdated_from or as_of)
+
+
+def build_names(catalog: CatalogResponse) -> dict[str, str]:
+    """Return the name of each stored key; a legacy key's name points to its successor."""
+    names: dict[str, str] = {indicator.id: indicator.name for indicator in catalog.indicators}
+    outdated: dict[str, str] = {
+        legacy.id: f"{legacy.name} (outdated, now {names[legacy.alias_of]})"
+        for legacy in catalog.legacy_indicator_keys
+        if legacy.alias_of in names
+    }
+    return {**names, **outdated}

@@ -1,28 +1,34 @@
-"""An asset's page: chart and readings for members; a sample or the coverage for visitors."""
+"""The list of all assets, and the page of each: live for members, else a sample or the facts."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.errors import ApiError
-from schemas.vocabulary import HOUR_MS, LEGACY_KEYS, TIMEFRAMES, Timeframe
+from schemas.query import Query
+from schemas.vocabulary import HOUR_MS, LEGACY_KEYS, TIMEFRAMES, AssetClass, Timeframe
 from serving.argument_values import find_asset
 from serving.context import Context
 from serving.freshness import format_removed_note
-from serving.http import CACHE_NO_STORE
+from serving.http import CACHE_NO_STORE, CACHE_ONE_MINUTE
 from serving.tool_runner import ToolRunner
-from web.asset_chart import BAR_WIDTH, LANE_HEIGHT, LANE_STEP
-from web.asset_model import CHART_DAYS, AssetModel, load_asset_model
+from web.asset_chart import (
+    BAR_WIDTH,
+    CHART_DAYS,
+    LANE_HEIGHT,
+    LANE_STEP,
+    AssetModel,
+    load_asset_model,
+)
 from web.board import BADGES
-from web.board_model import read_one_version
-from web.board_query import AssetPageQuery, parse_page_query
-from web.heat_map import CLASS_NAMES
+from web.board_model import CLASS_NAMES, AssetPageQuery, parse_page_query, read_one_version
 from web.pages import SECURITY_HEADERS, build_page_route, compress_page, get_site, render_page
-from web.sample_asset import SAMPLE_TICKERS, build_sample_asset
+from web.sample import SAMPLE_TICKERS, build_sample_asset
 from web.sessions import FindViewer, Viewer
 
 ASSET_PATH = "/assets/{ticker}"
@@ -48,7 +54,7 @@ class AssetPage:
     async def respond(self, request: Request) -> Response:
         """Return the page; ApiError 404 for an unknown ticker."""
         timeframe = parse_page_query(request, AssetPageQuery).timeframe
-        coverage = await _get_coverage(self._context)
+        coverage = await get_coverage(self._context)
         asset = _find_asset(request.path_params["ticker"], coverage)
         viewer = await self._find_viewer(request)
         if viewer is not None:
@@ -86,7 +92,7 @@ class AssetPage:
     async def respond_chart(self, request: Request) -> Response:
         """Return the data of the chart as JSON; ApiError 403 for visitors, 404 without a chart."""
         timeframe = parse_page_query(request, AssetPageQuery).timeframe
-        asset = _find_asset(request.path_params["ticker"], await _get_coverage(self._context))
+        asset = _find_asset(request.path_params["ticker"], await get_coverage(self._context))
         model = await self._load_model(asset, timeframe, await self._find_viewer(request))
         if model is None:
             raise ApiError("missing_key", "This chart is for members. Sign in to see it.", 403)
@@ -106,11 +112,6 @@ class AssetPage:
                 context, lambda: load_asset_model(asset, timeframe, context)
             )
         return build_sample_asset(asset.ticker, timeframe)
-
-
-async def _get_coverage(context: Context) -> Coverage:
-    """Return the published coverage; ApiError `unavailable` before the first run."""
-    return await context.snapshots.coverage() or (await context.snapshot()).coverage
 
 
 def _find_asset(ticker: str, coverage: Coverage) -> CoveredAsset:
@@ -170,3 +171,95 @@ def format_age(ms: int) -> str:
     """Return a duration as pages show it: in hours up to two days, then in days."""
     hours = max(0, ms) // HOUR_MS
     return f"{hours} h" if hours < 48 else f"{hours // 24} d"
+
+
+ABOUT = (
+    "All assets that the service covers: crypto assets, stocks and metals, with their timeframes."
+)
+
+
+class AssetListQuery(Query):
+    """The filters of the list; an asset must match both."""
+
+    text: str | None = Field(
+        default=None, max_length=60, description="Part of a ticker or name, at most 60 characters."
+    )
+    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
+
+    @property
+    def is_unfiltered(self) -> bool:
+        """Whether no filter is set."""
+        return self == AssetListQuery()
+
+
+class AssetGroup(NamedTuple):
+    """The assets of one class that match the filter, and how many there are in all."""
+
+    name: str
+    asset_class: AssetClass
+    assets: Sequence[CoveredAsset]
+    total: int
+
+
+def build_asset_list_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
+    """Return the route of the list."""
+    context = runner.context
+
+    async def respond(request: Request) -> Response:
+        query = parse_page_query(request, AssetListQuery)
+        viewer = await find_viewer(request)
+        if viewer is None and query.is_unfiltered:
+            return await get_site(request).visitor_pages.respond(
+                request, context, "assets", lambda: draw(request, query, None)
+            )
+        return await draw(request, query, viewer)
+
+    async def draw(request: Request, query: AssetListQuery, viewer: Viewer | None) -> Response:
+        groups = group_assets(await get_coverage(context), query)
+        response = render_page(
+            request,
+            "asset_list.html",
+            title="Assets",
+            description=ABOUT,
+            here="assets",
+            is_wide=True,
+            is_public=query.is_unfiltered,
+            viewer=viewer,
+            query=query,
+            classes=CLASS_NAMES,
+            groups=[group for group in groups if group.assets],
+            shown=sum(len(group.assets) for group in groups),
+            total=sum(group.total for group in groups),
+        )
+        if not query.is_unfiltered:
+            # The page repeats the URL's text next to a member's form token: see `compress_page`.
+            return response
+        if viewer is None:
+            response.headers["Cache-Control"] = CACHE_ONE_MINUTE
+            return response
+        response = compress_page(request, response)
+        response.headers["Vary"] = "Accept-Encoding, Cookie"
+        return response
+
+    return [build_page_route("/assets", runner, respond)]
+
+
+async def get_coverage(context: Context) -> Coverage:
+    """Return the published coverage; ApiError `unavailable` before the first run."""
+    return await context.snapshots.coverage() or (await context.snapshot()).coverage
+
+
+def group_assets(coverage: Coverage, query: AssetListQuery) -> list[AssetGroup]:
+    """Return the tracked assets by class, of which those that match the query are listed."""
+    groups = []
+    for asset_class, name in CLASS_NAMES.items():
+        members = [asset for asset in coverage.tracked if asset.asset_class == asset_class]
+        found = [asset for asset in members if _matches(asset, query)]
+        groups.append(AssetGroup(name, asset_class, found, len(members)))
+    return groups
+
+
+def _matches(asset: CoveredAsset, query: AssetListQuery) -> bool:
+    text = (query.text or "").casefold().strip()
+    is_of_class = query.asset_class in (None, asset.asset_class)
+    return is_of_class and text in f"{asset.ticker} {asset.name}".casefold()

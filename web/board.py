@@ -1,33 +1,125 @@
-"""The board at `/`. Members see live data; visitors see a labelled sample and public counts."""
+"""The board at `/`, as page, CSV and JSON. Members see live data; visitors a labelled sample."""
 
-import asyncio
-import re
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
+from urllib.parse import quote
 
-from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from access.members import Watchlists
 from mcp_server.tools.get_catalog import get_catalog
 from mcp_server.tools.get_stats import get_stats
+from rest_shim.content_negotiation import is_not_modified
 from schemas.catalog import CatalogQuery, CatalogResponse
 from schemas.errors import ApiError
-from schemas.query import NoArguments
+from schemas.query import MAX_LIST_CHARS, MAX_NAME_CHARS, NoArguments
 from schemas.stats import StatsResponse
-from schemas.vocabulary import TIMEFRAMES, Reading
+from schemas.vocabulary import TIMEFRAMES, IndicatorId, Reading, Timeframe, format_instant
+from serving.argument_values import find_asset
 from serving.context import Context
+from serving.error_responses import guard_route
+from serving.freshness import build_freshness
+from serving.http import CACHE_NO_STORE, CACHE_PRIVATE, JSON, read_headers
+from serving.json_text import to_json, to_utf8
 from serving.response_cache import ResponseBody
-from serving.tool_runner import get_or_render
-from web.board_model import BoardModel, load_board_model, read_one_version
-from web.board_query import BoardQuery, parse_page_query
-from web.heat_map import CLASS_NAMES, HeatMap, build_heat_map
-from web.pages import compress_page, get_site, render_page, render_template
-from web.sample_board import build_sample_model
+from serving.tool_runner import ToolRunner
+from web.board_model import (
+    CLASS_NAMES,
+    BoardModel,
+    BoardQuery,
+    HeatMap,
+    Row,
+    build_heat_map,
+    load_board_model,
+    parse_page_query,
+    read_one_version,
+)
+from web.csv_text import Cell, render_csv
+from web.pages import (
+    SECURITY_HEADERS,
+    build_page_route,
+    compress_page,
+    get_site,
+    redirect_to,
+    render_page,
+)
+from web.prices import build_path, format_percent, format_signed
+from web.sample import build_sample_model
 from web.sessions import Sessions, Viewer
-from web.sparkline import build_path, format_percent, format_signed
+
+# As the headers of the columns; the packaged universe is quoted in US dollars or their tokens.
+PRICE_FIELDS = ("last_close_usd", "change_24h_percent", "change_7d_percent", "last_close_at")
+SCORE_NOTE = "bullish minus bearish readings of all indicators on the shown timeframes"
+
+
+def build_csv(model: BoardModel, heat: HeatMap, query: BoardQuery) -> bytes:
+    """Return the view as CSV: a row per asset, a column per indicator and timeframe."""
+    cells = [(column, place) for column in heat.columns for place in range(len(query.timeframes))]
+    header = [
+        *("ticker", "name", "asset_class", "net_score"),
+        *(f"{column}_{query.timeframes[place]}" for column, place in cells),
+        *(() if model.prices is None else PRICE_FIELDS),
+        *("as_of", "source"),
+    ]
+    ends = (model.state.as_of, model.state.meta.source)
+    rows = [
+        [
+            *(row.ticker, row.name, row.asset_class, row.score),
+            *(row.readings[column][place] for column, place in cells),
+            *(() if model.prices is None else _list_prices(row)),
+            *ends,
+        ]
+        for row in heat.rows  # in the order of the page
+    ]
+    return render_csv(header, rows)
+
+
+def build_json(model: BoardModel, heat: HeatMap, query: BoardQuery) -> dict[str, Any]:
+    """Return the view as an object, with its source and time."""
+    meta = model.state.meta
+    return {
+        "as_of": model.state.as_of,
+        "source": meta.source,
+        "note": meta.note,
+        "query": query.model_dump(exclude_none=True),
+        "net_score": SCORE_NOTE,
+        "total_assets": heat.total,
+        "assets": [
+            {
+                "ticker": row.ticker,
+                "name": row.name,
+                "asset_class": row.asset_class,
+                "net_score": row.score,
+                "readings": _name_readings(row, heat.columns, query.timeframes),
+                **(
+                    {}
+                    if model.prices is None
+                    else dict(zip(PRICE_FIELDS, _list_prices(row), strict=True))
+                ),
+            }
+            for row in heat.rows
+        ],
+    }
+
+
+def _name_readings(
+    row: Row, columns: Sequence[IndicatorId], timeframes: Sequence[Timeframe]
+) -> dict[str, dict[str, str | None]]:
+    return {column: dict(zip(timeframes, row.readings[column], strict=True)) for column in columns}
+
+
+def _list_prices(row: Row) -> tuple[Cell, ...]:
+    """Return the values of PRICE_FIELDS, None for each that is unknown."""
+    price = row.price
+    if price is None:
+        return (None,) * len(PRICE_FIELDS)
+    changes = (price.day_change, row.week_change)
+    percents = [None if change is None else 100 * change for change in changes]
+    return price.last_close, *percents, format_instant(price.closed_at)
+
 
 BADGES = {
     "simulated": "Simulated market",
@@ -36,11 +128,7 @@ BADGES = {
     "sample": "Sample, not live data",
 }
 TITLE = "Board of readings"
-# Cached HTML cannot depend on the request, so its links start from the one path of this page.
-ROOT = "./"
 TABS = [(timeframe, timeframe) for timeframe in TIMEFRAMES] + [("all", "All")]
-# The star of a row, as board_rows.html writes it.
-STAR_PATTERN = re.compile(r'name="add" value="([^"]*)" aria-label="Watch ')
 
 ResultT = TypeVar("ResultT")
 
@@ -70,7 +158,6 @@ class BoardPage:
         self._context = context
         self._sessions = sessions
         self._watchlists = watchlists
-        self._lock = asyncio.Lock()
 
     async def respond(self, request: Request) -> Response:
         """Return the page; ApiError if a filter is invalid or there is no snapshot yet."""
@@ -83,25 +170,41 @@ class BoardPage:
 
     async def _draw(self, request: Request, view: BoardView) -> Response:
         query = view.query
-        cached = await self._get_cached(view) if view.viewer and query.is_unfiltered else None
-        text = await self._draw_main(view) if cached is None else cached.text.decode()
+        model, heat = await self.load_map(view)
+        meta, is_member = model.state.meta, view.is_member
         response = render_page(
             request,
             "board.html",
             title=TITLE,
             here="",
-            badge=BADGES[
-                (await self._context.snapshot()).coverage.source if view.is_member else "sample"
-            ],
+            badge=BADGES[meta.source],
             is_wide=True,
-            is_public=not view.is_member,
+            is_public=not is_member,
             viewer=view.viewer,
-            is_member=view.is_member,
+            is_member=is_member,
             back=query.change(),
-            board=Markup(mark_watched(text, view.watched)),
+            public_facts=None
+            if is_member or not query.is_unfiltered
+            else await self._load_public_facts(),
+            model=model,
+            meta=meta,
+            next_updates=meta.next_update.model_dump(by_alias=True),
+            query=query,
+            heat=heat,
+            watched=frozenset(view.watched),
+            # The shortest of the shown timeframes changes first.
+            next_timeframe=query.timeframes[0],
+            tabs=[(name, query.change(timeframe=each)) for each, name in TABS],
+            tab=dict(TABS)[query.timeframe],
+            classes=CLASS_NAMES,
+            directions=get_args(Reading),
+            build_path=build_path,
+            percent=format_percent,
+            signed=format_signed,
         )
         # A filtered page repeats its URL's text next to the form token: see `compress_page`.
-        return response if cached is None else compress_page(request, response)
+        is_compressed = view.viewer is not None and query.is_unfiltered
+        return compress_page(request, response) if is_compressed else response
 
     async def find_view(self, request: Request) -> BoardView:
         """Return the view of a request; ApiError if a parameter is invalid."""
@@ -124,69 +227,9 @@ class BoardPage:
         rows = build_heat_map(model.tracked, model.state.assets, prices, view.query, view.watched)
         return model, rows
 
-    async def _get_cached(self, view: BoardView) -> ResponseBody:
-        """Return the unfiltered board of the current snapshot, rendering it if needed."""
-        # Rendering 252 rows takes 10 to 20 ms, a cached page less than 2. The lock lets requests
-        # that arrive together wait for one rendering. Filtered boards are rendered each time.
-
-        async def draw() -> ResponseBody:
-            return ResponseBody((await self._draw_main(view)).encode())
-
-        query = view.query
-        key = f"board page {query.timeframe} {query.sort} {query.sort_order} {view.is_member}"
-        async with self._lock:
-            return await get_or_render(self._context, key, draw)
-
-    async def _draw_main(self, view: BoardView) -> str:
-        """Return the HTML below the page's header."""
-        # The result is cached for all members: nothing of one member may get into it. An unfiltered
-        # board does not depend on the watchlist; `mark_watched` adds its stars to the cached text.
-        context, query = self._context, view.query
-        model, heat = await self.load_map(view)
-        meta = model.state.meta
-        return render_template(
-            "board_main.html",
-            ROOT,
-            title=TITLE,
-            is_member=view.is_member,
-            sells_keys=context.sells_keys,
-            public_facts=None
-            if view.is_member or not query.is_unfiltered
-            else await self._load_public_facts(),
-            model=model,
-            meta=meta,
-            next_updates=meta.next_update.model_dump(by_alias=True),
-            query=query,
-            heat=heat,
-            # The shortest of the shown timeframes changes first.
-            next_timeframe=query.timeframes[0],
-            tabs=[(name, query.change(timeframe=each)) for each, name in TABS],
-            tab=dict(TABS)[query.timeframe],
-            classes=CLASS_NAMES,
-            directions=get_args(Reading),
-            build_path=build_path,
-            percent=format_percent,
-            signed=format_signed,
-        )
-
     async def _load_public_facts(self) -> PublicFacts:
         catalog = await _get_or_none(get_catalog(CatalogQuery(), self._context))
         return PublicFacts(catalog, await _get_or_none(get_stats(NoArguments(), self._context)))
-
-
-def mark_watched(text: str, watched: Collection[str]) -> str:
-    """Return the board's HTML with filled stars at the assets of a stored watchlist."""
-    if not watched:
-        return text
-    values = {str(escape(ticker)) for ticker in watched}
-
-    def fill(star: re.Match[str]) -> str:
-        value = star[1]
-        if value not in values:
-            return star[0]
-        return f'name="remove" value="{value}" aria-label="Stop watching '
-
-    return STAR_PATTERN.sub(fill, text)
 
 
 async def _get_or_none(result: Awaitable[ResultT]) -> ResultT | None:
@@ -195,3 +238,112 @@ async def _get_or_none(result: Awaitable[ResultT]) -> ResultT | None:
         return await result
     except ApiError:
         return None
+
+
+CSV = "text/csv; charset=utf-8"
+# `back` is the query string of a view, which may hold a watchlist of encoded tickers.
+WATCHLIST_FIELDS = {"add": MAX_NAME_CHARS, "remove": MAX_NAME_CHARS, "back": 3 * MAX_LIST_CHARS}
+
+
+class BoardFiles:
+    """Responds with the view of a board's URL as a file; visitors get the sample."""
+
+    def __init__(self, page: BoardPage) -> None:
+        self._page = page
+
+    async def respond_csv(self, request: Request) -> Response:
+        """Return the view as CSV, for spreadsheets."""
+        view = await self._page.find_view(request)
+        model, heat = await self._page.load_map(view)
+        stamp = model.state.as_of[:16].replace(":", "")
+        sample = "" if view.is_member else "-sample"
+        name = f"signals-board{sample}-{view.query.timeframe}-{stamp}Z.csv"
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return _send(build_csv(model, heat, view.query), CSV, headers)
+
+    async def respond_json(self, request: Request) -> Response:
+        """Return the view as JSON."""
+        view = await self._page.find_view(request)
+        model, heat = await self._page.load_map(view)
+        return _send(to_utf8(to_json(build_json(model, heat, view.query))), JSON)
+
+
+class WatchlistForm:
+    """Stars and unstars assets: the forms of the board's rows."""
+
+    def __init__(self, context: Context, watchlists: Watchlists) -> None:
+        self._context = context
+        self._watchlists = watchlists
+
+    async def respond(self, request: Request, viewer: Viewer, form: dict[str, str]) -> Response:
+        """Change the viewer's watchlist and return to the row; ApiError 404 for unknown assets."""
+        if not viewer.is_member:
+            return redirect_to(request, "")
+        ticker = form.get("remove", "")
+        if ticker:
+            # Also an asset that is no longer covered.
+            await self._watchlists.remove(viewer.email, ticker)
+        else:
+            ticker = await self._find_ticker(form.get("add", ""))
+            await self._watchlists.add(viewer.email, ticker)
+        return redirect_to(request, f"?{_read_view(form.get('back', ''))}#{quote(ticker)}")
+
+    async def _find_ticker(self, text: str) -> str:
+        try:
+            return find_asset(text, (await self._context.snapshot()).assets).ticker
+        except ApiError as unknown:
+            raise ApiError(unknown.code, unknown.message, 404) from None
+
+
+def _read_view(query_string: str) -> str:
+    """Return the query string of a view of the board, that of the default one if it is not one."""
+    scope = {"type": "http", "query_string": query_string.encode()}
+    try:
+        return parse_page_query(Request(scope), BoardQuery).change()
+    except ApiError:
+        return BoardQuery().change()
+
+
+def _send(body: bytes, media_type: str, headers: dict[str, str] | None = None) -> Response:
+    shared = {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE}
+    return Response(body, headers=shared | (headers or {}), media_type=media_type)
+
+
+def build_board_routes(
+    runner: ToolRunner, sessions: Sessions, watchlists: Watchlists
+) -> list[Route]:
+    """Return the routes of the board."""
+    context = runner.context
+    page = BoardPage(context, sessions, watchlists)
+    files, form = BoardFiles(page), WatchlistForm(context, watchlists)
+
+    async def respond_latest(request: Request) -> Response:
+        """Return the time of the data, which the catalog publishes too, and of the next run."""
+        snapshot = await context.snapshot()
+        meta = build_freshness(snapshot, context.clock())
+        update = meta["next_update"].model_dump(by_alias=True)["1h"]
+        body = ResponseBody(to_utf8(to_json({"as_of": meta["as_of"], "next_update": update})))
+        etag = body.etag.decode()
+        headers = {"ETag": etag, "Cache-Control": CACHE_PRIVATE}
+        if is_not_modified(read_headers(request.scope), body.etag):
+            return Response(status_code=304, headers=headers)
+        return Response(body.text, headers=headers, media_type=JSON)
+
+    return [
+        build_page_route("/", runner, page.respond),
+        build_page_route(
+            "/watchlist",
+            runner,
+            sessions.require_form(form.respond, WATCHLIST_FIELDS),
+            "GET",
+            "POST",
+        ),
+        *(
+            Route(path, guard_route(path, runner, respond), methods=["GET"])
+            for path, respond in (
+                ("/board.csv", files.respond_csv),
+                ("/board.json", files.respond_json),
+                ("/board/latest.json", respond_latest),
+            )
+        ),
+    ]

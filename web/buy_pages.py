@@ -10,21 +10,24 @@ Nobody is signed in by a purchase, because no one has proved that the e-mail add
 - The key is shown once. If the answer does not arrive, the buyer signs in and creates another.
 """
 
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.billing.provider import PRICES_USD, FailedPayment, PendingPayment
+from access.billing.provider import PRICES_USD, FailedPayment, Payment, PendingPayment
+from access.billing.sandbox import SandboxBilling, SessionStatus
 from access.members import MAX_LIVE_KEYS
 from access.purchases import OpenedCheckout, generate_claim_token
 from access.sign_in import SignIn
 from mcp_server.registration import CLIENTS, KEY_VARIABLE
 from rest_shim.purchases import PurchaseHandlers
-from schemas.errors import ApiError
+from schemas.errors import ApiError, invalid_parameter_error
 from schemas.purchase import (
     CLAIM_POLL_DURATION_S,
     ActiveClaim,
@@ -32,9 +35,12 @@ from schemas.purchase import (
     ClaimBody,
     PendingClaim,
 )
-from schemas.vocabulary import Billing
+from schemas.vocabulary import DAY_MS, Billing
 from serving.context import Context
+from serving.error_responses import guard_route
+from serving.http import read_cookie
 from serving.tool_runner import ToolRunner
+from store.access_rows import ClaimRow, SandboxSession
 from web.forms import (
     EMAIL_ERROR,
     EMAIL_FIELD,
@@ -43,12 +49,160 @@ from web.forms import (
     read_form,
     show_form_again,
 )
-from web.own_purchases import OwnPurchases
-from web.pages import build_page_route, redirect_to, render_page
+from web.pages import build_page_route, redirect_to, render_error_for_browser, render_page
+from web.pending_requests import PendingRequests, build_consent_path
 from web.sessions import HOME_PATH, Sessions, Viewer
 
 BUY_PATH = "buy"
 KEY_PATH = "buy/key"
+
+CLAIM_TOKEN_PATTERN = re.compile(r"ct_[A-Za-z0-9_-]{43}")
+
+
+class Checkouts(NamedTuple):
+    """Finds the checkout of a claim token, and fetches a checkout's payment."""
+
+    find_opened: Callable[[str], Awaitable[OpenedCheckout | None]]
+    fetch_payment: Callable[[ClaimRow], Awaitable[Payment]]
+
+
+class OwnPurchases:
+    """Finds and remembers the checkouts of browsers; the cookie needs TLS if `base_url` does."""
+
+    def __init__(self, checkouts: Checkouts, base_url: str) -> None:
+        self._checkouts = checkouts
+        self.fetch_payment = checkouts.fetch_payment
+        self._is_secure = base_url.startswith("https://")
+        # Whoever could set the cookie of a buyer could claim the key too. No other host can set a
+        # `__Host-` cookie for us.
+        self._cookie_name = "__Host-signals_purchase" if self._is_secure else "signals_purchase"
+
+    async def find(self, request: Request) -> OpenedCheckout | None:
+        """Return the checkout that this browser opened, None if there is none any more."""
+        claim_token = self._read_token(request)
+        return await self._checkouts.find_opened(claim_token) if claim_token else None
+
+    def get_token(self, request: Request) -> str:
+        """Return the claim token of this browser's checkout, a new one if it has none."""
+        return self._read_token(request) or generate_claim_token()
+
+    def _read_token(self, request: Request) -> str | None:
+        # Another form could be guessed, or is that of an earlier version.
+        claim_token = read_cookie(request.scope, self._cookie_name)
+        return claim_token if CLAIM_TOKEN_PATTERN.fullmatch(claim_token) else None
+
+    def remember(self, response: Response, claim_token: str) -> None:
+        """Let the browser find its checkout again for a day, as long as it can be paid."""
+        # `lax`: the cookie is needed when the payment processor's page leads back here.
+        response.set_cookie(
+            self._cookie_name,
+            claim_token,
+            max_age=DAY_MS // 1000,
+            secure=self._is_secure,
+            httponly=True,
+            samesite="lax",
+        )
+
+    def forget(self, response: Response) -> None:
+        """Delete the cookie."""
+        response.delete_cookie(
+            self._cookie_name, secure=self._is_secure, httponly=True, samesite="lax"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """The sentence that a page adds, and the link that leads on, if there is one."""
+
+    text: str = ""
+    path: str | None = None
+    label: str = ""
+
+
+Steps = Mapping[SessionStatus, NextStep]
+CHOOSE_PLAN = NextStep(path=BUY_PATH, label="Choose a plan")
+OWN_STEPS: Steps = {
+    "open": NextStep("After paying, you get your key."),
+    "paid": NextStep(path=KEY_PATH, label="Show your key"),
+    "cancelled": CHOOSE_PLAN,
+    "expired": CHOOSE_PLAN,
+}
+NEW_LINK = NextStep(
+    "Ask your agent for a new link, or buy access yourself.", BUY_PATH, "Buy access"
+)
+AGENT_STEPS: Steps = {
+    "open": NextStep("If you pay here, your agent gets a key."),
+    # Also for a person who has seen the key, and so is no longer recognized.
+    "paid": NextStep("Go back to your agent, if one sent you here: it fetches its key by itself."),
+    "cancelled": NEW_LINK,
+    "expired": NEW_LINK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckoutSteps:
+    """Finds the next step of the person whose browser shows a checkout."""
+
+    own: OwnPurchases
+    pending_requests: PendingRequests
+
+    async def is_own(self, request: Request, session_id: str) -> bool:
+        """Return whether this browser opened the processor's session on the page to buy access."""
+        opened = await self.own.find(request)
+        return opened is not None and opened.claim.session == session_id
+
+    async def find(self, request: Request, session_id: str, status: SessionStatus) -> NextStep:
+        """Return the step after a session, which has this status."""
+        if await self.is_own(request, session_id):
+            return OWN_STEPS[status]
+        pending = await self.pending_requests.find_of_browser(request)
+        continue_path = None if pending is None else build_consent_path(pending)
+        if continue_path is None:
+            return AGENT_STEPS[status]
+        if status == "open":
+            return NextStep()
+        text = "Sign in with the e-mail address you paid with, then connect the program."
+        return NextStep(
+            text if status == "paid" else "", continue_path, "Continue to connect the program"
+        )
+
+
+PAGES: dict[str, tuple[SessionStatus, str, str]] = {
+    "/checkout/paid": ("paid", "Thank you", "You have paid."),
+    "/checkout/cancelled": (
+        "cancelled",
+        "Nothing was paid",
+        "You left the checkout before paying.",
+    ),
+}
+
+
+def build_return_page_routes(steps: CheckoutSteps, runner: ToolRunner) -> list[Route]:
+    """Return the routes of both pages; a person who buys here is led straight to the key."""
+
+    async def respond(request: Request) -> Response:
+        status, title, text = PAGES[request.url.path]
+        # Stripe names the session only to who has paid.
+        session_id = request.query_params.get("session_id", "")
+        if status == "cancelled":
+            opened = await steps.own.find(request)
+            session_id = "" if opened is None else opened.claim.session
+        if status == "paid" and await steps.is_own(request, session_id):
+            return redirect_to(request, f"{KEY_PATH}?checked=0")
+        step = await steps.find(request, session_id, status)
+        return render_page(
+            request,
+            "checkout.html",
+            title=title,
+            text=f"{text} {step.text}".rstrip(),
+            step=step,
+            state=status,
+            facts=[],
+        )
+
+    return [build_page_route(path, runner, respond) for path in PAGES]
+
+
 # The label of the bought key, as an agent's name is that of its key.
 KEY_LABEL = "Bought in a browser"
 PERIODS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
@@ -295,3 +449,89 @@ def _find_email(viewer: Viewer | None) -> str:
 
 def _get_address(request: Request) -> str:
     return request.client.host if request.client else "unknown"
+
+
+PAY_PATH = "/sandbox/checkout/{session_id}"
+SANDBOX_BADGE = "Sandbox"
+START_OVER = "To buy a key, have your agent start a new checkout with POST /api/v1/access/checkout."
+ACTIONS: dict[str, Literal["paid", "cancelled"]] = {"pay": "paid", "cancel": "cancelled"}
+STATUS_TEXTS: dict[SessionStatus, tuple[str, str]] = {
+    "open": (
+        "Pay for the premium plan",
+        "This is a sandbox: no money moves, and you need no card.",
+    ),
+    "paid": ("Paid in the sandbox", "No money moved."),
+    "cancelled": ("Checkout cancelled", "Nothing was paid."),
+    "expired": ("Checkout expired", "Nothing was paid."),
+}
+
+
+def build_pay_page_routes(
+    billing: SandboxBilling, steps: CheckoutSteps, runner: ToolRunner
+) -> list[Route]:
+    """Return the route of the page that every checkout_url of the sandbox points to."""
+    respond = guard_route(
+        PAY_PATH, runner, _PayPage(billing, steps).respond, on_error=render_error_for_browser
+    )
+    return [Route(PAY_PATH, respond, methods=["GET", "POST"])]
+
+
+@dataclass(frozen=True, slots=True)
+class _PayPage:
+    billing: SandboxBilling
+    steps: CheckoutSteps
+
+    async def respond(self, request: Request) -> Response:
+        """Show a checkout, or pay or cancel it."""
+        session = await self.billing.find_session(request.path_params["session_id"])
+        if session is None:
+            raise ApiError("invalid_parameter", f"There is no such checkout. {START_OVER}", 404)
+        if request.method != "POST":
+            return await self._render(request, session, self.billing.get_status(session))
+        requested = _parse_action(await read_form(request, {"action": MAX_CHOICE_CHARS}))
+        status = await self.billing.settle(session, requested)
+        if status == "paid" and await self.steps.is_own(request, session.id):
+            return redirect_to(request, KEY_PATH)
+        # Not a redirect: scripts pay with one POST and read the new state from its response.
+        return await self._render(request, session, status, 200 if status == requested else 409)
+
+    async def _render(
+        self,
+        request: Request,
+        session: SandboxSession,
+        status: SessionStatus,
+        http_status: int = 200,
+    ) -> Response:
+        """Return the page of a checkout; status 409 adds that it can no longer be changed."""
+        title, text = STATUS_TEXTS[status]
+        step = await self.steps.find(request, session.id, status)
+        if http_status != 200:
+            text = f"This checkout can no longer be changed. {text}"
+        amount = f"USD {session.amount_usd:,}"
+        return render_page(
+            request,
+            "checkout.html",
+            status=http_status,
+            title=title,
+            badge=SANDBOX_BADGE,
+            text=f"{text} {step.text}".rstrip(),
+            step=step,
+            state=status,
+            facts=[
+                ("Plan", f"Premium, billed {session.billing}"),
+                ("Price", f"{amount} per {PERIODS[session.billing]}"),
+                ("E-mail", session.contact_email),
+            ],
+            amount=amount,
+            until=session.expires_at,
+        )
+
+
+def _parse_action(form: dict[str, str]) -> Literal["paid", "cancelled"]:
+    """Return the action of a form; ApiError 400 if it is neither pay nor cancel."""
+    if form.get("action") not in ACTIONS:
+        raise invalid_parameter_error(
+            "action: is missing or not accepted; accepted: pay, cancel. Send one of them "
+            "form-encoded: action=pay."
+        )
+    return ACTIONS[form["action"]]

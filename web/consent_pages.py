@@ -1,4 +1,4 @@
-"""The pages on which a person lets a program use their plan (OAuth): consent, and buying a plan.
+"""OAuth in the browser: the pages on which a person lets a program use their plan, or buys one.
 
 `/oauth/authorize` stores a client's request and sends the browser here. All that follows, signing
 in and paying included, names the request only by its id.
@@ -17,13 +17,18 @@ Who may approve is decided as follows.
   Other sites cannot submit our forms, and the page names the account.
 """
 
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from ipaddress import ip_address
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import Scope
 
 from access.billing.provider import ASK_OPERATOR_HINT, PRICES_USD
 from access.members import (
@@ -35,11 +40,13 @@ from access.members import (
 )
 from access.oauth.authorizations import Authorizations
 from access.sign_in import LINK_MINUTES
+from rest_shim.oauth import AUTHORIZE_PATH
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.purchase import CheckoutBody, CheckoutResponse
 from schemas.vocabulary import Billing
 from serving.context import Context
-from serving.http import CACHE_NO_STORE
+from serving.host_origin import LOCAL_HOSTS, parse_host
+from serving.http import CACHE_NO_STORE, read_headers
 from serving.tool_runner import ToolRunner
 from store.access_rows import ClaimRow
 from store.oauth_rows import PendingAuthorization
@@ -52,7 +59,6 @@ from web.forms import (
     MAX_TOKEN_CHARS,
     read_form,
 )
-from web.owner import is_owner
 from web.pages import SECURITY_HEADERS, build_page_route, redirect_to, render_page
 from web.pending_requests import (
     CONSENT_PATH,
@@ -62,6 +68,81 @@ from web.pending_requests import (
     describe_client,
 )
 from web.sessions import FORM_TOKEN_FIELD, HOME_PATH, Sessions, Viewer, check_form_token
+
+# Linux's tables of TCP connections, with the user of each end that is on this machine. Systems
+# without them recognize no owner, who then signs in.
+CONNECTION_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+# The columns local address, remote address, state and user id of a line, and the state of an open
+# connection. A closed end belongs to no user, and the kernel writes 0 for it, as for root.
+COLUMNS = (1, 2, 3, 7)
+ESTABLISHED = "01"
+PROXY_HEADERS = frozenset(
+    {
+        b"forwarded",
+        b"via",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+    }
+)
+
+
+def is_owner(scope: Scope, owner_uid: int | None) -> bool:
+    """Return whether a program of the user `owner_uid` on this machine sent a request directly.
+
+    False if `owner_uid` is None: the service then has other users than its owner.
+    """
+    # Any page can reach a loopback port, by a form or under a name of its own that it resolves to
+    # 127.0.0.1 (DNS rebinding). The middleware refuses its Origin, the check of Host its name.
+    # A proxy on this machine connects from loopback, too, for clients anywhere. It gives itself
+    # away by a header, by the public Host, or by running as another user, as nginx does.
+    # Other users of this machine reach the port as well; only the user id tells them apart.
+    headers = read_headers(scope)
+    if owner_uid is None or not PROXY_HEADERS.isdisjoint(headers):
+        return False
+    if parse_host(headers.get(b"host", b"").decode("latin-1")) not in LOCAL_HOSTS:
+        return False
+    return _find_peer_uid(scope) == owner_uid
+
+
+def _find_peer_uid(scope: Scope) -> int | None:
+    """Return the user id of the client's end of a loopback connection, None if it is not here."""
+    client, server = scope.get("client"), scope.get("server")
+    if not client or not server or not ip_address(client[0]).is_loopback:
+        return None
+    ends = _format_end(*client), _format_end(*server)
+    for table in CONNECTION_TABLES:
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            *found, uid = itemgetter(*COLUMNS)(line.split())
+            if found == [*ends, ESTABLISHED]:
+                return int(uid)
+    return None
+
+
+def _format_end(address: str, port: int) -> str:
+    """Return an address and port as the tables write them: words of four bytes in native order."""
+    packed = ip_address(address).packed
+    words = (packed[start : start + 4] for start in range(0, len(packed), 4))
+    text = "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+    return f"{text}:{port:04X}"
+
+
+def build_authorize_route(authorizations: Authorizations, runner: ToolRunner) -> Route:
+    """Return the route. If the client or its redirect URI is bad, it shows an error page."""
+
+    async def respond(request: Request) -> Response:
+        # Parameters without a value count as omitted (RFC 6749, section 3.1).
+        parameters = [pair for pair in request.query_params.multi_items() if pair[1]]
+        address = request.client.host if request.client else "unknown"
+        target = await authorizations.begin(parameters, address)
+        headers = {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE}
+        # The request's parameters are for this server only.
+        headers["Referrer-Policy"] = "no-referrer"
+        return RedirectResponse(target, 303, headers)
+
+    return build_page_route(AUTHORIZE_PATH, runner, respond)
+
 
 BUY_PATH = "oauth/buy"
 # Stripe's ids of checkout sessions have fewer characters.

@@ -1,37 +1,85 @@
-"""Public files by which programs, directories and hosts find the service and install it.
-
-They describe this deployment, and pages of any origin may read them. They are no part of the API,
-so the manifest does not list them.
-"""
+"""The files by which programs and search engines find the service."""
 
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.resources import files
+from xml.sax.saxutils import escape
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.oauth.parameters import RESOURCE_PATH
+from access.oauth.parameters import RESOURCE_PATH, can_serve_oauth
 from mcp_server.bundle import build_bundle
+from mcp_server.dispatcher import INSTRUCTIONS, TITLE
 from mcp_server.endpoint import PATHS
 from mcp_server.server_card import (
     CARD_SUFFIX,
     CARD_TYPE,
     CATALOG_TYPE,
+    EXAMPLE_PROMPTS,
     build_ai_catalog,
     build_server_card,
 )
+from mcp_server.tools.registry import TOOLS
 from rest_shim import error_catalog as refusals
 from rest_shim.content_negotiation import negotiate_response
-from rest_shim.endpoints import Endpoint, SuccessResponse
+from rest_shim.endpoints import (
+    CALL_MCP,
+    GET_LEGAL,
+    GET_MANIFEST,
+    GET_OPENAPI,
+    Endpoint,
+    SuccessResponse,
+)
+from rest_shim.manifest import DESCRIPTION, DISCLAIMER
 from serving.context import Context
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_ONE_HOUR, read_headers
 from serving.json_text import to_json
 from serving.response_cache import ResponseBody
 from serving.tool_runner import ToolRunner
-from web.llms_text import SKILL_PATH, render_llms_text
+from web.docs import OPERATORS, PAGES_BY_READER, list_shown_links
+
+SKILL_PATH = "/skills/signals/SKILL.md"
+# The format's section "Optional" holds what readers in a hurry can skip.
+OPTIONAL_PAGES = frozenset(PAGES_BY_READER[OPERATORS])
+# Title, path and meaning of each link.
+LinkRow = tuple[str, str, str]
+SIGN_IN_ROW: LinkRow = (
+    "MCP server, sign-in with OAuth",
+    RESOURCE_PATH,
+    "for hosts that ask for an address only",
+)
+CONNECT_ROWS: list[LinkRow] = [
+    ("MCP server, with an API key", CALL_MCP.path, "for hosts that send a header"),
+    ("Registrations", "/docs/connect", "a file, command or install link for each host"),
+    ("Skill", SKILL_PATH, "which tool when, how to poll, how to read answers"),
+    ("Manifest", GET_MANIFEST.path, "endpoints, authentication, limits and how to get a key"),
+    ("OpenAPI", GET_OPENAPI.path, "the REST API, which has the same tools"),
+    ("Terms and privacy", GET_LEGAL.path, "terms of use, stored personal data, redistribution"),
+]
+
+
+def render_llms_text(base_url: str, *, sells_keys: bool) -> str:
+    """Return the file in Markdown; `base_url` starts every link."""
+    links = list_shown_links(sells_keys=sells_keys)
+    pages = {link.name: (link.title, f"/docs/{link.name}", link.about) for link in links}
+    sections = {
+        "Connect": [*([SIGN_IN_ROW] if can_serve_oauth(base_url) else []), *CONNECT_ROWS],
+        "Tools": [(tool.name, f"/docs/tools#{tool.name}", tool.title) for tool in TOOLS],
+        "Documentation": [row for name, row in pages.items() if name not in OPTIONAL_PAGES],
+        "Optional": [row for name, row in pages.items() if name in OPTIONAL_PAGES],
+    }
+    prompts = "\n".join(f"- {prompt}" for prompt in EXAMPLE_PROMPTS)
+    head = [f"# {TITLE}", f"> {DESCRIPTION}", DISCLAIMER, INSTRUCTIONS, f"Examples:\n\n{prompts}"]
+    rest = [f"## {title}\n\n{_render_links(base_url, rows)}" for title, rows in sections.items()]
+    return "\n\n".join([*head, *rest]) + "\n"
+
+
+def _render_links(base_url: str, rows: list[LinkRow]) -> str:
+    return "\n".join(f"- [{title}]({base_url}{path}): {about}" for title, path, about in rows)
+
 
 FileRenderer = Callable[[Context], bytes]
 
@@ -110,3 +158,44 @@ FILES: tuple[tuple[Endpoint, FileRenderer], ...] = (
 )
 # Pages of any origin may read these paths.
 DISCOVERY_PATHS = tuple(path for endpoint, _ in FILES for path in endpoint.paths)
+
+
+# Their pages are forms or a person's own; `noindex` keeps out all else that is not public.
+PRIVATE_PATHS = ("/api/", "/oauth/", "/operations", "/sandbox/", "/settings", "/sign-in")
+PUBLIC_PATHS = ("", "assets", "feed", "flips", "confluence", "docs")
+NAMESPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
+
+
+def build_crawler_routes(runner: ToolRunner) -> list[Route]:
+    """Return the routes of both files."""
+    base_url, sells_keys = runner.context.base_url, runner.context.sells_keys
+    links = list_shown_links(sells_keys=sells_keys)
+    paths = [
+        *PUBLIC_PATHS,
+        *(["buy"] if sells_keys else []),
+        *(f"docs/{link.name}" for link in links),
+    ]
+    urls = "".join(f"<url><loc>{escape(f'{base_url}/{path}')}</loc></url>\n" for path in paths)
+    rules = "".join(f"Disallow: {path}\n" for path in PRIVATE_PATHS)
+    return [
+        _build_route(
+            "/robots.txt",
+            f"User-agent: *\n{rules}\nSitemap: {base_url}/sitemap.xml\n",
+            "text/plain",
+        ),
+        _build_route(
+            "/sitemap.xml",
+            '<?xml version="1.0" encoding="UTF-8"?>\n'
+            f'<urlset xmlns="{NAMESPACE}">\n{urls}</urlset>\n',
+            "application/xml",
+        ),
+    ]
+
+
+def _build_route(path: str, text: str, media_type: str) -> Route:
+    headers = {"Cache-Control": CACHE_ONE_HOUR, "X-Content-Type-Options": "nosniff"}
+
+    async def respond(request: Request) -> Response:
+        return Response(text, headers=headers, media_type=media_type)
+
+    return Route(path, respond, methods=["GET"])

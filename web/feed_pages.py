@@ -1,12 +1,15 @@
 """The pages `/feed`, `/flips` and `/confluence`, with the same view as CSV and as JSON.
 
 Their query strings are the arguments of the tools, with the same defaults. Members see live data,
-visitors a labelled sample.
+visitors a labelled sample. Each listed change links to its proof, which only members get.
 """
 
+import json
+import shlex
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +17,9 @@ from starlette.routing import Route
 
 from rest_shim.content_negotiation import negotiate_response
 from rest_shim.endpoints import ENDPOINTS
+from rest_shim.log import GET_LOG_PROOF
 from rest_shim.sample import SAMPLE_NAMES
+from schemas.errors import ApiError
 from schemas.query import Query
 from schemas.vocabulary import LEGACY_KEYS
 from serving.argument_values import parse_instant_ms
@@ -24,10 +29,11 @@ from serving.http import CACHE_NO_STORE, read_headers
 from serving.response_cache import ResponseBody
 from serving.tool_runner import ToolRunner
 from web.board import BADGES
-from web.board_query import read_page_arguments
+from web.board_model import read_page_arguments
 from web.csv_text import render_csv
 from web.feed_views import VIEWS, View, find_firing, list_vote_keys
 from web.filter_form import (
+    PAGING_ARGUMENT,
     FilterField,
     FormValues,
     build_fields,
@@ -41,15 +47,50 @@ from web.pages import (
     render_error_for_browser,
     render_page,
 )
-from web.sample_board import build_sample_model
-from web.sessions import FindViewer, Viewer
-from web.view_links import (
-    build_paging,
-    change_query,
-    describe_call,
-    describe_request,
-    to_query_string,
-)
+from web.sample import build_sample_model
+from web.sessions import FindViewer, Sessions, Viewer
+
+
+def change_query(query: Query, **changes: Any) -> Query:
+    """Return a query with some arguments changed, on its first page unless that is among them."""
+    kept = query.model_dump(exclude_defaults=True, exclude={PAGING_ARGUMENT}) | changes
+    return type(query).model_validate({n: value for n, value in kept.items() if value is not None})
+
+
+def to_query_string(query: Query) -> str:
+    """Return the arguments of a query that are not defaults."""
+    return urlencode(query.model_dump(exclude_defaults=True))
+
+
+def build_paging(query: Any, result: Any) -> dict[str, Any]:
+    """Return the addresses of the newer and older pages, None for none, and the rows shown."""
+    pagination = getattr(result, "pagination", None)
+    if pagination is None:
+        return {"newer": None, "older": None, "shown": None, "has_more": False}
+    first, limit = pagination.offset, pagination.limit
+    before = to_query_string(change_query(query, offset=max(first - limit, 0))) if first else None
+    after = (
+        to_query_string(change_query(query, offset=first + limit)) if pagination.has_more else None
+    )
+    newer, older = (before, after) if query.order == "newest" else (after, before)
+    return {
+        "newer": newer,
+        "older": older,
+        "shown": (first + 1, first + pagination.returned),
+        "has_more": pagination.has_more,
+    }
+
+
+def describe_call(tool_name: str, query: Query) -> str:
+    """Return the call of a tool that gives a view."""
+    return f"{tool_name} {json.dumps(query.model_dump(exclude_defaults=True))}"
+
+
+def describe_request(base_url: str, path: str, query: Query) -> str:
+    """Return the shell command that requests a view over REST."""
+    address = f"{base_url}{path}?{to_query_string(query)}".rstrip("?")
+    return f'curl -H "Authorization: Bearer $SIGNALS_API_KEY" {shlex.quote(address)}'
+
 
 ENDPOINTS_BY_TOOL = {one.tool.name: one for one in ENDPOINTS if one.tool is not None}
 NO_RESULT: dict[str, Any] = {"result": None, "rows": [], "meta": None, "newer": None, "older": None}
@@ -301,3 +342,24 @@ def build_view_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route
     """Return the routes of all views."""
     pages = (ViewPage(view, runner, find_viewer) for view in VIEWS)
     return [route for page in pages for route in page.build_routes()]
+
+
+PROOF_PATH = "/log/proof"
+
+
+def build_log_proof_routes(runner: ToolRunner, sessions: Sessions) -> list[Route]:
+    """Return the route of a row's proof, which browsers request without a key."""
+
+    async def respond(request: Request, viewer: Viewer) -> Response:
+        if not viewer.is_member:
+            raise ApiError("missing_key", "Proofs are for members. Buy access to get them.", 403)
+        query = await runner.parse(GET_LOG_PROOF, dict(request.query_params))
+        proof = await runner.fetch(GET_LOG_PROOF, query, viewer.email)
+        headers = {
+            **SECURITY_HEADERS,
+            "Cache-Control": CACHE_NO_STORE,
+            "Content-Disposition": 'inline; filename="row.tlog-proof"',
+        }
+        return Response(proof.text, 200, headers, "text/plain; charset=utf-8")
+
+    return [build_page_route(PROOF_PATH, runner, sessions.require_viewer(respond))]

@@ -15,11 +15,11 @@ from serving.argument_values import find_assets, find_indicator, parse_instant_m
 from serving.context import Context
 from serving.freshness import format_removed_note
 from serving.tool_runner import AnyTool
+from web.board_model import CLASS_NAMES
 from web.csv_text import Cell
-from web.feed_samples import build_sample_confluence, build_sample_feed, build_sample_flips
 from web.filter_form import FormTexts
-from web.heat_map import CLASS_NAMES
 from web.pages import format_minute
+from web.sample import build_sample_confluence, build_sample_feed, build_sample_flips
 
 # A header and its rows.
 Table = tuple[Sequence[str], Iterable[Sequence[Cell]]]

@@ -15,7 +15,7 @@ from serving.arguments import (
 )
 from serving.asset_hints import AssetHints, NamedAsset, format_asset
 from serving.json_schema import Schema
-from web.next_steps import MAX_ECHOED_CHARS
+from web.pages import MAX_ECHOED_CHARS
 
 FieldKind = Literal["choice", "asset", "number", "time", "text"]
 # The links between pages set it, because another filter begins again at the first page.

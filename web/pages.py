@@ -8,7 +8,9 @@ import gzip
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from hashlib import blake2b
+from importlib.resources import files
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -21,21 +23,148 @@ from schemas.errors import ApiError, NotBuiltError
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT, format_instant
+from serving.arguments import find_nearest
 from serving.context import Context
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_NO_STORE, accepts_gzip, prefers_html, read_headers
 from serving.tool_runner import ToolRunner
-from web.next_steps import (
-    DEFAULT_TITLE,
-    MAX_ECHOED_CHARS,
-    NOT_BUILT_TITLE,
-    ROUTING_TEXTS,
-    TITLES,
-    list_steps,
-)
-from web.prices import format_price
-from web.sparkline import format_percent
-from web.static_files import hash_file
+from web.prices import format_percent, format_price
+
+MEDIA_TYPES = {
+    "css": "text/css",
+    "ico": "image/x-icon",
+    "js": "text/javascript",
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "txt": "text/plain",
+}
+
+
+def build_static_routes() -> list[Route]:
+    """Return the routes of the files; browsers ask for the icon at the root without a link."""
+    return [
+        Route("/favicon.ico", _create_static_responder("favicon.ico"), methods=["GET"]),
+        *(
+            Route(f"/web/{name}", _create_static_responder(name), methods=["GET"])
+            for name in _list_static_names()
+        ),
+    ]
+
+
+@cache
+def hash_file(name: str) -> str:
+    """Return the hash of a file, which is the query string of its URL."""
+    return blake2b(_read_file(name), digest_size=6).hexdigest()
+
+
+def _create_static_responder(name: str) -> Responder:
+    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
+
+    async def respond(request: Request) -> Response:
+        # The query string is the file's hash, so a URL with the current one never goes stale.
+        age = 31_536_000 if request.url.query == hash_file(name) else 3600
+        headers = {
+            "Cache-Control": f"public, max-age={age}",
+            "Content-Security-Policy": "default-src 'none'",
+            "X-Content-Type-Options": "nosniff",
+        }
+        return Response(_read_file(name), headers=headers, media_type=media_type)
+
+    return respond
+
+
+@cache
+def _read_file(name: str) -> bytes:
+    return files("web").joinpath("static", name).read_bytes()
+
+
+@cache
+def _list_static_names() -> tuple[str, ...]:
+    names = (file.name for file in files("web").joinpath("static").iterdir())
+    return tuple(sorted(name for name in names if name.rpartition(".")[2] in MEDIA_TYPES))
+
+
+TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
+# No page repeats a longer text of its URL.
+MAX_ECHOED_CHARS = 100
+DEFAULT_TITLE = "Something went wrong"
+NOT_BUILT_TITLE = "Not ready yet"
+# The title and text in place of the message for programs, if the error is not one of a page.
+ROUTING_TEXTS = {
+    403: (
+        "Not sent from here",
+        "Another site sent this request, so nothing was changed. Open the page here instead:",
+    ),
+    404: (
+        "Page not found",
+        "There is no page at this address. Check the spelling, or continue here:",
+    ),
+    405: (
+        "Not available this way",
+        "This address does not accept such a request. Open the page instead:",
+    ),
+    421: (
+        "Wrong address",
+        "The service does not answer under this name. Open it at its own address:",
+    ),
+}
+
+
+class Step(NamedTuple):
+    """A link that leads on; `path` is relative to the service's root."""
+
+    text: str
+    path: str
+
+
+BOARD = Step("Board", "")
+BUY = Step("Buy access", "buy")
+SIGN_IN = Step("Sign in", "sign-in")
+# By the first part of the path. The shell of the page links to everything else.
+STEPS: dict[str, tuple[Step, ...]] = {
+    "assets": (Step("All assets", "assets"),),
+    "buy": (BUY,),
+    "checkout": (BUY,),
+    "docs": (Step("All docs", "docs"),),
+    "oauth": (Step("How to connect a program", "docs/connect"),),
+    "operations": (Step("Operations", "operations"), SIGN_IN),
+    "sandbox": (BUY,),
+    "settings": (Step("API access", "settings/api-access"), SIGN_IN),
+    "sign-in": (Step("Request a new link", "sign-in"),),
+    "sign-out": (SIGN_IN,),
+}
+# The pages that a misspelled path may mean.
+PAGES = {
+    "feed": Step("Feed", "feed"),
+    "flips": Step("Flips", "flips"),
+    "confluence": Step("Confluence", "confluence"),
+    "assets": Step("Assets", "assets"),
+    "docs": Step("Docs", "docs"),
+    "buy": BUY,
+    "sign-in": SIGN_IN,
+    "settings": Step("API access", "settings/api-access"),
+    "operations": Step("Operations", "operations"),
+}
+
+
+def list_steps(path: str, status: int, method: str, *, sells_keys: bool) -> list[Step]:
+    """Return the links for an error at a path, the best one first."""
+    first = path.strip("/").partition("/")[0]
+    steps = [*STEPS.get(first, ())]
+    if status == 404 and not steps:
+        nearest = find_nearest(first, {name: name for name in PAGES})
+        steps = [PAGES[nearest]] if nearest else []
+    is_repeatable = status == 400 or status in (405, 429, 503)
+    if (
+        is_repeatable
+        and len(path) <= MAX_ECHOED_CHARS
+        and (method in ("GET", "HEAD") or status == 405)
+    ):
+        text = "Open this page without its filters" if status == 400 else "Open this page again"
+        steps = [Step(text, path.removeprefix("/")), *steps]
+    offered = [step for step in steps if sells_keys or step != BUY]
+    return offered if BOARD.path in (step.path for step in offered) else [*offered, BOARD]
+
 
 # Not `no-referrer`: with it, browsers send `Origin: null` with forms, which HostOriginMiddleware
 # refuses. With either value the URL of a checkout reaches no other host.

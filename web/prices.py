@@ -1,4 +1,9 @@
-"""Prices as pages show them."""
+"""Prices as pages show them: numbers, percentages and sparklines."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from serving.prices import PriceSummary
 
 
 def format_price(value: float) -> str:
@@ -11,3 +16,43 @@ def format_price(value: float) -> str:
     # The exponent comes from the decimal text, so that 0.99999 counts as 1.
     exponent = int(f"{value:.3e}".partition("e")[2]) if value else 0
     return f"{value:.{max(4, 3 - exponent)}f}"
+
+
+# Integer coordinates and few points: a board has more than 250 sparklines and is to stay small.
+MAX_POINTS, STEP_PX, HEIGHT_PX = 14, 6, 18
+MINUS = "−"
+
+
+def build_path(closes: Sequence[float]) -> str:
+    """Return the path of a sparkline in CSS pixels, the newest close at its right end.
+
+    The text is empty if there are fewer than two closes.
+    """
+    if len(closes) < 2:
+        return ""
+    every = -(-len(closes) // MAX_POINTS)
+    points = closes[::-1][::every][::-1]
+    low, high = min(points), max(points)
+    scale = HEIGHT_PX / (high - low) if high > low else 0.0
+    heights = [round((high - close) * scale) + 1 if scale else HEIGHT_PX // 2 for close in points]
+    start = STEP_PX * (MAX_POINTS - len(points))
+    steps = [after - before for before, after in pairwise(heights)]
+    line = " ".join(f"{STEP_PX}{step}" if step < 0 else f"{STEP_PX} {step}" for step in steps)
+    return f"M{start} {heights[0]}l{line}"
+
+
+def compute_week_change(price: PriceSummary) -> float | None:
+    """Return the change over the week of closes as a fraction; None if there is no earlier one."""
+    closes = price.closes
+    return closes[-1] / closes[0] - 1 if len(closes) > 1 and closes[0] else None
+
+
+def format_signed(value: int) -> str:
+    """Return a whole number with its sign: +3, −2, 0."""
+    return f"{value:+d}".replace("-", MINUS) if value else "0"
+
+
+def format_percent(fraction: float) -> str:
+    """Return a fraction as a signed percentage: +1.23%, −0.40%, 0.00%."""
+    text = f"{100 * fraction:+.2f}%"
+    return text[1:] if float(text[:-1]) == 0 else text.replace("-", MINUS)

@@ -55,8 +55,8 @@ from serving.prices import Prices
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
+from web.buy_pages import Checkouts
 from web.operations import Doctor
-from web.own_purchases import Checkouts
 from web.pages import Site, build_refusal_renderer
 from web.sessions import HOME_PATH as API_ACCESS_PATH
 

@@ -13,7 +13,7 @@ from mcp_server.protected_endpoint import PATHS, ProtectedMcpEndpoint
 from rest_shim.oauth import OAuthEndpoints, build_oauth_routes
 from service.http.resources import Resources
 from serving.tool_runner import ToolRunner
-from web.authorize import build_authorize_route
+from web.consent_pages import build_authorize_route
 
 
 @dataclass(frozen=True, slots=True)

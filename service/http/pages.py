@@ -13,25 +13,25 @@ from rest_shim.purchases import PurchaseHandlers
 from serving.tool_runner import ToolRunner
 from store.sql.access_store import AccessStore
 from web.api_access import build_api_access_routes
-from web.asset_list import build_asset_list_routes
-from web.asset_page import build_asset_page_routes
-from web.board_routes import build_board_routes
-from web.buy_pages import BuyPages
-from web.checkout_return_pages import build_return_page_routes
-from web.checkout_steps import CheckoutSteps
+from web.asset_page import build_asset_list_routes, build_asset_page_routes
+from web.board import build_board_routes
+from web.buy_pages import (
+    BuyPages,
+    Checkouts,
+    CheckoutSteps,
+    OwnPurchases,
+    build_pay_page_routes,
+    build_return_page_routes,
+)
 from web.consent_pages import ConsentPages
-from web.crawlers import build_crawler_routes
-from web.discovery import build_discovery_routes
+from web.discovery import build_crawler_routes, build_discovery_routes
 from web.docs import build_docs_routes
-from web.feed_pages import build_view_routes
-from web.log_proof import build_log_proof_routes
+from web.feed_pages import build_log_proof_routes, build_view_routes
 from web.operations import Doctor, build_operations_routes
-from web.own_purchases import Checkouts, OwnPurchases
-from web.pay_page import build_pay_page_routes
+from web.pages import build_static_routes
 from web.pending_requests import PendingRequests
 from web.sessions import Sessions
 from web.sign_in_pages import build_sign_in_routes
-from web.static_files import build_static_routes
 
 
 def build_page_routes(

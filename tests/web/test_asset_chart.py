@@ -8,9 +8,15 @@ from schemas.vocabulary import DAY_MS, HOUR_MS
 from serving.prices import BarColumns
 from store.market_rows import AlertRow
 from tests.support.row_builders import make_alert, make_change
-from web.asset_chart import PADDING, PRICE_HEIGHT, build_marks, find_held_alerts, find_step
-from web.asset_model import build_chart
-from web.timeline import TimeAxis
+from web.asset_chart import (
+    PADDING,
+    PRICE_HEIGHT,
+    TimeAxis,
+    build_chart,
+    build_marks,
+    find_held_alerts,
+    find_step,
+)
 
 pytestmark = pytest.mark.clause("15.3")
 

@@ -11,15 +11,20 @@ import pytest
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import TIMEFRAMES
 from store.market_rows import BarBlock
-from tests.support.example_market import ASSETS, HOUR_MS, NAMES, NOON, make_batch, make_change
-from tests.support.running_service import RunningService, publish_assets
+from tests.support.example_market import (
+    ASSETS,
+    HOUR_MS,
+    NAMES,
+    NOON,
+    make_batch,
+    make_change,
+    make_coverage,
+)
+from tests.support.running_service import RunningService, publish_assets, run_service
 from tests.support.shared_service import served as served
 from tests.support.web_board import TITLE, get_board, parse_board, parse_heat_map
 from tests.support.web_page import Page, check_page
-from tests.web.test_board import open_board
 from tools.member_sessions import create_session_cookie
-from web.board import BoardView
-from web.board_query import BoardQuery
 
 pytestmark = pytest.mark.clause("pages")
 
@@ -89,15 +94,15 @@ async def test_three_timeframes_stand_side_by_side(served):
 
 
 @pytest.mark.clause("16.4")
-async def test_the_sample_has_prices_unless_the_operator_hides_them(served):
+async def test_the_sample_has_prices_unless_the_operator_hides_them(served, tmp_path):
     shown = parse_board(await get_board(served, is_member=False))
     # The close six bars earlier is 0.8 % below the last one, that of the week's start 4 % below.
     assert (
         shown["BTC"].items()
         >= {"Price": "114,250.50", "24 h": "+0.81%", "7 days": "+4.17%"}.items()
     )
-    view = BoardView(BoardQuery(), None, is_member=False, watched=())
-    hidden = await open_board(served)._draw_main(view)
+    async with run_service(tmp_path, make_coverage(), shows_prices=False) as without:
+        hidden = (await without.client.get("/")).text
     assert not [name for name in PRICE_COLUMNS if f">{name}</a>" in hidden]
     assert "114,250.50" not in hidden
 

@@ -23,9 +23,8 @@ from schemas.version import VERSION
 from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService, run_service
 from tests.support.shared_service import served as served
-from web.discovery import DISCOVERY_PATHS
+from web.discovery import DISCOVERY_PATHS, render_llms_text
 from web.docs import list_page_links
-from web.llms_text import render_llms_text
 
 pytestmark = pytest.mark.clause("install")
 

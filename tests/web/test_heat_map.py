@@ -5,9 +5,8 @@ import pytest
 from schemas.catalog import CatalogAsset
 from schemas.state import AssetState
 from serving.prices import PriceSummary
-from web.board_query import BoardQuery
-from web.heat_map import build_heat_map
-from web.sparkline import build_path, format_percent, format_signed
+from web.board_model import BoardQuery, build_heat_map
+from web.prices import build_path, format_percent, format_signed
 
 pytestmark = pytest.mark.clause("pages")
 

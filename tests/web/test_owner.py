@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from serving.http import respond
 from tests.support.running_service import open_loopback_socket, run_app
-from web.owner import is_owner
+from web.consent_pages import is_owner
 
 pytestmark = pytest.mark.clause("consent")
 

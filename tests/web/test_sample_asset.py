@@ -5,8 +5,7 @@ import pytest
 from rest_shim.sample import build_sample
 from schemas.vocabulary import TIMEFRAMES, find_latest_run
 from serving.argument_values import parse_instant_ms
-from web.sample_asset import SAMPLE_TICKERS, build_sample_asset
-from web.sample_board import build_sample_model
+from web.sample import SAMPLE_TICKERS, build_sample_asset, build_sample_model
 
 pytestmark = pytest.mark.clause("15.6")
 

@@ -6,7 +6,7 @@ from schemas.vocabulary import DAY_MS, HOUR_MS, Reading
 from store.market_rows import ChangeRow
 from tests.support.example_market import NOON
 from tests.support.row_builders import make_change
-from web.timeline import Lane, Span, TimeAxis, build_lanes
+from web.asset_chart import Lane, Span, TimeAxis, build_lanes
 
 pytestmark = pytest.mark.clause("15.2")
 

@@ -1,17 +1,35 @@
-"""The sample page of an asset, for visitors: fixed bars of no real market, and readings on them.
+"""What visitors see: fixed readings, bars, changes and prices in the format of live ones.
 
-Its current readings and newest changes are those of the sample board and the sample feed.
+The board, the feed and the pages of assets agree with each other.
 """
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import groupby, pairwise
+from typing import Any
 
+from mcp_server.tools.get_confluence import RULES as CONFLUENCE_RULES
+from mcp_server.tools.get_confluence import build_result, rank_results
+from mcp_server.tools.get_flips import RULES as FLIPS_RULES
+from mcp_server.tools.get_flips import WINDOW_HOURS
+from mcp_server.tools.state_matrix import LETTERS
 from rest_shim.sample import SAMPLE_NAMES, build_sample
-from schemas.signals import Signal
-from schemas.state import AssetState, StateCounts, StateResponse
+from schemas.catalog import CatalogAsset
+from schemas.confluence import ConfluenceEcho, ConfluenceMeta, ConfluenceQuery, ConfluenceResponse
+from schemas.flips import (
+    Flip,
+    FlipGroup,
+    FlipsCounts,
+    FlipsEcho,
+    FlipsMeta,
+    FlipsQuery,
+    FlipsResponse,
+)
+from schemas.result import Freshness
+from schemas.signals import Pagination, Signal, SignalsQuery, SignalsResponse
+from schemas.state import AssetState, StateCounts, StateMeta, StateResponse
 from schemas.vocabulary import (
     DAY_MS,
     HOUR_MS,
@@ -25,14 +43,106 @@ from schemas.vocabulary import (
     StoredKey,
     Timeframe,
     find_latest_run,
+    fold_name,
+    format_instant,
 )
 from serving.argument_values import parse_instant_ms
+from serving.arguments import ArgumentError, unknown_indicator_problem
 from serving.prices import BarColumns, PriceSummary
 from serving.signal_rows import build_signal
 from store.market_rows import AlertRow, ChangeRow, FeedRow
-from web.asset_model import CHART_DAYS, MAX_ROWS, AssetModel, build_chart
-from web.board_model import BoardModel
-from web.sample_board import build_sample_model
+from web.asset_chart import CHART_DAYS, MAX_ROWS, AssetModel, build_chart
+from web.board_model import BoardModel, BoardTimeframe
+
+_READINGS: dict[str, Reading] = {letter: reading for reading, letter in LETTERS.items()}
+_COLUMNS: tuple[IndicatorId, ...] = (
+    "trend_oracle",
+    "bayesian_trend",
+    "reversals",
+    "ceres",
+    "enzo",
+    "llnr",
+    "perpkit",
+)
+# One word per timeframe and one letter per column. They must agree with the sample feed.
+_ROWS: tuple[tuple[str, str, AssetClass, str], ...] = (
+    ("BTC", "Bitcoin", "crypto", "UUNUUNN UUNUUDN UUUNUNN"),
+    ("ETH", "Ethereum", "crypto", "UNNNUUN UUNNUUN UNNUUNN"),
+    ("SOL", "Solana", "crypto", "DDNDNND DDNDNUD NDNNNUN"),
+    ("XRP", "XRP", "crypto", "NNUNDNN NDNNDNN DDNNDNN"),
+    ("NVDA", "NVIDIA", "stock", "UUNNUNN UNNNUNN UUNNUUN"),
+    ("AAPL", "Apple", "stock", "NDUNNDN NNUNNDN UNNNNNN"),
+    ("TSLA", "Tesla", "stock", "DNUDDDN DDNDDDN DDNNDDN"),
+    ("XAU", "Gold", "metal", "UUNNNUN UUNNNUN UUNUUUN"),
+    ("XAG", "Silver", "metal", "NUDNUNN UNDNUNN UUNNUNN"),
+)
+# The last close and four-hourly closes of a week, oldest first: each letter is a close relative to
+# the last one, in steps of 0.4 %, "m" for equal. The prices are those of the sample feed.
+_CLOSES: dict[str, tuple[float, str]] = {
+    "BTC": (114_250.5, "ccbdefedfghgfhijihjkkjlkjkllmlkklmnkllmmnm"),
+    "ETH": (4145.2, "aabcbdccedefgfegihgijhkjiklkjlkmlkmllnmnlm"),
+    "SOL": (208.62, "yxyzwxvwuvwtuvstursqtrqspqroqpnopnqopnoomm"),
+    "XRP": (2.8471, "rqsrtqrsqrpqqroppqonpopnoqnopmonpmnonmonmm"),
+    "NVDA": (187.24, "hhiiggfgghijhijjkijkkllkjkllmmlklmmnmllmmm"),
+    "AAPL": (254.63, "nmonmmolmnnomnlmonmlmnnolmnmnolmnmmnlmnmnm"),
+    "TSLA": (444.72, "qrsrqstrqrsqppqrpqopqoppqonpoqnoponqopnnom"),
+    "XAU": (3865.4, "ffgfghgghghihhijiijijkjkkjkklklkllmlmmlmmm"),
+    "XAG": (46.65, "bcdbcedcefdfghfgihgjhikjikjlkjllkmlkmllnlm"),
+}
+_STEP = 0.004
+
+
+@cache
+def build_sample_model(timeframe: BoardTimeframe, *, with_prices: bool = True) -> BoardModel:
+    """Return the sample board; its states have every timeframe, whichever is shown."""
+    feed = build_sample()
+    meta = feed.meta.model_dump(include=set(StateMeta.model_fields), by_alias=True)
+    states = [_build_state(*row) for row in _ROWS]
+    shown = len(TIMEFRAMES) if timeframe == "all" else 1
+    return BoardModel(
+        tracked=[
+            CatalogAsset(ticker=state.ticker, name=state.name, asset_class=state.asset_class)
+            for state in states
+        ],
+        names=SAMPLE_NAMES,
+        state=StateResponse(
+            as_of=feed.meta.as_of,
+            assets=states,
+            counts=StateCounts(assets=len(states), readings=shown * len(states) * len(_COLUMNS)),
+            meta=StateMeta(**meta, last_bars=[], not_covered=[], legacy_keys={}),
+        ),
+        prices=_build_prices(feed.meta.as_of) if with_prices else None,
+    )
+
+
+def _build_state(ticker: str, name: str, asset_class: AssetClass, words: str) -> AssetState:
+    return AssetState(
+        ticker=ticker,
+        name=name,
+        asset_class=asset_class,
+        signals={
+            indicator: {
+                timeframe: _READINGS[word[column]]
+                for timeframe, word in zip(TIMEFRAMES, words.split(), strict=True)
+            }
+            for column, indicator in enumerate(_COLUMNS)
+        },
+    )
+
+
+def _build_prices(as_of: str) -> dict[str, PriceSummary]:
+    closed_at = parse_instant_ms("as_of", as_of) // HOUR_MS * HOUR_MS
+    return {
+        ticker: _build_summary(last_close, letters, closed_at)
+        for ticker, (last_close, letters) in _CLOSES.items()
+    }
+
+
+def _build_summary(last_close: float, letters: str, closed_at: int) -> PriceSummary:
+    closes = [last_close * (1 + _STEP * (ord(letter) - ord("m"))) for letter in letters]
+    # Six closes of four hours are a day.
+    return PriceSummary(last_close, closed_at, last_close / closes[-7] - 1, closes)
+
 
 _HOURLY_MOVES: dict[AssetClass, float] = {"crypto": 0.008, "stock": 0.006, "metal": 0.003}
 # A trading day of the sample's stocks, as the UTC hours in which their bars open.
@@ -70,7 +180,7 @@ def build_sample_asset(ticker: str, timeframe: Timeframe) -> AssetModel | None:
     """Return the sample of an asset's page, None if the sample board lacks the asset."""
     if ticker not in SAMPLE_TICKERS:
         return None
-    end, state = _find_end(), _build_state(ticker)
+    end, state = _find_end(), _build_asset_state(ticker)
     (asset,) = state.assets
     hourly = _generate_hours(ticker, asset.asset_class)
     bars = {each: _resample(hourly, each, end) for each in TIMEFRAMES}
@@ -107,7 +217,7 @@ def build_sample_asset(ticker: str, timeframe: Timeframe) -> AssetModel | None:
     )
 
 
-def _build_state(ticker: str) -> StateResponse:
+def _build_asset_state(ticker: str) -> StateResponse:
     """Return the readings of the sample board on all timeframes."""
     boards = _get_boards()
     state = boards["1h"].state
@@ -285,3 +395,117 @@ def _to_alert(row: Signal) -> AlertRow:
     closed = _find_close(row) // 1000
     cell = (row.ticker, row.indicator, row.timeframe)
     return AlertRow(created_at, *cell, closed, 0, row.action, row.price)
+
+
+def build_sample_feed(query: SignalsQuery) -> SignalsResponse:
+    """Return the page of the sample feed that a query selects; ArgumentError as the tool's."""
+    sample = build_sample()
+    rows = list(_select_rows(query, sample.signals))
+    ordered = rows if query.order == "newest" else rows[::-1]
+    page = ordered[query.offset : query.offset + query.limit]
+    pagination = Pagination(
+        limit=query.limit,
+        offset=query.offset,
+        returned=len(page),
+        has_more=len(ordered) > query.offset + query.limit,
+        next_cursor=max((row.created_at for row in page), default=None),
+    )
+    return sample.model_copy(update={"signals": page, "pagination": pagination})
+
+
+def _select_rows(query: SignalsQuery, rows: Iterable[Signal]) -> Iterable[Signal]:
+    since = None if query.since is None else parse_instant_ms("since", query.since)
+    indicator = None if query.indicator is None else _find_indicator(query.indicator)
+    for row in rows:
+        if (
+            query.tier in ("all", row.tier)
+            and _is_of_asset(row, query.ticker, query.asset_class)
+            and (indicator or row.indicator) == row.indicator
+            and (query.timeframe or row.timeframe) == row.timeframe
+            and (query.direction or row.direction) == row.direction
+            and (since is None or parse_instant_ms("created_at", row.created_at) > since)
+        ):
+            yield row
+
+
+def _is_of_asset(row: Signal, tickers: str | None, asset_class: AssetClass | None) -> bool:
+    """Return true if a row is of one of comma-separated tickers and of a class, if any is given."""
+    requested = [ticker.strip() for ticker in (tickers or row.ticker).upper().split(",")]
+    return row.ticker in requested and asset_class in (None, row.asset_class)
+
+
+def _find_indicator(text: str) -> str:
+    for id_, name in SAMPLE_NAMES.items():
+        if fold_name(text) in (fold_name(id_), fold_name(name)):
+            return id_
+    raise ArgumentError(unknown_indicator_problem(text, SAMPLE_NAMES))
+
+
+def build_sample_flips(query: FlipsQuery) -> FlipsResponse:
+    """Return the sample's changes in a window as flips; they are the same on every timeframe."""
+    sample = build_sample()
+    hours = query.hours or WINDOW_HOURS[query.timeframe].default
+    after = format_instant(parse_instant_ms("as_of", sample.meta.as_of) - hours * HOUR_MS)
+    groups = [
+        _build_group(row)
+        for row in sample.signals
+        if row.tier == "universe"
+        and _is_of_asset(row, query.ticker, query.asset_class)
+        and row.created_at > after
+        and query.direction in ("all", row.direction)
+    ]
+    groups.sort(key=lambda group: (group.score, group.latest_at), reverse=True)
+    return FlipsResponse(
+        as_of=sample.meta.as_of,
+        query=FlipsEcho(timeframe=query.timeframe, hours=hours, direction=query.direction),
+        groups=groups,
+        counts=FlipsCounts(groups=len(groups), flips=len(groups)),
+        capped=False,
+        meta=FlipsMeta(**_dump_freshness(sample.meta), rules=FLIPS_RULES),
+    )
+
+
+def _build_group(row: Signal) -> FlipGroup:
+    names = {asset.ticker: asset.name for asset in build_sample_model("4h").state.assets}
+    assert row.transition is not None
+    copied = row.model_dump(include=set(Flip.model_fields))
+    flip = Flip.model_validate({**copied, "from_": row.transition.from_, "to": row.transition.to})
+    bullish, bearish = int(flip.to == "bullish"), int(flip.to == "bearish")
+    return FlipGroup(
+        ticker=row.ticker,
+        name=names[row.ticker],
+        asset_class=row.asset_class,
+        dominant="bullish" if bullish else "bearish" if bearish else "mixed",
+        bullish=bullish,
+        bearish=bearish,
+        score=max(bullish, bearish),
+        latest_at=row.created_at,
+        flips=[flip],
+    )
+
+
+def build_sample_confluence(query: ConfluenceQuery) -> ConfluenceResponse:
+    """Return the sample board's assets on which enough indicators agree, at any `as_of`."""
+    if query.as_of is not None:
+        parse_instant_ms("as_of", query.as_of)
+    board = build_sample_model(query.timeframe)
+    polled = [
+        build_result(
+            asset,
+            {key: cells[query.timeframe] for key, cells in asset.signals.items()},
+            query.direction,
+        )
+        for asset in board.state.assets
+        if query.asset_class in (None, asset.asset_class)
+    ]
+    sample = build_sample()
+    return ConfluenceResponse(
+        as_of=sample.meta.as_of,
+        query=ConfluenceEcho(**query.model_dump(exclude={"as_of", "detail"})),
+        results=rank_results(result for result in polled if result.agree >= query.min_agree),
+        meta=ConfluenceMeta(**_dump_freshness(sample.meta), legacy_keys={}, rules=CONFLUENCE_RULES),
+    )
+
+
+def _dump_freshness(meta: Freshness) -> dict[str, Any]:
+    return meta.model_dump(include=set(Freshness.model_fields), by_alias=True)
