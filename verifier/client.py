@@ -1,56 +1,180 @@
-"""Reads the log and the feed of a service over HTTP, as a customer's program would.
+"""The one client of the API: reads a service that nobody has to trust, over HTTP.
 
-The key is sent only to the service's own address and only to calls that need it.
+Answers are bounded in bytes, time and depth. The key is sent only to the service's own address and
+only with calls that need it, and is never printed. Besides this package, the commands of `service`
+that call a service use it.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import json
+import re
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import httpx2
 
-from verifier.bounded_answers import fetch, parse_object
-from verifier.errors import LogUnavailableError, MissingError, VerifyError, format_one_line
-from verifier.notes import NoteError, decode_base64
-from verifier.tiles import TILE_WIDTH, Hashes, format_tile_path, split_tile
-from verifier.times import parse_served_time
-from verifier.tree import HASH_BYTES
+from verifier.report import VerifyError, format_one_line
 
 API_PATH = "/api/v1"
-LOG_PATH = API_PATH + "/log"
-TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
-PARALLEL_TILES = 8
+MCP_PATH = API_PATH + "/mcp"
 PAGE_ROWS = 200
-MAX_LEAVES = 1000
+TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
+MAX_ANSWER_BYTES = 16_000_000
+DEADLINE_S = 60.0
+MAX_DEPTH = 64
+MAX_RETRY_AFTER_S = 3600
+TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+NO_KEY = (
+    "SIGNALS_API_KEY is not set: set it to your API key. The operator of a service creates one "
+    "with `signals keys create --label me`"
+)
+# From 1900 on, so that a duration can be subtracted.
+SERVED_TIME = re.compile(
+    r"(?:19|[2-9][0-9])[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z"
+)
 
 Json = dict[str, Any]
-OnCall = Callable[[], None]
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """A leaf of the log as the service lists it; its time and salt are checked by its hash."""
+class ServiceError(VerifyError):
+    """A call that was refused or failed; `status` is that of the answer, 0 if there was none."""
 
-    index: int
-    created_at: str
-    salt: bytes
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class TransientError(ServiceError):
+    """A failure that may pass; `retry_after_s` is the least pause that the other side asks for."""
+
+    def __init__(self, text: str, retry_after_s: int = 0, status: int = 0) -> None:
+        super().__init__(text, status)
+        self.retry_after_s = retry_after_s
+
+
+class Answer(NamedTuple):
+    """The body of a response, its text as sent, and when it was sent in epoch ms, if it says so."""
+
+    body: Json
+    text: str
+    sent_at: int | None
+
+
+def parse_served_time(text: object) -> datetime:
+    """Parse a time as the service writes it; ValueError if it is written differently.
+
+    Texts of this form compare like the times, so they are compared without parsing.
+    """
+    if not isinstance(text, str) or SERVED_TIME.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not a time such as 2026-01-31T00:03:00.000Z")
+    return datetime.fromisoformat(text)
+
+
+def format_time(time: datetime) -> str:
+    """Format a time as the service does."""
+    text = time.astimezone(UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+async def fetch(
+    client: httpx2.AsyncClient, method: str, url: str, deadline_s: float = DEADLINE_S, **sent: Any
+) -> httpx2.Response:
+    """Send a request and return its answer, whole and unpacked; `sent` is as for the client.
+
+    An answer that is too large, too slow or not packed as asked for raises httpx2.HTTPError.
+    """
+    request = client.build_request(method, url, **sent)
+    request.headers["Accept-Encoding"] = "gzip"
+    try:
+        async with asyncio.timeout(deadline_s):
+            response = await client.send(request, stream=True)
+            try:
+                content = await _read(response)
+            finally:
+                await response.aclose()
+    except TimeoutError:
+        reason = f"no whole answer within {deadline_s:g} seconds"
+        raise httpx2.ReadTimeout(reason, request=request) from None
+    headers = [
+        (name, value)
+        for name, value in response.headers.multi_items()
+        if name not in ("content-encoding", "content-length", "transfer-encoding")
+    ]
+    return httpx2.Response(response.status_code, headers=headers, content=content, request=request)
+
+
+async def _read(response: httpx2.Response) -> bytes:
+    """Return the unpacked body of a response."""
+    packing = response.headers.get("content-encoding", "identity").strip().lower()
+    if packing not in ("identity", "gzip", ""):
+        raise httpx2.DecodingError("the answer has a Content-Encoding that was not asked for")
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16) if packing == "gzip" else None
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        left = MAX_ANSWER_BYTES + 1 - len(body)
+        try:
+            body += chunk if unpacker is None else unpacker.decompress(chunk, left)
+        except zlib.error:
+            raise httpx2.DecodingError("the answer is no gzip") from None
+        if len(body) > MAX_ANSWER_BYTES:
+            raise httpx2.ReadError(f"the answer exceeds {MAX_ANSWER_BYTES // 1_000_000} MB")
+    return bytes(body)
+
+
+def parse_object(content: bytes) -> Json | None:
+    """Return the JSON object in the body of an answer, None if there is none.
+
+    One that is nested too deeply, or has text that is not Unicode, counts as none.
+    """
+    try:
+        body = json.loads(content.decode())
+        # An escape such as \ud800 can be half a character, which cannot be encoded or printed.
+        if b"\\ud" in content.lower():
+            json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    level = [body]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, (dict, list))
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return body if isinstance(body, dict) else None
+    return None
+
+
+def parse_retry_after(response: httpx2.Response) -> int:
+    """Return the seconds of a Retry-After header, at most an hour; 0 if there is none."""
+    value = response.headers.get("retry-after", "")
+    is_number = value.isascii() and value.isdecimal()
+    return min(int(value[:10]), MAX_RETRY_AFTER_S) if is_number else 0
 
 
 class ServiceClient:
-    """Reads one service; every failure is a VerifyError. `calls` counts those with the key."""
+    """Calls one service; a failure that may pass raises TransientError, any other ServiceError.
 
-    def __init__(self, address: str, api_key: str) -> None:
+    `calls` counts the calls with the key that were answered, which its quota counts.
+    """
+
+    def __init__(self, address: str, api_key: str, user_agent: str = "signals-verify") -> None:
+        """`address` is the base address of the service; the key is only needed by some calls."""
         self.address = address
         self.calls = 0
         self._api_key = api_key
-        self._tile_slots = asyncio.Semaphore(PARALLEL_TILES)
-        self._client = httpx2.AsyncClient(
+        self._http = httpx2.AsyncClient(
             base_url=address,
-            headers={"User-Agent": "signals-verify"},
+            headers={"User-Agent": user_agent, "Accept": "application/json"},
             follow_redirects=False,
             timeout=TIMEOUT,
+            # Loading the trusted certificates takes longer than the call, and http needs none.
+            verify=address.startswith("https:"),
         )
 
     async def __aenter__(self) -> Self:
@@ -62,119 +186,103 @@ class ServiceClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._client.aclose()
+        await self._http.aclose()
 
-    async def read_checkpoint(self) -> str:
-        """Return the signed checkpoint; LogUnavailableError if the service has none now."""
-        return await self._read_text(f"{LOG_PATH}/checkpoint")
-
-    async def read_key(self) -> str:
-        """Return the verifier key that the service states for its log."""
-        return (await self._read_text(f"{LOG_PATH}/key")).strip()
-
-    async def fetch_tile(self, level: int, number: int, width: int) -> Hashes:
-        """Return the first `width` hashes of a tile, unchecked."""
-        async with self._tile_slots:
-            try:
-                content = await self._read_tile(level, number, width)
-            except MissingError:
-                # A log may drop a partial tile once it has the whole one.
-                content = await self._read_tile(level, number, TILE_WIDTH)
-        hashes = split_tile(content)
-        if len(hashes) < width or len(content) % HASH_BYTES:
-            path = format_tile_path(level, number, width)
-            raise self._build_error(f"{self.address} sent {len(content)} bytes as {path}")
-        return hashes[:width]
-
-    async def read_leaves(self, start: int, count: int) -> list[Leaf]:
-        """Return `count` leaves from an index on, at most 1000."""
-        body = await self._read_json(f"{LOG_PATH}/leaves", start=start, limit=count)
-        try:
-            leaves = [_parse_leaf(one) for one in body["leaves"]]
-        except (KeyError, TypeError, ValueError, NoteError) as error:
-            raise self._build_error(f"{self.address} sent malformed leaves ({error!r})") from None
-        if [leaf.index for leaf in leaves] != list(range(start, start + count)):
-            raise self._build_error(
-                f"{self.address} did not list the leaves {start} to {start + count - 1}"
-            )
-        return leaves
-
-    async def read_rows(self, **arguments: object) -> tuple[list[Json], Json]:
-        """Return a page of the feed of both tiers, and its `meta`."""
-        body = await self._read_json(
-            f"{API_PATH}/signals", tier="all", **{"limit": PAGE_ROWS, **arguments}
-        )
-        rows, meta = body.get("signals"), body.get("meta")
-        if not isinstance(rows, list) or not isinstance(meta, dict):
-            raise self._build_error(f"{self.address} sent a page of the feed without rows or meta")
-        if not all(isinstance(row, dict) for row in rows):
-            raise self._build_error(f"{self.address} sent a row that is no object")
-        return rows, meta
-
-    async def _read_text(self, path: str) -> str:
-        response = await self._get(path, {}, {})
-        if response.status_code == 503:
-            raise LogUnavailableError(
-                format_one_line(_describe_refusal(self.address, path, response))
-            )
-        return self._decode(path, self._require_success(path, response))
-
-    async def _read_tile(self, level: int, number: int, width: int) -> bytes:
-        path = f"{LOG_PATH}/{format_tile_path(level, number, width)}"
-        return self._require_success(path, await self._get(path, {}, {}))
-
-    async def _read_json(self, path: str, **arguments: object) -> Json:
-        if not self._api_key:
-            raise VerifyError("SIGNALS_API_KEY is not set: set it to your API key")
-        self.calls += 1
-        headers = {"Authorization": f"Bearer {self._api_key}", "Accept": "application/json"}
-        content = self._require_success(path, await self._get(path, arguments, headers))
-        body = parse_object(content)
+    async def read_view(
+        self, view: str, arguments: Mapping[str, Any] | None = None, *, is_open: bool = False
+    ) -> Answer:
+        """Return the answer of a view such as `state`; an open one is called without the key."""
+        response = await self.read(f"{API_PATH}/{view}", arguments, is_open=is_open)
+        body = parse_object(response.content)
         if body is None:
-            raise self._build_error(f"{self.address} answered {path} without a JSON object")
-        return body
-
-    async def _get(
-        self, path: str, arguments: Mapping[str, object], headers: Mapping[str, str]
-    ) -> httpx2.Response:
+            raise self.describe_refusal(response)
         try:
-            return await fetch(
-                self._client, "GET", path, params=dict(arguments), headers=dict(headers)
-            )
+            sent_at = int(parsedate_to_datetime(response.headers["date"]).timestamp() * 1000)
+        except (KeyError, ValueError, OverflowError):
+            sent_at = None
+        return Answer(body, response.content.decode(), sent_at)
+
+    async def read(
+        self, path: str, arguments: Mapping[str, Any] | None = None, *, is_open: bool = False
+    ) -> httpx2.Response:
+        """Return the answer of a path if its status is 200."""
+        if not (is_open or self._api_key):
+            raise ServiceError(NO_KEY)
+        response = await self.send("GET", path, is_open=is_open, params=arguments)
+        self.calls += not is_open
+        if response.status_code != 200:
+            raise self.describe_refusal(response)
+        return response
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        is_open: bool = False,
+        headers: Mapping[str, str] | None = None,
+        **sent: Any,
+    ) -> httpx2.Response:
+        """Return the answer to a request, whatever its status; the key is sent if there is one."""
+        key = {} if is_open or not self._api_key else {"Authorization": f"Bearer {self._api_key}"}
+        try:
+            return await fetch(self._http, method, path, headers={**(headers or {}), **key}, **sent)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = f"{type(error).__name__} {error}".strip()
-            raise self._build_error(f"{self.address} did not answer {path}: {reason}") from None
+            text = (
+                f"{self.address}{path} did not answer: {reason}. Start the service there "
+                "(`signals serve`), or set --url to the address of a service"
+            )
+            raise TransientError(self.format_line(text)) from None
 
-    def _require_success(self, path: str, response: httpx2.Response) -> bytes:
-        if response.status_code == 200:
-            return response.content
-        text = format_one_line(_describe_refusal(self.address, path, response), self._api_key)
-        raise MissingError(text) if response.status_code == 404 else VerifyError(text)
+    def describe_refusal(self, response: httpx2.Response) -> ServiceError:
+        """Return an answer that is none of the API's, or one of its errors, as an error."""
+        status = response.status_code
+        text = f"{str(response.request.url).partition('?')[0]} answered {status}"
+        message = (parse_object(response.content) or {}).get("message")
+        advice = "; is --url the address of a signal service?"
+        if status in (401, 403):
+            advice = ". Check the key in SIGNALS_API_KEY."
+        if response.has_redirect_location:
+            text += (
+                f", a redirect to {response.headers['location']}, which is not followed, to keep "
+                "the API key private. If you trust that address, set --url to it"
+            )
+        elif isinstance(message, str):
+            text += f": {message}" + (advice.removeprefix(".") if status in (401, 403) else "")
+        else:
+            kind = response.headers.get("content-type", "without a content type")
+            text += f" without an answer of the API ({kind}){advice}"
+        line = self.format_line(text)
+        if status in TRANSIENT_STATUSES:
+            return TransientError(line, parse_retry_after(response), status)
+        return ServiceError(line, status)
 
-    def _decode(self, path: str, content: bytes) -> str:
-        try:
-            return content.decode()
-        except UnicodeDecodeError:
-            raise self._build_error(f"{self.address} answered {path} without text") from None
-
-    def _build_error(self, text: str) -> VerifyError:
-        return VerifyError(format_one_line(text, self._api_key))
+    def format_line(self, text: str) -> str:
+        """Return text that quotes the service as one printable line, without the key."""
+        return format_one_line(text, self._api_key)
 
 
-def _parse_leaf(leaf: Json) -> Leaf:
-    parse_served_time(leaf["created_at"])
-    if type(leaf["index"]) is not int:
-        raise ValueError("the index of a leaf is not an integer")
-    return Leaf(leaf["index"], leaf["created_at"], decode_base64(leaf["salt"]))
+async def walk_feed(
+    read_page: Callable[[Json], Awaitable[Answer]], since: str, filters: Mapping[str, Any]
+) -> AsyncIterator[Answer]:
+    """Yield the pages of the feed after a time, oldest first, up to the first without more rows.
 
-
-def _describe_refusal(address: str, path: str, response: httpx2.Response) -> str:
-    """Return status, code and message of an error, and when to try again."""
-    error = parse_object(response.content) or {}
-    code, message = error.get("error", "no error code"), error.get("message", "no message")
-    text = f"{address} refused {path} with {response.status_code} ({code})"
-    if "retry-after" in response.headers:
-        text += f"; retry after {response.headers['retry-after']} seconds"
-    if response.status_code in (401, 403):
-        text += "; check the key in SIGNALS_API_KEY"
-    return f"{text}: {message}"
+    A page in another form raises a LookupError, TypeError or ValueError; a service that does not
+    come to an end, or repeats rows, a ServiceError.
+    """
+    last = since if SERVED_TIME.fullmatch(since) else ""
+    while True:
+        page = await read_page({**filters, "since": since, "order": "oldest", "limit": PAGE_ROWS})
+        rows = page.body["signals"]
+        for row in rows:
+            since = row["created_at"]
+            parse_served_time(since)
+            if since <= last:
+                raise ServiceError(f"the service sent a row of {since} after one of {last}")
+            last = since
+        yield page
+        if not page.body["pagination"]["has_more"]:
+            return
+        if not rows:
+            raise ServiceError("the service claims more rows and sends none: report it")

@@ -1,14 +1,21 @@
-"""Signed notes and verifier keys, as in C2SP signed-note. Pure."""
+"""What logs and witnesses sign, and whom to trust: notes, checkpoints, proofs, policies. Pure.
+
+Their formats are those of C2SP: signed-note, tlog-checkpoint, tlog-cosignature, tlog-proof and
+tlog-policy.
+"""
 
 import base64
 import binascii
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PublicKey
+
+from verifier.tree import HASH_BYTES, is_included
 
 # Signature types of C2SP: Ed25519 of a log, and Ed25519 and ML-DSA-44 of a cosigner.
 LOG_KEY, COSIGNER_KEY, POST_QUANTUM_COSIGNER_KEY = 0x01, 0x04, 0x06
@@ -142,3 +149,224 @@ def _parse_signature(line: str) -> Signature:
     if len(content) < 5:
         raise NoteError(f"the signature of {name} is too short")
     return Signature(name, content[:4], content[4:])
+
+
+TIME_BYTES, MAX_TIME = 8, 1 << 63
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The signed head of a tree; `source` is the whole note as it was read."""
+
+    origin: str
+    size: int
+    root: bytes
+    note: SignedNote
+    source: str
+
+    @classmethod
+    def parse(cls, source: str) -> Self:
+        """Parse a checkpoint without verifying it; NoteError says what is wrong."""
+        note = SignedNote.parse(source)
+        lines = note.text[:-1].split("\n")
+        if len(lines) < 3 or not all(lines) or len(lines[0].encode()) > MAX_NAME_BYTES:
+            raise NoteError("a checkpoint needs an origin, a tree size and a root")
+        root = decode_base64(lines[2])
+        if len(root) != HASH_BYTES:
+            raise NoteError("the root of the checkpoint is not a SHA-256 hash")
+        return cls(lines[0], parse_number(lines[1]), root, note, source)
+
+    def is_signed_by(self, key: VerifierKey) -> bool:
+        """Return whether the log with this key signed it, under its own origin."""
+        return self.origin == key.name and self.note.is_signed_by(key)
+
+    def is_cosigned_by(self, witness: VerifierKey) -> bool:
+        """Return whether it has cosignatures of a witness, and all of them verify."""
+        found = self.note.find_signatures(witness)
+        return bool(found) and all(self._verify_cosignature(one, witness) for one in found)
+
+    def _verify_cosignature(self, content: bytes, witness: VerifierKey) -> bool:
+        time, signature = content[:TIME_BYTES], content[TIME_BYTES:]
+        # Without a time, it would not say that the tree is the largest that the witness has seen.
+        if not 0 < int.from_bytes(time, "big") < MAX_TIME:
+            return False
+        if witness.kind == POST_QUANTUM_COSIGNER_KEY:
+            message = self._build_subtree_message(time, witness)
+        else:
+            line = f"time {int.from_bytes(time, 'big')}"
+            message = f"cosignature/v1\n{line}\n{self.note.text}".encode()
+        return witness.verify(signature, message)
+
+    def _build_subtree_message(self, time: bytes, witness: VerifierKey) -> bytes:
+        """Return the structure `cosigned_message` of tlog-cosignature for the whole tree."""
+        name, origin = (_prefix_length(one.encode()) for one in (witness.name, self.origin))
+        start, end = (number.to_bytes(8, "big") for number in (0, self.size))
+        return b"".join((b"subtree/v1\n\0", name, time, origin, start, end, self.root))
+
+
+def _prefix_length(name: bytes) -> bytes:
+    return bytes([len(name)]) + name
+
+
+FIRST_LINE = "c2sp.org/tlog-proof@v1"
+
+
+@dataclass(frozen=True)
+class InclusionProof:
+    """The place of a leaf in a signed tree; `salt` is the extra data, empty if there is none."""
+
+    salt: bytes
+    index: int
+    path: tuple[bytes, ...]
+    checkpoint: Checkpoint
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a proof without verifying it; NoteError says what is wrong."""
+        head, _, note = text.partition("\n\n")
+        first, *lines = head.split("\n")
+        if first != FIRST_LINE:
+            raise NoteError(f"the first line of a proof is {FIRST_LINE}")
+        salt = b""
+        if lines and lines[0].startswith("extra "):
+            salt = decode_base64(lines.pop(0).removeprefix("extra "))
+        if not lines or not lines[0].startswith("index "):
+            raise NoteError("the proof has no index line")
+        index = parse_number(lines.pop(0).removeprefix("index "))
+        path = tuple(decode_base64(line) for line in lines)
+        return cls(salt, index, path, Checkpoint.parse(note))
+
+    def includes(self, leaf: bytes) -> bool:
+        """Return whether the hash of a leaf is at the index in the tree of the checkpoint."""
+        checkpoint = self.checkpoint
+        return is_included(leaf, self.index, checkpoint.size, self.path, checkpoint.root)
+
+
+NO_QUORUM = "none"
+THRESHOLD_WORDS: dict[str, Callable[[int], int]] = {"any": lambda n: 1, "all": lambda n: n}
+
+
+class PolicyError(Exception):
+    """A line of a policy file that is not valid, or a missing one."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some witnesses and groups; it counts as one that signed if `threshold` members did."""
+
+    threshold: int
+    members: tuple[str, ...]
+
+
+@dataclass
+class Policy:
+    """The logs that are accepted (any if empty), and the quorum of witnesses."""
+
+    logs: list[VerifierKey] = field(default_factory=list)
+    witnesses: dict[str, VerifierKey] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    quorum: str = ""
+
+    def list_cosigners(self, checkpoint: Checkpoint) -> list[str]:
+        """Return the names of the witnesses whose cosignature verifies."""
+        return [name for name, key in self.witnesses.items() if checkpoint.is_cosigned_by(key)]
+
+    def is_met_by(self, cosigners: list[str]) -> bool:
+        """Return whether these witnesses are a quorum."""
+        return self.quorum == NO_QUORUM or self._has_signed(self.quorum, cosigners)
+
+    def _has_signed(self, name: str, cosigners: list[str]) -> bool:
+        if name in self.witnesses:
+            return name in cosigners
+        group = self.groups[name]
+        return sum(self._has_signed(one, cosigners) for one in group.members) >= group.threshold
+
+
+def parse_policy(text: str) -> Policy:
+    """Parse a policy file; PolicyError names the line that is wrong."""
+    reader = _PolicyReader()
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            reader.read_line(line)
+        except (PolicyError, NoteError) as error:
+            raise PolicyError(f"line {number}: {error}") from None
+    if not reader.policy.quorum:
+        raise PolicyError("there is no quorum line, such as `quorum none` or `quorum NAME`")
+    return reader.policy
+
+
+class _PolicyReader:
+    """Reads a policy line by line; names must be defined before they are used."""
+
+    def __init__(self) -> None:
+        self.policy = Policy()
+        self._grouped: set[str] = set()
+        self._keys: set[tuple[int, bytes]] = set()
+
+    def read_line(self, line: str) -> None:
+        """Add the content of a line to the policy."""
+        if any((c < " " and c != "\t") or c == "\x7f" for c in line):
+            raise PolicyError("control characters are not allowed")
+        words = line.replace("\t", " ").strip(" ").split(" ")
+        keyword, *items = [word for word in words if word] or ["#"]
+        if keyword.startswith("#"):
+            return
+        readers: dict[str, Callable[..., None]] = {
+            "log": self._read_log,
+            "witness": self._read_witness,
+            "group": self._read_group,
+            "quorum": self._read_quorum,
+        }
+        if keyword not in readers:
+            raise PolicyError(f"{keyword!r} is none of {', '.join(readers)}")
+        try:
+            readers[keyword](*items)
+        except TypeError:
+            raise PolicyError(f"a {keyword} line does not have {len(items)} items") from None
+
+    def _read_log(self, vkey: str, url: str = "") -> None:
+        self.policy.logs.append(self._parse_key(vkey, LOG_KEY))
+
+    def _read_witness(self, name: str, vkey: str, url: str = "") -> None:
+        self._refuse_used_name(name)
+        self.policy.witnesses[name] = self._parse_key(vkey, *COSIGNER_KINDS)
+
+    def _read_group(self, name: str, threshold: str, member: str, *others: str) -> None:
+        self._refuse_used_name(name)
+        members = (member, *others)
+        for one in members:
+            self._require_defined(one)
+            if one in self._grouped:
+                raise PolicyError(f"{one} is already a member of a group")
+            self._grouped.add(one)
+        count = len(members)
+        word = THRESHOLD_WORDS.get(threshold)
+        needed = parse_number(threshold) if word is None else word(count)
+        if not 1 <= needed <= count:
+            raise PolicyError(f"{needed} of {count} members cannot be required")
+        self.policy.groups[name] = Group(needed, members)
+
+    def _read_quorum(self, name: str) -> None:
+        if self.policy.quorum:
+            raise PolicyError("there are two quorum lines")
+        if name != NO_QUORUM:
+            self._require_defined(name)
+        self.policy.quorum = name
+
+    def _parse_key(self, vkey: str, *kinds: int) -> VerifierKey:
+        key = VerifierKey.parse(vkey, *kinds)
+        if (key.kind, key.public_key) in self._keys:
+            raise PolicyError(f"the key of {key.name} occurs twice")
+        self._keys.add((key.kind, key.public_key))
+        return key
+
+    def _refuse_used_name(self, name: str) -> None:
+        if name == NO_QUORUM or self._is_defined(name):
+            raise PolicyError(f"the name {name} is already in use")
+
+    def _require_defined(self, name: str) -> None:
+        if not self._is_defined(name):
+            raise PolicyError(f"{name} is not defined on a line above")
+
+    def _is_defined(self, name: str) -> bool:
+        return name in self.policy.witnesses or name in self.policy.groups

@@ -1,9 +1,30 @@
-"""The result of a verification: what was checked, what was found, and what could not be checked."""
+"""What a verification says: its errors, its report, and how texts of others are quoted in both.
 
+Besides this package, the commands of `service` use it.
+"""
+
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 
-from verifier.errors import escape_unprintable, format_one_line
+MAX_SHOWN_CHARACTERS = 500
+
+
+class VerifyError(Exception):
+    """The reason why something could not be verified, in one line."""
+
+
+def escape_unprintable(text: str) -> str:
+    """Return text with the escapes of JSON for what could steer a terminal or is not Unicode."""
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def format_one_line(text: str, secret: str = "") -> str:
+    """Return text that quotes a service as one printable line, with a secret replaced."""
+    hidden = text.replace(secret, "(the key)") if secret else text
+    line = escape_unprintable(" ".join(hidden.split()))
+    return line if len(line) <= MAX_SHOWN_CHARACTERS else line[:MAX_SHOWN_CHARACTERS] + "..."
+
 
 MAX_SHOWN_FINDINGS = 100
 VERIFIED, CONTRADICTED, UNVERIFIED = 0, 1, 2

@@ -1,7 +1,8 @@
-"""Hashes of Merkle trees as in RFC 6962. Pure."""
+"""Merkle trees of RFC 6962, and their tiles of C2SP tlog-tiles, each checked against the root."""
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 HASH_BYTES = 32
 EMPTY_ROOT = hashlib.sha256(b"").digest()
@@ -60,3 +61,99 @@ def is_included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root:
             node = hash_children(node, sibling)
         place, last = place >> 1, last >> 1
     return last == 0 and node == root
+
+
+TILE_WIDTH, TILE_LEVELS = 256, 8
+
+Hashes = list[bytes]
+# Takes the level, the number and the width of a tile.
+FetchTile = Callable[[int, int, int], Awaitable[Hashes]]
+
+
+class TreeMismatchError(Exception):
+    """A tile with other hashes than the signed root commits to."""
+
+
+def format_tile_path(level: int, number: int, width: int) -> str:
+    """Return the path of a tile below the log's address, such as tile/0/x001/067.p/112."""
+    parts = [f"{number % 1000:03d}"]
+    while number := number // 1000:
+        parts.insert(0, f"x{number % 1000:03d}")
+    suffix = "" if width == TILE_WIDTH else f".p/{width}"
+    return f"tile/{level}/{'/'.join(parts)}{suffix}"
+
+
+def split_tile(content: bytes) -> Hashes:
+    """Return the hashes in the content of a tile."""
+    return [content[i : i + HASH_BYTES] for i in range(0, len(content), HASH_BYTES)]
+
+
+class TileTree:
+    """The hashes of one tree. Reads each tile once, and checks it against the root."""
+
+    def __init__(self, size: int, root: bytes, fetch_tile: FetchTile) -> None:
+        self.size = size
+        self._root = root
+        self._fetch_tile = fetch_tile
+        self._checked: dict[tuple[int, int], Hashes] = {}
+
+    async def check_root(self) -> None:
+        """Read the tiles at the right edge of the tree, which determine its root.
+
+        Raise TreeMismatchError if they have another root. Every other method needs this first.
+        """
+        edge: dict[tuple[int, int], Hashes] = {}
+        for level in range(-(-self.size.bit_length() // TILE_LEVELS)):
+            number, width = divmod(self.size >> TILE_LEVELS * level, TILE_WIDTH)
+            if width:
+                edge[level, number] = await self._fetch_tile(level, number, width)
+        peaks = [_hash_inside(edge, *peak) for peak in list_peaks(self.size)]
+        if combine_peaks(peaks) != self._root:
+            raise TreeMismatchError("the tiles have another root than the signed checkpoint")
+        self._checked = edge
+
+    async def compute_root(self, size: int) -> bytes:
+        """Return the root that the tree had when it had `size` leaves, at most its own size."""
+        peaks = list_peaks(size)
+        for level, index in peaks:
+            await self._read_tile(level // TILE_LEVELS, _find_tile(level, index))
+        return combine_peaks([_hash_inside(self._checked, *peak) for peak in peaks])
+
+    async def read_leaf_hashes(self, start: int, end: int) -> Hashes:
+        """Return the hashes of the leaves from `start` up to, but not including, `end`."""
+        if start >= end:
+            return []
+        first = start // TILE_WIDTH
+        numbers = range(first, (end - 1) // TILE_WIDTH + 1)
+        # Otherwise all tiles below one would fetch it at the same time.
+        for above in {n // TILE_WIDTH for n in numbers if (0, n) not in self._checked}:
+            await self._read_tile(1, above)
+        tiles = await asyncio.gather(*(self._read_tile(0, number) for number in numbers))
+        hashes = [one for tile in tiles for one in tile]
+        return hashes[start - first * TILE_WIDTH : end - first * TILE_WIDTH]
+
+    async def _read_tile(self, level: int, number: int) -> Hashes:
+        """Return a tile whose hash is the one in the tile above it."""
+        place = level, number
+        if place not in self._checked:
+            above, position = divmod(number, TILE_WIDTH)
+            parent = await self._read_tile(level + 1, above)
+            tile = await self._fetch_tile(level, number, TILE_WIDTH)
+            if hash_complete_subtree(tile) != parent[position]:
+                path = format_tile_path(level, number, TILE_WIDTH)
+                raise TreeMismatchError(f"{path} does not belong to the signed checkpoint")
+            self._checked[place] = tile
+        return self._checked[place]
+
+
+def _find_tile(level: int, index: int) -> int:
+    """Return the number of the tile that holds the nodes below a subtree, or the node itself."""
+    return (index << level % TILE_LEVELS) // TILE_WIDTH
+
+
+def _hash_inside(tiles: dict[tuple[int, int], Hashes], level: int, index: int) -> bytes:
+    """Return the hash of a subtree from the tile that holds it or the nodes below it."""
+    tile_level, height = divmod(level, TILE_LEVELS)
+    start = (index << height) % TILE_WIDTH
+    tile = tiles[tile_level, _find_tile(level, index)]
+    return hash_complete_subtree(tile[start : start + (1 << height)])

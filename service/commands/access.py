@@ -21,7 +21,7 @@ from service.config.stores import (
 from store.access_rows import AccessRequestRow, KeyRow
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
-from verifier.errors import escape_unprintable
+from verifier.report import escape_unprintable
 
 
 @asynccontextmanager

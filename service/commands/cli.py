@@ -27,7 +27,7 @@ from service.commands.examples import EXAMPLES
 from service.config.logs import log_to_standard_error
 from service.config.settings import API_KEY_VARIABLE, Settings, SettingsError
 from service.terminal.arguments import add_commands
-from verifier.errors import escape_unprintable
+from verifier.report import escape_unprintable
 
 # Each command imports its modules when it runs. With all imports up here, every command took 1.1 s
 # and 72 MB; `keys list` takes 0.25 s and 42 MB.

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, NamedTuple
 
 from schemas.clock import Clock
-from verifier.errors import escape_unprintable
+from verifier.report import escape_unprintable
 
 MAX_SHOWN_FINDINGS = 100
 # Exit statuses of an audit.

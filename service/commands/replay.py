@@ -16,7 +16,7 @@ from service.config.signing import build_log_signer
 from service.config.stores import open_both
 from service.processes.executors import find_executors
 from service.processes.memory import limit_malloc_arenas
-from verifier.errors import escape_unprintable
+from verifier.report import escape_unprintable
 
 
 async def replay_bars(

@@ -3,10 +3,7 @@
 import httpx2
 
 from schemas.operator_error import OperatorError
-
-API_PATH = "/api/v1"
-MCP_PATH = API_PATH + "/mcp"
-TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
+from verifier.client import API_PATH, MCP_PATH
 
 
 class AddressError(OperatorError):

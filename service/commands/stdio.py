@@ -9,7 +9,6 @@ import os
 import sys
 
 import anyio
-import httpx2
 import structlog
 from mcp.shared.inbound import (
     MCP_METHOD_HEADER,
@@ -34,12 +33,12 @@ from pydantic import ValidationError
 
 from mcp_server.jsonrpc import RpcError, format_error_response, parse_message
 from schemas.errors import ApiError
-from service.commands.service_address import API_PATH, MCP_PATH, TIMEOUT
+from schemas.version import VERSION
 from service.processes.shutdown import SHUTDOWN_SIGNALS
 from serving.tool_runner import format_error_body
-from verifier.bounded_answers import fetch, parse_object
-from verifier.errors import format_one_line
+from verifier.client import API_PATH, MCP_PATH, ServiceClient, ServiceError
 
+USER_AGENT = f"signals/{VERSION}"
 RpcResponse = JSONRPCResponse | JSONRPCError
 
 log = structlog.get_logger("stdio")
@@ -50,53 +49,24 @@ class RemoteEndpoint:
 
     def __init__(self, address: str, api_key: str) -> None:
         self._docs_url = address + API_PATH
-        self._url = address + MCP_PATH
-        self._api_key = api_key
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        if api_key:
-            headers["Authorization"] = f"Bearer {api_key}"
-        self.client = httpx2.AsyncClient(headers=headers, follow_redirects=False, timeout=TIMEOUT)
+        self.client = ServiceClient(address, api_key, USER_AGENT)
 
     async def forward_request(self, request: JSONRPCRequest) -> RpcResponse:
         """Send a request to the service; return its response, or an error that says why not."""
         body = request.model_dump_json(exclude_unset=True)
-        headers = _build_routing_headers(request)
+        headers = {"Content-Type": "application/json", **_build_routing_headers(request)}
         try:
-            response = await fetch(self.client, "POST", self._url, content=body, headers=headers)
-        except httpx2.HTTPError as error:
-            reason = f"{type(error).__name__} {error}".strip()
-            return self._build_failure(
-                request,
-                f"{self._url} did not answer: {reason}. Start the service there "
-                "(`signals serve`), or set --url to its address.",
-            )
-        rpc_response = _parse_rpc_response(response, request.id)
-        return (
-            self._build_failure(request, self._describe_refusal(response))
-            if rpc_response is None
-            else rpc_response
-        )
-
-    def _describe_refusal(self, response: httpx2.Response) -> str:
-        """Describe an HTTP response that is not MCP, and what to do about it."""
-        summary = f"{self._url} answered {response.status_code}"
-        if response.has_redirect_location:
-            return (
-                f"{summary}, a redirect to {_parse_host(response.headers['location'])}, which is "
-                "not followed, to keep the API key private. If you trust that address, "
-                "set --url to it."
-            )
-        if (message := _parse_error_message(response)) is not None:
-            return f"{summary}: {message}"
-        if response.status_code in (401, 403):
-            return f"{summary}; check the key in SIGNALS_API_KEY."
-        kind = response.headers.get("content-type", "without a content type")
-        return f"{summary} without MCP ({kind}); is --url a signal service?"
+            response = await self.client.send("POST", MCP_PATH, content=body, headers=headers)
+        except ServiceError as error:
+            return self._build_failure(request, str(error))
+        rpc_response = _parse_rpc_response(response.content, request.id)
+        if rpc_response is None:
+            return self._build_failure(request, str(self.client.describe_refusal(response)))
+        return rpc_response
 
     def _build_failure(self, request: JSONRPCRequest, text: str) -> RpcResponse:
         """Return a failure: a result with `isError` for a tool call, else a JSON-RPC error."""
         # Only results reach the model; but a failed `initialize` must look failed to the host.
-        text = format_one_line(text, self._api_key)
         log.warning("request_failed", method=request.method, why=text)
         if request.method != "tools/call":
             failure = ErrorData(code=INTERNAL_ERROR, message=text)
@@ -179,26 +149,13 @@ def _build_routing_headers(request: JSONRPCRequest) -> dict[str, str]:
     return {key: encode_header_value(value) for key, value in headers.items()}
 
 
-def _parse_rpc_response(response: httpx2.Response, request_id: RequestId) -> RpcResponse | None:
+def _parse_rpc_response(content: bytes, request_id: RequestId) -> RpcResponse | None:
     """Return the JSON-RPC response in a body, None if there is none."""
     try:
-        message = jsonrpc_message_adapter.validate_json(response.content)
+        message = jsonrpc_message_adapter.validate_json(content)
     except ValidationError:
         return None
     if not isinstance(message, JSONRPCResponse | JSONRPCError):
         return None
     # The service answers a malformed request with a null id; the host waits for its own.
     return message.model_copy(update={"id": request_id})
-
-
-def _parse_error_message(response: httpx2.Response) -> str | None:
-    """Return the message of the service's Error object, None if the body is not one."""
-    message = (parse_object(response.content) or {}).get("message")
-    return message if isinstance(message, str) else None
-
-
-def _parse_host(location: str) -> str:
-    try:
-        return httpx2.URL(location).host or "its own host"
-    except httpx2.InvalidURL:
-        return "an invalid address"

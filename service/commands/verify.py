@@ -9,17 +9,20 @@ from typing import TypeVar
 from schemas.clock import Clock
 from schemas.operator_error import OperatorError
 from service.commands.console import open_progress_bar
-from verifier.canonical import Row
 from verifier.client import ServiceClient
-from verifier.errors import VerifyError
-from verifier.feed import read_rows_file
-from verifier.notes import LOG_KEY, NoteError, VerifierKey
-from verifier.policy import Policy, PolicyError, parse_policy
-from verifier.proof_check import check_proof
-from verifier.proofs import InclusionProof
+from verifier.notes import (
+    LOG_KEY,
+    InclusionProof,
+    NoteError,
+    Policy,
+    PolicyError,
+    VerifierKey,
+    parse_policy,
+)
 from verifier.record import Record
-from verifier.report import Report
-from verifier.verification import Request, Verification
+from verifier.report import Report, VerifyError
+from verifier.rows import Row, read_rows_file
+from verifier.verification import Request, Verification, check_proof
 
 T = TypeVar("T")
 

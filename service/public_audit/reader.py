@@ -10,14 +10,10 @@ from typing import Any, Self
 import httpx2
 
 from schemas.operator_error import OperatorError
-from service.commands.service_address import (
-    API_PATH,
-    TIMEOUT,
-    parse_base_address,
-)
+from service.commands.service_address import parse_base_address
 from service.public_audit.answers import Json
-from verifier.bounded_answers import fetch, parse_object
-from verifier.errors import format_one_line
+from verifier.client import API_PATH, TIMEOUT, fetch, parse_object
+from verifier.report import format_one_line
 
 KEYLESS_VIEWS = frozenset({"catalog", "stats", "openapi.json"})
 DAILY_QUOTA = 10_000

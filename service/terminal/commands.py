@@ -9,14 +9,30 @@ from contextlib import contextmanager, nullcontext
 from schemas.clock import Clock
 from schemas.operator_error import OperatorError
 from service.commands.console import echo
-from service.terminal.cursor_file import CursorFile
-from service.terminal.deliveries import Deliver, ProgramRunner, WebhookSender, parse_post_url
-from service.terminal.feed_follower import FeedFollower
-from service.terminal.output import Format, RowPrinter, close_output, print_answer
-from service.terminal.retry import Retrier, Sleep
-from service.terminal.service_client import ServiceClient, ServiceError
-from service.terminal.views import BOARD, CONFLUENCE, FEED, FLIPS, STATE, USAGE, View
-from service.terminal.webhook_signature import parse_webhook_secret
+from service.terminal.deliveries import (
+    USER_AGENT,
+    Deliver,
+    ProgramRunner,
+    WebhookSender,
+    parse_post_url,
+    parse_webhook_secret,
+)
+from service.terminal.follow import CursorFile, FeedFollower, Retrier, Sleep
+from service.terminal.views import (
+    BOARD,
+    CONFLUENCE,
+    FEED,
+    FLIPS,
+    STATE,
+    USAGE,
+    Format,
+    RowPrinter,
+    View,
+    close_output,
+    print_answer,
+)
+from verifier.client import ServiceClient
+from verifier.report import VerifyError
 
 VIEWS: Mapping[str, View] = {
     "state": STATE,
@@ -40,13 +56,14 @@ class ArgumentsError(OperatorError):
 
 async def read_service(args: Namespace, address: str, api_key: str) -> int:
     """Print the view that a command names; return the exit status."""
-    if args.view == "feed":
-        _refuse_follow_options(args)
+    for name in FOLLOW_OPTIONS if args.view == "feed" else ():
+        if getattr(args, name) is not None:
+            raise ArgumentsError(f"--{name} needs --follow")
     view = VIEWS[args.view]
-    async with ServiceClient(address, api_key) as client:
-        answer = await client.read_view(view.name, collect_arguments(args))
     try:
-        with explain_unknown_form(address):
+        with explain_failures(address):
+            async with ServiceClient(address, api_key, USER_AGENT) as client:
+                answer = await client.read_view(view.name, collect_arguments(args))
             print_answer(answer, view, choose_format(args))
     except BrokenPipeError:
         return close_output()
@@ -66,16 +83,18 @@ async def follow_feed(
 
     Return 0 when a recording has no more rows. `elapsed` is a clock in ms that cannot be set.
     """
-    _refuse_page_options(args)
+    for name in PAGE_OPTIONS:
+        if getattr(args, name) is not None:
+            raise ArgumentsError(f"--{name} does not go with --follow, which reads every new row")
     deliver = _open_delivery(args, webhook_secret, wall_clock)
     cursor = None if args.cursor is None else CursorFile(args.cursor)
     retrier = Retrier(elapsed, sleep, random.random, lambda text: echo(f"signals: {text}"))
     filters = {name: text for name, text in collect_arguments(args).items() if name != "since"}
     try:
-        async with ServiceClient(address, api_key) as client:
-            save = cursor.save if cursor else _save_nothing
-            follower = FeedFollower(client, filters, deliver, retrier, save)
-            with cursor or nullcontext(), explain_unknown_form(address):
+        async with ServiceClient(address, api_key, USER_AGENT) as client:
+            saving = (cursor.save,) if cursor else ()
+            follower = FeedFollower(client, filters, deliver, retrier, *saving)
+            with cursor or nullcontext(), explain_failures(address):
                 since = (cursor and cursor.load()) or args.since or await follower.find_newest()
                 echo(f"signals: following the rows after {since}; Ctrl-C stops")
                 await follower.follow(since)
@@ -86,12 +105,14 @@ async def follow_feed(
 
 
 @contextmanager
-def explain_unknown_form(address: str) -> Iterator[None]:
-    """Raise ServiceError if an answer lacks what the block reads from it."""
+def explain_failures(address: str) -> Iterator[None]:
+    """Raise an OperatorError for a failed call, or if an answer lacks what the block reads."""
     try:
         yield
+    except VerifyError as error:
+        raise OperatorError(str(error)) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        raise ServiceError(
+        raise OperatorError(
             f"{address} answered in a form that this version does not know: read it with --json, "
             "or upgrade"
         ) from None
@@ -113,18 +134,6 @@ def choose_format(args: Namespace) -> Format:
     return "csv" if args.csv else "table"
 
 
-def _refuse_follow_options(args: Namespace) -> None:
-    for name in FOLLOW_OPTIONS:
-        if getattr(args, name) is not None:
-            raise ArgumentsError(f"--{name} needs --follow")
-
-
-def _refuse_page_options(args: Namespace) -> None:
-    for name in PAGE_OPTIONS:
-        if getattr(args, name) is not None:
-            raise ArgumentsError(f"--{name} does not go with --follow, which reads every new row")
-
-
 def _open_delivery(args: Namespace, webhook_secret: str, wall_clock: Clock) -> Deliver:
     if args.exec is None and args.post is None:
         return RowPrinter(choose_format(args))
@@ -136,7 +145,3 @@ def _open_delivery(args: Namespace, webhook_secret: str, wall_clock: Clock) -> D
         return ProgramRunner(args.exec)
     key = parse_webhook_secret(webhook_secret)
     return WebhookSender(parse_post_url(args.post), key, wall_clock)
-
-
-def _save_nothing(instant: str) -> None:
-    """Keep no place in the feed."""

@@ -1,35 +1,44 @@
-"""The views of a service as tables for people, and as records for programs."""
+"""The views of a service: as tables for people, as flat records for programs, and as its JSON."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import NoneType
+from typing import Any, Literal, NamedTuple
 
+from rich.console import Console
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from schemas.vocabulary import TIMEFRAMES
-from service.terminal.cells import (
-    LETTERS,
-    STYLES,
-    format_minute,
-    make_cell,
-    make_change,
-    make_letters,
-    make_price,
-    make_reading,
-    make_time,
-)
-from service.terminal.records import (
-    NO_LETTER,
-    Records,
-    list_board,
-    list_confluence,
-    list_feed,
-    list_flips,
-    list_state,
-    list_usage,
-    list_vote_keys,
-    split_board_rows,
-)
-from service.terminal.service_client import Json
+from schemas.vocabulary import STORED_KEYS, TIMEFRAMES, StoredKey
+from service.terminal.deliveries import build_event, encode_json
+from verifier.client import Answer, Json, parse_served_time
+from verifier.report import escape_unprintable
+from web.csv_text import Cell, render_csv
+
+STYLES = {
+    "bullish": "green",
+    "bearish": "red",
+    "neutral": "dim",
+    "mixed": "yellow",
+    "exit": "yellow",
+    "U": "green",
+    "D": "red",
+    "N": "dim",
+    ".": "dim",
+}
+Format = Literal["table", "json", "csv"]
+# Wide enough for every table: a file or a program wants whole rows.
+UNLIMITED_WIDTH = 1000
+FEED_WIDTHS = (16, 6, 2, 14, 18, 10)
+OUTPUT_CLOSED_STATUS = 1  # as the library that prints the tables exits
+# A header, and rows of the same length.
+Records = tuple[Sequence[str], list[list[Any]]]
+
+NO_LETTER = "."
+CHANGE_COLUMNS = ("created_at", "tier", "ticker", "asset_class", "indicator", "timeframe")
+LETTERS = {"bullish": "U", "bearish": "D", "neutral": "N"}
+NONE = "-"
 
 
 class Table(NamedTuple):
@@ -46,6 +55,176 @@ class View(NamedTuple):
     name: str
     build_table: Callable[[Json], Table]
     list_records: Callable[[Json], Records]
+
+
+def check_cell(value: object) -> str | int | float | None:
+    """Return a value, as text that cannot control the terminal; TypeError if it is no plain one."""
+    if not isinstance(value, (str, int, float, NoneType)):
+        raise TypeError("a list or an object stands where a plain value belongs")
+    return escape_unprintable(value) if isinstance(value, str) else value
+
+
+def make_cell(value: object, style: str = "") -> Text:
+    """Return a plain value as text; None as a dash."""
+    cell = check_cell(value)
+    return Text(NONE if cell is None else str(cell), style=style)
+
+
+def make_reading(reading: str | None) -> Text:
+    """Return a reading or direction in its colour."""
+    return make_cell(reading, STYLES.get(reading or "", "dim"))
+
+
+def make_letters(letters: Iterable[str]) -> Text:
+    """Return letters of readings, each in its colour."""
+    return Text(" ").join(make_cell(letter, STYLES.get(letter, "")) for letter in letters)
+
+
+def make_time(instant: str | None) -> Text:
+    """Return an instant to the minute, in UTC; None as a dash."""
+    return make_cell(None if instant is None else format_minute(instant))
+
+
+def make_price(price: float | None) -> Text:
+    """Return a price with up to ten digits."""
+    return make_cell(None if price is None else f"{price:.10g}")
+
+
+def make_change(before: str, after: str) -> Text:
+    """Return a change of a reading."""
+    return Text(" > ").join((make_reading(before), make_reading(after)))
+
+
+def format_minute(instant: str) -> str:
+    """Return an instant to the minute, without its zone; ValueError if it is none."""
+    return f"{parse_served_time(instant):%Y-%m-%d %H:%M}"
+
+
+def list_marks(meta: Json) -> list[Text]:
+    """Return what makes data differ from live ones, for the line above a table."""
+    marks = []
+    if meta.get("simulated"):
+        marks.append(Text("SIMULATED", style="bold yellow"))
+    if meta.get("source") == "recorded":
+        marks.append(Text("RECORDED", style="bold yellow"))
+    if meta.get("stale"):
+        marks.append(Text("STALE", style="bold red"))
+    return marks
+
+
+def list_state(body: Json) -> Records:
+    """Return a record for each reading."""
+    rows = [
+        [*_pick(asset, *("ticker", "name", "asset_class")), indicator, timeframe, reading]
+        for asset in body["assets"]
+        for indicator, readings in asset["signals"].items()
+        for timeframe, reading in readings.items()
+    ]
+    header = ("ticker", "name", "asset_class", "indicator", "timeframe", "reading")
+    return _add_origin(body, header, rows)
+
+
+def list_board(body: Json) -> Records:
+    """Return a record for each asset, with the reading of each indicator and timeframe."""
+    board = body["board"]
+    cells = [(at, name) for name in board["indicators"] for at in range(len(board["timeframes"]))]
+    header = ("ticker", *(f"{name}_{board['timeframes'][at]}" for at, name in cells))
+    rows = []
+    for ticker, *words in split_board_rows(board["rows"]):
+        # An asset without the legacy key, which comes last, has shorter words.
+        letters = [dict(zip(board["indicators"], word, strict=False)) for word in words]
+        rows.append([ticker, *(_name_letter(board, letters[at].get(name)) for at, name in cells)])
+    return _add_origin(body, header, rows)
+
+
+def list_feed(body: Json) -> Records:
+    """Return a record for each row."""
+    rows = [
+        [
+            *_pick(row, *CHANGE_COLUMNS, "direction"),
+            *_pick(row["transition"] or {}, "from", "to"),
+            *_pick(row, "change_type", "action", "price", "id"),
+        ]
+        for row in body["signals"]
+    ]
+    changes = ("from", "to", "change_type", "action", "price", "id")
+    return _add_source(body, (*CHANGE_COLUMNS, "direction", *changes), rows)
+
+
+def list_flips(body: Json) -> Records:
+    """Return a record for each change."""
+    rows = [
+        [
+            flip["created_at"],
+            *_pick(group, "ticker", "name", "asset_class"),
+            body["query"]["timeframe"],
+            *_pick(flip, "indicator", "from", "to", "change_type", "price"),
+            *_pick(group, "dominant", "score"),
+        ]
+        for group in body["groups"]
+        for flip in group["flips"]
+    ]
+    header = (
+        *("created_at", "ticker", "name", "asset_class", "timeframe", "indicator", "from", "to"),
+        *("change_type", "price", "dominant", "score"),
+    )
+    return _add_origin(body, header, rows)
+
+
+def list_confluence(body: Json) -> Records:
+    """Return a record for each asset, with the vote of each indicator."""
+    keys = list_vote_keys(body)
+    rows = [
+        [
+            *_pick(one, "ticker", "name", "asset_class"),
+            *_pick(body["query"], "timeframe", "direction"),
+            *_pick(one, "agree", "total_reporting", "score"),
+            *_pick(one["votes"], *keys),
+        ]
+        for one in body["results"]
+    ]
+    header = (
+        *("ticker", "name", "asset_class", "timeframe", "direction", "agree"),
+        *("total_reporting", "score", *keys),
+    )
+    return _add_origin(body, header, rows)
+
+
+def list_usage(body: Json) -> Records:
+    """Return one record, with the quota of the key."""
+    names = ("daily_limit", "used_today", "remaining_today", "resets_at")
+    row = [body["key"]["label"], body["mode"], *_pick(body["quota"] or {}, *names)]
+    return ("label", "mode", *names), [row]
+
+
+def list_vote_keys(body: Json) -> list[StoredKey]:
+    """Return the indicators that have a vote in a confluence, the legacy key last."""
+    return [key for key in STORED_KEYS if any(key in one["votes"] for one in body["results"])]
+
+
+def split_board_rows(rows: str) -> Iterator[list[str]]:
+    """Yield the ticker and the words of each row of a board."""
+    return (row.split(" ") for row in rows.split(";") if row)
+
+
+def _name_letter(board: Json, letter: str | None) -> str | None:
+    name: str | None = None if letter in (None, NO_LETTER) else board["legend"][letter]
+    return name
+
+
+def _add_origin(body: Json, header: Iterable[str], rows: list[list[Any]]) -> Records:
+    rows = [[*row, body["as_of"]] for row in rows]
+    return _add_source(body, (*header, "as_of"), rows)
+
+
+def _add_source(body: Json, header: Sequence[str], rows: list[list[Any]]) -> Records:
+    source, stale = body["meta"]["source"], str(body["meta"]["stale"]).lower()
+    return (*header, "source", "stale"), [[*row, source, stale] for row in rows]
+
+
+def _pick(values: Mapping[Any, Any], *names: str) -> list[Any]:
+    """Return some values by name, None for each that is missing."""
+    return [values.get(name) for name in names]
 
 
 def build_state_table(body: Json) -> Table:
@@ -166,3 +345,107 @@ FEED = View("signals", build_feed_table, list_feed)
 FLIPS = View("flips", build_flips_table, list_flips)
 CONFLUENCE = View("confluence", build_confluence_table, list_confluence)
 USAGE = View("usage", build_usage_table, list_usage)
+
+
+def open_console() -> Console:
+    """Return standard output: with colours and its own width on a terminal, else with neither."""
+    is_terminal = sys.stdout.isatty()
+    width = None if is_terminal else UNLIMITED_WIDTH
+    return Console(width=width, markup=False, highlight=False, emoji=False)
+
+
+def print_answer(answer: Answer, view: View, chosen: Format) -> None:
+    """Print one answer in a format."""
+    if chosen == "json":
+        # The line breaks and tabs of JSON stand between its values, so it stays the same.
+        print(escape_unprintable(answer.text.translate(dict.fromkeys(b"\t\n\r", " "))))
+    elif chosen == "csv":
+        write_csv(*view.list_records(answer.body))
+    else:
+        _print_table(open_console(), view.build_table(answer.body), answer.body["meta"])
+    sys.stdout.flush()
+
+
+def write_csv(
+    header: Sequence[str], rows: Sequence[Sequence[Cell]], *, has_header: bool = True
+) -> None:
+    """Write a table as CSV, with or without its header."""
+    safe = [[check_cell(cell) for cell in row] for row in (header, *rows)]
+    text = render_csv([str(name) for name in safe[0]], safe[1:]).decode()
+    sys.stdout.write(text if has_header else text.partition("\r\n")[2])
+    sys.stdout.flush()
+
+
+class RowPrinter:
+    """Prints each row of the feed as it comes: a line of a table, of JSON or of CSV."""
+
+    def __init__(self, chosen: Format) -> None:
+        self._format = chosen
+        self._console = open_console()
+        self._printed_origin: Text | None = None
+        self._has_header = False
+
+    async def __call__(self, row: Json, meta: Json) -> None:
+        """Print a row; `meta` is that of its page."""
+        body = {"signals": [row], "meta": meta}
+        if self._format == "json":
+            print(encode_json(build_event(row, meta)).decode(), flush=True)
+        elif self._format == "csv":
+            write_csv(*FEED.list_records(body), has_header=not self._has_header)
+        else:
+            self._print_line(FEED.build_table(body), meta)
+        self._has_header = True
+
+    def _print_line(self, table: Table, meta: Json) -> None:
+        origin = describe_origin(meta)
+        if origin != self._printed_origin:
+            self._console.print(origin)
+            self._printed_origin = origin
+        self._console.print(_layout(table, FEED_WIDTHS, has_header=not self._has_header))
+        sys.stdout.flush()
+
+
+def describe_origin(meta: Json) -> Text:
+    """Return the line above a table: the marks of its data, their time, and when more come."""
+    parts = list_marks(meta)
+    if meta.get("as_of"):
+        parts.append(make_cell(f"as of {format_minute(meta['as_of'])} UTC"))
+    if meta.get("nothing_new_before"):
+        due_at = format_minute(meta["nothing_new_before"])
+        parts.append(make_cell(f"nothing new before {due_at} UTC"))
+    return Text(", ").join(parts)
+
+
+def _print_table(console: Console, table: Table, meta: Json) -> None:
+    if origin := describe_origin(meta):
+        console.print(origin)
+    if table.rows:
+        console.print(_layout(table))
+    late = meta.get("late_assets")
+    named = (f"{ticker} ({', '.join(timeframes)})" for ticker, timeframes in (late or {}).items())
+    notes = (table.legend, meta.get("note"), f"Late: {', '.join(named)}." if late else "")
+    for note in filter(None, notes):
+        for line in note.splitlines():
+            console.print(make_cell(line, "dim"))
+
+
+def _layout(table: Table, widths: Sequence[int] = (), *, has_header: bool = True) -> RichTable:
+    """Return the table as the library prints it; `widths` are least widths of its columns."""
+    laid_out = RichTable(box=None, pad_edge=False, show_header=has_header, header_style="bold")
+    for at, column in enumerate(table.columns):
+        # A table that is too wide for the terminal folds its last column.
+        is_last = at == len(table.columns) - 1
+        least = widths[at] if widths else None
+        laid_out.add_column(
+            make_cell(column), min_width=least, no_wrap=not is_last, overflow="fold"
+        )
+    for row in table.rows:
+        laid_out.add_row(*row)
+    return laid_out
+
+
+def close_output() -> int:
+    """Discard the output that nobody reads any more; return the exit status."""
+    # The interpreter flushes standard output again at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OUTPUT_CLOSED_STATUS

@@ -193,7 +193,8 @@ class PublishedLog:
         )
         last = max((row["created_at"] for row in self.rows), default=format_time(FIRST))
         as_of = last if self.as_of is None else format_time(self.as_of)
-        return JSONResponse({"signals": rows[:limit], "meta": {"as_of": as_of}})
+        body = {"signals": rows[:limit], "pagination": {"has_more": len(rows) > limit}}
+        return JSONResponse(body | {"meta": {"as_of": as_of}})
 
 
 def refuse(status: int, code: str, message: str) -> Response:

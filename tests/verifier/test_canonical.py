@@ -8,7 +8,7 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifier.canonical import (
+from verifier.rows import (
     COVERED,
     RowError,
     encode_canonical,

@@ -1,93 +1,242 @@
-"""Responses that are none of a signal service fail in one line, and the key stays private."""
+"""The one client: a hostile service is cut off by size and time, and refused in one line."""
 
+import asyncio
+import gzip
 import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import httpx2
 import pytest
 
-from tests.doubles.published_log import API_KEY
-from tests.service.public_audit.test_command_refusals import loopback
-from verifier.client import ServiceClient
-from verifier.errors import LogUnavailableError, MissingError, VerifyError
+from tests.doubles.fixed_answers import KEY, loopback
+from verifier.client import (
+    MAX_ANSWER_BYTES,
+    ServiceClient,
+    ServiceError,
+    TransientError,
+    fetch,
+)
+from verifier.log import LogReader
+from verifier.report import VerifyError
+from verifier.rows import read_feed
 
-pytestmark = [pytest.mark.clause("verify"), pytest.mark.usefixtures("use_single_ca")]
+pytestmark = [pytest.mark.clause("verify", "22.5"), pytest.mark.usefixtures("use_single_ca")]
 
+HEAD = b"HTTP/1.1 200 OK\r\n"
 LEAF = {"index": 5, "created_at": "2026-03-01T00:03:00.000Z", "salt": "AAAA"}
 
 
-async def call(method: str, status: int, body: object, *arguments: object, **headers: str):
-    """Call a method of a client on a server that always answers the same."""
+@asynccontextmanager
+async def answer_with(*parts: bytes, then_hangs: bool = False) -> AsyncIterator[str]:
+    """Answer each request on loopback with these bytes, and then close, or send nothing more."""
+    released = asyncio.Event()
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.writelines(parts)
+        if then_hangs:
+            await released.wait()
+        writer.close()
+
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        released.set()
+        server.close()
+
+
+async def get(address: str, deadline_s: float = 60) -> httpx2.Response:
+    async with httpx2.AsyncClient() as client:
+        return await fetch(client, "GET", address, deadline_s)
+
+
+async def test_an_answer_is_read_whole_and_unpacked() -> None:
+    async with answer_with(HEAD, b"Content-Length: 2\r\nX-A: 1\r\n\r\n{}") as address:
+        plain = await get(address)
+    packed = gzip.compress(b"[1]")
+    head = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+    async with answer_with(HEAD, head, packed) as address:
+        unpacked = await get(address)
+    assert (plain.status_code, plain.headers["x-a"], plain.json()) == (200, "1", {})
+    assert unpacked.json() == [1]
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "reason"),
+    [
+        (b"\r\n", bytes(MAX_ANSWER_BYTES + 1), "exceeds 16 MB"),
+        (b"Content-Encoding: gzip\r\n\r\n", gzip.compress(bytes(10 * MAX_ANSWER_BYTES)), "16 MB"),
+        (b"Content-Encoding: gzip\r\n\r\n", b"not packed", "no gzip"),
+        (b"Content-Encoding: br\r\n\r\n", b"{}", "was not asked for"),
+    ],
+    ids=["large", "packed", "damaged", "foreign"],
+)
+async def test_an_answer_that_is_too_large_or_badly_packed_is_refused(
+    head: bytes, body: bytes, reason: str
+) -> None:
+    async with answer_with(HEAD, head, body) as address:
+        with pytest.raises(httpx2.HTTPError, match=reason):
+            await get(address)
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"Content-Length: 9\r\n\r\n{"])
+async def test_an_answer_without_an_end_is_given_up(sent: bytes) -> None:
+    async with answer_with(sent, then_hangs=True) as address:
+        with pytest.raises(httpx2.ReadTimeout, match=r"no whole answer within 0\.05 seconds"):
+            await get(address, 0.05)
+
+
+async def refuse(status: int, body: object, **headers: str) -> ServiceError:
+    """Return the error of a call on a server that always answers the same."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     with loopback(status, content, **headers) as (address, _):
-        async with ServiceClient(address, API_KEY) as client:
-            return await getattr(client, method)(*arguments)
+        async with ServiceClient(address, KEY) as client:
+            with pytest.raises(ServiceError) as refused:
+                await client.read_view("usage")
+    text = str(refused.value)
+    assert text.startswith(f"{address}/api/v1/usage answered {status}")
+    assert KEY not in text
+    assert text.isprintable()
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason", "retry_after_s"),
+    [
+        (401, {"message": "No."}, "401: No. Check the key in SIGNALS_API_KEY.", None),
+        (403, b"no", "(text/html). Check the key in SIGNALS_API_KEY.", None),
+        (404, b"no", "without an answer of the API (text/html); is --url the address of", None),
+        (400, {"message": "Bad."}, "answered 400: Bad.", None),
+        (408, {}, "answered 408", 900),
+        (429, {"message": "Used up."}, "429: Used up.", 900),
+        (500, {"message": f"Bad\n{KEY}\x1b[31m"}, r"500: Bad (the key)\u001b[31m", 900),
+        (502, b"\x1b[31m", "answered 502 without an answer of the API", 900),
+        (503, {"message": "Later."}, "answered 503: Later.", 900),
+    ],
+)
+async def test_a_refusal_says_what_to_do_and_whether_it_may_pass(
+    status: int, body: object, reason: str, retry_after_s: int | None
+) -> None:
+    error = await refuse(status, body, Content_Type="text/html", Retry_After="900")
+    assert reason in str(error)
+    assert error.status == status
+    assert getattr(error, "retry_after_s", None) == retry_after_s
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept_s"), [("43420", 3600), ("9" * 5000, 3600), ("-1", 0), ("1.5", 0), ("soon", 0)]
+)
+async def test_the_pause_that_a_service_asks_for_is_bounded(sent: str, kept_s: int) -> None:
+    error = await refuse(503, {}, Retry_After=sent)
+    assert isinstance(error, TransientError)
+    assert error.retry_after_s == kept_s
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>", b"", b"[1]", b"\xff\xfe{", b"[" * 100_000, b'{"a":' + b"[" * 70, rb'["\ud800"]'],
+)
+async def test_a_response_without_a_json_object_is_refused(body: bytes) -> None:
+    assert "answered 200 without an answer of the API" in str(await refuse(200, body))
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_not_followed_with_the_key(status: int) -> None:
+    with loopback(200, b"{}") as (other, strangers):
+        error = await refuse(status, b"", Location=f"{other}/?key={KEY}")
+        assert f"a redirect to {other}/?key=(the key), which is not followed" in str(error)
+    assert strangers == []
+
+
+async def test_a_service_that_does_not_answer_is_named_and_may_come_back() -> None:
+    async with ServiceClient("http://127.0.0.1:1", KEY) as client:
+        with pytest.raises(TransientError, match="/state did not answer: ConnectError") as failed:
+            await client.read_view("state")
+    assert "(`signals serve`), or set --url" in str(failed.value)
+
+
+async def test_the_key_is_not_sent_with_open_files() -> None:
+    with loopback(200, b"{}") as (address, asked):
+        async with ServiceClient(address, KEY) as client:
+            await LogReader(client).read_text("checkpoint")
+            await client.read_view("catalog", is_open=True)
+            assert KEY not in str(asked)
+            await client.read_view("state")
+            assert (len(asked), client.calls) == (3, 1)
+            assert asked[2]["authorization"] == f"Bearer {KEY}"
+        async with ServiceClient(address, "") as client:
+            with pytest.raises(ServiceError, match="SIGNALS_API_KEY is not set"):
+                await client.read_view("state")
+    assert len(asked) == 3
+
+
+@pytest.mark.clause("22.3")
+async def test_an_answer_says_when_it_was_sent_by_the_clock_of_the_service() -> None:
+    before = time.time() // 1
+    with loopback(200, b"{}") as (address, _):
+        async with ServiceClient(address, KEY) as client:
+            sent_at = (await client.read_view("usage")).sent_at
+    assert sent_at is not None
+    assert before <= sent_at / 1000 <= time.time()  # the header Date, in whole seconds
+
+
+# The log and the feed
+
+
+async def call(method: str, body: object, *arguments: object) -> object:
+    """Call a method of a reader of the log, or read the feed, where all answers are the same."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with loopback(200, content) as (address, _):
+        async with ServiceClient(address, KEY) as client:
+            if method == "read_feed":
+                return await read_feed(client, None, 30, lambda done, total: None)
+            return await getattr(LogReader(client), method)(*arguments)
 
 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"<html>", "without a JSON object"),
-        (b"[1]", "without a JSON object"),
         ({}, "malformed leaves"),
         ({"leaves": [{}]}, "malformed leaves"),
         ({"leaves": [LEAF | {"salt": "?"}]}, "malformed leaves"),
         ({"leaves": [LEAF | {"created_at": "2026"}]}, "malformed leaves"),
         ({"leaves": [LEAF | {"index": 5.0}]}, "malformed leaves"),
         ({"leaves": [7]}, "malformed leaves"),
-        (b'{"leaves":' + b"[" * 100_000, "without a JSON object"),
-        (b'{"leaves": [{"salt": "\\ud800"}]}', "without a JSON object"),
+        (b'{"leaves": [{"salt": "\\ud800"}]}', "without an answer of the API"),
         ({"leaves": [LEAF | {"index": 6}]}, "did not list the leaves 5 to 5"),
         ({"leaves": [LEAF, LEAF]}, "did not list the leaves 5 to 5"),
     ],
 )
-async def test_malformed_leaves_are_refused(body, reason):
+async def test_malformed_leaves_are_refused(body: object, reason: str) -> None:
     with pytest.raises(VerifyError, match=reason):
-        await call("read_leaves", 200, body, 5, 1)
-
-
-@pytest.mark.parametrize("body", [{}, {"signals": []}, {"signals": {}, "meta": {}}])
-async def test_a_page_without_rows_or_meta_is_refused(body):
-    with pytest.raises(VerifyError, match="without rows or meta"):
-        await call("read_rows", 200, body)
-
-
-async def test_a_row_that_is_no_object_is_refused():
-    with pytest.raises(VerifyError, match="sent a row that is no object"):
-        await call("read_rows", 200, {"signals": [7], "meta": {}})
+        await call("read_leaves", body, 5, 1)
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 33, b"x" * 65])
-async def test_a_tile_of_another_length_is_refused(content):
+async def test_a_tile_of_another_length_is_refused(content: bytes) -> None:
     with pytest.raises(VerifyError, match=f"sent {len(content)} bytes as tile/0/000.p/2"):
-        await call("fetch_tile", 200, content, 0, 0, 2)
+        await call("fetch_tile", content, 0, 0, 2)
 
 
-async def test_a_text_that_is_not_unicode_is_refused():
+async def test_a_text_that_is_not_unicode_is_refused() -> None:
     with pytest.raises(VerifyError, match="without text"):
-        await call("read_checkpoint", 200, b"\xff")
+        await call("read_text", b"\xff", "checkpoint")
 
 
-async def test_refusals_are_told_apart():
-    error = {"error": "unavailable", "message": "Not signed yet."}
-    with pytest.raises(LogUnavailableError, match=r"503 \(unavailable\).*900 seconds: Not signed"):
-        await call("read_checkpoint", 503, error, Retry_After="900")
-    with pytest.raises(MissingError, match="404"):
-        await call("read_key", 404, {})
-    with pytest.raises(VerifyError, match=r"401 .*; check the key in SIGNALS_API_KEY"):
-        await call("read_rows", 401, {"error": "invalid_key", "message": "No."})
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"signals": []}, {"signals": {}, "meta": {}}, {"signals": [7], "meta": {"as_of": "now"}}],
+)
+async def test_a_page_of_the_feed_in_another_form_is_refused(body: object) -> None:
+    with pytest.raises(VerifyError, match="sent a page of the feed that is none"):
+        await call("read_feed", body)
 
 
-async def test_redirects_are_not_followed():
-    with pytest.raises(VerifyError, match="with 302"):
-        await call("read_rows", 302, b"", Location="http://127.0.0.1:9/")
-
-
-async def test_the_key_is_neither_printed_nor_sent_to_open_files():
-    with pytest.raises(VerifyError) as caught:
-        await call("read_rows", 500, {"error": "x", "message": f"Bad\n{API_KEY}\x1b[31m"})
-    assert r"Bad (the key)\u001b[31m" in str(caught.value)
-    with loopback(200, b"note") as (address, asked):
-        async with ServiceClient(address, API_KEY) as client:
-            await client.read_checkpoint()
-            await client.read_key()
-    assert len(asked) == 2
-    assert API_KEY not in str(asked)
+async def test_a_feed_without_an_end_is_given_up() -> None:
+    at = LEAF["created_at"]
+    body = {"signals": [], "meta": {"as_of": at}, "pagination": {"has_more": True}}
+    with pytest.raises(VerifyError, match="claims more rows and sends none"):
+        await call("read_feed", body)

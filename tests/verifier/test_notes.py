@@ -6,8 +6,7 @@ import pytest
 from tlog_scales.signing import PlainEd25519Signer
 from tlog_scales.tlog import Checkpoint as OtherCheckpoint
 
-from verifier.checkpoints import Checkpoint
-from verifier.notes import COSIGNER_KEY, LOG_KEY, NoteError, SignedNote, VerifierKey
+from verifier.notes import COSIGNER_KEY, LOG_KEY, Checkpoint, NoteError, SignedNote, VerifierKey
 
 pytestmark = pytest.mark.clause("verify")
 

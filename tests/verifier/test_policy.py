@@ -12,9 +12,7 @@ from tlog_scales.signing import (
 )
 from tlog_scales.tlog import Checkpoint as OtherCheckpoint
 
-from verifier.checkpoints import Checkpoint
-from verifier.notes import LOG_KEY, VerifierKey
-from verifier.policy import PolicyError, parse_policy
+from verifier.notes import LOG_KEY, Checkpoint, PolicyError, VerifierKey, parse_policy
 
 pytestmark = pytest.mark.clause("verify")
 

@@ -16,7 +16,7 @@ from tests.mcp_server.tools.test_get_signals_alerts import publish_alerts
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change
 from tests.support.running_service import RunningService
 from verifier.client import ServiceClient
-from verifier.policy import Policy, parse_policy
+from verifier.notes import Policy, parse_policy
 from verifier.record import Record
 from verifier.report import Report
 from verifier.verification import Request, Verification

@@ -5,11 +5,10 @@ import os
 import pytest
 
 from tests.doubles.published_log import PublishedLog, make_row
-from verifier.canonical import pick_covered
-from verifier.checkpoints import Checkpoint
-from verifier.errors import VerifyError
-from verifier.notes import LOG_KEY, VerifierKey
+from verifier.notes import LOG_KEY, Checkpoint, VerifierKey
 from verifier.record import Record, RecordedRow
+from verifier.report import VerifyError
+from verifier.rows import pick_covered
 
 pytestmark = pytest.mark.clause("verify")
 

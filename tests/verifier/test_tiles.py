@@ -9,11 +9,8 @@ from tlog_scales.reader import TilesReader
 from tlog_scales.signing import PlainEd25519Signer
 from tlog_scales.writer import TilesWriter
 
-from verifier.checkpoints import Checkpoint
-from verifier.notes import NoteError
-from verifier.proofs import InclusionProof
-from verifier.tiles import TileTree, TreeMismatchError, format_tile_path, split_tile
-from verifier.tree import hash_leaf
+from verifier.notes import Checkpoint, InclusionProof, NoteError
+from verifier.tree import TileTree, TreeMismatchError, format_tile_path, hash_leaf, split_tile
 
 pytestmark = pytest.mark.clause("verify")
 

@@ -273,7 +273,7 @@ async def test_a_second_row_of_the_same_time_is_not_verified(log, verify):
     at = log.rows[LOST]["created_at"]
     assert (report.status, report.obstacles) == (
         2,
-        [f"ADDRESS sent a row of {at} after one of {at}"],
+        [f"the service sent a row of {at} after one of {at}"],
     )
 
 
@@ -283,7 +283,7 @@ async def test_a_second_row_of_the_same_time_is_not_verified(log, verify):
         ({"price": [1]}, "a list where none can be"),
         ({"id": 5}, "the id of a row is not a text"),
         ({"created_at": "2026-03-10"}, "'2026-03-10' is not a time such as"),
-        ({"created_at": "99999-01-01T00:00:00.000Z"}, "where a time belongs"),
+        ({"created_at": "99999-01-01T00:00:00.000Z"}, "is not a time such as"),
         ({"ticker": {}}, "the ticker of a row is not a text"),
         ({"price": {}}, "the price of a row is not a number"),
     ],
@@ -299,7 +299,7 @@ async def test_a_run_before_all_times_is_not_verified(log, verify):
     log.as_of = datetime(1, 1, 1, tzinfo=UTC)
     report = await verify()
     assert report.status == 2
-    assert "'0001-01-01T00:00:00.000Z' where a time belongs" in report.obstacles[0]
+    assert "0001-01-01T00:00:00.000Z' is not a time" in report.obstacles[0]
 
 
 def test_evidence_cannot_control_the_terminal():
@@ -384,8 +384,7 @@ async def test_without_a_checkpoint_the_record_is_still_compared(log, verify, st
     report = await verify()
     assert (report.status, report.findings) == (2, [])
     assert report.obstacles[0].endswith(
-        "refused /api/v1/log/checkpoint with 503 (unavailable): The store is older than the last "
-        "signed checkpoint."
+        "/api/v1/log/checkpoint answered 503: The store is older than the last signed checkpoint."
     )
     row = log.rows.pop(LOST)
     report = await verify()
@@ -397,7 +396,7 @@ async def test_a_service_without_a_log_cannot_be_verified(log, verify):
     log.has_log = False
     report = await verify()
     assert (report.status, report.findings) == (2, [])
-    assert "404 (not_found)" in report.obstacles[0]
+    assert "answered 404: Nothing is here." in report.obstacles[0]
 
 
 async def test_a_log_that_was_removed_does_not_hide_a_deleted_row(log, verify, state):

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from mcp_server.dispatcher import PROTOCOL_VERSION
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from service.commands.stdio import RemoteEndpoint
+from tests.doubles.fixed_answers import KEY, answering
 from tests.service.commands.test_cli import only_line
 from tests.support.legacy_record import ENVELOPE
 from tests.support.running_service import open_loopback_socket, run_app
@@ -24,7 +25,6 @@ from tests.support.signals_command import COMMAND, ENDS_WITHIN_S, build_environm
 
 pytestmark = [pytest.mark.clause("endpoint"), pytest.mark.usefixtures("use_single_ca")]
 
-KEY = "ek_" + "k" * 43
 OPEN, KEYED = {"name": "signals_get_stats"}, {"name": "signals_get_usage"}
 ARGUMENTS = {"signals_get_state": {"ticker": "BTC"}, "signals_get_signals": {"limit": 2}}
 REFUSED = [
@@ -170,20 +170,6 @@ async def test_a_signal_ends_it_while_its_input_is_open(tmp_path):
         assert await asyncio.wait_for(process.wait(), ENDS_WITHIN_S) == 0
 
 
-@asynccontextmanager
-async def answering(*responses: Response) -> AsyncIterator[tuple[str, list[str]]]:
-    """Return the given responses in turn, then always the last; yield the address and sent keys."""
-    left, keys = list(responses), []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        keys.append(dict(scope["headers"])[b"authorization"].decode())
-        await (left.pop(0) if len(left) > 1 else left[0])(scope, receive, send)
-
-    with open_loopback_socket() as bound:
-        async with run_app(app, bound):
-            yield f"http://127.0.0.1:{bound.getsockname()[1]}", keys
-
-
 async def asked_of(address: str, method: str) -> JSONRPCResponse | JSONRPCError:
     remote = RemoteEndpoint(address, KEY)
     async with remote.client:
@@ -209,7 +195,7 @@ async def test_a_redirect_is_not_followed_with_the_key(status):
         to = f"{other}/api/v1/mcp?key={KEY}"
         message = await refusal(Response(status_code=status, headers={"Location": to}))
     assert strangers == []
-    assert "a redirect to 127.0.0.1, which is not followed" in message
+    assert f"a redirect to {other}/api/v1/mcp?key=(the key), which is not followed" in message
     assert "--url" in message
 
 
@@ -228,11 +214,14 @@ async def test_a_redirect_is_not_followed_with_the_key(status):
 )
 async def test_a_response_without_mcp_points_at_the_url_option(body):
     message = await refusal(Response(body, media_type="text/html; charset=utf-8"))
-    assert message.endswith("without MCP (text/html; charset=utf-8); is --url a signal service?")
+    assert message.endswith(
+        "without an answer of the API (text/html; charset=utf-8); is --url the address of a signal "
+        "service?"
+    )
 
 
 async def test_a_401_of_a_gateway_points_at_the_key():
-    assert (await refusal(Response("no", 401))).endswith("check the key in SIGNALS_API_KEY.")
+    assert (await refusal(Response("no", 401))).endswith("Check the key in SIGNALS_API_KEY.")
 
 
 async def test_the_services_message_is_passed_on_in_one_line_without_the_key():
@@ -243,10 +232,10 @@ async def test_the_services_message_is_passed_on_in_one_line_without_the_key():
 async def test_a_json_rpc_error_is_passed_on_with_any_http_status():
     error = {"code": -32602, "message": "Unsupported.", "data": {"supported": ["2025-06-18"]}}
     body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
-    async with answering(Response(body, 400)) as (address, keys):
+    async with answering(Response(body, 400)) as (address, received):
         answer = await asked_of(address, "tools/call")
     assert answer.model_dump() == {"jsonrpc": "2.0", "id": 7, "error": error}
-    assert keys == [f"Bearer {KEY}"]
+    assert [headers["authorization"] for headers, _ in received] == [f"Bearer {KEY}"]
 
 
 @pytest.mark.clause("4.15.7")

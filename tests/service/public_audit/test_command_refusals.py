@@ -2,51 +2,17 @@
 
 import json
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 
 import pytest
 import structlog
 
 from service.commands.cli import main
+from tests.doubles.fixed_answers import KEY, loopback
 from tests.service.commands.test_cli import only_line
 from tests.support.signals_command import run_signals
 
 pytestmark = [pytest.mark.clause("audit"), pytest.mark.usefixtures("use_single_ca")]
-
-KEY = "ek_" + "k" * 43
-
-Sent = dict[str, str]
-
-
-@contextmanager
-def loopback(status: int, body: bytes = b"", **headers: str) -> Iterator[tuple[str, list[Sent]]]:
-    """Return the same response to every request; yield the address and the received headers."""
-    asked: list[Sent] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append({name.lower(): value for name, value in self.headers.items()})
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", asked
-        finally:
-            server.shutdown()
-            thread.join(10)
 
 
 @pytest.fixture

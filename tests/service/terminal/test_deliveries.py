@@ -2,13 +2,9 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook
-from starlette.requests import Request
 from starlette.responses import Response
 
 from service.terminal.deliveries import (
@@ -16,10 +12,10 @@ from service.terminal.deliveries import (
     ProgramRunner,
     WebhookSender,
     parse_post_url,
+    parse_webhook_secret,
 )
-from service.terminal.retry import TransientError
-from service.terminal.webhook_signature import parse_webhook_secret
-from tests.support.running_service import open_loopback_socket, run_app
+from service.terminal.follow import TransientError
+from tests.doubles.fixed_answers import answering
 
 pytestmark = pytest.mark.clause("22.7")
 
@@ -53,24 +49,9 @@ async def test_a_program_that_does_not_exist_ends_the_command():
         await ProgramRunner("/nowhere/program 2> /dev/null")(ROW, META)
 
 
-@asynccontextmanager
-async def receiving(*responses: Response) -> AsyncIterator[tuple[str, list[Any]]]:
-    """Answer with the given responses in turn; yield the address and (headers, body) received."""
-    left, received = list(responses), []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        request = Request(scope, receive)
-        received.append((dict(request.headers), await request.body()))
-        await left.pop(0)(scope, receive, send)
-
-    with open_loopback_socket() as bound:
-        async with run_app(app, bound):
-            yield f"http://127.0.0.1:{bound.getsockname()[1]}/hook", received
-
-
 def open_sender(url: str, *times: int) -> WebhookSender:
     clock = iter(times)
-    return WebhookSender(url, parse_webhook_secret(SECRET), lambda: next(clock))
+    return WebhookSender(f"{url}/hook", parse_webhook_secret(SECRET), lambda: next(clock))
 
 
 @pytest.mark.clause("22.4")
@@ -78,7 +59,7 @@ async def test_each_attempt_has_the_same_id_and_a_signature_of_its_own():
     import time
 
     now = time.time_ns() // 1_000_000
-    async with receiving(Response(status_code=503), Response(status_code=204)) as (url, received):
+    async with answering(Response(status_code=503), Response(status_code=204)) as (url, received):
         send = open_sender(url, now - 9000, now)
         with pytest.raises(TransientError):
             await send(ROW, META)
@@ -98,7 +79,7 @@ async def test_each_attempt_has_the_same_id_and_a_signature_of_its_own():
 @pytest.mark.parametrize("status", [302, 400, 404, 429, 500])
 async def test_an_answer_without_success_is_tried_again(status):
     refusal = Response(status_code=status, headers={"Retry-After": "7", "Location": "/other"})
-    async with receiving(refusal) as (url, received):
+    async with answering(refusal) as (url, received):
         with pytest.raises(TransientError, match=f"answered {status}") as failed:
             await open_sender(url, 0)(ROW, META)
     assert failed.value.retry_after_s == 7
@@ -111,7 +92,7 @@ async def test_an_address_that_does_not_answer_is_named_without_its_path():
 
 
 async def test_an_address_that_is_gone_ends_the_command():
-    async with receiving(Response(status_code=410)) as (url, _):
+    async with answering(Response(status_code=410)) as (url, _):
         with pytest.raises(DeliveryError, match="410"):
             await open_sender(url, 0)(ROW, META)
 

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from service.terminal.cursor_file import CursorError, CursorFile
-from service.terminal.feed_follower import FeedFollower
-from service.terminal.retry import Retrier, TransientError
-from service.terminal.service_client import Answer, ServiceClient, ServiceError
+from service.terminal.follow import CursorError, CursorFile, FeedFollower, Retrier, TransientError
 from tests.mcp_server.tools.test_get_signals_alerts import ALERTS, publish_alerts
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
 from tests.support.running_service import RunningService, skip_sleep
+from verifier.client import Answer, ServiceClient, ServiceError
 
 pytestmark = pytest.mark.clause("22.2", "feed")
 

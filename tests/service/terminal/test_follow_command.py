@@ -14,8 +14,8 @@ import pytest
 
 from service.commands.cli import _build_parser
 from service.terminal.commands import follow_feed
-from service.terminal.cursor_file import CursorError, CursorFile
-from service.terminal.output import RowPrinter
+from service.terminal.follow import CursorError, CursorFile
+from service.terminal.views import RowPrinter
 from tests.service.commands.test_cli import only_line
 from tests.support.example_market import NOON, make_coverage
 from tests.support.running_service import RunningService, run_service, skip_sleep

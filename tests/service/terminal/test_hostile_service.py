@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.doubles.fixed_answers import KEY, loopback
 from tests.service.commands.test_cli import only_line
-from tests.service.public_audit.test_command_refusals import KEY, loopback
 from tests.support.signals_command import run_signals
 
 pytestmark = pytest.mark.clause("22.8")
 
-AT = "2026-09-30T12:03:00.001Z"
+BEFORE, AT = "2026-09-30T12:03:00.000Z", "2026-09-30T12:03:00.001Z"
 ROW: dict[str, Any] = {
     **{"id": "universe.BTC.enzo.1h.1", "tier": "universe", "ticker": "BTC", "timeframe": "1h"},
     **{"asset_class": "crypto", "indicator": "enzo", "direction": "bullish", "created_at": AT},
@@ -57,7 +57,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_answer_is_one_line(tmp_path, body: bytes):
-    for arguments in (("feed",), ("feed", "--follow", "--since", AT)):
+    for arguments in (("feed",), ("feed", "--follow", "--since", BEFORE)):
         done = ask(tmp_path, body, *arguments)
         lines = done.stderr.splitlines()
         assert done.returncode == 1
@@ -93,7 +93,7 @@ def test_a_huge_flag_takes_no_memory(tmp_path):
 @pytest.mark.parametrize("form", ["table", "json", "csv"])
 def test_no_text_of_a_service_controls_the_terminal(tmp_path, form: str, follows: bool):
     arguments = ["feed", *(() if form == "table" else (f"--{form}",))]
-    arguments += ("--follow", "--since", AT) if follows else ()
+    arguments += ("--follow", "--since", BEFORE) if follows else ()
     page = json.loads(make_page(ROW | {"ticker": NASTY}))
     # Raw, as a service may send everything that JSON does not forbid.
     done = ask(tmp_path, json.dumps(page, ensure_ascii=False, indent=1).encode(), *arguments)
@@ -118,7 +118,15 @@ def run_following(folder, row: dict[str, Any], *arguments: str):
     with loopback(200, make_page(row)) as (address, _):
         return run_signals(
             folder,
-            *("feed", "--follow", "--since", AT, "--url", address, *arguments),
+            *("feed", "--follow", "--since", BEFORE, "--url", address, *arguments),
             api_key=KEY,
             webhook_secret="whsec_" + "A" * 32,
         )
+
+
+def test_rows_that_come_again_are_not_followed(tmp_path):
+    pagination = {"has_more": True, "next_cursor": AT}
+    done = ask(tmp_path, make_page(pagination=pagination), "feed", "--follow", "--since", BEFORE)
+    assert done.returncode == 1
+    assert done.stdout.count(" BTC ") == 1
+    assert done.stderr.endswith(f"sent a row of {AT} after one of {AT}\n")

@@ -2,8 +2,7 @@
 
 import pytest
 
-from service.terminal.feed_follower import compute_pause_s
-from service.terminal.retry import Retrier, TransientError, list_pauses
+from service.terminal.follow import Retrier, TransientError, compute_pause_s, list_pauses
 
 pytestmark = pytest.mark.clause("22.3")
 

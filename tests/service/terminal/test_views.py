@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from service.terminal.service_client import ServiceError
+from schemas.operator_error import OperatorError
 from tests.service.terminal.conftest import Read, ReadFrom
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import RunningService
@@ -174,5 +174,5 @@ async def test_colours_are_for_terminals_and_repeat_the_words(read: Read, monkey
 
 
 async def test_a_bad_argument_gets_the_message_of_the_service(read: Read):
-    with pytest.raises(ServiceError, match=r'answered 400: ticker: unknown "BTCC" \(did you mean'):
+    with pytest.raises(OperatorError, match=r'answered 400: ticker: unknown "BTCC" \(did you mean'):
         await read("state", "BTCC")

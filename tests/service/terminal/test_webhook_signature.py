@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from service.terminal.webhook_signature import SecretError, parse_webhook_secret, sign
+from service.terminal.deliveries import SecretError, parse_webhook_secret, sign
 
 pytestmark = pytest.mark.clause("22.4")
 
