@@ -5,9 +5,13 @@ Besides this package, the commands of `service` use it.
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 MAX_SHOWN_CHARACTERS = 500
+MAX_VALUE_CHARACTERS = 160
+MAX_SHOWN_FINDINGS = 100
+VERIFIED, CONTRADICTED, UNVERIFIED = 0, 1, 2
 
 
 class VerifyError(Exception):
@@ -26,19 +30,23 @@ def format_one_line(text: str, secret: str = "") -> str:
     return line if len(line) <= MAX_SHOWN_CHARACTERS else line[:MAX_SHOWN_CHARACTERS] + "..."
 
 
-MAX_SHOWN_FINDINGS = 100
-VERIFIED, CONTRADICTED, UNVERIFIED = 0, 1, 2
+def format_value(value: object) -> str:
+    """Return a value of an answer as short ASCII JSON."""
+    text = json.dumps(value)
+    return text if len(text) <= MAX_VALUE_CHARACTERS else text[:MAX_VALUE_CHARACTERS] + "..."
 
 
 @dataclass
 class Report:
     """Counts and texts of one verification.
 
-    `findings` contradict what the service signed or served before. `obstacles` are reasons why
-    something could not be verified. `evidence` are signed notes with their captions.
+    `findings` contradict what the service signed, served before or serves elsewhere. `obstacles`
+    are reasons why something could not be verified. `evidence` are signed notes with their
+    captions.
     """
 
     checked: Counter[str] = field(default_factory=Counter)
+    not_checked: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     obstacles: list[str] = field(default_factory=list)
@@ -51,10 +59,29 @@ class Report:
             return CONTRADICTED
         return UNVERIFIED if self.obstacles else VERIFIED
 
+    def check_equal(self, label: str, actual: object, expected: object) -> None:
+        """Add a finding if a value differs from the one recomputed from other answers."""
+        # In Python True == 1, but in JSON they differ.
+        if actual != expected or isinstance(actual, bool) != isinstance(expected, bool):
+            self.findings.append(
+                f"{label} is {format_value(actual)}, recomputed {format_value(expected)}"
+            )
+
+    def check_true(self, text: str, is_true: bool) -> None:
+        """Add a finding if a condition is false."""
+        if not is_true:
+            self.findings.append(text)
+
+    def check_unique(self, label: str, names: Iterable[str]) -> None:
+        """Add a finding for each name that occurs more than once."""
+        for name, times in Counter(names).items():
+            self.check_true(f"{label}: {name} occurs {times} times", times == 1)
+
     def format_lines(self) -> list[str]:
         """Return the lines to print; evidence is printed only with findings."""
         counts = (f"{count} {what}" for what, count in self.checked.items() if count)
         lines = ["checked: " + (", ".join(counts) or "nothing"), *self.notes]
+        lines += (f"not checked: {what} ({count})" for what, count in self.not_checked.items())
         lines += (f"not verified: {one}" for one in self.obstacles)
         lines += self.findings[:MAX_SHOWN_FINDINGS]
         if len(self.findings) > MAX_SHOWN_FINDINGS:

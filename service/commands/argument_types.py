@@ -58,13 +58,6 @@ def parse_client(name: str) -> object:
     return CLIENTS_BY_NAME[name]
 
 
-def parse_days(text: str) -> int:
-    """Parse a number of days from 1 to 365."""
-    if not (text.isdecimal() and 1 <= int(text) <= 365):
-        raise argparse.ArgumentTypeError(f"must be a number of days from 1 to 365, not {text!r}")
-    return int(text)
-
-
 def parse_worker_count(text: str) -> int:
     """Parse a number of serving processes, 1 or more."""
     if not (text.isdecimal() and int(text) >= 1):

@@ -16,7 +16,6 @@ from schemas.version import VERSION
 from schemas.vocabulary import HOUR_MS
 from service.commands.argument_types import (
     parse_client,
-    parse_days,
     parse_expiry,
     parse_overlap,
     parse_time,
@@ -32,7 +31,6 @@ from verifier.report import escape_unprintable
 # Each command imports its modules when it runs. With all imports up here, every command took 1.1 s
 # and 72 MB; `keys list` takes 0.25 s and 42 MB.
 
-PUBLIC_AUDIT_DAYS = 30
 SHELLS = ("bash", "zsh", "fish")
 Command = Callable[[argparse.Namespace, Settings], Awaitable[int]]
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -141,22 +139,7 @@ def _add_compute_commands(commands: Commands) -> None:
         "recompute everything published from the stored bars, and report differences",
     )
     command.add_argument(
-        "--public",
-        metavar="URL",
-        help=f"audit a running service instead: read its REST API with the key in "
-        f"{API_KEY_VARIABLE} and check that the views agree and match its OpenAPI document",
-    )
-    command.add_argument(
-        "--days",
-        type=parse_days,
-        metavar="N",
-        help=f"with --public: days of the feed to read, 1 to 365 (default {PUBLIC_AUDIT_DAYS})",
-    )
-    command.add_argument(
-        "--state",
-        type=Path,
-        metavar="DIR",
-        help="with --public: folder of your record of the log, as in `signals verify`",
+        "--public", nargs=argparse.REMAINDER, help="has become `signals verify --answers --url URL`"
     )
 
 
@@ -268,6 +251,12 @@ def _add_verify_command(commands: Commands) -> None:
         type=Path,
         metavar="FILE",
         help="check this proof of a row in --rows, without a network",
+    )
+    command.add_argument(
+        "--answers",
+        action="store_true",
+        help="also check that all answers of the service follow from its feed and its catalog, and "
+        "match its OpenAPI document",
     )
 
 
@@ -407,25 +396,11 @@ async def _replay(args: argparse.Namespace, settings: Settings) -> int:
 
 async def _audit(args: argparse.Namespace, settings: Settings) -> int:
     if args.public is not None:
-        return await _audit_public_service(args, settings)
-    for name in ("days", "state"):
-        if getattr(args, name) is not None:
-            raise SettingsError(
-                f"--{name} needs --public URL: an audit of the store always reads all of it"
-            )
+        raise SettingsError("--public is now `signals verify --answers --url URL`")
     from compute.indicators.registry import INDICATORS
     from service.commands.audit import audit_store
 
     return await audit_store(settings, INDICATORS)
-
-
-async def _audit_public_service(args: argparse.Namespace, settings: Settings) -> int:
-    from service.public_audit.command import audit_public_service
-
-    day_count = args.days or PUBLIC_AUDIT_DAYS
-    return await audit_public_service(
-        args.public, settings.read_api_key(), day_count, args.state, wall_clock
-    )
 
 
 async def _prune(args: argparse.Namespace, settings: Settings) -> int:

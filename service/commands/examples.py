@@ -14,7 +14,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "signals compute": ("signals compute", "signals compute --believe-clock"),
     "signals prune": ("signals prune",),
     "signals replay": ("signals replay --bars recorded --until 2026-09-30T00:00:00Z",),
-    "signals audit": ("signals audit", "signals audit --public https://signals.example --days 7"),
+    "signals audit": ("signals audit",),
     "signals backup": ("signals backup /var/backups/signals",),
     "signals restore": ("signals restore /var/backups/signals",),
     "signals migrate": (
@@ -28,6 +28,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "signals stdio": ("signals stdio --url https://signals.example",),
     "signals verify": (
         "signals verify --url https://signals.example",
+        "signals verify --answers --since 2026-09-01T00:00:00Z",
         "signals verify --rows answers.jsonl --policy witnesses.txt",
     ),
     "signals state": (

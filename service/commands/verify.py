@@ -21,7 +21,7 @@ from verifier.notes import (
 )
 from verifier.record import Record
 from verifier.report import Report, VerifyError
-from verifier.rows import Row, read_rows_file
+from verifier.rows import read_feed, read_rows_file
 from verifier.verification import Request, Verification, check_proof
 
 T = TypeVar("T")
@@ -40,17 +40,19 @@ class VerifyOptions:
     vkey: str | None = None
     proof: Path | None = None
 
-    def read_rows(self) -> tuple[Row, ...]:
-        """Return the rows of the file, none without one."""
-        return () if self.rows is None else tuple(_read(self.rows, "--rows", read_rows_file))
+    answers: bool = False
+
+    def read_file(self, option: str, parse: Callable[[Path], T]) -> T | None:
+        """Return what the file of an option holds; OperatorError if it cannot be read."""
+        path = getattr(self, option)
+        try:
+            return None if path is None else parse(path)
+        except (VerifyError, NoteError, PolicyError, OSError, UnicodeDecodeError) as error:
+            raise OperatorError(f"--{option} {path}: {error}") from None
 
     def read_policy(self) -> Policy | None:
         """Return the policy of the file."""
-        return None if self.policy is None else _read(self.policy, "--policy", _parse_policy_file)
-
-    def read_proof(self) -> InclusionProof | None:
-        """Return the proof of the file."""
-        return None if self.proof is None else _read(self.proof, "--proof", _parse_proof_file)
+        return self.read_file("policy", lambda path: parse_policy(path.read_text("utf-8")))
 
     def parse_key(self) -> VerifierKey | None:
         """Return the given key."""
@@ -59,31 +61,6 @@ class VerifyOptions:
         except NoteError as error:
             raise OperatorError(f"--vkey: {error}") from None
 
-    def build_request(self) -> Request:
-        """Read the files and return what to verify; OperatorError if one cannot be read."""
-        return Request(
-            given_rows=self.read_rows(),
-            reads_feed=self.rows is None or self.since is not None,
-            since=None if self.since is None else to_datetime(self.since),
-            key=self.parse_key(),
-            policy=self.read_policy(),
-        )
-
-
-def _read(path: Path, option: str, parse: Callable[[Path], T]) -> T:
-    try:
-        return parse(path)
-    except (VerifyError, NoteError, PolicyError, OSError, UnicodeDecodeError) as error:
-        raise OperatorError(f"{option} {path}: {error}") from None
-
-
-def _parse_policy_file(path: Path) -> Policy:
-    return parse_policy(path.read_text(encoding="utf-8"))
-
-
-def _parse_proof_file(path: Path) -> InclusionProof:
-    return InclusionProof.parse(path.read_text(encoding="utf-8"))
-
 
 def to_datetime(epoch_ms: int) -> datetime:
     """Return epoch milliseconds as a time."""
@@ -91,34 +68,45 @@ def to_datetime(epoch_ms: int) -> datetime:
 
 
 async def verify_service(
-    address: str,
-    api_key: str,
-    folder: Path,
-    options: VerifyOptions,
-    clock: Clock,
+    address: str, api_key: str, folder: Path, options: VerifyOptions, clock: Clock
 ) -> int:
     """Verify a service and print the report; return its exit status."""
-    proof = options.read_proof()
+    record = Record(folder)
+    proof = options.read_file("proof", lambda path: InclusionProof.parse(path.read_text("utf-8")))
     if proof is None:
-        report = await _verify_online(address, api_key, Record(folder), options, clock)
+        report = await _verify_online(address, api_key, record, options, clock)
     else:
-        report = verify_proof(proof, Record(folder), options)
+        report = verify_proof(proof, record, options)
     print("\n".join(report.format_lines()))
     return report.status
 
 
 async def _verify_online(
-    address: str,
-    api_key: str,
-    record: Record,
-    options: VerifyOptions,
-    clock: Clock,
+    address: str, api_key: str, record: Record, options: VerifyOptions, clock: Clock
 ) -> Report:
-    request = options.build_request()
+    request = Request(
+        given_rows=tuple(options.read_file("rows", read_rows_file) or ()),
+        reads_feed=options.rows is None or options.since is not None,
+        since=None if options.since is None else to_datetime(options.since),
+        key=options.parse_key(),
+        policy=options.read_policy(),
+    )
     with open_progress_bar("reading") as on_progress:
         async with ServiceClient(address, api_key) as client:
             verification = Verification(client, record, lambda: to_datetime(clock()), on_progress)
-            return await verification.run(request)
+            report = await verification.run(request)
+            if options.answers:
+                # It loads the validator of schemas, which the other checks do not need.
+                from verifier.answers import audit_answers
+
+                try:
+                    feed = verification.feed or await read_feed(
+                        client, request.since, request.days, on_progress
+                    )
+                    await audit_answers(client, feed, on_progress, report)
+                except VerifyError as error:
+                    report.obstacles.append(str(error))
+    return report
 
 
 def verify_proof(proof: InclusionProof, record: Record, options: VerifyOptions) -> Report:
@@ -129,6 +117,7 @@ def verify_proof(proof: InclusionProof, record: Record, options: VerifyOptions) 
     key = options.parse_key() or known or record.load_key()
     if key is None:
         raise OperatorError("--proof needs the key of the log: give --vkey or a --policy with it")
-    if options.rows is None:
+    rows = options.read_file("rows", read_rows_file)
+    if rows is None:
         raise OperatorError("--proof needs --rows FILE with the row that it proves")
-    return check_proof(proof, list(options.read_rows()), key, policy)
+    return check_proof(proof, rows, key, policy)

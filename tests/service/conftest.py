@@ -1,6 +1,5 @@
 """Services shared by test modules: a small simulated market, and generated bars."""
 
-import asyncio
 import shutil
 import signal
 from collections.abc import Iterator
@@ -10,11 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.public_audit.answers import Responses
-from service.public_audit.audit import read_consistent_responses
-from service.public_audit.reader import Reader
 from tests.service.commands.test_serve import served_process
-from tests.support.bar_sets import copy_newest_rows, generate_folder
 from tests.support.row_builders import run_sql
 from tests.support.signals_command import (
     find_free_port,
@@ -22,8 +17,6 @@ from tests.support.signals_command import (
     start_signals,
     write_cut_universe,
 )
-
-SUBSET = {"BTC": 5000, "ETH": 1500, "SOL": 1500}
 
 Service = tuple[str, str]
 
@@ -35,31 +28,6 @@ def serve_bars(folder: Path, bars: Path) -> Iterator[Service]:
     api_key = run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(folder, source=f"files:{bars}") as (address, _):
         yield address, api_key
-
-
-def write_subset(folder: Path) -> Path:
-    """Write the newest generated bars of some coins and a stock."""
-    generated = generate_folder(max(SUBSET.values()))
-    for ticker, rows in SUBSET.items():
-        copy_newest_rows(generated, folder, (f"{ticker}_1h.csv", f"{ticker}_funding.csv"), rows)
-    copy_newest_rows(generated, folder, ("NVDA_1h.csv",), 1740)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def bars_service(tmp_path_factory) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("public")
-    with serve_bars(folder, write_subset(folder / "bars")) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def bars_answers(bars_service) -> Responses:
-    async def read() -> Responses:
-        async with Reader(*bars_service, lambda done, expected: None) as reader:
-            return await read_consistent_responses(reader, 365)
-
-    return asyncio.run(read())
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from tests.mcp_server.tools.test_get_signals_alerts import publish_alerts
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change
 from tests.support.running_service import RunningService
 from verifier.client import ServiceClient
-from verifier.notes import Policy, parse_policy
+from verifier.notes import InclusionProof, Policy, parse_policy
 from verifier.record import Record
 from verifier.report import Report
 from verifier.verification import Request, Verification
@@ -90,12 +90,9 @@ async def test_a_proof_of_the_service_is_verified_without_it(
     for row in rows:
         proof = await served.get_api(f"/log/proof?id={row['id']}")
         assert proof.status_code == 200
-        (tmp_path / "row.tlog-proof").write_bytes(proof.content)
         (tmp_path / "row.json").write_text(json.dumps(row))
-        options = VerifyOptions(
-            rows=tmp_path / "row.json", proof=tmp_path / "row.tlog-proof", vkey=key
-        )
-        report = verify_proof(options.read_proof(), Record(tmp_path / "none"), options)
+        options = VerifyOptions(rows=tmp_path / "row.json", vkey=key)
+        report = verify_proof(InclusionProof.parse(proof.text), Record(tmp_path / "none"), options)
         assert (report.status, report.checked["rows in the log"]) == (0, 1)
 
 
