@@ -189,11 +189,10 @@ async def refusal(response: Response) -> str:
     return error.error.message
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_is_not_followed_with_the_key(status):
+async def test_a_redirect_is_not_followed_with_the_key():
     async with answering(Response()) as (other, strangers):
         to = f"{other}/api/v1/mcp?key={KEY}"
-        message = await refusal(Response(status_code=status, headers={"Location": to}))
+        message = await refusal(Response(status_code=307, headers={"Location": to}))
     assert strangers == []
     assert f"a redirect to {other}/api/v1/mcp?key=(the key), which is not followed" in message
     assert "--url" in message
@@ -218,10 +217,6 @@ async def test_a_response_without_mcp_points_at_the_url_option(body):
         "without an answer of the API (text/html; charset=utf-8); is --url the address of a signal "
         "service?"
     )
-
-
-async def test_a_401_of_a_gateway_points_at_the_key():
-    assert (await refusal(Response("no", 401))).endswith("Check the key in SIGNALS_API_KEY.")
 
 
 async def test_the_services_message_is_passed_on_in_one_line_without_the_key():

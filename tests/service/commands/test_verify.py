@@ -13,7 +13,7 @@ from service.commands.verify import VerifyOptions, verify_service
 from service.config.state_home import find_verify_folder
 from tests.doubles.published_log import API_KEY, PublishedLog, make_row, serve_log
 from tests.support.signals_command import run_signals
-from tests.verifier.test_policy import Witness
+from tests.verifier.test_notes import Witness
 
 pytestmark = [pytest.mark.clause("verify"), pytest.mark.usefixtures("use_single_ca")]
 

@@ -1,7 +1,8 @@
-"""Rows reach the program or the address of the user, or the failure says whether to try again."""
+"""Rows reach the program or the address of the user, signed as Standard Webhooks does."""
 
 import base64
 import json
+from datetime import UTC, datetime
 
 import pytest
 from standardwebhooks.webhooks import Webhook
@@ -10,16 +11,54 @@ from starlette.responses import Response
 from service.terminal.deliveries import (
     DeliveryError,
     ProgramRunner,
+    SecretError,
     WebhookSender,
     parse_post_url,
     parse_webhook_secret,
+    sign,
 )
 from service.terminal.follow import TransientError
 from tests.doubles.fixed_answers import answering
 
-pytestmark = pytest.mark.clause("22.7")
+pytestmark = pytest.mark.clause("22.4", "22.7")
 
-SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
+SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
+
+
+def test_a_signature_is_the_one_of_the_reference_library():
+    body = '{"ticker":"BRK.B","price":1.5,"name":"Ω"}'
+    headers = sign(parse_webhook_secret(SECRET), "universe:BTC", 1_790_769_600, body.encode())
+    at = datetime.fromtimestamp(1_790_769_600, UTC)
+    assert headers == {
+        "webhook-id": "universe:BTC",
+        "webhook-timestamp": "1790769600",
+        "webhook-signature": Webhook(SECRET).sign("universe:BTC", at, body),
+    }
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "",
+        SECRET.removeprefix("whsec_"),
+        "whsec_",
+        "whsec_not base64",
+        "whsec_" + base64.b64encode(bytes(23)).decode(),
+        "whsec_" + base64.b64encode(bytes(65)).decode(),
+    ],
+)
+def test_an_invalid_secret_is_refused_without_repeating_it(secret):
+    with pytest.raises(SecretError, match="whsec_ followed by 24 to 64 bytes") as refused:
+        parse_webhook_secret(secret)
+    assert secret.removeprefix("whsec_") == "" or secret not in str(refused.value)
+
+
+@pytest.mark.parametrize("size", [24, 64])
+def test_the_shortest_and_the_longest_secret_are_accepted(size):
+    key = bytes(range(size))
+    assert parse_webhook_secret(f" whsec_{base64.b64encode(key).decode()}\n") == key
+
+
 ROW = {
     **{"id": "universe.BRK.B.enzo.1h.5.0", "tier": "universe", "ticker": "BRK.B"},
     **{"price": 1.5, "created_at": "2026-09-30T12:03:00.001Z"},

@@ -1,0 +1,511 @@
+"""The follower hands on every row, in order, wherever it is killed, with pauses that grow."""
+
+import asyncio
+import csv
+import fcntl
+import io
+import json
+import shutil
+from asyncio.subprocess import PIPE
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.commands.cli import _build_parser
+from service.terminal.commands import follow_feed
+from service.terminal.follow import (
+    CursorError,
+    CursorFile,
+    FeedFollower,
+    Retrier,
+    TransientError,
+    compute_pause_s,
+    list_pauses,
+)
+from service.terminal.views import RowPrinter
+from tests.doubles.fixed_answers import KEY
+from tests.mcp_server.tools.test_get_signals_alerts import ALERTS, publish_alerts
+from tests.service.commands.test_cli import only_line
+from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
+from tests.support.running_service import RunningService, run_service, skip_sleep
+from tests.support.signals_command import COMMAND, ENDS_WITHIN_S, build_environment, run_signals
+from verifier.client import Answer, ServiceClient, ServiceError
+
+pytestmark = pytest.mark.clause("22.2", "22.3", "feed")
+
+SENT_AT = 1_790_769_980_000  # 2026-09-30T12:06:20Z
+
+
+class FakeTime:
+    """A clock in ms that only sleeping moves; `slept` has the seconds of each sleep."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def __call__(self) -> int:
+        return round(1000 * sum(self.slept))
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def fail(count: int, *retry_after_s: int):
+    """Return an attempt that fails some times, then returns its number."""
+    attempts = iter(range(count + 1))
+
+    async def attempt() -> int:
+        number = next(attempts)
+        if number < count:
+            raise TransientError(f"failure {number}", *retry_after_s)
+        return number
+
+    return attempt
+
+
+async def test_pauses_double_up_to_five_minutes_until_an_attempt_succeeds():
+    time, failures = FakeTime(), []
+    retrier = Retrier(time, time.sleep, lambda: 0.0, failures.append)
+    assert await retrier.retry(fail(11)) == 11
+    assert sum(time.slept) == 1 + 2 + 4 + 8 + 16 + 32 + 64 + 128 + 256 + 300 + 300
+    assert failures[0] == "failure 0; trying again in 1 s"
+    assert len(failures) == 11
+
+
+async def test_a_longer_pause_is_kept_if_the_other_side_asks_for_it():
+    time = FakeTime()
+    retrier = Retrier(time, time.sleep, lambda: 0.0, lambda text: None)
+    await retrier.retry(fail(2, 3600))
+    assert sum(time.slept) == 7200
+    # In suspend no timer runs, so the clock is read again after each short sleep.
+    assert max(time.slept) == 30
+
+
+async def test_an_error_that_would_come_again_is_not_retried():
+    time = FakeTime()
+    retrier = Retrier(time, time.sleep, lambda: 0.0, lambda text: None)
+
+    async def attempt() -> None:
+        raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        await retrier.retry(attempt)
+    assert time.slept == []
+
+
+def test_pauses_are_spread_by_up_to_a_half():
+    shortest, longest = list_pauses(lambda: 1.0), list_pauses(lambda: 0.0)
+    assert [next(shortest) for _ in range(3)] == [0.5, 1, 2]
+    assert [next(longest) for _ in range(3)] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("nothing_new_before", "sent_at", "pause_s"),
+    [
+        # 56 minutes and 40 seconds, and 20 seconds for the commit.
+        ("2026-09-30T13:03:00.000Z", SENT_AT, 3420),
+        ("2026-09-30T12:03:00.000Z", SENT_AT, 20),
+        (None, SENT_AT, 900),
+        ("2026-09-30T13:03:00.000Z", None, 900),
+    ],
+)
+def test_the_next_poll_is_when_new_rows_can_have_come(nothing_new_before, sent_at, pause_s):
+    assert compute_pause_s(nothing_new_before, sent_at) == pause_s
+
+
+BEGINNING = "2026-09-30T00:00:00.000Z"
+LATER = NOON + HOUR_MS
+
+
+class StopError(Exception):
+    """The command was stopped, or killed."""
+
+
+class Pauses(Retrier):
+    """Waits without time: runs the next step at each pause, and stops the follower after the last.
+
+    `seconds` has the length of each pause.
+    """
+
+    def __init__(self, *steps: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(lambda: 0, skip_sleep, lambda: 0.0, lambda text: None)
+        self.seconds: list[float] = []
+        self._steps = [*steps]
+
+    async def wait(self, seconds: float, spread_s: float = 0) -> None:
+        self.seconds.append(seconds)
+        if not self._steps:
+            raise StopError
+        await self._steps.pop(0)()
+
+
+@dataclass
+class Receiver:
+    """Receives rows, and the places that the follower saves."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    saved: list[str] = field(default_factory=list)
+
+    async def __call__(self, row: dict[str, Any], meta: dict[str, Any]) -> None:
+        assert meta["source"] in {"simulated", "recorded"}
+        self.rows.append(row)
+
+    @property
+    def ids(self) -> list[str]:
+        return [row["id"] for row in self.rows]
+
+
+class DatedClient(ServiceClient):
+    """A client of a service whose header Date has the time of its clock, which tests set."""
+
+    def __init__(self, service: RunningService) -> None:
+        super().__init__(service.base_url, service.api_key)
+        self._clock = service.clock
+
+    async def read_view(self, *args: Any) -> Answer:
+        return (await super().read_view(*args))._replace(sent_at=self._clock.now)
+
+
+async def follow(
+    service: RunningService,
+    receiver: Receiver,
+    *steps: Callable[[], Awaitable[None]],
+    since: str | None = BEGINNING,
+    **filters: str,
+) -> list[float]:
+    """Follow the feed, with one step at each pause; return the pauses in seconds."""
+    pauses = Pauses(*steps)
+    async with DatedClient(service) as client:
+        follower = FeedFollower(client, filters, receiver, pauses, receiver.saved.append)
+        with suppress(StopError):
+            await follower.follow(since or await follower.find_newest())
+    return pauses.seconds
+
+
+async def read_ids(service: RunningService, **arguments: str) -> list[str]:
+    """Return the ids of all rows of the feed, oldest first."""
+    answer = await service.fetch_answer(
+        "mcp", "signals_get_signals", limit=200, order="oldest", **arguments
+    )
+    return [row["id"] for row in answer["signals"]]
+
+
+async def test_it_hands_on_a_backlog_of_several_pages_in_order(served_alone: RunningService):
+    flips = make_flips(LATER, 450)
+    await served_alone.market.commit(make_batch(LATER, flips))
+    receiver = Receiver()
+    await follow(served_alone, receiver)
+    assert receiver.ids[-450:] == [flip.id for flip in flips]
+    assert len(set(receiver.ids)) == len(receiver.rows) == 458
+    assert receiver.saved == [row["created_at"] for row in receiver.rows]
+
+
+async def test_it_begins_with_the_rows_that_come_after_its_start(served_alone: RunningService):
+    async def commit() -> None:
+        await served_alone.market.commit(make_batch(LATER, make_flips(LATER, 2)))
+
+    receiver = Receiver()
+    await follow(served_alone, receiver, commit, since=None)
+    assert receiver.ids == [flip.id for flip in make_flips(LATER, 2)]
+    # The place is saved before any row came, so that a kill loses none.
+    assert receiver.saved[0] < receiver.rows[0]["created_at"]
+
+
+async def test_it_begins_without_rows_at_the_newest_run(served_alone: RunningService):
+    receiver = Receiver()
+    await follow(
+        served_alone, receiver, lambda: publish_alerts(served_alone), since=None, tier="alerts"
+    )
+    assert receiver.ids == [alert.id for alert in ALERTS]
+
+
+async def test_it_hands_on_only_the_rows_that_match(served_alone: RunningService):
+    receiver = Receiver()
+    await follow(served_alone, receiver, ticker="NVDA", timeframe="1d")
+    assert receiver.ids == await read_ids(served_alone, ticker="NVDA", timeframe="1d")
+    assert len(receiver.rows) == 1
+
+
+@pytest.mark.clause("22.3")
+async def test_it_polls_at_the_time_that_the_answer_names(served_alone: RunningService):
+    # Bars of ETH are late, and may come within three minutes of the run: every 15 minutes.
+    served_alone.clock.now = NOON + 60_000
+
+    async def deliver_late_bars() -> None:
+        await served_alone.market.commit(make_batch(LATER, []))
+        served_alone.clock.now = LATER + 200_000
+
+    pauses = await follow(served_alone, Receiver(), deliver_late_bars)
+    # The second answer was sent 3400 s before the next run, which takes 20 s to commit.
+    assert pauses == [900, 3400 + 20]
+
+
+async def test_it_ends_when_a_recording_has_no_more_rows(served_alone: RunningService):
+    await served_alone.market.publish_coverage(make_coverage("recorded", recorded_until=NOON))
+    receiver = Receiver()
+    assert await follow(served_alone, receiver) == []
+    assert receiver.ids == await read_ids(served_alone, since=BEGINNING)
+
+
+class EndlessClient(DatedClient):
+    """A client of a service that claims more rows without sending one."""
+
+    async def read_view(self, *args: Any) -> Answer:
+        answer = await super().read_view(*args)
+        answer.body["signals"].clear()
+        answer.body["pagination"]["has_more"] = True
+        return answer
+
+
+async def test_a_page_that_claims_more_without_rows_is_an_error(served_alone: RunningService):
+    async with EndlessClient(served_alone) as client:
+        follower = FeedFollower(client, {}, Receiver(), Pauses(), lambda at: None)
+        with pytest.raises(ServiceError, match="claims more rows and sends none"):
+            await follower.follow(BEGINNING)
+
+
+@pytest.mark.clause("22.7")
+async def test_a_row_that_is_not_taken_is_handed_on_again_before_the_next(
+    served_alone: RunningService,
+):
+    attempts: list[str] = []
+
+    class Refusing(Receiver):
+        async def __call__(self, row: dict[str, Any], meta: dict[str, Any]) -> None:
+            attempts.append(row["id"])
+            if attempts.count(row["id"]) < 3:
+                raise TransientError("later")
+            await super().__call__(row, meta)
+
+    receiver = Refusing()
+    ids = await read_ids(served_alone, ticker="BTC", since=BEGINNING)
+    steps = [no_step] * (2 * len(ids))
+    assert await follow(served_alone, receiver, *steps, ticker="BTC") == [*[1, 2] * len(ids), 3420]
+    assert attempts == [id_ for id_ in ids for _ in range(3)]
+    assert receiver.ids == ids
+
+
+async def no_step() -> None:
+    """Do nothing at a pause."""
+
+
+class Killing(Receiver):
+    """Stops the follower after one of its steps: each row is handed on, then its place saved."""
+
+    def __init__(self, cursor: CursorFile, kill_after: int) -> None:
+        super().__init__()
+        self._cursor = cursor
+        self._left = kill_after
+
+    async def __call__(self, row: dict[str, Any], meta: dict[str, Any]) -> None:
+        await super().__call__(row, meta)
+        self._pass_step()
+
+    def save(self, instant: str) -> None:
+        self._cursor.save(instant)
+        self._pass_step()
+
+    def _pass_step(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise StopError
+
+
+async def test_killed_at_any_point_it_loses_no_row_and_repeats_at_most_one(
+    served_alone: RunningService, tmp_path: Path
+):
+    ids = await read_ids(served_alone, since=BEGINNING)
+    for kill_after in range(1, 2 * len(ids) + 1):
+        cursor = CursorFile(tmp_path / f"cursor{kill_after}")
+        receiver = Killing(cursor, kill_after)
+        async with ServiceClient(served_alone.base_url, served_alone.api_key) as client:
+            for _ in ("killed", "started again"):
+                follower = FeedFollower(client, {}, receiver, Pauses(), receiver.save)
+                with pytest.raises(StopError):
+                    await follower.follow(cursor.load() or BEGINNING)
+        assert list(dict.fromkeys(receiver.ids)) == ids
+        assert len(receiver.ids) - len(ids) == kill_after % 2
+
+
+def test_a_cursor_file_is_replaced_as_a_whole(tmp_path: Path):
+    path = tmp_path / "feed.cursor"
+    cursor = CursorFile(path)
+    assert cursor.load() is None
+    cursor.save("2026-09-30T12:03:00.068Z")
+    with path.open() as opened:
+        cursor.save("2026-09-30T13:03:00.001Z")
+        assert opened.read() == "2026-09-30T12:03:00.068Z\n"
+    assert cursor.load() == "2026-09-30T13:03:00.001Z"
+    assert [one.name for one in tmp_path.iterdir()] == ["feed.cursor"]
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-09-30", "\xff" * 10])
+def test_a_file_that_is_no_cursor_is_refused_and_kept(tmp_path: Path, text):
+    path = tmp_path / "notes.txt"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(CursorError, match="is not a cursor file: it must hold one time"):
+        CursorFile(path).load()
+    assert path.read_text(encoding="latin-1") == text
+
+
+def test_a_cursor_file_in_a_missing_folder_is_refused(tmp_path: Path):
+    with pytest.raises(CursorError, match="cannot write the cursor file"):
+        CursorFile(tmp_path / "missing" / "cursor").save("2026-09-30T12:03:00.068Z")
+    with pytest.raises(CursorError, match="cannot read the cursor file"):
+        CursorFile(tmp_path).load()
+
+
+# Adds the row to a file, then kills the command that runs it before it can save the place.
+KILLING = "cat >> rows; kill -9 $PPID"
+
+
+@pytest.fixture
+async def recording(tmp_path: Path, seeded: Path):
+    """A service whose data are a recording that has ended, so that following it ends too."""
+    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
+    async with run_service(tmp_path) as running:
+        await running.market.publish_coverage(make_coverage("recorded", recorded_until=NOON))
+        yield running
+
+
+async def run_follow(service: RunningService, *arguments: str) -> None:
+    """Follow a feed that ends, in this process."""
+    args = _build_parser().parse_args(["feed", "--follow", "--since", BEGINNING, *arguments])
+    status = await follow_feed(
+        *(args, service.base_url, service.api_key, ""),
+        wall_clock=lambda: NOON,
+        elapsed=lambda: 0,
+        sleep=skip_sleep,
+    )
+    assert status == 0
+
+
+async def read_rows(service: RunningService) -> list[dict[str, Any]]:
+    answer = await service.fetch_answer(
+        "rest", "signals_get_signals", order="oldest", since=BEGINNING
+    )
+    return answer["signals"]
+
+
+async def follow_until_killed(service: RunningService, folder: Path, program: str) -> int:
+    """Run the command as a process; return its exit status."""
+    process = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "feed", "--follow", "--url", service.base_url, "--since", BEGINNING),
+        *("--cursor", "cursor", "--exec", program),
+        cwd=folder,
+        env=build_environment(folder, api_key=service.api_key),
+        stderr=PIPE,
+    )
+    await asyncio.wait_for(process.communicate(), ENDS_WITHIN_S)
+    assert process.returncode is not None
+    return process.returncode
+
+
+async def test_a_killed_command_continues_where_it_was(recording: RunningService, tmp_path: Path):
+    folder = tmp_path / "client"
+    folder.mkdir()
+    assert await follow_until_killed(recording, folder, KILLING) == -9
+    assert await follow_until_killed(recording, folder, "cat >> rows") == 0
+    ids = [json.loads(line)["id"] for line in (folder / "rows").read_text().splitlines()]
+    wanted = [row["id"] for row in await read_rows(recording)]
+    # The kill came before the place of the first row was saved.
+    assert ids == [wanted[0], *wanted]
+    assert (folder / "cursor").read_text().strip() == (await read_rows(recording))[-1]["created_at"]
+
+
+@pytest.mark.prove
+async def test_killed_at_every_row_it_still_hands_on_each(
+    recording: RunningService, tmp_path: Path
+):
+    folder = tmp_path / "client"
+    folder.mkdir()
+    wanted = [row["id"] for row in await read_rows(recording)]
+    # The second time that it gets a row, the program accepts it and kills at the next.
+    program = "cat > row; if grep -qFf row rows; then exit 0; fi; cat row >> rows; kill -9 $PPID"
+    (folder / "rows").touch()
+    kills = 0
+    while await follow_until_killed(recording, folder, program) == -9:
+        kills += 1
+    ids = [json.loads(line)["id"] for line in (folder / "rows").read_text().splitlines()]
+    assert (ids, kills) == (wanted, len(wanted))
+
+
+async def test_rows_are_printed_as_one_table(recording: RunningService, capsys):
+    await run_follow(recording, "--ticker", "BTC")
+    printed = capsys.readouterr()
+    lines = [line for line in printed.out.splitlines() if "[debug" not in line]
+    assert lines[0].startswith("RECORDED, as of 2026-09-30 12:03 UTC")
+    assert lines[1].startswith("TIME (UTC)        TICKER")
+    rows = [row for row in await read_rows(recording) if row["ticker"] == "BTC"]
+    assert [line.split()[2] for line in lines[2:]] == ["BTC"] * len(rows)
+    assert len({line.index("101.5") for line in lines[2:]}) == 1
+    assert printed.err.splitlines()[-1].endswith(
+        "the recording has ended, so no more rows will come"
+    )
+
+
+async def test_rows_are_printed_as_json_and_as_csv(recording: RunningService, capsys):
+    rows = await read_rows(recording)
+    meta = {"source": "recorded", "simulated": False, "stale": False}
+    capsys.readouterr()
+    for chosen in ("json", "csv"):
+        print_row = RowPrinter(chosen)
+        for row in rows:
+            await print_row(row, meta)
+    printed = capsys.readouterr().out.splitlines(keepends=True)
+    assert [json.loads(line) for line in printed[: len(rows)]] == [
+        {**row, "meta": meta} for row in rows
+    ]
+    records = list(csv.DictReader(io.StringIO("".join(printed[len(rows) :]))))
+    assert [record["id"] for record in records] == [row["id"] for row in rows]
+    assert {record["source"] for record in records} == {"recorded"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--limit", "5"], "--limit does not go with --follow"),
+        (["--order", "newest"], "--order does not go with --follow"),
+        (["--json", "--exec", "true"], "--json and --csv do not go with --exec and --post"),
+        (["--post", "http://h/"], "SIGNALS_WEBHOOK_SECRET must be whsec_"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(tmp_path, arguments, message):
+    done = run_signals(tmp_path, "feed", "--follow", "--cursor", "c", *arguments, api_key=KEY)
+    assert done.returncode == 1
+    assert message in only_line(done.stderr)
+
+
+@pytest.mark.parametrize("option", ["--exec", "--post", "--cursor"])
+def test_options_of_following_need_it(tmp_path, option):
+    done = run_signals(tmp_path, "feed", option, "x", api_key=KEY)
+    assert done.returncode == 1
+    assert only_line(done.stderr) == f"signals: {option} needs --follow"
+
+
+async def test_without_a_cursor_it_says_what_a_restart_loses(recording: RunningService, capsys):
+    await run_follow(recording, "--exec", "true")
+    assert "without --cursor FILE, rows that come while" in capsys.readouterr().err
+
+
+@pytest.mark.clause("22.9")
+async def test_a_second_command_with_the_same_cursor_file_is_refused(
+    recording: RunningService, tmp_path: Path
+):
+    cursor = tmp_path / "cursor"
+    with (tmp_path / "cursor.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(CursorError) as refused:
+            await run_follow(recording, "--cursor", str(cursor))
+    assert str(refused.value) == (
+        f"another command follows with the cursor file {cursor}: stop it, or choose another "
+        "--cursor"
+    )
+    assert not cursor.exists()
+    with CursorFile(cursor), pytest.raises(CursorError, match="another command follows"):
+        await run_follow(recording, "--cursor", str(cursor))
+    await run_follow(recording, "--cursor", str(cursor))
+    assert cursor.exists()
