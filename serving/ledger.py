@@ -116,6 +116,8 @@ class Ledger:
         self._columns = columns
         self._names = names
         self._ids = {ticker: id_ for id_, ticker in names.tickers.items()}
+        # How many rows have each kind.
+        self._counts = np.bincount(columns.kind, minlength=len(CELLS) * MOVES)
         # `cell << 32 | place` of each row, sorted: the rows of a cell or an asset are adjacent.
         self._index = index
 
@@ -179,6 +181,8 @@ class Ledger:
                 spans.insert(0, (after, alerts_from, _select_kinds("universe", *kinds)))
         places, assets = self._select_assets(query)
         for first, end, selected in spans if query.oldest_first else spans[::-1]:
+            if not self._counts[selected].any():
+                continue
             if places is None:
                 yield from self._scan(first, end, selected, assets, query.oldest_first)
             else:
@@ -395,6 +399,8 @@ class Ledger:
         """
         before = self.last_at - UNIVERSE_RETENTION_MS - DAY_MS
         end = int(self._columns.created_at.searchsorted(before))
+        if end < ROWS_PER_DROP:
+            return self
         _, newest = self._find_last(before - 1, [*self._names.tickers])
         if end - len(newest) < ROWS_PER_DROP:
             return self
@@ -408,7 +414,7 @@ async def read_ledger(store: "MarketStore", until: int, known: Ledger | None) ->
     reads = store.ledger_reads
     if known is not None and 0 < known.last_at <= until:
         rows, names = await reads.load_rows(known.last_at - 1, until), await reads.load_names()
-        extended = known.extend(rows, names)
+        extended = await asyncio.to_thread(known.extend, rows, names)
         if extended is not None:
             return extended
     rows, names = await reads.load_rows(0, until), await reads.load_names()

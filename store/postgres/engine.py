@@ -28,7 +28,7 @@ COMMAND_TIMEOUT_S = 60.0
 # The server ends a statement first, so that its message names the cause. If the server is silent,
 # the client gives up.
 SILENCE_S = 5.0
-# Room for the 192 statements of the feed and all others: preparing one costs a round trip.
+# Room for all statements: preparing one costs a round trip.
 STATEMENT_CACHE_SIZE = 512
 # Every read fetches few rows by index, in the order of that index. On a small table the planner
 # prefers a sequential scan or a sort, and a generic plan keeps that choice when the table is large.

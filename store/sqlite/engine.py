@@ -38,17 +38,14 @@ PRAGMAS = (
 )
 
 # A negative cache_size is in KiB. The default of 2 MB does not hold the inner pages of ten million
-# rows; with 32 MB the reads of the bench took 232 ms instead of 270. Not memory-mapped: an error of
-# the disk would then kill the process with SIGBUS.
-READER_PRAGMAS = ("PRAGMA query_only = ON", "PRAGMA cache_size = -32000")
-# Only feed pages read so widely.
-OTHER_READER_PRAGMAS = ("PRAGMA query_only = ON", "PRAGMA cache_size = -8000")
+# rows. Not memory-mapped: an error of the disk would then kill the process with SIGBUS.
+READER_PRAGMAS = ("PRAGMA query_only = ON", "PRAGMA cache_size = -8000")
 
 # With the default of 2 MB a batch of history spills to the file before it commits. A year's changes
 # took 7.5 s of processor time with 16 MB, 9.2 s with 2 MB and 8.1 s with 32 MB.
 WRITER_CACHE = "PRAGMA cache_size = -16000"
 
-# Room for the 192 statements of the feed and all others: preparing the widest one takes 3 ms.
+# Room for all statements: preparing the widest one takes 3 ms.
 STATEMENT_CACHE_SIZE = 256
 
 # A commit with NORMAL survives a crash of the process, a commit with FULL also a power cut.
@@ -67,7 +64,7 @@ Result = TypeVar("Result")
 class SqliteEngine:
     """An open, migrated file; transactions on one connection never overlap.
 
-    The reader of feed pages is opened at once, those of other lanes when they are first used.
+    The reader of short reads is opened at once, those of other lanes when they are first used.
     """
 
     def __init__(
@@ -294,9 +291,7 @@ class SqliteEngine:
             if lane not in self._readers:
                 if self._is_closed:
                     raise StoreError(f"{self.path} is closed")
-                self._readers[lane] = SqliteDatabase(
-                    await _connect(self.path, *OTHER_READER_PRAGMAS)
-                )
+                self._readers[lane] = SqliteDatabase(await _connect(self.path, *READER_PRAGMAS))
             yield self._readers[lane]
         finally:
             lock.release()
