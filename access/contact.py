@@ -89,7 +89,9 @@ def normalize_email(text: str, *, accepts_special_use: bool) -> str:
     Domains below a special-use name (.test, .invalid and others) receive no mail. Accept them only
     if neither real money nor real mail is involved. A domain needs a dot in any case.
     """
-    suffix = ORDINARY_SUFFIX if accepts_special_use and _is_special_use(text) else ""
+    domain = text.rpartition("@")[2].lower()
+    is_special_use = any(domain.endswith(f".{name}") for name in SPECIAL_USE_DOMAIN_NAMES)
+    suffix = ORDINARY_SUFFIX if accepts_special_use and is_special_use else ""
     try:
         validated = validate_email(text + suffix, check_deliverability=False, strict=True)
         if len(validated.ascii_domain.rpartition(".")[2]) < MIN_TOP_LEVEL_CHARS:
@@ -100,8 +102,3 @@ def normalize_email(text: str, *, accepts_special_use: bool) -> str:
             "as agent@example.com."
         ) from None
     return validated.normalized.removesuffix(suffix)
-
-
-def _is_special_use(text: str) -> bool:
-    domain = text.rpartition("@")[2].lower()
-    return any(domain.endswith(f".{name}") for name in SPECIAL_USE_DOMAIN_NAMES)

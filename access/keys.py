@@ -235,7 +235,16 @@ class QuotaGuard:
         if decision.verdict in {"revoked", "expired"}:
             message = "This API key was revoked for good: use another key."
             if decision.verdict == "expired":
-                message = self._describe_expiry(decision)
+                assert decision.expires_at is not None
+                # A key of the operator has no mode, and no page on which its holder could create
+                # one.
+                is_members = decision.mode is not None
+                remedy = (
+                    f"create a new key at {self._keys_url}" if is_members else "use another key"
+                )
+                message = (
+                    f"This API key expired at {format_instant(decision.expires_at)}: {remedy}."
+                )
             return ApiError("revoked_key", message, 403, quota=quota)
         if decision.verdict == "wrong_mode":
             message = (
@@ -249,13 +258,6 @@ class QuotaGuard:
             f"{quota.resets_at}: retry after {retry_after_s} seconds."
         )
         return ApiError("rate_limited", message, 429, retry_after_s=retry_after_s, quota=quota)
-
-    def _describe_expiry(self, decision: CountedGroup) -> str:
-        assert decision.expires_at is not None
-        # A key of the operator has no mode, and no page on which its holder could create one.
-        is_members = decision.mode is not None
-        remedy = f"create a new key at {self._keys_url}" if is_members else "use another key"
-        return f"This API key expired at {format_instant(decision.expires_at)}: {remedy}."
 
     def _enqueue(self, key_hash: bytes, now: int) -> "asyncio.Future[CountedGroup]":
         """Return a future for the result of a call: its count, or the refusal."""

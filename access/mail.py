@@ -17,7 +17,7 @@ from email.policy import SMTPUTF8
 from email.utils import format_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from store.addresses import is_loopback
 
@@ -120,7 +120,11 @@ class SmtpServer:
         try:
             parts = urlsplit(url)
             port = DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
-            return cls(_parse_host(parts), port, parts.scheme == "smtps", *_parse_login(parts))
+            user, password = unquote(parts.username or ""), unquote(parts.password or "")
+            rest = parts.path.strip("/") or parts.query or parts.fragment
+            if not parts.hostname or port == 0 or rest or bool(user) != bool(password):
+                raise ValueError
+            return cls(parts.hostname, port, parts.scheme == "smtps", user, password)
         except (ValueError, KeyError):
             raise ValueError(
                 "expected smtp://[USER:PASSWORD@]HOST[:PORT] (STARTTLS) or smtps://... (TLS from "
@@ -141,21 +145,6 @@ class SmtpServer:
     def needs_starttls(self) -> bool:
         """Whether a password would cross the network unencrypted without STARTTLS."""
         return bool(self.user) and not self.has_tls and not self.is_local
-
-
-def _parse_host(parts: SplitResult) -> str:
-    if not parts.hostname or parts.port == 0 or parts.path.strip("/") or "@" in parts.path:
-        raise ValueError
-    if parts.query or parts.fragment:
-        raise ValueError
-    return parts.hostname
-
-
-def _parse_login(parts: SplitResult) -> tuple[str, str]:
-    user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    if bool(user) != bool(password):
-        raise ValueError
-    return user, password
 
 
 TIMEOUT_S = 15.0

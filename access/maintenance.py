@@ -12,7 +12,7 @@ from access.single_flight_cache import call_provider
 from schemas.clock import Clock
 from schemas.errors import describe_failure
 from schemas.vocabulary import DAY_MS
-from store.access_rows import MembershipRow, RetentionCutoffs
+from store.access_rows import ClaimRow, MembershipRow, RetentionCutoffs
 from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
 
@@ -110,21 +110,16 @@ class MaintenanceJob:
 async def prune_access(store: AccessStore, provider: Provider, now: int) -> int:
     """Delete rows that are too old at `now` (epoch ms); return how many."""
     cutoffs = compute_cutoffs(now)
-    # Claims first: the sessions of the sandbox stay as long as their claims.
-    claims = await _prune_claims(store, provider, cutoffs.unredeemed_claims)
-    return claims + await store.prune(cutoffs)
-
-
-async def _prune_claims(store: AccessStore, provider: Provider, before: int) -> int:
-    """Delete unredeemed claims that ended before a time, if the processor reports no payment."""
-    # The clock alone must not decide: if it was wrong when the machine started, a claim that was
-    # paid a minute ago would look lapsed. A claim whose status is not known stays.
-    if provider.mode is None:
-        return 0
-    claims = await store.list_lapsed_claims(
-        provider.name, provider.mode, before, MAX_CLAIMS_CHECKED
-    )
+    claims: list[ClaimRow] = []
     pruned = 0
+    # Claims first: the sessions of the sandbox stay as long as their claims. The clock alone must
+    # not decide: if it was wrong when the machine started, a claim that was paid a minute ago would
+    # look lapsed. So a claim is deleted if the processor reports no payment, and stays if its
+    # status is not known.
+    if provider.mode is not None:
+        claims = await store.list_lapsed_claims(
+            provider.name, provider.mode, cutoffs.unredeemed_claims, MAX_CLAIMS_CHECKED
+        )
     for claim in claims:
         try:
             payment = await provider.fetch_payment(claim)
@@ -134,7 +129,7 @@ async def _prune_claims(store: AccessStore, provider: Provider, before: int) -> 
             break
         if isinstance(payment, FailedPayment) and payment.is_unpaid:
             pruned += await store.delete_claim(claim)
-    return pruned
+    return pruned + await store.prune(cutoffs)
 
 
 def _describe_provider_error(error: Exception) -> dict[str, str]:

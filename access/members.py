@@ -126,10 +126,8 @@ class MemberKeys:
         ApiError 400 for a bad label, 404 if the mailbox has no such membership, and 409 if that has
         ended or reached a limit on keys.
         """
-        membership, clean_label = (
-            await self._get_membership(email, membership_id),
-            parse_label(label),
-        )
+        membership = await self._get_membership(email, membership_id)
+        clean_label = parse_label(label)
         self._require_live(membership)
         api_key, now = generate_key(), self._clock()
         expires_at = None if expiry_days is None else now + expiry_days * DAY_MS
@@ -335,15 +333,14 @@ class MemberBilling:
             clock, lambda status: STATUS_TTL_MS
         )
 
-    async def fetch_statuses(self, plans: Sequence[MemberPlan]) -> list[SubscriptionStatus | None]:
-        """Return the status of each plan; None if it has ended or the processor is unavailable."""
-        return await asyncio.gather(*map(self._fetch_status, plans))
-
-    async def fetch_membership_statuses(
+    async def fetch_statuses(
         self, memberships: Sequence[StoredMembership]
     ) -> list[SubscriptionStatus | None]:
-        """Return the status of each membership; None as `fetch_statuses`."""
-        return await asyncio.gather(*map(self._fetch_membership_status, memberships))
+        """Return the status of each membership.
+
+        None if it has ended, if it is not this provider's, or if the processor is unavailable.
+        """
+        return await asyncio.gather(*map(self._fetch_status, memberships))
 
     async def list_unclaimed(self, email: str) -> list[ClaimRow] | None:
         """Return the paid claims that have no key yet; None if the processor is unavailable."""
@@ -377,12 +374,7 @@ class MemberBilling:
             "invalid_parameter", "You have no such plan to manage. Reload the page.", 404
         )
 
-    async def _fetch_status(self, plan: MemberPlan) -> SubscriptionStatus | None:
-        return await self._fetch_membership_status(plan.membership)
-
-    async def _fetch_membership_status(
-        self, membership: StoredMembership
-    ) -> SubscriptionStatus | None:
+    async def _fetch_status(self, membership: StoredMembership) -> SubscriptionStatus | None:
         member = membership.row
         is_known = (member.provider, member.mode) == (self._provider.name, self._provider.mode)
         if membership.ended_at is not None or not is_known:
@@ -412,17 +404,17 @@ class Watchlists:
     """Stores which assets members watch; `email` is the viewer's, `clock` returns epoch ms."""
 
     def __init__(self, store: AccessStore, clock: Clock) -> None:
-        self._store = store.watchlists
+        self._store = store
         self._clock = clock
 
     async def list_tickers(self, email: str) -> tuple[str, ...]:
         """Return the tickers that a member watches, sorted."""
-        return await self._store.list_tickers(normalize_email(email))
+        return await self._store.list_watched(normalize_email(email))
 
     async def add(self, email: str, ticker: str) -> None:
         """Watch an asset; ApiError 409 if the list is full. Idempotent."""
         holder = normalize_email(email)
-        if not await self._store.add(holder, ticker, self._clock(), MAX_WATCHED):
+        if not await self._store.watch(holder, ticker, self._clock(), MAX_WATCHED):
             raise ApiError(
                 "invalid_parameter",
                 f"Your watchlist is full: it holds {MAX_WATCHED} assets. Remove one first.",
@@ -431,4 +423,4 @@ class Watchlists:
 
     async def remove(self, email: str, ticker: str) -> None:
         """Stop watching an asset; idempotent."""
-        await self._store.remove(normalize_email(email), ticker)
+        await self._store.unwatch(normalize_email(email), ticker)

@@ -272,7 +272,14 @@ class Purchases:
         if isinstance(payment, FailedPayment):
             raise self._no_key_error(f"this checkout {payment.reason}, so it gives no key:")
         if isinstance(payment, HeldPayment):
-            raise self._held_error(payment)
+            raise ApiError(
+                "invalid_parameter",
+                f"claim_token: this checkout gives no key now, because {payment.reason}. Do not "
+                "pay again: its subscription continues. Settle it with the payment processor, then "
+                f"repeat this claim, or {CONTACT_OPERATOR}.",
+                status=409,
+                names_operator=True,
+            )
         if not isinstance(payment, SettledPayment):
             return self._build_pending()
         try:
@@ -310,16 +317,6 @@ class Purchases:
     def _no_key_error(self, reason: str) -> ApiError:
         message = f"claim_token: {reason} {self._describe_new_purchase()}"
         return ApiError("invalid_parameter", message, 404, names_operator=True)
-
-    def _held_error(self, payment: HeldPayment) -> ApiError:
-        return ApiError(
-            "invalid_parameter",
-            f"claim_token: this checkout gives no key now, because {payment.reason}. Do not pay "
-            "again: its subscription continues. Settle it with the payment processor, then repeat "
-            f"this claim, or {CONTACT_OPERATOR}.",
-            status=409,
-            names_operator=True,
-        )
 
     def _describe_new_purchase(self) -> str:
         # With billing off, no checkout can be started.

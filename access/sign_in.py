@@ -193,19 +193,17 @@ class SignIn:
         memberships = await self._store.list_memberships_by_email(email)
         # A buyer whose agent lost the claim token has no membership yet, but can claim the key.
         # Looked up for members too, so that both cases take the same time.
-        paid = await self._find_paid_email(email)
-        own = [each for each in memberships if each.row.provider == self._provider.name]
-        return own[-1].row.contact_email if own else paid
-
-    async def _find_paid_email(self, email: str) -> str | None:
-        """Return the payer's address of a paid, unredeemed checkout, None if none is known."""
+        emails: list[str] = []
         try:
             unredeemed = await self._claims.list_unredeemed(email)
+            emails += [payment.contact_email for _, payment in unredeemed[:1]]
         except ApiError as error:
             # The processor is unavailable, which keeps no member from signing in.
             log.warning("sign_in_payments_unknown", why=error.message)
-            return None
-        return unredeemed[0][1].contact_email if unredeemed else None
+        for membership in memberships:
+            if membership.row.provider == self._provider.name:
+                emails.append(membership.row.contact_email)
+        return emails[-1] if emails else None
 
     async def _create_link_mail(
         self, email: str, reported: str | None, pending_id: str | None, is_buying: bool

@@ -228,7 +228,8 @@ class _ApiAccessPages:
             for plan in plans
         ]
         statuses, unclaimed = await asyncio.gather(
-            self._billing.fetch_statuses(plans), self._billing.list_unclaimed(viewer.email)
+            self._billing.fetch_statuses([plan.membership for plan in plans]),
+            self._billing.list_unclaimed(viewer.email),
         )
         return _render_page(
             request,

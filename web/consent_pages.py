@@ -48,8 +48,7 @@ from serving.context import Context
 from serving.host_origin import LOCAL_HOSTS, parse_host
 from serving.http import CACHE_NO_STORE, read_headers
 from serving.tool_runner import ToolRunner
-from store.access_rows import ClaimRow
-from store.oauth_rows import PendingAuthorization
+from store.access_rows import ClaimRow, PendingAuthorization
 from web.buy_pages import PERIODS
 from web.forms import (
     EMAIL_ERROR,

@@ -397,7 +397,7 @@ class OperationsPages:
         memberships = await self._access.operations.list_memberships(MAX_SALES_SHOWN)
         if not with_status:
             return [Sale(membership, None) for membership in memberships]
-        statuses = await self._billing.fetch_membership_statuses(memberships)
+        statuses = await self._billing.fetch_statuses(memberships)
         return [Sale(*pair) for pair in zip(memberships, statuses, strict=True)]
 
     async def _build_check_values(self, snapshot: Snapshot | None, now: int) -> dict[str, Any]:

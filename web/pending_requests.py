@@ -14,7 +14,7 @@ from access.oauth.authorizations import Authorizations
 from access.oauth.parameters import is_loopback_redirect
 from schemas.errors import ApiError
 from serving.http import read_cookie
-from store.oauth_rows import PendingAuthorization
+from store.access_rows import PendingAuthorization
 from web.pages import SECURITY_HEADERS
 
 CONSENT_PATH = "oauth/consent"

@@ -12,7 +12,7 @@ from access.billing.provider import ASK_OPERATOR_HINT
 from access.sign_in import LINK_MINUTES, SIGN_IN_PATH, SignIn
 from schemas.errors import ApiError
 from serving.tool_runner import ToolRunner
-from store.oauth_rows import PendingAuthorization
+from store.access_rows import PendingAuthorization
 from web.forms import (
     EMAIL_ERROR,
     EMAIL_FIELD,

@@ -1,1 +1,1 @@
-"""Billing: one module per provider, all implementing the Protocol in provider.py."""
+"""Billing: the providers that sell the plan, and their base in provider.py."""

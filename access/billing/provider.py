@@ -1,9 +1,8 @@
-"""The only plan and its prices, and the Provider protocol by which it is sold."""
+"""The only plan and its prices, and the base of the providers that sell it."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from schemas.errors import HowToGetAccess
+from schemas.errors import ApiError, HowToGetAccess
 from schemas.operator_error import OperatorError
 from schemas.purchase import CLAIM_POLL_DURATION_S, CLAIM_POLL_INTERVAL_S
 from schemas.vocabulary import Billing, Mode
@@ -108,26 +107,31 @@ class WebhookEvent:
     customer: str | None
 
 
-class Provider(Protocol):
+class Provider:
     """A billing provider; any method that queries the processor can raise BillingError.
 
     `mode` is None if nothing is sold. A payment that is not settled is cached for `pending_ttl_ms`.
+    The methods with a body are those of a provider without a payment processor.
     """
 
     name: str
     mode: Mode | None
-    has_portal: bool
-    accepts_special_use_email: bool
-    pending_ttl_ms: int
+    has_portal: bool = False
+    no_portal_reason: str = ""
+    accepts_special_use_email: bool = True
+    pending_ttl_ms: int = 0
 
     async def open_session(self, order: Order) -> CheckoutSession:
         """Open a checkout; repeating the call with the same order opens no second one."""
+        raise NotImplementedError
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
         """Return the payment status of a checkout."""
+        raise NotImplementedError
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
         """Return the status of a membership."""
+        raise NotImplementedError
 
     async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
         """Return the URL of the processor's portal, where a member manages a subscription.
@@ -135,12 +139,18 @@ class Provider(Protocol):
         The URL is secret and short-lived: redirect the browser at once. Raise ApiError 404 if this
         provider has no portal.
         """
+        raise ApiError(
+            "invalid_parameter", f"{self.no_portal_reason}: there is nothing to manage.", 404
+        )
 
     async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
         """Verify a webhook message and return its event.
 
         Raise ApiError 400 if its signature is not valid, 404 if this provider sends no messages.
         """
+        raise ApiError(
+            "invalid_parameter", "This server accepts no webhooks: it does not sell by Stripe.", 404
+        )
 
     async def check_prices(self) -> None:
         """Compare the processor's prices to the plan; raise BillingSetupError if they differ."""

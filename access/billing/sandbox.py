@@ -11,12 +11,12 @@ from access.billing.provider import (
     Order,
     Payment,
     PendingPayment,
+    Provider,
     SettledPayment,
     SubscriptionStatus,
-    WebhookEvent,
 )
 from schemas.clock import Clock
-from schemas.errors import ApiError, unavailable_error
+from schemas.errors import unavailable_error
 from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import ClaimRow, MembershipRow, SandboxSession, SandboxStatus
 from store.sql.access_store import AccessStore
@@ -30,14 +30,12 @@ FAILURE_REASONS: dict[SessionStatus, str] = {
 }
 
 
-class SandboxBilling:
+class SandboxBilling(Provider):
     """A Provider that stores its checkouts in the access store; `clock` returns epoch ms."""
 
     name = "sandbox"
     mode: Mode | None = "test"
-    has_portal = False
-    accepts_special_use_email = True
-    pending_ttl_ms = 0
+    no_portal_reason = "A sandbox plan costs nothing"
 
     def __init__(self, store: AccessStore, clock: Clock, base_url: str) -> None:
         self._store = store
@@ -80,29 +78,6 @@ class SandboxBilling:
         """Return an active status: a sandbox subscription never ends."""
         return SubscriptionStatus()
 
-    async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
-        """Raise ApiError 404: there is no portal."""
-        raise ApiError(
-            "invalid_parameter",
-            "A sandbox plan costs nothing: there is nothing to manage.",
-            404,
-        )
-
-    async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
-        """Raise ApiError 404: the sandbox sends no messages."""
-        raise ApiError(
-            "invalid_parameter", "This server accepts no webhooks: it does not sell by Stripe.", 404
-        )
-
-    async def check_prices(self) -> None:
-        """Do nothing: the sandbox uses the plan's own prices."""
-
-    async def check_portal(self) -> None:
-        """Do nothing: there is no portal."""
-
-    async def close(self) -> None:
-        """Do nothing: nothing is open."""
-
     async def find_session(self, session_id: str) -> SandboxSession | None:
         """Return a checkout of the sandbox, or None."""
         return await self._store.find_sandbox_session(session_id)
@@ -125,14 +100,12 @@ class SandboxBilling:
 RETRY_AFTER_S = 3600
 
 
-class NoBilling:
+class NoBilling(Provider):
     """A Provider that sells nothing."""
 
     name = "off"
     mode: Mode | None = None
-    has_portal = False
-    accepts_special_use_email = True
-    pending_ttl_ms = 0
+    no_portal_reason = "Billing is off on this server"
 
     async def open_session(self, order: Order) -> CheckoutSession:
         """Raise ApiError 503: nothing is sold."""
@@ -155,24 +128,3 @@ class NoBilling:
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
         """Raise BillingError: no processor is configured."""
         raise BillingError("billing is off (SIGNALS_BILLING=off)")
-
-    async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
-        """Raise ApiError 404: there is no portal."""
-        raise ApiError(
-            "invalid_parameter", "Billing is off on this server: there is nothing to manage.", 404
-        )
-
-    async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
-        """Raise ApiError 404: no processor sends messages."""
-        raise ApiError(
-            "invalid_parameter", "This server accepts no webhooks: it does not sell by Stripe.", 404
-        )
-
-    async def check_prices(self) -> None:
-        """Do nothing: there are no prices."""
-
-    async def check_portal(self) -> None:
-        """Do nothing: there is no portal."""
-
-    async def close(self) -> None:
-        """Do nothing: nothing is open."""

@@ -25,6 +25,7 @@ from access.billing.provider import (
     Order,
     Payment,
     PendingPayment,
+    Provider,
     SettledPayment,
     SubscriptionStatus,
     WebhookEvent,
@@ -71,7 +72,7 @@ EXPAND_PARAMS: SessionRetrieveParams = {"expand": ["line_items", "subscription"]
 log = structlog.get_logger("billing")
 
 
-class StripeBilling:
+class StripeBilling(Provider):
     """A Provider; `prices` holds Stripe's ids of the plan's two prices, `clock` returns epoch ms.
 
     Access ends `dunning_days` after the last paid period if Stripe collects no payment.

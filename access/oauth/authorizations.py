@@ -21,7 +21,7 @@ from access.throttle import Throttle
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import HOUR_MS
-from store.oauth_rows import PendingAuthorization
+from store.access_rows import PendingAuthorization
 from store.sql.access_store import AccessStore
 
 CONSENT_PATH = "/oauth/consent"

@@ -32,7 +32,7 @@ from schemas.clock import Clock
 from schemas.errors import unavailable_error
 from schemas.version import VERSION
 from schemas.vocabulary import HOUR_MS
-from store.oauth_rows import OAuthClientRow
+from store.access_rows import OAuthClientRow
 from store.sql.access_store import AccessStore
 
 Resolver = Callable[[str], Awaitable[Sequence[str]]]

@@ -26,7 +26,7 @@ from access.oauth.parameters import (
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS, HOUR_MS
-from store.oauth_rows import AccessTokenRow, ApprovedAuthorization, ConnectionRow, NewTokens
+from store.access_rows import AccessTokenRow, ApprovedAuthorization, ConnectionRow, NewTokens
 from store.sql.access_store import AccessStore
 
 CODE_MS = 60_000

@@ -151,7 +151,7 @@ async def refuse_older_schema(settings: Settings) -> None:
 
 
 async def count_pending_migrations(settings: Settings, kind: StoreKind) -> int:
-    """Return how many migrations a store lacks; StoreError if a newer version wrote it."""
+    """Return how many migrations a store lacks; StoreError if another version wrote it."""
     if settings.is_sqlite:
         from store.sqlite.schema import (
             ACCESS_MIGRATIONS,

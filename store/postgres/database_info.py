@@ -28,7 +28,7 @@ async def has_schema(url: str, schema: str, migrations: Sequence[str]) -> bool:
 
 
 async def count_missing_migrations(url: str, schema: str, migrations: Sequence[str]) -> int:
-    """Return how many migrations are pending; raise StoreError if a newer version wrote it."""
+    """Return how many migrations are pending; raise StoreError if another version wrote it."""
     with raise_store_errors(redact_database_url(url)):
         session = await connect(url, schema)
         try:

@@ -14,17 +14,7 @@ from asyncpg import Connection
 from store.errors import StoreError, describe_failed_migration, describe_statement
 
 MARKET_MIGRATIONS = ("postgres_market_0001",)
-ACCESS_MIGRATIONS = (
-    "postgres_access_0001",
-    "postgres_access_0002",
-    "postgres_access_0003",
-    "postgres_access_0004",
-    "postgres_access_0005",
-    "postgres_access_0006",
-    "postgres_access_0007",
-    "postgres_access_0008",
-    "postgres_access_0009",
-)
+ACCESS_MIGRATIONS = ("postgres_access_0001",)
 # The two schemas stand for SQLite's two files, so a database holds exactly one deployment.
 SCHEMAS = {
     "market": ("signals_market", MARKET_MIGRATIONS),

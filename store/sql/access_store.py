@@ -1,65 +1,52 @@
 """The access store, independent of the database engine."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, replace
+from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any, Literal
 
-from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import (
     AccessRequestRow,
     AttemptLimit,
-    CallGroup,
-    CountedGroup,
-    DayUsage,
-    KeyLimits,
-    KeyRow,
-    LoggedCall,
-    MemberKey,
     Notice,
     RefusedAttempt,
     RetentionCutoffs,
     SignInRow,
-    ToolUsage,
 )
 from store.errors import LostStoreError
-from store.sql import access_statements as statements
 from store.sql.database import Engine, fetch_value
-from store.sql.oauth_store import (
-    PRUNE_ACCESS_TOKENS,
-    PRUNE_CLIENTS,
-    PRUNE_GRANTS,
-    PRUNE_REQUESTS,
-    OAuthStore,
-)
+from store.sql.key_store import UsageCounter
+from store.sql.oauth_store import PRUNE_CLIENTS, PRUNE_REQUESTS, OAuthStore
 from store.sql.operations import AccessOperations
-from store.sql.purchase_store import PurchaseStore
-from store.sql.usage import UsageCounter
-from store.sql.watchlist_store import WatchlistStore
-from store.write_health import TestWrite, WriteKind
+from store.sql.purchase_store import INSERT_CLAIM, PurchaseStore
 
 # Calls and claims are frequent, so only a probe of an idle service causes test writes.
 MAX_WRITE_AGE_S = 30.0
 RESTORE_HINT = "stop the service and restore a backup"
 
-NO_LIMIT = 2**62
+# A claim with this id is inserted and deleted in one transaction, and these write the newest key
+# and membership again, unchanged. So a test write reaches all tables that a purchase writes to.
+TEST_CLAIM = ("test write", bytes(32), "", "test", "", "", "monthly", None, 0, 0, None)
+TEST_WRITES = (
+    "DELETE FROM claims WHERE id = 'test write'",
+    "UPDATE keys SET label = label WHERE id = (SELECT max(id) FROM keys)",
+    "UPDATE memberships SET billing = billing WHERE id = (SELECT max(id) FROM memberships)",
+)
 
 
 class AccessStore(PurchaseStore):
     """Keys and tokens (only as SHA-256), usage, purchases, throttle attempts and requests.
 
-    `oauth` is the part that stores OAuth clients, requests and connections, `watchlists` the part
-    of watchlists, and `operations` the part that the operations page reads.
+    `oauth` is the part that stores OAuth clients, requests and connections, and `operations` the
+    part that the operations page reads. `count_calls` is that of the UsageCounter.
     Times are epoch ms, days are UTC days since 1970. Every method raises StoreError if the store
     fails. Keys, claims and memberships are on the disk when a method returns. Counted calls and
     attempts survive a crash of the process, but on SQLite not a power cut.
     """
 
     def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
-        super().__init__(engine)
+        super().__init__(engine, usage_counter)
         self.oauth = OAuthStore(engine)
-        self.watchlists = WatchlistStore(engine)
         self.operations = AccessOperations(engine)
-        self._usage_counter = usage_counter
         self._id: str | None = None
 
     async def close(self) -> None:
@@ -68,11 +55,10 @@ class AccessStore(PurchaseStore):
 
     async def get_id(self) -> str:
         """Return the random id that this store got when it was created."""
-        async with self._engine.acquire_connection() as db:
-            found: str | None = await fetch_value(db, "SELECT value FROM store_id")
-        if found is None:
+        rows = await self._read("SELECT value FROM store_id")
+        if not rows:
             raise LostStoreError(f"{self._engine.name} has lost its rows: {RESTORE_HINT}")
-        return found
+        return str(rows[0]["value"])
 
     async def check_id(self) -> None:
         """Raise LostStoreError if this is no longer the store that was checked first."""
@@ -83,11 +69,17 @@ class AccessStore(PurchaseStore):
 
     async def check_writes(self) -> None:
         """Raise StoreError if the store is lost, or cannot write a count or a claim."""
-        tests: dict[WriteKind, TestWrite] = {
-            "count": self._usage_counter.test_write,
-            "transaction": self._test_write,
-        }
-        await self._engine.check_writes(tests, MAX_WRITE_AGE_S)
+
+        async def test_transaction() -> None:
+            async with self._engine.begin_durable_write() as db:
+                await db.execute(INSERT_CLAIM, *TEST_CLAIM)
+                for statement in TEST_WRITES:
+                    await db.execute(statement)
+
+        await self._engine.check_writes(
+            {"count": self._usage_counter.test_write, "transaction": test_transaction},
+            MAX_WRITE_AGE_S,
+        )
 
     async def move_from(self, source: "AccessStore") -> None:
         """Replace the content of this store with that of another one, in one transaction."""
@@ -95,179 +87,59 @@ class AccessStore(PurchaseStore):
 
         await moving.move_access(source._engine, self._engine)
 
-    async def create_key(
-        self, key_hash: bytes, label: str, created_at: int, expires_at: int | None = None
-    ) -> int:
-        """Store a key made by the operator and return its id."""
-        key = key_hash, label, created_at, expires_at
-        async with self._engine.begin_durable_write() as db:
-            rows = await db.execute(statements.INSERT_OPERATOR_KEY, *key)
-        return int(rows[0]["id"])
-
-    async def rotate_key(
-        self,
-        key_id: int,
-        key_hash: bytes,
-        at: int,
-        works_until: int,
-        limits: KeyLimits | None = None,
-    ) -> int | None:
-        """Store the successor of a working key, which then works until `works_until`.
-
-        Return the id of the successor, or None if the key does not work, already has a successor,
-        or its membership has reached `max_rotated`. The successor has the label, the lifetime and
-        today's count of the key. A key that this one replaced ends at once.
-        """
-        bounds = limits or KeyLimits(NO_LIMIT, NO_LIMIT, at, NO_LIMIT)
-        membership_sql = "SELECT membership_id FROM keys WHERE id = ?"
-        async with self._engine.begin_durable_write() as db:
-            membership_id = await fetch_value(db, membership_sql, key_id)
-            await db.acquire_named_lock("keys of a membership", str(membership_id))
-            successor = {"key_hash": key_hash, "at": at, "key_id": key_id, **bounds._asdict()}
-            inserted = await db.execute_named(statements.INSERT_SUCCESSOR, successor)
-            if not inserted:
-                return None
-            successor_id = int(inserted[0]["id"])
-            carried = {"successor_id": successor_id, "day": at // DAY_MS, "key_id": key_id}
-            await db.execute_named(statements.CARRY_USAGE_OVER, carried)
-            await db.execute_named(statements.EXPIRE_PREDECESSOR, {"at": at, "key_id": key_id})
-            await db.execute_named(statements.EXPIRE_KEY, {"at": works_until, "key_id": key_id})
-        return successor_id
-
-    async def list_keys(self) -> list[KeyRow]:
-        """Return every key, oldest first."""
-        async with self._engine.acquire_connection() as db:
-            return [KeyRow(**row) for row in await db.execute(statements.LIST_KEYS)]
-
-    async def revoke_key(self, key_id: int, revoked_at: int) -> bool:
-        """Revoke a key for good; a repeated call keeps the first time. False for an unknown key."""
-        sql = "UPDATE keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ? RETURNING id"
-        async with self._engine.begin_durable_write() as db:
-            return bool(await db.execute(sql, revoked_at, key_id))
-
-    async def count_calls(
-        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
-    ) -> list[CountedGroup]:
-        """Admit and count groups of calls; see UsageCounter."""
-        return await self._usage_counter.count_calls(groups, mode, limit)
-
-    async def list_member_keys(self, membership_id: int, day: int) -> list[MemberKey]:
-        """Return the keys of a membership with their usage on a UTC day, oldest first."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(statements.LIST_MEMBER_KEYS, day, membership_id)
-        return [_parse_member_key(**row) for row in rows]
-
-    async def create_member_key(
-        self,
-        membership_id: int,
-        key_hash: bytes,
-        label: str,
-        created_at: int,
-        limits: KeyLimits,
-        expires_at: int | None = None,
-    ) -> bool:
-        """Store a key of a membership; False if that has ended or reached a limit."""
-        async with self._engine.begin_durable_write() as db:
-            await db.acquire_named_lock("keys of a membership", str(membership_id))
-            key = {
-                "key_hash": key_hash,
-                "label": label,
-                "created_at": created_at,
-                "membership_id": membership_id,
-                "expires_at": expires_at,
-                **limits._asdict(),
-            }
-            return bool(await db.execute_named(statements.INSERT_MEMBER_KEY, key))
-
-    async def relabel_key(self, membership_id: int, key_id: int, label: str) -> bool:
-        """Rename a live key of a membership; False if there is no such live key."""
-        async with self._engine.begin_durable_write() as db:
-            return bool(await db.execute(statements.RELABEL_KEY, label, key_id, membership_id))
-
-    async def revoke_member_key(self, membership_id: int, key_id: int, revoked_at: int) -> bool:
-        """Revoke a key of a membership for good; False if there is no such key."""
-        async with self._engine.begin_durable_write() as db:
-            return bool(
-                await db.execute(statements.REVOKE_MEMBER_KEY, revoked_at, key_id, membership_id)
-            )
-
-    async def find_key_id(self, key_hash: bytes) -> int | None:
-        """Return the id of a key, live or not, or None if it is unknown."""
-        async with self._engine.acquire_connection() as db:
-            found = await fetch_value(db, "SELECT id FROM keys WHERE key_hash = ?", key_hash)
-        return None if found is None else int(found)
-
-    async def add_calls(self, calls_by_key: Mapping[int, Sequence[LoggedCall]], kept: int) -> None:
-        """Store calls of keys, oldest first, and delete all but the newest `kept` of each key.
-
-        If this fails midway, some of the calls may have been stored.
-        """
-        rows = [(key_id, *call) for key_id, calls in calls_by_key.items() for call in calls]
-        # Not one transaction: it would hold a SQLite file, for which counted calls wait, through
-        # several turns of the event loop.
-        async with self._engine.acquire_writer() as db:
-            await db.insert("calls", f"key_id, {', '.join(LoggedCall._fields)}", rows)
-            for key_id in calls_by_key:
-                await db.execute_named(statements.TRIM_CALLS, {"key_id": key_id, "kept": kept})
-
-    async def list_calls(self, key_id: int, limit: int) -> list[LoggedCall]:
-        """Return the newest stored calls of a key, newest first."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(statements.LIST_CALLS, key_id, limit)
-        return [LoggedCall(**row) for row in rows]
-
-    async def add_tool_usage(self, rows: Sequence[ToolUsage]) -> None:
-        """Add calls to the counts of keys, days and tools: all of them, or none if this fails.
-
-        No two rows have the same key, day and tool.
-        """
-        # In one order for every process, so that two of them cannot deadlock on PostgreSQL.
-        values = [value for row in sorted(rows) for value in row]
-        sql = statements.ADD_TOOL_USAGE.format(rows=", ".join(["(?, ?, ?, ?)"] * len(rows)))
-        async with self._engine.acquire_writer() as db:
-            await db.execute(sql, *values)
-
-    async def list_tool_usage(self, membership_id: int, since_day: int) -> list[DayUsage]:
-        """Return the calls of a membership's keys by key, day and tool, in any order."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute(statements.LIST_TOOL_USAGE, membership_id, since_day)
-        return [DayUsage(**row) for row in rows]
-
     async def create_sign_in_link(self, link: SignInRow) -> None:
         """Store a sign-in link that is about to be mailed or shown."""
+        sql = (
+            "INSERT INTO sign_in_links (token_hash, contact_email, expires_at, is_owner) "
+            "VALUES (?, ?, ?, ?)"
+        )
         row = link.token_hash, link.contact_email, link.expires_at, int(link.is_owner)
-        async with self._engine.begin_durable_write() as db:
-            await db.execute(statements.INSERT_SIGN_IN_LINK, *row)
+        await self._write(sql, *row)
 
     async def sign_in(
         self, link_hash: bytes, session_hash: bytes, at: int, expires_at: int
     ) -> str | None:
         """Exchange a link for a session; return its e-mail, None if used, expired or unknown."""
         async with self._engine.begin_durable_write() as db:
-            link = {"at": at, "token_hash": link_hash}
-            used = await db.execute_named(statements.USE_SIGN_IN_LINK, link)
+            used = await db.execute_named(
+                """
+UPDATE sign_in_links SET used_at = :at
+WHERE token_hash = :token_hash AND used_at IS NULL AND expires_at > :at
+RETURNING contact_email, is_owner
+""",
+                {"at": at, "token_hash": link_hash},
+            )
             if not used:
                 return None
-            email, is_owner = str(used[0]["contact_email"]), int(used[0]["is_owner"])
-            session = session_hash, email, expires_at, is_owner
-            await db.execute(statements.INSERT_SESSION, *session)
+            email = str(used[0]["contact_email"])
+            await db.execute(
+                "INSERT INTO sessions (token_hash, contact_email, expires_at, is_owner) "
+                "VALUES (?, ?, ?, ?)",
+                *(session_hash, email, expires_at, int(used[0]["is_owner"])),
+            )
         return email
 
     async def find_session(self, token_hash: bytes, at: int) -> SignInRow | None:
         """Return a session; None if it is unknown or has expired."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute_named(
-                statements.FIND_SESSION, {"token_hash": token_hash, "at": at}
-            )
-        if not rows:
-            return None
-        session = SignInRow(**rows[0])
-        return replace(session, is_owner=bool(session.is_owner))
+        sql = (
+            "SELECT token_hash, contact_email, expires_at, is_owner FROM sessions "
+            "WHERE token_hash = ? AND expires_at > ?"
+        )
+
+        def build(*, is_owner: int, **session: Any) -> SignInRow:
+            return SignInRow(**session, is_owner=bool(is_owner))
+
+        return await self._find(build, sql, token_hash, at)
 
     async def end_sessions(self, token_hash: bytes) -> None:
         """End every session of the mailbox that owns this session; idempotent."""
-        async with self._engine.begin_durable_write() as db:
-            await db.execute(statements.END_SESSIONS, token_hash)
+        # All of them, because a member can thus end one on a lost device.
+        sql = """
+DELETE FROM sessions
+WHERE lower(contact_email) = (SELECT lower(contact_email) FROM sessions WHERE token_hash = ?)
+RETURNING 1
+"""
+        await self._write(sql, token_hash)
 
     async def record_attempt(
         self, kind: str, limits: Sequence[AttemptLimit], at: int, window_ms: int
@@ -276,6 +148,13 @@ class AccessStore(PurchaseStore):
 
         Then return the limit that is free last.
         """
+        # Attempts more than a window ahead were dated by a clock that was wrong. They do not count,
+        # because they would lock their clients out until that time.
+        find_sql = """
+SELECT at FROM attempts WHERE kind = ? AND address = ? AND at > ? AND at < ?
+ORDER BY at DESC LIMIT 1 OFFSET ? - 1
+"""
+        insert_sql = "INSERT INTO attempts (kind, address, at) VALUES (?, ?, ?)"
         # Not a durable write: losing attempts in a power cut only lets a client try again sooner.
         async with self._engine.begin_write() as db:
             # One lock for all limits of a kind: the widest of them is the same for every client.
@@ -284,14 +163,13 @@ class AccessStore(PurchaseStore):
                 RefusedAttempt(limit, int(row["at"]) + window_ms)
                 for limit in limits
                 for row in await db.execute(
-                    statements.FIND_BLOCKING_ATTEMPT,
-                    *(kind, limit.address, at - window_ms, at + window_ms, limit.attempts),
+                    find_sql, kind, limit.address, at - window_ms, at + window_ms, limit.attempts
                 )
             ]
             if refusals:
                 return max(refusals, key=lambda refusal: refusal.free_at)
             for limit in limits:
-                await db.execute(statements.INSERT_ATTEMPT, kind, limit.address, at)
+                await db.execute(insert_sql, kind, limit.address, at)
         return None
 
     async def put_access_request(
@@ -301,23 +179,36 @@ class AccessStore(PurchaseStore):
 
         A new one is not stored if there are `max_requests` already.
         """
+        find_sql = "SELECT 1 FROM access_requests WHERE contact_email = ?"
+        # Reads the index up to a position, so it counts no more rows than the limit.
+        find_last_sql = """
+SELECT 1 FROM access_requests WHERE contact_email > '' ORDER BY contact_email LIMIT 1 OFFSET ?
+"""
         async with self._engine.begin_durable_write() as db:
             await db.acquire_named_lock("access requests")
-            if await db.execute(statements.FIND_ACCESS_REQUEST, request.contact_email):
-                result: Literal["received", "updated"] = "updated"
-            elif await db.execute(statements.FIND_ACCESS_REQUEST_AT, max_requests - 1):
+            is_known = bool(await db.execute(find_sql, request.contact_email))
+            if not is_known and await db.execute(find_last_sql, max_requests - 1):
                 return "full"
-            else:
-                result = "received"
-            await db.execute(statements.PUT_ACCESS_REQUEST, *astuple(request))
-        return result
+            await db.execute(
+                """
+INSERT INTO access_requests
+  (contact_email, agent_name, operator, use_case, expected_volume, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (contact_email) DO UPDATE SET agent_name = excluded.agent_name,
+  operator = excluded.operator, use_case = excluded.use_case,
+  expected_volume = excluded.expected_volume, updated_at = excluded.updated_at
+""",
+                *astuple(request),
+            )
+        return "updated" if is_known else "received"
 
     async def list_access_requests(self) -> list[AccessRequestRow]:
         """Return every request, oldest first."""
-        async with self._engine.acquire_connection() as db:
-            return [
-                AccessRequestRow(**row) for row in await db.execute(statements.LIST_ACCESS_REQUESTS)
-            ]
+        sql = """
+SELECT contact_email, agent_name, operator, use_case, expected_volume, created_at, updated_at
+FROM access_requests ORDER BY created_at, contact_email
+"""
+        return await self._list(AccessRequestRow, sql)
 
     async def put_notice(self, notice: Notice) -> None:
         """Store a notice, replacing the previous one of the same name."""
@@ -330,9 +221,30 @@ class AccessStore(PurchaseStore):
 
     async def list_notices(self) -> list[Notice]:
         """Return the latest notice of each name, sorted by name."""
-        async with self._engine.acquire_connection() as db:
-            rows = await db.execute("SELECT name, detail, at FROM notices ORDER BY name")
-        return [Notice(**row) for row in rows]
+        return await self._list(Notice, "SELECT name, detail, at FROM notices ORDER BY name")
+
+    async def watch(self, holder: str, ticker: str, at: int, limit: int) -> bool:
+        """Add an asset to a watchlist; False if `limit` others are there. Idempotent."""
+        count_sql = "SELECT count(*) FROM watchlist WHERE holder = ? AND ticker <> ?"
+        insert_sql = (
+            "INSERT INTO watchlist (holder, ticker, added_at) VALUES (?, ?, ?) "
+            "ON CONFLICT DO NOTHING"
+        )
+        async with self._engine.begin_durable_write() as db:
+            await db.acquire_named_lock("watchlist", holder)
+            if await fetch_value(db, count_sql, holder, ticker) >= limit:
+                return False
+            await db.execute(insert_sql, holder, ticker, at)
+        return True
+
+    async def unwatch(self, holder: str, ticker: str) -> None:
+        """Remove an asset from a watchlist; idempotent."""
+        await self._write("DELETE FROM watchlist WHERE holder = ? AND ticker = ?", holder, ticker)
+
+    async def list_watched(self, holder: str) -> tuple[str, ...]:
+        """Return the tickers of a watchlist, sorted."""
+        sql = "SELECT ticker FROM watchlist WHERE holder = ? ORDER BY ticker"
+        return tuple(str(row["ticker"]) for row in await self._read(sql, holder))
 
     async def prune(self, cutoffs: RetentionCutoffs) -> int:
         """Delete rows older than the cutoffs; return how many. Each key keeps its newest day.
@@ -344,31 +256,43 @@ class AccessStore(PurchaseStore):
         pruned = 0
         await self._engine.delete_old_copies()
         for sql, cutoff in (
-            (statements.PRUNE_USAGE, cutoffs.usage),
-            (statements.PRUNE_SANDBOX, cutoffs.unredeemed_claims),
-            (statements.PRUNE_EVENTS, cutoffs.events),
-            (statements.PRUNE_ATTEMPTS, cutoffs.attempts),
-            (statements.PRUNE_ACCESS_REQUESTS, cutoffs.access_requests),
-            (statements.PRUNE_SIGN_IN_LINKS, cutoffs.sign_ins),
-            (statements.PRUNE_SESSIONS, cutoffs.sign_ins),
-            (statements.PRUNE_CALLS, cutoffs.calls),
-            (statements.PRUNE_TOOL_USAGE, cutoffs.calls),
+            # Keeps the newest day of each key, which `last_used_at` is read from.
+            (
+                "DELETE FROM usage WHERE last_at < ? "
+                "AND day < (SELECT max(day) FROM usage AS all_days WHERE key_id = usage.key_id) "
+                "RETURNING 1",
+                cutoffs.usage,
+            ),
+            # A session whose claim is not redeemed is kept, because it says whether the claim was
+            # paid.
+            (
+                "DELETE FROM sandbox_sessions WHERE expires_at < ? AND NOT EXISTS "
+                "(SELECT 1 FROM claims WHERE id = claim_id AND redeemed_at IS NULL) RETURNING 1",
+                cutoffs.unredeemed_claims,
+            ),
+            ("DELETE FROM events WHERE handled_at < ? RETURNING 1", cutoffs.events),
+            ("DELETE FROM attempts WHERE at < ? RETURNING 1", cutoffs.attempts),
+            (
+                "DELETE FROM access_requests WHERE updated_at < ? RETURNING 1",
+                cutoffs.access_requests,
+            ),
+            ("DELETE FROM sign_in_links WHERE expires_at < ? RETURNING 1", cutoffs.sign_ins),
+            ("DELETE FROM sessions WHERE expires_at < ? RETURNING 1", cutoffs.sign_ins),
+            ("DELETE FROM calls WHERE at < ? RETURNING 1", cutoffs.calls),
+            (
+                "DELETE FROM tool_usage WHERE day < CAST(? AS BIGINT) / 86400000 RETURNING 1",
+                cutoffs.calls,
+            ),
             (PRUNE_REQUESTS, cutoffs.attempts),
-            (PRUNE_ACCESS_TOKENS, cutoffs.sign_ins),
-            (PRUNE_GRANTS, cutoffs.sign_ins),
+            ("DELETE FROM oauth_access_tokens WHERE expires_at < ? RETURNING 1", cutoffs.sign_ins),
+            # Before the clients, which stay while one of their connections is live.
+            (
+                "DELETE FROM oauth_grants WHERE EXISTS (SELECT 1 FROM keys WHERE id = key_id "
+                "AND (revoked_at IS NOT NULL OR expires_at < ?)) RETURNING 1",
+                cutoffs.sign_ins,
+            ),
             (PRUNE_CLIENTS, cutoffs.oauth_clients),
         ):
             async with self._engine.begin_write() as db:
                 pruned += len(await db.execute(sql, cutoff))
         return pruned
-
-    async def _test_write(self) -> None:
-        """Commit a write to the tables of a claim that leaves no trace."""
-        async with self._engine.begin_durable_write() as db:
-            await db.execute(statements.INSERT_CLAIM, *statements.TEST_CLAIM)
-            for statement in statements.TEST_WRITES:
-                await db.execute(statement)
-
-
-def _parse_member_key(*, used: int, **key: Any) -> MemberKey:
-    return MemberKey(KeyRow(**key), used)

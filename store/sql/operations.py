@@ -3,18 +3,13 @@
 Its reads use the batch lane, so that calls never wait for them.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from store.access_rows import KeyRow, MemberKey, StoredMembership
-from store.sql.access_statements import (
-    FIND_KEY_BY_ID,
-    LIST_BUSIEST_KEYS,
-    LIST_NEWEST_MEMBERSHIPS,
-)
-from store.sql.database import Database, Engine, fetch_value
+from store.access_rows import MemberKey, StoredMembership
+from store.sql.database import Engine, fetch_value
+from store.sql.key_store import SELECT_USED_KEYS, parse_used_key
 from store.sql.lanes import Lane
-from store.sql.purchase_store import parse_membership
+from store.sql.purchase_store import SELECT_MEMBERSHIPS, parse_membership
 
 # `created_at` is the key of both tables, so each count reads only the rows of its commit.
 LIST_NEWEST_COMMITS = """
@@ -38,8 +33,6 @@ SELECT billing, mode, sum(CASE WHEN ended_at IS NULL THEN 1 ELSE 0 END) AS activ
   sum(CASE WHEN ended_at > :since THEN 1 ELSE 0 END) AS ended
 FROM memberships GROUP BY billing, mode ORDER BY mode, billing
 """
-MARKET_TABLES = ("changes", "alerts", "passes")
-ACCESS_TABLES = ("keys", "memberships", "calls", "sessions")
 
 
 class CommitSummary(NamedTuple):
@@ -91,7 +84,7 @@ class MarketOperations:
 
     async def measure(self) -> StoreSize:
         """Return the size of the store."""
-        return await _measure(self._engine, MARKET_TABLES)
+        return await _measure(self._engine, "changes", "alerts", "passes")
 
 
 class AccessOperations:
@@ -102,15 +95,20 @@ class AccessOperations:
 
     async def list_keys(self, day: int, limit: int) -> list[MemberKey]:
         """Return keys with their calls of a UTC day: revoked ones last, then by their last use."""
+        sql = f"""
+SELECT * FROM ({SELECT_USED_KEYS}) AS listed
+ORDER BY CASE WHEN revoked_at IS NULL THEN 0 ELSE 1 END,
+  coalesce(last_used_at, created_at) DESC, id DESC
+LIMIT ?
+"""
         async with self._engine.begin_read(Lane.BATCH) as db:
-            rows = [dict(row) for row in await db.execute(LIST_BUSIEST_KEYS, day, limit)]
-        return [MemberKey(used=row.pop("used"), key=KeyRow(**row)) for row in rows]
+            return [parse_used_key(**row) for row in await db.execute(sql, day, limit)]
 
     async def find_key(self, key_id: int, day: int) -> MemberKey | None:
         """Return a key with its calls of a UTC day, live or not; None if there is no such key."""
         async with self._engine.begin_read(Lane.BATCH) as db:
-            rows = [dict(row) for row in await db.execute(FIND_KEY_BY_ID, day, key_id)]
-        return MemberKey(used=rows[0].pop("used"), key=KeyRow(**rows[0])) if rows else None
+            rows = await db.execute(f"{SELECT_USED_KEYS} WHERE id = ?", day, key_id)
+        return parse_used_key(**rows[0]) if rows else None
 
     async def count_keys(self, at: int, day: int) -> KeyCounts:
         """Return the numbers of keys, calls and requests at a time (epoch ms)."""
@@ -121,35 +119,24 @@ class AccessOperations:
     async def list_memberships(self, limit: int) -> list[StoredMembership]:
         """Return the newest memberships, newest first."""
         async with self._engine.begin_read(Lane.BATCH) as db:
-            rows = await db.execute(LIST_NEWEST_MEMBERSHIPS, limit)
+            rows = await db.execute(f"{SELECT_MEMBERSHIPS} ORDER BY id DESC LIMIT ?", limit)
         return [parse_membership(**row) for row in rows]
 
     async def count_memberships(self, since: int) -> list[PlanCounts]:
         """Return the numbers of memberships by plan."""
         async with self._engine.begin_read(Lane.BATCH) as db:
             rows = await db.execute_named(COUNT_MEMBERSHIPS, {"since": since})
-        return [
-            PlanCounts(
-                row["billing"],
-                row["mode"],
-                active=int(row["active"]),
-                begun=int(row["begun"]),
-                ended=int(row["ended"]),
-            )
-            for row in rows
-        ]
+        return [PlanCounts(**row) for row in rows]
 
     async def measure(self) -> StoreSize:
         """Return the size of the store."""
-        return await _measure(self._engine, ACCESS_TABLES)
+        return await _measure(self._engine, "keys", "memberships", "calls", "sessions")
 
 
-async def _measure(engine: Engine, tables: Sequence[str]) -> StoreSize:
+async def _measure(engine: Engine, *tables: str) -> StoreSize:
     software, size_bytes = await engine.measure()
     async with engine.begin_read(Lane.BATCH) as db:
-        rows = {table: await _count_rows(db, table) for table in tables}
+        rows = {
+            table: int(await fetch_value(db, f"SELECT count(*) FROM {table}")) for table in tables
+        }
     return StoreSize(software, size_bytes, rows)
-
-
-async def _count_rows(db: Database, table: str) -> int:
-    return int(await fetch_value(db, f"SELECT count(*) FROM {table}"))

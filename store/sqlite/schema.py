@@ -20,18 +20,7 @@ from store.sqlite.copies import copy_database, open_read_only
 from store.sqlite.files import create_private_file, restrict_to_owner
 
 MARKET_MIGRATIONS = ("market_0001",)
-ACCESS_MIGRATIONS = (
-    "access_0001",
-    "access_0002",
-    "access_0003",
-    "access_0004",
-    "access_0005",
-    "access_0006",
-    "access_0007",
-    "access_0008",
-    "access_0009",
-    "access_0010",
-)
+ACCESS_MIGRATIONS = ("access_0001",)
 CREATE_MIGRATIONS = (
     "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
 )

@@ -62,10 +62,10 @@ async def test_a_slow_status_is_not_waited_for_and_shown_once_it_arrives(
 ) -> None:
     billing = desk.create_billing(within_s=0.01)
     desk.billing.released.clear()
-    assert await billing.fetch_statuses(desk.plans) == [None]
-    assert await billing.fetch_statuses(desk.plans) == [None]
+    assert await billing.fetch_statuses([plan.membership for plan in desk.plans]) == [None]
+    assert await billing.fetch_statuses([plan.membership for plan in desk.plans]) == [None]
     desk.billing.released.set()
-    assert await billing.fetch_statuses(desk.plans) == [IN_FORCE]
+    assert await billing.fetch_statuses([plan.membership for plan in desk.plans]) == [IN_FORCE]
     assert desk.billing.fetch_count == 1
 
 
@@ -81,6 +81,8 @@ async def test_slow_payments_are_not_waited_for(desk: Desk) -> None:
 
 async def test_concurrent_page_views_send_one_request(desk: Desk) -> None:
     billing = desk.create_billing(within_s=10)
-    statuses = await asyncio.gather(*(billing.fetch_statuses(desk.plans) for _ in range(5)))
+    statuses = await asyncio.gather(
+        *(billing.fetch_statuses([plan.membership for plan in desk.plans]) for _ in range(5))
+    )
     assert statuses == [[IN_FORCE]] * 5
     assert desk.billing.fetch_count == 1

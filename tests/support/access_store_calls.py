@@ -4,19 +4,17 @@ from collections.abc import Awaitable, Callable
 
 from store.access_rows import (
     AccessRequestRow,
+    ApprovedAuthorization,
     AttemptLimit,
     KeyLimits,
     LoggedCall,
+    NewTokens,
     Notice,
+    OAuthClientRow,
+    PendingAuthorization,
     RetentionCutoffs,
     SignInRow,
     ToolUsage,
-)
-from store.oauth_rows import (
-    ApprovedAuthorization,
-    NewTokens,
-    OAuthClientRow,
-    PendingAuthorization,
 )
 from store.sql.access_store import AccessStore
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW, SESSION
@@ -71,8 +69,8 @@ DURABLE_CALLS: dict[str, StoreCall] = {
         KeyLimits(9, 9, NOW),
     ),
     "renew_tokens": lambda store: store.oauth.renew_tokens(4, HASH, NEW_TOKENS, NOW, NOW + 1, 9),
-    "watch": lambda store: store.watchlists.add("a@example.com", "BTC", NOW, 9),
-    "unwatch": lambda store: store.watchlists.remove("a@example.com", "BTC"),
+    "watch": lambda store: store.watch("a@example.com", "BTC", NOW, 9),
+    "unwatch": lambda store: store.unwatch("a@example.com", "BTC"),
 }
 FAST_CALLS: dict[str, StoreCall] = {
     "count": lambda store: store.count_calls([make_call_group(HASH, NOW)], None, 10),
@@ -109,7 +107,7 @@ REQUEST_CALLS: dict[str, StoreCall] = {
     "find_code": lambda store: store.oauth.find_code(CODE_HASH),
     "find_connection": lambda store: store.oauth.find_connection(FAMILY_HASH),
     "find_access_token": lambda store: store.oauth.find_access_token(TOKEN_HASH),
-    "watchlist": lambda store: store.watchlists.list_tickers("a@example.com"),
+    "watchlist": lambda store: store.list_watched("a@example.com"),
     "is_key_live": lambda store: store.oauth.is_key_live(HASH, NOW),
     "memberships of a customer": lambda store: store.list_open_memberships("stripe", "cus_1"),
 }

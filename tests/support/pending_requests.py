@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 
 from access.keys import hash_key
-from store.oauth_rows import PendingAuthorization
+from store.access_rows import PendingAuthorization
 from tests.support.running_service import RunningService
 
 HOST = "host.example"

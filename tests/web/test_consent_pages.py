@@ -18,7 +18,7 @@ from service.config.settings import Settings
 from service.http.app import build_app
 from service.http.metrics import Metrics
 from service.http.resources import Resources
-from store.oauth_rows import PendingAuthorization
+from store.access_rows import PendingAuthorization
 from tests.support.pending_requests import (
     REDIRECT_URI,
     add_request,

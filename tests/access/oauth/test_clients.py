@@ -13,7 +13,7 @@ from access.keys import is_valid_label
 from access.oauth.clients import ClientDocuments, ClientRegistry, OAuthClient, describe_registration
 from access.oauth.parameters import MAX_NAME_CHARS, OAuthClientError, clean_name
 from schemas.errors import ApiError
-from store.oauth_rows import OAuthClientRow, PendingAuthorization
+from store.access_rows import OAuthClientRow, PendingAuthorization
 from store.sql.access_store import AccessStore
 from tests.doubles.document_host import HOST, build_response, open_document_host
 from tests.support.example_market import NOON

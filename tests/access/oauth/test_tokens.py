@@ -26,7 +26,7 @@ from access.oauth.tokens import (
 )
 from access.throttle import Limit, Throttle
 from schemas.errors import ApiError
-from store.oauth_rows import OAuthClientRow
+from store.access_rows import OAuthClientRow
 from store.sql.access_store import AccessStore
 from tests.support.oauth_client import (
     CALLBACK,

@@ -11,7 +11,6 @@ from service.commands.access import escape_for_terminal
 from store.access_rows import AccessRequestRow, AttemptLimit, LoggedCall
 from store.sql.access_store import AccessStore
 from store.sqlite.access_store import open_sqlite_access
-from store.sqlite.schema import ACCESS_MIGRATIONS, list_applied_migrations, migrate
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.store.sql.test_access_store_purchases import CLAIM, KEY_HASH, MEMBER, NOW
 from tests.support.row_builders import make_call_group, run_sql
@@ -200,13 +199,5 @@ def test_no_sign_in_link_is_made_without_a_store_of_this_version(tmp_path):
     assert list(tmp_path.iterdir()) == []
     create_store(tmp_path)
     access = tmp_path / "signals.db-access"
-    access.unlink()
-    migrate(access, ACCESS_MIGRATIONS[:5])
-    older = run_signals(tmp_path, "sign-in")
-    assert (older.returncode, older.stdout) == (1, "")
-    assert "older version" in older.stderr
-    assert "`signals serve`" in older.stderr
-    assert len(list_applied_migrations(access, ACCESS_MIGRATIONS)) == 5
-    migrate(access, (*ACCESS_MIGRATIONS,))
     run_sql(access, "INSERT INTO migrations VALUES ('access_9999')")
     assert "another version" in run_signals(tmp_path, "sign-in").stderr

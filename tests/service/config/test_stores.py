@@ -134,11 +134,11 @@ async def test_new_market_data_belong_to_the_keys_that_are_there(tmp_path: Path)
     await assert_stores_belong_together(settings)
 
 
-async def test_a_store_of_an_earlier_version_gets_its_id_at_the_next_start(tmp_path: Path):
+async def test_a_market_store_without_the_id_of_its_keys_gets_it_at_the_next_start(tmp_path: Path):
     settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
     await start(settings)
     settings.access_path.unlink()
-    migrate(settings.access_path, ACCESS_MIGRATIONS[:-1])
+    migrate(settings.access_path, ACCESS_MIGRATIONS)
     with closing(sqlite3.connect(settings.market_path, isolation_level=None)) as db:
         db.execute("DELETE FROM facts")
     await start(settings)

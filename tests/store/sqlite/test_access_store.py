@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from store.access_rows import AttemptLimit, KeyRow
+from store.access_rows import AttemptLimit
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.database import fetch_value
-from store.sqlite import schema as sqlite_migrations
-from store.sqlite.access_store import open_sqlite_access
 from store.sqlite.engine import SqliteEngine
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW
 from tests.support.access_store_calls import DURABLE_CALLS, FAST_CALLS, HASH, REQUEST_CALLS
-from tests.support.row_builders import make_call_group, run_sql
 from tests.support.store_homes import SqliteHome, StoreHome
 
 pytestmark = pytest.mark.clause("access")
@@ -106,31 +103,3 @@ def explain(path: Path, statements: Sequence[str]) -> Iterator[str]:
 
 
 BROUGHT = re.compile(r"SCAN (arrived|\d+-ROW VALUES CLAUSE|(\d+ )?CONSTANT ROWS?)")
-
-
-async def test_keys_of_the_first_schema_live_on_with_their_ids_and_a_copy_is_made(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "access.db"
-    sqlite_migrations.migrate(path, sqlite_migrations.ACCESS_MIGRATIONS[:1])
-    with closing(sqlite3.connect(path)) as db:
-        for key in ((3, HASH, "old", 5, None), (7, bytes(32), "gone", 6, 9)):
-            db.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", key)
-        db.commit()
-    store = await open_sqlite_access(path)
-    try:
-        assert await store.list_keys() == [KeyRow(3, "old", 5, None), KeyRow(7, "gone", 6, 9)]
-        (counted, refused) = await store.count_calls(
-            [make_call_group(HASH, NOW), make_call_group(bytes(32), NOW)], "live", 10
-        )
-        assert (counted.verdict, refused.verdict) == ("counted", "revoked")
-        assert await store.create_key(bytes([1] * 32), "new", 9) == 8
-    finally:
-        await store.close()
-    copy = tmp_path / "access.db.before-access_0002"
-    assert run_sql(copy, "SELECT id, key_hash, label FROM keys") == [
-        (3, HASH, "old"),
-        (7, bytes(32), "gone"),
-    ]
-    assert run_sql(copy, "SELECT name FROM migrations") == [("access_0001",)]
-    assert run_sql(path, "PRAGMA foreign_key_check") == []

@@ -20,6 +20,7 @@ from access.maintenance import compute_cutoffs
 from store.errors import StoreError
 from store.sql.database import fetch_value
 from store.sql.market_store import MarketStore
+from store.sqlite import access_store as sqlite_access_store
 from store.sqlite import schema as sqlite_migrations
 from store.sqlite.access_store import open_sqlite_access
 from store.sqlite.copies import check_integrity
@@ -54,7 +55,7 @@ def added_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[st
     package = tmp_path / "package"
     migrations = package / "migrations"
     migrations.mkdir(parents=True)
-    for name in sqlite_migrations.MARKET_MIGRATIONS:
+    for name in (*sqlite_migrations.MARKET_MIGRATIONS, *sqlite_migrations.ACCESS_MIGRATIONS):
         shutil.copy(ROOT / "store" / "sqlite" / "migrations" / f"{name}.sql", migrations)
     added = "CREATE TABLE added (id INTEGER PRIMARY KEY) STRICT;"
     (migrations / "market_9999.sql").write_text(added)
@@ -343,13 +344,16 @@ async def test_prune_deletes_the_old_copies_of_migrations_and_no_other_file(
 
 
 async def test_a_copy_of_the_keys_is_private_and_deleted_by_the_daily_maintenance(
-    tmp_path: Path,
+    tmp_path: Path, added_migration: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "market.db-access"
-    sqlite_migrations.migrate(path, sqlite_migrations.ACCESS_MIGRATIONS[:-1])
+    sqlite_migrations.migrate(path, sqlite_migrations.ACCESS_MIGRATIONS)
     path.chmod(0o644)
+    names = (*sqlite_migrations.ACCESS_MIGRATIONS, added_migration[-1])
+    for module in (sqlite_migrations, sqlite_access_store):
+        monkeypatch.setattr(module, "ACCESS_MIGRATIONS", names)
     async with open_and_close(open_sqlite_access(path)) as store:
-        copy = path.with_name(f"{path.name}.before-{sqlite_migrations.ACCESS_MIGRATIONS[-1]}")
+        copy = path.with_name(f"{path.name}.before-{names[-1]}")
         await store.prune(compute_cutoffs(NOW))
         assert list_modes(tmp_path)[copy.name] == "-rw-------"
         age(copy, 30.1)
