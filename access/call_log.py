@@ -90,7 +90,10 @@ class CallLog:
         while self._pending:
             batch = self._take_batch()
             try:
-                await self._write(batch)
+                calls_by_id = {
+                    await self._find_key_id(key_hash): calls for key_hash, calls in batch.items()
+                }
+                await self._store.add_calls(calls_by_id, CALLS_KEPT_PER_KEY)
             except Exception:
                 self._restore(batch)
                 raise
@@ -108,12 +111,6 @@ class CallLog:
             # Calls that came meanwhile stay.
             self._used.subtract(batch)
             self._used = +self._used
-
-    async def _write(self, batch: Batch) -> None:
-        calls_by_id = {
-            await self._find_key_id(key_hash): calls for key_hash, calls in batch.items()
-        }
-        await self._store.add_calls(calls_by_id, CALLS_KEPT_PER_KEY)
 
     def _restore(self, batch: Batch) -> None:
         """Put the calls of a batch before those that were added since."""

@@ -270,13 +270,16 @@ RenewOutcome = Literal["renewed", "replayed", "busy", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
-class OAuthClientRow:
-    """A client that registered itself; `name` is unverified text."""
+class OAuthClient:
+    """A client and what it says of itself: `name` is cleaned, but unverified text.
+
+    `created_at` (epoch ms) is None for a client that a document describes, which is not stored.
+    """
 
     client_id: str
     name: str
     redirect_uris: tuple[str, ...]
-    created_at: int
+    created_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,7 +337,7 @@ class ConsentPages:
             )
         if owner is not None and owner.is_owner:
             check_form_token(form, owner)
-        return self._send_back(await self.authorizations.approve_as_owner(pending.id))
+        return self._send_back(await self.authorizations.approve(pending.id, None))
 
     async def _find_funding(self, viewer: Viewer | None) -> _Funding:
         """Return the newest active plan, one with room if there is one, else a paid checkout."""

@@ -160,17 +160,61 @@ class StripeBilling(Provider):
     async def open_session(self, order: Order) -> CheckoutSession:
         """Open a Checkout Session; raise ApiError 400 if Stripe rejects the e-mail address."""
         async with self._limit_time():
-            return await self._open_session(order)
+            # serve starts even if Stripe is unreachable, so the check at start may not have
+            # happened. No buyer may be charged a price that is not the plan's.
+            if not self._has_checked_prices:
+                try:
+                    await self.check_prices()
+                except BillingSetupError as error:
+                    raise BillingError(str(error)) from None
+            request = self._api.checkout.sessions.create_async(
+                self._build_session_params(order), {"idempotency_key": f"checkout-{order.claim_id}"}
+            )
+            try:
+                session = await call_stripe(request, OpenedSession)
+            except RefusedError as error:
+                if error.param != "customer_email":
+                    raise
+                raise invalid_parameter_error(
+                    "contact_email: the payment processor rejects this address; accepted: one "
+                    "that receives mail, such as agent@example.com."
+                ) from None
+            if session.client_reference_id != order.claim_id:
+                raise BillingError(f"Stripe: session {session.id} is of another checkout")
+            return CheckoutSession(session.id, session.url, session.expires_at * 1000)
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
         """Return the payment status by a claim's session, its subscription and its charges."""
         async with self._limit_time(), self._payment_fetches:
-            return await self._fetch_payment(claim)
+            request = self._api.checkout.sessions.retrieve_async(claim.session, EXPAND_PARAMS)
+            try:
+                session = await call_stripe(request, Session, claim.session)
+            except NotFoundError:
+                log.error("checkout_unknown", session=claim.session)
+                return FailedPayment("is unknown to the payment processor")
+            expected = {"client_reference_id": claim.id, "mode": "subscription"}
+            if mismatches := diff_fields(session, expected):
+                return _reject_mismatch(claim, mismatches)
+            if session.status == "expired":
+                return FailedPayment("expired unpaid", is_unpaid=True)
+            if session.status != "complete" or session.payment_status == "unpaid":
+                return PendingPayment()
+            if mismatches := self._diff_plan(session, claim.billing):
+                return _reject_mismatch(claim, mismatches)
+            return await self._verify_payment(session, claim)
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
         """Return the status of a subscription, ended if its payment was refunded or disputed."""
         async with self._limit_time():
-            return await self._fetch_status(member)
+            request = self._api.subscriptions.retrieve_async(member.subscription)
+            try:
+                subscription = await call_stripe(request, Subscription, member.subscription)
+            except NotFoundError:
+                # The operator has changed accounts, which must not take away a plan that was paid.
+                # The daily maintenance logs this until the operator acts.
+                log.error("subscription_unknown", subscription=member.subscription)
+                return SubscriptionStatus(is_known=False)
+            return await self._judge(subscription, member.customer)
 
     async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
         """Return a URL of Stripe's customer portal for one visit."""
@@ -208,59 +252,6 @@ class StripeBilling(Provider):
                 yield
         except TimeoutError:
             raise BillingError(f"Stripe: not done within {self._deadline_s:g} seconds") from None
-
-    async def _open_session(self, order: Order) -> CheckoutSession:
-        # serve starts even if Stripe is unreachable, so the check at start may not have happened.
-        # No buyer may be charged a price that is not the plan's.
-        if not self._has_checked_prices:
-            try:
-                await self.check_prices()
-            except BillingSetupError as error:
-                raise BillingError(str(error)) from None
-        request = self._api.checkout.sessions.create_async(
-            self._build_session_params(order), {"idempotency_key": f"checkout-{order.claim_id}"}
-        )
-        try:
-            session = await call_stripe(request, OpenedSession)
-        except RefusedError as error:
-            if error.param != "customer_email":
-                raise
-            raise invalid_parameter_error(
-                "contact_email: the payment processor rejects this address; accepted: one "
-                "that receives mail, such as agent@example.com."
-            ) from None
-        if session.client_reference_id != order.claim_id:
-            raise BillingError(f"Stripe: session {session.id} is of another checkout")
-        return CheckoutSession(session.id, session.url, session.expires_at * 1000)
-
-    async def _fetch_payment(self, claim: ClaimRow) -> Payment:
-        request = self._api.checkout.sessions.retrieve_async(claim.session, EXPAND_PARAMS)
-        try:
-            session = await call_stripe(request, Session, claim.session)
-        except NotFoundError:
-            log.error("checkout_unknown", session=claim.session)
-            return FailedPayment("is unknown to the payment processor")
-        expected = {"client_reference_id": claim.id, "mode": "subscription"}
-        if mismatches := diff_fields(session, expected):
-            return _reject_mismatch(claim, mismatches)
-        if session.status == "expired":
-            return FailedPayment("expired unpaid", is_unpaid=True)
-        if session.status != "complete" or session.payment_status == "unpaid":
-            return PendingPayment()
-        if mismatches := self._diff_plan(session, claim.billing):
-            return _reject_mismatch(claim, mismatches)
-        return await self._verify_payment(session, claim)
-
-    async def _fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
-        request = self._api.subscriptions.retrieve_async(member.subscription)
-        try:
-            subscription = await call_stripe(request, Subscription, member.subscription)
-        except NotFoundError:
-            # The operator has changed accounts, which must not take away a plan that was paid. The
-            # daily maintenance logs this until the operator acts.
-            log.error("subscription_unknown", subscription=member.subscription)
-            return SubscriptionStatus(is_known=False)
-        return await self._judge(subscription, member.customer)
 
     async def _judge(self, subscription: Subscription, customer: str) -> SubscriptionStatus:
         last_payment, is_disputed = await find_last_payment(self._api, customer)

@@ -2,12 +2,11 @@
 
 import secrets
 from collections.abc import Sequence
-from typing import Protocol
 from urllib.parse import urlencode
 
 from access.keys import hash_key
 from access.members import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberPlan
-from access.oauth.clients import OAuthClient
+from access.oauth.clients import ClientRegistry
 from access.oauth.parameters import (
     RESOURCE_PATH,
     OAuthClientError,
@@ -16,23 +15,17 @@ from access.oauth.parameters import (
     check_resource,
     check_state,
     find_repeated,
+    matches_redirect_uri,
 )
 from access.throttle import Throttle
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import HOUR_MS
-from store.access_rows import PendingAuthorization
+from store.access_rows import OAuthClient, PendingAuthorization
 from store.sql.access_store import AccessStore
 
 CONSENT_PATH = "/oauth/consent"
 START_AGAIN_HINT = "Start again in the program that sent you here."
-
-
-class ClientFinder(Protocol):
-    """The part of ClientRegistry that finds clients."""
-
-    async def find(self, client_id: str) -> OAuthClient | None:
-        """Return a client, or None if it is unknown; OAuthClientError if it cannot be used."""
 
 
 class Authorizations:
@@ -44,7 +37,7 @@ class Authorizations:
     def __init__(
         self,
         store: AccessStore,
-        clients: ClientFinder,
+        clients: ClientRegistry,
         throttle: Throttle,
         clock: Clock,
         *,
@@ -98,30 +91,31 @@ class Authorizations:
         id_hash = hash_key(request_id)
         return await self._store.oauth.find_request(request_id, id_hash, self._oldest())
 
-    async def approve(self, request_id: str, plan: MemberPlan) -> str:
+    async def approve(self, request_id: str, plan: MemberPlan | None) -> str:
         """Approve a request for a member's plan; return the address to redirect the browser to.
+
+        None is for the owner of a loopback service: the caller has checked that the request comes
+        from the owner's machine, and the connection is a key of the operator, without a plan.
 
         The key is created when the client exchanges the code. Raise ApiError 404 if the request is
         not pending, 409 if the plan is not live or has reached a limit on keys (the request then
         stays pending).
         """
-        if not plan.is_live:
+        if plan is not None and not plan.is_live:
             raise _conflict_error("This membership has ended or belongs to another billing mode.")
-        if not plan.has_room:
+        if plan is not None and not plan.has_room:
             raise _conflict_error(
                 f"A membership has at most {MAX_LIVE_KEYS} live keys, and at most "
                 f"{MAX_NEW_KEYS_PER_DAY} new ones in 24 hours. A connection is a key: revoke one "
                 "that you no longer use under Settings, API access, or try again tomorrow."
             )
-        return await self._approve(request_id, plan.membership.id)
-
-    async def approve_as_owner(self, request_id: str) -> str:
-        """Approve a request for the owner of a loopback service; return the redirect address.
-
-        The caller has checked that the request comes from the owner's machine. The connection is a
-        key of the operator, without a plan. Raise ApiError 404 if the request is not pending.
-        """
-        return await self._approve(request_id, None)
+        request = await self._get_pending(request_id)
+        code = f"ac_{secrets.token_urlsafe(32)}"
+        membership_id = None if plan is None else plan.membership.id
+        approval = hash_key(request_id), hash_key(code), self._clock(), membership_id
+        if not await self._store.oauth.approve_request(*approval, self._oldest()):
+            raise _not_pending_error()
+        return self._build_redirect(request.redirect_uri, request.state, {"code": code})
 
     async def deny(self, request_id: str) -> str:
         """Deny a request; return the address to redirect to. Raise ApiError 404 if not pending."""
@@ -130,14 +124,6 @@ class Authorizations:
             raise _not_pending_error()
         failure = {"error": "access_denied", "error_description": "The user denied access."}
         return self._build_redirect(request.redirect_uri, request.state, failure)
-
-    async def _approve(self, request_id: str, membership_id: int | None) -> str:
-        request = await self._get_pending(request_id)
-        code = f"ac_{secrets.token_urlsafe(32)}"
-        approval = hash_key(request_id), hash_key(code), self._clock(), membership_id
-        if not await self._store.oauth.approve_request(*approval, self._oldest()):
-            raise _not_pending_error()
-        return self._build_redirect(request.redirect_uri, request.state, {"code": code})
 
     async def _get_pending(self, request_id: str) -> PendingAuthorization:
         request = await self.find_pending(request_id)
@@ -159,7 +145,8 @@ class Authorizations:
                 "or the program's registration has expired. Remove the connection in the program "
                 "and add it again."
             )
-        if not client.allows_redirect(values.get("redirect_uri", "")):
+        requested = values.get("redirect_uri", "")
+        if not any(matches_redirect_uri(uri, requested) for uri in client.redirect_uris):
             raise _bad_request_error(
                 "The program that sent you here did not register the address that it wants the "
                 "answer at (redirect_uri)."

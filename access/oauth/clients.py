@@ -12,7 +12,6 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Any
@@ -23,7 +22,6 @@ import structlog
 from access.oauth.parameters import (
     ClientMetadata,
     OAuthClientError,
-    matches_redirect_uri,
     parse_client_metadata,
 )
 from access.single_flight_cache import SingleFlightCache
@@ -32,7 +30,7 @@ from schemas.clock import Clock
 from schemas.errors import unavailable_error
 from schemas.version import VERSION
 from schemas.vocabulary import HOUR_MS
-from store.access_rows import OAuthClientRow
+from store.access_rows import OAuthClient
 from store.sql.access_store import AccessStore
 
 Resolver = Callable[[str], Awaitable[Sequence[str]]]
@@ -51,7 +49,7 @@ _SPECIAL_IPV6 = "2001::/23 2001:db8::/32 2002::/16 2620:4f:8000::/48 3fff::/20"
 _SPECIAL_NETWORKS = [ip_network(each) for each in f"{_SPECIAL_IPV4} {_SPECIAL_IPV6}".split()]
 # IPv4-mapped addresses, NAT64, and local, link-local and multicast ones are outside of it.
 _GLOBAL_UNICAST = ip_network("2000::/3")
-_MAX_LOOKUPS = 8
+_LOOKUP_THREADS = ThreadPoolExecutor(8, "resolve-host")
 
 
 def is_public(address: str) -> bool:
@@ -65,17 +63,12 @@ def is_public(address: str) -> bool:
     return not any(ip in network for network in _SPECIAL_NETWORKS)
 
 
-class HostResolver:
-    """Resolves hosts in threads of its own, so that lookups that hang delay nothing else."""
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, "resolve-host")
-
-    async def __call__(self, host: str) -> list[str]:
-        """Return the IP addresses of a host, best first; raise OSError if it has none."""
-        lookup = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, lookup)
-        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+async def resolve_host(host: str) -> list[str]:
+    """Return the IP addresses of a host, best first; raise OSError if it has none."""
+    # In threads of its own, so that lookups that hang delay nothing else.
+    lookup = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_LOOKUP_THREADS, lookup)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 MAX_CLIENT_ID_CHARS = 512
@@ -106,10 +99,8 @@ _MAX_AGE_PATTERN = re.compile(r"(?:^|[,\s])max-age=\"?([0-9]{1,9})", re.I)
 log = structlog.get_logger("oauth")
 
 
-@dataclass(frozen=True, slots=True)
-class _Fetched:
-    result: ClientMetadata | OAuthClientError
-    ttl_s: int
+# What a document says or why it is refused, and for how long (seconds) that is cached.
+_Fetched = tuple[ClientMetadata | OAuthClientError, int]
 
 
 class ClientDocuments:
@@ -123,15 +114,15 @@ class ClientDocuments:
         self,
         clock: Clock,
         transport: httpx2.AsyncBaseTransport | None = None,
-        resolve: Resolver | None = None,
+        resolve: Resolver = resolve_host,
         *,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._transport = transport
-        self._resolve = resolve or HostResolver()
+        self._resolve = resolve
         self._timeout_s = timeout_s
         self._cache = SingleFlightCache[_Fetched](
-            clock, lambda fetched: fetched.ttl_s * 1000, MAX_CACHED
+            clock, lambda fetched: fetched[1] * 1000, MAX_CACHED
         )
         self._fetching = 0
 
@@ -142,7 +133,7 @@ class ClientDocuments:
         documents are being fetched.
         """
         url = parse_client_id(client_id)
-        result = (await self._cache.get(client_id, lambda: self._fetch(client_id, url))).result
+        result, _ = await self._cache.get(client_id, lambda: self._fetch(client_id, url))
         # A copy, because each raise adds its frames to the exception.
         if isinstance(result, OAuthClientError):
             raise OAuthClientError(
@@ -166,10 +157,10 @@ class ClientDocuments:
             async with asyncio.timeout(self._timeout_s):
                 return await self._fetch_from_host(client_id, url)
         except OAuthClientError as error:
-            return _Fetched(error, FAILURE_TTL_S)
+            return error, FAILURE_TTL_S
         except TimeoutError:
             reason = f"it did not arrive within {self._timeout_s:g} seconds"
-            return _Fetched(_unreachable_error(reason), FAILURE_TTL_S)
+            return _unreachable_error(reason), FAILURE_TTL_S
         finally:
             self._fetching -= 1
 
@@ -182,7 +173,7 @@ class ClientDocuments:
                 continue
             except httpx2.HTTPError:
                 raise _unreachable_error("the connection failed") from None
-            return _Fetched(_parse_document(client_id, body), _find_ttl_s(response))
+            return _parse_document(client_id, body), _find_ttl_s(response)
         raise _unreachable_error("its server cannot be reached")
 
     async def _find_addresses(self, host: str) -> list[str]:
@@ -223,8 +214,21 @@ class ClientDocuments:
         # Without an httpx2 client, which would follow redirects and keep cookies.
         response = await self._transport.handle_async_request(request)
         try:
-            _check_head(response)
-            return response, await _read_body(response)
+            if 300 <= response.status_code < 400:
+                raise _refused_error("its server redirects to another address")
+            if response.status_code != 200:
+                raise _refused_error(f"its server answers with status {response.status_code}")
+            content_type = response.headers.get("content-type", "").partition(";")[0].strip()
+            if not _JSON_TYPE_PATTERN.fullmatch(content_type):
+                raise _refused_error("its content type is not application/json")
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise _refused_error("it is compressed, which the request declined")
+            body = bytearray()
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > MAX_DOCUMENT_BYTES:
+                    raise _refused_error(f"it has more than {MAX_DOCUMENT_BYTES} bytes")
+            return response, bytes(body)
         finally:
             await response.aclose()
 
@@ -252,27 +256,6 @@ def parse_client_id(client_id: str) -> httpx2.URL:
     raise OAuthClientError(
         "invalid_client", f"The client id is not acceptable. Accepted is {ACCEPTED_CLIENT_IDS}."
     )
-
-
-def _check_head(response: httpx2.Response) -> None:
-    if 300 <= response.status_code < 400:
-        raise _refused_error("its server redirects to another address")
-    if response.status_code != 200:
-        raise _refused_error(f"its server answers with status {response.status_code}")
-    content_type = response.headers.get("content-type", "").partition(";")[0].strip()
-    if not _JSON_TYPE_PATTERN.fullmatch(content_type):
-        raise _refused_error("its content type is not application/json")
-    if response.headers.get("content-encoding", "identity") != "identity":
-        raise _refused_error("it is compressed, which the request declined")
-
-
-async def _read_body(response: httpx2.Response) -> bytes:
-    body = bytearray()
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > MAX_DOCUMENT_BYTES:
-            raise _refused_error(f"it has more than {MAX_DOCUMENT_BYTES} bytes")
-    return bytes(body)
 
 
 def _parse_document(client_id: str, body: bytes) -> ClientMetadata:
@@ -336,23 +319,6 @@ _REPLACED_METHODS = frozenset({"client_secret_basic", "client_secret_post", "non
 _REGISTERED_ID_PATTERN = re.compile(r"oc_[A-Za-z0-9_-]{32}")
 
 
-@dataclass(frozen=True, slots=True)
-class OAuthClient:
-    """A client and what it says of itself: `name` is cleaned, but unverified text.
-
-    `created_at` (epoch ms) is None for a client that a document describes.
-    """
-
-    client_id: str
-    name: str
-    redirect_uris: tuple[str, ...]
-    created_at: int | None = None
-
-    def allows_redirect(self, uri: str) -> bool:
-        """Return whether a request may name this redirect URI; any port fits a loopback one."""
-        return any(matches_redirect_uri(each, uri) for each in self.redirect_uris)
-
-
 class ClientRegistry:
     """Finds and registers clients; `clock` returns epoch ms."""
 
@@ -374,10 +340,7 @@ class ClientRegistry:
             return OAuthClient(client_id, metadata.name, metadata.redirect_uris)
         # PostgreSQL fails on some texts, such as NUL, that are no id of ours.
         is_ours = _REGISTERED_ID_PATTERN.fullmatch(client_id)
-        row = await self._store.oauth.find_client(client_id) if is_ours else None
-        if row is None:
-            return None
-        return OAuthClient(row.client_id, row.name, row.redirect_uris, row.created_at)
+        return await self._store.oauth.find_client(client_id) if is_ours else None
 
     async def register(self, metadata: object, address: str) -> OAuthClient:
         """Register a client from a decoded JSON body; `address` is the sender's IP address.
@@ -395,16 +358,16 @@ class ClientRegistry:
         # Only valid metadata counts: a client that is refused can be fixed and sent again.
         await self._throttle.take_attempt(address)
         now = self._clock()
-        row = OAuthClientRow(
+        client = OAuthClient(
             f"oc_{secrets.token_urlsafe(24)}", accepted.name, accepted.redirect_uris, now
         )
-        if not await self._store.oauth.add_client(row, MAX_CLIENTS, now - UNUSED_MS):
+        if not await self._store.oauth.add_client(client, MAX_CLIENTS, now - UNUSED_MS):
             raise unavailable_error(
                 "The client was not registered, because too many clients are registered. "
                 f"Retry after {FULL_RETRY_S} seconds.",
                 FULL_RETRY_S,
             )
-        return OAuthClient(row.client_id, row.name, row.redirect_uris, now)
+        return client
 
 
 def describe_registration(client: OAuthClient) -> dict[str, object]:

@@ -14,7 +14,7 @@ import structlog
 
 from access.keys import generate_key, hash_key, invalid_key_error
 from access.members import build_limits
-from access.oauth.authorizations import ClientFinder
+from access.oauth.clients import ClientRegistry
 from access.oauth.parameters import (
     RESOURCE_PATH,
     SCOPE,
@@ -26,7 +26,7 @@ from access.oauth.parameters import (
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS, HOUR_MS
-from store.access_rows import AccessTokenRow, ApprovedAuthorization, ConnectionRow, NewTokens
+from store.access_rows import AccessTokenRow, ConnectionRow, NewTokens
 from store.sql.access_store import AccessStore
 
 CODE_MS = 60_000
@@ -66,7 +66,7 @@ class TokenIssuer:
     """Issues and revokes tokens; `issuer` is the base URL, `clock` returns epoch ms."""
 
     def __init__(
-        self, store: AccessStore, clients: ClientFinder, clock: Clock, *, issuer: str
+        self, store: AccessStore, clients: ClientRegistry, clock: Clock, *, issuer: str
     ) -> None:
         self._store = store
         self._clients = clients
@@ -97,10 +97,12 @@ class TokenIssuer:
         token = form.get("token", "")
         if not token:
             raise OAuthError("invalid_request", "token: missing; send the token to revoke")
-        found = await self._find_connection(token)
-        if found is None:
+        oauth = self._store.oauth
+        found = await oauth.find_access_token(hash_key(token))
+        connection = found or await oauth.find_connection(hash_key(token[:FAMILY_CHARS]))
+        if connection is None:
             return
-        key_id, client_id = found
+        key_id, client_id = connection.key_id, connection.client_id
         if form.get("client_id", client_id) != client_id:
             raise OAuthError("invalid_client", "client_id: the token belongs to another client")
         await self._store.revoke_key(key_id, self._clock())
@@ -117,7 +119,17 @@ class TokenIssuer:
         request = await self._store.oauth.find_code(code_hash)
         if request is not None:
             await self._check_client(form, request.client_id)
-            _check_code(form, request, now)
+            if now >= request.approved_at + CODE_MS:
+                raise _invalid_grant_error("the code has expired: connect again")
+            # OAuth 2.1 clients no longer send it; PKCE protects the exchange.
+            if form.get("redirect_uri", request.redirect_uri) != request.redirect_uri:
+                raise _invalid_grant_error(
+                    "redirect_uri differs from that of the authorization request"
+                )
+            if not matches_challenge(form.get("code_verifier", ""), request.code_challenge):
+                raise _invalid_grant_error(
+                    "code_verifier is missing or does not match the code_challenge"
+                )
             # A code of a server at another address, which a changed setting can leave behind.
             check_resource(request.resource, self._resource)
             tokens, stored = create_tokens(family, now)
@@ -194,26 +206,6 @@ class TokenIssuer:
             raise OAuthError("invalid_client", "client_id: unknown client: register again")
         if bound_to is not None:
             raise _invalid_grant_error("it was issued to another client: connect again")
-
-    async def _find_connection(self, token: str) -> tuple[int, str] | None:
-        """Return the key id and client of a token of either kind."""
-        access = await self._store.oauth.find_access_token(hash_key(token))
-        if access is not None:
-            return access.key_id, access.client_id
-        family_hash = hash_key(token[:FAMILY_CHARS])
-        row = await self._store.oauth.find_connection(family_hash)
-        return None if row is None else (row.key_id, row.client_id)
-
-
-def _check_code(form: Mapping[str, str], request: ApprovedAuthorization, now: int) -> None:
-    """Raise OAuthError unless a code is in time and sent with what it is bound to."""
-    if now >= request.approved_at + CODE_MS:
-        raise _invalid_grant_error("the code has expired: connect again")
-    # OAuth 2.1 clients no longer send it; PKCE protects the exchange.
-    if form.get("redirect_uri", request.redirect_uri) != request.redirect_uri:
-        raise _invalid_grant_error("redirect_uri differs from that of the authorization request")
-    if not matches_challenge(form.get("code_verifier", ""), request.code_challenge):
-        raise _invalid_grant_error("code_verifier is missing or does not match the code_challenge")
 
 
 def create_tokens(family: str, now: int) -> tuple[Tokens, NewTokens]:

@@ -10,7 +10,7 @@ from store.access_rows import (
     ConnectionRow,
     KeyLimits,
     NewTokens,
-    OAuthClientRow,
+    OAuthClient,
     PendingAuthorization,
     RedeemOutcome,
     RenewOutcome,
@@ -39,7 +39,7 @@ RETURNING 1
 class OAuthStore(StorePart):
     """The part of `AccessStore` that stores OAuth; every secret only as SHA-256."""
 
-    async def add_client(self, client: OAuthClientRow, max_clients: int, unused_since: int) -> bool:
+    async def add_client(self, client: OAuthClient, max_clients: int, unused_since: int) -> bool:
         """Store a client; False if there are `max_clients` already.
 
         If so, delete those without a live connection that were last used before `unused_since`.
@@ -67,15 +67,15 @@ RETURNING 1
             await db.execute(PRUNE_CLIENTS, unused_since)
             return bool(await db.execute_named(sql, values))
 
-    async def find_client(self, client_id: str) -> OAuthClientRow | None:
+    async def find_client(self, client_id: str) -> OAuthClient | None:
         """Return a client that registered itself, or None."""
         sql = (
             "SELECT client_id, name, redirect_uris, created_at FROM oauth_clients "
             "WHERE client_id = ?"
         )
 
-        def build(*, redirect_uris: str, **client: Any) -> OAuthClientRow:
-            return OAuthClientRow(redirect_uris=tuple(json.loads(redirect_uris)), **client)
+        def build(*, redirect_uris: str, **client: Any) -> OAuthClient:
+            return OAuthClient(redirect_uris=tuple(json.loads(redirect_uris)), **client)
 
         return await self._find(build, sql, client_id)
 

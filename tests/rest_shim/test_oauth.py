@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -380,13 +381,13 @@ async def test_a_repeated_parameter_is_refused(host: HandClient) -> None:
 async def test_a_request_is_decided_once_and_expires_after_an_hour(host: HandClient) -> None:
     authorizations = host.authorizations
     approved, denied, expired = [await host.begin() for _ in range(3)]
-    await authorizations.approve_as_owner(approved)
+    await authorizations.approve(approved, None)
     answer = read_answer(await authorizations.deny(denied))
     assert (answer["error"], answer["state"]) == ("access_denied", "a state")
     host.served.clock.now += HOUR_MS
     for request_id in (approved, denied, expired, "unknown"):
         assert await authorizations.find_pending(request_id) is None
-        for decide in (authorizations.approve_as_owner, authorizations.deny):
+        for decide in (partial(authorizations.approve, plan=None), authorizations.deny):
             with pytest.raises(ApiError) as refused:
                 await decide(request_id)
             assert refused.value.status == 404
@@ -453,7 +454,7 @@ async def test_an_unknown_token_gets_401(served: RunningService, token: str) -> 
 
 async def test_no_secret_is_stored_in_clear(host: HandClient) -> None:
     request_id = await host.begin()
-    code = read_answer(await host.authorizations.approve_as_owner(request_id))["code"]
+    code = read_answer(await host.authorizations.approve(request_id, None))["code"]
     first = (await host.exchange(code)).json()
     tokens = (await host.refresh(first["refresh_token"])).json()
     folder = host.served.access._engine.path.parent  # type: ignore[attr-defined]

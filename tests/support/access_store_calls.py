@@ -10,7 +10,7 @@ from store.access_rows import (
     LoggedCall,
     NewTokens,
     Notice,
-    OAuthClientRow,
+    OAuthClient,
     PendingAuthorization,
     RetentionCutoffs,
     SignInRow,
@@ -29,7 +29,7 @@ StoreCall = Callable[[AccessStore], Awaitable[object]]
 
 REQUEST = AccessRequestRow("a@example.com", "Agent", None, "use", None, NOW, NOW)
 CODE_HASH, FAMILY_HASH, TOKEN_HASH = (bytes(range(n, n + 32)) for n in (5, 6, 7))
-CLIENT = OAuthClientRow("oc_1", "Host", ("https://host.example/callback",), NOW)
+CLIENT = OAuthClient("oc_1", "Host", ("https://host.example/callback",), NOW)
 PENDING = PendingAuthorization(
     "id", "oc_1", "Host", CLIENT.redirect_uris[0], None, "https://s.example/mcp", "challenge", NOW
 )

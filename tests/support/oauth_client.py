@@ -115,7 +115,7 @@ class HandClient:
         """Let a member approve a request, or the owner without a plan; return the code."""
         request_id = await self.begin(**changed)
         if plan is None:
-            target = await self.authorizations.approve_as_owner(request_id)
+            target = await self.authorizations.approve(request_id, None)
         else:
             target = await self.authorizations.approve(request_id, plan)
         return read_answer(target)["code"]

@@ -20,8 +20,8 @@ from access.oauth.clients import (
     MAX_TTL_S,
     MIN_TTL_S,
     ClientDocuments,
-    HostResolver,
     is_public,
+    resolve_host,
 )
 from access.oauth.parameters import OAuthClientError
 from schemas.errors import ApiError
@@ -538,11 +538,10 @@ async def test_the_cache_drops_the_oldest_document(host: DocumentHost, clock: Ma
 
 
 async def test_hosts_are_resolved_by_the_system() -> None:
-    resolve = HostResolver()
-    assert await resolve("127.0.0.1") == ["127.0.0.1"]
-    assert not any(map(is_public, await resolve("localhost")))
+    assert await resolve_host("127.0.0.1") == ["127.0.0.1"]
+    assert not any(map(is_public, await resolve_host("localhost")))
     with pytest.raises((OSError, UnicodeError)):
-        await resolve("a" * 64 + ".invalid")
+        await resolve_host("a" * 64 + ".invalid")
 
 
 @given(st.ip_addresses())

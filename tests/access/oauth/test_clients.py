@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import access.oauth.clients
 from access.keys import is_valid_label
-from access.oauth.clients import ClientDocuments, ClientRegistry, OAuthClient, describe_registration
+from access.oauth.clients import ClientDocuments, ClientRegistry, describe_registration
 from access.oauth.parameters import MAX_NAME_CHARS, OAuthClientError, clean_name
 from schemas.errors import ApiError
-from store.access_rows import OAuthClientRow, PendingAuthorization
+from store.access_rows import OAuthClient, PendingAuthorization
 from store.sql.access_store import AccessStore
 from tests.doubles.document_host import HOST, build_response, open_document_host
 from tests.support.example_market import NOON
@@ -208,7 +208,7 @@ async def test_a_full_store_makes_room_by_dropping_unused_clients(
 
 @pytest.mark.clause("11.10")
 async def test_the_limit_holds_if_clients_register_at_once(store: AccessStore) -> None:
-    rows = [OAuthClientRow(f"oc_{number}", "", ("app:/",), NOON) for number in range(8)]
+    rows = [OAuthClient(f"oc_{number}", "", ("app:/",), NOON) for number in range(8)]
     added = await asyncio.gather(*(store.oauth.add_client(row, 3, NOON) for row in rows))
     assert sum(added) == 3
 

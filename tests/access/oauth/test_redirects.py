@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from access.oauth.clients import OAuthClient
-from access.oauth.parameters import MAX_REDIRECT_URI_CHARS, is_redirect_uri
+from access.oauth.parameters import MAX_REDIRECT_URI_CHARS, is_redirect_uri, matches_redirect_uri
 
 pytestmark = pytest.mark.clause("11.1")
 
@@ -44,7 +43,7 @@ SEEN_CALLBACKS = [
 )
 def test_a_client_may_register_and_use_an_address(uri: str) -> None:
     assert is_redirect_uri(uri)
-    assert OAuthClient("oc_1", "A client", (uri,)).allows_redirect(uri)
+    assert matches_redirect_uri(uri, uri)
 
 
 @pytest.mark.parametrize(
@@ -126,18 +125,18 @@ def test_a_client_may_register_and_use_an_address(uri: str) -> None:
 def test_no_client_may_register_or_use_an_address(uri: str) -> None:
     assert not is_redirect_uri(uri)
     for registered in ("http://localhost/callback", uri):
-        assert not OAuthClient("oc_1", "A client", (registered,)).allows_redirect(uri)
+        assert not matches_redirect_uri(registered, uri)
 
 
 @pytest.mark.clause("11.2")
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
 @pytest.mark.parametrize("registered_port", ["", ":33418"])
 def test_a_program_on_this_computer_may_use_any_port(host: str, registered_port: str) -> None:
-    client = OAuthClient("oc_1", "A client", (f"http://{host}{registered_port}/callback?a=1",))
+    registered = f"http://{host}{registered_port}/callback?a=1"
     for port in ("", ":80", ":1", ":65535", ":33418"):
-        assert client.allows_redirect(f"http://{host}{port}/callback?a=1")
+        assert matches_redirect_uri(registered, f"http://{host}{port}/callback?a=1")
     for port in (":0", ":65536", ":999999", ":", ":1:2", ":a", ":-1", ":1@app.example", ":1\\"):
-        assert not client.allows_redirect(f"http://{host}{port}/callback?a=1")
+        assert not matches_redirect_uri(registered, f"http://{host}{port}/callback?a=1")
 
 
 @pytest.mark.clause("11.2")
@@ -168,7 +167,7 @@ def test_a_program_on_this_computer_may_use_any_port(host: str, registered_port:
 )
 def test_all_else_has_to_be_the_same(registered: str, requested: str) -> None:
     assert is_redirect_uri(registered)
-    assert not OAuthClient("oc_1", "A client", (registered,)).allows_redirect(requested)
+    assert not matches_redirect_uri(registered, requested)
 
 
 URIS = st.builds(

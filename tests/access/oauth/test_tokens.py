@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from access.maintenance import compute_cutoffs
 from access.members import MAX_LIVE_KEYS, MemberPlan
 from access.oauth.authorizations import Authorizations
-from access.oauth.clients import OAuthClient
 from access.oauth.parameters import OAuthError, matches_challenge
 from access.oauth.tokens import (
     ACCESS_TOKEN_MS,
@@ -26,7 +25,7 @@ from access.oauth.tokens import (
 )
 from access.throttle import Limit, Throttle
 from schemas.errors import ApiError
-from store.access_rows import OAuthClientRow
+from store.access_rows import OAuthClient
 from store.sql.access_store import AccessStore
 from tests.support.oauth_client import (
     CALLBACK,
@@ -75,8 +74,6 @@ class Process:
     async def get_code(self, plan: MemberPlan | None = None) -> str:
         target = await self.authorizations.begin([*REQUEST.items()], "192.0.2.1")
         request_id = read_answer(target)["request"]
-        if plan is None:
-            return read_answer(await self.authorizations.approve_as_owner(request_id))["code"]
         return read_answer(await self.authorizations.approve(request_id, plan))["code"]
 
     async def exchange(self, code: str, **changed: str) -> Tokens | OAuthError:
@@ -191,7 +188,7 @@ async def test_the_tokens_of_a_connection_are_bounded(
 async def test_a_client_is_kept_as_long_as_it_has_a_live_connection(
     processes: list[Process], clock: ManualClock
 ) -> None:
-    one, client = processes[0], OAuthClientRow(CLIENT.client_id, "Host", (CALLBACK,), clock.now)
+    one, client = processes[0], OAuthClient(CLIENT.client_id, "Host", (CALLBACK,), clock.now)
     await one.store.oauth.add_client(client, 9, 0)
     tokens = get_tokens(await one.exchange(await one.get_code()))
     clock.now += REFRESH_TOKEN_MS - 1
@@ -251,7 +248,7 @@ async def test_one_of_several_decisions_on_a_request_counts(processes: list[Proc
 
     async def decide(one: Authorizations, is_allowed: bool) -> str:
         try:
-            return await (one.approve_as_owner if is_allowed else one.deny)(request_id)
+            return await (one.approve(request_id, None) if is_allowed else one.deny(request_id))
         except ApiError as error:
             return str(error.status)
 
