@@ -1,16 +1,25 @@
-"""API keys on a real store: created, stored only as hashes, listed and revoked."""
+"""API keys and their daily quota on a real store."""
 
+import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from access.keys import OperatorKeys, hash_key
-from store.access_rows import KeyRow
+from access.keys import MAX_LOOP_TURNS, Caller, OperatorKeys, QuotaGuard, hash_key, identify_key
+from schemas.errors import ApiError
+from schemas.usage import Quota
+from schemas.vocabulary import DAY_MS, Mode
+from store.access_rows import CallGroup, CountedGroup, KeyRow
+from store.errors import StoreError
+from store.sql.access_store import AccessStore
 from store.sqlite.access_store import open_sqlite_access
 from tests.support.running_service import ManualClock
+from tests.support.store_homes import StoreHome, run_sql
 
 pytestmark = pytest.mark.clause("access")
 
@@ -21,7 +30,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def keys(tmp_path: Path, clock: ManualClock) -> AsyncIterator[OperatorKeys]:
+async def operator_keys(tmp_path: Path, clock: ManualClock) -> AsyncIterator[OperatorKeys]:
     store = await open_sqlite_access(tmp_path / "access.db")
     yield OperatorKeys(store, clock)
     await store.close()
@@ -33,9 +42,9 @@ def read_files(folder: Path) -> bytes:
 
 @pytest.mark.clause("5.3")
 async def test_a_key_is_32_random_bytes_that_the_store_never_sees(
-    keys: OperatorKeys, tmp_path: Path
+    operator_keys: OperatorKeys, tmp_path: Path
 ) -> None:
-    made = {await keys.create("agent") for _ in range(20)}
+    made = {await operator_keys.create("agent") for _ in range(20)}
     assert len(made) == 20
     assert all(re.fullmatch(r"ek_[A-Za-z0-9_-]{43}", key) for key in made)
     on_disk = read_files(tmp_path)
@@ -50,26 +59,500 @@ def test_a_key_is_stored_as_its_sha256() -> None:
 
 
 @pytest.mark.clause("3.5.3", "3.5.5", "5.27")
-async def test_a_key_is_revoked_once_and_for_good(keys: OperatorKeys, clock: ManualClock) -> None:
-    await keys.create("agent")
-    (made,) = await keys.list()
+async def test_a_key_is_revoked_once_and_for_good(
+    operator_keys: OperatorKeys, clock: ManualClock
+) -> None:
+    await operator_keys.create("agent")
+    (made,) = await operator_keys.list()
     assert made == KeyRow(made.id, "agent", clock.now, None)
     clock.now += 5
-    assert await keys.revoke(made.id)
+    assert await operator_keys.revoke(made.id)
     revoked_at = clock.now
     clock.now += 5
-    assert await keys.revoke(made.id)
-    assert not await keys.revoke(made.id + 1)
-    assert [key.revoked_at for key in await keys.list()] == [revoked_at]
+    assert await operator_keys.revoke(made.id)
+    assert not await operator_keys.revoke(made.id + 1)
+    assert [key.revoked_at for key in await operator_keys.list()] == [revoked_at]
 
 
 @pytest.mark.parametrize("label", ["", "x" * 121, "two\nlines", "bell\x07"])
-async def test_a_bad_label_is_refused_in_one_line(keys: OperatorKeys, label: str) -> None:
+async def test_a_bad_label_is_refused_in_one_line(operator_keys: OperatorKeys, label: str) -> None:
     with pytest.raises(ValueError, match=r"^a label must have 1 to 120 printable characters$"):
-        await keys.create(label)
-    assert await keys.list() == []
+        await operator_keys.create(label)
+    assert await operator_keys.list() == []
 
 
-async def test_a_label_of_full_length_is_kept(keys: OperatorKeys) -> None:
-    await keys.create("é" * 120)
-    assert [key.label for key in await keys.list()] == ["é" * 120]
+async def test_a_label_of_full_length_is_kept(operator_keys: OperatorKeys) -> None:
+    await operator_keys.create("é" * 120)
+    assert [key.label for key in await operator_keys.list()] == ["é" * 120]
+
+
+WELL_FORMED = "ek_" + "A" * 43
+MIDNIGHT = 1_790_812_800_000  # 2026-10-01T00:00:00Z
+
+
+class HeldStore(AccessStore):
+    """Holds every decision until it is released, and records the groups of each."""
+
+    def hold(self) -> None:
+        self.groups: list[list[int]] = []
+        self.started, self.let_go = asyncio.Event(), asyncio.Event()
+
+    async def count_calls(
+        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+    ) -> list[CountedGroup]:
+        self.groups.append([group.calls for group in groups])
+        self.started.set()
+        await self.let_go.wait()
+        return await super().count_calls(groups, mode, limit)
+
+
+class FailingStore(AccessStore):
+    """Fails at the first decision, as a full disk would."""
+
+    groups = 0
+
+    async def count_calls(
+        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+    ) -> list[CountedGroup]:
+        self.groups += 1
+        if self.groups == 1:
+            raise StoreError("database or disk is full")
+        return await super().count_calls(groups, mode, limit)
+
+
+class BoundedQuotaGuard(QuotaGuard):
+    """Waits at most ten seconds for a decision."""
+
+    async def authorize(self, key_hash: bytes, **options: bool) -> Caller:
+        async with asyncio.timeout(10):
+            return await super().authorize(key_hash, **options)
+
+
+Open = Callable[..., Awaitable[AccessStore]]
+# Tests that do not depend on the store run on one engine only.
+OVER_ONE_STORE = pytest.mark.parametrize("new_home", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+async def open_store(home: StoreHome) -> AsyncIterator[Open]:
+    """A function that opens another connection to one store, or to a subclass, on each call."""
+    async with AsyncExitStack() as opened:
+
+        async def open_and_keep(store_class: type[AccessStore] = AccessStore) -> AccessStore:
+            store = await home.open_access(store_class)
+            opened.push_async_callback(store.close)
+            return store
+
+        yield open_and_keep
+
+
+@pytest.fixture
+async def store(open_store: Open) -> AccessStore:
+    return await open_store()
+
+
+@pytest.fixture
+def keys(store: AccessStore, clock: ManualClock) -> OperatorKeys:
+    return OperatorKeys(store, clock)
+
+
+@pytest.fixture
+def quota_guard(store: AccessStore, clock: ManualClock) -> QuotaGuard:
+    return make_quota_guard(store, clock)
+
+
+def make_quota_guard(store: AccessStore, clock: ManualClock, daily_limit: int = 10) -> QuotaGuard:
+    return BoundedQuotaGuard(store, clock, mode=None, daily_limit=daily_limit)
+
+
+async def load_usage(home: StoreHome) -> list[tuple[Any, ...]]:
+    """Return day and count of every key, sorted by key."""
+    return await run_sql(home, "SELECT day, used FROM usage ORDER BY key_id, day")
+
+
+async def get_refusal(
+    quota_guard: QuotaGuard, authorization: str | None, x_api_key: str | None = None
+) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        await quota_guard.authorize(identify_key(authorization, x_api_key))
+    error = refused.value
+    assert "\n" not in error.message
+    assert "ek_A" not in error.message
+    return error
+
+
+async def outcomes(
+    quota_guard: QuotaGuard, api_key: str, calls: int
+) -> list[Caller | BaseException]:
+    """Return the results of concurrent calls of one key, in order of arrival."""
+    return await asyncio.gather(
+        *(quota_guard.authorize(hash_key(api_key)) for _ in range(calls)), return_exceptions=True
+    )
+
+
+def list_admitted_counts(outcomes: Sequence[Caller | BaseException]) -> list[int]:
+    """Return the counts of the admitted calls; assert that all others were over the limit."""
+    for outcome in outcomes:
+        assert isinstance(outcome, Caller) or (
+            isinstance(outcome, ApiError) and outcome.code == "rate_limited"
+        ), outcome
+    return [one.quota.used_today for one in outcomes if isinstance(one, Caller)]
+
+
+@OVER_ONE_STORE
+@pytest.mark.clause("5.1", "5.2")
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key"),
+    [
+        ("Bearer {}", None),
+        ("bearer {}", None),
+        ("BEARER   {} ", None),
+        (" Bearer\t{}", None),
+        (None, "{}"),
+        (None, " {} "),
+        ("Bearer {}", "{}"),
+        ("Bearer {}", ""),
+        ("Bearer {}", "  "),
+        ("Bearer {}", "${{SIGNALS_API_KEY}}"),
+        ("Bearer {}", "nonsense"),
+        ("", "{}"),
+        ("Basic cHJveHk6cHJveHk=", "{}"),
+        ("Negotiate YII=", "{}"),
+        ('Digest username="proxy", realm="proxy"', "{}"),
+        ("Bearer eyJhbGciOiJIUzI1NiJ9.e30.c2ln", "{}"),
+        ("Bearer ek_short", "{}"),
+        ("Bearer ${{SIGNALS_API_KEY}}", "{}"),
+    ],
+)
+async def test_a_live_key_is_accepted_in_either_header(
+    quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str | None, x_api_key: str | None
+) -> None:
+    key = await keys.create("agent")
+    admitted = await quota_guard.authorize(
+        identify_key(
+            authorization and authorization.format(key), x_api_key and x_api_key.format(key)
+        )
+    )
+    assert admitted.label == "agent"
+    quota = Quota(
+        daily_limit=10, used_today=1, remaining_today=9, resets_at="2026-10-01T00:00:00.000Z"
+    )
+    assert admitted.quota.to_json() == quota.model_dump_json()
+    assert admitted.quota._asdict() == quota.model_dump()
+
+
+@OVER_ONE_STORE
+@pytest.mark.clause("5.23")
+async def test_no_header_is_a_missing_key(quota_guard: QuotaGuard) -> None:
+    error = await get_refusal(quota_guard, None)
+    assert (error.code, error.status, error.quota) == ("missing_key", 401, None)
+
+
+@OVER_ONE_STORE
+@pytest.mark.clause("5.23", "7.18")
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Basic {WELL_FORMED}",
+        WELL_FORMED,
+        f"Bearer {WELL_FORMED}A",
+        f"Bearer {WELL_FORMED[:-1]}",
+        f"Bearer {WELL_FORMED[:-1]}é",
+        f"Bearer {WELL_FORMED[:-1]}\n",
+        f"Bearer {WELL_FORMED} {WELL_FORMED}",
+        f"Bearer EK_{WELL_FORMED[3:]}",
+        f"Bearer\t{WELL_FORMED}",
+        f"Bearer {WELL_FORMED}",
+    ],
+)
+async def test_a_header_without_a_known_key_is_an_invalid_key(
+    quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str
+) -> None:
+    await keys.create("agent")
+    error = await get_refusal(quota_guard, authorization)
+    assert (error.code, error.status, error.quota) == ("invalid_key", 401, None)
+
+
+@OVER_ONE_STORE
+@pytest.mark.clause("5.1")
+@pytest.mark.parametrize("authorization", ["Basic {}", "Token {}", "{}"])
+async def test_a_live_key_under_another_scheme_is_refused(
+    quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str
+) -> None:
+    key = await keys.create("agent")
+    error = await get_refusal(quota_guard, authorization.format(key))
+    assert (error.code, error.status) == ("invalid_key", 401)
+    assert "Send it as `Authorization: Bearer <API_KEY>`" in error.message
+    assert key not in error.message
+
+
+@OVER_ONE_STORE
+@pytest.mark.parametrize("sent", [f"{WELL_FORMED}A", WELL_FORMED[:-1], "ek_" + "é" * 43, "x"])
+async def test_malformed_and_unknown_keys_have_different_messages(
+    quota_guard: QuotaGuard, sent: str
+) -> None:
+    assert "malformed" in (await get_refusal(quota_guard, f"Bearer {sent}")).message
+    assert "malformed" in (await get_refusal(quota_guard, None, sent)).message
+    assert "unknown" in (await get_refusal(quota_guard, f"Bearer {WELL_FORMED}")).message
+
+
+@OVER_ONE_STORE
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key", "named"),
+    [
+        ("Bearer ${SIGNALS_API_KEY}", None, "${SIGNALS_API_KEY}"),
+        ("${SIGNALS_API_KEY}", None, "${SIGNALS_API_KEY}"),
+        (None, "${SIGNALS_API_KEY}", "set the environment variable"),
+        ("Bearer ${MY_KEY:-}", None, "set the environment variable"),
+        ("Basic cHJveHk6cHJveHk=", "${env:SIGNALS_API_KEY}", "set the environment variable"),
+        ("Bearer $SIGNALS_API_KEY", None, "placeholder"),
+        ("Bearer %SIGNALS_API_KEY%", None, "placeholder"),
+        ("Bearer {{SIGNALS_API_KEY}}", None, "placeholder"),
+        ("Bearer {env:SIGNALS_API_KEY}", None, "placeholder"),
+        ("Bearer <API_KEY>", None, "placeholder"),
+        ("Bearer <your key>", None, "placeholder"),
+        ("Bearer YOUR_API_KEY", None, "placeholder"),
+        (None, "your-api-key", "placeholder"),
+        ("Bearer undefined", None, "placeholder"),
+        ("Bearer null", None, "placeholder"),
+        ('Bearer "{}"', None, "quotes or brackets"),
+        ("Bearer '{}'", None, "quotes or brackets"),
+        ('"Bearer {}"', None, "quotes or brackets"),
+        ("Bearer <{}>", None, "quotes or brackets"),
+        ("Bearer {}'", None, "quotes or brackets"),
+        (None, "`{}`", "quotes or brackets"),
+        (None, "“{}”".encode().decode("latin-1"), "quotes or brackets"),
+        ("Bearer Bearer {}", None, "The word Bearer"),
+        (None, "Bearer {}", "The word Bearer"),
+        ("Bearer {}, Bearer {}", None, "several values"),
+        ("Basic cHJveHk6cHJveHk=, Bearer {}", None, "several values"),
+        (None, "{}, {}", "several values"),
+        (None, ", {}", "several values"),
+        ("Bearer at_" + "A" * 43, None, "OAuth access token works only at"),
+        ("{}", None, "does not use the Bearer scheme"),
+        ("Basic cHJveHk6cHJveHk=", None, "does not use the Bearer scheme"),
+        ("Basic cHJveHk6cHJveHk=", "", "does not use the Bearer scheme"),
+        ("Basic cHJveHk6cHJveHk=", "ek_short", "malformed"),
+        ("Bearer ek_short", "", "malformed"),
+        ("Bearer\tek_short", None, "malformed"),
+        ("", "", "empty"),
+        ("", None, "empty"),
+        (None, " ", "empty"),
+        ("bearer", None, "empty"),
+        ("Bearer ", "", "empty"),
+    ],
+)
+async def test_a_refusal_names_the_mistake_and_quotes_no_secret(
+    quota_guard: QuotaGuard,
+    keys: OperatorKeys,
+    authorization: str | None,
+    x_api_key: str | None,
+    named: str,
+) -> None:
+    key = await keys.create("agent")
+    sent = [value and value.replace("{}", key) for value in (authorization, x_api_key)]
+    error = await get_refusal(quota_guard, *sent)
+    assert (error.code, error.status) == ("invalid_key", 401)
+    assert named in error.message
+    assert key not in error.message
+    assert "cHJveHk" not in error.message
+
+
+@OVER_ONE_STORE
+@pytest.mark.clause("5.29")
+async def test_two_different_keys_are_refused_even_if_both_are_live(
+    quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
+) -> None:
+    one, other = await keys.create("one"), await keys.create("other")
+    error = await get_refusal(quota_guard, f"Bearer {one}", other)
+    assert error.code == "invalid_key"
+    assert one not in error.message
+    assert other not in error.message
+    assert await load_usage(home) == []
+
+
+@pytest.mark.clause("5.25")
+async def test_a_revoked_key_is_refused_from_then_on(
+    quota_guard: QuotaGuard, keys: OperatorKeys
+) -> None:
+    key = await keys.create("agent")
+    await quota_guard.authorize(hash_key(key))
+    await keys.revoke(1)
+    error = await get_refusal(quota_guard, f"Bearer {key}")
+    assert (error.code, error.status) == ("revoked_key", 403)
+    assert key not in error.message
+    assert error.quota is not None
+    assert error.quota.used_today == 1
+
+
+async def test_pending_calls_are_written_together_and_counted_in_order_of_arrival(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
+) -> None:
+    held = await open_store(HeldStore)
+    assert isinstance(held, HeldStore)
+    held.hold()
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock, daily_limit=90)
+    first = asyncio.create_task(quota_guard.authorize(hash_key(api_key)))
+    await held.started.wait()
+    rest = asyncio.create_task(outcomes(quota_guard, api_key, 99))
+    await asyncio.sleep(0)
+    held.let_go.set()
+    counts = list_admitted_counts([await first, *(await rest)])
+    assert counts == list(range(1, 91))
+    assert held.groups == [[1], [99]]
+    assert await load_usage(home) == [(clock.now // DAY_MS, 90)]
+
+
+@OVER_ONE_STORE
+async def test_arriving_calls_are_written_together_after_a_few_turns_at_most(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock
+) -> None:
+    held = await open_store(HeldStore)
+    assert isinstance(held, HeldStore)
+    held.hold()
+    held.let_go.set()
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock, daily_limit=90)
+    calls = []
+    for _ in range(20):
+        calls.append(asyncio.create_task(quota_guard.authorize(hash_key(api_key))))
+        await asyncio.sleep(0)
+    assert list_admitted_counts(await asyncio.gather(*calls)) == list(range(1, 21))
+    written = [calls for [calls] in held.groups]
+    assert sum(written) == 20
+    assert MAX_LOOP_TURNS <= max(written) <= MAX_LOOP_TURNS + 1
+
+
+async def test_two_processes_on_one_file_admit_exactly_the_limit(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock
+) -> None:
+    api_key = await keys.create("agent")
+    processes = [make_quota_guard(await open_store(), clock, 150) for _ in range(2)]
+    first = [await one.authorize(hash_key(api_key)) for one in processes]
+    assert [admitted.quota.used_today for admitted in first] == [1, 2]
+    decided = await asyncio.gather(*(outcomes(one, api_key, 200) for one in processes))
+    counts = [list_admitted_counts(one) for one in decided]
+    assert sorted(counts[0] + counts[1]) == list(range(3, 151))
+
+
+@pytest.mark.clause("8.2")
+async def test_concurrent_calls_of_several_keys_are_counted_per_key(
+    quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
+) -> None:
+    made = [await keys.create(f"agent {number}") for number in range(3)]
+    decided = await asyncio.gather(
+        *(outcomes(quota_guard, key, 5 + n) for n, key in enumerate(made))
+    )
+    assert [list_admitted_counts(one) for one in decided] == [
+        list(range(1, 6 + n)) for n in range(3)
+    ]
+    assert {one.label for one in decided[2] if isinstance(one, Caller)} == {"agent 2"}
+    assert [used for _, used in await load_usage(home)] == [5, 6, 7]
+
+
+@pytest.mark.clause("8.3")
+async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_written(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
+) -> None:
+    held = await open_store(HeldStore)
+    assert isinstance(held, HeldStore)
+    held.hold()
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock, daily_limit=1)
+    clock.now = MIDNIGHT - 1
+    late = asyncio.create_task(outcomes(quota_guard, api_key, 2))
+    await held.started.wait()
+    clock.now = MIDNIGHT
+    next_day = asyncio.create_task(outcomes(quota_guard, api_key, 2))
+    await asyncio.sleep(0)
+    held.let_go.set()
+    for decided, resets_at, retry_after_s in (
+        (await late, "2026-10-01T00:00:00.000Z", 1),
+        (await next_day, "2026-10-02T00:00:00.000Z", 86_400),
+    ):
+        admitted, refused = decided
+        assert isinstance(admitted, Caller)
+        assert isinstance(refused, ApiError)
+        assert admitted.quota.resets_at == resets_at
+        assert refused.quota == admitted.quota
+        assert refused.retry_after_s == retry_after_s
+    assert await load_usage(home) == [(MIDNIGHT // DAY_MS - 1, 1), (MIDNIGHT // DAY_MS, 1)]
+
+
+async def test_a_disconnected_caller_is_counted_and_affects_no_other(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
+) -> None:
+    held = await open_store(HeldStore)
+    assert isinstance(held, HeldStore)
+    held.hold()
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock)
+    waiting = [asyncio.create_task(quota_guard.authorize(hash_key(api_key))) for _ in range(5)]
+    await held.started.wait()
+    for leaving in (waiting[0], waiting[3]):
+        leaving.cancel()
+    await asyncio.sleep(0)
+    held.let_go.set()
+    decided = await asyncio.gather(*waiting, return_exceptions=True)
+    stayed = [one.quota.used_today for one in decided if isinstance(one, Caller)]
+    assert stayed == [2, 3, 5]
+    assert [used for _, used in await load_usage(home)] == [5]
+
+
+async def test_after_all_callers_disconnected_the_next_call_is_counted(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock
+) -> None:
+    failing = await open_store(FailingStore)
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(failing, clock)
+    alone = asyncio.create_task(quota_guard.authorize(hash_key(api_key)))
+    await asyncio.sleep(0)
+    alone.cancel()
+    await asyncio.gather(alone, return_exceptions=True)
+    assert (await quota_guard.authorize(hash_key(api_key))).quota.used_today == 1
+
+
+async def test_a_group_that_cannot_be_counted_is_refused_and_the_next_is_counted(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
+) -> None:
+    failing = await open_store(FailingStore)
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(failing, clock)
+    decided = await outcomes(quota_guard, api_key, 3)
+    assert [type(one) for one in decided] == [StoreError] * 3
+    assert await load_usage(home) == []
+    assert list_admitted_counts(await outcomes(quota_guard, api_key, 3)) == [1, 2, 3]
+
+
+async def test_no_call_is_admitted_while_a_table_is_missing(
+    quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
+) -> None:
+    api_key = await keys.create("agent")
+    async with home.open_plain() as run:
+        await run("ALTER TABLE usage RENAME TO mislaid")
+        with pytest.raises(StoreError, match=r"no such table|does not exist"):
+            await quota_guard.authorize(hash_key(api_key))
+        await run("ALTER TABLE mislaid RENAME TO usage")
+    assert (await quota_guard.authorize(hash_key(api_key))).quota.used_today == 1
+
+
+@pytest.mark.clause("5.25")
+async def test_a_batch_is_split_at_the_millisecond_in_which_its_key_expires(
+    home: StoreHome, open_store: Open, clock: ManualClock
+) -> None:
+    store = await open_store(HeldStore)
+    assert isinstance(store, HeldStore)
+    keys = OperatorKeys(store, clock)
+    api_key = await keys.create("agent", clock.now + 2)
+    quota_guard = make_quota_guard(store, clock)
+    store.hold()
+    store.let_go.set()
+    pending = []
+    for arrived_at in range(clock.now, clock.now + 5):
+        clock.now = arrived_at
+        call = quota_guard.authorize(hash_key(api_key))
+        pending.append(asyncio.ensure_future(call))
+        await asyncio.sleep(0)
+    results = await asyncio.gather(*pending, return_exceptions=True)
+    assert [one.quota.used_today for one in results if isinstance(one, Caller)] == [1, 2]
+    assert [one.code for one in results if isinstance(one, ApiError)] == ["revoked_key"] * 3
+    assert store.groups == [[5], [2]]
+    assert [used for _, used in await load_usage(home)] == [2]

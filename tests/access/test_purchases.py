@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from access.billing.provider import BillingError, FailedPayment, Order, SubscriptionStatus
+from access.billing.provider import (
+    BillingError,
+    FailedPayment,
+    Order,
+    SubscriptionStatus,
+    describe_purchase,
+)
 from access.billing.sandbox import SESSION_LIFETIME_MS, NoBilling, SandboxBilling
 from access.keys import QuotaGuard, hash_key
 from access.maintenance import WebhookHandler
@@ -667,3 +673,16 @@ async def test_only_valid_bodies_count_as_attempts(
         await shop.open_checkout()
     assert (refused.value.status, refused.value.retry_after_s) == (429, 600)
     assert len(billing.orders) == 1
+
+
+@pytest.mark.clause("4.11.4", "5.12", "5.14", "5.15", "7.6", "7.7", "8.47", "8.48")
+def test_the_purchase_flow_names_absolute_addresses_and_prices() -> None:
+    flow = describe_purchase("https://signals.example/")
+    assert flow.plan == "premium"
+    assert flow.price_usd == {"monthly": 129, "yearly": 1199}
+    checkout, pay, claim = flow.steps
+    assert checkout.startswith("POST https://signals.example/api/v1/access/checkout")
+    assert '{"contact_email": "<EMAIL>"}' in checkout
+    assert "checkout_url" in pay
+    assert claim.startswith("POST https://signals.example/api/v1/access/claim")
+    assert "every 10 seconds for up to 5 minutes" in claim

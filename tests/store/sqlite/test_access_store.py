@@ -1,4 +1,4 @@
-"""Durability of writes on SQLite, query plans, and files of earlier versions."""
+"""Durability of writes on SQLite, query plans, and counts beside another process."""
 
 import re
 import sqlite3
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from store.access_rows import AttemptLimit
+from store.access_rows import AttemptLimit, CallGroup, CountedGroup
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.database import fetch_value
 from store.sqlite.engine import SqliteEngine
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW
+from tests.store.sql.test_access_store_usage import NOON, make_hash
 from tests.support.access_store_calls import DURABLE_CALLS, FAST_CALLS, HASH, REQUEST_CALLS
 from tests.support.store_homes import SqliteHome, StoreHome
 
@@ -103,3 +104,24 @@ def explain(path: Path, statements: Sequence[str]) -> Iterator[str]:
 
 
 BROUGHT = re.compile(r"SCAN (arrived|\d+-ROW VALUES CLAUSE|(\d+ )?CONSTANT ROWS?)")
+
+
+async def test_calls_interrupted_by_another_process_are_counted_once(access: AccessStore) -> None:
+    await access.create_key(make_hash("member"), "member", 1)
+    rival = sqlite3.connect(access._engine.path, timeout=0, check_same_thread=False)
+    interrupted: list[str] = []
+
+    def interrupt(statement: str) -> None:
+        """Write before every second statement, unless a transaction excludes other writers."""
+        rival.rollback()
+        if len(interrupted) % 2 == 0:
+            with suppress(sqlite3.OperationalError):
+                rival.execute("BEGIN IMMEDIATE")
+        interrupted.append(statement)
+
+    access._engine._direct.set_trace_callback(interrupt)
+    with closing(rival):
+        (decided,) = await access.count_calls(
+            [CallGroup(make_hash("member"), 20_000, 5, NOON)], None, 3
+        )
+    assert decided == CountedGroup(3, "exhausted", 3, "member")

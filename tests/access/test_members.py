@@ -1,18 +1,31 @@
-"""Members' keys: up to five live ones per membership, shown once, and only their own."""
+"""Members manage the keys of their plans, see what these cost, and watch assets."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from access.billing.provider import BillingError, SettledPayment, SubscriptionStatus
 from access.keys import hash_key
-from access.members import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
+from access.members import (
+    MAX_LIVE_KEYS,
+    MAX_NEW_KEYS_PER_DAY,
+    MAX_WATCHED,
+    MemberBilling,
+    MemberKeys,
+    MemberPlan,
+    Watchlists,
+)
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS
+from store.access_rows import MembershipRow
+from store.sql.access_store import AccessStore
+from tests.store.conftest import access as access
+from tests.store.conftest import closing as closing
+from tests.store.conftest import open_access as open_access
 from tests.support.example_market import NOON
 from tests.support.row_builders import make_call_group
 from tests.support.running_service import ManualClock
@@ -339,3 +352,113 @@ async def test_creating_and_revoking_keys_in_turn_is_limited(
     assert labels == ["key 9", "key 8", "key 7", "key 6", "key 5"]
     counter.shop.clock.now = NOON + DAY_MS
     assert await counter.members.create(MINE, membership, "the day after")
+
+
+IN_FORCE = SubscriptionStatus(renews_at=NOON + 1)
+
+
+class SlowBilling(HeldProvider):
+    """A HeldProvider whose `fetch_status` can be held too."""
+
+    fetch_count = 0
+
+    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
+        self.fetch_count += 1
+        await self.released.wait()
+        return IN_FORCE
+
+
+@dataclass
+class Desk:
+    """A member's plan and the objects that report its status."""
+
+    shop: SandboxShop
+    billing: SlowBilling
+    members: MemberKeys
+    plans: list[MemberPlan] = field(default_factory=list)
+
+    def create_billing(self, within_s: float) -> MemberBilling:
+        return MemberBilling(self.members, self.billing, self.shop.clock, within_s)
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    clock = ManualClock(NOON)
+    billing = SlowBilling(clock)
+    async with open_counting_store(tmp_path / "access.db") as store:
+        shop = SandboxShop(store, clock, billing)
+        billing.set_paid("cs_1")
+        await shop.claim((await shop.open_checkout()).claim_token)
+        billing.fetch_count = 0  # The claim has checked the membership too.
+        members = MemberKeys(store, billing, shop.claims, clock)
+        yield Desk(shop, billing, members, await members.list_plans(MINE))
+
+
+async def test_a_slow_status_is_not_waited_for_and_shown_once_it_arrives(
+    desk: Desk,
+) -> None:
+    billing = desk.create_billing(within_s=0.01)
+    desk.billing.released.clear()
+    assert await billing.fetch_statuses([plan.membership for plan in desk.plans]) == [None]
+    assert await billing.fetch_statuses([plan.membership for plan in desk.plans]) == [None]
+    desk.billing.released.set()
+    assert await billing.fetch_statuses([plan.membership for plan in desk.plans]) == [IN_FORCE]
+    assert desk.billing.fetch_count == 1
+
+
+async def test_slow_payments_are_not_waited_for(desk: Desk) -> None:
+    await desk.shop.open_checkout(contact_email=MINE)
+    desk.billing.set_paid("cs_2")
+    desk.billing.released.clear()
+    assert await desk.create_billing(within_s=0.01).list_unclaimed(MINE) is None
+    desk.billing.released.set()
+    (claim,) = await desk.create_billing(within_s=10).list_unclaimed(MINE) or []
+    assert claim.session == "cs_2"
+
+
+async def test_concurrent_page_views_send_one_request(desk: Desk) -> None:
+    billing = desk.create_billing(within_s=10)
+    statuses = await asyncio.gather(
+        *(billing.fetch_statuses([plan.membership for plan in desk.plans]) for _ in range(5))
+    )
+    assert statuses == [[IN_FORCE]] * 5
+    assert desk.billing.fetch_count == 1
+
+
+NOW = 1_790_000_000_000
+ANN, BOB = "Ann@Example.com", "bob@example.com"
+
+
+@pytest.fixture
+def lists(access: AccessStore) -> Watchlists:
+    return Watchlists(access, lambda: NOW)
+
+
+@pytest.mark.clause("16.6")
+async def test_each_mailbox_and_the_owner_have_a_list_of_their_own(lists: Watchlists) -> None:
+    for email, ticker in ((ANN, "ETH"), (ANN, "BTC"), (ANN, "ETH"), (BOB, "XAU"), ("owner", "SOL")):
+        await lists.add(email, ticker)
+    assert await lists.list_tickers(ANN.lower()) == ("BTC", "ETH")
+    assert await lists.list_tickers("owner") == ("SOL",)
+    await lists.remove(ANN, "ETH")
+    await lists.remove(ANN, "ETH")
+    await lists.remove(ANN, "XAU")
+    assert [await lists.list_tickers(email) for email in (ANN, BOB)] == [("BTC",), ("XAU",)]
+
+
+@pytest.mark.clause("16.6")
+async def test_a_list_is_bounded_even_if_assets_are_added_at_once(lists: Watchlists) -> None:
+    tickers = [f"T{number}" for number in range(MAX_WATCHED + 3)]
+    added = await asyncio.gather(
+        *(lists.add(ANN, ticker) for ticker in tickers), return_exceptions=True
+    )
+    refused = [result for result in added if result is not None]
+    assert len(refused) == 3
+    assert {type(error) for error in refused} == {ApiError}
+    held = await lists.list_tickers(ANN)
+    assert len(held) == MAX_WATCHED
+    await lists.add(ANN, held[0])  # It is there, so it needs no room.
+    await lists.add(BOB, "BTC")
+    with pytest.raises(ApiError) as full:
+        await lists.add(ANN, "NEW")
+    assert full.value.status == 409

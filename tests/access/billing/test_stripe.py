@@ -1,0 +1,637 @@
+"""Checkouts, payments, plans and the customer portal on a double of Stripe."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from access.billing.provider import (
+    BillingError,
+    BillingSetupError,
+    Order,
+    SettledPayment,
+    SubscriptionStatus,
+)
+from access.billing.sandbox import NoBilling, SandboxBilling
+from access.billing.stripe import StripeBilling
+from schemas.errors import ApiError
+from schemas.vocabulary import DAY_MS
+from store.access_rows import ClaimRow, MembershipRow, SandboxSession
+from tests.doubles.stripe.records import Object, Status
+from tests.doubles.stripe.server import StripeDouble, run_stripe_double
+from tests.store.sql.test_access_store_purchases import MEMBER
+from tests.support.example_market import HOUR_MS
+from tests.support.running_service import ManualClock, RunningService, open_loopback_socket
+from tests.support.stripe_shop import BUYER, OpenedCheckout, Purchase, StripeShop, create_billing
+
+pytestmark = pytest.mark.clause("sales")
+
+CHECKED_ORDER = Order("c1", "agent@example.com", "monthly", None)
+
+
+@pytest.fixture
+async def stripe() -> AsyncIterator[StripeDouble]:
+    async with run_stripe_double(ManualClock()) as double:
+        yield double
+
+
+async def get_price_error(stripe: StripeDouble, **changed: Any) -> str:
+    billing = create_billing(stripe, ManualClock(), **changed)
+    try:
+        with pytest.raises(BillingSetupError) as refused:
+            await billing.check_prices()
+    finally:
+        await billing.close()
+    text = str(refused.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.clause("5.19")
+@pytest.mark.parametrize(
+    ("api_key", "mode"),
+    [
+        ("sk_test_51a", "test"),
+        ("rk_test_51a", "test"),
+        ("sk_live_51a", "live"),
+        ("rk_live_51a", "live"),
+    ],
+)
+async def test_the_mode_is_the_keys(stripe: StripeDouble, api_key: str, mode: str) -> None:
+    billing = create_billing(stripe, ManualClock(), api_key=api_key)
+    assert billing.mode == mode
+    await billing.close()
+
+
+@pytest.mark.clause("5.19")
+async def test_a_live_key_sells_at_no_price_of_test_mode() -> None:
+    async with run_stripe_double(ManualClock(), livemode=True) as live:
+        live.books.objects["price_monthly"]["livemode"] = False
+        text = await get_price_error(live)
+    assert "price_monthly (monthly): livemode is False, expected True" in text
+    assert "price_yearly" not in text
+
+
+@pytest.mark.parametrize("api_key", ["pk_test_51a", "sk_51a", "", "sk_test_", " sk_test_51a\n"])
+def test_a_malformed_key_is_refused_without_being_quoted(
+    stripe: StripeDouble, api_key: str
+) -> None:
+    with pytest.raises(BillingSetupError, match="sk_test_, rk_test_, sk_live_ or rk_live_") as bad:
+        create_billing(stripe, ManualClock(), api_key=api_key)
+    assert "51a" not in str(bad.value)
+
+
+async def test_matching_prices_are_accepted(stripe: StripeDouble) -> None:
+    billing = create_billing(stripe, ManualClock())
+    await billing.check_prices()
+    await billing.close()
+    assert [request.path for request in stripe.requests] == [
+        "prices/price_monthly",
+        "prices/price_yearly",
+    ]
+
+
+@pytest.mark.clause("5.15", "5.20")
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"unit_amount": 99_00}, "unit_amount is 9900, expected 12900"),
+        ({"currency": "eur"}, "currency is eur, expected usd"),
+        ({"active": False}, "active is False, expected True"),
+        ({"livemode": True}, "livemode is True, expected False"),
+        ({"recurring": None, "type": "one_time"}, "it is not recurring"),
+    ],
+)
+async def test_a_differing_price_is_named_with_the_expected_value(
+    stripe: StripeDouble, changed: dict[str, Any], expected: str
+) -> None:
+    stripe.books.objects["price_monthly"] |= changed
+    text = await get_price_error(stripe)
+    assert f"price_monthly (monthly): {expected}" in text
+    assert "price_yearly" not in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"interval": "month"}, "interval is month, expected year"),
+        ({"interval_count": 2}, "interval_count is 2, expected 1"),
+        ({"usage_type": "metered"}, "usage_type is metered, expected licensed"),
+    ],
+)
+async def test_a_price_must_recur_as_the_plan_does(
+    stripe: StripeDouble, changed: dict[str, Any], expected: str
+) -> None:
+    stripe.books.objects["price_yearly"]["recurring"] |= changed
+    assert f"price_yearly (yearly): {expected}" in await get_price_error(stripe)
+
+
+async def test_a_price_that_stripe_does_not_know_is_named(stripe: StripeDouble) -> None:
+    prices = {"monthly": "price_gone", "yearly": "price_yearly"}
+    assert "price_gone (monthly): is unknown to Stripe" in await get_price_error(
+        stripe, prices=prices
+    )
+
+
+async def test_a_key_that_stripe_rejects_is_not_quoted(stripe: StripeDouble) -> None:
+    text = await get_price_error(stripe, api_key="sk_test_51OtherKey")
+    assert "SIGNALS_STRIPE_API_KEY (HTTP 401)" in text
+    assert "Other" not in text
+
+
+async def test_a_failure_of_stripe_is_not_reported_as_a_wrong_setting(stripe: StripeDouble) -> None:
+    billing = create_billing(stripe, ManualClock())
+    stripe.fail(503)
+    with pytest.raises(BillingError, match="APIError, HTTP 503, req_double"):
+        await billing.check_prices()
+    await billing.close()
+
+
+async def test_nothing_is_sold_until_the_prices_were_checked(shop: StripeShop) -> None:
+    price = shop.stripe.books.objects["price_monthly"]
+    price["unit_amount"] = 1
+    refused = await shop.post_checkout()
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
+    assert shop.stripe.sessions() == []
+    price["unit_amount"] = 129_00
+    assert (await shop.post_checkout()).status_code == 201
+
+
+async def test_prices_are_checked_once_before_sales(shop: StripeShop) -> None:
+    await shop.billing.check_prices()
+    await shop.open_checkout()
+    await shop.open_checkout()
+    resources = [request.path.partition("/")[0] for request in shop.stripe.requests]
+    assert resources == ["prices", "prices", "checkout", "checkout"]
+
+
+ORDER = Order("c1", BUYER, "monthly", "Scout")
+
+
+@pytest.mark.clause("4.11.3", "5.10")
+async def test_a_checkout_is_a_subscription_to_the_plan_at_stripe(shop: StripeShop) -> None:
+    answer = (await shop.post_checkout(billing="yearly", agent_name="Scout")).json()
+    session = shop.stripe.sessions()[0]
+    assert answer["checkout_url"] == session["url"]
+    assert (answer["mode"], answer["plan"]["amount_usd"]) == ("test", 1199)
+    assert answer["next_step"]["expires_at"] == "2026-10-01T12:06:20.000Z"
+    assert (session["mode"], session["amount_total"]) == ("subscription", 119_900)
+    assert session["customer_email"] == BUYER
+    assert session["adaptive_pricing"] == {"enabled": False}
+    claim_id = session["client_reference_id"]
+    assert session["metadata"] == {
+        "claim_id": claim_id,
+        "price": "price_yearly",
+        "agent_name": "Scout",
+    }
+    paid_url = "https://signals.example/checkout/paid?session_id={CHECKOUT_SESSION_ID}"
+    assert session["success_url"] == paid_url
+    assert session["cancel_url"] == "https://signals.example/checkout/cancelled"
+    shop.stripe.pay(session["id"])
+    subscription = shop.stripe.books.objects[shop.stripe.subscription_of(session["id"])]
+    assert subscription["metadata"] == session["metadata"]
+    assert subscription["items"]["data"][0]["price"]["id"] == "price_yearly"
+
+
+async def test_the_same_order_opens_no_second_session(shop: StripeShop) -> None:
+    first = await shop.billing.open_session(ORDER)
+    assert await shop.billing.open_session(ORDER) == first
+    assert [session["id"] for session in shop.stripe.sessions()] == [first.id]
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+async def test_a_retry_after_a_lost_answer_opens_no_second_session(
+    shop: StripeShop, is_dropped: bool
+) -> None:
+    await shop.billing.check_prices()
+    if is_dropped:
+        shop.stripe.drop(is_executed=True)
+    else:
+        shop.stripe.fail(500, is_executed=True)
+    opened = await shop.open_checkout()
+    creations = [request for request in shop.stripe.requests if request.path == "checkout/sessions"]
+    assert len(creations) == 2
+    assert creations[0] == creations[1]
+    assert [session["id"] for session in shop.stripe.sessions()] == [opened.session]
+
+
+@pytest.mark.clause("4.11.10")
+@pytest.mark.parametrize("status", [400, 402, 429, 500, 503])
+async def test_a_failure_of_stripe_is_503_and_a_later_checkout_works(
+    shop: StripeShop, status: int
+) -> None:
+    await shop.billing.check_prices()
+    shop.stripe.fail(status)
+    refused = await shop.post_checkout()
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
+    assert refused.json()["error"] == "unavailable"
+    assert shop.stripe.sessions() == []
+    assert (await shop.post_checkout()).status_code == 201
+
+
+async def get_session_error(billing: StripeBilling) -> str:
+    try:
+        with pytest.raises(BillingError) as failed:
+            await billing.open_session(ORDER)
+    finally:
+        await billing.close()
+    return str(failed.value)
+
+
+async def test_an_unreachable_or_silent_stripe_is_unavailable(
+    shop: StripeShop,
+) -> None:
+    shop.stripe.hold()
+    slow = create_billing(shop.stripe, shop.clock, timeout_s=0.05)
+    with open_loopback_socket() as closed:
+        nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        unreached = create_billing(shop.stripe, shop.clock, api_base=nobody)
+        errors = await asyncio.gather(get_session_error(unreached), get_session_error(slow))
+    assert errors == [
+        "Stripe: APIConnectionError, ConnectError",
+        "Stripe: APIConnectionError, ReadTimeout",
+    ]
+
+
+async def test_a_response_that_is_not_stripes_is_unavailable(shop: StripeShop) -> None:
+    elsewhere = f"{shop.served.base_url}/api/v1"
+    errors = await get_session_error(create_billing(shop.stripe, shop.clock, api_base=elsewhere))
+    assert errors == "Stripe: unreadable response, AttributeError"
+
+
+async def test_an_address_that_stripe_rejects_is_a_400(shop: StripeShop) -> None:
+    refused = await shop.post_checkout(contact_email="agent@refused.example.com")
+    assert refused.status_code == 400
+    assert refused.json()["message"].startswith("contact_email: the payment processor")
+
+
+async def test_special_use_addresses_are_refused_with_real_money(shop: StripeShop) -> None:
+    refused = await shop.post_checkout(contact_email="agent@service.test")
+    assert refused.status_code == 400
+    assert shop.stripe.requests == []
+
+
+Spoil = Callable[[StripeDouble, Object], object]
+
+
+async def assert_claim_fails(shop: StripeShop, opened: OpenedCheckout, why: str) -> None:
+    answer = await shop.post_claim(opened.claim_token)
+    assert answer.status_code == 404, answer.text
+    assert f"claim_token: this checkout {why}" in answer.json()["message"]
+    assert (await shop.served.keys.list())[1:] == []
+
+
+@pytest.mark.clause("3.4.8")
+async def test_a_paid_checkout_gives_one_working_key(shop: StripeShop) -> None:
+    bought = await shop.buy()
+    assert await shop.status(bought.api_key) == 200
+    member = (await shop.served.access.list_open_memberships("stripe"))[0].row
+    assert (member.mode, member.billing) == ("test", "monthly")
+    assert (member.subscription, member.contact_email) == (bought.subscription, BUYER)
+
+
+async def test_the_address_is_the_one_that_stripe_reports(shop: StripeShop) -> None:
+    opened = await shop.open_and_pay()
+    details = shop.stripe.books.objects[opened.session]["customer_details"]
+    details["email"] = "payer@example.com"
+    await shop.post_claim(opened.claim_token)
+    member = (await shop.served.access.list_open_memberships("stripe"))[0].row
+    assert member.contact_email == "payer@example.com"
+
+
+@pytest.mark.clause("5.17")
+async def test_an_unpaid_checkout_is_pending_and_cached_for_two_seconds(
+    shop: StripeShop,
+) -> None:
+    opened = await shop.open_checkout()
+    count_before = len(shop.stripe.requests)
+    for _ in range(3):
+        answer = await shop.post_claim(opened.claim_token)
+        assert (answer.status_code, answer.json()["status"]) == (200, "pending")
+    assert len(shop.stripe.requests) == count_before + 1
+    shop.stripe.pay(opened.session)
+    shop.clock.now += 1_999
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "pending"
+    shop.clock.now += 1
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
+
+
+async def test_an_unknown_token_sends_stripe_no_request(shop: StripeShop) -> None:
+    assert (await shop.post_claim("ct_" + "A" * 43)).status_code == 404
+    assert shop.stripe.requests == []
+
+
+@pytest.mark.clause("3.4.3")
+async def test_a_delayed_payment_is_pending_until_the_money_comes(shop: StripeShop) -> None:
+    opened = await shop.open_checkout()
+    shop.stripe.pay(opened.session, is_delayed=True)
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "pending"
+    shop.stripe.settle(opened.session)
+    shop.clock.now += 2_000
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
+
+
+async def test_a_subscription_that_is_not_complete_yet_is_pending(shop: StripeShop) -> None:
+    opened = await shop.open_and_pay()
+    subscription = shop.stripe.subscription_of(opened.session)
+    shop.stripe.set_status(subscription, "incomplete")
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "pending"
+    shop.stripe.set_status(subscription, "active")
+    shop.clock.now += 2_000
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
+
+
+async def test_an_expired_checkout_says_so(shop: StripeShop) -> None:
+    opened = await shop.open_checkout()
+    shop.stripe.expire(opened.session)
+    await assert_claim_fails(shop, opened, "expired unpaid, so it gives no key: start again")
+
+
+async def test_a_checkout_that_stripe_does_not_know_gives_no_key(shop: StripeShop) -> None:
+    opened = await shop.open_and_pay()
+    del shop.stripe.books.objects[opened.session]
+    await assert_claim_fails(shop, opened, "is unknown to the payment processor")
+
+
+@pytest.mark.clause("3.4.7", "5.20")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"amount_total": 100},
+        {"amount_total": 0, "payment_status": "no_payment_required"},
+        {"payment_status": "no_payment_required"},
+        {"currency": "jpy"},
+        {"livemode": True},
+        {"mode": "payment"},
+        {"client_reference_id": "another"},
+    ],
+)
+async def test_a_session_that_differs_from_the_order_gives_no_key(
+    shop: StripeShop, changed: dict[str, Any]
+) -> None:
+    opened = await shop.open_and_pay()
+    shop.stripe.books.objects[opened.session] |= changed
+    await assert_claim_fails(shop, opened, "does not match the order")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+async def test_a_session_of_other_items_gives_no_key(shop: StripeShop, count: int) -> None:
+    opened = await shop.open_and_pay()
+    shop.stripe.books.line_items[opened.session] *= count
+    await assert_claim_fails(shop, opened, "does not match the order")
+
+
+async def test_a_session_of_another_price_gives_no_key(shop: StripeShop) -> None:
+    opened = await shop.open_and_pay()
+    shop.stripe.books.line_items[opened.session][0]["price"]["id"] = "price_other"
+    await assert_claim_fails(shop, opened, "does not match the order")
+
+
+def canceled(stripe: StripeDouble, session: Object) -> object:
+    return stripe.cancel_subscription(session["subscription"])
+
+
+def past_due(stripe: StripeDouble, session: Object) -> object:
+    return stripe.set_status(session["subscription"], "past_due")
+
+
+def unpaid(stripe: StripeDouble, session: Object) -> object:
+    return stripe.set_status(session["subscription"], "unpaid")
+
+
+def paused(stripe: StripeDouble, session: Object) -> object:
+    return stripe.set_status(session["subscription"], "paused")
+
+
+def uncollected(stripe: StripeDouble, session: Object) -> object:
+    subscription = stripe.books.objects[session["subscription"]]
+    return stripe.books.pause_collection(subscription, is_paused=True)
+
+
+def refunded(stripe: StripeDouble, session: Object) -> object:
+    return stripe.refund(stripe.charge_of(session["id"]))
+
+
+def disputed(stripe: StripeDouble, session: Object) -> object:
+    return stripe.dispute(stripe.charge_of(session["id"]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (past_due, "the subscription is past due"),
+        (unpaid, "the subscription is unpaid"),
+        (paused, "the subscription is paused"),
+        (uncollected, "the collection of payments is paused"),
+        (refunded, "the payment was refunded in full"),
+        (disputed, "the payment was disputed"),
+    ],
+)
+async def test_a_purchase_whose_subscription_must_be_settled_is_not_to_be_paid_again(
+    shop: StripeShop, spoil: Spoil, why: str
+) -> None:
+    opened = await shop.open_and_pay()
+    spoil(shop.stripe, shop.stripe.books.objects[opened.session])
+    answer = await shop.post_claim(opened.claim_token)
+    assert answer.status_code == 409, answer.text
+    message = answer.json()["message"]
+    assert f"because {why}. Do not pay again" in message
+    assert "start again" not in message
+    assert (await shop.served.keys.list())[1:] == []
+
+
+async def test_a_purchase_canceled_before_the_claim_gives_no_key(shop: StripeShop) -> None:
+    opened = await shop.open_and_pay()
+    canceled(shop.stripe, shop.stripe.books.objects[opened.session])
+    await assert_claim_fails(shop, opened, "is over, because the subscription is canceled")
+
+
+async def test_a_checkout_paid_before_the_prices_changed_gives_its_key(
+    shop: StripeShop,
+) -> None:
+    prices = shop.billing._prices
+    shop.stripe.books.add_price("price_old", 129_00, "month")
+    shop.billing._prices = {**prices, "monthly": "price_old"}
+    opened = await shop.open_and_pay()
+    shop.billing._prices = prices
+    shop.clock.now += 24 * HOUR_MS
+    answer = await shop.post_claim(opened.claim_token)
+    assert answer.json()["status"] == "active", answer.text
+    (held,) = await shop.served.access.list_open_memberships("stripe")
+    assert (await shop.billing.fetch_status(held.row)).is_paid
+
+
+@pytest.mark.clause("3.4.7")
+async def test_the_payment_status_is_never_read_from_our_store(shop: StripeShop) -> None:
+    opened = await shop.open_checkout()
+    claim_id = shop.stripe.books.objects[opened.session]["client_reference_id"]
+    paid = SandboxSession(
+        opened.session, claim_id, BUYER, "monthly", 129, "paid", shop.clock.now + 1
+    )
+    await shop.served.access.create_sandbox_session(paid)
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "pending"
+
+
+async def test_a_claim_while_stripe_fails_is_503_and_loses_nothing(shop: StripeShop) -> None:
+    opened = await shop.open_and_pay()
+    for status in (500, 429, 401):
+        shop.stripe.fail(status)
+        answer: httpx.Response = await shop.post_claim(opened.claim_token)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "30")
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
+
+
+async def test_a_failure_in_the_middle_of_a_claim_gives_no_key_yet(shop: StripeShop) -> None:
+    opened = await shop.open_and_pay()
+    shop.stripe.books.objects[opened.session]["subscription"] = None
+    assert (await shop.post_claim(opened.claim_token)).status_code == 503
+
+
+def claim_of(bought: Purchase, claim_id: str) -> ClaimRow:
+    return ClaimRow(
+        id=claim_id,
+        token_hash=bytes(32),
+        provider="stripe",
+        mode="test",
+        session=bought.session,
+        contact_email=BUYER,
+        billing="monthly",
+        agent_name=None,
+        created_at=0,
+        expires_at=0,
+    )
+
+
+async def test_charges_are_read_past_the_first_page(shop: StripeShop) -> None:
+    bought = await shop.buy()
+    session = shop.stripe.books.objects[bought.session]
+    claim = claim_of(bought, session["client_reference_id"])
+    for _ in range(100):
+        shop.stripe.books.add_charge(session["customer"], 129_00, is_paid=False)
+    assert isinstance(await shop.billing.fetch_payment(claim), SettledPayment)
+    shop.stripe.refund(bought.charge)
+    assert not isinstance(await shop.billing.fetch_payment(claim), SettledPayment)
+
+
+BACK = "https://signals.example/settings/api-access"
+
+
+async def find_member(shop: StripeShop, bought: Purchase) -> MembershipRow:
+    (member,) = [held.row for held in await shop.served.access.list_open_memberships("stripe")]
+    assert member.subscription == bought.subscription
+    return member
+
+
+@pytest.mark.clause("dashboard")
+@pytest.mark.parametrize(("billing", "days"), [("monthly", 30), ("yearly", 365)])
+async def test_an_active_plan_reports_its_next_renewal(shop: StripeShop, billing, days) -> None:
+    bought = await shop.buy(billing)
+    standing = await shop.billing.fetch_status(await find_member(shop, bought))
+    at = shop.clock.now // 1000 * 1000 + days * DAY_MS
+    assert standing == SubscriptionStatus(renews_at=at)
+
+
+@pytest.mark.clause("dashboard")
+async def test_a_cancelled_plan_lasts_to_the_end_of_the_paid_period(shop: StripeShop) -> None:
+    bought = await shop.buy()
+    member = await find_member(shop, bought)
+    end = (await shop.billing.fetch_status(member)).renews_at
+    subscription = shop.stripe.books.objects[bought.subscription]
+    subscription["cancel_at_period_end"] = True
+    assert await shop.billing.fetch_status(member) == SubscriptionStatus(ends_at=end)
+    subscription |= {"cancel_at_period_end": False, "cancel_at": 1_800_000_000}
+    assert await shop.billing.fetch_status(member) == SubscriptionStatus(ends_at=1_800_000_000_000)
+
+
+@pytest.mark.clause("dashboard")
+@pytest.mark.parametrize("status", ["canceled", "unpaid", "paused"])
+async def test_an_ended_plan_reports_the_reason(shop: StripeShop, status: Status) -> None:
+    bought = await shop.buy()
+    member = await find_member(shop, bought)
+    shop.stripe.set_status(bought.subscription, status)
+    over = SubscriptionStatus(
+        ended_reason=f"the subscription is {status}", is_final=status == "canceled"
+    )
+    assert await shop.billing.fetch_status(member) == over
+
+
+@pytest.mark.clause("dashboard")
+async def test_a_refunded_or_disputed_plan_reports_that(shop: StripeShop) -> None:
+    bought = await shop.buy()
+    member = await find_member(shop, bought)
+    shop.stripe.refund(bought.charge)
+    assert (
+        await shop.billing.fetch_status(member)
+    ).ended_reason == "the payment was refunded in full"
+
+
+@pytest.mark.clause("dashboard")
+async def test_a_plan_unknown_to_stripe_stays_active_without_a_time(
+    shop: StripeShop,
+) -> None:
+    bought = await shop.buy()
+    member = await find_member(shop, bought)
+    del shop.stripe.books.objects[bought.subscription]
+    assert await shop.billing.fetch_status(member) == SubscriptionStatus(is_known=False)
+
+
+@pytest.mark.clause("dashboard")
+async def test_the_portal_is_opened_for_the_right_customer(shop: StripeShop) -> None:
+    bought = await shop.buy()
+    member = await find_member(shop, bought)
+    addresses = {await shop.billing.create_portal_url(member, BACK) for _ in range(2)}
+    visits = shop.stripe.books.list_objects("billing_portal.session")
+    assert addresses == {visit["url"] for visit in visits}
+    assert len(addresses) == 2
+    assert {(visit["customer"], visit["return_url"]) for visit in visits} == {
+        (member.customer, BACK)
+    }
+
+
+@pytest.mark.clause("dashboard")
+async def test_an_unavailable_stripe_gives_no_status(shop: StripeShop) -> None:
+    bought = await shop.buy()
+    member = await find_member(shop, bought)
+    for asking in (shop.billing.fetch_status(member), shop.billing.create_portal_url(member, BACK)):
+        shop.stripe.fail(403)
+        with pytest.raises(BillingError) as failed:
+            await asking
+        assert member.customer not in str(failed.value)
+
+
+@pytest.mark.clause("dashboard")
+async def test_the_portal_check_names_the_cause_of_a_failure(shop: StripeShop) -> None:
+    await shop.billing.check_portal()
+    (settings,) = shop.stripe.books.list_objects("billing_portal.configuration")
+    del shop.stripe.books.objects[settings["id"]]
+    with pytest.raises(BillingSetupError, match="portal is not set up"):
+        await shop.billing.check_portal()
+    shop.stripe.fail(403)
+    with pytest.raises(BillingSetupError, match=r"SIGNALS_STRIPE_API_KEY .* \(HTTP 403\)"):
+        await shop.billing.check_portal()
+    shop.stripe.fail(404)
+    with pytest.raises(BillingError):
+        await shop.billing.check_portal()
+    stranger = create_billing(shop.stripe, shop.clock, api_key="rk_test_other")
+    try:
+        with pytest.raises(BillingSetupError, match="HTTP 401"):
+            await stranger.check_portal()
+    finally:
+        await stranger.close()
+
+
+@pytest.mark.clause("dashboard")
+async def test_without_stripe_there_is_no_portal_and_a_plan_stays_active(
+    served: RunningService,
+) -> None:
+    sandbox = SandboxBilling(served.access, served.clock, served.base_url)
+    assert await sandbox.fetch_status(MEMBER) == SubscriptionStatus()
+    off = NoBilling()
+    for provider in (sandbox, off):
+        assert not provider.has_portal
+        with pytest.raises(ApiError, match="nothing to manage"):
+            await provider.create_portal_url(MEMBER, BACK)
+    with pytest.raises(BillingError, match="billing is off"):
+        await off.fetch_status(MEMBER)
