@@ -1,4 +1,4 @@
-"""Mail goes to one file each, readable only by its owner, or by SMTP with a password only over TLS."""
+"""Mail goes to files that only the owner reads, or by SMTP with a password only over TLS."""
 
 import asyncio
 import re
