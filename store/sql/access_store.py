@@ -37,7 +37,7 @@ class AccessStore(PurchaseStore):
     """Keys and tokens (only as SHA-256), usage, purchases, throttle attempts and requests.
 
     `oauth` is the part that stores OAuth clients, requests and connections, and `operations` the
-    part that the operations page reads. `count_calls` is that of the UsageCounter.
+    part that the operations page reads.
     Times are epoch ms, days are UTC days since 1970. Every method raises StoreError if the store
     fails. Keys, claims and memberships are on the disk when a method returns. Counted calls and
     attempts survive a crash of the process, but on SQLite not a power cut.

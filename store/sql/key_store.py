@@ -134,7 +134,12 @@ class KeyStore(StorePart):
     def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
         super().__init__(engine)
         self._usage_counter = usage_counter
-        self.count_calls = usage_counter.count_calls
+
+    async def count_calls(
+        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+    ) -> list[CountedGroup]:
+        """Admit and count groups of calls; see UsageCounter."""
+        return await self._usage_counter.count_calls(groups, mode, limit)
 
     async def create_key(
         self, key_hash: bytes, label: str, created_at: int, expires_at: int | None = None
