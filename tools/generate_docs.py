@@ -46,9 +46,8 @@ from schemas.vocabulary import (
     Tier,
     Timeframe,
 )
-from service.commands.cli import _build_parser
-from service.commands.command_tree import walk_commands
-from service.commands.examples import EXAMPLES
+from service.commands.cli import _build_parser, walk_commands
+from service.commands.command_table import EXAMPLES
 from service.config.settings import PREFIX, Settings
 from serving.json_schema import build_input_schema
 from tools.field_rows import FieldRow, list_shapes, walk_field_rows

@@ -9,6 +9,7 @@ from typing import TypeVar
 from schemas.clock import Clock
 from schemas.operator_error import OperatorError
 from service.commands.console import open_progress_bar
+from service.config.state_home import find_verify_folder
 from verifier.client import ServiceClient
 from verifier.notes import (
     LOG_KEY,
@@ -68,10 +69,11 @@ def to_datetime(epoch_ms: int) -> datetime:
 
 
 async def verify_service(
-    address: str, api_key: str, folder: Path, options: VerifyOptions, clock: Clock
+    address: str, api_key: str, folder: Path | None, options: VerifyOptions, clock: Clock
 ) -> int:
     """Verify a service and print the report; return its exit status."""
-    record = Record(folder)
+    # The default folder is that of the service's address.
+    record = Record(folder or find_verify_folder(address))
     proof = options.read_file("proof", lambda path: InclusionProof.parse(path.read_text("utf-8")))
     if proof is None:
         report = await _verify_online(address, api_key, record, options, clock)

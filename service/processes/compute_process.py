@@ -139,6 +139,22 @@ class ComputeProcess:
         log.warning("compute_restarted", died=dead_pid, status=exit_status)
 
 
+async def serve_beside(
+    settings: Settings, clock: Clock, elapsed: Clock, computes: bool, single_process: bool
+) -> int:
+    """Serve until interrupted, beside a compute process unless told otherwise."""
+    with ExitStack() as stack:
+        compute_process = None
+        if computes and not single_process:
+            # It loads its modules while this process loads those of serving.
+            compute_process = stack.enter_context(ComputeProcess(settings, clock, elapsed))
+        from service.commands.serve import serve
+
+        return await serve(
+            settings, clock, computes=computes, compute_process=compute_process, elapsed=elapsed
+        )
+
+
 def _raise_error(error: Exception) -> None:
     raise error
 

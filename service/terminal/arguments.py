@@ -1,7 +1,7 @@
 """Adds the commands that read a service to the parser of the `signals` command."""
 
 import argparse
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, get_args
 
@@ -16,8 +16,8 @@ from schemas.vocabulary import (
 )
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-# Gets the parsed arguments and the settings, and returns the exit status.
-Run = Callable[..., Awaitable[int]]
+# What a command runs, as in the table of commands.
+Run = str | Callable[[argparse.Namespace], str]
 
 
 class Option(NamedTuple):
@@ -131,7 +131,7 @@ def _add_view(
     formats.add_argument("--json", action="store_true", help="print the JSON of the service")
     formats.add_argument("--csv", action="store_true", help="print CSV, one record per row")
     parser.set_defaults(
-        command=run,
+        run=run,
         view=name,
         parameters=[option.parameter for option in options],
         fixed=dict(fixed or {}),

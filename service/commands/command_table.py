@@ -1,0 +1,475 @@
+"""The table of commands: what each is called, takes and runs, and examples for its help.
+
+It imports nothing that a command needs: with all imports up here, every command took 1.1 s and
+72 MB; `keys list` takes 0.25 s and 42 MB.
+"""
+
+import argparse
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from schemas.vocabulary import DAY_MS
+from service.config.settings import API_KEY_VARIABLE, SettingsError
+
+MAX_EXPIRY_DAYS = 3650
+MAX_OVERLAP_HOURS = 720
+READ_SERVICE = "service.terminal.commands:read_service"
+
+# The function that a command runs, as MODULE:NAME, or what chooses it by the arguments. Its
+# parameters get the values of their names: of the settings, of the arguments, or as `main` says.
+Run = str | Callable[[Namespace], str]
+# What `add_argument` takes.
+Option = tuple[tuple[str, ...], Mapping[str, Any]]
+
+
+class Command(NamedTuple):
+    """A command, such as `keys list`; `failure_status` is its exit status after an error."""
+
+    name: str
+    help_text: str
+    run: Run
+    options: tuple[Option, ...] = ()
+    failure_status: int = 1
+
+
+def parse_time(text: str) -> int:
+    """Parse an ISO 8601 time, in UTC unless it has a zone; return epoch milliseconds."""
+    try:
+        time = datetime.fromisoformat(text)
+        return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"must be an ISO 8601 time, e.g. 2025-07-01T00:00:00Z, not {text!r}"
+        ) from None
+
+
+def parse_expiry(text: str) -> Callable[[int], int]:
+    """Parse a number of days, a date or a time; return a function from now to epoch ms."""
+    if text.isdecimal() and 1 <= int(text) <= MAX_EXPIRY_DAYS:
+        return lambda now: now + int(text) * DAY_MS
+    try:
+        if len(text) == len("2025-07-01"):
+            midnight = datetime.combine(date.fromisoformat(text), time(), UTC)
+            at = int(midnight.timestamp()) * 1000
+        else:
+            at = parse_time(text)
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(
+            f"must be a number of days from 1 to {MAX_EXPIRY_DAYS}, a date such as 2025-07-01, or "
+            f"an ISO 8601 time, e.g. 2025-07-01T00:00:00Z, not {text!r}"
+        ) from None
+    return lambda now: at
+
+
+def parse_count(least: int, most: int | None, accepted: str) -> Callable[[str], int]:
+    """Return a parser of whole numbers; `accepted` says which it accepts."""
+
+    def parse(text: str) -> int:
+        if not (text.isdecimal() and int(text) >= least and (most is None or int(text) <= most)):
+            raise argparse.ArgumentTypeError(f"must be {accepted}, not {text!r}")
+        return int(text)
+
+    return parse
+
+
+def parse_client(name: str) -> object:
+    """Return the client with this name; see `signals connect` for the names."""
+    from mcp_server.registration import CLIENTS_BY_NAME
+
+    if name not in CLIENTS_BY_NAME:
+        names = ", ".join(map(repr, CLIENTS_BY_NAME))
+        raise argparse.ArgumentTypeError(f"invalid choice: {name!r} (choose from {names})")
+    return CLIENTS_BY_NAME[name]
+
+
+def option(*names: str, help_text: str, **named: Any) -> Option:
+    """Return an argument of a command, as `add_argument` takes it."""
+    return names, {"help": help_text, **named}
+
+
+def choose_server(args: Namespace) -> str:
+    """Return what serves: a single serving process needs none of the supervisor's modules."""
+    if args.workers == 1:
+        return "service.processes.compute_process:serve_beside"
+    if args.single_process:
+        raise SettingsError("--single-process and --workers N exclude each other: choose one")
+    return "service.processes.supervisor:serve_with_workers"
+
+
+def choose_audit(args: Namespace) -> str:
+    """Return the audit of the store; refuse the option that another command has now."""
+    if args.public is not None:
+        raise SettingsError("--public is now `signals verify --answers --url URL`")
+    return "service.commands.audit:audit_store"
+
+
+def choose_doctor(args: Namespace) -> str:
+    """Return the checks of the service, or those of the universe file."""
+    name = "doctor_universe:check_universe" if args.universe else "doctor:run_doctor"
+    return f"service.commands.{name}"
+
+
+def choose_feed(args: Namespace) -> str:
+    """Return what prints the feed, once or until it is stopped."""
+    return "service.terminal.commands:follow_feed" if args.follow else READ_SERVICE
+
+
+BELIEVE_CLOCK = option(
+    "--believe-clock",
+    action="store_true",
+    help_text="go on although the clock is more than 180 days after the last run",
+)
+URL = option(
+    "--url",
+    metavar="URL",
+    help_text="address of the service or of its MCP endpoint; the default is this machine's",
+)
+KEY_ID = option("key_id", type=int, metavar="ID", help_text="id from `signals keys list`")
+GROUPS: Final = {
+    "log": "begin a new log of the feed",
+    "keys": "create, list, rotate and revoke API keys",
+}
+COMMANDS: Final = (
+    Command(
+        "serve",
+        "compute every hour, and serve over MCP and REST",
+        choose_server,
+        (
+            option(
+                "--workers",
+                type=parse_count(1, None, "1 or more"),
+                default=1,
+                metavar="N",
+                help_text="number of serving processes (default 1), besides the one that computes",
+            ),
+            option(
+                "--single-process",
+                action="store_true",
+                help_text="compute in the serving process, for a machine with little memory",
+            ),
+            option(
+                "--no-compute",
+                action="store_false",
+                dest="computes",
+                help_text="serve only; another process computes on this database",
+            ),
+            BELIEVE_CLOCK,
+        ),
+    ),
+    Command(
+        "compute",
+        "compute every hour, without serving",
+        "service.commands.compute_command:compute",
+        (BELIEVE_CLOCK,),
+    ),
+    Command(
+        "replay",
+        "compute a folder of recorded bars into the store",
+        "service.commands.replay:replay_bars",
+        (
+            option(
+                "--bars",
+                type=Path,
+                required=True,
+                dest="folder",
+                metavar="DIR",
+                help_text="folder of recorded bars",
+            ),
+            option(
+                "--until",
+                type=parse_time,
+                metavar="TIME",
+                help_text="last run to compute, an ISO 8601 time, UTC unless it has a zone",
+            ),
+        ),
+    ),
+    Command(
+        "audit",
+        "recompute everything published from the stored bars, and report differences",
+        choose_audit,
+        (
+            option(
+                "--public",
+                nargs=argparse.REMAINDER,
+                help_text="has become `signals verify --answers --url URL`",
+            ),
+        ),
+    ),
+    Command(
+        "prune",
+        "delete rows older than their retention, and old copies",
+        "service.commands.prune:prune_stores",
+        (BELIEVE_CLOCK,),
+    ),
+    Command(
+        "backup",
+        "copy the whole store, also while it is in use",
+        "service.commands.backup:backup",
+        (
+            option(
+                "folder",
+                type=Path,
+                nargs="?",
+                metavar="DIR",
+                help_text="new or empty folder; the default is next to the store, named by the "
+                "time",
+            ),
+        ),
+    ),
+    Command(
+        "restore",
+        "restore a backup to a path where no store exists",
+        "service.commands.backup:restore",
+        (option("folder", type=Path, metavar="DIR", help_text="folder of the backup"),),
+    ),
+    Command(
+        "migrate",
+        "move everything to another database",
+        "service.commands.migrate:migrate_database",
+        (
+            option(
+                "--from", required=True, dest="source", metavar="URL", help_text="database to move"
+            ),
+            option(
+                "--to",
+                dest="target",
+                metavar="URL",
+                help_text="database to move to; the default is SIGNALS_DATABASE_URL",
+            ),
+        ),
+    ),
+    Command(
+        "doctor",
+        "check settings, stores, source, billing and mail",
+        choose_doctor,
+        (
+            option(
+                "--universe",
+                action="store_true",
+                help_text="check each listing of the universe file at the live venues instead",
+            ),
+        ),
+    ),
+    Command(
+        "log restart",
+        "begin a new log with another key, if the store no longer has the rows that were signed",
+        "service.commands.log:restart_log",
+    ),
+    Command(
+        "connect",
+        "print how to register the MCP server with a client",
+        "service.commands.connect:print_registration",
+        (
+            option(
+                "client",
+                nargs="?",
+                type=parse_client,
+                metavar="CLIENT",
+                help_text="name of the client; omit it to list all",
+            ),
+            URL,
+        ),
+    ),
+    Command(
+        "stdio",
+        f"bridge MCP over stdio to a service, with the key in {API_KEY_VARIABLE}",
+        "service.commands.stdio:bridge_stdio",
+        (URL,),
+    ),
+    Command(
+        "verify",
+        "check that the log of a service contains every row of its feed, and that nothing was "
+        f"rewritten since the last time, with the key in {API_KEY_VARIABLE}",
+        "service.commands.verify:verify_service",
+        (
+            URL,
+            option(
+                "--state",
+                type=Path,
+                metavar="DIR",
+                help_text="folder of your record; the default is signals/verify/HOST_PORT in "
+                "XDG_STATE_HOME",
+            ),
+            option(
+                "--since",
+                type=parse_time,
+                metavar="TIME",
+                help_text="read the feed after this ISO 8601 time, UTC unless it has a zone; "
+                "the default is 30 days",
+            ),
+            option(
+                "--rows",
+                type=Path,
+                metavar="FILE",
+                help_text="check the rows of this file, answers of /signals or one row per line; "
+                "the feed is then read only with --since",
+            ),
+            option(
+                "--policy",
+                type=Path,
+                metavar="FILE",
+                help_text="witnesses that must have cosigned",
+            ),
+            option("--vkey", metavar="KEY", help_text="key of the log, instead of the saved one"),
+            option(
+                "--proof",
+                type=Path,
+                metavar="FILE",
+                help_text="check this proof of a row in --rows, without a network",
+            ),
+            option(
+                "--answers",
+                action="store_true",
+                help_text="also check that all answers of the service follow from its feed and its "
+                "catalog, and match its OpenAPI document",
+            ),
+        ),
+        # 1 says that something was rewritten.
+        failure_status=2,
+    ),
+    # Here stand the commands that read a service (service/terminal/arguments.py).
+    Command(
+        "sign-in",
+        "print a link that signs the owner in to the pages of the service, once",
+        "service.commands.sign_in:print_sign_in_link",
+    ),
+    Command(
+        "keys create",
+        "create a key and print it; it is shown only once",
+        "service.commands.access:create_key",
+        (
+            option("--label", required=True, help_text="name of the key"),
+            option(
+                "--expires",
+                type=parse_expiry,
+                metavar="TIME",
+                help_text="number of days, date (00:00 UTC) or ISO 8601 time; by default it never "
+                "expires",
+            ),
+        ),
+    ),
+    Command(
+        "keys list",
+        "list keys, without the keys themselves",
+        "service.commands.access:list_keys",
+    ),
+    Command(
+        "keys revoke",
+        "revoke a key permanently",
+        "service.commands.access:revoke_key",
+        (KEY_ID,),
+    ),
+    Command(
+        "keys rotate",
+        "replace a key, which then expires; print the new one",
+        "service.commands.access:rotate_key",
+        (
+            KEY_ID,
+            option(
+                "--overlap",
+                type=parse_count(
+                    0, MAX_OVERLAP_HOURS, f"a number of hours from 0 to {MAX_OVERLAP_HOURS}"
+                ),
+                default=24,
+                metavar="HOURS",
+                help_text="hours for which the replaced key still works, 0 to 720 (default 24)",
+            ),
+        ),
+    ),
+    Command(
+        "keys requests",
+        "list the latest calls of a key, newest first",
+        "service.commands.access:list_requests",
+        (KEY_ID,),
+    ),
+    Command(
+        "keys adopt",
+        "if the store of keys was lost: accept the one that is there now, or a new empty one",
+        "service.commands.access:adopt_keys",
+    ),
+    Command(
+        "access-requests",
+        "list access requests, one JSON object per line",
+        "service.commands.access:list_access_requests",
+    ),
+    Command(
+        "completion",
+        "print the script that completes commands and options in a shell",
+        "service.commands.cli:print_completion",
+        (
+            option(
+                "shell",
+                metavar="SHELL",
+                choices=("bash", "zsh", "fish"),
+                help_text="bash, zsh or fish",
+            ),
+        ),
+    ),
+)
+# Shown by `--help` and docs/commands.md.
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "signals": (
+        "signals serve",
+        "signals keys create --label me",
+        "signals state BTC ETH",
+        "signals feed --follow",
+    ),
+    "signals serve": ("signals serve", "signals serve --workers 2"),
+    "signals compute": ("signals compute", "signals compute --believe-clock"),
+    "signals prune": ("signals prune",),
+    "signals replay": ("signals replay --bars recorded --until 2026-09-30T00:00:00Z",),
+    "signals audit": ("signals audit",),
+    "signals backup": ("signals backup /var/backups/signals",),
+    "signals restore": ("signals restore /var/backups/signals",),
+    "signals migrate": (
+        "signals migrate --from sqlite:///signals.db --to postgresql://signals@localhost/signals",
+    ),
+    "signals doctor": ("signals doctor", "signals doctor --universe"),
+    "signals connect": (
+        "signals connect",
+        "signals connect cursor --url https://signals.example",
+    ),
+    "signals stdio": ("signals stdio --url https://signals.example",),
+    "signals verify": (
+        "signals verify --url https://signals.example",
+        "signals verify --answers --since 2026-09-01T00:00:00Z",
+        "signals verify --rows answers.jsonl --policy witnesses.txt",
+    ),
+    "signals state": (
+        "signals state BTC ETH --timeframe 1d",
+        "signals state --asset-class metal --direction bullish",
+        "signals state NVDA --as-of 2026-09-30T12:00:00Z --json",
+    ),
+    "signals board": (
+        "signals board",
+        "signals board --asset-class crypto --timeframe 1d --csv > board.csv",
+    ),
+    "signals feed": (
+        "signals feed --ticker BTC --limit 10",
+        "signals feed --tier alerts --since 2026-09-30T00:00:00Z --csv",
+        "signals feed --follow --timeframe 1d",
+        "signals feed --follow --exec 'jq -r .ticker >> changed' --cursor feed.cursor",
+        "signals feed --follow --post https://example.com/hook --cursor feed.cursor",
+    ),
+    "signals flips": ("signals flips", "signals flips --timeframe 4h --hours 24"),
+    "signals confluence": (
+        "signals confluence",
+        "signals confluence --timeframe 1d --direction bearish --min-agree 5",
+    ),
+    "signals usage": ("signals usage", "signals usage --url https://signals.example"),
+    "signals keys create": (
+        "signals keys create --label me",
+        "signals keys create --label trial --expires 30",
+    ),
+    "signals keys revoke": ("signals keys revoke 3",),
+    "signals keys rotate": ("signals keys rotate 3 --overlap 48",),
+    "signals keys requests": ("signals keys requests 3",),
+    "signals completion": (
+        'eval "$(signals completion bash)"',
+        "signals completion zsh > ~/.zfunc/_signals",
+        "signals completion fish > ~/.config/fish/completions/signals.fish",
+    ),
+}
