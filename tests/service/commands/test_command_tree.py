@@ -1,21 +1,44 @@
 """The tree of commands: misspelt names, examples, the version, and completion in a shell."""
 
 import argparse
+import inspect
 import re
 import shlex
 import subprocess
+from importlib import import_module
 
 import pytest
 
 from schemas.version import VERSION
-from service.commands.cli import _build_parser, suggest_command, walk_commands
-from service.commands.command_table import EXAMPLES
+from service.commands.cli import _build_parser, _list_values, suggest_command, walk_commands
+from service.commands.command_table import EXAMPLES, GROUPS
+from service.config.settings import Settings
 from tests.service.commands.test_cli import only_line
 from tests.support.signals_command import run_signals
 
 pytestmark = pytest.mark.clause("operation")
 
 COMMANDS = {command.prog: command for command in walk_commands(_build_parser())}
+
+
+# Calls that choose another function than the example of their command does.
+OTHER_CALLS = ["serve --workers 2", "audit --public http://a", "doctor --universe", "feed --follow"]
+
+
+@pytest.mark.parametrize("call", [*(one.partition(" ")[2] for one in COMMANDS), *OTHER_CALLS])
+def test_a_command_has_a_value_for_each_parameter_of_its_function(call: str):
+    words, required = call.split(), {"--from": "sqlite:///x", "shell": "bash"}
+    for action in COMMANDS[" ".join(["signals", *words[: 1 + (words[0] in GROUPS)]])]._actions:
+        if action.required:
+            value = required.get(
+                (action.option_strings or [""])[0], "bash" if action.choices else "1"
+            )
+            words += [*action.option_strings, value]
+    args = _build_parser().parse_args(words)
+    module, _, name = (args.run if isinstance(args.run, str) else args.run(args)).partition(":")
+    parameters = inspect.signature(getattr(import_module(module), name)).parameters.values()
+    needed = {one.name for one in parameters if one.default is inspect.Parameter.empty}
+    assert needed <= _list_values(args, Settings.read({})).keys()
 
 
 @pytest.mark.clause("22.6")
