@@ -10,7 +10,6 @@ from schemas.clock import Clock
 from schemas.operator_error import OperatorError
 from service.commands.console import open_progress_bar
 from service.config.state_home import find_verify_folder
-from verifier.canonical import Row
 from verifier.client import ServiceClient
 from verifier.notes import (
     LOG_KEY,
