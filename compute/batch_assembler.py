@@ -5,16 +5,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from compute.alerts.alert_pipeline import Alert
 from compute.bars import NO_BARS, Funding, Series, Times
 from compute.batch_rows import (
-    assign_feed_times,
-    build_alert_rows,
     build_bar_block,
-    build_change_rows,
+    build_feed_rows,
     build_funding_rows,
     build_missing_bars_row,
-    filter_shown_alerts,
     find_publish_from,
     find_silent_hours,
 )
@@ -32,12 +28,11 @@ from compute.executor import split_into_blocks
 from compute.fetch_tracker import FetchTracker
 from compute.schedule import HistoryBounds, to_market_ms
 from compute.sources.source import FetchResult
-from compute.stepper import Cell, Changes, SeriesKey
+from compute.stepper import Cell, SeriesKey
 from compute.universe import Universe
 from schemas.clock import Clock
 from schemas.vocabulary import Action
-from store.change_table import ChangeTable
-from store.market_rows import AlertRow, BarBlock, Batch, FundingRow, MissingBarsRow, WatermarkRow
+from store.market_rows import BarBlock, Batch, FundingRow, MissingBarsRow, WatermarkRow
 
 
 class Draft(NamedTuple):
@@ -171,11 +166,18 @@ class BatchAssembler:
         all_changes = merge_changes([result.changes for result in results], self._cell_numbers)
         engine_keys = list(self._blocks[0].alerts.versions)
         alerts = merge_alerts([result.alerts for result in results], engine_keys)
-        changes, alert_rows = self._build_feed_rows(
+        changes, alert_rows = build_feed_rows(
             all_changes,
-            filter_shown_alerts(alerts, self._publish_from_by_ticker),
+            alerts,
             draft.written_at,
+            self._last_created_at,
+            self._published_at,
+            self._cells,
+            self._get_epoch,
+            self._publish_from_by_ticker,
         )
+        newest = [rows[-1].created_at for rows in (changes, alert_rows) if len(rows)]
+        self._last_created_at = max(newest, default=self._last_created_at)
         return Batch(
             market_time=to_market_ms(draft.until),
             bars=draft.bars,
@@ -280,22 +282,3 @@ class BatchAssembler:
 
     def _find_publish_from(self, start: int, *, has_backlog: bool) -> int:
         return max(find_publish_from(start, has_backlog=has_backlog), self._feed_from_ms)
-
-    def _build_feed_rows(
-        self, changes: Changes, alerts: Sequence[Alert], written_at: int | None
-    ) -> tuple[ChangeTable, list[AlertRow]]:
-        """Build the rows of changes and alerts, which share one sequence of `created_at`."""
-        change_times, alert_times = assign_feed_times(
-            changes,
-            alerts,
-            lambda run: written_at or to_market_ms(run),
-            self._last_created_at,
-            self._published_at,
-        )
-        newest = [times[-1] for times in (change_times, alert_times) if len(times)]
-        self._last_created_at = int(max(newest, default=self._last_created_at))
-        publish_from = self._publish_from_by_ticker
-        return (
-            build_change_rows(changes, self._cells, change_times, self._get_epoch, publish_from),
-            build_alert_rows(alerts, alert_times, self._get_epoch),
-        )

@@ -96,6 +96,37 @@ def assign_feed_times(
     return times[: len(changes.run)], times[len(changes.run) :]
 
 
+def build_feed_rows(
+    changes: Changes,
+    alerts: Sequence[Alert],
+    written_at: int | None,
+    last: int,
+    published_at: dict[Cell, dict[Action, int]],
+    cells: Sequence[Cell],
+    get_epoch: Callable[[Cell], int],
+    publish_from: Mapping[str, int],
+) -> tuple[ChangeTable, list[AlertRow]]:
+    """Return the rows of a batch, without alerts of bars that closed before `publish_from`.
+
+    Changes and alerts share one sequence of `created_at`, which continues after `last`. Without
+    `written_at` the rows have the nominal times of their runs. `published_at` is as for
+    `keep_cooldowns`.
+    """
+    # The alerts that are not stored follow from the bars; they still start a cooldown.
+    shown = [
+        alert
+        for alert in alerts
+        if to_market_ms(alert.close_time) >= publish_from.get(alert.cell.ticker, 0)
+    ]
+    change_times, alert_times = assign_feed_times(
+        changes, shown, lambda run: written_at or to_market_ms(run), last, published_at
+    )
+    return (
+        build_change_rows(changes, cells, change_times, get_epoch, publish_from),
+        build_alert_rows(shown, alert_times, get_epoch),
+    )
+
+
 def find_publish_from(start: int, *, has_backlog: bool) -> int:
     """Return from when on (epoch ms) the changes of an asset that is new to the store show.
 
@@ -110,16 +141,6 @@ def find_silent_hours(building: Iterable[str], publish_from: Mapping[str, int]) 
     """Return the hour up to which the feed shows no row of each asset whose history is built."""
     # These alerts have no `created_at`, so nominal hours decide when they would have gone out.
     return {ticker: find_last_run(publish_from.get(ticker, 0) - 1) for ticker in building}
-
-
-def filter_shown_alerts(alerts: Sequence[Alert], publish_from: Mapping[str, int]) -> list[Alert]:
-    """Return the alerts to store: those whose bar closed at or after `publish_from`."""
-    # The others are not stored, because they follow from the bars; they still start a cooldown.
-    return [
-        alert
-        for alert in alerts
-        if to_market_ms(alert.close_time) >= publish_from.get(alert.cell.ticker, 0)
-    ]
 
 
 def build_alert_rows(

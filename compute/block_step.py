@@ -14,7 +14,7 @@ from compute.bar_buffer import BarBuffer
 from compute.bars import Funding, Series, Times
 from compute.engine_state import EngineState
 from compute.indicators.contract import Indicator
-from compute.stepper import Changes, Stepper
+from compute.stepper import Changes, DueBars, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import TIMEFRAMES, Timeframe
 from store.market_rows import CarryRow, EpochRow
@@ -52,6 +52,13 @@ class BlockResult(NamedTuple):
 def step_block(task: BlockTask) -> BlockResult:
     """Buffer the new bars of a block and step those that are due."""
     # In a thread the state is the given object; another process returns a copy of its own.
+    due, changes, alerts = step_due(task)
+    carries, epochs = task.state.take_carry_rows(due, alerts)
+    return BlockResult(task.state, changes, alerts, carries, epochs)
+
+
+def step_due(task: BlockTask) -> tuple[DueBars, Changes, list[Alert]]:
+    """Buffer the new bars of a block; step those that are due, and return them with the result."""
     state = task.state
     for ticker, (series, settlements) in task.arrived.items():
         state.buffer.add(ticker, series, settlements)
@@ -62,8 +69,7 @@ def step_block(task: BlockTask) -> BlockResult:
     alerts = state.alerts.run(
         due, readings, task.until, task.building, task.written_at, task.silent_until
     )
-    carries, epochs = state.take_carry_rows(due, alerts)
-    return BlockResult(state, changes, alerts, carries, epochs)
+    return due, changes, alerts
 
 
 def merge_changes(parts: Sequence[Changes], cell_numbers: Sequence[Times]) -> Changes:

@@ -7,20 +7,17 @@ letter for its kind: b or g (bar), f (funding), w or h (watermark), s (source), 
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from hashlib import sha256
 from operator import attrgetter
 
 import numpy as np
 
-from store.change_columns import ChangeColumns
-from store.change_table import NO_BEFORE, ChangedCell, ChangeTable
+from store.change_table import ChangeTable
 from store.codes import (
     HISTORY_CODES,
-    KEYS_BY_CODE,
     TIMEFRAME_SET_CODES,
-    TIMEFRAMES_BY_CODE,
 )
 from store.market_rows import (
     AlertRow,
@@ -39,7 +36,6 @@ _pack_alert = struct.Struct(">qqd").pack
 _pack_funding = struct.Struct(">qd").pack
 _pack_watermark = struct.Struct(">qB").pack
 _pack_created_at = struct.Struct(">cq").pack
-_MAX_READING = 126
 # Rows that are encoded at a time, which bounds the memory.
 _ROWS_PER_UPDATE = 20_000
 # The names of a change follow its kind and `created_at`.
@@ -76,34 +72,6 @@ def digest_changes(changes: Iterable[ChangeRow]) -> bytes:
     for first in range(0, len(ordered), _ROWS_PER_UPDATE):
         digest.update(_encode_changes(ordered[first : first + _ROWS_PER_UPDATE]))
     return digest.digest()
-
-
-def digest_change_columns(changes: ChangeColumns, tickers: Mapping[int, str]) -> bytes:
-    """Return the result of `digest_changes` for columns; `tickers` are by the id of the asset."""
-    codes = changes.asset_id, changes.indicator, changes.timeframe, changes.epoch
-    distinct, cell = np.unique(np.stack(codes), axis=1, return_inverse=True)
-    cells = [
-        ChangedCell(
-            str(tickers.get(asset_id)),
-            KEYS_BY_CODE[indicator],
-            TIMEFRAMES_BY_CODE[timeframe],
-            epoch,
-        )
-        for asset_id, indicator, timeframe, epoch in distinct.T.tolist()
-    ]
-    # Altered readings that do not fit into a byte are cut to one that no reading has.
-    before = np.clip(changes.before, -_MAX_READING, _MAX_READING)
-    table = ChangeTable(
-        cells,
-        changes.created_at,
-        cell.ravel(),
-        changes.close_time,
-        np.where(np.isnan(before), NO_BEFORE, before).astype(np.int8),
-        np.clip(changes.after, -_MAX_READING, _MAX_READING).astype(np.int8),
-        changes.price,
-        changes.published != 0,
-    )
-    return digest_changes(table)
 
 
 def digest_alerts(alerts: Iterable[AlertRow]) -> bytes | None:

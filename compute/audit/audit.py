@@ -1,48 +1,95 @@
-"""Recomputes everything published from the stored bars, with the step that published it.
+"""Replays the stored bars and compares everything that follows from them with the store.
 
-It checks the digest chain, that each revision of bars has one source, the rows of both tiers both
-ways, every reading and every carry. Rows of another version of an indicator are "not verifiable",
-never a mismatch. Tasks over blocks of assets step the bars and match the rows; this module compares
-everything that spans all assets.
+The bars go, commit by commit, through the steps of the pipeline that published them; tasks over
+blocks of assets step them, and this module gives their rows `created_at` as the pipeline does. What
+differs is a finding. Rows of another version of an indicator are "not verifiable", never a finding.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Final, Self
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Final, NamedTuple
 
-from compute.alerts.alert_pipeline import compute_engine_version
-from compute.audit.asset_check import AssetCheck
-from compute.audit.block_audit import (
-    CheckedPart,
-    CommitsTask,
-    StateFindings,
-    StateTask,
+import numpy as np
+
+from compute.audit.context import (
+    InputsCheck,
+    check_beside_chain,
     check_commits,
-    check_state,
+    check_epochs,
+    parse_coverage,
 )
-from compute.audit.blocks import AuditedAssets, split_assets
-from compute.audit.checkpoint_check import check_checkpoint
-from compute.audit.epochs import Epochs
-from compute.audit.foundation import Foundation, load_foundation
-from compute.audit.history import CommitReader, LoadedCommit
-from compute.audit.log_check import LogCheck
-from compute.audit.report import Report
-from compute.audit.row_audit import BlockMatch, RowAudit
-from compute.audit.row_matcher import RowMatcher
-from compute.audit.source_check import SourceCheck
-from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, iterate, map_blocks
+from compute.audit.log_check import check_checkpoint, check_leaves
+from compute.audit.replay import (
+    BlockReplay,
+    CommitPart,
+    CommitsTask,
+    Replayed,
+    ReplayedState,
+    replay_commits,
+)
+from compute.audit.rows import (
+    CellIndex,
+    Rows,
+    StoredRows,
+    compare_rows,
+    join_rows,
+    stack_keys,
+)
+from compute.bars import HOUR_S, Times
+from compute.batch_rows import NEVER, build_feed_rows, find_silent_hours
+from compute.block_step import build_state, merge_alerts, merge_changes, regroup_states
+from compute.engine_state import FIRST_BAR
+from compute.executor import (
+    LOCAL_EXECUTORS,
+    ExecutorFactory,
+    iterate,
+    map_blocks,
+    split_into_blocks,
+)
 from compute.indicators.contract import Indicator
+from compute.schedule import find_last_run
 from compute.signing.log_signer import LogKey
+from compute.state_loader import build_funding
 from compute.stepper import Cell
 from compute.universe import Universe
-from schemas.vocabulary import ENGINE_KEYS, INDICATORS_BY_ENGINE_KEY
+from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, Action, Timeframe
+from store.change_table import ChangeTable
+from store.codes import ACTIONS_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
+from store.digest import digest_alerts, digest_bars, digest_changes
 from store.errors import DamagedError
-from store.market_rows import AlertRow, CarryRow
-from store.sql.audit_reads import StoredLog
+from store.market_rows import AlertRow, CarryRow, CommitContent, CommitRow
+from store.sql.audit_reads import StoredMarket
 from store.sql.market_store import MarketStore
 
+# Commits are read, and stepped, in groups of about as many bars as one batch of a first start has.
+BARS_PER_READ = 250_000
+MAX_BLOCK_ASSETS = 512
 OnProgress = Callable[[int, int], None]
+
+
+class LoadedCommit(NamedTuple):
+    """A commit with each block's part of it, and the places of its stored rows."""
+
+    commit: CommitRow
+    parts: list[CommitPart]
+    places: slice
+
+
+@dataclass(slots=True)
+class Report:
+    """Counts of checked and unverifiable items, and the findings, one line each.
+
+    A finding names the table and the fault.
+    """
+
+    checked: Counter[str] = field(default_factory=Counter)
+    not_verifiable: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
 
 
 async def audit_market(
@@ -55,236 +102,357 @@ async def audit_market(
 ) -> Report:
     """Audit a whole store; the report has no findings if everything matches.
 
-    `on_progress` is called with the commits checked and their total. `log_key` is the key of the
+    `on_progress` is called with the commits replayed and their total. `log_key` is the key of the
     store's log with the tree that it signed last, None if its file is not on this machine.
     """
+    market = await store.audit_reads.load_market()
     report = Report()
-    try:
-        audit = await Audit.open(store, universe, indicators, executors, report)
-        check_checkpoint(audit.log, log_key, report)
-        await audit.run(on_progress)
-    except DamagedError as error:
-        report.add_finding(f"damage: {error}: what follows from it is unchecked")
+    report.findings += [
+        *(f"schema: {fault}" for fault in await store.audit_reads.find_schema_faults()),
+        *(f"damage: {damage}" for damage in market.damage),
+        *check_checkpoint(market.log, log_key),
+        *check_commits(market),
+        *check_beside_chain(market),
+        *check_epochs(market.epochs),
+    ]
+    parallelism = executors.choose_parallelism(len(market.assets))
+    audit = Audit(store, market, universe, indicators, report, parallelism)
+    async with executors.open(parallelism) as executor:
+        await audit.replay(executor, on_progress)
+        await asyncio.to_thread(audit.compare_rows)
+        await audit.compare_state(executor)
     return report
 
 
 class Audit:
-    """One audit of one store as it is now: call `open`, then `run` once."""
+    """The replay of one store, and what it gave so far."""
 
     def __init__(
         self,
         store: MarketStore,
-        foundation: Foundation,
-        assets: AuditedAssets,
-        sources: SourceCheck,
-        rows: RowAudit,
-        stray_matcher: RowMatcher,
-        executors: ExecutorFactory,
-        parallelism: int,
-        report: Report,
-    ) -> None:
-        """`stray_matcher` matches the rows of assets that are not in the universe."""
-        self._store: Final = store
-        self._foundation: Final = foundation
-        self._blocks = assets.blocks
-        self._block_by_ticker: Final = assets.block_by_ticker
-        self._followed_series: Final = assets.followed_series
-        self._sources: Final = sources
-        self._rows: Final = rows
-        self._stray_matcher: Final = stray_matcher
-        self._executors: Final = executors
-        self._parallelism: Final = parallelism
-        self._report: Final = report
-        self._asset_check: Final = AssetCheck()
-        self._log_check: Final = LogCheck(foundation.log)
-        self._reader: Final = CommitReader(
-            store, foundation.commits, assets, report, (sources, self._asset_check)
-        )
-
-    @property
-    def log(self) -> StoredLog:
-        """The transparency log."""
-        return self._foundation.log
-
-    @classmethod
-    async def open(
-        cls,
-        store: MarketStore,
+        market: StoredMarket,
         universe: Universe,
         indicators: Sequence[Indicator],
-        executors: ExecutorFactory,
         report: Report,
-    ) -> Self:
-        """Return an audit that adds to a report; check what needs no bars at once."""
-        foundation = await load_foundation(store, report)
-        covered = () if foundation.coverage is None else foundation.coverage.assets
-        native_timeframes = {
-            asset.ticker: asset.timeframes[0] for asset in covered if asset.timeframes
-        }
-        epochs = Epochs(
-            await store.epochs(),
-            list_versions(indicators),
-            [
-                (ticker, "1d")
-                for ticker in universe.sunday_joining_tickers
-                if native_timeframes.get(ticker) != "1d"
-            ],
-        )
-        report.findings += epochs.list_faults()
-        publish_from = await store.publish_from()
-        parallelism = executors.choose_parallelism(len(publish_from))
-        assets = split_assets(
-            universe, indicators, native_timeframes, epochs, publish_from, parallelism
-        )
-        is_nominal = foundation.is_recorded
-        return cls(
-            store,
-            foundation,
-            assets,
-            SourceCheck(await store.sources()),
-            RowAudit(epochs, assets.engines, foundation.progress, is_nominal=is_nominal),
-            RowMatcher({}, {}, epochs, {}),
-            executors,
-            parallelism,
-            report,
-        )
+        parallelism: int,
+    ) -> None:
+        """Split the assets of the universe into blocks for at least `parallelism` tasks."""
+        self._store: Final = store
+        self._market: Final = market
+        self._report: Final = report
+        self._parallelism: Final = parallelism
+        coverage = parse_coverage(market)
+        is_recorded = coverage is not None and coverage.source == "recorded"
+        self._inputs: Final = InputsCheck(market, is_recorded=is_recorded)
+        # Those of the others are set with their first bars.
+        native: dict[str, Timeframe] = dict.fromkeys(universe.by_ticker, "1h")
+        for asset in coverage.assets if coverage else ():
+            if asset.timeframes and asset.ticker in native:
+                native[asset.ticker] = asset.timeframes[0]
+        whole = build_state(universe, indicators, native)
+        self._engine_keys: Final = list(whole.alerts.versions)
+        self._followed: Final = {cell[:2] for cell in whole.alerts.cells}
+        self._index: Final = CellIndex(whole, market.epochs)
+        feed = market.feed, market.is_alert
+        self._stored: Final = StoredRows(*feed, market.tickers, self._index)
+        self._has_foreign: Final = self._index.has_foreign or bool(self._stored.is_foreign.any())
+        self._publish_from: Final = {str(row[2]): int(row[3] or 0) for row in market.assets}
+        groups = split_into_blocks(sorted(native), MAX_BLOCK_ASSETS, parallelism)
+        self._blocks: Sequence[BlockReplay] = [
+            BlockReplay(state, market.epochs) for state in regroup_states([whole], groups, universe)
+        ]
+        self._block_by_ticker: Final = {t: n for n, group in enumerate(groups) for t in group}
+        self._cell_numbers: Final[list[Times]] = [
+            np.array([self._index.numbers[c] for c in block.state.stepper.cells], dtype=np.int64)
+            for block in self._blocks
+        ]
+        self._restarted: Final = self._list_restarted()
+        self._is_whole = True
+        self._rows: Final[list[Rows]] = []
+        self._last_created_at = 0
+        self._published_at: Final[dict[Cell, dict[Action, int]]] = {}
+        counted = ("commits", "bars", "settlements", "readings", "changes", "alerts", "leaves")
+        report.checked.update(dict.fromkeys(counted, 0))
 
-    async def run(self, on_progress: OnProgress) -> None:
-        """Step all bars again and compare everything that follows from them."""
-        async with self._executors.open(self._parallelism) as executor:
-            await self._audit_commits(executor, on_progress)
-            if self._reader.damage is None:
-                await self._finish_commits()
-            self._report.findings += self._rows.findings
-            if self._reader.damage is not None:
-                raise self._reader.damage
-            await self._audit_state(executor)
-        if unreferenced := await self._store.count_unreferenced():
-            self._report.add_finding(
-                f"bars: {unreferenced} bars, settlements, sources, assets or epochs belong to no "
-                "commit"
+    async def replay(self, executor: Executor, on_progress: OnProgress) -> None:
+        """Replay the commits in order, some at a time.
+
+        While tasks step some commits, the next ones are read, and the rows of the last ones built.
+        """
+        reading = self._read_commits()
+        stepped: list[tuple[LoadedCommit, list[Replayed]]] = []
+        loaded: list[LoadedCommit] = await anext(reading, [])
+        while loaded or stepped:
+            building = asyncio.to_thread(self._add_commits, stepped, on_progress)
+            replaying = self._replay_parts(executor, [commit.parts for commit in loaded])
+            replayed, following, _ = await asyncio.gather(replaying, anext(reading, []), building)
+            stepped, loaded = list(zip(loaded, replayed, strict=True)), following
+
+    def compare_rows(self) -> None:
+        """Compare the stored rows, and the log, with those that the replay gave."""
+        report, market, index = self._report, self._market, self._index
+        nothing = index.build_rows(ChangeTable.from_rows([]), [])
+        rows, last = join_rows([nothing, *self._rows]), self._last_created_at
+        self._rows.clear()
+        is_alert = self._stored.is_alert
+        report.checked.update(changes=int((~is_alert).sum()), alerts=int(is_alert.sum()))
+        foreign = np.flatnonzero(self._stored.is_foreign)
+        for place in foreign[np.argsort(is_alert[foreign], kind="stable")].tolist():
+            report.not_verifiable[self._stored.describe_foreign(place)] += 1
+        report.findings += compare_rows(
+            *(rows, self._stored, index, market.pruned_before, last), is_whole=self._is_whole
+        )
+        report.checked["leaves"] += len(market.log.created_at)
+        # Rows of another version that retention deleted moved the others, so their times are lost.
+        since = max(market.pruned_before) if self._has_foreign else 0
+        is_shown = (rows.published != 0) & (rows.cell >= 0) & (rows.created_at >= since)
+        shown = [*index.iter_rows(rows.select(is_shown))]
+        # Alerts of engines that this code does not follow.
+        strays = np.flatnonzero(self._stored.is_foreign & (self._stored.rows.cell < 0)).tolist()
+        shown = sorted([*shown, *map(self._stored.build_row, strays)], key=itemgetter(0))
+        known = since, NEVER if self._is_whole else last
+        report.findings += check_leaves(market.log, shown, known)
+
+    async def compare_state(self, executor: Executor) -> None:
+        """Compare the stored readings and carries with the state after the last commit."""
+        if not self._is_whole:
+            return
+        running = map_blocks(executor, self._parallelism, BlockReplay.dump, iterate(self._blocks))
+        states = [state async for state in running]
+        given = {cell: reading for state in states for cell, reading in state.readings.items()}
+        stored = {
+            Cell(row.ticker, row.timeframe, row.indicator): row.reading
+            for row in self._market.readings
+            if row.ticker in self._block_by_ticker
+        }
+        self._report.findings += [
+            f"readings: {'.'.join(cell)} is {stored.get(cell)}, but the bars give {given.get(cell)}"
+            for cell in sorted(stored.keys() | given.keys())
+            if stored.get(cell) != given.get(cell)
+        ]
+        self._report.findings += self._compare_carries(states)
+
+    async def _read_commits(self) -> AsyncIterator[list[LoadedCommit]]:
+        """Yield the commits, some at a time.
+
+        A damaged commit is the end: a finding names it.
+        """
+        loaded, bars, first, previous_run = [], 0, 0, -HOUR_S
+        for commit in self._market.commits:
+            try:
+                content = await self._store.commit_inputs(commit.number)
+            except DamagedError as error:
+                self._report.findings.append(f"damage: {error}: what follows from it is unchecked")
+                self._is_whole = False
+                break
+            self._check_inputs(commit, content)
+            run = find_last_run(commit.market_time)
+            # A late commit runs the last hour again.
+            start = run if run == previous_run else previous_run + HOUR_S
+            self._report.findings += self._inputs.check_commit(commit.number, start, content)
+            # Rows do not name their commit: all up to its last `created_at` count as its own.
+            times, last = self._stored.rows.created_at, commit.last_created_at or 0
+            places = slice(first, max(first, int(np.searchsorted(times, last, side="right"))))
+            parts = self._split_content(commit, start, content, places)
+            loaded.append(LoadedCommit(commit, parts, places))
+            first, previous_run = places.stop, run
+            bars += 1 + sum(map(len, content.bars))
+            if bars >= BARS_PER_READ:
+                yield loaded
+                loaded, bars = [], 0
+        if loaded:
+            yield loaded
+
+    def _check_inputs(self, commit: CommitRow, content: CommitContent) -> None:
+        checked, bars = self._report.checked, sum(map(len, content.bars))
+        checked.update(commits=1, bars=bars, settlements=len(content.funding))
+        inputs = content.bars, content.funding, content.watermarks, content.sources
+        if digest_bars(*inputs) != commit.bars_digest:
+            self._report.findings.append(
+                f"bars: commit {commit.number} does not hold the bars it was committed with"
             )
 
-    async def _finish_commits(self) -> None:
-        """Report what concerns all commits together."""
-        self._rows.finish(await self._reader.read_unreferenced_rows())
-        self._sources.report_to(self._report)
-        feed_from = 0 if self._foundation.is_recorded else None
-        self._asset_check.report_to(self._report, self._foundation.assets, feed_from)
-        progress = self._foundation.progress
-        pruned_before = max(progress.pruned_before, progress.alerts_pruned_before)
-        self._log_check.report_to(self._report, pruned_before)
+    def _split_content(
+        self, commit: CommitRow, start: int, content: CommitContent, places: slice
+    ) -> list[CommitPart]:
+        """Return each block's part of a commit."""
+        run = find_last_run(commit.market_time)
+        parts = [CommitPart(start, run, commit.written_at) for _ in self._blocks]
+        by_ticker = {ticker: parts[at] for ticker, at in self._block_by_ticker.items()}
+        for block in content.bars:
+            if block.ticker in by_ticker:
+                by_ticker[block.ticker].bars.setdefault(block.ticker, []).append(block)
+            else:
+                unknown = f"{block.ticker}: not in the universe"
+                self._report.not_verifiable[unknown] += len(block)
+        for ticker, settlements in groupby(content.funding, key=attrgetter("ticker")):
+            if ticker in by_ticker:
+                by_ticker[ticker].funding[ticker] = build_funding(list(settlements))
+        for row in content.watermarks:
+            if row.ticker in by_ticker:
+                by_ticker[row.ticker].lagging[row.ticker] = row.watermark
+                if row.history != "followed":
+                    by_ticker[row.ticker].building[row.ticker] = row.get_built_hour(run)
+        for part in parts:
+            part.silent_until = find_silent_hours(part.building, self._publish_from)
+        for cell in self._restarted[commit.number]:
+            by_ticker[cell.ticker].restarted.append(cell)
+        stored = self._stored
+        is_wanted = (stored.is_alert | stored.is_foreign)[places] & (stored.rows.cell[places] >= 0)
+        for place in (places.start + np.flatnonzero(is_wanted)).tolist():
+            cell, after = self._index.cells[stored.rows.cell[place]], int(stored.rows.after[place])
+            if not stored.is_alert[place]:
+                by_ticker[cell.ticker].foreign[cell] = max(-1, min(after, 1))
+            elif after in ACTIONS_BY_CODE:
+                published = cell, ACTIONS_BY_CODE[after], int(stored.rows.created_at[place])
+                by_ticker[cell.ticker].published.append(published)
+        return parts
 
-    async def _audit_commits(self, executor: Executor, on_progress: OnProgress) -> None:
-        """Audit the commits in order, some at a time.
-
-        While tasks check some commits, the next ones are read and the previous ones compared.
-        """
-        reading = self._reader.read_commits()
-        loaded: list[LoadedCommit] = []
-        checked: list[list[CheckedPart]] = []
-        unchecked: list[LoadedCommit] = await anext(reading, [])
-        while unchecked or loaded:
-            comparing = asyncio.to_thread(self._compare_commits, loaded, checked, on_progress)
-            checking = self._check_commits(executor, unchecked)
-            loaded = unchecked
-            checked, unchecked, _ = await asyncio.gather(checking, anext(reading, []), comparing)
-
-    async def _check_commits(
-        self, executor: Executor, commits: Sequence[LoadedCommit]
-    ) -> list[list[CheckedPart]]:
-        """Check commits in tasks over the blocks; return each commit's parts, block by block."""
+    async def _replay_parts(
+        self, executor: Executor, commits: Sequence[list[CommitPart]]
+    ) -> list[list[Replayed]]:
+        """Replay commits in tasks over the blocks; return what each commit gives, by block."""
         if not commits:
             return []
-        for commit in commits:
-            for part in commit.parts:
-                part.wants_all_rows = self._rows.wants_all_rows(commit.stored)
-        tasks = [
-            CommitsTask(block, [commit.parts[number] for commit in commits])
-            for number, block in enumerate(self._blocks)
-        ]
+        tasks = list(map(CommitsTask, self._blocks, zip(*commits, strict=True)))
         # Each task holds its parts now; the leader frees its own references to bound the memory.
-        for commit in commits:
-            commit.parts.clear()
-        running = map_blocks(executor, self._parallelism, check_commits, iterate(tasks))
+        for parts in commits:
+            parts.clear()
+        running = map_blocks(executor, self._parallelism, replay_commits, iterate(tasks))
         results = [result async for result in running]
         self._blocks = [result.block for result in results]
-        return [list(parts) for parts in zip(*(r.checked for r in results), strict=True)]
+        return [list(parts) for parts in zip(*(r.replayed for r in results), strict=True)]
 
-    def _compare_commits(
-        self,
-        commits: Sequence[LoadedCommit],
-        checked: Sequence[Sequence[CheckedPart]],
-        on_progress: OnProgress,
+    def _add_commits(
+        self, stepped: Sequence[tuple[LoadedCommit, list[Replayed]]], on_progress: OnProgress
     ) -> None:
-        for commit, parts in zip(commits, checked, strict=True):
-            self._report.checked["readings"] += sum(part.reading_count for part in parts)
-            matches = [
-                *map(BlockMatch, commit.places, (part.matched for part in parts)),
-                self._match_strays(commit),
-            ]
-            self._rows.compare(commit.stored, matches)
-            self._count_rows(commit, matches)
-            self._log_check.add_rows(commit.stored.rows)
-            on_progress(commit.stored.commit.number, len(self._foundation.commits))
+        for (commit, _, places), replayed in stepped:
+            self._add_commit(commit, replayed, places)
+            on_progress(commit.number, len(self._market.commits))
 
-    def _match_strays(self, commit: LoadedCommit) -> BlockMatch:
-        """Match the rows of assets that are not in the universe, which no block holds."""
-        rows = [commit.stored.rows[place] for place in commit.stray_places.tolist()]
-        return BlockMatch(commit.stray_places, self._stray_matcher.match_strays(rows))
-
-    def _count_rows(self, commit: LoadedCommit, matches: Sequence[BlockMatch]) -> None:
-        """Count a commit's rows, and those that only another version can recompute."""
-        rows = commit.stored.rows
-        self._report.checked.update(changes=len(rows) - len(rows.alerts), alerts=len(rows.alerts))
-        notes = [
-            (isinstance(rows[place], AlertRow), place, note)
-            for match in matches
-            for place, note in zip(
-                match.places[[*match.matched.foreign]].tolist(),
-                match.matched.foreign.values(),
-                strict=True,
+    def _add_commit(self, commit: CommitRow, parts: Sequence[Replayed], places: slice) -> None:
+        """Build the rows of a commit as the pipeline does; compare their digests and ends."""
+        self._report.checked["readings"] += sum(part.reading_count for part in parts)
+        epochs = {cell: epoch for part in parts for cell, epoch in part.epochs.items()}
+        changes, alerts = build_feed_rows(
+            merge_changes([part.changes for part in parts], self._cell_numbers),
+            merge_alerts([part.alerts for part in parts], self._engine_keys),
+            commit.written_at,
+            self._last_created_at,
+            self._published_at,
+            self._index.cells,
+            lambda cell: epochs.get(cell, 0),
+            self._publish_from,
+        )
+        rows = self._index.build_rows(changes, alerts)
+        if self._has_foreign:
+            rows, changes, alerts = self._add_foreign(rows, changes, alerts, places)
+        self._rows.append(rows)
+        self._last_created_at = max([self._last_created_at, *rows.created_at[-1:].tolist()])
+        digests = digest_changes(changes), digest_alerts(alerts)
+        first, last = commit.first_created_at, commit.last_created_at
+        committed = commit.changes_digest, commit.alerts_digest
+        for tier, before, digest, expected in zip(
+            ("changes", "alerts"), self._market.pruned_before, digests, committed, strict=True
+        ):
+            is_lost = self._has_foreign and first is not None and first < before
+            if digest != expected and not is_lost:
+                self._report.findings.append(
+                    f"{tier}: commit {commit.number} does not hold the rows it was committed with"
+                )
+        ends = rows.created_at[[0, -1]].tolist() if len(rows.created_at) else [None, None]
+        is_lost = self._has_foreign and (first or 0) < max(self._market.pruned_before)
+        if ends != [first, last] and not is_lost:
+            self._report.findings.append(
+                f"commits: {commit.number} has rows from {ends[0]} to {ends[1]}, "
+                f"but says from {first} to {last}"
             )
-        ]
-        for _, _, note in sorted(notes):
-            self._report.not_verifiable[note] += 1
 
-    async def _audit_state(self, executor: Executor) -> None:
-        """Compare the stored readings and carries with the blocks' state after the last commit."""
-        readings: list[dict[Cell, int]] = [{} for _ in self._blocks]
-        for row in await self._store.readings():
-            if (number := self._block_by_ticker.get(row.ticker)) is not None:
-                readings[number][Cell(row.ticker, row.timeframe, row.indicator)] = row.reading
-        carries: list[dict[Cell, CarryRow]] = [{} for _ in self._blocks]
-        stored = {Cell(r.ticker, r.timeframe, r.indicator): r for r in await self._store.carries()}
-        for cell, carry in stored.items():
-            if (number := self._block_by_ticker.get(cell.ticker)) is not None:
-                carries[number][cell] = carry
-        tasks = list(map(StateTask, self._blocks, readings, carries))
-        running = map_blocks(executor, self._parallelism, check_state, iterate(tasks))
-        self._report_state(stored, [found async for found in running])
+    def _add_foreign(
+        self, rows: Rows, changes: ChangeTable, alerts: Sequence[AlertRow], places: slice
+    ) -> tuple[Rows, ChangeTable, list[AlertRow]]:
+        """Add a commit's stored rows of other versions to those of this code's.
 
-    def _report_state(
-        self, stored: Mapping[Cell, CarryRow], found: Sequence[StateFindings]
-    ) -> None:
+        They move the others by milliseconds, so each row gets the time with which it is stored.
+        """
+        stored, is_alert = self._stored, rows.cell >= self._index.first_engine
+        near = stored.rows.select(places)
+        keys = [stack_keys(rows, is_alert), stack_keys(near, stored.is_alert[places])]
+        _, which = np.unique(np.concatenate(keys, axis=1), axis=1, return_inverse=True)
+        found = np.full(which.size, -1, dtype=np.int64)
+        own, other = np.split(which.ravel(), [len(is_alert)])
+        found[other] = near.created_at
+        times = np.where(found[own] < 0, rows.created_at, found[own])
+        dated = [*replace(changes, created_at=times[~is_alert])]
+        pairs = zip(alerts, times[is_alert].tolist(), strict=True)
+        fired = [row._replace(created_at=at) for row, at in pairs]
+        foreign = places.start + np.flatnonzero(stored.is_foreign[places])
+        for row in map(stored.build_row, foreign.tolist()):
+            if isinstance(row, AlertRow):
+                fired.append(row)
+            else:
+                dated.append(row)
+        joined = join_rows([rows._replace(created_at=times), stored.rows.select(foreign)])
+        return joined, ChangeTable.from_rows(dated), fired
+
+    def _list_restarted(self) -> Mapping[int, list[Cell]]:
+        """Return the alert engines that a start rebuilt, by the commit that stored their epoch."""
+        restarted: defaultdict[int, list[Cell]] = defaultdict(list)
+        for kind, number, *values in self._market.context:
+            if kind == "epoch":
+                timeframe, key = (int(code or 0) for code in values[1:3])
+                names = values[0], TIMEFRAMES_BY_CODE.get(timeframe), KEYS_BY_CODE.get(key)
+                cell = Cell(*names)  # type: ignore[arg-type]
+                if self._index.numbers.get(cell, -1) >= self._index.first_engine:
+                    restarted[int(number or 0)].append(cell)
+        return restarted
+
+    def _compare_carries(self, states: Sequence[ReplayedState]) -> Iterator[str]:
+        """Yield the stored carries that differ from those after the last commit."""
+        given = {Cell(*row[:3]): row for state in states for row in state.carries}
+        stored = {Cell(*row[:3]): row for row in self._market.carries}
+        newest = {Cell(e.ticker, e.timeframe, e.indicator): e for e in self._market.epochs}
+        oldest = {Cell(e.ticker, e.timeframe, e.indicator): e for e in self._market.epochs[::-1]}
+        firsts = {key: close for state in states for key, close in state.first_closes.items()}
+        revisions = {t: number for state in states for t, number in state.revisions.items()}
         self._report.checked["carries"] += len(stored)
-        for one in found:
-            self._report.findings += one.readings
-        for one in found:
-            self._report.findings += one.carries
-            self._report.not_verifiable.update(one.not_verifiable)
-        surplus = {cell for one in found for cell in one.surplus_carries}
-        for cell in stored:
-            is_stray = cell.ticker not in self._block_by_ticker
-            if not is_stray and cell not in surplus:
+        for cell, row in sorted(given.items()):
+            name, epoch, first = ".".join(cell), newest[cell], oldest[cell]
+            found = stored.pop(cell, None)
+            if found is None:
+                yield f"carries: {name} is missing"
                 continue
-            if cell.key in INDICATORS_BY_ENGINE_KEY and cell[:2] not in self._followed_series:
+            yield from self._compare_carry(name, found, row)
+            if (found.epoch, found.version) != (epoch.epoch, epoch.version):
+                yield (
+                    f"carries: {name} is of epoch {found.epoch}, version {found.version}, but its "
+                    f"newest epoch is {epoch.epoch}, version {epoch.version}"
+                )
+            if epoch.revision != (revision := revisions.get(cell.ticker, 0)):
+                yield (
+                    f"epochs: {name} is of revision {epoch.revision}, but its bars are of "
+                    f"{revision}"
+                )
+            is_first = first.reason == FIRST_BAR and first.version == row.version
+            if is_first and first.from_close_time != (close := firsts[cell[:2]]):
+                yield (
+                    f"epochs: {name} begins at {first.from_close_time}, but its first bar is at "
+                    f"{close}"
+                )
+        for cell in stored:
+            if cell.key in INDICATORS_BY_ENGINE_KEY and cell[:2] not in self._followed:
                 self._report.not_verifiable[f"carry of {cell.key}: not followed"] += 1
-            elif not is_stray:
-                self._report.add_finding(f"carries: {'.'.join(cell)} belongs to no bar")
+            elif cell.ticker in self._block_by_ticker:
+                yield f"carries: {'.'.join(cell)} belongs to no bar"
 
-
-def list_versions(indicators: Sequence[Indicator]) -> dict[str, int]:
-    """Return the code's own version of every indicator and alert engine."""
-    engines = {ENGINE_KEYS[i.id]: compute_engine_version(i) for i in indicators}
-    return {i.id: i.version for i in indicators} | engines
+    def _compare_carry(self, name: str, stored: CarryRow, given: CarryRow) -> Iterator[str]:
+        unknown = self._report.not_verifiable
+        is_same = (stored.close_time, stored.data) == (given.close_time, given.data)
+        if stored.version != given.version:
+            unknown[f"carry of {given.indicator}: v{stored.version}"] += 1
+        elif stored.layout == given.layout and not is_same:
+            yield f"carries: {name} does not follow from the bars"
+        elif stored.layout != given.layout and is_same:
+            yield f"carries: {name} has the layout {stored.layout} of other data"
+        elif stored.layout != given.layout:
+            unknown[f"carry of {given.indicator}: layout {stored.layout}"] += 1

@@ -1,81 +1,114 @@
-"""Checks that the transparency log has the stored rows, and that its tiles follow from them. Pure.
+"""Checks the transparency log against the published rows, and its checkpoint against it. Pure."""
 
-Of rows that retention deleted, only their hashes are left.
-"""
-
-from collections.abc import Mapping
-from typing import Final
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from compute.audit.feed_rows import FeedRows
-from compute.audit.report import Report
+from compute.signing.log_signer import LogKey
+from compute.signing.notes import KEY_ID_BYTES, Checkpoint, NoteError, Vkey
 from store.log_leaves import SALT_BYTES, hash_row
-from store.log_tree import HASH_BYTES, TileId, extend_tiles
+from store.log_tree import (
+    EMPTY_ROOT,
+    HASH_BYTES,
+    Range,
+    Tiles,
+    TreeError,
+    extend_tiles,
+    hash_ranges,
+)
+from store.market_rows import CheckpointRow, FeedRow
 from store.sql.audit_reads import StoredLog
 
-
-class LogCheck:
-    """Compares the leaves with the rows of all commits, which come in order."""
-
-    def __init__(self, log: StoredLog) -> None:
-        self._log: Final = log
-        self._has_row: Final[NDArray[np.bool_]] = np.zeros(len(log.created_at), dtype=np.bool_)
-        self._hashes: Final = _join_hashes(log.tiles)
-        self._unlogged: Final[list[str]] = []
-        self._changed: Final[list[str]] = []
-
-    def add_rows(self, rows: FeedRows) -> None:
-        """Compare the published rows of a commit with their leaves."""
-        is_shown = np.ones(len(rows), dtype=np.bool_)
-        is_shown[rows.change_places] = rows.changes.published != 0
-        places = np.flatnonzero(is_shown)
-        times = rows.created_at[places]
-        leaves = np.searchsorted(self._log.created_at, times)
-        found = np.append(self._log.created_at, -1)[leaves] == times
-        self._has_row[leaves[found]] = True
-        for place, leaf, has_leaf in zip(
-            places.tolist(), leaves.tolist(), found.tolist(), strict=True
-        ):
-            row = rows[place]
-            if not has_leaf:
-                self._unlogged.append(row.id)
-                continue
-            salt = self._log.salts[SALT_BYTES * leaf : SALT_BYTES * (leaf + 1)]
-            if hash_row(row, salt) != self._hashes[HASH_BYTES * leaf : HASH_BYTES * (leaf + 1)]:
-                self._changed.append(row.id)
-
-    def report_to(self, report: Report, pruned_before: int) -> None:
-        """Report rows and leaves that differ; rows before a time (epoch ms) may be deleted."""
-        report.checked["leaves"] += len(self._log.created_at)
-        if not len(self._log.created_at) and not self._log.tiles:
-            if self._unlogged:
-                report.not_verifiable["row that no log has yet"] += len(self._unlogged)
-            return
-        report.findings += [f"log: {id_} has no leaf" for id_ in self._unlogged]
-        report.findings += [f"log: {id_} is not the row of its leaf" for id_ in self._changed]
-        is_gone = ~self._has_row & (self._log.created_at >= pruned_before)
-        report.findings += [
-            f"log: leaf {leaf} has no row" for leaf in np.flatnonzero(is_gone).tolist()
-        ]
-        self._check_tree(report)
-
-    def _check_tree(self, report: Report) -> None:
-        size = len(self._log.created_at)
-        if not np.array_equal(self._log.leaf, np.arange(size)):
-            report.add_finding("log: the leaves are not numbered in the order of their rows")
-        if len(self._hashes) != HASH_BYTES * size:
-            count = len(self._hashes) // HASH_BYTES
-            report.add_finding(f"log: has {size} leaves, but tiles of {count} hashes")
-        computed = extend_tiles({}, 0, self._hashes)
-        for tile in sorted(computed.keys() | self._log.tiles.keys()):
-            if computed.get(tile) != self._log.tiles.get(tile):
-                report.add_finding(
-                    f"log: tile {tile.level}/{tile.number} does not follow from the leaves"
-                )
+SIGNATURE_MARK = "— "
 
 
-def _join_hashes(tiles: Mapping[TileId, bytes]) -> bytes:
-    """Return the joined hashes of the leaves."""
-    return b"".join(tiles[tile] for tile in sorted(tiles) if tile.level == 0)
+def check_leaves(log: StoredLog, rows: Sequence[FeedRow], known: tuple[int, int]) -> Iterator[str]:
+    """Yield the published rows and the leaves that do not match.
+
+    Outside of the times `known` (epoch ms) the replay gave no rows.
+    """
+    hashes = b"".join(log.tiles[tile] for tile in sorted(log.tiles) if tile.level == 0)
+    created_at = np.array([row.created_at for row in rows], dtype=np.int64)
+    leaves = np.searchsorted(log.created_at, created_at)
+    is_found = np.append(log.created_at, -1)[leaves] == created_at
+    has_row = (log.created_at < known[0]) | (log.created_at > known[1])
+    has_row[leaves[is_found]] = True
+    for row, leaf, has_leaf in zip(rows, leaves.tolist(), is_found.tolist(), strict=True):
+        salt = log.salts[SALT_BYTES * leaf : SALT_BYTES * (leaf + 1)]
+        if not has_leaf:
+            yield f"log: {row.id} has no leaf"
+        elif hash_row(row, salt) != hashes[HASH_BYTES * leaf : HASH_BYTES * (leaf + 1)]:
+            yield f"log: {row.id} is not the row of its leaf"
+    yield from (f"log: leaf {leaf} has no row" for leaf in np.flatnonzero(~has_row).tolist())
+    size = len(log.created_at)
+    if not np.array_equal(log.leaf, np.arange(size)):
+        yield "log: the leaves are not numbered in the order of their rows"
+    if len(hashes) != HASH_BYTES * size:
+        yield f"log: has {size} leaves, but tiles of {len(hashes) // HASH_BYTES} hashes"
+    computed = extend_tiles({}, 0, hashes)
+    for tile in sorted(computed.keys() | log.tiles.keys()):
+        if computed.get(tile) != log.tiles.get(tile):
+            yield f"log: tile {tile.level}/{tile.number} does not follow from the leaves"
+
+
+def check_checkpoint(log: StoredLog, key: LogKey | None) -> Iterator[str]:
+    """Yield what is wrong with the newest checkpoint; `key` is that of the key file, if any."""
+    row, size = log.checkpoint, len(log.created_at)
+    if row.refusal is not None:
+        yield f"log: is not signed any more: {row.refusal}"
+    signed = [] if key is None else [Checkpoint(key.origin, key.size, key.root)]
+    if row.note is not None:
+        try:
+            signed.append(_verify_note(row))
+        except NoteError as error:
+            yield f"log: the checkpoint is not valid: {error}"
+    elif key is not None and key.size:
+        yield "log: the checkpoint is missing, although the key file has signed one"
+    if key is not None and row.vkey not in (None, key.vkey.format()):
+        yield "log: the checkpoint is of another key than the key file"
+    for checkpoint in dict.fromkeys(signed):
+        if checkpoint.size > size:
+            yield f"log: has {size} leaves, but {checkpoint.size} were signed"
+        elif _find_root(log.tiles, checkpoint.size) != checkpoint.root:
+            yield f"log: the first {checkpoint.size} leaves are not those signed"
+
+
+def _verify_note(row: CheckpointRow) -> Checkpoint:
+    """Return the checkpoint of a signed note; raise NoteError if its log did not sign it."""
+    text, _, signatures = (row.note or "").partition("\n\n")
+    checkpoint, vkey = Checkpoint.parse(f"{text}\n"), Vkey.parse(row.vkey or "")
+    if (checkpoint.origin, checkpoint.size) != (vkey.name, row.size):
+        raise NoteError(f"it is of {checkpoint.origin}, size {checkpoint.size}")
+    own = _find_signature(signatures.removesuffix("\n").split("\n"), vkey)
+    try:
+        Ed25519PublicKey.from_public_bytes(vkey.public_key).verify(own, f"{text}\n".encode())
+    except (ValueError, InvalidSignature):
+        raise NoteError("its signature is not that of its key") from None
+    return checkpoint
+
+
+def _find_signature(lines: Sequence[str], vkey: Vkey) -> bytes:
+    """Return the signature of a key; raise NoteError if there is none, or a line is not one."""
+    found = b""
+    for line in lines:
+        try:
+            mark, name, encoded = line.split(" ")
+            signature = b64decode(encoded, validate=True)
+        except ValueError:
+            raise NoteError("a line is no signature") from None
+        if f"{mark} " != SIGNATURE_MARK:
+            raise NoteError("a line is no signature")
+        if (name, signature[:KEY_ID_BYTES]) == (vkey.name, vkey.key_id):
+            found = signature[KEY_ID_BYTES:]
+    return found
+
+
+def _find_root(tiles: Tiles, size: int) -> bytes | None:
+    """Return the root of the tree of the first leaves, None if a tile is missing."""
+    try:
+        return hash_ranges([Range(0, size)], tiles)[0] if size else EMPTY_ROOT
+    except TreeError:
+        return None

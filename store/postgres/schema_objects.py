@@ -68,10 +68,14 @@ async def find_schema_faults(url: str, schema: str, migrations: Sequence[str]) -
     finally:
         await transaction.rollback()
         await session.close()
-    # Tables and functions that no migration creates are other programs' own.
+    # Of a table that no migration creates, its parts say nothing more.
     owners = {owner for owner, _ in created}
-    own = {name: text for (owner, name), text in stored.items() if owner in owners}
-    return list_schema_faults(own, _drop_owners(created))
+    told = {
+        (owner, name): text
+        for (owner, name), text in stored.items()
+        if owner in owners or name in (f"table {owner}", f"function {owner}")
+    }
+    return list_schema_faults(_drop_owners(told), _drop_owners(created))
 
 
 async def _list_objects(session: Connection, schema: str) -> dict[tuple[str, str], str]:

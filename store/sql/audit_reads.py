@@ -1,42 +1,39 @@
-"""Reads that only an audit needs: the context of all commits, the whole log, the schema."""
+"""What an audit reads: all that a store holds but its bars, in one transaction."""
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from store.change_columns import ChangeColumns, build_columns, concatenate
 from store.digest import ContextRow
+from store.errors import DamagedError
 from store.log_tree import TileId
-from store.market_rows import CheckpointRow, CommitRow
+from store.market_rows import CarryRow, CheckpointRow, CommitRow, EpochRow, ReadingRow
+from store.sql import market_statements as statements
 from store.sql.commit_context import load_context
-from store.sql.database import MarketEngine
+from store.sql.database import Database, MarketEngine, Row, fetch_value
 from store.sql.lanes import Lane
 from store.sql.log_reads import load_checkpoint
-from store.sql.market_reads import load_last_number
-from store.sql.market_statements import LIST_COMMITS
-from store.sql.market_writes import load_facts
+from store.sql.market_reads import SELECT_READINGS, decode_cell, load_last_number
+from store.sql.market_writes import load_facts, parse_fact_time
+
+ROWS_PER_READ = 20_000
+# In the columns of changes: the reading after is the code of the action.
+LIST_ALERT_COLUMNS = """
+SELECT created_at, asset_id, indicator, timeframe, close_time, epoch, NULL, action, price, 1
+FROM alerts WHERE created_at > :after ORDER BY created_at LIMIT :limit
+"""
+StoredRow = TypeVar("StoredRow", CarryRow, EpochRow, ReadingRow)
 
 
 class CoverageRow(NamedTuple):
-    """A stored coverage, with its digest if this version published it."""
+    """A stored coverage with its digest."""
 
     id: int
     document: str
-    digest: bytes | None
-
-
-class StoredContext(NamedTuple):
-    """All commits and their context, read in one transaction, and what stands beside the chain.
-
-    `clock` has the id and the market time of each row; there should be one of each table.
-    """
-
-    commits: Sequence[CommitRow]
-    rows: Sequence[ContextRow]
-    facts: dict[str, str]
-    coverage: Sequence[CoverageRow]
-    clock: Sequence[tuple[int, int]]
+    digest: bytes
 
 
 class StoredLog(NamedTuple):
@@ -52,6 +49,38 @@ class StoredLog(NamedTuple):
     checkpoint: CheckpointRow
 
 
+class StoredMarket(NamedTuple):
+    """The content of a store at one version, without bars, which stay as they are.
+
+    `context` has the context of all commits. `clock` has the id and the market time of each row;
+    there should be one of each table. Changes and alerts from before `pruned_before` (epoch ms) may
+    have been pruned. `feed` has both in order of `created_at`; the reading after of an alert is the
+    code of its action. `unreferenced` counts rows that belong to no commit. `damage` names the rows
+    that cannot be read, which are missing.
+    """
+
+    commits: Sequence[CommitRow]
+    context: Sequence[ContextRow]
+    facts: dict[str, str]
+    pruned_before: tuple[int, int]
+    coverage: Sequence[CoverageRow]
+    clock: Sequence[tuple[int, int]]
+    log: StoredLog
+    tickers: Mapping[int, str]
+    epochs: Sequence[EpochRow]
+    carries: Sequence[CarryRow]
+    readings: Sequence[ReadingRow]
+    feed: ChangeColumns
+    is_alert: NDArray[np.bool_]
+    unreferenced: int
+    damage: Sequence[str]
+
+    @property
+    def assets(self) -> list[ContextRow]:
+        """Each asset's kind of row, commit, ticker and `publish_from`."""
+        return [row for row in self.context if row[0] == "asset"]
+
+
 class AuditReads:
     """The reads of an audit over a market store."""
 
@@ -62,32 +91,86 @@ class AuditReads:
         """Describe how the schema differs from the one that the migrations create."""
         return await self._engine.find_schema_faults()
 
-    async def load_log(self) -> StoredLog:
-        """Return the transparency log."""
-        sql = "SELECT created_at, leaf, salt FROM log_leaves ORDER BY created_at"
+    async def load_market(self) -> StoredMarket:
+        """Return the content of the store; a process that writes meanwhile does not change it."""
+        damage: list[str] = []
         async with self._engine.begin_read(Lane.BATCH) as db:
-            leaves = [tuple(row) for row in await db.execute_page(sql, {})]
-            tiles = await db.execute("SELECT level, number, hashes FROM log_tiles")
-            checkpoint = await load_checkpoint(db)
-        created_at, leaf, salts = zip(*leaves, strict=True) if leaves else ((), (), ())
-        return StoredLog(
-            np.array(created_at, dtype=np.int64),
-            np.array(leaf, dtype=np.int64),
-            b"".join(salts),
-            {TileId(level, number): hashes for level, number, hashes in tiles},
-            checkpoint,
-        )
-
-    async def load_context(self) -> StoredContext:
-        """Return the context of all commits."""
-        async with self._engine.begin_read(Lane.BATCH) as db:
+            commits = await db.execute(statements.LIST_COMMITS)
             coverage = await db.execute("SELECT id, document, digest FROM coverage ORDER BY id")
             clock = await db.execute("SELECT id, market_time FROM clock ORDER BY id")
-            commits = await db.execute(LIST_COMMITS)
-            return StoredContext(
+            assets = await db.execute("SELECT id, ticker FROM assets")
+            facts = await load_facts(db)
+            return StoredMarket(
                 [CommitRow(**row) for row in commits],
                 await load_context(db, 0, await load_last_number(db) or 0),
-                await load_facts(db),
+                facts,
+                _parse_cutoffs(facts, damage),
                 [CoverageRow(*row) for row in coverage],
                 [(id_, market_time) for id_, market_time in clock],
+                await _load_log(db),
+                {row["id"]: row["ticker"] for row in assets},
+                _decode(EpochRow, await db.execute(statements.LIST_EPOCHS), damage),
+                _decode(CarryRow, await db.execute(statements.LIST_CARRIES), damage),
+                _decode(ReadingRow, await db.execute(SELECT_READINGS), damage),
+                *await _load_feed(db),
+                await fetch_value(db, statements.COUNT_UNREFERENCED),
+                damage,
             )
+
+
+def _parse_cutoffs(facts: Mapping[str, str], damage: list[str]) -> tuple[int, int]:
+    try:
+        keys = "pruned_before", "alerts_pruned_before"
+        changes, alerts = (parse_fact_time(facts, key) for key in keys)
+    except DamagedError as error:
+        damage.append(str(error))
+        return 0, 0
+    return changes, alerts
+
+
+async def _load_log(db: Database) -> StoredLog:
+    sql = "SELECT created_at, leaf, salt FROM log_leaves ORDER BY created_at"
+    leaves = [tuple(row) for row in await db.execute_page(sql, {})]
+    tiles = await db.execute("SELECT level, number, hashes FROM log_tiles")
+    created_at, leaf, salts = zip(*leaves, strict=True) if leaves else ((), (), ())
+    return StoredLog(
+        np.array(created_at, dtype=np.int64),
+        np.array(leaf, dtype=np.int64),
+        b"".join(salts),
+        {TileId(level, number): hashes for level, number, hashes in tiles},
+        await load_checkpoint(db),
+    )
+
+
+async def _load_feed(db: Database) -> tuple[ChangeColumns, NDArray[np.bool_]]:
+    """Return all rows of both tiers, and which of them are alerts."""
+    # Of equal times, which only altered rows have, the alert is first.
+    alerts = await _load_columns(db, LIST_ALERT_COLUMNS)
+    feed = concatenate([alerts, await _load_columns(db, statements.LIST_CHANGE_COLUMNS)])
+    order = np.argsort(feed.created_at, kind="stable")
+    return feed.select(order), order < len(alerts.created_at)
+
+
+async def _load_columns(db: Database, sql: str) -> ChangeColumns:
+    """Return all rows of a tier; they are read page by page, because rows take more memory."""
+    pages = [build_columns([])]
+    after = np.iinfo(np.int64).min
+    while rows := list(await db.execute_page(sql, {"after": after, "limit": ROWS_PER_READ})):
+        pages.append(build_columns(rows))
+        after = int(pages[-1].created_at[-1])
+    return concatenate(pages)
+
+
+def _decode(kind: type[StoredRow], rows: Iterable[Row], damage: list[str]) -> list[StoredRow]:
+    """Return rows whose codes have a meaning; describe the others in `damage`."""
+    found = []
+    for row in rows:
+        try:
+            values: dict[str, Any] = decode_cell(row)
+        except DamagedError as error:
+            damage.append(
+                f"{kind.__name__.removesuffix('Row').lower()} of {row['ticker']}: {error}"
+            )
+        else:
+            found.append(kind(**values))
+    return found

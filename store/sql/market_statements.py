@@ -94,10 +94,10 @@ SELECT
     WHERE pass NOT IN (SELECT number FROM passes))
   + (SELECT count(*) FROM funding WHERE pass NOT IN (SELECT number FROM passes))
   + (SELECT count(*) FROM watermarks WHERE pass NOT IN (SELECT number FROM passes))
-  + (SELECT count(*) FROM sources WHERE pass <> 0 AND pass NOT IN (SELECT number FROM passes))
+  + (SELECT count(*) FROM sources WHERE pass NOT IN (SELECT number FROM passes))
   + (SELECT count(*) FROM missing_bars WHERE pass NOT IN (SELECT number FROM passes))
-  + (SELECT count(*) FROM assets WHERE pass <> 0 AND pass NOT IN (SELECT number FROM passes))
-  + (SELECT count(*) FROM epochs WHERE pass <> 0 AND pass NOT IN (SELECT number FROM passes))
+  + (SELECT count(*) FROM assets WHERE pass NOT IN (SELECT number FROM passes))
+  + (SELECT count(*) FROM epochs WHERE pass NOT IN (SELECT number FROM passes))
 """
 LIST_CHANGES_AFTER = f"""
 {SELECT_CHANGE} FROM changes c WHERE c.created_at > :after ORDER BY c.created_at LIMIT :limit

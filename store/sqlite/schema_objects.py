@@ -11,7 +11,7 @@ from store.schema_faults import SchemaObjects, list_schema_faults
 from store.sqlite.copies import open_read_only
 from store.sqlite.schema import CREATE_MIGRATIONS, load_statements
 
-# Objects of a table that no migration creates are other programs' own, and so are those of SQLite.
+# The others are SQLite's own.
 _LIST_OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
 _COMMENT = re.compile(r"--[^\n]*")
 
@@ -29,9 +29,10 @@ def find_schema_faults(path: Path, migrations: Sequence[str]) -> list[str]:
             stored = _list_objects(connection)
     except sqlite3.Error as error:
         raise StoreError(f"cannot read the schema of {path}: {error}") from error
-    tables = {name for (kind, name, _), _ in created.items() if kind == "table"}
-    own = {key: sql for key, sql in stored.items() if key[2] in tables}
-    return list_schema_faults(_name_objects(own), _name_objects(created))
+    # Of a table that no migration creates, its parts say nothing more.
+    tables = {name for kind, name, _ in created if kind == "table"}
+    told = {key: sql for key, sql in stored.items() if key[2] in {*tables, key[1]}}
+    return list_schema_faults(_name_objects(told), _name_objects(created))
 
 
 def _list_objects(connection: sqlite3.Connection) -> dict[tuple[str, str, str], str]:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from compute import state_loader as restore_module
-from compute.audit import history as history_module
-from compute.audit.report import Report
+from compute.audit import audit as audit_module
+from compute.audit.audit import Report
 from compute.executor import (
     LOCAL_EXECUTORS,
     ExecutorError,
@@ -33,7 +33,7 @@ __all__ = ["databases"]
 pytestmark = pytest.mark.clause("scaling")
 
 SAMPLE = {
-    "a change's price",
+    "a change's after",
     "a carry's byte",
     "a base row deleted",
 }
@@ -43,7 +43,7 @@ SAMPLE = {
 def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Split small stores too into several blocks and several groups of commits."""
     monkeypatch.setattr(restore_module, "MAX_REBUILD_ASSETS", 2)
-    monkeypatch.setattr(history_module, "BARS_PER_READ", 300)
+    monkeypatch.setattr(audit_module, "BARS_PER_READ", 300)
 
 
 @pytest.mark.parametrize(

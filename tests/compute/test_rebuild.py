@@ -11,8 +11,7 @@ import pytest
 
 from compute import hourly_pipeline as runs_module
 from compute.alerts.engines import Publisher
-from compute.audit.audit import audit_market
-from compute.audit.report import Report
+from compute.audit.audit import Report, audit_market
 from compute.bars import DAY_S, HOUR_S, Funding
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Bar, Carry, Indicator, Readings, Values

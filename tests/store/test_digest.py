@@ -4,15 +4,12 @@ import struct
 from dataclasses import replace
 from hashlib import sha256
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.vocabulary import TIMEFRAME_CODES, TIMEFRAMES
+from schemas.vocabulary import TIMEFRAMES
 from store import digest
-from store.change_columns import build_columns
-from store.codes import KEY_CODES, READING_CODES
 from store.market_rows import BarRow, ChangeRow, FundingRow, SourceRow, WatermarkRow
 from store.sql.market_store import MarketStore
 from tests.store.sql.test_market_store_coverage import make_coverage
@@ -185,13 +182,13 @@ async def test_the_context_of_a_commit_has_every_row_that_no_other_digest_covers
 async def test_a_published_coverage_follows_the_last_commit(market: MarketStore) -> None:
     first = make_coverage(NOW)
     await market.publish_coverage(first)
-    (row,) = (await market.audit_reads.load_context()).coverage
+    (row,) = (await market.audit_reads.load_market()).coverage
     document = sha256(first.model_dump_json().encode()).digest()
     assert row.digest == sha256(bytes(32) + document).digest()
     await market.commit(make_batch(NOW))
     await market.publish_coverage(first)
     (commit,) = await market.commits()
-    (row,) = (await market.audit_reads.load_context()).coverage
+    (row,) = (await market.audit_reads.load_market()).coverage
     assert row.digest == sha256(commit.digest + document).digest()
 
 
@@ -259,42 +256,3 @@ def test_a_change_of_any_field_of_an_alert_changes_the_digest() -> None:
     ]
     digests = {digest.digest_alerts([other]) for other in (row, *others)}
     assert len(digests) == len(others) + 1
-
-
-CHANGES = st.builds(
-    ChangeRow,
-    created_at=st.integers(1, 2**50),
-    ticker=st.sampled_from(["BTC", "1INCH", "A-VERY-LONG-TICKER"]),
-    indicator=st.sampled_from([*READING_CODES, "dexter"]),
-    timeframe=st.sampled_from(TIMEFRAMES),
-    close_time=st.integers(0, 2**40),
-    epoch=st.integers(0, 3),
-    before=st.sampled_from([None, -1, 0, 1]),
-    after=st.sampled_from([-1, 0, 1]),
-    price=st.floats(allow_nan=False, allow_infinity=False),
-    published=st.booleans(),
-)
-
-
-@given(changes=st.lists(CHANGES, max_size=9, unique_by=lambda row: row.created_at))
-def test_changes_as_columns_have_the_digest_of_their_rows(changes: list[ChangeRow]) -> None:
-    ids = {"BTC": 3, "1INCH": 11, "A-VERY-LONG-TICKER": 1}
-    rows = [
-        (at, ids[ticker], KEY_CODES[key], TIMEFRAME_CODES[timeframe], *rest)
-        for at, ticker, key, timeframe, *rest in sorted(changes)
-    ]
-    columns = build_columns(rows)
-    tickers = {id_: ticker for ticker, id_ in ids.items()}
-    assert digest.digest_change_columns(columns, tickers) == digest.digest_changes(changes)
-    built = [columns.build_row(place, tickers) for place in range(len(rows))]
-    assert built == sorted(changes)
-
-
-@pytest.mark.parametrize("column", ["before", "after"])
-@pytest.mark.parametrize("value", [-129, 2, 127, 257])
-def test_a_reading_that_no_change_can_have_gives_another_digest(column: str, value: int) -> None:
-    row = (NOW, 3, KEY_CODES["enzo"], 0, 3600, 0, None, 1, 0.3, 1)
-    columns, tickers = build_columns([row]), {3: "BTC"}
-    altered = columns._replace(**{column: np.array([value], getattr(columns, column).dtype)})
-    found = digest.digest_change_columns(altered, tickers)
-    assert found != digest.digest_change_columns(columns, tickers)

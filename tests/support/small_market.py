@@ -11,8 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from compute.audit.audit import OnProgress, audit_market
-from compute.audit.report import Report
+from compute.audit.audit import OnProgress, Report, audit_market
 from compute.executor import LOCAL_EXECUTORS, ExecutorFactory
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator

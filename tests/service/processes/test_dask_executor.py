@@ -12,8 +12,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from compute import state_loader as restore_module
-from compute.audit import history as passes_module
-from compute.audit.report import Report
+from compute.audit import audit as audit_module
+from compute.audit.audit import Report
 from compute.executor import ExecutorError, iterate, map_blocks
 from compute.universe import Universe
 from service.processes import dask_executor as dask_module
@@ -82,7 +82,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
 def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a small store consist of many blocks and stretches of commits."""
     monkeypatch.setattr(restore_module, "MAX_REBUILD_ASSETS", 1)
-    monkeypatch.setattr(passes_module, "BARS_PER_READ", 500)
+    monkeypatch.setattr(audit_module, "BARS_PER_READ", 500)
 
 
 async def kill_one(address: str) -> int:
