@@ -22,7 +22,7 @@ PUBLISHED, ALERT = 12, 24
 ROW_DTYPE = np.dtype(
     [("created_at", "i8"), ("code", "i8"), ("close_time", "i8"), ("epoch", "i8"), ("price", "f8")]
 )
-# Larger parts leave the process 50 MB larger, from the memory that rows take as Python objects.
+# A part takes 3 MB as Python objects.
 ROWS_PER_READ = 10_000
 _LIST_ROWS = """
 SELECT created_at, (CAST(asset_id AS BIGINT) * 1024 + indicator * 4 + timeframe) * 32 + {move},
