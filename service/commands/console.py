@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, NamedTuple
 
@@ -109,17 +109,16 @@ def format_names(names: Sequence[str]) -> str:
 def print_findings(
     checked: Mapping[str, int],
     findings: Sequence[str],
-    notes: Iterable[str] = (),
     not_verifiable: Mapping[str, int] | None = None,
 ) -> int:
-    """Print what was checked, notes, findings and a verdict; return the exit status.
+    """Print what was checked, findings and a verdict; return the exit status.
 
     `not_verifiable` counts what could not be checked: with any of it, the verdict is not "clean".
     """
     unchecked = not_verifiable or {}
     print("checked:", ", ".join(f"{count} {what}" for what, count in checked.items()))
-    for line in (*notes, *(f"not verifiable: {what} ({n})" for what, n in unchecked.items())):
-        print(line)
+    for what, count in unchecked.items():
+        print(f"not verifiable: {what} ({count})")
     for finding in findings[:MAX_SHOWN_FINDINGS]:
         print(finding)
     if len(findings) > MAX_SHOWN_FINDINGS:

@@ -5,7 +5,7 @@ What may succeed later is repeated, with growing pauses that count time in suspe
 
 import fcntl
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -41,15 +41,6 @@ Spread = Callable[[], float]
 T = TypeVar("T")
 
 
-def list_pauses(spread: Spread) -> Iterator[float]:
-    """Yield pauses in seconds that double up to MAX_PAUSE_S, each shortened by up to a half."""
-    # Clients that lost a service at the same moment must not all come back at the same moment.
-    pause = FIRST_PAUSE_S
-    while True:
-        yield pause * (1 - spread() / 2)
-        pause = min(2 * pause, MAX_PAUSE_S)
-
-
 class Retrier:
     """Waits and retries. `elapsed` is a clock in ms that counts time in suspend."""
 
@@ -63,15 +54,20 @@ class Retrier:
         self._on_failure = on_failure
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of the first attempt that raises no TransientError."""
-        for pause in list_pauses(self._spread):
+        """Return the result of the first attempt that raises no TransientError.
+
+        Pauses double up to MAX_PAUSE_S, each shortened by up to a half.
+        """
+        longest = FIRST_PAUSE_S
+        while True:
             try:
                 return await attempt()
             except TransientError as error:
-                pause = max(pause, error.retry_after_s)
+                # Clients that lost a service at the same moment must not all come back together.
+                pause = max(longest * (1 - self._spread() / 2), error.retry_after_s)
                 self._on_failure(f"{error}; trying again in {pause:.0f} s")
+            longest = min(2 * longest, MAX_PAUSE_S)
             await self.wait(pause)
-        raise AssertionError("pauses never end")
 
     async def wait(self, seconds: float, spread_s: float = 0) -> None:
         """Wait some seconds, and up to `spread_s` more."""

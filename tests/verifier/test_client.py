@@ -240,3 +240,14 @@ async def test_a_feed_without_an_end_is_given_up() -> None:
     body = {"signals": [], "meta": {"as_of": at}, "pagination": {"has_more": True}}
     with pytest.raises(VerifyError, match="claims more rows and sends none"):
         await call("read_feed", body)
+
+
+async def test_a_feed_that_takes_more_than_the_daily_quota_is_given_up() -> None:
+    at = LEAF["created_at"]
+    body = {"signals": [], "meta": {"as_of": at}, "pagination": {"has_more": False}}
+    with loopback(200, json.dumps(body).encode()) as (address, _):
+        async with ServiceClient(address, KEY) as client:
+            await read_feed(client, None, 30, lambda done, total: None)
+            client.calls = 10_000
+            with pytest.raises(VerifyError, match="the feed takes more than 10,000 calls"):
+                await read_feed(client, None, 30, lambda done, total: None)

@@ -24,7 +24,6 @@ from service.terminal.follow import (
     Retrier,
     TransientError,
     compute_pause_s,
-    list_pauses,
 )
 from service.terminal.views import RowPrinter
 from tests.doubles.fixed_answers import KEY
@@ -96,10 +95,10 @@ async def test_an_error_that_would_come_again_is_not_retried():
     assert time.slept == []
 
 
-def test_pauses_are_spread_by_up_to_a_half():
-    shortest, longest = list_pauses(lambda: 1.0), list_pauses(lambda: 0.0)
-    assert [next(shortest) for _ in range(3)] == [0.5, 1, 2]
-    assert [next(longest) for _ in range(3)] == [1, 2, 4]
+async def test_pauses_are_spread_by_up_to_a_half():
+    time = FakeTime()
+    await Retrier(time, time.sleep, lambda: 1.0, lambda text: None).retry(fail(3))
+    assert time.slept == [0.5, 1, 2]
 
 
 @pytest.mark.parametrize(
