@@ -323,7 +323,7 @@ async def test_mcp_methods_without_a_key_are_not_counted(served: RunningService)
         ("resources/list", None),
         ("tools/call", None),
         ("tools/call", {"name": "signals_get_nothing"}),
-        ("tools/call", {"name": STATE, "arguments": []}),
+        ("tools/call", {"name": CATALOG, "arguments": []}),
         ("tools/call", {"name": CATALOG}),
         ("tools/call", {"name": CATALOG, "arguments": {"colour": "red"}}),
         ("tools/call", {"name": STATS}),
