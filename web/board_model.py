@@ -1,5 +1,6 @@
 """The board's model: its query, and its rows, filtered and sorted. Only members see live data."""
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -31,6 +32,8 @@ from web.prices import compute_week_change
 BoardTimeframe = Literal[Timeframe, "all"]
 SortColumn = Literal["asset", "score", "price", "change", "week", IndicatorId]
 SortOrder = Literal["asc", "desc"]
+# As a universe file defines it.
+TICKER_PATTERN = re.compile("[A-Z0-9]{1,12}")
 
 
 class AssetPageQuery(Query):
@@ -78,7 +81,8 @@ class BoardQuery(Query):
         if self.watch is None:
             return None
         tickers = (ticker.strip().upper() for ticker in self.watch.split(","))
-        return tuple(dict.fromkeys(filter(None, tickers)))
+        # Every link of the page repeats the list, so what cannot be a ticker is left out.
+        return tuple(dict.fromkeys(filter(TICKER_PATTERN.fullmatch, tickers)))
 
     @property
     def shows_watched(self) -> bool:
@@ -94,6 +98,8 @@ class BoardQuery(Query):
     def change(self, **changes: Any) -> str:
         """Return the query string of this view with some parameters changed, None removes one."""
         kept = self.model_dump(exclude_defaults=True, exclude={"timeframe"})
+        if self.watched is not None:
+            kept["watch"] = ",".join(self.watched)
         fields = {"timeframe": self.timeframe, **kept, **changes}
         return urlencode({n: value for n, value in fields.items() if value is not None}, safe=",")
 

@@ -211,6 +211,13 @@ async def test_a_list_in_the_url_shows_its_assets_to_everyone(served, is_member)
 
 
 @pytest.mark.clause("16.7")
+@pytest.mark.parametrize("unit", ["\ufdfa", "\u0130", "&<", "A", "A,"])
+async def test_a_list_in_the_url_does_not_swell_the_page(served, unit):
+    page = await served.client.get("/", params={"watch": unit * (2000 // len(unit))})
+    assert len(page.content) < 60_000
+
+
+@pytest.mark.clause("16.7")
 async def test_visitors_stars_are_links_that_keep_the_view(served):
     page = await get_board(served, is_member=False, sort="price")
     (add,) = [one["href"] for one in page.find_all("a") if one.get("aria-label") == "Watch BTC"]
