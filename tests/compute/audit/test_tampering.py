@@ -15,13 +15,21 @@ from typing import Any
 
 import pytest
 
-from compute.audit.audit import Report
+from compute.audit.audit import Report, audit_market
 from store.errors import StoreError
-from tests.compute.audit.tampered_store import audit_home, continue_store, fill_store
+from store.sql.audit_reads import StoredMarket
+from tests.compute.audit.tampered_store import Market, audit_home, continue_store, fill_store
 from tests.conftest import MAJORS
+from tests.doubles.scripted_source import ALTERNATING
 from tests.support.postgres.databases import copy_database, create_database
 from tests.support.postgres.shared_server import SharedServer
-from tests.support.store_homes import PostgresHome, SqliteHome, StoreHome, make_postgres_home
+from tests.support.store_homes import (
+    PostgresHome,
+    SqliteHome,
+    StoreHome,
+    make_postgres_home,
+    open_and_close,
+)
 from tests.support.tampering import (
     Column,
     delete_row,
@@ -128,6 +136,23 @@ async def test_the_store_is_clean_and_has_rows_in_every_table(filled: Filled) ->
         assert (report.findings, dict(report.not_verifiable)) == ([], {})
         for table in {column.table for column in await list_columns(home)}:
             assert await read_table(home, table), table
+
+
+async def test_an_audit_beside_a_writer_reads_one_version(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with filled.copy() as home, open_and_close(home.open_market()) as store:
+        load_market, before = store.audit_reads.load_market, await store.commits()
+
+        async def load_before_a_commit() -> StoredMarket:
+            market = await load_market()
+            await continue_store(home)
+            return market
+
+        monkeypatch.setattr(store.audit_reads, "load_market", load_before_a_commit)
+        report = await audit_market(store, Market().universe, ALTERNATING)
+        assert (report.findings, dict(report.not_verifiable)) == ([], {})
+        assert report.checked["commits"] == len(before) == len(await store.commits()) - 1
 
 
 async def test_the_list_names_every_column_of_the_store(filled: Filled) -> None:
