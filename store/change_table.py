@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.vocabulary import Timeframe
-from store.market_rows import ChangeRow
+from store.market_rows import Batch, ChangeRow
 
 # Stands for a missing reading, as in the digest.
 NO_BEFORE = 127
@@ -101,3 +101,9 @@ class ChangeTable(Sequence[ChangeRow]):
         """Return the last change of each cell, oldest first."""
         _, from_end = np.unique(self.cell[::-1], return_index=True)
         return self.select(np.sort(len(self) - 1 - from_end))
+
+
+def count_rows(batch: Batch) -> tuple[int, int, int]:
+    """Return the numbers of published changes, of alerts, and of bars that were held back."""
+    published = int(ChangeTable.from_rows(batch.changes).published.sum())
+    return published, len(batch.alerts), batch.held_bars

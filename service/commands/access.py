@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from access.call_log import CALLS_KEPT_PER_KEY
 from access.keys import OperatorKeys
+from access.sign_in import LINK_MINUTES, create_owner_link
 from schemas.clock import Clock
 from schemas.vocabulary import format_instant
 from service.commands.console import echo
@@ -17,6 +18,7 @@ from service.config.stores import (
     open_access,
     refuse_missing_market,
     refuse_missing_store,
+    refuse_older_schema,
 )
 from store.access_rows import AccessRequestRow, KeyRow
 from store.errors import StoreError
@@ -134,3 +136,16 @@ def _format_key_status(key: KeyRow, now: int) -> str:
 def escape_for_terminal(text: str) -> str:
     """Return text on one line with control characters escaped, because buyers choose labels."""
     return escape_unprintable(text.replace("\\", "\\\\"))
+
+
+async def print_sign_in_link(settings: Settings, clock: Clock) -> int:
+    """Print a sign-in link of the owner, with nothing else on standard output."""
+    await refuse_missing_store(settings)
+    await refuse_older_schema(settings)
+    async with open_access_store(settings) as store:
+        print(await create_owner_link(store, clock, settings.address))
+    echo(
+        f"Open the link in a browser within {LINK_MINUTES} minutes. It works once, and whoever "
+        "opens it is signed in as owner."
+    )
+    return 0

@@ -334,7 +334,7 @@ COMMANDS: Final = (
     Command(
         "sign-in",
         "print a link that signs the owner in to the pages of the service, once",
-        "service.commands.sign_in:print_sign_in_link",
+        "service.commands.access:print_sign_in_link",
     ),
     Command(
         "keys create",

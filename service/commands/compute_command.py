@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from time import perf_counter
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -31,13 +31,17 @@ from service.config.signing import open_log_signer
 from service.config.sources import open_source
 from service.config.stores import open_both
 from service.processes.executors import find_executors
-from service.processes.jobs import RunObserver
-from service.processes.memory import limit_malloc_arenas, release_memory
-from service.processes.shutdown import listen_for_shutdown, run_in_background
+from service.processes.lifecycle import (
+    limit_malloc_arenas,
+    listen_for_shutdown,
+    release_memory,
+    run_in_background,
+)
 from service.processes.steady_clock import COMPUTE_HOLD_MS, make_steady
 from serving.freshness import SIMULATED_NOTE
 from store.errors import LockTakenError, StoreError
 from store.failure_log import FailureLog
+from store.market_rows import Batch
 from store.sql.market_store import MarketStore
 
 PLAYED_OUT_NOTE = "The recording is complete: there is nothing more to compute."
@@ -48,6 +52,19 @@ MAX_CATCH_UP_WAIT_S = 2.0
 STANDBY_POLL_S = 1.0
 
 log = structlog.get_logger("compute")
+
+
+class RunObserver(Protocol):
+    """Receives the duration of each hourly run in seconds, each committed batch and checkpoint."""
+
+    def on_run(self, seconds: float) -> None:
+        """Handle an hourly run."""
+
+    def on_commit(self, batch: Batch) -> None:
+        """Handle a committed batch."""
+
+    def on_checkpoint(self, outcome: str) -> None:
+        """Handle a checkpoint of the log: signed, refused, or cosigned by a witness."""
 
 
 async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = None) -> int:

@@ -4,6 +4,7 @@ It changes nothing: it neither creates a missing store nor migrates an old one.
 """
 
 import logging
+import os
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from service.commands.console import Finding, format_finding, format_names
 from service.commands.doctor_live import check_live_source
 from service.commands.doctor_quick import (
     check_billing_settings,
+    check_disk,
     check_last_run,
     check_log,
     check_memberships,
@@ -32,9 +34,13 @@ from service.config.mail import check_mail
 from service.config.settings import Settings, SettingsError
 from service.config.sources import check_same_source, open_source
 from service.config.stores import (
+    ADOPT_HINT,
     IS_ANOTHER,
+    RESTORE_HINT,
     StoreKind,
     describe_lost_keys,
+    get_path,
+    has_store,
     open_access,
     open_market,
 )
@@ -42,6 +48,8 @@ from serving.snapshot import build_snapshot
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
+
+CONNECTION_HINT = "set SIGNALS_DATABASE_URL to a database that exists and accepts this user"
 
 
 async def run_doctor(settings: Settings, clock: Clock) -> int:
@@ -93,11 +101,76 @@ async def _check_store(settings: Settings, kind: StoreKind) -> list[Finding]:
     """Check a store; the first finding grades it."""
     # Files created here would belong to the user of the doctor, and the service could not write
     # them. So nothing is opened until it is known to exist and to be up to date.
+    is_market = kind == "market"
+    hint = "`signals serve` creates one" if is_market else f"{RESTORE_HINT}, or {ADOPT_HINT}"
     if settings.is_sqlite:
-        from service.commands.doctor_sqlite import check_access, check_market
-    else:
-        from service.commands.doctor_postgres import check_access, check_market
-    return await {"market": check_market, "access": check_access}[kind](settings)
+        found = await _check_file(settings, kind, hint)
+        return [found, check_disk(settings.market_path)] if is_market else [found]
+    found = await _check_schema(settings, kind, hint)
+    if not is_market or found.grade == "fix":
+        return [found]
+    from store.postgres.database_info import load_database_info
+    from store.postgres.schema import SCHEMAS
+
+    database_info = await load_database_info(
+        settings.database_url.get_secret_value(), SCHEMAS["market"][0]
+    )
+    size = f"{database_info.size_bytes / 2**20:.0f} MiB"
+    text = f"{found.text} (PostgreSQL {database_info.server_version}, {size})"
+    computing = (
+        "no process at the moment"
+        if database_info.lock_holder is None
+        else database_info.lock_holder
+    )
+    return [found._replace(text=text), Finding("ok", "computing", computing)]
+
+
+async def _check_file(settings: Settings, kind: StoreKind, creation_hint: str) -> Finding:
+    """Check a SQLite file."""
+    from store.sqlite.copies import check_integrity
+    from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, list_applied_migrations
+
+    migrations = {"market": MARKET_MIGRATIONS, "access": ACCESS_MIGRATIONS}[kind]
+    path = get_path(settings, kind)
+    try:
+        if not await has_store(settings, kind):
+            text = f"there is no store at {path.absolute()}: {creation_hint}"
+            # The first start creates both files. If only the keys' is missing, they are lost.
+            is_first_start = kind == "access" and not await has_store(settings, "market")
+            return Finding("warn" if is_first_start else "fix", "store", text)
+        pending_count = len(migrations) - len(list_applied_migrations(path, migrations))
+        check_integrity(path, "quick_check")
+    except StoreError as error:
+        return Finding("fix", "store", f"{error} (to restore a backup, use `signals restore`)")
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        return Finding("fix", "store", f"{path} and its folder must be writable by this user")
+    if pending_count:
+        text = f"{path} has an older schema: the next start copies and migrates it"
+        return Finding("warn", "store", text)
+    return Finding("ok", "store", f"{path} is intact and up to date")
+
+
+async def _check_schema(settings: Settings, kind: StoreKind, creation_hint: str) -> Finding:
+    """Check a schema of a PostgreSQL database."""
+    from store.postgres.database_info import count_missing_migrations
+    from store.postgres.schema import SCHEMAS
+
+    schema, migrations = SCHEMAS[kind]
+    name = f"{settings.store_name} ({schema})"
+    try:
+        pending_count = await count_missing_migrations(
+            settings.database_url.get_secret_value(), schema, migrations
+        )
+    except StoreError as error:
+        return Finding("fix", "store", f"{error} ({CONNECTION_HINT})")
+    if pending_count == len(migrations):
+        text = f"there is no store at {name}: {creation_hint}"
+        # The first start creates both schemas. If only the keys' is missing, they are lost.
+        is_first_start = kind == "access" and not await has_store(settings, "market")
+        return Finding("warn" if is_first_start else "fix", "store", text)
+    if pending_count:
+        return Finding("warn", "store", f"{name} has an older schema: the next start migrates it")
+    return Finding("ok", "store", f"{name} is up to date")
 
 
 async def _check_source(

@@ -3,12 +3,18 @@
 The operations page runs them in serving processes, on the stores that those hold open.
 """
 
+import asyncio
+import shutil
+import sys
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from access.oauth.parameters import can_serve_oauth
+from schemas.clock import Clock
 from schemas.vocabulary import DAY_MS, format_instant
-from service.commands.console import Finding, format_names
+from service.commands.console import Finding, format_names, parse_finding
 from service.config.settings import PREFIX, Settings
 from serving.forwarded_for import NOTICE_NAME
 from serving.freshness import is_ahead, is_final, is_stale
@@ -17,6 +23,18 @@ from store.sql.access_store import AccessStore
 
 if TYPE_CHECKING:
     from store.sql.market_store import MarketStore
+    from web.operations import Doctor
+
+
+WARN_FREE_BYTES, MIN_FREE_BYTES = 2 * 2**30, 2**28
+COMMAND = (
+    sys.executable,
+    "-c",
+    "from service.commands.cli import main; raise SystemExit(main())",
+    "doctor",
+)
+# Less than the time after which the page takes the checks for dead.
+TIMEOUT_S = 150.0
 
 
 async def run_quick_checks(
@@ -33,8 +51,6 @@ async def run_quick_checks(
         await check_log(settings, market),
     ]
     if settings.is_sqlite:
-        from service.commands.doctor_sqlite import check_disk
-
         findings.append(check_disk(settings.market_path))
     findings += check_billing_settings(settings)
     return [*findings, *await check_memberships(settings, store), await check_proxies(store, now)]
@@ -170,3 +186,58 @@ def _format_age(ms: int) -> str:
     if hours < 2:
         return f"{60 * hours + minutes} minutes"
     return f"{hours} hours" if hours < 48 else f"{hours // 24} days"
+
+
+def check_disk(path: Path) -> Finding:
+    """Check the free space at a file's folder."""
+    if not path.parent.is_dir():
+        return Finding("fix", "disk", f"there is no folder {path.parent}")
+    free = shutil.disk_usage(path.parent).free
+    text = f"{free / 2**30:.1f} GiB are free at {path.parent.absolute()}"
+    if free < MIN_FREE_BYTES:
+        return Finding("fix", "disk", f"{text}: free some space, because without it all calls fail")
+    return Finding("warn" if free < WARN_FREE_BYTES else "ok", "disk", text)
+
+
+def build_doctor(
+    settings: Settings, market: "MarketStore", access: AccessStore, clock: Clock
+) -> "Doctor":
+    """Return the checks of a service with these settings, for the operations page."""
+    # Only the page needs it, not the command.
+    from web.operations import Doctor
+
+    async def check_quickly(snapshot: Snapshot | None) -> list[Finding]:
+        return await run_quick_checks(settings, snapshot, market, access, clock())
+
+    return Doctor(check_quickly, partial(run_doctor_process, TIMEOUT_S))
+
+
+async def run_doctor_process(timeout_s: float) -> list[Finding]:
+    """Return the findings of all checks, which run in a process of their own.
+
+    The command checks the bars with the compute side, which serving processes do not load, reads
+    whole files, and configures logs. In its own process it delays no call. It reads the same
+    environment, and so the same settings, as this one did.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            output, errors = await process.communicate()
+    except TimeoutError:
+        text = f"the checks took longer than {timeout_s:g} s: run `signals doctor` in a shell"
+        return [Finding("warn", "doctor", text)]
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    findings = [parse_finding(line) for line in output.decode(errors="replace").splitlines()]
+    found = [finding for finding in findings if finding is not None]
+    if process.returncode not in (0, 1) or not found:
+        last_line = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        found.append(Finding("fix", "doctor", last_line or "the checks ended without findings"))
+    return found

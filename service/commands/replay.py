@@ -15,7 +15,7 @@ from service.config.settings import Settings
 from service.config.signing import build_log_signer
 from service.config.stores import open_both
 from service.processes.executors import find_executors
-from service.processes.memory import limit_malloc_arenas
+from service.processes.lifecycle import limit_malloc_arenas
 from verifier.report import escape_unprintable
 
 

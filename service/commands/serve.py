@@ -29,8 +29,12 @@ from service.http.resources import Resources, open_resources
 from service.http.server import build_server_config, open_listener, serve_in_background
 from service.processes.compute_process import ComputeProcess
 from service.processes.jobs import run_jobs
-from service.processes.memory import limit_malloc_arenas, prepare_to_serve
-from service.processes.shutdown import listen_for_shutdown, run_in_background
+from service.processes.lifecycle import (
+    limit_malloc_arenas,
+    listen_for_shutdown,
+    prepare_to_serve,
+    run_in_background,
+)
 from store.addresses import is_loopback
 from store.sql.access_store import AccessStore
 

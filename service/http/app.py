@@ -1,4 +1,4 @@
-"""Builds the ASGI app from open resources; it opens nothing itself."""
+"""Builds the ASGI app from open resources: routes, pages, OAuth, middleware."""
 
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -12,40 +12,39 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from access.billing.provider import Provider
+from access.billing.sandbox import SandboxBilling
 from access.call_log import CallLog
 from access.contact import AccessRequests, normalize_email
 from access.keys import QuotaGuard
 from access.maintenance import WebhookHandler
-from access.members import MemberKeys
+from access.members import MemberBilling, MemberKeys, Watchlists
+from access.oauth.authorizations import Authorizations
+from access.oauth.clients import ClientDocuments, ClientRegistry
 from access.oauth.parameters import can_serve_oauth
+from access.oauth.tokens import AccessTokens, TokenIssuer
 from access.purchases import ClaimResult, Claims, Purchases
 from access.sign_in import SignIn
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from mcp_server.endpoint import PATHS, McpEndpoint
+from mcp_server.protected_endpoint import PATHS as PROTECTED_PATHS
 from mcp_server.protected_endpoint import ProtectedMcpEndpoint
 from mcp_server.tools.registry import TOOLS
+from rest_shim.endpoints import ENDPOINTS
+from rest_shim.oauth import OAuthEndpoints, build_oauth_routes
 from rest_shim.purchases import PurchaseHandlers, build_webhook_route
 from rest_shim.routes import ToolRoute, build_exception_handlers, build_routes
 from schemas.errors import ApiError
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse
 from schemas.vocabulary import DAILY_LIMIT
+from service.commands.doctor_quick import build_doctor
 from service.config.mail import choose_visible_outbox
 from service.config.setting_types import split_commas
 from service.config.settings import Settings
 from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
-from service.http.oauth import build_oauth_server
-from service.http.pages import build_page_routes
-from service.http.paths import (
-    API_PATHS,
-    OPEN_READS,
-    PROGRAM_PATHS,
-    PUBLIC_PATHS,
-    TOKEN_PATHS,
-)
 from service.http.resources import Resources
-from service.processes.doctor_process import build_doctor
 from serving.context import Context
 from serving.fair_share import FairShare
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
@@ -55,11 +54,45 @@ from serving.prices import Prices
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
-from web.buy_pages import Checkouts
-from web.operations import Doctor
-from web.pages import Site, build_refusal_renderer
+from store.sql.access_store import AccessStore
+from web.api_access import build_api_access_routes
+from web.asset_page import build_asset_list_routes, build_asset_page_routes
+from web.board import build_board_routes
+from web.buy_pages import (
+    BuyPages,
+    Checkouts,
+    CheckoutSteps,
+    OwnPurchases,
+    build_pay_page_routes,
+    build_return_page_routes,
+)
+from web.consent_pages import ConsentPages, build_authorize_route
+from web.discovery import DISCOVERY_PATHS, build_crawler_routes, build_discovery_routes
+from web.docs import build_docs_routes
+from web.feed_pages import build_log_proof_routes, build_view_routes
+from web.operations import Doctor, build_operations_routes
+from web.pages import Site, build_refusal_renderer, build_static_routes
+from web.pending_requests import PendingRequests
 from web.sessions import HOME_PATH as API_ACCESS_PATH
+from web.sessions import Sessions
+from web.sign_in_pages import build_sign_in_routes
 
+# Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
+# pages for people are not among them, because their forms contain tokens.
+API_PATHS = ("/api/v1", "/legal")
+TOKEN_PATHS = ("/mcp",)
+# Clients that run in a browser exchange codes and tokens there, which no page has by itself.
+OAUTH_PATHS = ("/oauth/register", "/oauth/token", "/oauth/revoke")
+PUBLIC_PATHS = ("/.well-known/", *OAUTH_PATHS, *DISCOVERY_PATHS)
+# The reads without a key, whole paths. Whoever can open them anywhere may read them from a page.
+OPEN_READS = frozenset(
+    path
+    for endpoint in ENDPOINTS
+    if endpoint.method == "GET" and endpoint.auth == "none"
+    for path in endpoint.paths
+)
+# Errors of these paths, and of all below them, are never pages.
+PROGRAM_PATHS = ("/api", "/legal", *TOKEN_PATHS, *PUBLIC_PATHS)
 FAST_ENDPOINTS = McpEndpoint | ProtectedMcpEndpoint | ToolRoute
 # Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
@@ -336,3 +369,100 @@ def _build_webhook_routes(resources: Resources, runner: ToolRunner) -> list[Rout
         return []
     handler = WebhookHandler(resources.access, resources.provider, resources.clock)
     return [build_webhook_route(handler, runner)]
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthServer:
+    """The routes of OAuth; `authorizations` is what the consent page approves."""
+
+    authorizations: Authorizations
+    routes: list[Route]
+
+
+def build_oauth_server(
+    resources: Resources, runner: ToolRunner, endpoint: McpEndpoint, limit: Limit
+) -> OAuthServer:
+    """Return the OAuth server; `limit` bounds the requests of a client address."""
+    access, clock, issuer = resources.access, resources.clock, runner.context.base_url
+    documents = resources.client_documents or ClientDocuments(clock)
+    clients = ClientRegistry(access, documents, clock)
+    authorizations = Authorizations(
+        access, clients, Throttle(access, clock, "authorization", limit), clock, issuer=issuer
+    )
+    endpoints = OAuthEndpoints(
+        clients,
+        TokenIssuer(access, clients, clock, issuer=issuer),
+        Throttle(access, clock, "token", limit),
+    )
+    protected = ProtectedMcpEndpoint(endpoint, AccessTokens(access, clock, issuer=issuer), runner)
+    routes = [
+        *(Route(path, protected) for path in PROTECTED_PATHS),
+        *build_oauth_routes(endpoints, runner),
+        build_authorize_route(authorizations, runner),
+    ]
+    return OAuthServer(authorizations, routes)
+
+
+def build_page_routes(
+    runner: ToolRunner,
+    provider: Provider,
+    member_keys: MemberKeys,
+    sign_in: SignIn,
+    outbox: Path | None,
+    authorizations: Authorizations | None,
+    purchases: PurchaseHandlers,
+    checkouts: Checkouts,
+    owner_uid: int | None,
+    access: AccessStore,
+    doctor: Doctor | None,
+) -> list[Route]:
+    """Return the routes of all pages; the sign-in page names the `outbox` folder if given.
+
+    Without `authorizations`, no page connects programs. `owner_uid` is the user who may connect
+    programs without a plan, None for nobody. `doctor` are the checks that the owner can run.
+    """
+    pending = PendingRequests(authorizations, runner.context.base_url)
+    sessions = Sessions(sign_in, member_keys, runner.context.base_url)
+    billing = MemberBilling(member_keys, provider, runner.context.clock)
+    context = runner.context
+    own = OwnPurchases(checkouts, context.base_url)
+    consent_routes = (
+        []
+        if authorizations is None
+        else ConsentPages(
+            authorizations,
+            pending,
+            sessions,
+            member_keys,
+            billing,
+            purchases.checkout,
+            context,
+            owner_uid,
+        ).build_routes(runner)
+    )
+    return [
+        *_build_checkout_routes(provider, CheckoutSteps(own, pending), runner),
+        *BuyPages(purchases, own, sessions, sign_in, context).build_routes(runner),
+        *build_docs_routes(runner, sessions.find_viewer),
+        *build_discovery_routes(runner),
+        *build_sign_in_routes(sign_in, sessions, pending, runner, outbox),
+        *consent_routes,
+        *build_api_access_routes(member_keys, billing, sessions, runner),
+        *build_operations_routes(access, billing, sessions, runner, doctor),
+        *build_static_routes(),
+        *build_crawler_routes(runner),
+        *build_board_routes(runner, sessions, Watchlists(access, context.clock)),
+        *build_view_routes(runner, sessions.find_viewer),
+        *build_asset_list_routes(runner, sessions.find_viewer),
+        *build_asset_page_routes(runner, sessions.find_viewer),
+        *build_log_proof_routes(runner, sessions),
+    ]
+
+
+def _build_checkout_routes(
+    provider: Provider, steps: CheckoutSteps, runner: ToolRunner
+) -> list[Route]:
+    """Return the sandbox's pay page, or the pages that Stripe sends buyers back to."""
+    if isinstance(provider, SandboxBilling):
+        return build_pay_page_routes(provider, steps, runner)
+    return build_return_page_routes(steps, runner) if provider.name == "stripe" else []

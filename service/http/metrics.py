@@ -18,9 +18,9 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 from schemas.vocabulary import RETENTION_MS, ErrorCode
-from service.processes.jobs import count_rows
 from serving.fair_share import CALL_LIMIT_OUTCOMES
 from serving.tool_runner import OK
+from store.change_table import count_rows
 from store.market_rows import Batch
 
 CALL_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)

@@ -34,7 +34,7 @@ from service.config.settings import Settings, SettingsError
 from service.http.health import NO_STORE_HEADERS, Readiness, build_health_routes, is_ready
 from service.http.metrics import Metrics
 from service.http.server import build_server_config, open_listener, serve_in_background
-from service.processes.shutdown import run_in_background
+from service.processes.lifecycle import run_in_background
 from serving.host_origin import HostOriginMiddleware
 from serving.snapshot import Snapshot
 

@@ -12,16 +12,21 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Final
 
-# Loaded before the parent lets the process begin; `run_jobs` imports it later.
-import service.commands.compute_command  # noqa: F401
 from schemas.clock import Clock
+
+# Loaded before the parent lets the process begin; `run_jobs` imports it later.
+from service.commands.compute_command import RunObserver
 from service.commands.console import OnProgress
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
 from service.http.resources import Resources, open_resources
-from service.processes.jobs import RunObserver, count_rows, run_jobs
-from service.processes.memory import limit_malloc_arenas
-from service.processes.shutdown import listen_for_shutdown, terminate_with_parent
+from service.processes.jobs import run_jobs
+from service.processes.lifecycle import (
+    limit_malloc_arenas,
+    listen_for_shutdown,
+    terminate_with_parent,
+)
+from store.change_table import count_rows
 from store.market_rows import Batch
 
 if TYPE_CHECKING:

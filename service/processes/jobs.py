@@ -6,39 +6,19 @@ They run in the compute process, or in the serving one with `--single-process`.
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from access.maintenance import MaintenanceJob
 from schemas.clock import Clock
 from service.commands.console import OpenProgressBar, open_progress_bar
 from service.config.settings import Settings
 from service.config.stores import refuse_wrong_clock
-from service.processes.shutdown import run_in_background
+from service.processes.lifecycle import run_in_background
 from service.processes.steady_clock import COMPUTE_HOLD_MS, DELETE_HOLD_MS, make_steady
-from store.change_table import ChangeTable
-from store.market_rows import Batch
 
-if TYPE_CHECKING:  # So that `signals compute` does not import an HTTP client.
+if TYPE_CHECKING:
+    from service.commands.compute_command import RunObserver
     from service.http.resources import Resources
-
-
-class RunObserver(Protocol):
-    """Receives the duration of each hourly run in seconds, each committed batch and checkpoint."""
-
-    def on_run(self, seconds: float) -> None:
-        """Handle an hourly run."""
-
-    def on_commit(self, batch: Batch) -> None:
-        """Handle a committed batch."""
-
-    def on_checkpoint(self, outcome: str) -> None:
-        """Handle a checkpoint of the log: signed, refused, or cosigned by a witness."""
-
-
-def count_rows(batch: Batch) -> tuple[int, int, int]:
-    """Return the numbers of published changes, of alerts, and of bars that were held back."""
-    published = int(ChangeTable.from_rows(batch.changes).published.sum())
-    return published, len(batch.alerts), batch.held_bars
 
 
 async def run_jobs(
@@ -46,7 +26,7 @@ async def run_jobs(
     resources: "Resources",
     clock: Clock,
     elapsed: Clock | None,
-    observer: RunObserver,
+    observer: "RunObserver",
     *,
     computes: bool,
     on_open: Callable[[], None] = lambda: None,

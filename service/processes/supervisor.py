@@ -1,6 +1,7 @@
 """`signals serve --workers N`: supervises N serving processes and one compute process.
 
-uvicorn's `Multiprocess` starts the workers, restarts dead ones and handles signals.
+uvicorn's `Multiprocess` starts the workers, restarts dead ones and handles signals. A `Worker` is
+the ASGI app of one of them; it is pickled into its process, and opens its own stores there.
 """
 
 from collections.abc import Iterator
@@ -9,20 +10,30 @@ from socket import socket
 
 import structlog
 import uvicorn
+from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
+from access.call_log import CallLog
+from rest_shim.endpoints import CALL_NAMES
 from schemas.clock import Clock
 from service.commands.console import echo
 from service.commands.serve import build_welcome, check_billing
+from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
-from service.http.metrics import open_shared_metrics_folder
-from service.http.metrics_server import MetricsServer, open_metrics_server
+from service.http.app import build_app
+from service.http.metrics import Metrics, open_shared_metrics_folder
+from service.http.metrics_server import MetricsServer, open_metrics_server, sample_loop_lag
 from service.http.resources import open_resources
 from service.http.server import build_server_config, open_listener
 from service.processes.compute_process import ComputeProcess, block_terminal_signals
-from service.processes.shutdown import listen_for_shutdown
-from service.processes.worker import Worker
+from service.processes.lifecycle import (
+    listen_for_shutdown,
+    prepare_to_serve,
+    run_in_background,
+    terminate_with_parent,
+)
 
 # A worker that starts on a busy machine is slow, not hung.
 HEALTHCHECK_TIMEOUT_S = 30
@@ -129,3 +140,37 @@ def build_worker_config(settings: Settings, clock: Clock, workers: int) -> uvico
         workers=workers,
         timeout_worker_healthcheck=HEALTHCHECK_TIMEOUT_S,
     )
+
+
+class Worker:
+    """An ASGI app that opens its resources in its lifespan."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        """Store the arguments; `clock` is the wall clock."""
+        self._settings = settings
+        self._clock = clock
+        self._app: Starlette
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, or the lifespan events of the server."""
+        if scope["type"] == "lifespan":
+            await self._run_lifespan(receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
+        log_to_standard_error(self._settings.log_level, self._settings.log_format)
+        terminate_with_parent()
+        await receive()
+        metrics = Metrics(CALL_NAMES)
+        async with (
+            open_resources(self._settings, self._clock) as resources,
+            run_in_background(sample_loop_lag(metrics.on_lag)),
+        ):
+            call_log = CallLog(resources.access, metrics.on_calls_dropped)
+            self._app = build_app(self._settings, resources, metrics, call_log)
+            prepare_to_serve()
+            async with run_in_background(call_log.run()):
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+        await send({"type": "lifespan.shutdown.complete"})

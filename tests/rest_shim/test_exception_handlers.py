@@ -11,8 +11,7 @@ from rest_shim.endpoints import ENDPOINTS
 from rest_shim.error_catalog import ERROR_MEANINGS, QUOTA_HEADERS
 from rest_shim.routes import build_exception_handlers
 from schemas.errors import ErrorBody
-from service.http.app import AppConfig, create_app
-from service.http.paths import OPEN_READS
+from service.http.app import OPEN_READS, AppConfig, create_app
 from service.http.resources import Resources
 from serving.context import Context
 from serving.snapshot_cache import SnapshotCache

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.http.paths import OPEN_READS
+from service.http.app import OPEN_READS
 from serving.host_origin import HEALTH_PATHS
 from tests.security.wire import LAST, exchange_bytes, parse_statuses
 from tests.support.openapi_document import list_operations

@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from service.http.paths import OPEN_READS
+from service.http.app import OPEN_READS
 from serving.cors import parse_origin
 from serving.host_origin import HostOriginMiddleware
 from tests.security.wire import LAST, exchange_bytes, parse_statuses

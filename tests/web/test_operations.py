@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from schemas.version import VERSION
+from service.commands.doctor_quick import build_doctor
 from service.config.settings import Settings
-from service.processes.doctor_process import build_doctor
 from serving.snapshot import Snapshot
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
 from tests.support.running_service import RunningService, run_service

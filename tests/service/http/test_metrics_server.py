@@ -29,7 +29,7 @@ from service.http.metrics_server import (
     sample_loop_lag,
 )
 from service.http.server import open_listener
-from service.processes.shutdown import run_in_background
+from service.processes.lifecycle import run_in_background
 from serving.host_origin import HEALTH_PATHS
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import WatermarkRow

@@ -19,7 +19,7 @@ pytestmark = [
 THREADS = 4
 HEAPS = f"""
 import ctypes, sys, tempfile, threading
-from service.processes.memory import limit_malloc_arenas
+from service.processes.lifecycle import limit_malloc_arenas
 
 libc = ctypes.CDLL(None)
 libc.fdopen.restype = ctypes.c_void_p
@@ -47,7 +47,7 @@ with tempfile.TemporaryFile() as file:
 GIVEN_BACK = """
 import ctypes
 from pathlib import Path
-from service.processes.memory import release_memory
+from service.processes.lifecycle import release_memory
 
 def held_pages():
     return int(Path("/proc/self/statm").read_text().split()[1])
@@ -67,7 +67,7 @@ print((before - held_pages()) * 4096)
 
 COLLECTIONS = """
 import gc
-from service.processes.memory import prepare_to_serve
+from service.processes.lifecycle import prepare_to_serve
 
 before = gc.get_threshold()
 prepare_to_serve()

@@ -1,6 +1,8 @@
-"""Shutdown on SIGINT, SIGTERM and the end of the parent, and tasks that end with their block."""
+"""What each process does around its work: its end on signals or with its parent, and its memory."""
 
 import asyncio
+import ctypes
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -8,6 +10,11 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from multiprocessing import parent_process
 from typing import Any
 
+M_ARENA_MAX = -8  # From glibc's malloc.h.
+# Python's defaults are 700, 10 and 10. With them, expensive calls caused a full collection each
+# second, and with 1,500 connections each stopped all threads for 0.1 to 0.2 s. Rarer than this,
+# cycles that requests leave behind would grow to a collection that everybody notices.
+COLLECTION_THRESHOLDS = 2_000, 10, 500
 SHUTDOWN_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -90,3 +97,29 @@ def terminate_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     loop.add_reader(parent_sentinel, on_parent_exit)
+
+
+def limit_malloc_arenas() -> None:
+    """Make all threads share one malloc arena; does nothing unless the C library is glibc.
+
+    Call it before the first thread starts.
+    """
+    # Each thread keeps freed memory in its own arena. A first start peaked at 235 to 267 MB; with
+    # one arena, and with free memory returned after it, at 170 MB, of which 144 MB remain.
+    with suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
+def release_memory() -> None:
+    """Return free memory to the system, and exclude all present objects from collections."""
+    # A full collection after a first start would stop all threads for 0.1 s.
+    gc.collect()
+    gc.freeze()
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def prepare_to_serve() -> None:
+    """Exclude all present objects from collections, and make full collections rare."""
+    release_memory()
+    gc.set_threshold(*COLLECTION_THRESHOLDS)
