@@ -1,8 +1,4 @@
-"""The contract of every indicator: warmup, flat prices, other assets, save and load, versions.
-
-Each indicator's own test module has FIRST_DEFINED_BAR, the bar on which the last of its raw values
-is first defined, and PINNED, its version and a digest that may change only with the version.
-"""
+"""What holds for every indicator, whatever bars come, one by one or many at once."""
 
 import hashlib
 import io
@@ -12,14 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from compute.alerts.engines import AlertEngine, BarWithReading
+from compute.bars import MAX_PRICE, MIN_VALUE
+from compute.engine import StepFunction
 from compute.indicators.contract import NO_READING, Bar, Carry, Indicator
 from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import INDICATOR_IDS, LOGGED_IDS
 from tests.support.bar_sets import Array
 from tests.support.one_bar import advance_bar, step_bar
-
-pytestmark = pytest.mark.clause("indicators")
 
 every_indicator = pytest.mark.parametrize("indicator", INDICATORS, ids=lambda i: i.id)
 
@@ -123,6 +122,7 @@ def saved_and_loaded(carry: Carry) -> Carry:
     return loaded
 
 
+@pytest.mark.clause("indicators")
 @pytest.mark.clause("1.10", "1.21")
 @every_indicator
 def test_the_first_reading_comes_on_bar_200(indicator):
@@ -132,6 +132,7 @@ def test_the_first_reading_comes_on_bar_200(indicator):
     assert np.isin(readings[199:], (-1, 0, 1)).all()
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 def test_raw_values_are_first_defined_on_the_stated_bar(indicator):
     carry = indicator.start(3)
@@ -143,18 +144,21 @@ def test_raw_values_are_first_defined_on_the_stated_bar(indicator):
         assert (is_defined == (count >= first)).all(), count
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 def test_no_assets_can_be_stepped(indicator):
     _, readings = readings_over(indicator, made_up_bars(0, 3))
     assert readings.shape == (3, 0)
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 def test_one_bar_gives_no_reading(indicator):
     _, readings = readings_over(indicator, made_up_bars(1, 1))
     assert readings.tolist() == [[NO_READING]]
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 @pytest.mark.parametrize("price", [0.1, 1e-9, 104_729.37])
 def test_flat_prices_read_neutral(indicator, price):
@@ -164,6 +168,7 @@ def test_flat_prices_read_neutral(indicator, price):
     assert all(np.isfinite(column).all() for column in values.values())
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 def test_an_asset_that_goes_flat_and_wakes_again_keeps_finite_values(indicator):
     moving, first = made_up_bars(3, 260), import_test(indicator).FIRST_DEFINED_BAR
@@ -175,6 +180,7 @@ def test_an_asset_that_goes_flat_and_wakes_again_keeps_finite_values(indicator):
             assert all(np.isfinite(column).all() for column in values.values()), count
 
 
+@pytest.mark.clause("indicators")
 @pytest.mark.clause("3.1.1")
 @every_indicator
 def test_every_reading_occurs(indicator):
@@ -182,6 +188,7 @@ def test_every_reading_occurs(indicator):
     assert set(np.unique(readings)) == {NO_READING, -1, 0, 1}
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 def test_mixed_warmups_and_missing_bars_change_nothing(indicator):
     bars = made_up_bars(9, 420)
@@ -201,6 +208,7 @@ def test_mixed_warmups_and_missing_bars_change_nothing(indicator):
         assert_same_carries({key: array[row : row + 1] for key, array in company.items()}, carry)
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 def test_one_asset_steps_by_itself_as_among_251_bit_for_bit(indicator):
     bars = made_up_bars(251, 260)
@@ -212,6 +220,7 @@ def test_one_asset_steps_by_itself_as_among_251_bit_for_bit(indicator):
         assert_same_carries({key: array[only] for key, array in company.items()}, carry)
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 def test_blocks_and_orders_of_assets_change_nothing(indicator):
     bars = made_up_bars(60, 230)
@@ -224,6 +233,7 @@ def test_blocks_and_orders_of_assets_change_nothing(indicator):
     assert_same_carries(blocks, company)
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 @pytest.mark.parametrize("saved_at", [1, 15, 100, 250])
 def test_a_save_and_load_changes_nothing(indicator, saved_at):
@@ -237,6 +247,7 @@ def test_a_save_and_load_changes_nothing(indicator, saved_at):
     assert_same_carries(carry, expected)
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 def test_a_carry_keeps_its_layout_and_counts_the_bars(indicator):
     started = indicator.start(6)
@@ -249,6 +260,7 @@ def test_a_carry_keeps_its_layout_and_counts_the_bars(indicator):
     assert carry["bars"].tolist() == [230] * 6
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 def test_a_reading_once_returned_never_changes(indicator):
     bars = made_up_bars(6, 260)
@@ -259,6 +271,7 @@ def test_a_reading_once_returned_never_changes(indicator):
     assert all(np.array_equal(reading, copy) for reading, copy in kept)
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 def test_a_step_leaves_the_bar_as_it_was(indicator):
     bars = made_up_bars(6, 230)
@@ -270,6 +283,7 @@ def test_a_step_leaves_the_bar_as_it_was(indicator):
         )
 
 
+@pytest.mark.clause("indicators")
 @every_indicator
 def test_the_results_of_an_indicator_change_only_with_its_version(indicator):
     carry, readings = readings_over(indicator, made_up_bars(64, 600))
@@ -279,12 +293,114 @@ def test_the_results_of_an_indicator_change_only_with_its_version(indicator):
     )
 
 
+@pytest.mark.clause("indicators")
 @pytest.mark.clause("1.4")
 def test_the_registry_lists_all_in_the_order_of_the_specification():
     ids = tuple(indicator.id for indicator in INDICATORS)
     assert ids == INDICATOR_IDS == SPECIFIED_IDS
 
 
+@pytest.mark.clause("indicators")
 @pytest.mark.clause("1.18")
 def test_the_universe_logs_all_but_perpkit():
     assert {*INDICATOR_IDS} - {*LOGGED_IDS} == {"perpkit"}
+
+
+# One asset each: how far a log price moves on a bar, and how often it moves at all.
+MOVES = np.array([0.01, 0.0003, 0.01, 0.05, 3.0, 0.0, 30.0, 1e-14])
+MOVING = np.array([1.0, 1.0, 0.3, 0.02, 0.5, 0.0, 1.0, 0.5])
+LOWEST, HIGHEST = np.log(MIN_VALUE), np.log(MAX_PRICE)
+
+# The lengths of the blocks; the last one repeats until the bars end.
+SPLITS = st.lists(st.integers(1, 130), min_size=1, max_size=6)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def make_bars(seed: int, count: int) -> Bar:
+    """Return bars of shape (count, assets): walks, plateaus, jumps, prices at both bounds."""
+    rng = np.random.default_rng(seed)
+    shape = (count, len(MOVES))
+    moves = MOVES * rng.standard_normal(shape) * (rng.random(shape) < MOVING)
+    start = rng.uniform(LOWEST, HIGHEST, len(MOVES))
+    close = np.exp(np.clip(start + np.cumsum(moves, axis=0), LOWEST, HIGHEST))
+    opened = np.vstack([close[:1], close[:-1]])
+    # Many bars close at their high or low.
+    reach = np.exp(np.abs(rng.standard_normal((2, *shape)) * MOVES) * (rng.random(shape) < 0.6))
+    high = np.minimum(np.maximum(opened, close) * reach[0], MAX_PRICE)
+    low = np.maximum(np.minimum(opened, close) / reach[1], MIN_VALUE)
+    funding = np.where(rng.random(shape) < 0.3, np.nan, rng.standard_normal(shape))
+    return Bar(opened, high, low, close, np.ones(shape), funding)
+
+
+def list_edges(count: int, lengths: list[int]) -> list[tuple[int, int]]:
+    """Return the first bar of each block, and the one after its last."""
+    edges, end = [], 0
+    while end < count:
+        start, end = end, min(end + lengths[min(len(edges), len(lengths) - 1)], count)
+        edges.append((start, end))
+    return edges
+
+
+def step_in_blocks(
+    function: StepFunction[Any], bars: Any, edges: list[tuple[int, int]]
+) -> tuple[Array, Carry]:
+    """Step blocks of bars; return the readings and the last carry."""
+    carry, readings = function.start(bars.close.shape[1]), []
+    for start, end in edges:
+        carry, reading = function.step(carry, type(bars)(*(c[start:end] for c in bars)))
+        readings.append(reading)
+    return np.concatenate(readings), carry
+
+
+def assert_same_bytes(ours: dict[str, Array], theirs: dict[str, Array]) -> None:
+    assert ours.keys() == theirs.keys()
+    for key, array in theirs.items():
+        assert ours[key].dtype == array.dtype, key
+        assert ours[key].tobytes() == array.tobytes(), key
+
+
+@pytest.mark.clause("indicators", "steps")
+@every_indicator
+@settings(max_examples=12, deadline=None)
+@given(seed=SEEDS, count=st.integers(1, 420), lengths=SPLITS)
+def test_blocks_of_bars_give_the_readings_and_the_carry_of_single_bars(
+    indicator: Any, seed: int, count: int, lengths: list[int]
+):
+    bars = make_bars(seed, count)
+    readings, carry = step_in_blocks(indicator, bars, list_edges(count, lengths))
+    by_bar, expected = step_in_blocks(indicator, bars, list_edges(count, [1]))
+    assert readings.tobytes() == by_bar.tobytes()
+    assert_same_bytes(carry, expected)
+
+
+@pytest.mark.clause("indicators", "steps")
+@every_indicator
+@settings(max_examples=12, deadline=None)
+@given(seed=SEEDS, count=st.integers(1, 420), lengths=SPLITS)
+def test_blocks_of_bars_give_the_raw_values_of_single_bars(
+    indicator: Any, seed: int, count: int, lengths: list[int]
+):
+    bars, found = make_bars(seed, count), []
+    for edges in (list_edges(count, lengths), list_edges(count, [1])):
+        carry, parts = indicator.start(len(MOVES)), []
+        for start, end in edges:
+            part = indicator.advance(carry, Bar(*(column[start:end] for column in bars)))
+            parts.append({key: value.copy() for key, value in part.items()})
+        found.append({key: np.concatenate([part[key] for part in parts]) for key in parts[0]})
+    assert_same_bytes(found[0], found[1])
+
+
+@pytest.mark.clause("indicators", "steps")
+@settings(max_examples=30, deadline=None)
+@given(seed=SEEDS, count=st.integers(1, 200), lengths=SPLITS)
+def test_blocks_of_bars_give_the_actions_and_the_carry_of_single_bars(
+    seed: int, count: int, lengths: list[int]
+):
+    bars, rng = make_bars(seed, count), np.random.default_rng(seed)
+    held = rng.choice([NO_READING, -1, 0, 1], size=(count // 5 + 1, len(MOVES)))
+    readings = np.repeat(held, 5, axis=0)[:count].astype(np.int8)
+    columns = BarWithReading(bars.high, bars.low, bars.close, readings)
+    actions, carry = step_in_blocks(AlertEngine(), columns, list_edges(count, lengths))
+    by_bar, expected = step_in_blocks(AlertEngine(), columns, list_edges(count, [1]))
+    assert actions.tobytes() == by_bar.tobytes()
+    assert_same_bytes(carry, expected)

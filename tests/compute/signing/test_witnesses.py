@@ -1,4 +1,4 @@
-"""Witnesses cosign over HTTP, are asked again, and never delay the log, on both databases."""
+"""The witness policy, and the cosignatures that witnesses give."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +14,13 @@ from tlog_scales.tlog import Checkpoint
 
 from compute.signing.log_signer import LogKey, LogSigner, save_key
 from compute.signing.notes import Vkey
-from compute.signing.witnesses import RETRY_DELAYS_S, Witness, Witnesses
+from compute.signing.witnesses import (
+    RETRY_DELAYS_S,
+    PolicyError,
+    Witness,
+    Witnesses,
+    load_witnesses,
+)
 from store.market_rows import CheckpointRow
 from store.sql.market_store import MarketStore
 from tests.doubles.witness import WitnessDouble, open_witness
@@ -22,7 +28,64 @@ from tests.store.sql.test_feed_log import commit_rows
 from tests.support.log_lines import drop_requests
 from tests.support.store_homes import StoreHome, open_and_close
 
-pytestmark = [pytest.mark.clause("proof", "21.15"), pytest.mark.usefixtures("use_single_ca")]
+LOG = Vkey("signals.example/api/v1/log", 1, bytes(32)).format()
+ONE, TWO = (Vkey(f"w{n}.example", 4, bytes([n]) * 32) for n in (1, 2))
+POST_QUANTUM = Vkey("w3.example", 6, bytes(1312))
+POLICY = f"""
+# Witnesses of the log.
+log {LOG}
+
+witness one {ONE.format()} https://w1.example/sub/
+\twitness two\t{TWO.format()} http://127.0.0.1:9000
+witness three {POST_QUANTUM.format()} https://w3.example
+witness offline {Vkey("w4.example", 4, bytes([4]) * 32).format()}
+group both 2 one two
+quorum both
+"""
+
+
+def load(tmp_path: Path, text: str) -> list[Witness]:
+    path = tmp_path / "policy.txt"
+    path.write_text(text)
+    return load_witnesses(path)
+
+
+@pytest.mark.clause("proof")
+def test_the_witnesses_with_an_address_are_read(tmp_path: Path) -> None:
+    assert load(tmp_path, POLICY) == [
+        Witness("one", ONE, "https://w1.example/sub"),
+        Witness("two", TWO, "http://127.0.0.1:9000"),
+        Witness("three", POST_QUANTUM, "https://w3.example"),
+    ]
+
+
+@pytest.mark.clause("proof")
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("witnesses a b", "line 1: 'witnesses' is none of log, witness, group, quorum"),
+        ("witness a", "line 1: expected witness NAME VKEY [URL]"),
+        ("witness a b https://w.example", "line 1: expected a verifier key: NAME+ID+KEY"),
+        (f"witness a {LOG} https://w.example", "line 1: the key is not one for cosignatures"),
+        (f"witness a {ONE.format()} w.example", "line 1: expected an http(s):// address"),
+        (f"witness a {ONE.format()} https://w.example?a", "line 1: expected an http(s):// address"),
+        (f"witness a {ONE.format()}\nwitness b {ONE.format()}", "line 2: this key is there twice"),
+        (f"witness a {ONE.format()}\nquorum a", "no witness has an address"),
+        ("", "no witness has an address; expected lines such as witness NAME VKEY https://"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, line: str, fault: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        load(tmp_path, line)
+    assert fault in str(caught.value)
+    assert str(tmp_path / "policy.txt") in str(caught.value)
+
+
+@pytest.mark.clause("proof")
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="cannot read the witness policy"):
+        load_witnesses(tmp_path / "lost.txt")
+
 
 KEY = LogKey.create("signals.example/api/v1/log")
 LOG_VKEY = KEY.vkey.format()
@@ -101,6 +164,8 @@ async def witness() -> AsyncIterator[WitnessDouble]:
         yield opened
 
 
+@pytest.mark.clause("proof", "21.15")
+@pytest.mark.usefixtures("use_single_ca")
 async def test_each_checkpoint_is_cosigned_with_the_proof_from_the_one_before(
     home: StoreHome, tmp_path: Path, witness: WitnessDouble
 ) -> None:
@@ -114,6 +179,8 @@ async def test_each_checkpoint_is_cosigned_with_the_proof_from_the_one_before(
     assert witness.old_sizes == [0, 5, 246]
 
 
+@pytest.mark.clause("proof", "21.15")
+@pytest.mark.usefixtures("use_single_ca")
 async def test_post_quantum_cosignatures_are_verified_too(home: StoreHome, tmp_path: Path) -> None:
     async with (
         open_witness(LOG_VKEY, is_ml_dsa=True) as witness,
@@ -124,6 +191,8 @@ async def test_post_quantum_cosignatures_are_verified_too(home: StoreHome, tmp_p
         assert (await opened.read())[1] == {KEY.origin, witness.name}
 
 
+@pytest.mark.clause("proof", "21.15")
+@pytest.mark.usefixtures("use_single_ca")
 async def test_a_restarted_process_learns_the_size_that_a_witness_knows(
     home: StoreHome, tmp_path: Path, witness: WitnessDouble
 ) -> None:
@@ -137,6 +206,8 @@ async def test_a_restarted_process_learns_the_size_that_a_witness_knows(
     assert witness.old_sizes == [0, 0, 5]
 
 
+@pytest.mark.clause("proof", "21.15")
+@pytest.mark.usefixtures("use_single_ca")
 async def test_a_restarted_process_asks_for_cosignatures_that_are_missing(
     home: StoreHome, tmp_path: Path, witness: WitnessDouble
 ) -> None:
@@ -152,6 +223,8 @@ async def test_a_restarted_process_asks_for_cosignatures_that_are_missing(
     assert witness.old_sizes == [0]
 
 
+@pytest.mark.clause("proof", "21.15")
+@pytest.mark.usefixtures("use_single_ca")
 async def test_a_witness_that_fails_is_asked_again_and_the_others_are_not(
     home: StoreHome, tmp_path: Path, witness: WitnessDouble
 ) -> None:
@@ -174,6 +247,8 @@ async def test_a_witness_that_fails_is_asked_again_and_the_others_are_not(
         assert other.old_sizes == [0]
 
 
+@pytest.mark.clause("proof", "21.15")
+@pytest.mark.usefixtures("use_single_ca")
 async def test_a_new_checkpoint_takes_the_place_of_one_that_waits(
     home: StoreHome, tmp_path: Path, witness: WitnessDouble
 ) -> None:
@@ -187,6 +262,8 @@ async def test_a_new_checkpoint_takes_the_place_of_one_that_waits(
         assert (row.size, witness.size, names) == (10, 10, {KEY.origin, witness.name})
 
 
+@pytest.mark.clause("proof", "21.15")
+@pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -221,6 +298,8 @@ async def test_a_cosignature_that_is_not_valid_is_never_stored(
         assert (await opened.read())[1] == {KEY.origin}
 
 
+@pytest.mark.clause("proof", "21.15")
+@pytest.mark.usefixtures("use_single_ca")
 async def test_a_witness_that_cannot_be_reached_is_named_without_its_address(
     home: StoreHome, tmp_path: Path
 ) -> None:
@@ -234,6 +313,8 @@ async def test_a_witness_that_cannot_be_reached_is_named_without_its_address(
         assert (line["witness"], line["reason"]) == ("W0", "ConnectError")
 
 
+@pytest.mark.clause("proof", "21.15")
+@pytest.mark.usefixtures("use_single_ca")
 async def test_cosignatures_of_a_checkpoint_that_was_replaced_are_dropped(
     home: StoreHome, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Assets whose venue fails in a first start are built beside the runs, as if it had not failed."""
+"""Histories of assets that were set aside are built between the runs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
