@@ -1,7 +1,7 @@
 """The list of all assets, and the page of each: live for members, else a sample or the facts."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import Field
 from starlette.requests import Request
@@ -192,15 +192,6 @@ class AssetListQuery(Query):
         return self == AssetListQuery()
 
 
-class AssetGroup(NamedTuple):
-    """The assets of one class that match the filter, and how many there are in all."""
-
-    name: str
-    asset_class: AssetClass
-    assets: Sequence[CoveredAsset]
-    total: int
-
-
 def build_asset_list_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
     """Return the route of the list."""
     context = runner.context
@@ -215,7 +206,18 @@ def build_asset_list_routes(runner: ToolRunner, find_viewer: FindViewer) -> list
         return await draw(request, query, viewer)
 
     async def draw(request: Request, query: AssetListQuery, viewer: Viewer | None) -> Response:
-        groups = group_assets(await get_coverage(context), query)
+        tracked = (await get_coverage(context)).tracked
+        text = (query.text or "").casefold().strip()
+        found = [
+            asset
+            for asset in tracked
+            if query.asset_class in (None, asset.asset_class)
+            and text in f"{asset.ticker} {asset.name}".casefold()
+        ]
+        groups = [
+            (kind, name, [asset for asset in found if asset.asset_class == kind])
+            for kind, name in CLASS_NAMES.items()
+        ]
         response = render_page(
             request,
             "asset_list.html",
@@ -227,9 +229,9 @@ def build_asset_list_routes(runner: ToolRunner, find_viewer: FindViewer) -> list
             viewer=viewer,
             query=query,
             classes=CLASS_NAMES,
-            groups=[group for group in groups if group.assets],
-            shown=sum(len(group.assets) for group in groups),
-            total=sum(group.total for group in groups),
+            groups=[group for group in groups if group[2]],
+            shown=len(found),
+            total=len(tracked),
         )
         if not query.is_unfiltered:
             # The page repeats the URL's text next to a member's form token: see `compress_page`.
@@ -247,19 +249,3 @@ def build_asset_list_routes(runner: ToolRunner, find_viewer: FindViewer) -> list
 async def get_coverage(context: Context) -> Coverage:
     """Return the published coverage; ApiError `unavailable` before the first run."""
     return await context.snapshots.coverage() or (await context.snapshot()).coverage
-
-
-def group_assets(coverage: Coverage, query: AssetListQuery) -> list[AssetGroup]:
-    """Return the tracked assets by class, of which those that match the query are listed."""
-    groups = []
-    for asset_class, name in CLASS_NAMES.items():
-        members = [asset for asset in coverage.tracked if asset.asset_class == asset_class]
-        found = [asset for asset in members if _matches(asset, query)]
-        groups.append(AssetGroup(name, asset_class, found, len(members)))
-    return groups
-
-
-def _matches(asset: CoveredAsset, query: AssetListQuery) -> bool:
-    text = (query.text or "").casefold().strip()
-    is_of_class = query.asset_class in (None, asset.asset_class)
-    return is_of_class and text in f"{asset.ticker} {asset.name}".casefold()

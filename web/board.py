@@ -13,10 +13,9 @@ from access.members import Watchlists
 from mcp_server.tools.get_catalog import get_catalog
 from mcp_server.tools.get_stats import get_stats
 from rest_shim.content_negotiation import is_not_modified
-from schemas.catalog import CatalogQuery, CatalogResponse
+from schemas.catalog import CatalogQuery
 from schemas.errors import ApiError
 from schemas.query import MAX_LIST_CHARS, MAX_NAME_CHARS, NoArguments
-from schemas.stats import StatsResponse
 from schemas.vocabulary import TIMEFRAMES, IndicatorId, Reading, Timeframe, format_instant
 from serving.argument_values import find_asset
 from serving.context import Context
@@ -134,14 +133,6 @@ ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
-class PublicFacts:
-    """The results of the open tools; None before the first run."""
-
-    catalog: CatalogResponse | None
-    stats: StatsResponse | None
-
-
-@dataclass(frozen=True, slots=True)
 class BoardView:
     """What a viewer gets: `watched` is their stored watchlist, empty for visitors."""
 
@@ -171,7 +162,8 @@ class BoardPage:
     async def _draw(self, request: Request, view: BoardView) -> Response:
         query = view.query
         model, heat = await self.load_map(view)
-        meta, is_member = model.state.meta, view.is_member
+        meta, is_member, context = model.state.meta, view.is_member, self._context
+        has_facts = not is_member and query.is_unfiltered
         response = render_page(
             request,
             "board.html",
@@ -183,9 +175,9 @@ class BoardPage:
             viewer=view.viewer,
             is_member=is_member,
             back=query.change(),
-            public_facts=None
-            if is_member or not query.is_unfiltered
-            else await self._load_public_facts(),
+            has_facts=has_facts,
+            catalog=await _get_or_none(get_catalog(CatalogQuery(), context)) if has_facts else None,
+            stats=await _get_or_none(get_stats(NoArguments(), context)) if has_facts else None,
             model=model,
             meta=meta,
             next_updates=meta.next_update.model_dump(by_alias=True),
@@ -227,10 +219,6 @@ class BoardPage:
         rows = build_heat_map(model.tracked, model.state.assets, prices, view.query, view.watched)
         return model, rows
 
-    async def _load_public_facts(self) -> PublicFacts:
-        catalog = await _get_or_none(get_catalog(CatalogQuery(), self._context))
-        return PublicFacts(catalog, await _get_or_none(get_stats(NoArguments(), self._context)))
-
 
 async def _get_or_none(result: Awaitable[ResultT]) -> ResultT | None:
     """Return a handler's result, or None if it is unavailable before the first run."""
@@ -243,56 +231,6 @@ async def _get_or_none(result: Awaitable[ResultT]) -> ResultT | None:
 CSV = "text/csv; charset=utf-8"
 # `back` is the query string of a view, which may hold a watchlist of encoded tickers.
 WATCHLIST_FIELDS = {"add": MAX_NAME_CHARS, "remove": MAX_NAME_CHARS, "back": 3 * MAX_LIST_CHARS}
-
-
-class BoardFiles:
-    """Responds with the view of a board's URL as a file; visitors get the sample."""
-
-    def __init__(self, page: BoardPage) -> None:
-        self._page = page
-
-    async def respond_csv(self, request: Request) -> Response:
-        """Return the view as CSV, for spreadsheets."""
-        view = await self._page.find_view(request)
-        model, heat = await self._page.load_map(view)
-        stamp = model.state.as_of[:16].replace(":", "")
-        sample = "" if view.is_member else "-sample"
-        name = f"signals-board{sample}-{view.query.timeframe}-{stamp}Z.csv"
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return _send(build_csv(model, heat, view.query), CSV, headers)
-
-    async def respond_json(self, request: Request) -> Response:
-        """Return the view as JSON."""
-        view = await self._page.find_view(request)
-        model, heat = await self._page.load_map(view)
-        return _send(to_utf8(to_json(build_json(model, heat, view.query))), JSON)
-
-
-class WatchlistForm:
-    """Stars and unstars assets: the forms of the board's rows."""
-
-    def __init__(self, context: Context, watchlists: Watchlists) -> None:
-        self._context = context
-        self._watchlists = watchlists
-
-    async def respond(self, request: Request, viewer: Viewer, form: dict[str, str]) -> Response:
-        """Change the viewer's watchlist and return to the row; ApiError 404 for unknown assets."""
-        if not viewer.is_member:
-            return redirect_to(request, "")
-        ticker = form.get("remove", "")
-        if ticker:
-            # Also an asset that is no longer covered.
-            await self._watchlists.remove(viewer.email, ticker)
-        else:
-            ticker = await self._find_ticker(form.get("add", ""))
-            await self._watchlists.add(viewer.email, ticker)
-        return redirect_to(request, f"?{_read_view(form.get('back', ''))}#{quote(ticker)}")
-
-    async def _find_ticker(self, text: str) -> str:
-        try:
-            return find_asset(text, (await self._context.snapshot()).assets).ticker
-        except ApiError as unknown:
-            raise ApiError(unknown.code, unknown.message, 404) from None
 
 
 def _read_view(query_string: str) -> str:
@@ -315,7 +253,38 @@ def build_board_routes(
     """Return the routes of the board."""
     context = runner.context
     page = BoardPage(context, sessions, watchlists)
-    files, form = BoardFiles(page), WatchlistForm(context, watchlists)
+
+    async def respond_csv(request: Request) -> Response:
+        """Return the view of the URL as CSV, for spreadsheets; visitors get the sample."""
+        view = await page.find_view(request)
+        model, heat = await page.load_map(view)
+        stamp = model.state.as_of[:16].replace(":", "")
+        sample = "" if view.is_member else "-sample"
+        name = f"signals-board{sample}-{view.query.timeframe}-{stamp}Z.csv"
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return _send(build_csv(model, heat, view.query), CSV, headers)
+
+    async def respond_json(request: Request) -> Response:
+        """Return the view of the URL as JSON; visitors get the sample."""
+        view = await page.find_view(request)
+        model, heat = await page.load_map(view)
+        return _send(to_utf8(to_json(build_json(model, heat, view.query))), JSON)
+
+    async def change_star(request: Request, viewer: Viewer, form: dict[str, str]) -> Response:
+        """Star or unstar an asset and return to its row; ApiError 404 for unknown assets."""
+        if not viewer.is_member:
+            return redirect_to(request, "")
+        ticker = form.get("remove", "")
+        if ticker:
+            # Also an asset that is no longer covered.
+            await watchlists.remove(viewer.email, ticker)
+        else:
+            try:
+                ticker = find_asset(form.get("add", ""), (await context.snapshot()).assets).ticker
+            except ApiError as unknown:
+                raise ApiError(unknown.code, unknown.message, 404) from None
+            await watchlists.add(viewer.email, ticker)
+        return redirect_to(request, f"?{_read_view(form.get('back', ''))}#{quote(ticker)}")
 
     async def respond_latest(request: Request) -> Response:
         """Return the time of the data, which the catalog publishes too, and of the next run."""
@@ -334,15 +303,15 @@ def build_board_routes(
         build_page_route(
             "/watchlist",
             runner,
-            sessions.require_form(form.respond, WATCHLIST_FIELDS),
+            sessions.require_form(change_star, WATCHLIST_FIELDS),
             "GET",
             "POST",
         ),
         *(
             Route(path, guard_route(path, runner, respond), methods=["GET"])
             for path, respond in (
-                ("/board.csv", files.respond_csv),
-                ("/board.json", files.respond_json),
+                ("/board.csv", respond_csv),
+                ("/board.json", respond_json),
                 ("/board/latest.json", respond_latest),
             )
         ),

@@ -47,7 +47,6 @@ from web.forms import (
     MAX_CHOICE_CHARS,
     MAX_EMAIL_CHARS,
     read_form,
-    show_form_again,
 )
 from web.pages import build_page_route, redirect_to, render_error_for_browser, render_page
 from web.pending_requests import PendingRequests, build_consent_path
@@ -345,12 +344,12 @@ class BuyPages:
         errors: dict[str, str],
         status: int = 400,
     ) -> Response:
-        return show_form_again(
+        return render_page(
             request,
             "buy.html",
-            {"contact_email": "", **form},
-            errors,
             status=status,
+            form={"contact_email": "", **form},
+            errors=errors,
             opened=None,
             **self._build_values(viewer),
         )

@@ -5,15 +5,12 @@ macros `field_error` and `field_state` of parts.html put each error at its field
 """
 
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
-from starlette.responses import Response
 
 from schemas.errors import ApiError
 from serving.http import MAX_FORM_BYTES, read_body
-from web.pages import render_page
 
 MAX_FIELDS = 20
 # It makes a cut text one character too long.
@@ -59,16 +56,3 @@ def cut_text(text: str, limit: int) -> str:
     # Checks such as that of an e-mail address take long for long texts. Without the mark, the
     # beginning of a text could be accepted.
     return text if len(text) <= limit else text[:limit] + CUT_MARK
-
-
-def show_form_again(
-    request: Request,
-    template: str,
-    form: Mapping[str, str],
-    errors: Mapping[str, str],
-    *,
-    status: int = 400,
-    **values: Any,
-) -> Response:
-    """Return a form's page with the text that was typed and an error at each field in `errors`."""
-    return render_page(request, template, status=status, form=form, errors=errors, **values)

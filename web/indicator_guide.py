@@ -114,24 +114,32 @@ GUIDES: dict[IndicatorId, Guide] = {
 }
 
 
-class Part(NamedTuple):
-    """An indicator of the page; `changes` are figures by class, each for 1h, 4h and 1d."""
-
-    id: IndicatorId
-    anchor: str
-    guide: Guide
-    picture: Markup
-    changes: list[tuple[str, list[str]]]
-
-
 def build_guide_values(coverage: Coverage | None) -> dict[str, Any]:
     """Return the values of the page: the indicators that the deployment covers and GUIDES has."""
     covered = INDICATOR_IDS if coverage is None else [one.id for one in coverage.indicators]
-    parts = [_build_part(id_) for id_ in GUIDES if id_ in covered]
-    headings = [Heading(2, "readings", "What a reading is")]
+    parts: list[dict[str, Any]] = [
+        {
+            "anchor": id_.replace("_", "-"),
+            "guide": guide,
+            "picture": load_picture(id_),
+            "changes": [
+                (name, [_format_monthly(load_changes()[id_][place]) for place in places])
+                for name, places in CHANGE_COLUMNS
+            ],
+        }
+        for id_, guide in GUIDES.items()
+        if id_ in covered
+    ]
     return {
         "parts": parts,
-        "headings": [*headings, *(Heading(2, part.anchor, part.guide.name) for part in parts)],
+        "headings": [
+            Heading(2, "readings", "What a reading is"),
+            *(
+                Heading(2, id_.replace("_", "-"), GUIDES[id_].name)
+                for id_ in GUIDES
+                if id_ in covered
+            ),
+        ],
     }
 
 
@@ -147,20 +155,6 @@ def load_changes() -> dict[str, list[float]]:
     assert match is not None
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in match[1].splitlines()]
     return {name: [float(cell) for cell in cells] for name, *cells in rows if name in INDICATOR_IDS}
-
-
-def _build_part(id_: IndicatorId) -> Part:
-    changes = load_changes()[id_]
-    return Part(
-        id_,
-        id_.replace("_", "-"),
-        GUIDES[id_],
-        load_picture(id_),
-        [
-            (name, [_format_monthly(changes[place]) for place in places])
-            for name, places in CHANGE_COLUMNS
-        ],
-    )
 
 
 def _format_monthly(daily: float) -> str:

@@ -44,15 +44,6 @@ class Article:
     html: Markup
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A tool call and its result, both as JSON text."""
-
-    arguments: dict[str, Any]
-    call: str
-    answer: str
-
-
 def parse_article(text: str, pages: Collection[str]) -> Article:
     """Parse Markdown that begins with its title; only links to `pages` are kept."""
     tokens = _create_parser().parse(MARKS_PATTERN.sub("", DEVELOPERS_PATTERN.sub("", text)))
@@ -76,16 +67,12 @@ def load_articles(other_pages: tuple[str, ...]) -> dict[str, Article]:
 
 
 @cache
-def load_examples() -> dict[str, Example]:
-    """Return the example of each tool, by name."""
+def load_examples() -> dict[str, tuple[str, str]]:
+    """Return an example of each tool by name: a call and its result, both as JSON text."""
     # In docs/examples.md, code blocks alternate between a call and its result.
     blocks = list_code_blocks(read_text("examples"))
-    calls = map(json.loads, blocks[::2])
-    pairs = zip(calls, blocks[::2], blocks[1::2], strict=True)
-    return {
-        call["name"]: Example(call["arguments"], call_text, answer_text)
-        for call, call_text, answer_text in pairs
-    }
+    pairs = zip(blocks[::2], blocks[1::2], strict=True)
+    return {json.loads(call)["name"]: (call, answer) for call, answer in pairs}
 
 
 def _list_file_names() -> list[str]:

@@ -320,11 +320,6 @@ def get_site(request: Request) -> Site:
     return site
 
 
-def get_operator(request: Request) -> Operator:
-    """Return the operator of the service that a request reached."""
-    return get_site(request).operator
-
-
 def render_template(template: str, root: str, **values: Any) -> str:
     """Render a template; `root` is the prefix of its links."""
     variables: dict[str, Any] = {

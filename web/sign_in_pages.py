@@ -19,7 +19,6 @@ from web.forms import (
     MAX_EMAIL_CHARS,
     MAX_TOKEN_CHARS,
     read_form,
-    show_form_again,
 )
 from web.pages import build_page_route, redirect_to, render_page
 from web.pending_requests import (
@@ -120,7 +119,9 @@ class _SignInPages:
         pending: PendingAuthorization | None,
     ) -> Response:
         values = self._build_values(pending)
-        response = show_form_again(request, "sign_in.html", form, errors, **values)
+        response = render_page(
+            request, "sign_in.html", status=400, form=form, errors=errors, **values
+        )
         if pending is not None:
             allow_redirect(response, pending)
         return response

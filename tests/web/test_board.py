@@ -1,12 +1,14 @@
 """The board at `/` shows members the results of the tools."""
 
+import csv
+import io
 import itertools
 import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import parse_qs, urljoin, urlsplit
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from store.sql.market_store import MarketStore
 from tests.support.example_market import (
     ASSETS,
     HOUR_MS,
+    NAMES,
     NOON,
     make_batch,
     make_change,
@@ -31,16 +34,16 @@ from tests.support.example_market import (
 from tests.support.full_universe import make_full_coverage
 from tests.support.running_service import RunningService, publish_assets, run_service
 from tests.support.shared_service import served as served
-from tests.support.web_board import TITLE, fetch_readings, get_board, parse_heat_map
-from tests.support.web_page import MAX_BYTES, check_page
+from tests.support.web_board import TITLE, fetch_readings, get_board, parse_board, parse_heat_map
+from tests.support.web_page import MAX_BYTES, Page, check_page
+from tools.member_sessions import create_session_cookie
 from web.board import BoardPage, BoardView
 from web.board_model import BoardQuery
-
-pytestmark = pytest.mark.clause("pages")
 
 MEMBERS_VIEW = BoardView(BoardQuery(), None, is_member=True, watched=())
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.parametrize("timeframe", TIMEFRAMES)
 async def test_each_cell_equals_state(served, timeframe):
     assert parse_heat_map(await get_board(served, timeframe=timeframe)) == await fetch_readings(
@@ -48,6 +51,7 @@ async def test_each_cell_equals_state(served, timeframe):
     )
 
 
+@pytest.mark.clause("pages")
 async def test_4h_is_the_default_timeframe(served):
     page = await get_board(served)
     assert parse_heat_map(page) == parse_heat_map(await get_board(served, timeframe="4h"))
@@ -55,6 +59,7 @@ async def test_4h_is_the_default_timeframe(served):
     assert chosen["href"] == "?timeframe=4h"
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.parametrize(
     "filters",
     [
@@ -74,6 +79,7 @@ async def test_a_filter_leaves_the_same_assets_as_state(served, filters):
         assert {tuple(cells) for cells in shown.values()} == {("Ceres",)}
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.parametrize(
     ("text", "tickers"),
     [("bit", {"BTC"}), ("GOLD", {"XAU"}), (" a", {"MATIC", "XAU", "DARK", "NVDA"}), ("?", set())],
@@ -84,6 +90,7 @@ async def test_a_text_finds_tickers_and_names_in_any_case(served, text, tickers)
     assert f"{len(tickers)} of 6 assets shown" in " ".join(page.text.split())
 
 
+@pytest.mark.clause("pages")
 async def test_the_form_keeps_its_values_and_the_tabs_keep_the_filter(served):
     page = await get_board(served, timeframe="1d", text="b", direction="bullish", indicator="")
     assert {"timeframe": "1d", "text": "b"}.items() <= page.fields.items()
@@ -92,6 +99,7 @@ async def test_the_form_keeps_its_values_and_the_tabs_keep_the_filter(served):
     assert "?timeframe=1h&direction=bullish&text=b" in {link["href"] for link in page.find_all("a")}
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.parametrize("is_member", [True, False])
 @pytest.mark.parametrize(
     ("query", "expected"),
@@ -111,12 +119,14 @@ async def test_a_bad_value_gets_a_page_that_says_what_is_accepted(
     assert expected in check_page(answer, 400, "Something went wrong").text
 
 
+@pytest.mark.clause("pages")
 async def test_unknown_query_parameters_are_ignored(served):
     assert parse_heat_map(await get_board(served, utm_source="letter")) == parse_heat_map(
         await get_board(served)
     )
 
 
+@pytest.mark.clause("pages")
 async def test_simulated_data_are_marked_by_badge_and_sentence(served):
     page = await get_board(served)
     assert "Simulated market" in page.text
@@ -126,11 +136,13 @@ async def test_simulated_data_are_marked_by_badge_and_sentence(served):
     assert {"datetime": "2026-09-30T12:03:00.000Z"} in page.find_all("time")
 
 
+@pytest.mark.clause("pages")
 async def test_late_and_removed_assets_are_marked_in_their_rows(served):
     rows = {row[0] for row in (await get_board(served)).rows}
     assert {"ETH Ethereum late", "MATIC Polygon removed", "BTC Bitcoin"} <= rows
 
 
+@pytest.mark.clause("pages")
 async def test_recorded_data_are_marked_as_such(tmp_path: Path):
     async with run_service(tmp_path, make_coverage("recorded", recorded_until=NOON)) as recorded:
         page = await get_board(recorded)
@@ -139,6 +151,7 @@ async def test_recorded_data_are_marked_as_such(tmp_path: Path):
     assert SIMULATED_NOTE not in page.text
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("fresh")
 async def test_a_cached_page_turns_stale_when_the_tools_do(served_alone: RunningService):
     assert STALE_NOTE not in (await get_board(served_alone)).text
@@ -172,6 +185,7 @@ def open_board(served: RunningService, prices: type[MovingPrices] | None = None)
     return BoardPage(context, sessions, Watchlists(served.access, clock))
 
 
+@pytest.mark.clause("pages")
 async def test_a_members_board_shows_the_newest_snapshot(served_alone: RunningService):
     before = parse_heat_map(await get_board(served_alone))
     later = NOON + HOUR_MS
@@ -181,6 +195,7 @@ async def test_a_members_board_shows_the_newest_snapshot(served_alone: RunningSe
     assert before["NVDA"]["Ceres"] != after["NVDA"]["Ceres"] == "bearish"
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("feed")
 async def test_a_page_never_mixes_two_snapshots(served_alone: RunningService):
     model, heat = await open_board(served_alone, MovingPrices).load_map(MEMBERS_VIEW)
@@ -189,6 +204,7 @@ async def test_a_page_never_mixes_two_snapshots(served_alone: RunningService):
     assert nvidia.readings["ceres"] == ("bearish",)
 
 
+@pytest.mark.clause("pages")
 async def test_a_page_is_the_same_compressed_or_not(served):
     plain, packed = [
         await served.get_page("/", is_member=True, **{"accept-encoding": encoding})
@@ -200,6 +216,7 @@ async def test_a_page_is_the_same_compressed_or_not(served):
     assert plain.text == packed.text
 
 
+@pytest.mark.clause("pages")
 async def test_names_and_query_values_are_escaped(served_alone: RunningService):
     name = "<script>alert('x')</script>\"&"
     asset = CoveredAsset(ticker="B&C", name=name, asset_class="crypto", timeframes=TIMEFRAMES)
@@ -236,6 +253,7 @@ async def fill(served: RunningService) -> None:
         await served.market.commit(replace(make_batch(run, rows), bars=bars))
 
 
+@pytest.mark.clause("pages")
 async def test_the_first_page_with_its_files_is_small(served_empty: RunningService):
     await fill(served_empty)
     for is_member, most_rows in ((True, 252), (False, 9)):
@@ -251,3 +269,242 @@ async def test_the_first_page_with_its_files_is_small(served_empty: RunningServi
         for file in files:
             size += len((await served_empty.client.get(urljoin("/", str(file)))).content)
         assert size < MAX_BYTES, (is_member, size)
+
+
+PRICE_COLUMNS = {"Price", "24 h", "7 days"}
+
+
+def list_stars(page: Page) -> dict[str | None, str | None]:
+    """Return the action of each member's star by ticker."""
+    return {one["value"]: one["name"] for one in page.find_all("button") if "form" in one}
+
+
+async def press(served: RunningService, cookie: str, **fields: str) -> str:
+    """Press a star in a member's browser; return where that leads."""
+    page = check_page(await served.get_page("/", cookie=cookie), 200, TITLE)
+    body = {"form_token": page.fields["form_token"], **fields}
+    answer = await served.client.post("/watchlist", data=body, headers={"cookie": cookie})
+    assert answer.status_code == 303, answer.text
+    return answer.headers["location"]
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.clause("16.1")
+async def test_the_score_agrees_with_confluence(served):
+    shown = parse_board(await get_board(served, timeframe="1h"))
+    for ticker, cells in shown.items():
+        votes = [cells[name] for name in NAMES.values()]
+        if set(votes) == {"no reading"}:
+            assert cells["Score"] == "–"
+            continue
+        score = int(cells["Score"].replace("−", "-"))
+        assert score == votes.count("bullish") - votes.count("bearish"), ticker
+    agreed = await served.fetch_answer(
+        "rest", "signals_get_confluence", timeframe="1h", min_agree=1, direction="bullish"
+    )
+    bullish = {
+        result["ticker"]: result.get("current_agree", result["agree"])
+        for result in agreed["results"]
+    }
+    assert {"BTC", "ETH"} <= bullish.keys()
+    for ticker in ("BTC", "ETH"):
+        bearish = list(shown[ticker].values()).count("bearish")
+        assert shown[ticker]["Score"] == f"+{bullish[ticker] - bearish}"
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.clause("16.2")
+async def test_a_heading_sorts_and_then_reverses(served):
+    page = await get_board(served, text="a", sort="asset")
+    heads = {head["class"]: head for head in page.find_all("th") if head.get("scope") == "col"}
+    assert heads["asset"]["aria-sort"] == "ascending"
+    assert [head.get("aria-sort") for head in heads.values()].count(None) == len(heads) - 1
+    (link,) = [href for href in page.links if "sort=asset" in href and "order=desc" in href]
+    reverse = check_page(await served.get_page(f"/{link}", is_member=True), 200, TITLE)
+    assert [*parse_board(reverse)] == [*parse_board(page)][::-1]
+    assert reverse.fields["text"] == "a"
+    (head,) = [head for head in reverse.find_all("th") if "aria-sort" in head]
+    assert head["aria-sort"] == "descending"
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.clause("16.3")
+async def test_three_timeframes_stand_side_by_side(served):
+    wide = parse_heat_map(await get_board(served, timeframe="all"))
+    single = {each: parse_heat_map(await get_board(served, timeframe=each)) for each in TIMEFRAMES}
+    assert wide.keys() == single["1h"].keys()
+    for ticker, cells in wide.items():
+        for name, text in cells.items():
+            expected = (f"{each} {single[each][ticker][name]}" for each in TIMEFRAMES)
+            assert " ".join(text.split()) == " ".join(expected)
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.clause("16.4")
+async def test_the_sample_has_prices_unless_the_operator_hides_them(served, tmp_path):
+    shown = parse_board(await get_board(served, is_member=False))
+    # The close six bars earlier is 0.8 % below the last one, that of the week's start 4 % below.
+    assert (
+        shown["BTC"].items()
+        >= {"Price": "114,250.50", "24 h": "+0.81%", "7 days": "+4.17%"}.items()
+    )
+    async with run_service(tmp_path, make_coverage(), shows_prices=False) as without:
+        hidden = (await without.client.get("/")).text
+    assert not [name for name in PRICE_COLUMNS if f">{name}</a>" in hidden]
+    assert "114,250.50" not in hidden
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.clause("16.4")
+async def test_members_see_the_closes_of_stored_bars(served_alone: RunningService):
+    closed = NOON // HOUR_MS * 3600
+    # Hourly closes of 25 hours: 100 a day before the last one, which is 103.
+    opens = closed - 3600 * np.arange(25, 0, -1)
+    closes = np.array([100.0] + [99.0] * 23 + [103.0])
+    bars = [BarBlock("BTC", "1h", opens, np.column_stack([closes] * 5))]
+    later = NOON + 1
+    await served_alone.market.commit(replace(make_batch(later, []), bars=bars))
+    shown = parse_board(await get_board(served_alone))
+    assert shown["BTC"].items() >= {"Price": "103.00", "24 h": "+3.00%"}.items()
+    assert [shown["ETH"][name] for name in ("Price", "24 h", "7 days")] == ["–", "–", "–"]
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.clause("16.5")
+@pytest.mark.parametrize("is_member", [True, False])
+@pytest.mark.parametrize(
+    "query", ["", "?timeframe=all&sort=asset", "?indicator=ceres&direction=neutral&text=a"]
+)
+async def test_files_have_the_rows_and_the_order_of_the_page(served, query, is_member):
+    page = check_page(await served.get_page(f"/{query}", is_member=is_member), 200, TITLE)
+    tickers = [*parse_board(page)]
+    files = [href for href in page.links if href.startswith("./board.")]
+    assert [urlsplit(href).path for href in files] == ["./board.csv", "./board.json"]
+    table, document = [await served.get_page(href[1:], is_member=is_member) for href in files]
+    rows = list(csv.DictReader(io.StringIO(table.text)))
+    assert table.headers["content-type"] == "text/csv; charset=utf-8"
+    assert "attachment" in table.headers["content-disposition"]
+    assert [row["ticker"] for row in rows] == tickers
+    assert {row["source"] for row in rows} <= {"simulated" if is_member else "sample"}
+    found = document.json()
+    assert [asset["ticker"] for asset in found["assets"]] == tickers
+    assert table.headers["cache-control"] == document.headers["cache-control"] == "no-store"
+    for row, asset in zip(rows, found["assets"], strict=True):
+        for indicator, readings in asset["readings"].items():
+            for timeframe, reading in readings.items():
+                assert row[f"{indicator}_{timeframe}"] == (reading or "")
+        assert row["net_score"] == ("" if asset["net_score"] is None else str(asset["net_score"]))
+        assert row["last_close_usd"] == str(asset["last_close_usd"] or "")
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.clause("16.5")
+async def test_a_bad_view_of_a_file_is_an_error_and_a_formula_a_text(served_alone: RunningService):
+    refused = await served_alone.get_page("/board.json?sort=size", is_member=True)
+    assert (refused.status_code, refused.json()["error"]) == (400, "invalid_parameter")
+    name = "=cmd|' /C calc'!A0"
+    asset = CoveredAsset(ticker="EVIL", name=name, asset_class="crypto", timeframes=TIMEFRAMES)
+    await publish_assets(served_alone, *ASSETS, asset)
+    text = (await served_alone.get_page("/board.csv?text=evil", is_member=True)).text
+    assert next(csv.DictReader(io.StringIO(text)))["name"] == f"'{name}"
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.clause("16.6")
+async def test_a_member_stars_assets_without_a_script(served):
+    cookies = [await create_session_cookie(served.access, served.clock) for _ in range(2)]
+    ann, bob = cookies
+    led = await press(served, ann, add="btc", back="timeframe=1d&sort=asset&x=1")
+    assert led == "./?timeframe=1d&sort=asset#BTC"
+    assert await press(served, ann, add="XAU", back="sort=size") == "./?timeframe=4h#XAU"
+    page = check_page(await served.get_page("/", cookie=ann), 200, TITLE)
+    stars = list_stars(page)
+    assert {ticker for ticker, action in stars.items() if action == "remove"} == {"BTC", "XAU"}
+    labels = {one.get("aria-label") for one in page.find_all("button")}
+    assert {"Stop watching BTC", "Watch ETH"} <= labels
+    only = check_page(await served.get_page("/?show=watched", cookie=ann), 200, TITLE)
+    assert parse_board(only).keys() == {"BTC", "XAU"}
+    # Bob gets the same cached board, without Ann's stars.
+    others = check_page(await served.get_page("/", cookie=bob), 200, TITLE)
+    assert set(list_stars(others).values()) == {"add"}
+    assert "Your watchlist is empty" in (await served.get_page("/?show=watched", cookie=bob)).text
+    await press(served, ann, remove="BTC")
+    only = await served.get_page("/board.csv?show=watched", cookie=ann)
+    assert [row["ticker"] for row in csv.DictReader(io.StringIO(only.text))] == ["XAU"]
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.clause("16.6")
+async def test_only_members_forms_change_a_watchlist(served):
+    cookie = await create_session_cookie(served.access, served.clock)
+    for fields in ({"add": "BTC"}, {"add": "BTC", "form_token": "0" * 64}):
+        sent = await served.client.post("/watchlist", data=fields, headers={"cookie": cookie})
+        assert sent.status_code == 403
+    assert (await served.client.post("/watchlist", data={"add": "BTC"})).status_code == 303
+    page = check_page(await served.get_page("/", cookie=cookie), 200, TITLE)
+    assert set(list_stars(page).values()) == {"add"}
+    token = {"form_token": page.fields["form_token"]}
+    unknown = await served.client.post(
+        "/watchlist", data={"add": "BTCC", **token}, headers={"cookie": cookie}
+    )
+    assert unknown.status_code == 404
+    former = await create_session_cookie(served.access, served.clock, is_member=False)
+    assert "form_token" in (await served.get_page("/", cookie=former)).text
+    assert not list_stars(Page(await served.get_page("/", cookie=former)))
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.clause("16.7")
+@pytest.mark.parametrize("is_member", [True, False])
+async def test_a_list_in_the_url_shows_its_assets_to_everyone(served, is_member):
+    page = await get_board(served, is_member=is_member, watch="xau, NVDA,XAU,?", sort="asset")
+    assert [*parse_board(page)] == ["NVDA", "XAU"]
+    whole = await get_board(served, is_member=is_member, watch="xau", show="all")
+    assert len(parse_board(whole)) > 5
+
+
+@pytest.mark.clause("16.7")
+@pytest.mark.parametrize("unit", ["\ufdfa", "\u0130", "&<", "A", "A,"])
+async def test_a_list_in_the_url_does_not_swell_the_page(served, unit):
+    page = await served.client.get("/", params={"watch": unit * (2000 // len(unit))})
+    assert len(page.content) < 60_000
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.clause("16.7")
+async def test_visitors_stars_are_links_that_keep_the_view(served):
+    page = await get_board(served, is_member=False, sort="price")
+    (add,) = [one["href"] for one in page.find_all("a") if one.get("aria-label") == "Watch BTC"]
+    fields = {"timeframe": ["4h"], "sort": ["price"], "watch": ["BTC"], "show": ["all"]}
+    assert add is not None
+    assert parse_qs(urlsplit(add).query) == fields
+    added = Page(await served.get_page(f"/{add}"))
+    assert len(parse_board(added)) == 9
+    labels = {one.get("aria-label"): one.get("href") for one in added.find_all("a")}
+    assert {"Stop watching BTC", "Watch ETH"} <= labels.keys()
+    assert "watch=BTC,ETH" in str(labels["Watch ETH"])
+    assert "watch" not in parse_qs(urlsplit(labels["Stop watching BTC"] or "").query)
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.clause("16.8")
+async def test_the_time_of_the_data_is_cheap_to_ask(served_alone: RunningService):
+    address = "/board/latest.json"
+    first = await served_alone.client.get(address)
+    assert first.json() == {
+        "as_of": "2026-09-30T12:03:00.000Z",
+        "next_update": "2026-09-30T13:03:00.000Z",
+    }
+    known = {"if-none-match": first.headers["etag"]}
+    again = await served_alone.client.get(address, headers=known)
+    assert (again.status_code, again.content) == (304, b"")
+    page = await get_board(served_alone)
+    (status,) = [one for one in page.find_all("p") if one.get("id") == "fresh"]
+    assert status["data-as-of"] == first.json()["as_of"]
+    assert status["data-next"] == first.json()["next_update"]
+    later = NOON + HOUR_MS
+    await served_alone.market.commit(
+        make_batch(later, [make_change(later, "NVDA", "ceres", "4h", -1, 0)])
+    )
+    newer = await served_alone.client.get(address, headers=known)
+    assert (newer.status_code, newer.json()["as_of"]) == (200, "2026-09-30T13:03:00.000Z")

@@ -31,9 +31,8 @@ from tests.support.example_market import (
 )
 from tests.support.running_service import RunningService, publish_assets, run_service
 from tests.support.shared_service import served as served
+from tests.support.web_member import EMAIL, buy_plan, open_member_browser, open_owner_browser
 from tests.support.web_page import MAX_BYTES, Page, check_page
-
-pytestmark = pytest.mark.clause("pages")
 
 TOOLS = {
     "feed": (GET_SIGNALS, "/signals", "Feed"),
@@ -73,6 +72,7 @@ def list_field_names(page: Page) -> set[str | None]:
     return {field.get("name") for field in controls} - {"form_token"}
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.1")
 @pytest.mark.parametrize(("view", "query"), QUERIES)
 async def test_a_page_lists_the_rows_of_its_tool_in_order(served, view, query):
@@ -106,6 +106,7 @@ async def test_a_page_lists_the_rows_of_its_tool_in_order(served, view, query):
         assert [row[: 2 + len(INDICATOR_IDS)] for row in rows] == expected
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.1")
 async def test_an_alert_shows_its_action_and_a_held_one_when_it_fired(
     served_alone: RunningService,
@@ -118,6 +119,7 @@ async def test_an_alert_shows_its_action_and_a_held_one_when_it_fired(
     assert [row[4] for row in rows] == ["SHORT fired 2026-09-30 02:00 UTC", "LONG"]
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.2")
 @pytest.mark.parametrize("is_member", [True, False])
 @pytest.mark.parametrize("view", TOOLS)
@@ -131,6 +133,7 @@ async def test_a_form_has_a_field_for_every_argument_of_the_tool(served, view, i
     assert ids == {label["for"] for label in page.find_all("label")}
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.3")
 @pytest.mark.parametrize(("view", "query"), QUERIES)
 async def test_the_json_of_a_view_is_what_rest_returns(served, view, query):
@@ -141,6 +144,7 @@ async def test_the_json_of_a_view_is_what_rest_returns(served, view, query):
     assert shown.headers["etag"] == rest.headers["etag"]
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.4")
 async def test_the_csv_of_a_view_has_its_rows_with_exact_instants(served):
     answer = await served.get_page("/feed.csv?tier=all&limit=4", is_member=True)
@@ -157,6 +161,7 @@ async def test_the_csv_of_a_view_has_its_rows_with_exact_instants(served):
         assert row["source"] == "simulated"
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.4")
 async def test_the_csv_of_flips_and_confluence_has_every_flip_and_vote(served):
     answer = await served.get_page("/flips.csv?timeframe=1h", is_member=True)
@@ -175,6 +180,7 @@ async def test_the_csv_of_flips_and_confluence_has_every_flip_and_vote(served):
         assert {id_: row[id_] for id_ in result["votes"]} == result["votes"]
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.4")
 async def test_a_csv_cell_is_never_a_formula(served_alone: RunningService):
     names = ("=1+1", "+1", "-1", "@sum", "plain")
@@ -191,6 +197,7 @@ async def test_a_csv_cell_is_never_a_formula(served_alone: RunningService):
     assert [read[f"T{place}"] for place in range(5)] == ["'=1+1", "'+1", "'-1", "'@sum", "plain"]
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.5")
 async def test_links_lead_to_newer_and_older_rows_and_keep_the_filters(served):
     every = (await served.get_api("/signals?tier=all&timeframe=1h")).json()["signals"]
@@ -214,6 +221,7 @@ def _get_offset(address: str) -> int:
     return int(parse_qs(urlsplit(address).query).get("offset", ["0"])[0])
 
 
+@pytest.mark.clause("pages")
 async def test_a_form_keeps_the_chosen_values(served):
     page = await get_view(
         served,
@@ -235,6 +243,7 @@ async def test_a_form_keeps_the_chosen_values(served):
     assert "open" in more
 
 
+@pytest.mark.clause("pages")
 async def test_a_time_of_a_browsers_field_is_in_utc(served):
     local, exact = "2026-09-30T12:03:00.002", "2026-09-30T12:03:00.002Z"
     page = await get_view(served, "feed", since=local)
@@ -242,6 +251,7 @@ async def test_a_time_of_a_browsers_field_is_in_utc(served):
     assert page.fields["since"] == local
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.6")
 @pytest.mark.parametrize("is_member", [True, False])
 @pytest.mark.parametrize(
@@ -267,6 +277,7 @@ async def test_a_bad_filter_gets_its_error_at_the_field(served, view, name, valu
     assert not list_rows(page)
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.6")
 async def test_every_bad_filter_is_named_at_once(served):
     page = await get_view(served, "feed", 400, ticker="BTCC", timeframe="5h", since="never")
@@ -274,6 +285,7 @@ async def test_every_bad_filter_is_named_at_once(served):
     assert len([one for one in page.elements if one[1].get("aria-invalid")]) == 3
 
 
+@pytest.mark.clause("pages")
 async def test_limits_that_depend_on_others_are_named(served):
     page = await get_view(served, "flips", 400, timeframe="1h", hours="7")
     assert "Enter a whole number from 1 to 6 for 1h." in page.text
@@ -281,6 +293,7 @@ async def test_limits_that_depend_on_others_are_named(served):
     assert "Choose a time from 2025-09-30 12:03 UTC to 2026-09-30 12:06 UTC." in page.text
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.7")
 async def test_an_empty_page_links_to_views_with_one_filter_changed(served):
     page = await get_view(served, "feed", ticker="XAU", timeframe="1h", direction="bearish")
@@ -304,6 +317,7 @@ async def test_an_empty_page_links_to_views_with_one_filter_changed(served):
         assert list_rows(check_page(answer, 200, "Confluence")), link
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.7")
 @pytest.mark.parametrize(
     ("query", "reason"),
@@ -318,6 +332,7 @@ async def test_an_empty_feed_says_why_no_row_can_match(served, query, reason):
     assert reason in (await get_view(served, "feed", **query)).text
 
 
+@pytest.mark.clause("pages")
 async def test_a_page_beyond_the_last_links_to_the_first(served):
     page = await get_view(served, "feed", timeframe="1h", offset="900")
     assert any(link.endswith("feed?timeframe=1h") for link in page.links)
@@ -325,6 +340,7 @@ async def test_a_page_beyond_the_last_links_to_the_first(served):
     assert "There is no such page." in page.text
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.9")
 async def test_times_are_relative_and_exact(served_alone: RunningService):
     served_alone.clock.now = NOON + 5 * 60_000
@@ -338,6 +354,7 @@ async def test_times_are_relative_and_exact(served_alone: RunningService):
     assert list_rows(await get_view(served_alone, "feed"))[0][0].startswith("3 d ago")
 
 
+@pytest.mark.clause("pages")
 async def test_a_view_shows_the_same_call_for_agents(served):
     page = await get_view(served, "flips", timeframe="1h", hours="2", utm_source="letter")
     assert 'signals_get_flips {"timeframe": "1h", "hours": 2}' in page.text
@@ -345,6 +362,7 @@ async def test_a_view_shows_the_same_call_for_agents(served):
     assert "utm_source" not in page.text
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("1.38")
 @pytest.mark.parametrize("view", TOOLS)
 async def test_visitors_see_a_labelled_sample_and_the_same_whatever_is_stored(
@@ -367,11 +385,13 @@ async def test_visitors_see_a_labelled_sample_and_the_same_whatever_is_stored(
     assert await see() == before
 
 
+@pytest.mark.clause("pages")
 async def test_the_whole_sample_feed_is_the_published_sample(served):
     shown = await served.get_page("/feed.json?tier=all")
     assert shown.content == (await served.client.get("/api/v1/signals/sample")).content
 
 
+@pytest.mark.clause("pages")
 async def test_a_file_of_a_bad_view_is_the_error_of_rest(served):
     for ending in ("csv", "json"):
         answer = await served.get_page(f"/feed.{ending}?timeframe=5h", is_member=True)
@@ -382,6 +402,7 @@ def _call_at_once(delay_s: float, callback: Callable[[], object]) -> asyncio.Tim
     return asyncio.get_running_loop().call_later(0, callback)
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("17.8")
 async def test_a_viewer_with_too_many_requests_in_progress_is_refused(tmp_path: Path):
     fair_share = FairShare(CallPlaces(1, _call_at_once))
@@ -398,12 +419,14 @@ async def test_a_viewer_with_too_many_requests_in_progress_is_refused(tmp_path: 
         assert list_rows(await get_view(busy, "feed"))
 
 
+@pytest.mark.clause("pages")
 @pytest.mark.clause("fresh")
 async def test_a_stale_view_says_so(served_alone: RunningService):
     served_alone.clock.now = NOON + HOUR_MS + GRACE_MS + 1
     assert "An update is overdue" in (await get_view(served_alone, "confluence")).text
 
 
+@pytest.mark.clause("pages")
 async def test_names_and_values_are_escaped(served_alone: RunningService):
     name = "<script>alert('x')</script>\"&"
     asset = CoveredAsset(ticker="B&C", name=name, asset_class="crypto", timeframes=TIMEFRAMES)
@@ -420,6 +443,7 @@ async def test_names_and_values_are_escaped(served_alone: RunningService):
     assert all(script["src"] for script in page.find_all("script") + bad.find_all("script"))
 
 
+@pytest.mark.clause("pages")
 async def test_before_the_first_run_members_get_503_and_visitors_the_sample(
     served_empty: RunningService,
 ):
@@ -429,6 +453,7 @@ async def test_before_the_first_run_members_get_503_and_visitors_the_sample(
         assert list_rows(await get_view(served_empty, view, is_member=False))
 
 
+@pytest.mark.clause("pages")
 async def test_a_full_page_with_its_files_is_small(served_alone: RunningService):
     cells = list(itertools.product(("BTC", "ETH", "NVDA"), NAMES, TIMEFRAMES))
     for run, after in ((1, -1), (2, 1), (3, -1), (4, 1)):
@@ -447,3 +472,65 @@ async def test_a_full_page_with_its_files_is_small(served_alone: RunningService)
     for file in files:
         size += len((await served_alone.client.get(urljoin("/", str(file)))).content)
     assert size < MAX_BYTES
+
+
+ROW = "universe.BTC.trend_oracle.1h.1790740800.1"
+
+
+async def find_rows(served: RunningService) -> list[str]:
+    """Return the ids of the rows on the page of BTC."""
+    path = "/signals?ticker=BTC&timeframe=1h&tier=all"
+    return [row["id"] for row in (await served.get_api(path)).json()["signals"]]
+
+
+@pytest.mark.clause("21.14")
+async def test_each_listed_change_leads_to_the_proof_that_a_key_gets(
+    served: RunningService,
+) -> None:
+    page = Page(await served.get_page("/assets/BTC?timeframe=1h", is_member=True))
+    links = [link for link in page.links if link.startswith("../log/proof?id=")]
+    ids = await find_rows(served)
+    assert links == [f"../log/proof?id={row_id}" for row_id in ids]
+    for link, row_id in zip(links, ids, strict=True):
+        shown = await served.get_page(link.removeprefix(".."), is_member=True)
+        assert shown.headers["content-type"] == "text/plain; charset=utf-8"
+        assert shown.headers["cache-control"] == "no-store"
+        assert shown.text == (await served.get_api(f"/log/proof?id={row_id}")).text
+
+
+@pytest.mark.clause("21.14")
+async def test_the_owner_sees_proofs_too(served_alone: RunningService) -> None:
+    (row_id, *_) = await find_rows(served_alone)
+    async with open_owner_browser(served_alone) as client:
+        shown = await client.get(f"/log/proof?id={row_id}")
+        assert shown.text.startswith("c2sp.org/tlog-proof@v1\n")
+
+
+@pytest.mark.clause("21.14")
+async def test_visitors_sign_in_first_and_see_no_link_on_samples(served: RunningService) -> None:
+    answer = await served.get_page(f"/log/proof?id={ROW}")
+    assert answer.status_code == 303
+    assert urlsplit(answer.headers["location"]).path.endswith("sign-in")
+    sample = Page(await served.get_page("/assets/BTC?timeframe=1h"))
+    assert not [link for link in sample.links if "log/proof" in link]
+
+
+@pytest.mark.clause("21.14")
+async def test_a_viewer_without_a_plan_gets_no_proof(served_alone: RunningService) -> None:
+    await buy_plan(served_alone)
+    async with open_member_browser(served_alone) as browser:
+        (held,) = await served_alone.access.list_memberships_by_email(EMAIL.lower())
+        await served_alone.access.end_membership(
+            held.row, served_alone.clock(), "the test ended it"
+        )
+        answer = await browser.client.get(f"/log/proof?id={ROW}")
+    assert answer.status_code == 403
+    assert "c2sp.org" not in answer.text
+
+
+@pytest.mark.clause("21.14")
+async def test_an_unknown_row_is_an_error_page(served: RunningService) -> None:
+    answer = await served.get_page("/log/proof?id=BTC", is_member=True)
+    assert answer.status_code == 400
+    assert "is not the id of a published row" in answer.text
+    assert "text/html" in answer.headers["content-type"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from email.message import EmailMessage
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from access.billing.sandbox import NoBilling
 from access.mail import Outbox
-from access.sign_in import LINK_MS, MAIL_LIMIT, SESSION_MS
+from access.sign_in import LINK_MS, MAIL_LIMIT, SESSION_MS, create_owner_link
 from access.throttle import Limit
 from tests.doubles.mailbox import Mailbox
 from tests.support.example_market import make_coverage
+from tests.support.pending_requests import add_request, build_path, read_redirect
 from tests.support.running_service import RunningService, run_service
 from tests.support.web_member import (
     EMAIL,
@@ -21,13 +24,12 @@ from tests.support.web_member import (
     LINK,
     buy_plan,
     open_member_browser,
+    open_owner_browser,
     request_link,
     run_second_service,
     wait_for_link,
 )
-from tests.support.web_page import check_page
-
-pytestmark = pytest.mark.clause("dashboard")
+from tests.support.web_page import Page, check_page
 
 STRANGER = "stranger@example.com"
 # Headers that differ between any two responses.
@@ -50,6 +52,7 @@ async def is_signed_out(client: httpx.AsyncClient) -> bool:
     return led == [(303, "../sign-in"), (303, "../../../sign-in")]
 
 
+@pytest.mark.clause("dashboard")
 async def test_a_visitor_is_redirected_to_the_sign_in_form(served: RunningService) -> None:
     assert await is_signed_out(served.client)
     answer = await served.client.get("/settings", follow_redirects=True)
@@ -59,6 +62,7 @@ async def test_a_visitor_is_redirected_to_the_sign_in_form(served: RunningServic
     assert fields == [("contact_email", "email", "email")]
 
 
+@pytest.mark.clause("dashboard")
 async def test_members_and_strangers_get_the_same_response_but_only_members_get_mail(
     served: RunningService,
 ) -> None:
@@ -89,6 +93,7 @@ class SlowMailbox(Mailbox):
         await self.lets_go.wait()
 
 
+@pytest.mark.clause("dashboard")
 async def test_a_slow_mail_server_delays_no_response(
     served: RunningService,
 ) -> None:
@@ -105,6 +110,7 @@ async def test_a_slow_mail_server_delays_no_response(
         mailbox.lets_go.set()
 
 
+@pytest.mark.clause("dashboard")
 async def test_an_invalid_address_is_refused_with_a_page(served: RunningService) -> None:
     for body in (
         "contact_email=nobody",
@@ -120,6 +126,7 @@ async def test_an_invalid_address_is_refused_with_a_page(served: RunningService)
         assert field["value"] == ("nobody" if "nobody" in body else "")
 
 
+@pytest.mark.clause("dashboard")
 async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(
     served: RunningService, link: str
 ) -> None:
@@ -140,6 +147,7 @@ async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(
     assert "set-cookie" not in again.headers
 
 
+@pytest.mark.clause("dashboard")
 async def test_a_link_expires(served: RunningService, link: str) -> None:
     served.clock.now += LINK_MS
     assert "set-cookie" not in (await served.client.post(link)).headers
@@ -147,6 +155,7 @@ async def test_a_link_expires(served: RunningService, link: str) -> None:
     assert (await served.client.post(link)).status_code == 303
 
 
+@pytest.mark.clause("dashboard")
 async def test_an_unknown_link_gets_the_same_page_as_a_used_one(
     served: RunningService, link: str
 ) -> None:
@@ -158,6 +167,7 @@ async def test_an_unknown_link_gets_the_same_page_as_a_used_one(
         assert answer.content == used.content
 
 
+@pytest.mark.clause("dashboard")
 async def test_the_session_cookie_is_http_only_and_same_site(
     served: RunningService, link: str
 ) -> None:
@@ -171,6 +181,7 @@ async def test_the_session_cookie_is_http_only_and_same_site(
     }
 
 
+@pytest.mark.clause("dashboard")
 async def test_over_tls_the_cookie_is_secure_and_bound_to_this_host(served: RunningService) -> None:
     await buy_plan(served)
     async with run_second_service(served, base_url="https://signals.example") as public:
@@ -187,6 +198,7 @@ async def test_over_tls_the_cookie_is_secure_and_bound_to_this_host(served: Runn
         assert (await public.client.get(HOME, headers=bare)).status_code == 303
 
 
+@pytest.mark.clause("dashboard")
 async def test_signing_out_ends_all_sessions_of_the_member(
     served: RunningService,
 ) -> None:
@@ -205,6 +217,7 @@ async def test_signing_out_ends_all_sessions_of_the_member(
         assert await is_signed_out(member.client)
 
 
+@pytest.mark.clause("dashboard")
 async def test_a_session_expires(served: RunningService) -> None:
     await buy_plan(served)
     async with open_member_browser(served) as member:
@@ -214,6 +227,7 @@ async def test_a_session_expires(served: RunningService) -> None:
         assert await is_signed_out(member.client)
 
 
+@pytest.mark.clause("dashboard")
 async def test_a_signed_in_viewer_is_redirected_to_api_access(served: RunningService) -> None:
     await buy_plan(served)
     async with open_member_browser(served) as member:
@@ -222,12 +236,14 @@ async def test_a_signed_in_viewer_is_redirected_to_api_access(served: RunningSer
             assert (answer.status_code, answer.headers["location"]) == (303, home)
 
 
+@pytest.mark.clause("dashboard")
 async def test_an_unknown_session_token_signs_nobody_in(served: RunningService) -> None:
     for value in ("", "x", "A" * 43, "a=b"):
         answer = await served.client.get(HOME, headers={"Cookie": f"signals_session={value}"})
         assert answer.status_code == 303
 
 
+@pytest.mark.clause("dashboard")
 async def test_an_address_with_too_many_requests_gets_retry_after(
     tmp_path: Path,
 ) -> None:
@@ -240,6 +256,7 @@ async def test_an_address_with_too_many_requests_gets_retry_after(
         assert "Retry after 600 seconds" in page.text
 
 
+@pytest.mark.clause("dashboard")
 async def test_the_page_says_when_the_next_link_comes_to_members_and_strangers_alike(
     served: RunningService,
 ) -> None:
@@ -253,6 +270,7 @@ async def test_the_page_says_when_the_next_link_comes_to_members_and_strangers_a
     assert served.mailbox.mails.empty()
 
 
+@pytest.mark.clause("dashboard")
 async def test_the_page_names_the_outbox_of_a_local_service(
     served: RunningService, tmp_path: Path
 ) -> None:
@@ -266,3 +284,148 @@ async def test_the_page_names_the_outbox_of_a_local_service(
     (mail,) = folder.iterdir()
     assert LINK.search(mail.read_text())
     assert str(folder) not in (await request_link(served)).text
+
+
+BOARD = "The board"
+
+
+@pytest.fixture
+async def owner(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser in which the owner is signed in by a link."""
+    async with open_owner_browser(served) as client:
+        yield client
+
+
+async def is_owner(client: httpx.AsyncClient) -> bool:
+    """Return whether a browser is signed in as owner."""
+    status = (await client.get("/operations")).status_code
+    assert status in {200, 403}
+    return status == 200
+
+
+@pytest.mark.clause("owner")
+@pytest.mark.clause("13.2")
+async def test_the_owners_link_works_once_and_opening_it_changes_nothing(
+    served: RunningService,
+) -> None:
+    link = await create_owner_link(served.access, served.clock, served.base_url)
+    for _ in range(2):
+        answer = await served.client.get(link)
+        check_page(answer, 200, "Sign in to Signals")
+        assert "set-cookie" not in answer.headers
+    assert not await is_owner(served.client)
+    answer = await served.client.post(link)
+    assert (answer.status_code, answer.headers["location"]) == (303, "../")
+    assert await is_owner(served.client)
+    assert (await served.client.post(link)).status_code == 404
+
+
+@pytest.mark.clause("owner")
+@pytest.mark.clause("13.2")
+async def test_the_owners_link_lasts_15_minutes(served: RunningService) -> None:
+    link = await create_owner_link(served.access, served.clock, served.base_url)
+    assert LINK_MS == 15 * 60_000
+    served.clock.now += LINK_MS
+    assert (await served.client.post(link)).status_code == 404
+    served.clock.now -= 1
+    assert (await served.client.post(link)).status_code == 303
+
+
+@pytest.mark.clause("owner")
+@pytest.mark.clause("13.5")
+async def test_the_owner_sees_the_readings_that_members_see(
+    served: RunningService, owner: httpx.AsyncClient
+) -> None:
+    await buy_plan(served)
+    async with open_member_browser(served) as member:
+        for path in ("/?timeframe=1h", "/assets/BTC"):
+            theirs, ours = await member.client.get(path), await owner.get(path)
+            assert Page(ours).rows == Page(theirs).rows != Page(await served.get_page(path)).rows
+
+
+@pytest.mark.clause("owner")
+@pytest.mark.clause("13.5")
+async def test_with_billing_off_the_owner_signs_in_and_sees_the_readings(tmp_path: Path) -> None:
+    async with (
+        run_service(tmp_path, make_coverage(), provider=NoBilling()) as unbilled,
+        open_owner_browser(unbilled) as client,
+    ):
+        for path in ("/", "/assets/BTC", "/operations", HOME):
+            assert (await client.get(path)).status_code == 200
+
+
+@pytest.mark.clause("owner")
+@pytest.mark.clause("13.3")
+async def test_no_key_opens_a_page_of_the_owner_or_of_members(served: RunningService) -> None:
+    pending = await add_request(served)
+    friends = await served.keys.create("a friend")
+    for api_key in (served.api_key, friends, await buy_plan(served)):
+        for form in (
+            {"api_key": api_key},
+            {"api_key": api_key, "action": "key"},
+            {"api_key": api_key, "request": pending.id},
+            {"contact_email": api_key},
+        ):
+            answer = await served.client.post("/sign-in", data=form)
+            assert (answer.status_code, api_key in answer.text) == (400, "contact_email" in form)
+            assert 'name="api_key"' not in answer.text
+            assert "set-cookie" not in answer.headers
+        for headers in (
+            {"authorization": f"Bearer {api_key}"},
+            {"x-api-key": api_key},
+            {"cookie": f"signals_session={api_key}"},
+        ):
+            for path, status in (("/operations", 403), (HOME, 303)):
+                answer = await served.client.get(path, headers=headers)
+                assert answer.status_code == status
+            sent = {"request": pending.id, "action": "allow"}
+            answer = await served.client.post("/oauth/consent", data=sent, headers=headers)
+            assert answer.headers["location"] == f"..{build_path(pending)}"
+
+
+@pytest.mark.clause("owner")
+async def test_signing_out_ends_all_sessions_of_the_owner_and_no_members(
+    served: RunningService, owner: httpx.AsyncClient
+) -> None:
+    await buy_plan(served)
+    async with open_owner_browser(served) as other, open_member_browser(served) as member:
+        token = Page(await owner.get("/operations")).fields["form_token"]
+        assert (await owner.post("/sign-out", data={"form_token": token})).status_code == 303
+        assert not await is_owner(owner)
+        assert not await is_owner(other)
+        await member.get_home()
+
+
+@pytest.mark.clause("owner")
+async def test_the_page_of_keys_leads_the_owner_to_operations(owner: httpx.AsyncClient) -> None:
+    page = check_page(await owner.get(HOME), 200, "API access")
+    assert "../operations#keys" in page.links
+    assert "There is no plan for" not in page.text
+    check_page(await owner.get(f"{HOME}/requests"), 200, "Recent requests")
+
+
+@pytest.mark.clause("owner")
+@pytest.mark.clause("13.10")
+async def test_a_signed_in_owner_connects_a_program_with_the_token_of_the_session(
+    served: RunningService,
+) -> None:
+    # On a service that others reach, where only the session shows who is the owner.
+    async with run_second_service(served, base_url="https://signals.example") as public:
+        pending = await add_request(public)
+        own = {"host": "signals.example"}
+        link = await create_owner_link(public.access, public.clock, "")
+        signed_in = await public.client.post(link, headers=own)
+        own["cookie"] = signed_in.headers["set-cookie"].partition(";")[0]
+        shown = Page(await public.client.get(build_path(pending), headers=own))
+        assert "signed in as the owner" in shown.text
+        fields = {"request": pending.id, "action": "allow_as_owner"}
+        for token in ("", "0" * 64):
+            forged = await public.client.post(
+                "/oauth/consent", data={**fields, "form_token": token}, headers=own
+            )
+            assert forged.status_code == 403
+        token = shown.fields["form_token"]
+        answer = await public.client.post(
+            "/oauth/consent", data={**fields, "form_token": token}, headers=own
+        )
+        assert read_redirect(answer)["code"].startswith("ac_")
