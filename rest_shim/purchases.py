@@ -161,7 +161,7 @@ def _parse_object(content: bytes, model: type[BaseModel]) -> dict[str, Any]:
             f"The body has {JSON_EXCESS}. Send a JSON object such as {example}."
         )
     try:
-        value = json.loads(content.decode("utf-8"), object_pairs_hook=_reject_repeats)
+        value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_reject_repeats)
     except ValueError:
         raise invalid_parameter_error(
             f"The body is not valid JSON in UTF-8. Send an object such as {example}."

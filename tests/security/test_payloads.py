@@ -166,9 +166,10 @@ async def test_a_head_without_end_is_refused_and_closed(served: RunningService, 
 
 async def test_very_many_parameters_are_refused_with_a_short_message(served: RunningService):
     many = "&".join(f"x{number}={number}" for number in range(700))
-    for query in (many, "ticker=" + "A" * 8_000, "&" * 8_000 + "x=1", "=" * 8_000, "x" * 8_000):
+    sent = ("ticker=" + "A" * 8_000, "=" * 8_000, "x" * 8_000)
+    for query, status in [(many, 414), ("&" * 8_000 + "x=1", 414), *((one, 400) for one in sent)]:
         answer = await served.get_api(f"/state?{query}")
-        assert answer.status_code == 400
+        assert answer.status_code == status
         assert is_plain(answer.json())
 
 
@@ -178,7 +179,7 @@ NOT_JSON = {
     "Infinity": b'{"jsonrpc":"2.0","method":"ping","id":-Infinity}',
     "NUL bytes": b"\x00" * 100,
     "a NUL in a text": b'{"jsonrpc":"2.0","method":"pi\x00ng","id":1}',
-    "a byte order mark": b"\xef\xbb\xbf" + json.dumps(PING).encode(),
+    "a byte order mark twice": b"\xef\xbb\xbf" * 2 + json.dumps(PING).encode(),
     "UTF-16": json.dumps(PING).encode("utf-16"),
     "bytes that are no UTF-8": b'{"jsonrpc":"2.0","method":"\xc0\xae","id":1}',
     "an encoded surrogate": b'{"jsonrpc":"2.0","method":"\xed\xa0\x80","id":1}',

@@ -27,7 +27,7 @@ async def test_an_unknown_protocol_version_is_refused_with_those_supported(serve
         assert response.headers["content-type"] == "application/json"
         answer = response.json()
         assert set(answer) == {"jsonrpc", "id", "error"}
-        assert (answer["id"], answer["error"]["code"]) == (None, -32602)
+        assert (answer["id"], answer["error"]["code"]) == (message.get("id"), -32602)
         assert answer["error"]["data"] == {
             "supported": ["2025-03-26", "2025-06-18", "2025-11-25"],
             "requested": "1999-01-01",

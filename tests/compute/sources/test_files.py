@@ -380,7 +380,7 @@ def test_a_row_of_many_quoted_lines_ends_with_its_chunk(tmp_path: Path, universe
         FilesSource(tmp_path, universe)
 
 
-@pytest.mark.parametrize("command", [("replay", "--bars"), ("doctor",), ("verify", "--bars")])
+@pytest.mark.parametrize("command", [("replay", "--bars"), ("doctor",)])
 def test_a_name_of_a_file_cannot_control_the_terminal(
     tmp_path: Path, command: tuple[str, ...], universe: Universe
 ):

@@ -129,8 +129,7 @@ async def test_test_writes_leave_no_trace_and_no_gap(home: StoreHome):
         await market.lock()
         version = market.version()
         for _ in range(2):
-            await access._usage_counter.test_write()
-            await access._test_write()
+            await access.check_writes()
             await market._test_write()
         assert market.version() == version or not home.address.startswith("postgres")
         assert await access.create_key(bytes(31) + b"1", "second", 1) == 2

@@ -389,6 +389,6 @@ async def test_the_file_is_opened_with_its_pragmas(market: MarketStore, path: Pa
         for name, value in (("synchronous", 1), ("foreign_keys", 1), ("recursive_triggers", 1)):
             assert await fetch_value(writer, f"PRAGMA {name}") == value
     async with market._engine.begin_read() as reader:
-        assert await fetch_value(reader, "PRAGMA cache_size") == -32000
+        assert await fetch_value(reader, "PRAGMA cache_size") == -8000
         with pytest.raises(sqlite3.OperationalError):
             await reader.execute("DELETE FROM readings")
