@@ -68,7 +68,12 @@ def _create_static_responder(name: str) -> Responder:
             "Content-Security-Policy": "default-src 'none'",
             "X-Content-Type-Options": "nosniff",
         }
-        return Response(_read_file(name), headers=headers, media_type=media_type)
+        content = _read_file(name)
+        if not media_type.startswith("image/png"):
+            headers["Vary"] = "Accept-Encoding"
+            if accepts_gzip(read_headers(request.scope).get(b"accept-encoding", b"")):
+                content, headers["Content-Encoding"] = _compress_file(name), "gzip"
+        return Response(content, headers=headers, media_type=media_type)
 
     return respond
 
@@ -76,6 +81,11 @@ def _create_static_responder(name: str) -> Responder:
 @cache
 def _read_file(name: str) -> bytes:
     return files("web").joinpath("static", name).read_bytes()
+
+
+@cache
+def _compress_file(name: str) -> bytes:
+    return gzip.compress(_read_file(name), mtime=0)
 
 
 @cache

@@ -30,8 +30,7 @@ from serving.tool_runner import format_error_body
 MAX_UNREAD_BYTES = 96 * 1024
 # Time for a client to read a refusal and close, while the rest of its request is discarded.
 LINGER_S = 2.0
-# All connections read into it, one after the other. Whatever was read is parsed, also requests
-# ahead of their responses, so it is small.
+# All connections read into it, one after the other.
 READ_BUFFER = memoryview(bytearray(4096))
 
 
@@ -74,7 +73,7 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
     is_parsing = is_closed = is_paused = is_running = is_answered = is_head_held = False
     # Whether the whole request has been read; there is none at first.
     is_read = True
-    room, request_count, head = MAX_HEAD_BYTES, 0, b""
+    room, request_count, head, unparsed = MAX_HEAD_BYTES, 0, b"", b""
 
     def __init__(self, connections: Connections, app_state: dict[str, Any], **named: Any) -> None:
         """Take what uvicorn gives to a protocol; `connections` are those of the server."""
@@ -109,13 +108,21 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         if self.is_closed:
             return
         self.room -= size
-        self.is_parsing = True
-        self.inner.data_received(bytes(READ_BUFFER[:size]))
-        self.is_parsing = False
+        self.unparsed += bytes(READ_BUFFER[:size])
+        self.parse()
         if self.room < 0 and not self.is_closed:
             # The app of a request that was just read begins before this call.
             self.transport.pause_reading()
             self.loop.call_soon(self.check_room)
+
+    def parse(self) -> None:
+        """Let uvicorn parse head by head, until it wants no more for now."""
+        # It would keep each of the requests that are ahead of their responses, in 4 KB.
+        while self.unparsed and not self.is_paused and not self.is_closed:
+            head, end, rest = self.unparsed.partition(b"\r\n\r\n")
+            self.unparsed, self.is_parsing = rest, True
+            self.inner.data_received(head + end)
+            self.is_parsing = False
 
     def check_room(self) -> None:
         """Read on if the app has made room, else refuse the request."""
@@ -218,4 +225,5 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
     def resume_reading(self) -> None:
         """Read on."""
         self.is_paused = False
+        self.loop.call_soon(self.parse)
         self.transport.resume_reading()

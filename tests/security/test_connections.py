@@ -222,7 +222,9 @@ async def receive_all(client: socket.socket) -> bytes:
 async def test_requests_are_not_parsed_far_ahead_of_responses(served: RunningService):
     async with served_with(served) as address, open_raw_connection(address) as (_, writer):
         writer.transport.pause_reading()
+        # What is kept after a first response is no part of the measurement.
         tracemalloc.start()
+        await served.client.get("/api/v1")
         try:
             before, _ = tracemalloc.get_traced_memory()
             writer.write(b"GET / HTTP/1.1\r\n\r\n" * 400_000)
@@ -232,7 +234,7 @@ async def test_requests_are_not_parsed_far_ahead_of_responses(served: RunningSer
         finally:
             tracemalloc.stop()
         # What the client of this process still has to send is measured too.
-        assert held - before - writer.transport.get_write_buffer_size() < 2_000_000
+        assert held - before - writer.transport.get_write_buffer_size() < 400_000
         writer.transport.abort()
 
 

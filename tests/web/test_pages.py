@@ -245,3 +245,17 @@ async def test_crawlers_find_every_public_page_and_no_private_one(served: Runnin
     }
     paths = [address.removeprefix(served.base_url) for address in found]
     assert not [path for path in paths if path.startswith(tuple(hidden))]
+
+
+async def test_a_static_text_is_compressed_if_the_browser_accepts_it(
+    served: RunningService,
+) -> None:
+    plain = await served.client.get("/web/rapidoc.js", headers={"Accept-Encoding": "identity"})
+    packed = await served.client.get("/web/rapidoc.js", headers={"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.content == plain.content
+    assert int(packed.headers["content-length"]) < len(plain.content) / 3
+    assert packed.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
+    picture = await served.client.get("/web/preview.png", headers={"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in picture.headers
