@@ -3,9 +3,9 @@
 from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, validate_email
 
 from access.throttle import Throttle
-from schemas.clock import Clock
 from schemas.errors import invalid_parameter_error, unavailable_error
 from schemas.purchase import AccessRequestBody, AccessRequestResponse
+from schemas.vocabulary import Clock
 from store.access_rows import AccessRequestRow
 from store.sql.access_store import AccessStore
 

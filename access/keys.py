@@ -11,10 +11,9 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
-from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.usage import QuotaUsage
-from schemas.vocabulary import DAY_MS, Instant, Mode, format_instant
+from schemas.vocabulary import DAY_MS, Clock, Instant, Mode, format_instant
 from store.access_rows import MAX_CALL_GROUPS, CallGroup, CountedGroup, KeyRow
 from store.sql.access_store import AccessStore
 

@@ -9,9 +9,8 @@ import structlog
 
 from access.billing.provider import BillingError, FailedPayment, Provider, SubscriptionStatus
 from access.single_flight_cache import call_provider
-from schemas.clock import Clock
 from schemas.errors import describe_failure
-from schemas.vocabulary import DAY_MS
+from schemas.vocabulary import DAY_MS, Clock
 from store.access_rows import ClaimRow, MembershipRow, RetentionCutoffs
 from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore

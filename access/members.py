@@ -11,9 +11,8 @@ from access.billing.provider import BillingError, Provider, SettledPayment, Subs
 from access.keys import MAX_LABEL_CHARS, generate_key, hash_key, is_valid_label
 from access.purchases import Claims
 from access.single_flight_cache import SingleFlightCache, call_provider
-from schemas.clock import Clock
 from schemas.errors import ApiError, invalid_parameter_error
-from schemas.vocabulary import DAY_MS, HOUR_MS
+from schemas.vocabulary import DAY_MS, HOUR_MS, Clock
 from store.access_rows import (
     ClaimRow,
     DayUsage,

@@ -23,7 +23,6 @@ from access.keys import generate_key, hash_key
 from access.maintenance import update_membership
 from access.single_flight_cache import SingleFlightCache, call_provider
 from access.throttle import Throttle
-from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.purchase import (
     CLAIM_POLL_DURATION_S,
@@ -37,7 +36,7 @@ from schemas.purchase import (
     PendingClaim,
     Plan,
 )
-from schemas.vocabulary import format_instant
+from schemas.vocabulary import Clock, format_instant
 from store.access_rows import ClaimRow, MembershipRow, normalize_email
 from store.sql.access_store import AccessStore
 

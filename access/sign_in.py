@@ -19,10 +19,9 @@ from access.contact import parse_contact_email
 from access.mail import Mailer, MailError, build_mail
 from access.purchases import Claims
 from access.throttle import Limit, Throttle, find_client
-from schemas.clock import Clock
 from schemas.errors import ApiError, describe_failure
 from schemas.operator import UNNAMED_OPERATOR, Operator
-from schemas.vocabulary import DAY_MS
+from schemas.vocabulary import DAY_MS, Clock
 from store.access_rows import SignInRow, normalize_email
 from store.sql.access_store import AccessStore
 

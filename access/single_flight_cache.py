@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from access.billing.provider import RETRY_AFTER_S, BillingError
-from schemas.clock import Clock
 from schemas.errors import unavailable_error
+from schemas.vocabulary import Clock
 
 ValueT = TypeVar("ValueT")
 

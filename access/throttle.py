@@ -6,9 +6,8 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Literal, Self
 
-from schemas.clock import Clock
 from schemas.errors import ApiError
-from schemas.vocabulary import DAY_MS
+from schemas.vocabulary import DAY_MS, Clock
 from store.access_rows import AttemptLimit, RefusedAttempt
 from store.sql.access_store import AccessStore
 

@@ -30,8 +30,7 @@ from compute.schedule import HistoryBounds, to_market_ms
 from compute.sources.source import FetchResult
 from compute.stepper import Cell, SeriesKey
 from compute.universe import Universe
-from schemas.clock import Clock
-from schemas.vocabulary import Action
+from schemas.vocabulary import Action, Clock
 from store.market_rows import BarBlock, Batch, FundingRow, MissingBarsRow, WatermarkRow
 
 

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from threading import Thread
 from typing import NamedTuple, TypeVar
 
-from schemas.operator_error import OperatorError
+from schemas.errors import OperatorError
 
 Block = TypeVar("Block")
 Result = TypeVar("Result")

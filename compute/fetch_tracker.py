@@ -18,9 +18,8 @@ from compute.coverage import list_served_timeframes
 from compute.sources.source import FetchResult, Source
 from compute.stepper import SeriesKey
 from compute.universe import Universe
-from schemas.clock import Clock
 from schemas.longer_bars import compute_close_time
-from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, compute_midnight_s
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Clock, Timeframe, compute_midnight_s
 from store.failure_log import FailureLog
 from store.market_rows import History, WatermarkRow
 from store.sql.market_store import MarketStore

@@ -12,9 +12,8 @@ from compute.bars import DAY_S, HOUR_S
 from compute.hourly_pipeline import HourlyPipeline, RowCounts
 from compute.schedule import to_market_ms
 from compute.sources.source import NotReadyError
-from schemas.clock import Clock
-from schemas.operator_error import OperatorError
-from schemas.vocabulary import format_instant
+from schemas.errors import OperatorError
+from schemas.vocabulary import Clock, format_instant
 from store.errors import LockTakenError, StoreError
 from store.failure_log import FailureLog
 from store.sql.market_store import MarketStore

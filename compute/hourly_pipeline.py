@@ -31,9 +31,8 @@ from compute.schedule import (
 from compute.sources.source import FetchResult, Source, SpreadableSource
 from compute.state_loader import StateLoader, load_published_times
 from compute.universe import Universe
-from schemas.clock import Clock
 from schemas.coverage import Coverage
-from schemas.vocabulary import Timeframe, format_instant
+from schemas.vocabulary import Clock, Timeframe, format_instant
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
 

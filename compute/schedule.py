@@ -9,8 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from compute.bars import HOUR_S, Times
 from compute.sources.source import NotReadyError
-from schemas.clock import Clock
-from schemas.vocabulary import DAY_MS, RUN_DELAY_MS, format_instant
+from schemas.vocabulary import DAY_MS, RUN_DELAY_MS, Clock, format_instant
 
 RUN_DELAY_S = RUN_DELAY_MS // 1000
 Seconds = TypeVar("Seconds", int, Times)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from schemas.operator_error import OperatorError
+from schemas.errors import OperatorError
 from schemas.vocabulary import AssetClass, compute_midnight_s
 
 Session = Literal["24x7", "24x5", "XNYS", "XNAS"]

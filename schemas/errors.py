@@ -1,4 +1,4 @@
-"""The error body that both transports return, and the exception that carries it."""
+"""The error body that both transports return, its exception, and the base of operator errors."""
 
 import traceback
 from typing import TYPE_CHECKING, Literal
@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from schemas.operator import Operator
-from schemas.operator_error import OperatorError
 from schemas.vocabulary import Billing, ErrorCode, Uri
 
 if TYPE_CHECKING:
@@ -116,3 +115,7 @@ def describe_failure(error: BaseException) -> dict[str, str]:
         return {"failure": type(error).__name__, "cause": str(error)}
     location = "".join(traceback.format_tb(error.__traceback__))
     return {"failure": type(error).__name__, "where": location}
+
+
+class OperatorError(Exception):
+    """Base class of operator errors; the message says what is wrong and how to fix it."""

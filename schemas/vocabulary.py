@@ -1,8 +1,9 @@
 """The fixed vocabularies of the API, their codes in the store, and the format of times."""
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from functools import lru_cache
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import WithJsonSchema
 
@@ -138,3 +139,7 @@ def classify_change(before: int, after: int) -> ChangeType:
 def fold_name(name: str) -> str:
     """Normalize a name, so that an indicator's id, screener id and display name compare equal."""
     return name.casefold().replace(" ", "").replace("-", "").replace("_", "")
+
+
+Clock: TypeAlias = Callable[[], int]
+"""Returns epoch milliseconds: the wall clock's, unless the parameter's name says otherwise."""

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from access.keys import Caller
-from schemas.clock import Clock
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
+    Clock,
     Mode,
     format_instant,
 )

@@ -14,8 +14,8 @@ from ipaddress import (
 import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from schemas.clock import Clock
 from schemas.errors import describe_failure
+from schemas.vocabulary import Clock
 from serving.http import read_headers
 from store.access_rows import Notice
 from store.errors import StoreError

@@ -1,6 +1,6 @@
 """Exceptions of the stores, and the message of a failed migration."""
 
-from schemas.operator_error import OperatorError
+from schemas.errors import OperatorError
 
 
 class StoreError(OperatorError):

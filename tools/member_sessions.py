@@ -4,7 +4,7 @@ import secrets
 
 from access.keys import hash_key
 from access.sign_in import SESSION_MS, hash_token
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from store.access_rows import ClaimRow, MembershipRow, SignInRow
 from store.sql.access_store import AccessStore
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from schemas.errors import ApiError, HowToGetAccess
-from schemas.operator_error import OperatorError
+from schemas.errors import ApiError, HowToGetAccess, OperatorError
 from schemas.purchase import CLAIM_POLL_DURATION_S, CLAIM_POLL_INTERVAL_S
 from schemas.vocabulary import Billing, Mode
 from store.access_rows import ClaimRow, MembershipRow

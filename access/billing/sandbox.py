@@ -15,9 +15,8 @@ from access.billing.provider import (
     SettledPayment,
     SubscriptionStatus,
 )
-from schemas.clock import Clock
 from schemas.errors import unavailable_error
-from schemas.vocabulary import DAY_MS, Mode
+from schemas.vocabulary import DAY_MS, Clock, Mode
 from store.access_rows import ClaimRow, MembershipRow, SandboxSession, SandboxStatus
 from store.sql.access_store import AccessStore
 

@@ -53,9 +53,8 @@ from access.billing.stripe_api import (
     parse_renewal,
     parse_subject,
 )
-from schemas.clock import Clock
 from schemas.errors import invalid_parameter_error
-from schemas.vocabulary import DAY_MS, Billing, Mode
+from schemas.vocabulary import DAY_MS, Billing, Clock, Mode
 from store.access_rows import ClaimRow, MembershipRow
 
 TIMEOUT_S = 5.0

@@ -18,9 +18,8 @@ from access.oauth.parameters import (
     matches_redirect_uri,
 )
 from access.throttle import Throttle
-from schemas.clock import Clock
 from schemas.errors import ApiError
-from schemas.vocabulary import HOUR_MS
+from schemas.vocabulary import HOUR_MS, Clock
 from store.access_rows import OAuthClient, PendingAuthorization
 from store.sql.access_store import AccessStore
 

@@ -26,10 +26,9 @@ from access.oauth.parameters import (
 )
 from access.single_flight_cache import SingleFlightCache
 from access.throttle import Limit, Throttle
-from schemas.clock import Clock
 from schemas.errors import unavailable_error
 from schemas.version import VERSION
-from schemas.vocabulary import HOUR_MS
+from schemas.vocabulary import HOUR_MS, Clock
 from store.access_rows import OAuthClient
 from store.sql.access_store import AccessStore
 

@@ -23,9 +23,8 @@ from access.oauth.parameters import (
     check_resource,
     matches_challenge,
 )
-from schemas.clock import Clock
 from schemas.errors import ApiError
-from schemas.vocabulary import DAY_MS, HOUR_MS
+from schemas.vocabulary import DAY_MS, HOUR_MS, Clock
 from store.access_rows import AccessTokenRow, ConnectionRow, NewTokens
 from store.sql.access_store import AccessStore
 

@@ -20,7 +20,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from compute.signing.notes import Checkpoint, Vkey, build_vkey, sign_checkpoint
-from schemas.operator_error import OperatorError
+from schemas.errors import OperatorError
 from store.errors import DamagedError
 from store.log_tree import EMPTY_ROOT, HASH_BYTES, TreeError, verify_consistency
 from store.market_rows import CheckpointRow, LogHead

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PublicKey
 
 from compute.signing.notes import KEY_ID_BYTES, Checkpoint, NoteError, Vkey
-from schemas.operator_error import OperatorError
+from schemas.errors import OperatorError
 from store.errors import StoreError
 from store.failure_log import FailureLog
 from store.market_rows import CheckpointRow

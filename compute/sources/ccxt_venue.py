@@ -24,7 +24,7 @@ from compute.sources.venue import (
     read_time_ms,
     read_time_s,
 )
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 
 # An entry needs the texts that all entries have but one in twenty, or one.
 _ODD_SHARE: Final = 20

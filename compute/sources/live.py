@@ -45,8 +45,7 @@ from compute.sources.history_checks import (
 from compute.sources.source import FetchResult, NotReadyError
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from compute.universe import Asset, Listing, Session, Universe
-from schemas.clock import Clock
-from schemas.vocabulary import SourceKind, Timeframe, format_instant
+from schemas.vocabulary import Clock, SourceKind, Timeframe, format_instant
 
 
 class VenueStatus(NamedTuple):

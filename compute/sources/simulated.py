@@ -22,8 +22,7 @@ from compute.sources.simulated_market import (
 )
 from compute.sources.source import FetchResult
 from compute.universe import Universe
-from schemas.clock import Clock
-from schemas.vocabulary import SourceKind, Timeframe, compute_midnight_s
+from schemas.vocabulary import Clock, SourceKind, Timeframe, compute_midnight_s
 
 SEED = 1
 HISTORY_S = 330 * DAY_S

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from compute.bars import NO_BARS, Funding, Series, Times
-from schemas.operator_error import OperatorError
+from schemas.errors import OperatorError
 from schemas.vocabulary import SourceKind, Timeframe
 
 

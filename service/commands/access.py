@@ -8,8 +8,7 @@ from dataclasses import asdict
 from access.call_log import CALLS_KEPT_PER_KEY
 from access.keys import OperatorKeys
 from access.sign_in import LINK_MINUTES, create_owner_link
-from schemas.clock import Clock
-from schemas.vocabulary import format_instant
+from schemas.vocabulary import Clock, format_instant
 from service.commands.console import echo
 from service.config.settings import Settings
 from service.config.stores import (

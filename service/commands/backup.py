@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
 
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.commands.console import echo, open_progress_bar
 from service.config.settings import Settings
 from service.config.stores import refuse_missing_store

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from schemas.operator_error import OperatorError
+from schemas.errors import OperatorError
 from schemas.version import VERSION
 from schemas.vocabulary import HOUR_MS
 from service.commands.command_table import (

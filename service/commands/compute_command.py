@@ -16,8 +16,7 @@ from compute.sources.live import LiveSource
 from compute.sources.simulated import SimulatedSource
 from compute.sources.source import Source
 from compute.universe import load_universe
-from schemas.clock import Clock
-from schemas.vocabulary import format_instant
+from schemas.vocabulary import Clock, format_instant
 from service.commands.console import (
     OnProgress,
     OpenProgressBar,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, NamedTuple
 
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from verifier.report import escape_unprintable
 
 MAX_SHOWN_FINDINGS = 100

@@ -17,7 +17,7 @@ from compute.sources.files import FilesSource
 from compute.sources.live import LiveSource
 from compute.sources.source import Source, SourceError
 from compute.universe import UniverseError, load_universe
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.commands.console import Finding, format_finding, format_names
 from service.commands.doctor_live import check_live_source
 from service.commands.doctor_quick import (

@@ -18,7 +18,7 @@ from compute.sessions import list_expected_bars
 from compute.sources.live import HISTORY_S, LiveSource, choose_period_s
 from compute.sources.venue import Venue, VenueError
 from compute.universe import Asset, Listing, Universe
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.commands.console import Finding, format_names
 from service.config.settings import Settings
 from service.config.sources import create_bar_loader, create_sources_loader, open_live_venues

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from access.oauth.parameters import can_serve_oauth
-from schemas.clock import Clock
-from schemas.vocabulary import DAY_MS, format_instant
+from schemas.vocabulary import DAY_MS, Clock, format_instant
 from service.commands.console import Finding, format_names, parse_finding
 from service.config.settings import PREFIX, Settings
 from serving.forwarded_for import NOTICE_NAME

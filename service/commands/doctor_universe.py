@@ -15,7 +15,7 @@ import structlog
 
 from compute.sources.venue import Venue, VenueError
 from compute.universe import Asset, Listing, Universe, load_universe
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.commands.console import (
     Finding,
     OnProgress,

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.commands.console import echo
 from service.config.settings import Settings
 from service.config.signing import build_log_signer

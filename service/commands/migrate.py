@@ -7,7 +7,7 @@ from compute.audit.audit import audit_market
 from compute.indicators.contract import Indicator
 from compute.signing.log_signer import move_key
 from compute.universe import load_universe
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.commands.console import FOUND, ProgressLog, echo, open_progress_bar, print_findings
 from service.config.settings import Settings, SettingsError
 from service.config.stores import open_access, open_market, refuse_missing_store

@@ -3,7 +3,7 @@
 from contextlib import AsyncExitStack
 
 from access.maintenance import prune_access
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.config.billing import open_provider
 from service.config.settings import Settings
 from service.config.stores import open_access, open_market, refuse_missing_store, refuse_wrong_clock

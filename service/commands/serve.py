@@ -16,7 +16,7 @@ from access.keys import OperatorKeys
 from access.sign_in import LINK_MINUTES, create_owner_link
 from rest_shim.endpoints import CALL_NAMES
 from rest_shim.manifest import build_manifest
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.commands.console import echo
 from service.config.billing import describe_billing, find_outage_reason
 from service.config.mail import describe_mail

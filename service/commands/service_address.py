@@ -2,7 +2,7 @@
 
 import httpx2
 
-from schemas.operator_error import OperatorError
+from schemas.errors import OperatorError
 from verifier.client import API_PATH, MCP_PATH
 
 

@@ -1,15 +1,16 @@
-"""`signals verify`: checks a service against its log, and against the customer's record of it."""
+"""`signals verify`: checks a service against its log, and the customer's record of it."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
-from schemas.clock import Clock
-from schemas.operator_error import OperatorError
+from schemas.errors import OperatorError
+from schemas.vocabulary import Clock
 from service.commands.console import open_progress_bar
-from service.config.state_home import find_verify_folder
 from verifier.client import ServiceClient
 from verifier.notes import (
     LOG_KEY,
@@ -123,3 +124,18 @@ def verify_proof(proof: InclusionProof, record: Record, options: VerifyOptions) 
     if rows is None:
         raise OperatorError("--proof needs --rows FILE with the row that it proves")
     return check_proof(proof, rows, key, policy)
+
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def find_verify_folder(address: str, environment: Mapping[str, str] | None = None) -> Path:
+    """Return the folder for the record that a customer keeps of the service at an address."""
+    variables = os.environ if environment is None else environment
+    home = variables.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    parts = urlsplit(address)
+    port = parts.port or DEFAULT_PORTS.get(parts.scheme, 0)
+    # A service below a path has a record of its own.
+    path = parts.path.strip("/").replace("/", "_")
+    name = "_".join(filter(None, (parts.hostname, str(port), path)))
+    return Path(home, "signals", "verify", name)

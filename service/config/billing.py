@@ -2,8 +2,7 @@
 
 from access.billing.provider import PRICES_USD, BillingError, BillingSetupError, Provider
 from access.billing.sandbox import NoBilling, SandboxBilling
-from schemas.clock import Clock
-from schemas.vocabulary import Billing
+from schemas.vocabulary import Billing, Clock
 from service.config.settings import PREFIX, STRIPE_PREFIX, Settings
 from store.sql.access_store import AccessStore
 

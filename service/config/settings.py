@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from access.throttle import DEFAULT_LIMIT
+from schemas.errors import OperatorError
 from schemas.operator import Operator
-from schemas.operator_error import OperatorError
 from schemas.vocabulary import DAILY_LIMIT
 from service.config.logs import LogFormat, LogLevel
 from service.config.setting_types import (

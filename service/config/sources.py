@@ -16,7 +16,7 @@ from compute.sources.source import Source
 from compute.sources.venue import Venue
 from compute.state_loader import build_series
 from compute.universe import Universe
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.config.settings import Settings, SettingsError
 from store.sql.market_store import MarketStore
 

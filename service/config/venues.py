@@ -11,7 +11,7 @@ from compute.sources.alpaca import DATA_ADDRESS, SETTING_NAMES, TRADING_ADDRESS,
 from compute.sources.ccxt_venue import CcxtVenue, rebase_url
 from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
 from compute.universe import Universe
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.config.settings import Settings, SettingsError
 
 ALPACA = "alpaca"

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from schemas.clock import Clock
 from schemas.errors import describe_failure
+from schemas.vocabulary import Clock
 from serving.freshness import is_recording_over, is_stale
 from serving.snapshot_cache import SnapshotCache
 from store.errors import LostStoreError, NotWritableError, StoreError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from access.billing.provider import Provider
 from access.mail import Mailer
 from access.oauth.clients import ClientDocuments
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.config.billing import open_provider
 from service.config.mail import open_mailer
 from service.config.settings import Settings

@@ -12,7 +12,7 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Final
 
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 
 # Loaded before the parent lets the process begin; `run_jobs` imports it later.
 from service.commands.compute_command import RunObserver

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.commands.console import OnProgress, open_progress_bar
 from service.config.settings import Settings
 

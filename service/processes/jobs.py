@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from access.maintenance import MaintenanceJob
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.commands.console import OpenProgressBar, open_progress_bar
 from service.config.settings import Settings
 from service.config.stores import refuse_wrong_clock

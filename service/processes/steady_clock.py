@@ -7,7 +7,7 @@ import time
 
 import structlog
 
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 
 HOUR_MS = 3_600_000
 # Smaller steps are those of time synchronisation, and do little harm.

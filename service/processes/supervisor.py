@@ -17,7 +17,7 @@ from uvicorn.supervisors import Multiprocess
 
 from access.call_log import CallLog
 from rest_shim.endpoints import CALL_NAMES
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.commands.console import echo
 from service.commands.serve import build_welcome, check_billing
 from service.config.logs import log_to_standard_error

@@ -6,8 +6,8 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
-from schemas.clock import Clock
-from schemas.operator_error import OperatorError
+from schemas.errors import OperatorError
+from schemas.vocabulary import Clock
 from service.commands.console import echo
 from service.terminal.deliveries import (
     USER_AGENT,

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from schemas.clock import Clock
-from schemas.operator_error import OperatorError
+from schemas.errors import OperatorError
 from schemas.version import VERSION
+from schemas.vocabulary import Clock
 from verifier.client import Json, TransientError, fetch, parse_retry_after
 
 USER_AGENT = f"signals/{VERSION}"

@@ -12,9 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from schemas.clock import Clock
-from schemas.operator_error import OperatorError
-from schemas.vocabulary import POLL_INTERVAL_S
+from schemas.errors import OperatorError
+from schemas.vocabulary import POLL_INTERVAL_S, Clock
 from service.terminal.deliveries import Deliver
 from verifier.client import (
     Answer,

@@ -14,8 +14,8 @@ from store.market_rows import CarryRow, CheckpointRow, CommitRow, EpochRow, Read
 from store.sql import market_statements as statements
 from store.sql.commit_context import load_context
 from store.sql.database import Database, MarketEngine, Row, fetch_value
+from store.sql.feed_log import load_checkpoint
 from store.sql.lanes import Lane
-from store.sql.log_reads import load_checkpoint
 from store.sql.market_reads import SELECT_READINGS, decode_cell, load_last_number
 from store.sql.market_writes import load_facts, parse_fact_time
 

@@ -1,19 +1,22 @@
 """The transparency log of the feed: leaves, tiles and the newest signed checkpoint."""
 
+import asyncio
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from schemas.vocabulary import ACTION_CODES, TIMEFRAME_CODES
 from store import log_tree as tree
 from store.codes import KEY_CODES
 from store.errors import DamagedError
-from store.log_tree import Range, TileId, TreeError
-from store.market_rows import CheckpointRow, LeafRow, LogHead
-from store.sql.database import MarketEngine
+from store.log_leaves import SALT_BYTES, hash_row
+from store.log_tree import Range, TileId, Tiles, TreeError, extend_tiles, list_edge
+from store.market_rows import CheckpointRow, FeedRow, LeafRow, LogHead
+from store.sql.database import Database, MarketEngine
 from store.sql.lanes import Lane
-from store.sql.log_reads import load_checkpoint, load_log_end, load_tiles
-from store.sql.log_writes import append_leaves, write_checkpoint
+from store.sql.market_reads import parse_alert, parse_change
+from store.sql.market_statements import LIST_ALERTS_AFTER, LIST_PUBLISHED_AFTER
 
 _NUMBER = r"0|[1-9]\d{0,%d}"
 _ROW_ID = re.compile(
@@ -152,3 +155,94 @@ def _encode(named: re.Match[str]) -> dict[str, object]:
         "epoch": int(named["epoch"]),
         **{name: _CODES.get(named[name] or "", -1) for name in names},
     }
+
+
+async def load_log_end(db: Database) -> tuple[int, int]:
+    """Return the number of leaves, and `created_at` of the last one, both 0 if there is none."""
+    sql = "SELECT leaf + 1, created_at FROM log_leaves ORDER BY created_at DESC LIMIT 1"
+    rows = await db.execute(sql)
+    size, newest_at = rows[0] if rows else (0, 0)
+    return size, newest_at
+
+
+async def load_tiles(db: Database, tiles: Collection[TileId]) -> dict[TileId, bytes]:
+    """Return those of the named tiles that are stored, as wide as they are."""
+    if not tiles:
+        return {}
+    condition = " OR ".join(["(level = ? AND number = ?)"] * len(tiles))
+    sql = f"SELECT level, number, hashes FROM log_tiles WHERE {condition}"
+    values = [value for tile in tiles for value in tile]
+    return {
+        TileId(level, number): hashes for level, number, hashes in await db.execute(sql, *values)
+    }
+
+
+async def load_checkpoint(db: Database) -> CheckpointRow:
+    """Return the newest signed checkpoint."""
+    rows = await db.execute("SELECT size, note, vkey, refusal FROM log_checkpoint WHERE id = 1")
+    return CheckpointRow(*rows[0]) if rows else CheckpointRow()
+
+
+# About 15 MB in memory, and a tenth of a second.
+LEAVES_PER_APPEND = 20_000
+
+
+async def append_leaves(db: Database) -> int:
+    """Append leaves for the published rows after the last leaf, oldest first; return how many.
+
+    Fewer than LEAVES_PER_APPEND are the last ones.
+    """
+    size, newest_at = await load_log_end(db)
+    rows = await _load_rows_after(db, newest_at)
+    if rows:
+        salts = _make_salts(len(rows))
+        hashes = await asyncio.to_thread(_hash_rows, rows, salts)
+        leaves = [
+            (row.created_at, size + place, salt)
+            for place, (row, salt) in enumerate(zip(rows, salts, strict=True))
+        ]
+        await db.insert("log_leaves", "created_at, leaf, salt", leaves)
+        await _extend_tiles(db, size, hashes)
+    return len(rows)
+
+
+async def write_tiles(db: Database, stored: Tiles, tiles: Tiles) -> None:
+    """Write tiles; `stored` are those of them that the database has, perhaps shorter ones."""
+    for tile in [tile for tile in stored.keys() & tiles.keys() if stored[tile] != tiles[tile]]:
+        await db.execute(
+            "UPDATE log_tiles SET hashes = ? WHERE level = ? AND number = ?", tiles[tile], *tile
+        )
+    new = [(*tile, tiles[tile]) for tile in sorted(tiles.keys() - stored.keys())]
+    await db.insert("log_tiles", "level, number, hashes", new)
+
+
+async def write_checkpoint(db: Database, checkpoint: CheckpointRow) -> None:
+    """Replace the newest signed checkpoint."""
+    # No upsert: the insert trigger refuses a second row before ON CONFLICT is reached.
+    if await db.execute("SELECT 1 FROM log_checkpoint"):
+        assignments = "size = ?, note = ?, vkey = ?, refusal = ?"
+        await db.execute(f"UPDATE log_checkpoint SET {assignments} WHERE id = 1", *checkpoint)
+    else:
+        await db.insert("log_checkpoint", "id, size, note, vkey, refusal", [(1, *checkpoint)])
+
+
+async def _load_rows_after(db: Database, created_at: int) -> list[FeedRow]:
+    values = {"after": created_at, "limit": LEAVES_PER_APPEND}
+    changes = [parse_change(row) for row in await db.execute_page(LIST_PUBLISHED_AFTER, values)]
+    alerts = [parse_alert(row) for row in await db.execute_page(LIST_ALERTS_AFTER, values)]
+    rows: list[FeedRow] = [*changes, *alerts]
+    return sorted(rows, key=lambda row: row.created_at)[:LEAVES_PER_APPEND]
+
+
+def _make_salts(count: int) -> list[bytes]:
+    salts = os.urandom(SALT_BYTES * count)
+    return [salts[at : at + SALT_BYTES] for at in range(0, len(salts), SALT_BYTES)]
+
+
+def _hash_rows(rows: Sequence[FeedRow], salts: Sequence[bytes]) -> bytes:
+    return b"".join(map(hash_row, rows, salts))
+
+
+async def _extend_tiles(db: Database, size: int, hashes: bytes) -> None:
+    edge = await load_tiles(db, list_edge(size))
+    await write_tiles(db, edge, extend_tiles(edge, size, hashes))

@@ -15,13 +15,22 @@ from schemas.vocabulary import (
 )
 from store.bar_blocks import find_last_open
 from store.codes import (
+    ACTIONS_BY_CODE,
     HISTORIES_BY_CODE,
     KEYS_BY_CODE,
     TIMEFRAME_SETS_BY_CODE,
     TIMEFRAMES_BY_CODE,
 )
 from store.lagging import COUNTED_HISTORY_MS, find_building_tickers, find_late
-from store.market_rows import PastKey, ReadingRow, SourceRow, StoredSnapshot, WatermarkRow
+from store.market_rows import (
+    AlertRow,
+    ChangeRow,
+    PastKey,
+    ReadingRow,
+    SourceRow,
+    StoredSnapshot,
+    WatermarkRow,
+)
 from store.sql.database import Database, Row, fetch_value
 from store.sql.market_statements import COUNT_MISSING_BARS, LIST_LAST_BARS, LIST_SOURCES
 
@@ -291,3 +300,17 @@ def _unpack_readings(bits: int) -> dict[Timeframe, int]:
         for code, timeframe in TIMEFRAMES_BY_CODE.items()
         if bits >> (2 * code) & 3
     }
+
+
+def parse_change(row: Iterable[Any]) -> ChangeRow:
+    """Return a change from the columns of SELECT_CHANGE."""
+    at, ticker, indicator, timeframe, closed, epoch, before, after, price, shown = row
+    names = KEYS_BY_CODE[indicator], TIMEFRAMES_BY_CODE[timeframe]
+    return ChangeRow(at, ticker, *names, closed, epoch, before, after, price, bool(shown))
+
+
+def parse_alert(row: Iterable[Any]) -> AlertRow:
+    """Return an alert from the columns of SELECT_ALERT."""
+    at, ticker, indicator, timeframe, closed, epoch, action, price = row
+    names = KEYS_BY_CODE[indicator], TIMEFRAMES_BY_CODE[timeframe]
+    return AlertRow(at, ticker, *names, closed, epoch, ACTIONS_BY_CODE[action], price)

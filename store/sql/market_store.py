@@ -29,7 +29,6 @@ from store.market_rows import (
     WatermarkRow,
 )
 from store.sql import chart_reads as chart
-from store.sql import feed
 from store.sql import market_reads as reads
 from store.sql import market_statements as statements
 from store.sql import market_writes as writes
@@ -268,8 +267,8 @@ class MarketStore:
             alert_rows = await db.execute(statements.LIST_ALERTS_BETWEEN, *ends)
             return replace(
                 await _load_inputs(db, number),
-                changes=[feed.parse_change(row) for row in change_rows],
-                alerts=[feed.parse_alert(row) for row in alert_rows],
+                changes=[reads.parse_change(row) for row in change_rows],
+                alerts=[reads.parse_alert(row) for row in alert_rows],
             )
 
     async def commit_inputs(self, number: int) -> CommitContent:
@@ -294,7 +293,7 @@ class MarketStore:
             statements.LIST_CHANGES_AFTER, after=newest, limit=ROWS_PER_READ
         ):
             for row in rows:
-                yield feed.parse_change(row)
+                yield reads.parse_change(row)
             newest = rows[-1]["created_at"]
 
     async def change_columns(self) -> AsyncIterator[ChangeColumns]:
@@ -312,7 +311,7 @@ class MarketStore:
             statements.LIST_ALERTS_AFTER, after=newest, limit=ROWS_PER_READ
         ):
             for row in rows:
-                yield feed.parse_alert(row)
+                yield reads.parse_alert(row)
             newest = rows[-1]["created_at"]
 
     def version(self) -> int:

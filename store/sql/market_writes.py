@@ -29,7 +29,7 @@ from store.errors import DamagedError, StoreError
 from store.market_rows import AlertRow, Batch, SourceRow
 from store.sql.commit_context import build_times_row, load_context
 from store.sql.database import Database
-from store.sql.log_writes import LEAVES_PER_APPEND, append_leaves
+from store.sql.feed_log import LEAVES_PER_APPEND, append_leaves
 from store.sql.market_reads import load_last_created_at, load_market_time, load_sources
 
 # Each row may change a page of its own, and the spare file of SQLite must have room for their log:

@@ -13,8 +13,7 @@ from typing import Any
 import httpx
 from jsonschema import Draft202012Validator
 
-from schemas.clock import Clock
-from schemas.vocabulary import format_instant
+from schemas.vocabulary import Clock, format_instant
 
 CHARACTERS_A_TOKEN = 3.5
 ADDRESS = "http://127.0.0.1:8000"  # Fixed, so that sizes do not depend on the port.

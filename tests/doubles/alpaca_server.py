@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from compute.bars import RawBar
 from compute.sources.alpaca import AlpacaVenue
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from tests.support.running_service import open_loopback_socket, run_app
 
 KEY_ID, SECRET_KEY = "PKDOUBLE0KEY", "double/secret+key"

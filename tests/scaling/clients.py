@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from schemas.clock import Clock
-from schemas.vocabulary import DAY_MS
+from schemas.vocabulary import DAY_MS, Clock
 from tests.support.running_service import Transport
 
 PACE_S = 0.2

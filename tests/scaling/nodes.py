@@ -13,7 +13,7 @@ from ctypes import Array, c_longlong
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
 from tests.support.forked_command import FORKSERVER

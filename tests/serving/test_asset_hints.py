@@ -11,8 +11,7 @@ from compute.universe import load_universe
 from schemas.coverage import CoveredAsset
 from serving.argument_values import find_assets
 from serving.arguments import ArgumentError
-from serving.asset_hints import AssetHints
-from serving.known_names import fold_asset_name, load_known_names
+from serving.asset_hints import AssetHints, fold_asset_name, load_known_names
 from tests.support.bad_inputs import SIGNALS, STATE
 from tests.support.full_universe import make_full_coverage
 from tests.support.running_service import RunningService, Transport

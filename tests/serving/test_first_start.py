@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from schemas.vocabulary import SourceKind, format_instant
-from serving.first_start import calculate_percent
+from serving.snapshot_cache import calculate_percent
 from tests.support.bad_inputs import STATE
 from tests.support.example_market import NOON, make_batch, make_coverage
 from tests.support.running_service import RunningService, Transport

@@ -17,7 +17,7 @@ from typing import Any
 
 import service.commands.compute_command
 import service.commands.serve  # noqa: F401 (`serve` imports it when it runs)
-import store.postgres.market_store  # noqa: F401 (so does whoever opens one)
+import store.postgres.market_engine  # noqa: F401 (so does whoever opens one)
 from service.commands.cli import main
 
 FORKSERVER = multiprocessing.get_context("forkserver")

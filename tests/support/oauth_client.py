@@ -15,7 +15,7 @@ from access.members import MemberKeys, MemberPlan
 from access.oauth.authorizations import Authorizations
 from access.purchases import Claims
 from access.throttle import DEFAULT_LIMIT, Throttle
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from store.access_rows import ClaimRow, MembershipRow
 from store.sql.access_store import AccessStore
 from tests.support.running_service import RunningService

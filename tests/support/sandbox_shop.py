@@ -23,10 +23,9 @@ from access.billing.sandbox import SandboxBilling
 from access.contact import AccessRequests
 from access.purchases import Claims, Purchases
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
-from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutBody, CheckoutResponse, ClaimBody, PendingClaim
-from schemas.vocabulary import DAY_MS, Mode
+from schemas.vocabulary import DAY_MS, Clock, Mode
 from store.access_rows import ClaimRow, MembershipRow
 from store.sql.access_store import AccessStore
 from tests.support.running_service import ManualClock

@@ -6,7 +6,7 @@ Every change of an object adds an event, as at Stripe.
 from copy import deepcopy
 from typing import Any, Literal
 
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 
 Object = dict[str, Any]
 Status = Literal["active", "trialing", "past_due", "canceled", "unpaid", "incomplete", "paused"]

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from tests.doubles.stripe.api import ApiRequest, RefusalError, StripeApi, format_event, read_request
 from tests.doubles.stripe.records import Object, Status, StripeRecords
 from tests.support.running_service import open_loopback_socket, run_app

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from tests.doubles.stripe.server import DroppedResponse
 from tests.doubles.venues.alpaca import Alpaca
 from tests.doubles.venues.binance import Binance

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from tests.doubles.venues.market import EVER, Market
 
 FailureKind = Literal[

@@ -9,8 +9,7 @@ import pytest
 from tlog_scales.backend import LocalBackend
 from tlog_scales.reader import TilesReader
 
-from service.commands.verify import VerifyOptions, verify_service
-from service.config.state_home import find_verify_folder
+from service.commands.verify import VerifyOptions, find_verify_folder, verify_service
 from tests.doubles.published_log import API_KEY, PublishedLog, make_row, serve_log
 from tests.support.signals_command import run_signals
 from tests.verifier.test_notes import Witness

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from schemas.clock import Clock
+from schemas.vocabulary import Clock
 from service.commands.serve import serve
 from service.config.settings import Settings
 from service.processes.compute_main import NICENESS

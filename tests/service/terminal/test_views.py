@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from schemas.operator_error import OperatorError
+from schemas.errors import OperatorError
 from tests.service.terminal.conftest import Read, ReadFrom
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import RunningService

@@ -7,7 +7,7 @@ from store.errors import DamagedError, StoreError
 from store.log_leaves import hash_row
 from store.log_tree import Range, TileId
 from store.market_rows import AlertRow, CheckpointRow
-from store.sql import log_writes
+from store.sql import feed_log
 from store.sql.feed_log import UnloggedRowError
 from store.sql.market_store import MarketStore
 from store.sql.migrate_database import move_market
@@ -102,7 +102,7 @@ async def test_the_log_of_a_store_of_an_earlier_version_is_built_in_parts(
     await forget_log(home)
     with pytest.raises(UnloggedRowError):
         await market.feed_log.find_leaf((await list_feed(market))[0].id)
-    monkeypatch.setattr(log_writes, "LEAVES_PER_APPEND", 300)
+    monkeypatch.setattr(feed_log, "LEAVES_PER_APPEND", 300)
     assert await market.feed_log.append_missing() == 801
     assert await market.feed_log.append_missing() == 0
     await assert_complete(market)
