@@ -35,7 +35,7 @@ from store.market_rows import BarBlock, Batch, FundingRow, MissingBarsRow, Water
 
 
 class Draft(NamedTuple):
-    """A batch without what the tasks of its blocks give."""
+    """A batch without the results of its blocks."""
 
     until: int
     bars: Sequence[BarBlock]

@@ -162,7 +162,7 @@ class HourlyPipeline:
         # Locked before anything is read, because only the holder of the lock may change it.
         await store.lock()
         progress = await store.progress()
-        # A recording ends at its last bar, whatever the clock says.
+        # A recording ends at its last bar, at any time.
         believes_clock = believes_clock or source.ends_at is not None
         now, last_run = market_clock(), progress.last_known_time
         days = count_pause_days(now, last_run, believes_clock=believes_clock)

@@ -112,7 +112,7 @@ class Subscription(Record):
 
 
 class BuyerDetails(Record):
-    """What the buyer entered at Stripe."""
+    """The fields that a buyer filled in at Stripe."""
 
     email: Text | None = None
 

@@ -138,7 +138,7 @@ UNNAMED = "Unnamed program"
 
 @dataclass(frozen=True, slots=True)
 class ClientMetadata:
-    """The metadata that the service uses; all other fields are ignored, whatever they hold.
+    """The metadata that the service uses; all other fields are ignored.
 
     `name` is cleaned, but unverified. `auth_methods` are those that the client offers to use at the
     token endpoint; it is empty if the client does not say.

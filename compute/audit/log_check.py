@@ -55,7 +55,7 @@ def check_leaves(log: StoredLog, rows: Sequence[FeedRow], known: tuple[int, int]
 
 
 def check_checkpoint(log: StoredLog, key: LogKey | None) -> Iterator[str]:
-    """Yield what is wrong with the newest checkpoint; `key` is that of the key file, if any."""
+    """Yield the faults of the newest checkpoint; `key` is that of the key file, if any."""
     row, size = log.checkpoint, len(log.created_at)
     if row.refusal is not None:
         yield f"log: is not signed any more: {row.refusal}"

@@ -46,7 +46,7 @@ class CommitPart:
 
 
 class Replayed(NamedTuple):
-    """What the bars of a part give; changes refer to the block's cells.
+    """The results of the bars of a part; changes refer to the block's cells.
 
     `epochs` has the epoch of each publishing engine, and of each changed cell unless it is 0.
     """

@@ -48,7 +48,7 @@ class Vkey(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What a log signs: its origin, and the size and root of its tree."""
+    """The part of a checkpoint that a log signs: its origin, and the size and root of its tree."""
 
     origin: str
     size: int

@@ -202,7 +202,7 @@ class SimulatedMarket:
         }
 
     def fetch(self, requests: Sequence[FetchRequest], now: int) -> list[FetchResult]:
-        """Return what has arrived at a time (epoch seconds), in the order of the requests.
+        """Return all that arrived by a time (epoch seconds), in the order of the requests.
 
         The watermark is `until`, or lies before the first bar that has not arrived.
         """

@@ -26,7 +26,7 @@ from serving.http import (
 from serving.tool_runner import format_error_body
 
 # What may arrive of a request before the app has read it. uvicorn stops reading at 64 KiB of a
-# body, so whatever is more are heads of chunks and trailers, which it keeps at any length.
+# body, so the rest are heads of chunks and trailers, which it keeps at any length.
 MAX_UNREAD_BYTES = 96 * 1024
 # Time for a client to read a refusal and close, while the rest of its request is discarded.
 LINGER_S = 2.0
@@ -92,7 +92,7 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         self.inner.connection_made(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell uvicorn, and whoever holds a request back."""
+        """Tell uvicorn, and the line in which a request waits."""
         self.is_closed = True
         self.connections.waiting.pop(self, None)
         if (give_up := self.scope.get(ON_DISCONNECT_KEY)) is not None:
