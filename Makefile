@@ -45,7 +45,7 @@ test-fast: $(DEV)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not prove" -k "not postgres" $(FAST)
 
 prove: $(DEV)
-	$(BIN)/python -m pytest -n 6 --dist worksteal -rP
+	$(BIN)/python -m pytest -n 6 --dist worksteal
 
 # Also saves every page that the walk opens below .interop/screenshots, to look at.
 screenshots: $(DEV)

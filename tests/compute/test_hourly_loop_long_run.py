@@ -24,7 +24,6 @@ from mcp_server.tools.get_signals import get_signals
 from schemas.signals import Signal, SignalsQuery
 from schemas.vocabulary import UNIVERSE_RETENTION_MS, format_instant
 from serving.context import Context
-from serving.signal_rows import build_signal
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import Batch, ChangeRow
 from store.sql.market_store import MarketStore
@@ -97,7 +96,6 @@ class Long:
         tenth = (self.clock.now_s - START) * 10 // (DAYS * DAY_S)
         if tenth <= len(self.table):
             return
-        build_signal.cache_clear()  # it keeps some hundred rows, however long a run has been
         gc.collect()
         self.traced += [tracemalloc.get_traced_memory()[0]] if tracemalloc.is_tracing() else []
         held = [row async for row in self.store.changes()]

@@ -43,10 +43,10 @@ def url(database: str) -> str:
     return database.replace("@", f":{HIDDEN}@")
 
 
-def drop_keys(url: str) -> None:
+def drop_schema(url: str, schema: str) -> None:
     async def drop() -> None:
-        session = await connect(url, "signals_access")
-        await session.execute("DROP SCHEMA signals_access CASCADE")
+        session = await connect(url, schema)
+        await session.execute(f"DROP SCHEMA {schema} CASCADE")
         await session.close()
 
     asyncio.run(drop())
@@ -95,7 +95,7 @@ def test_each_command_works_on_postgresql_as_on_files(tmp_path: Path, url: str):
         assert process.stop() == 0
         said.append("".join(process.printed))
     assert "computing" not in said[-1]
-    drop_keys(url)
+    drop_schema(url, "signals_access")
     for command in (
         ("keys", "list"),
         ("prune",),
@@ -128,6 +128,10 @@ def test_a_migrated_database_is_used_once_its_audit_is_clean(tmp_path: Path, url
     run("replay", "--bars", str(bars), status=1, database=url)
     assert "run `signals migrate` again" in only_line(said[-1])
     run_sql(path, "UPDATE carries SET data = ? WHERE data = x'00'", kept)
+    run("migrate", "--from", file, "--to", url, status=1)
+    assert "name an empty database" in only_line(said[-1])
+    for schema in ("signals_market", "signals_access"):
+        drop_schema(url, schema)
     assert run("migrate", "--from", file, "--to", url).splitlines()[-1] == "clean"
     assert said[-1].splitlines()[-1].endswith(". Set SIGNALS_DATABASE_URL to it.")
     for command in (("keys", "list"), ("audit",)):
