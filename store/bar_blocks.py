@@ -72,12 +72,6 @@ def find_close(data: bytes, until: int) -> float | None:
     return float(bars["values"][after - 1][3]) if after else None
 
 
-def unpack_open_times(data: bytes) -> list[int]:
-    """Return the open times of the bars of a packed block."""
-    open_times: list[int] = np.frombuffer(data, dtype=_STORED_BAR_DTYPE)["open_time"].tolist()
-    return open_times
-
-
 def _build_block(
     ticker: str, revision: int, code: int, rows: list[Row], after: int | None
 ) -> BarBlock:

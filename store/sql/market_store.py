@@ -2,11 +2,9 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from schemas.coverage import Coverage
 from store.bar_blocks import build_blocks
-from store.change_columns import ChangeColumns, build_columns
 from store.errors import StoreError
 from store.lagging import find_building_tickers, find_late
 from store.market_rows import (
@@ -42,8 +40,6 @@ from store.sql.operations import MarketOperations
 from store.write_health import TestWrite, WriteKind
 
 ROWS_PER_READ = 1000
-# Reads that build no row of each change.
-COLUMNS_PER_READ = 20_000
 # Runs commit once an hour. On SQLite a test write makes other processes read the snapshot again, so
 # it must be rare.
 MAX_WRITE_AGE_S = 300.0
@@ -296,14 +292,6 @@ class MarketStore:
                 yield reads.parse_change(row)
             newest = rows[-1]["created_at"]
 
-    async def change_columns(self) -> AsyncIterator[ChangeColumns]:
-        """Yield every stored change as columns, oldest first, some at a time."""
-        values = {"after": 0, "limit": COLUMNS_PER_READ}
-        while rows := await self._read_page(statements.LIST_CHANGE_COLUMNS, values):
-            columns = build_columns(rows)
-            yield columns
-            values["after"] = int(columns.created_at[-1])
-
     async def alerts(self) -> AsyncIterator[AlertRow]:
         """Yield every stored alert, oldest first; no cursor stays open."""
         newest = 0
@@ -388,11 +376,6 @@ class MarketStore:
         """Return the rows of one statement in a read transaction."""
         async with self._engine.begin_read(Lane.BATCH) as db:
             return await db.execute_named(sql, values)
-
-    async def _read_page(self, sql: str, values: Mapping[str, object]) -> list[Iterable[Any]]:
-        """Return the rows of one statement as tuples."""
-        async with self._engine.begin_read(Lane.BATCH) as db:
-            return list(await db.execute_page(sql, values))
 
 
 async def _load_inputs(db: Database, number: int) -> CommitContent:
