@@ -21,7 +21,7 @@ from compute.universe import Universe, load_universe
 from service.http.app import AppConfig, create_app
 from service.http.resources import Resources
 from store.sqlite.access_store import open_sqlite_access
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 
 TICKERS = (
     *("BTC", "ETH", "BNB", "SOL", "XRP", "DOGE", "ADA", "LINK", "AVAX", "LTC", "POL", "MATIC"),

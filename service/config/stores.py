@@ -21,10 +21,10 @@ ADOPT_HINT = "run `signals keys adopt` to go on without the lost keys and purcha
 async def open_market(settings: Settings) -> "MarketStore":
     """Open the store of market data; create it if it is missing."""
     if settings.is_sqlite:
-        from store.sqlite.engine import open_sqlite_market
+        from store.sqlite.market_store import open_sqlite_market
 
         return await open_sqlite_market(settings.market_path)
-    from store.postgres.market_engine import open_postgres_market
+    from store.postgres.market_store import open_postgres_market
 
     return await open_postgres_market(settings.database_url.get_secret_value())
 

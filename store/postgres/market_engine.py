@@ -27,13 +27,11 @@ from store.postgres.schema import (
     CREATE_MIGRATIONS,
     DATABASE_ERRORS,
     MARKET_MIGRATIONS,
-    SCHEMAS,
     load_statements,
 )
 from store.postgres.transaction import PostgresDatabase
 from store.schema_faults import SchemaObjects, list_schema_faults
 from store.sql.lanes import Lane
-from store.sql.market_store import MarketStore
 
 # Advisory locks are numbered per database; schema.py uses the number before this one.
 COMPUTE_LOCK_ID = 5_189_272
@@ -252,11 +250,6 @@ async def _cancel_task(task: "asyncio.Task[None] | None") -> None:
 
 def _build_session_name() -> str:
     return f"signals process (pid {os.getpid()} on {socket.gethostname()})"
-
-
-async def open_postgres_market(url: str) -> MarketStore:
-    """Migrate and open the market store, creating its schema if missing; raise StoreError."""
-    return MarketStore(await PostgresMarketEngine.open(url, *SCHEMAS["market"]))
 
 
 # Each row: the kind of an object, its table (or its own name, if it has none), name and definition.

@@ -28,9 +28,8 @@ from aiosqlite import Connection
 
 from store.errors import DatabaseFailureError, LockTakenError, StoreError
 from store.sql.lanes import Lane, limit_seconds
-from store.sql.market_store import MarketStore
 from store.sqlite.files import FileGuard
-from store.sqlite.schema import MARKET_MIGRATIONS, delete_old_copies, find_schema_faults, migrate
+from store.sqlite.schema import delete_old_copies, find_schema_faults, migrate
 from store.write_health import TestWrite, WriteHealth, WriteKind
 
 # Largest first. Only these four sizes occur, so that prepared statements are reused. The default
@@ -469,8 +468,3 @@ def _acquire_lock_file(path: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"{os.getpid()}\n".encode())
     return descriptor
-
-
-async def open_sqlite_market(path: Path) -> MarketStore:
-    """Migrate and open a database file, creating it if missing; raise StoreError on failure."""
-    return MarketStore(await SqliteEngine.open(path, MARKET_MIGRATIONS))

@@ -20,7 +20,7 @@ from compute.indicators.registry import INDICATORS as ALL_INDICATORS
 from compute.universe import Session, Universe
 from schemas.vocabulary import ENGINE_KEYS, TIMEFRAMES
 from store.sql.market_store import MarketStore
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.scripted_source import (
     ALTERNATING,
     AcceleratedClock,

@@ -24,7 +24,7 @@ from store.errors import LockTakenError, StoreError
 from store.failure_log import FailureLog
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.scripted_source import (
     NEVER,
     AcceleratedClock,

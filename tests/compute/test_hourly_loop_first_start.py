@@ -21,7 +21,7 @@ from schemas.vocabulary import DAY_MS, TIMEFRAMES, compute_midnight_s
 from service.config.settings import Settings
 from service.config.sources import open_source
 from store.market_rows import ChangeRow, StoredSnapshot
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
 
 pytestmark = pytest.mark.clause("sources")

@@ -9,7 +9,7 @@ import pytest
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
 from store.errors import LockTakenError
-from store.postgres.market_engine import open_postgres_market
+from store.postgres.market_store import open_postgres_market
 from store.sql.market_store import MarketStore
 from tests.doubles.scripted_source import (
     ALTERNATING,

@@ -21,7 +21,7 @@ from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.compute.executors import COPYING_EXECUTORS
 from tests.doubles.scripted_source import AcceleratedClock
 from tests.support.row_builders import TABLES

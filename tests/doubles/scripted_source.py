@@ -30,7 +30,7 @@ from compute.universe import Asset, Session, Universe
 from schemas.vocabulary import TIMEFRAMES, Clock, SourceKind, Timeframe
 from store.market_rows import ChangeRow, CommitRow
 from store.sql.market_store import MarketStore
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.support.small_market import find_longer_close
 from tests.support.store_homes import open_market_as
 

@@ -30,7 +30,7 @@ from schemas.vocabulary import compute_midnight_s, format_instant
 from service.config.settings import Settings
 from service.config.stores import open_both
 from store.postgres.access_store import open_postgres_access
-from store.postgres.market_engine import open_postgres_market
+from store.postgres.market_store import open_postgres_market
 from tests.conftest import MAJORS
 from tests.scaling.clients import Caller, CallTotals, FeedReader, QuotaSpender, parse_ms, wait_until
 from tests.scaling.faults import FaultInjector

@@ -15,7 +15,7 @@ from serving.context import Context
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import ToolRunner
 from store.sql.market_store import MarketStore
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.support.example_market import (
     HOUR_MS,
     NOON,

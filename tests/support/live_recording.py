@@ -13,7 +13,7 @@ from compute.sources.files import FilesSource
 from compute.universe import Universe
 from store.market_rows import AlertRow, ChangeRow, StoredSnapshot
 from store.sql.market_store import MarketStore
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.venues.market import Market
 
 ALPACA_DELAY_S = 900

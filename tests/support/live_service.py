@@ -24,7 +24,7 @@ from service.config.sources import create_bar_loader, create_sources_loader
 from service.config.venues import choose_retry_policy, collect_symbols
 from store.market_rows import ChangeRow
 from store.sql.market_store import MarketStore
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.sample_markets import halve_bars, make_simulated_markets

@@ -36,7 +36,7 @@ from serving.fair_share import FairShare
 from serving.json_schema import build_output_schema
 from serving.tool_runner import OnCall
 from store.postgres.access_store import open_postgres_access
-from store.postgres.market_engine import open_postgres_market
+from store.postgres.market_store import open_postgres_market
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 from store.sqlite.access_store import open_sqlite_access

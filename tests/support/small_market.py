@@ -21,7 +21,7 @@ from compute.sources.files import FilesSource
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, compute_midnight_s
 from store.sql.market_store import MarketStore
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 
 HOUR_S = 3600
 DAY_S = 86_400

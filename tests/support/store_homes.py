@@ -17,13 +17,14 @@ import asyncpg
 from store.errors import LockTakenError
 from store.postgres.access_store import PostgresUsageCounter
 from store.postgres.engine import PostgresEngine
-from store.postgres.market_engine import open_postgres_market
+from store.postgres.market_store import open_postgres_market
 from store.postgres.schema import SCHEMAS
 from store.postgres.transaction import convert_placeholders
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 from store.sqlite.access_store import SqliteUsageCounter
-from store.sqlite.engine import SqliteEngine, open_sqlite_market
+from store.sqlite.engine import SqliteEngine
+from store.sqlite.market_store import open_sqlite_market
 from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS
 from tests.support.postgres.databases import copy_database, create_database
 from tests.support.row_builders import TABLES

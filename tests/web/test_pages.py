@@ -247,6 +247,7 @@ async def test_crawlers_find_every_public_page_and_no_private_one(served: Runnin
     assert not [path for path in paths if path.startswith(tuple(hidden))]
 
 
+@pytest.mark.clause("20.7")
 async def test_a_static_text_is_compressed_if_the_browser_accepts_it(
     served: RunningService,
 ) -> None:

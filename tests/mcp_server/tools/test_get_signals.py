@@ -12,7 +12,7 @@ from serving.context import Context
 from serving.json_text import to_json
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import AlertRow
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import SIGNALS, STATE
 from tests.support.example_market import (
     HOUR_MS,

@@ -20,7 +20,7 @@ from store.market_rows import AlertRow, Batch, ChangeRow, FeedRow
 from store.sql.database import MarketEngine
 from store.sql.ledger_reads import FeedRows, LedgerReads
 from store.sql.market_store import MarketStore
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import SIGNALS
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import RunningService, Transport, run_service

@@ -14,7 +14,7 @@ from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, format_instant
 from serving.context import Context
 from serving.snapshot_cache import SnapshotCache
 from store.sql.market_store import MarketStore
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import STATE
 from tests.support.example_market import HOUR_MS, NOON, make_coverage, seed_market
 from tests.support.full_universe import fill_full_universe

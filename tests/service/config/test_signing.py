@@ -11,7 +11,7 @@ from compute.signing.log_signer import load_key
 from compute.signing.witnesses import PolicyError
 from service.config.settings import Settings
 from service.config.signing import build_log_signer, open_log_signer
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.witness import open_witness
 from tests.store.sql.test_feed_log import commit_rows
 from tests.support.store_homes import open_and_close

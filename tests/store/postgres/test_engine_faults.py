@@ -12,7 +12,7 @@ from store.errors import StoreError
 from store.postgres import schema as postgres_schema
 from store.postgres.access_store import open_postgres_access
 from store.postgres.engine import connect
-from store.postgres.market_engine import open_postgres_market
+from store.postgres.market_store import open_postgres_market
 from store.postgres.schema import SCHEMAS
 from store.sql.database import fetch_value
 from store.sql.lanes import Lane

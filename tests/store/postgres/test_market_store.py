@@ -10,7 +10,7 @@ from store.access_rows import SignInRow
 from store.errors import StoreError
 from store.postgres import market_engine as postgres_market_engine
 from store.postgres.access_store import open_postgres_access
-from store.postgres.market_engine import open_postgres_market
+from store.postgres.market_store import open_postgres_market
 from store.sql import market_writes as writes
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore

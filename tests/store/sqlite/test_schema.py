@@ -24,7 +24,7 @@ from store.sqlite import access_store as sqlite_access_store
 from store.sqlite import schema as sqlite_migrations
 from store.sqlite.access_store import open_sqlite_access
 from store.sqlite.copies import check_integrity
-from store.sqlite.engine import open_sqlite_market
+from store.sqlite.market_store import open_sqlite_market
 from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
     NOW,
