@@ -24,7 +24,7 @@ from tests.support.signals_command import create_store, run_signals, start_signa
 
 pytestmark = pytest.mark.clause("live")
 
-WITHIN_S = 30.0
+WITHIN_S = 120.0
 CALL = {
     "jsonrpc": "2.0",
     "id": 1,

@@ -34,7 +34,7 @@ from tools.client_environments import INTEROP_FOLDER, get_node_environment, get_
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
-ENDS_WITHIN_S = 120
+ENDS_WITHIN_S = 600
 CATALOG, USAGE = "signals_get_catalog", "signals_get_usage"
 STATE, SIGNALS = "signals_get_state", "signals_get_signals"
 CONFLUENCE = "signals_get_confluence"

@@ -68,6 +68,8 @@ class ForkedCommand:
 
 def _run(folder: Path, arguments: Sequence[str], env: dict[str, str], messages: Any) -> None:
     os.setsid()
+    # Ignored if the tests run without a terminal.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
