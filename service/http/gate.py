@@ -25,9 +25,9 @@ from serving.http import (
 )
 from serving.tool_runner import format_error_body
 
-# What may arrive of a request before the app has read it. uvicorn stops reading at 64 KiB of a
-# body, so the rest are heads of chunks and trailers, which it keeps at any length.
-MAX_UNREAD_BYTES = 96 * 1024
+# The heads of chunks and the trailers of a body. Each chunk costs a microsecond, and uvicorn keeps
+# trailers of any length. A body of a megabyte in chunks of a kilobyte has 7 KB.
+MAX_FRAMING_BYTES = 8 * 1024
 # Time for a client to read a refusal and close, while the rest of its request is discarded.
 LINGER_S = 2.0
 # All connections read into it, one after the other.
@@ -70,7 +70,11 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
 
     transport: asyncio.Transport
     id_prefix: str
-    is_parsing = is_closed = is_paused = is_running = is_answered = is_head_held = False
+    is_parsing = is_closed = is_paused = is_answered = is_head_held = False
+    # Whether the app has read all that came of the body, and waits for more.
+    is_awaited = False
+    # Whether the head of the next request is still to come.
+    is_before_head = True
     # Whether the whole request has been read; there is none at first.
     is_read = True
     room, request_count, head, unparsed = MAX_HEAD_BYTES, 0, b"", b""
@@ -111,7 +115,7 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         self.unparsed += bytes(READ_BUFFER[:size])
         self.parse()
         if self.room < 0 and not self.is_closed:
-            # The app of a request that was just read begins before this call.
+            # The app of a request that was just read begins before this call, or reads on.
             self.transport.pause_reading()
             self.loop.call_soon(self.check_room)
 
@@ -120,22 +124,24 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         # It would keep each of the requests that are ahead of their responses, in 4 KB.
         while self.unparsed and not self.is_paused and not self.is_closed:
             head, end, rest = self.unparsed.partition(b"\r\n\r\n")
+            if end and self.is_before_head:
+                self.is_before_head, self.room = False, MAX_FRAMING_BYTES - len(rest)
             self.unparsed, self.is_parsing = rest, True
             self.inner.data_received(head + end)
             self.is_parsing = False
 
     def check_room(self) -> None:
-        """Read on if the app has made room, else refuse the request."""
+        """Read on if there is room, refuse the request if the app cannot make any."""
         if self.is_closed:
             return
-        if self.room < 0:
-            if self.is_running:
-                part, most = "framing of the body (heads of chunks, trailers)", MAX_UNREAD_BYTES
-            else:
-                part, most = "head of the request", MAX_HEAD_BYTES
-            self.refuse(build_size_error(431, part, most))
-        elif not self.is_paused:
-            self.transport.resume_reading()
+        if self.room >= 0:
+            if not self.is_paused:
+                self.transport.resume_reading()
+        elif self.is_before_head:
+            self.refuse(build_size_error(431, "head of the request", MAX_HEAD_BYTES))
+        elif self.is_awaited:
+            part = "framing of the body (heads of chunks, trailers)"
+            self.refuse(build_size_error(431, part, MAX_FRAMING_BYTES))
 
     def refuse(self, error: ApiError) -> None:
         """Answer a request that reaches no app, or no further, and close the connection."""
@@ -166,14 +172,26 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
 
     def begin(self, scope: Scope, headers: HeaderMap) -> None:
         """Note that the app begins to run on a request."""
-        self.scope, self.is_running, self.is_answered = scope, True, False
+        self.scope, self.is_before_head, self.is_answered = scope, False, False
         self.is_read = b"content-length" not in headers and b"transfer-encoding" not in headers
-        self.room = MAX_UNREAD_BYTES
         self.wait_anew()
+
+    def await_body(self) -> None:
+        """Note that the app waits for more of the body."""
+        self.is_awaited = True
+        if self.room < 0:
+            self.loop.call_soon(self.check_room)
+
+    def take_body(self, size: int, *, is_last: bool) -> None:
+        """Note that the app has read a part of the body, and whether it was the last one."""
+        self.is_awaited, self.is_read = False, is_last
+        self.room += size
 
     def end(self, unread_bytes: int) -> None:
         """Note that the app has ended; `unread_bytes` of its request may still come."""
-        self.scope, self.is_running, self.is_answered = {}, False, False
+        if self.room < 0:
+            self.loop.call_soon(self.check_room)
+        self.scope, self.is_before_head, self.is_answered = {}, True, False
         self.room = MAX_HEAD_BYTES + unread_bytes
         self.wait_anew()
 

@@ -104,9 +104,9 @@ class Exchanges:
         unread_bytes = int(length) if length.isdigit() and len(length) < 9 else MAX_HEAD_BYTES + 1
 
         async def receive_body() -> Message:
+            gate.await_body()
             event = await receive()
-            gate.room += len(event.get("body", b""))
-            gate.is_read = not event.get("more_body", False)
+            gate.take_body(len(event.get("body", b"")), is_last=not event.get("more_body", False))
             return event
 
         async def send_event(event: Message) -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from service.config.settings import DEFAULT_IDLE_S
-from service.http.gate import MAX_UNREAD_BYTES
+from service.http.gate import MAX_FRAMING_BYTES
 from service.http.server import RESERVED_DESCRIPTORS
 from serving.http import MAX_BODY_BYTES
 from tests.support.signals_command import ROOT
@@ -46,7 +46,7 @@ def test_every_security_test_is_named():
 
 def test_the_figures_of_the_page_match_the_code():
     assert f"waits for {DEFAULT_IDLE_S} seconds" in PAGE
-    assert f"trailers of a body have {MAX_UNREAD_BYTES >> 10} KiB" in PAGE
+    assert f"trailers of a body have {MAX_FRAMING_BYTES >> 10} KiB" in PAGE
     assert f"{RESERVED_DESCRIPTORS} files are reserved" in PAGE
     assert f"over {MAX_BODY_BYTES >> 10} KiB" in PAGE
 
