@@ -1,3 +1,3 @@
 """Fixtures of the access tests."""
 
-from tests.support.stripe_shop import shop as shop
+from tests.support.sandbox_shop import shop as shop

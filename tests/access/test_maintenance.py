@@ -18,9 +18,9 @@ from store.sql.access_store import AccessStore
 from tests.doubles.stripe.records import Object
 from tests.doubles.stripe.server import StripeDouble
 from tests.support.example_market import HOUR_MS, NOON
-from tests.support.log_lines import drop_requests
 from tests.support.running_service import ManualClock, RunningService, break_usage_counting
-from tests.support.stripe_shop import Purchase, StripeShop
+from tests.support.sandbox_shop import Purchase, StripeShop
+from tests.support.signals_command import drop_requests
 
 pytestmark = pytest.mark.clause("sales")
 

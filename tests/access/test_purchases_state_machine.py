@@ -25,7 +25,7 @@ from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutResponse, PendingClaim
 from schemas.vocabulary import DAY_MS
 from tests.support.example_market import NOON
-from tests.support.postgres.installations import find_installations
+from tests.support.postgres.server import find_installations
 from tests.support.running_service import ManualClock
 from tests.support.sandbox_shop import BASE_URL, LookupCountingStore, SandboxShop, parse_sandbox_id
 from tests.support.store_homes import HomeFactory

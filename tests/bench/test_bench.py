@@ -18,8 +18,7 @@ from bench.strangers import measure as measure_probes
 from bench.table import Row, format_table
 from schemas.vocabulary import DAY_MS
 from tests.support.example_market import NOON
-from tests.support.running_service import RunningService
-from tests.support.service_process import run_service_process
+from tests.support.running_service import RunningService, run_service_process
 from tools.generate_docs import BLOCK_PATTERN
 
 pytestmark = pytest.mark.clause("tests")
@@ -127,6 +126,7 @@ async def test_a_result_is_the_same_over_both_transports(served):
     assert read_result(over_mcp) == json.loads(over_rest)
 
 
+@pytest.mark.prove
 async def test_strangers_ask_each_route_and_fill_each_field(served, monkeypatch, tmp_path, seeded):
     for place in SIZES:
         monkeypatch.setitem(SIZES, place, (1_000,))

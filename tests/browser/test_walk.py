@@ -18,9 +18,9 @@ import pytest_asyncio
 
 from access.sign_in import create_owner_link
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_browser, open_tab
-from tests.support.full_universe import fill_full_universe
+from tests.support.example_market import fill_full_universe
 from tests.support.running_service import RunningService, run_service
-from tests.support.web_member import EMAIL
+from tests.support.web_page import EMAIL
 from tools.clauses import ROOT
 
 pytestmark = [

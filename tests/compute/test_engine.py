@@ -8,7 +8,7 @@ from compute.engine import Engine
 from compute.indicators.ceres import Ceres
 from compute.indicators.contract import Bar
 from compute.indicators.registry import INDICATORS
-from tests.compute.indicators.test_contract import made_up_bars
+from tests.compute.test_indicators import made_up_bars
 from tests.support.bar_sets import Array
 
 pytestmark = pytest.mark.clause("steps")

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from compute import hourly_pipeline as runs_module
 from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import HourlyLoop, log_run_failure
+from compute.hourly_pipeline import HourlyPipeline
 from compute.sources.source import SourceError
 from compute.universe import Session
 from schemas.coverage import Coverage
@@ -23,14 +24,17 @@ from schemas.vocabulary import RUN_DELAY_MS, TIMEFRAME_DURATIONS_S, TIMEFRAMES, 
 from store.errors import LockTakenError, StoreError
 from store.failure_log import FailureLog
 from store.market_rows import Batch
+from store.postgres.market_store import open_postgres_market
 from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.scripted_source import (
+    ALTERNATING,
     NEVER,
     AcceleratedClock,
     ClockEnded,
     LateHistory,
     ScriptedSource,
+    check_store,
     check_store_file,
     list_hours,
     list_stepped_closes,
@@ -40,18 +44,28 @@ from tests.doubles.scripted_source import (
     open_loop,
     run_loop_until,
 )
-from tests.support.small_market import (
-    Content,
-    drop_commit_details,
-    find_longer_close,
-    load_content,
-)
-
-pytestmark = pytest.mark.clause("steps")
+from tests.support.postgres.server import cut_sessions
+from tests.support.small_market import Content, drop_commit_details, find_longer_close, load_content
+from tests.support.store_homes import open_and_close
 
 prove = pytest.mark.prove
 BEGINS = march_s("00:00", day=2)
 ROUND_THE_CLOCK = {"BTC": "24x7", "ETH": "24x7"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "m.db"
+
+
+@pytest.fixture
+def clock() -> AcceleratedClock:
+    return AcceleratedClock(march_s("10:20"))
+
+
+@pytest.fixture
+def source(clock: AcceleratedClock) -> ScriptedSource:
+    return script(clock)
 
 
 def script(clock: AcceleratedClock, *tickers: str, ends_at: int | None = None) -> ScriptedSource:
@@ -77,6 +91,7 @@ def failures(logs: Logs) -> list[str]:
     return [log["failure"] for log in failed]
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("1.26", "1.27", "1.30", "3.2.1")
 async def test_a_run_follows_every_hour_at_three_minutes_past(tmp_path: Path):
     clock = AcceleratedClock(march_s("10:20"), step_s=1)
@@ -92,6 +107,7 @@ async def test_a_run_follows_every_hour_at_three_minutes_past(tmp_path: Path):
         assert 0 <= row.created_at - (row.close_time + 180) * 1000 < 10
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("3.2.9")
 async def test_a_reading_that_turns_every_hour_is_published_every_hour(tmp_path: Path):
     path, clock = tmp_path / "m.db", AcceleratedClock(march_s("10:20"))
@@ -109,6 +125,7 @@ async def test_a_reading_that_turns_every_hour_is_published_every_hour(tmp_path:
     }
 
 
+@pytest.mark.clause("steps")
 async def test_a_run_is_written_once_its_time_has_come_however_long_a_sleep_took(tmp_path: Path):
     clock = AcceleratedClock(march_s("10:20"), step_s=7 * 60)
     source = script(clock)
@@ -121,13 +138,11 @@ async def test_a_run_is_written_once_its_time_has_come_however_long_a_sleep_took
     await check_store_file(tmp_path / "m.db", source, march_s("19:00"))
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("2.1.18")
 async def test_missed_hours_are_caught_up_in_order_and_dated_when_they_were_written(
-    tmp_path: Path,
+    path: Path, clock: AcceleratedClock, source: ScriptedSource
 ):
-    path = tmp_path / "m.db"
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
     await run_loop_until(path, source, clock, march_s("12:30"))
     before = await load_changes(path)
     clock.now = march_s("17:40") * 1000
@@ -148,6 +163,7 @@ async def test_missed_hours_are_caught_up_in_order_and_dated_when_they_were_writ
     assert all(row.created_at // 1000 == row.close_time + 180 for row in backfill)
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("1.47", "3.2.8")
 async def test_late_assets_step_in_the_retries_of_their_hour_or_in_the_next_run(
     tmp_path: Path,
@@ -184,6 +200,7 @@ async def test_late_assets_step_in_the_retries_of_their_hour_or_in_the_next_run(
     assert seen.late[-1][0] == run + HOUR_S + 5
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("2.1.18")
 async def test_late_bars_of_a_first_start_are_dated_when_they_come(tmp_path: Path):
     path, due = tmp_path / "m.db", march_s("11:00")
@@ -198,15 +215,17 @@ async def test_late_bars_of_a_first_start_are_dated_when_they_come(tmp_path: Pat
     assert (written[0], written[-1]) == (None, (due + 210) * 1000)
 
 
-async def test_a_retry_that_finds_nothing_commits_nothing(tmp_path: Path):
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
+@pytest.mark.clause("steps")
+async def test_a_retry_that_finds_nothing_commits_nothing(
+    path: Path, clock: AcceleratedClock, source: ScriptedSource
+):
     source.delays["ETH", march_s("12:00")] = 290
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("12:30"))
-    written = [row.written_at for row in (await load_commits(tmp_path / "m.db"))[1:]]
+    await run_loop_until(path, source, clock, march_s("12:30"))
+    written = [row.written_at for row in (await load_commits(path))[1:]]
     assert written == [march_s(time) * 1000 for time in ("11:03", "12:03", "12:05")]
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("1.28", "1.29", "3.2.8")
 @pytest.mark.parametrize(
     ("timeframe", "close", "following"),
@@ -230,6 +249,7 @@ async def test_a_late_longer_bar_waits_for_its_own_next_run(
     assert row.created_at // 1000 == following + 180
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("3.2.8")
 async def test_a_longer_bar_that_comes_within_the_retries_is_stepped_by_them(tmp_path: Path):
     path, midnight = tmp_path / "m.db", march_s("00:00", 5)
@@ -243,6 +263,7 @@ async def test_a_longer_bar_that_comes_within_the_retries_is_stepped_by_them(tmp
     assert {row.created_at // 1000 for row in late} == {midnight + 210}
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("1.27", "1.28", "1.29")
 @pytest.mark.parametrize("step_s", [180, pytest.param(60, marks=prove)])
 @pytest.mark.prove
@@ -267,6 +288,7 @@ async def test_a_stocks_day_is_read_at_midnight_and_nothing_is_late_while_it_res
         assert {run % DAY_S for run in runs} == set(range(0, DAY_S, period))
 
 
+@pytest.mark.clause("steps")
 async def test_a_bar_that_never_comes_makes_its_asset_late_for_an_hour(tmp_path: Path):
     path = tmp_path / "m.db"
     clock = AcceleratedClock(march_s("10:20"), step_s=5)
@@ -323,12 +345,14 @@ class OldReadings:
                     self.unnamed.append((ticker, timeframe, clock.now_s))
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("2.4.18")
+@pytest.mark.parametrize("step_s", [180, pytest.param(60, marks=prove)])
 async def test_no_reading_is_older_than_its_last_closed_candle_without_being_named(
-    tmp_path: Path,
+    path: Path, step_s: int
 ):
-    path, source_begins = tmp_path / "m.db", march_s("00:00", day=1)
-    clock = AcceleratedClock(march_s("12:20", 5), step_s=60)
+    source_begins = march_s("00:00", day=1)
+    clock = AcceleratedClock(march_s("12:20", 5), step_s)
     sessions: dict[str, Session] = {"BTC": "24x7", "ETH": "24x7", "NVDA": "XNAS", "IBM": "XNAS"}
     source = ScriptedSource(clock, sessions, source_begins)
     source.venue_delays |= {"NVDA": 900, "IBM": 900}
@@ -373,34 +397,36 @@ async def test_no_reading_is_older_than_its_last_closed_candle_without_being_nam
         assert {nvda["4h", midnight], nvda["1d", midnight]} == {midnight + 180 + 900}
 
 
-async def test_a_clock_put_forward_by_hours_leaves_none_of_them_out(tmp_path: Path):
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
+@pytest.mark.clause("steps")
+async def test_a_clock_put_forward_by_hours_leaves_none_of_them_out(
+    path: Path, clock: AcceleratedClock, source: ScriptedSource
+):
     clock.jump(march_s("12:30"), to=march_s("17:10"))
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("18:30"))
-    rows = await check_store_file(tmp_path / "m.db", source, march_s("18:00"))
+    await run_loop_until(path, source, clock, march_s("18:30"))
+    rows = await check_store_file(path, source, march_s("18:00"))
     written = {row.close_time: row.created_at // 1000 for row in rows if row.timeframe == "1h"}
     assert {written[hour] for hour in list_hours("13:00", "17:00")} == {march_s("17:10")}
     assert written[march_s("18:00")] == march_s("18:03")
 
 
-async def test_a_clock_put_back_by_hours_repeats_nothing(tmp_path: Path):
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
+@pytest.mark.clause("steps")
+async def test_a_clock_put_back_by_hours_repeats_nothing(
+    path: Path, clock: AcceleratedClock, source: ScriptedSource
+):
     clock.jump(march_s("12:30"), to=march_s("08:30"))
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("14:30"))
-    rows = await check_store_file(tmp_path / "m.db", source, march_s("14:00"))
+    await run_loop_until(path, source, clock, march_s("14:30"))
+    rows = await check_store_file(path, source, march_s("14:00"))
     written = {row.close_time: row.created_at // 1000 for row in rows if row.timeframe == "1h"}
     assert [written[hour] for hour in list_hours("11:00", "14:00")] == [
         hour + 180 for hour in list_hours("11:00", "14:00")
     ]
-    assert len(await load_commits(tmp_path / "m.db")) == 5
+    assert len(await load_commits(path)) == 5
 
 
-async def test_a_process_started_on_a_clock_put_back_waits_and_its_rows_are_later(tmp_path: Path):
-    path = tmp_path / "m.db"
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
+@pytest.mark.clause("steps")
+async def test_a_process_started_on_a_clock_put_back_waits_and_its_rows_are_later(
+    path: Path, clock: AcceleratedClock, source: ScriptedSource
+):
     await run_loop_until(path, source, clock, march_s("12:30"))
     clock.now = march_s("08:30") * 1000
     await run_loop_until(path, source, clock, march_s("12:30"))
@@ -409,35 +435,36 @@ async def test_a_process_started_on_a_clock_put_back_waits_and_its_rows_are_late
     await check_store_file(path, source, march_s("13:00"))
 
 
-async def test_a_clock_put_back_while_late_bars_are_pending_holds_nothing_up(tmp_path: Path):
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
+@pytest.mark.clause("steps")
+async def test_a_clock_put_back_while_late_bars_are_pending_holds_nothing_up(
+    path: Path, clock: AcceleratedClock, source: ScriptedSource
+):
     source.delays["ETH", march_s("11:00")] = 290
     clock.jump(march_s("11:03:15"), to=march_s("09:40"))
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("13:30"))
-    rows = await check_store_file(tmp_path / "m.db", source, march_s("13:00"))
+    await run_loop_until(path, source, clock, march_s("13:30"))
+    rows = await check_store_file(path, source, march_s("13:00"))
     (late,) = (r for r in rows if r[1:5] == ("ETH", "enzo", "1h", march_s("11:00")))
     assert late.created_at // 1000 == march_s("12:03")
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.parametrize("late", [[], ["ETH"]])
 async def test_a_sleep_that_takes_five_hours_leaves_none_of_them_out(
-    tmp_path: Path, late: list[str]
+    path: Path, clock: AcceleratedClock, source: ScriptedSource, late: list[str]
 ):
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
     source.delays |= {(ticker, march_s("11:00")): 290 for ticker in late}
     clock.jump(march_s("11:03:10"), to=march_s("16:03:10"))
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("17:30"))
-    await check_store_file(tmp_path / "m.db", source, march_s("17:00"))
-    written = [run.written_at for run in (await load_commits(tmp_path / "m.db"))[1:]]
+    await run_loop_until(path, source, clock, march_s("17:30"))
+    await check_store_file(path, source, march_s("17:00"))
+    written = [run.written_at for run in (await load_commits(path))[1:]]
     minutes = [None if when is None else when // 60_000 * 60 for when in written]
     assert minutes == [march_s("11:03"), march_s("16:03"), march_s("17:03")]
 
 
-async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(tmp_path: Path):
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
+@pytest.mark.clause("steps")
+async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(
+    path: Path, clock: AcceleratedClock, source: ScriptedSource
+):
     fetched_until: list[int] = []
     overtaken: list[int] = []
 
@@ -451,8 +478,8 @@ async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(tmp_
             overtaken.append(until)
 
     source.before_fetch = slow
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("15:30"))
-    rows = await check_store_file(tmp_path / "m.db", source, march_s("15:00"))
+    await run_loop_until(path, source, clock, march_s("15:30"))
+    rows = await check_store_file(path, source, march_s("15:00"))
     assert overtaken == []
     minute = {row.close_time: row.created_at // 60_000 * 60 for row in rows}
     times = ["12:13", "13:23", "13:23", "14:03", "15:03"]
@@ -461,12 +488,10 @@ async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(tmp_
     ]
 
 
+@pytest.mark.clause("steps")
 async def test_a_second_loop_ends_while_another_computes_and_continues_after_it(
-    tmp_path: Path, logs: Logs
+    path: Path, clock: AcceleratedClock, source: ScriptedSource, logs: Logs
 ):
-    path = tmp_path / "m.db"
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
     clock.ends_at = march_s("11:30")
     async with open_loop(path, source, source.universe, clock) as (loop, first):
         with pytest.raises(ClockEnded):
@@ -551,13 +576,11 @@ async def held_after(path: Path, *, cancelled_at: int, ticks: int = 0) -> tuple[
     source.before_fetch = None
     await run_loop_until(path, source, clock, march_s("20:00"))
     await check_store_file(path, source, march_s("15:00"))
-    store = await open_sqlite_market(path)
-    try:
+    async with open_and_close(open_sqlite_market(path)) as store:
         return drop_commit_details(await load_content(store)), reached.passed
-    finally:
-        await store.close()
 
 
+@pytest.mark.clause("steps")
 @prove
 async def test_a_loop_cancelled_anywhere_ends_in_the_same_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -571,6 +594,7 @@ async def test_a_loop_cancelled_anywhere_ends_in_the_same_content(
         assert held == whole, number
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.parametrize(
     "ticks", [1, 30, 300, 3000, *(pytest.param(n, marks=prove) for n in (10, 100, 1000))]
 )
@@ -581,6 +605,7 @@ async def test_a_loop_cancelled_at_any_moment_ends_in_the_same_content(tmp_path:
     assert held == whole
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.parametrize("failure", [SourceError("no answer"), RuntimeError("unforeseen")])
 @pytest.mark.parametrize("hour", ["10:00", "12:00"])
 async def test_a_failing_source_is_retried_and_no_bar_is_lost(
@@ -619,6 +644,7 @@ class Failing(MarketStore):
             raise StoreError("no answer")
 
 
+@pytest.mark.clause("steps")
 async def test_a_source_that_is_not_ready_is_retried_and_no_bar_is_lost(tmp_path: Path, logs: Logs):
     clock = AcceleratedClock(march_s("10:30"))
     source = script(clock)
@@ -634,6 +660,7 @@ async def test_a_source_that_is_not_ready_is_retried_and_no_bar_is_lost(tmp_path
     await check_store_file(path, source, march_s("14:00"))
 
 
+@pytest.mark.clause("steps")
 async def test_bars_of_a_delayed_source_are_fetched_when_due_and_are_not_late(
     tmp_path: Path,
 ):
@@ -650,24 +677,27 @@ async def test_bars_of_a_delayed_source_are_fetched_when_due_and_are_not_late(
     assert {late for _, late in seen.late} == {()}
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.parametrize("fails_before", [True, False])
 async def test_a_store_that_fails_is_reloaded_and_written_once(
-    tmp_path: Path, logs: Logs, fails_before: bool, monkeypatch: pytest.MonkeyPatch
+    path: Path,
+    clock: AcceleratedClock,
+    source: ScriptedSource,
+    logs: Logs,
+    fails_before: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(Failing, "commit_calls", 0)
     monkeypatch.setattr(Failing, "fails_before", fails_before)
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("14:30"), Failing)
-    await check_store_file(tmp_path / "m.db", source, march_s("14:00"))
+    await run_loop_until(path, source, clock, march_s("14:30"), Failing)
+    await check_store_file(path, source, march_s("14:00"))
     assert len(failures(logs)) == 1
 
 
+@pytest.mark.clause("steps")
 async def test_a_fetch_that_hangs_has_ended_before_its_asset_is_fetched_again(
-    tmp_path: Path, logs: Logs
+    path: Path, clock: AcceleratedClock, source: ScriptedSource, logs: Logs
 ):
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
     fetch_log: list[str] = []
 
     async def hang_once(ticker: str, until: int) -> None:
@@ -681,22 +711,20 @@ async def test_a_fetch_that_hangs_has_ended_before_its_asset_is_fetched_again(
             raise SourceError("no answer")
 
     source.before_fetch = hang_once
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("12:30"))
-    await check_store_file(tmp_path / "m.db", source, march_s("12:00"))
+    await run_loop_until(path, source, clock, march_s("12:30"))
+    await check_store_file(path, source, march_s("12:00"))
     assert fetch_log[:4] == ["BTC began", "ETH began", "BTC ended", "BTC began"]
     assert failures(logs) == ["SourceError: no answer"]
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.parametrize(
     ("restarted_at", "written"),
     [("11:03:40", "11:05"), ("11:05:20", "11:05:20"), ("13:10", "13:10")],
 )
 async def test_a_late_bar_is_still_fetched_after_a_restart(
-    tmp_path: Path, restarted_at: str, written: str
+    path: Path, clock: AcceleratedClock, source: ScriptedSource, restarted_at: str, written: str
 ):
-    path = tmp_path / "m.db"
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
     source.delays["ETH", march_s("11:00")] = 290
     await run_loop_until(path, source, clock, march_s("11:03:10"))
     clock.now = march_s(restarted_at) * 1000
@@ -708,9 +736,10 @@ async def test_a_late_bar_is_still_fetched_after_a_restart(
     assert late.created_at // 1000 == march_s(written)
 
 
-async def test_late_bars_are_still_fetched_if_a_retry_fails(tmp_path: Path, logs: Logs):
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
+@pytest.mark.clause("steps")
+async def test_late_bars_are_still_fetched_if_a_retry_fails(
+    path: Path, clock: AcceleratedClock, source: ScriptedSource, logs: Logs
+):
     source.delays["ETH", march_s("11:00")] = 230
     to_raise = [SourceError("no answer")]
 
@@ -719,16 +748,17 @@ async def test_late_bars_are_still_fetched_if_a_retry_fails(tmp_path: Path, logs
             raise to_raise.pop()
 
     source.before_fetch = fail
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("12:30"))
-    rows = await check_store_file(tmp_path / "m.db", source, march_s("12:00"))
+    await run_loop_until(path, source, clock, march_s("12:30"))
+    rows = await check_store_file(path, source, march_s("12:00"))
     (late,) = (r for r in rows if r[1:5] == ("ETH", "enzo", "1h", march_s("11:00")))
     assert late.created_at // 1000 == march_s("11:04")
     assert len(failures(logs)) == 1
 
 
-async def test_late_assets_are_not_fetched_again_if_their_retry_times_are_past(tmp_path: Path):
-    clock = AcceleratedClock(march_s("10:20"))
-    source = script(clock)
+@pytest.mark.clause("steps")
+async def test_late_assets_are_not_fetched_again_if_their_retry_times_are_past(
+    path: Path, clock: AcceleratedClock, source: ScriptedSource
+):
     source.delays["ETH", march_s("10:00")] = 1500
     fetched_until: list[tuple[str, int]] = []
 
@@ -736,16 +766,18 @@ async def test_late_assets_are_not_fetched_again_if_their_retry_times_are_past(t
         fetched_until.append((ticker, until))
 
     source.before_fetch = note
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("11:30"))
+    await run_loop_until(path, source, clock, march_s("11:30"))
     assert sorted(fetched_until) == [
         (ticker, march_s(hour)) for ticker in ("BTC", "ETH") for hour in ("10:00", "11:00")
     ]
-    await check_store_file(tmp_path / "m.db", source, march_s("11:00"))
+    await check_store_file(path, source, march_s("11:00"))
 
 
-async def test_pruning_that_fails_is_tried_again_at_the_next_run(tmp_path: Path, logs: Logs):
+@pytest.mark.clause("steps")
+async def test_pruning_that_fails_is_tried_again_at_the_next_run(
+    path: Path, clock: AcceleratedClock, source: ScriptedSource, logs: Logs
+):
     tried: list[int] = []
-    clock = AcceleratedClock(march_s("10:20"))
 
     class Full(MarketStore):
         async def prune(self) -> int:
@@ -754,17 +786,17 @@ async def test_pruning_that_fails_is_tried_again_at_the_next_run(tmp_path: Path,
                 raise StoreError("disk full")
             return await super().prune()
 
-    source = script(clock)
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("13:30"), Full)
+    await run_loop_until(path, source, clock, march_s("13:30"), Full)
     assert tried == [march_s("10:20"), march_s("11:03")]
     assert failures(logs) == ["StoreError: disk full"]
-    await check_store_file(tmp_path / "m.db", source, march_s("13:00"))
+    await check_store_file(path, source, march_s("13:00"))
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("1.26")
-async def test_a_recording_ends_the_loop_which_releases_the_lock(tmp_path: Path):
-    path = tmp_path / "m.db"
-    clock = AcceleratedClock(march_s("10:20"))
+async def test_a_recording_ends_the_loop_which_releases_the_lock(
+    path: Path, clock: AcceleratedClock
+):
     source = script(clock, ends_at=march_s("09:00"))
     async with open_loop(path, source, source.universe, clock) as (loop, _):
         await loop.run()
@@ -776,12 +808,12 @@ async def test_a_recording_ends_the_loop_which_releases_the_lock(tmp_path: Path)
     assert (only.market_time, only.written_at) == (march_s("09:03") * 1000, None)
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("1.35")
 async def test_a_recording_is_pruned_at_its_end_even_if_that_fails_at_first(
-    tmp_path: Path, logs: Logs
+    path: Path, clock: AcceleratedClock, logs: Logs
 ):
     tried: list[int] = []
-    clock = AcceleratedClock(march_s("10:20"))
 
     class Full(MarketStore):
         async def prune(self) -> int:
@@ -791,7 +823,7 @@ async def test_a_recording_is_pruned_at_its_end_even_if_that_fails_at_first(
             return await super().prune()
 
     source = script(clock, ends_at=march_s("09:00"))
-    async with open_loop(tmp_path / "m.db", source, source.universe, clock, Full) as (loop, store):
+    async with open_loop(path, source, source.universe, clock, Full) as (loop, store):
         await loop.run()
         _, failed_at, repeated_at = tried
         assert repeated_at >= failed_at + 10
@@ -799,26 +831,30 @@ async def test_a_recording_is_pruned_at_its_end_even_if_that_fails_at_first(
     assert failures(logs) == ["StoreError: disk full"]
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("1.26", "2.1.18")
-async def test_a_recording_that_ends_in_the_future_is_played_hour_by_hour(tmp_path: Path):
-    clock = AcceleratedClock(march_s("10:20"))
+async def test_a_recording_that_ends_in_the_future_is_played_hour_by_hour(
+    path: Path, clock: AcceleratedClock
+):
     source = script(clock, ends_at=march_s("14:00"))
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("20:00"))
+    await run_loop_until(path, source, clock, march_s("20:00"))
     assert clock.now_s < march_s("14:04")
-    rows = await check_store_file(tmp_path / "m.db", source, march_s("14:00"))
+    rows = await check_store_file(path, source, march_s("14:00"))
     assert all(row.created_at // 1000 == row.close_time + 180 for row in rows)
-    nominal = [run.market_time // 1000 - 180 for run in await load_commits(tmp_path / "m.db")]
+    nominal = [run.market_time // 1000 - 180 for run in await load_commits(path)]
     assert nominal == list_hours("10:00", "14:00")
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("monitoring")
-async def test_the_line_of_a_run_has_its_rows_and_its_late_assets(tmp_path: Path, logs: Logs):
+async def test_the_line_of_a_run_has_its_rows_and_its_late_assets(
+    path: Path, clock: AcceleratedClock, logs: Logs
+):
     tickers = [f"C{number:02}" for number in range(30)]
-    clock = AcceleratedClock(march_s("10:20"))
     source = script(clock, *tickers)
     for ticker in tickers[:12]:
         source.delays[ticker, march_s("11:00")] = 230
-    await run_loop_until(tmp_path / "m.db", source, clock, march_s("11:30"))
+    await run_loop_until(path, source, clock, march_s("11:30"))
     first, run, *runs_late = [line for line in logs if line["event"] in ("run", "run_late")]
     assert (first["hour"], run["hour"]) == (
         "2026-03-04T10:00:00.000Z",
@@ -831,13 +867,14 @@ async def test_the_line_of_a_run_has_its_rows_and_its_late_assets(tmp_path: Path
     assert (run["bars"], run["late"], run["late_assets"]) == (18, 12, tickers[:10])
     assert [(line["bars"], line["late"]) for line in runs_late] == [(0, 12), (12, 0)]
     lines = [first, run, *runs_late]
-    changes = await load_changes(tmp_path / "m.db")
+    changes = await load_changes(path)
     assert sum(line["changes"] for line in lines) == len(changes) > 0
     assert all(line["duration_s"] >= 0 and line["alerts"] == 0 for line in lines)
     (pruned,) = [line for line in logs if line["event"] == "pruned"]
     assert (pruned["rows"], logs.index(pruned) - logs.index(first)) == (0, 1)
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.clause("1.35")
 async def test_rows_are_pruned_once_a_day(tmp_path: Path):
     pruned: list[tuple[int, int]] = []
@@ -856,6 +893,7 @@ async def test_rows_are_pruned_once_a_day(tmp_path: Path):
     assert pruned == [(a, b - 365 * 86_400) for a, b in zip(starts, nominal, strict=True)]
 
 
+@pytest.mark.clause("steps")
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=prove) for n in range(2, 50))])
 @pytest.mark.sampled(2)
 async def test_every_bar_is_stepped_once_through_random_troubles(
@@ -891,6 +929,7 @@ async def test_every_bar_is_stepped_once_through_random_troubles(
     assert set(failures(logs)) <= {"SourceError: no answer"}
 
 
+@pytest.mark.clause("steps")
 def test_a_failed_run_is_logged_with_its_traceback_once_and_then_counted(logs: Logs):
     reports: list[Callable[..., object]] = []
 
@@ -913,3 +952,84 @@ def test_a_failed_run_is_logged_with_its_traceback_once_and_then_counted(logs: L
     assert lines[3]["repeated"] == 2
     assert lines[3]["where"].startswith("test_hourly_loop.py:")
     logs.clear()
+
+
+BEHIND_S = 2 * 3600
+
+
+@asynccontextmanager
+async def looping(
+    database: str, source: ScriptedSource, clock: AcceleratedClock
+) -> AsyncIterator[tuple[HourlyLoop, MarketStore]]:
+    """Return the loop of a separate process over a database; its pipeline is not open yet."""
+    async with open_and_close(open_postgres_market(database)) as store:
+        yield create_loop(store, source, clock), store
+
+
+def create_loop(store: MarketStore, source: ScriptedSource, clock: AcceleratedClock) -> HourlyLoop:
+    open_pipeline = partial(HourlyPipeline.open, store, source, source.universe, ALTERNATING, clock)
+    return HourlyLoop(open_pipeline, store, clock, clock.sleep)
+
+
+def script_both(clock: AcceleratedClock) -> ScriptedSource:
+    return ScriptedSource(clock, {"BTC": "24x7", "ETH": "24x7"}, BEGINS)
+
+
+@pytest.mark.clause("postgres")
+async def test_a_leader_cut_off_during_a_run_writes_no_more_and_one_with_a_slow_clock_continues(
+    database: str,
+):
+    clock, behind = (
+        AcceleratedClock(march_s("10:20")),
+        AcceleratedClock(march_s("14:03") - BEHIND_S),
+    )
+    source = script_both(clock)
+    clock.ends_at = behind.ends_at = march_s("16:30")
+    written = []
+
+    async def taken_over(ticker: str, until: int) -> None:
+        """Cut the first one off while it fetches; let the second run to the end of its day."""
+        if until < march_s("14:00") or written:
+            return
+        written.append(until)
+        await cut_sessions(database)
+        async with looping(database, script_both(behind), behind) as (loop, _):
+            with pytest.raises(ClockEnded):
+                await loop.run()
+            with pytest.raises(LockTakenError, match="is computing on"):
+                await first.lock()
+
+    source.before_fetch = taken_over
+    async with looping(database, source, clock) as (loop, first):
+        with pytest.raises(LockTakenError, match="no longer computing"):
+            await loop.run()
+        rows = await check_store(first, source, march_s("16:00"))
+        commit_rows = await first.commits()
+    assert [run.market_time // 1000 - 180 for run in commit_rows[1:]] == list_hours(
+        "11:00", "16:00"
+    )
+    hours = [row for row in rows if (row.ticker, row.timeframe) == ("BTC", "1h")]
+    times = {row.close_time: row.created_at // 1000 for row in hours}
+    assert [times[hour] for hour in list_hours("13:00", "16:00")] == [
+        hour + 180 for hour in list_hours("13:00", "16:00")
+    ]
+
+
+@pytest.mark.clause("postgres")
+async def test_a_leader_cut_off_between_runs_takes_the_lead_again_if_no_other_has(
+    clock: AcceleratedClock, database: str
+):
+    source = script_both(clock)
+
+    async def cut() -> None:
+        if clock.now_s == march_s("12:30"):
+            await cut_sessions(database)
+
+    clock.watch, clock.ends_at = cut, march_s("14:30")
+    async with looping(database, source, clock) as (loop, store):
+        with pytest.raises(LockTakenError, match="no longer computing"):
+            await loop.run()
+        assert clock.now_s < march_s("13:03"), "it noticed only when the next run was due"
+        with pytest.raises(ClockEnded):
+            await create_loop(store, source, clock).run()
+        await check_store(store, source, march_s("14:00"))

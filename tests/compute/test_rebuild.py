@@ -33,9 +33,8 @@ from tests.doubles.scripted_source import (
     march_s,
     run_loop_until,
 )
-from tests.support.ledgers import load_past
-from tests.support.small_market import Content, load_content, open_store, select_tickers
-from tests.support.store_homes import open_market_as
+from tests.support.small_market import Content, load_content, load_past, open_store, select_tickers
+from tests.support.store_homes import open_and_close, open_market_as
 
 pytestmark = pytest.mark.clause("live")
 
@@ -106,15 +105,12 @@ async def run(
 ) -> Content:
     """Run some hours with a new loop; return the store's content."""
     source.time.now = to_market_ms(hours[0])
-    store = await open_market_as(kind, path)
-    try:
+    async with open_and_close(open_market_as(kind, path)) as store:
         runs = await HourlyPipeline.open(store, source, source.universe, indicators, source.time)
         for hour in hours:
             source.time.now = to_market_ms(hour)
             await runs.run_until(hour)
         return await load_content(store)
-    finally:
-        await store.close()
 
 
 async def audited(path: Path, source: Script, indicators: Sequence[Indicator] = WATCHED) -> Report:

@@ -18,7 +18,7 @@ def test_every_path_exists():
     paths = re.findall(rf"`({PATH})`", PAGE)
     assert len(paths) > 60
     templates = [path for path in paths if "NAME" in path]
-    assert len(templates) == 7
+    assert len(templates) == 6
     assert [path for path in paths if path not in templates and not (ROOT / path).exists()] == []
 
 

@@ -12,7 +12,7 @@ from compute.indicators import contract
 from compute.indicators.contract import Bar, Indicator
 from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import COOLDOWN_CANDLES, CURRENT_ACTIONS, TIMEFRAME_DURATIONS_S
-from tests.support.one_bar import advance_bar
+from tests.support.bar_sets import advance_bar
 from tests.support.signals_command import ROOT
 
 pytestmark = pytest.mark.clause("indicators")

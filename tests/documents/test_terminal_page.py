@@ -7,7 +7,7 @@ import pytest
 
 from service.terminal.deliveries import build_event
 from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 from tools.clauses import ROOT
 
 pytestmark = pytest.mark.clause("documents")

@@ -4,17 +4,19 @@ Its indicator changes on every bar, so a lost, repeated or misplaced bar shows i
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, date, datetime
 from functools import partial
 from math import prod
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from compute.audit.audit import audit_market
-from compute.bars import DAY_S, HOUR_S, NO_BARS, NO_FUNDING, Series
+from compute.bars import DAY_S, HOUR_S, NO_BARS, NO_FUNDING, RawBar, Series
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Bar, Carry, Readings, Values
@@ -26,13 +28,15 @@ from compute.sessions import (
     list_expected_bars,
 )
 from compute.sources.source import FetchResult, NotReadyError, Source
+from compute.sources.venue import VenueError
 from compute.universe import Asset, Session, Universe
 from schemas.vocabulary import TIMEFRAMES, Clock, SourceKind, Timeframe
 from store.market_rows import ChangeRow, CommitRow
 from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
+from tests.doubles.venues.market import make_bar
 from tests.support.small_market import find_longer_close
-from tests.support.store_homes import open_market_as
+from tests.support.store_homes import open_and_close, open_market_as
 
 NEVER = None
 YEAR, MONTH, DAY = 2026, 3, 4  # a Wednesday
@@ -239,12 +243,9 @@ async def open_loop(
     store_class: type[MarketStore] = MarketStore,
 ) -> AsyncIterator[tuple[HourlyLoop, MarketStore]]:
     """Open a store and yield a loop over it, with its pipeline not yet open."""
-    store = await open_market_as(store_class, path)
-    try:
+    async with open_and_close(open_market_as(store_class, path)) as store:
         open_pipeline = partial(HourlyPipeline.open, store, source, universe, ALTERNATING, clock)
         yield HourlyLoop(open_pipeline, store, clock, clock.sleep), store
-    finally:
-        await store.close()
 
 
 async def run_loop_until(
@@ -283,20 +284,14 @@ class LateHistory:
 
 async def load_changes(path: Path) -> list[ChangeRow]:
     """Return every stored change, oldest first."""
-    store = await open_sqlite_market(path)
-    try:
+    async with open_and_close(open_sqlite_market(path)) as store:
         return [row async for row in store.changes()]
-    finally:
-        await store.close()
 
 
 async def load_commits(path: Path) -> list[CommitRow]:
     """Return the commits of a store, oldest first."""
-    store = await open_sqlite_market(path)
-    try:
+    async with open_and_close(open_sqlite_market(path)) as store:
         return await store.commits()
-    finally:
-        await store.close()
 
 
 def list_stepped_closes(
@@ -308,11 +303,8 @@ def list_stepped_closes(
 
 async def check_store_file(path: Path, source: ScriptedSource, until: int) -> list[ChangeRow]:
     """Assert that a store file has the script's rows up to an hour; return its changes."""
-    store = await open_sqlite_market(path)
-    try:
+    async with open_and_close(open_sqlite_market(path)) as store:
         return await check_store(store, source, until)
-    finally:
-        await store.close()
 
 
 async def check_store(store: MarketStore, source: ScriptedSource, until: int) -> list[ChangeRow]:
@@ -337,3 +329,87 @@ async def check_store(store: MarketStore, source: ScriptedSource, until: int) ->
             expected = [end for end in ends if end <= until]
             assert list_stepped_closes(rows, ticker, timeframe) == expected, (ticker, timeframe)
     return rows
+
+
+BARS = [make_bar(0)]
+Answered = TypeVar("Answered")
+
+
+async def yield_to_loop(count: int = 20) -> None:
+    """Let all that can go on do so; a sleep takes twenty turns."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class SleepClock:
+    """A clock in epoch ms that goes on by what is slept, in which what else goes on has its turn.
+
+    Sleeps at the same time are one.
+    """
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+        self.waits: list[float] = []
+
+    def __call__(self) -> int:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        until = self.now + int(1000 * seconds)
+        await yield_to_loop()
+        self.now = max(self.now, until)
+
+
+class ScriptedVenue:
+    """Fails as `failures` say, one a call, then answers; what is held lasts until it is let go."""
+
+    name = "scripted"
+    delay_s = 900
+
+    def __init__(self, clock: SleepClock) -> None:
+        self.failures = deque[VenueError | None]()
+        self.requests: list[tuple[str, int]] = []
+        self.holds: dict[str, asyncio.Event] = {}
+        self.in_flight = self.max_in_flight = 0
+        self.is_closed = False
+        self._clock = clock
+
+    async def fetch_symbols(self) -> frozenset[str]:
+        return await self._answer("listed", frozenset({"X"}))
+
+    async def fetch_bars(
+        self, symbol: str, after: int, until: int, period_s: int
+    ) -> Sequence[RawBar]:
+        return await self._answer(symbol, BARS)
+
+    async def fetch_funding(
+        self, symbol: str, after: int, until: int
+    ) -> Sequence[tuple[int, float]]:
+        return await self._answer(symbol, [(until, 0.0001)])
+
+    async def fetch_time_ms(self) -> int:
+        return await self._answer("clock", self._clock())
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    def hold(self, *symbols: str) -> None:
+        self.holds = {symbol: asyncio.Event() for symbol in symbols}
+
+    def release(self) -> None:
+        for held in self.holds.values():
+            held.set()
+
+    async def _answer(self, what: str, answer: Answered) -> Answered:
+        self.requests.append((what, self._clock()))
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        try:
+            if held := self.holds.get(what):
+                await held.wait()
+        finally:
+            self.in_flight -= 1
+        if self.failures and (failure := self.failures.popleft()):
+            raise failure
+        return answer

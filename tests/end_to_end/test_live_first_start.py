@@ -18,8 +18,7 @@ from service.config.settings import PREFIX
 from tests.doubles.venues.server import VenuesDouble, run_venues_double
 from tests.doubles.venues.venue import VenueRequest
 from tests.service.commands.test_serve import stored
-from tests.support.live_service import UNIVERSE, list_universe
-from tests.support.live_settings import KEY, build_live_settings
+from tests.support.live_service import KEY, UNIVERSE, build_live_settings, list_universe
 from tests.support.signals_command import create_store, run_signals, start_signals
 
 pytestmark = pytest.mark.clause("live")

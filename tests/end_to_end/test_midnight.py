@@ -17,11 +17,11 @@ import pytest
 
 from schemas.vocabulary import format_instant
 from tests.service.commands.test_cli import write_bars
-from tests.support.log_lines import parse_events
 from tests.support.signals_command import (
     build_faketime_variables,
     create_store,
     find_free_port,
+    parse_events,
     run_signals,
     start_signals,
     write_cut_universe,

@@ -14,8 +14,7 @@ from schemas.operator import Operator
 from tests.support.example_market import make_coverage
 from tests.support.openapi_document import OpenApiDocument
 from tests.support.running_service import RunningService, break_usage_counting, run_service
-from tests.support.web_member import buy_plan, request_link
-from tests.support.web_page import check_page
+from tests.support.web_page import buy_plan, check_page, request_link
 
 ACME = Operator(
     "Acme *Signals* & Sons",

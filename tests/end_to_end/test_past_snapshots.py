@@ -24,7 +24,7 @@ from compute.universe import Universe, load_universe
 from schemas.vocabulary import DAY_MS, HOUR_MS, find_latest_run, format_instant
 from store.market_rows import CommitRow
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
-from tests.support.service_process import ServiceProcess, run_service_process
+from tests.support.running_service import ServiceProcess, run_service_process
 from tests.support.small_market import open_store
 
 pytestmark = pytest.mark.clause("answers")

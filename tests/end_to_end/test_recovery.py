@@ -17,8 +17,7 @@ from store.access_rows import LoggedCall
 from store.postgres.access_store import open_postgres_access
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.support.example_market import NOON
-from tests.support.postgres.server import PostgresServer, build_unprivileged_command
-from tests.support.postgres.shared_server import SharedServer
+from tests.support.postgres.server import PostgresServer, SharedServer, build_unprivileged_command
 from tests.support.row_builders import make_call_group
 from tests.support.signals_command import ROOT, run_signals
 from tests.support.store_homes import open_and_close

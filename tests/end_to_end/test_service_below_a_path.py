@@ -17,8 +17,7 @@ from tests.support.running_service import (
     run_app,
     skip_sleep,
 )
-from tests.support.web_member import EMAIL, LINK, buy_plan
-from tests.support.web_page import Page, check_page
+from tests.support.web_page import EMAIL, LINK, Page, buy_plan, check_page
 
 pytestmark = pytest.mark.clause("pages", "dashboard")
 

@@ -21,7 +21,7 @@ from store.postgres.engine import connect
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.support.bad_inputs import STATE
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage
-from tests.support.postgres.databases import cut_sessions
+from tests.support.postgres.server import cut_sessions
 from tests.support.row_builders import run_sql
 from tests.support.running_service import ManualClock, RunningService, run_service
 from tests.support.signals_command import (

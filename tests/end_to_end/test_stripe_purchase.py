@@ -14,12 +14,12 @@ from service.commands.cli import wall_clock
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double
 from tests.service.commands.test_cli import write_bars
 from tests.service.config.test_billing import selling
-from tests.support.log_lines import select_events
 from tests.support.signals_command import (
     RunningCommand,
     create_store,
     find_free_port,
     run_signals,
+    select_events,
     start_signals,
 )
 

@@ -3,21 +3,26 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from evals.__main__ import format_report, main
 from evals.chats import AnthropicChat, ModelError, OpenAiChat, post
 from evals.questions import Outcome, ask_all, extract_answer, read_questions
-from tests.doubles.chat_endpoint import ChatEndpoint
 from tests.support.bad_inputs import STATE, STATS
 from tests.support.example_market import make_coverage
 from tests.support.running_service import open_loopback_socket, run_app, run_service
 
 pytestmark = pytest.mark.clause("understood")
+
 
 # Answered from the small market of the other tests; its right answer is no.
 QUESTION = replace(next(q for q in read_questions() if q.kind == "data"), tools={STATE})
@@ -165,3 +170,66 @@ def test_a_model_that_cannot_be_reached_is_one_line(capsys):
     arguments = ["--anthropic", "http://127.0.0.1:9", "--model", "m", "--only", "data-1"]
     assert main(arguments, {}) == 2
     assert "cannot be reached" in capsys.readouterr().err
+
+
+Calls = list[tuple[str, Any]]
+
+
+@dataclass
+class ChatEndpoint:
+    """The app, its scripted replies, and the requests that it received.
+
+    `failures` are statuses with which it answers first.
+    """
+
+    replies: list[str | Calls]
+    failures: list[int] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._complete, methods=["POST"]),
+                Route("/v1/messages", self._send_message, methods=["POST"]),
+            ]
+        )
+
+    async def _complete(self, request: Request) -> Response:
+        reply = await self._record(request)
+        return reply if isinstance(reply, Response) else JSONResponse(to_openai(reply))
+
+    async def _send_message(self, request: Request) -> Response:
+        reply = await self._record(request)
+        return reply if isinstance(reply, Response) else JSONResponse(to_anthropic(reply))
+
+    async def _record(self, request: Request) -> str | Calls | Response:
+        self.bodies.append(await request.json())
+        self.headers.append(dict(request.headers))
+        if self.failures:
+            return Response("busy", self.failures.pop(0), {"retry-after": "7"})
+        return self.replies.pop(0)
+
+
+def to_openai(reply: str | Calls) -> dict[str, Any]:
+    if isinstance(reply, str):
+        return {"choices": [{"message": {"role": "assistant", "content": reply}}]}
+    calls = [
+        {"id": f"call_{number}", "type": "function", "function": {"name": tool, "arguments": text}}
+        for number, (tool, arguments) in enumerate(reply)
+        for text in [arguments if isinstance(arguments, str) else json.dumps(arguments)]
+    ]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    return {"choices": [{"message": message}]}
+
+
+def to_anthropic(reply: str | Calls) -> dict[str, Any]:
+    if isinstance(reply, str):
+        return {"content": [{"type": "text", "text": reply}]}
+    return {
+        "content": [
+            {"type": "tool_use", "id": f"toolu_{number}", "name": tool, "input": arguments}
+            for number, (tool, arguments) in enumerate(reply)
+        ]
+    }

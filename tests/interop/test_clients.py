@@ -21,7 +21,7 @@ import pytest
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from tests.support.example_market import make_coverage
-from tests.support.later_version import serve_later_version
+from tests.support.legacy_record import serve_later_version
 from tests.support.response_schemas import ADDED_FIELD
 from tests.support.running_service import (
     RunningService,

@@ -19,7 +19,7 @@ from tests.interop.test_clients import CATALOG, PAGE, STATE, Client
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
 from tests.support.example_market import make_coverage
 from tests.support.running_service import ManualClock, RunningService, run_service
-from tests.support.web_member import EMAIL, wait_for_link
+from tests.support.web_page import EMAIL, wait_for_link
 
 pytestmark = [pytest.mark.clause("interop", "consent"), *BROWSER_TESTS]
 

@@ -24,7 +24,7 @@ from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
 from schemas.operator import Operator
 from schemas.version import VERSION
 from tests.support.running_service import open_loopback_socket, run_app
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 from tests.support.signals_command import ROOT
 from tools.build_bundle import main
 

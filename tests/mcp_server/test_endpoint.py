@@ -22,7 +22,7 @@ from tests.support.bad_inputs import (
     STATS,
     USAGE,
 )
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

@@ -20,7 +20,7 @@ from mcp_server.tools.registry import TOOLS_BY_NAME
 from serving.http import read_headers
 from tests.security.wire import HOST, exchange_bytes
 from tests.support.legacy_record import ENVELOPE, LEGACY_VERSIONS
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

@@ -7,7 +7,7 @@ import pytest
 from tests.rest_shim.test_routes import KEYED_PATHS, OPEN_PATHS
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change
 from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("answers")
 

@@ -9,7 +9,7 @@ from access.maintenance import compute_cutoffs
 from schemas.vocabulary import DAY_MS
 from tests.support.row_builders import run_sql
 from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("documents")
 

@@ -28,7 +28,7 @@ from tests.support.oauth_client import (
     register,
 )
 from tests.support.running_service import RunningService, run_service
-from tests.support.web_member import run_second_service
+from tests.support.web_page import run_second_service
 
 pytestmark = pytest.mark.clause("oauth")
 

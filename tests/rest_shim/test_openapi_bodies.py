@@ -3,7 +3,7 @@ import pytest
 from rest_shim.openapi import build_openapi
 from tests.support.example_market import make_coverage
 from tests.support.openapi_document import OpenApiDocument
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("documents")
 

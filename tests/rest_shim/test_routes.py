@@ -10,7 +10,7 @@ from tests.support.bad_inputs import (
 )
 from tests.support.example_market import make_coverage
 from tests.support.openapi_document import list_operations
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("answers")
 

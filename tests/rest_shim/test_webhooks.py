@@ -4,7 +4,7 @@ import pytest
 
 from tests.doubles.stripe.server import WEBHOOK_SECRET, sign_payload
 from tests.support.running_service import RunningService
-from tests.support.stripe_shop import StripeShop
+from tests.support.sandbox_shop import StripeShop
 
 pytestmark = pytest.mark.clause("sales")
 

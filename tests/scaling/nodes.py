@@ -1,6 +1,6 @@
 """Serving and computing processes of a service, each on a clock that the test moves.
 
-They are forked as in tests/support/forked_command.py, and end when the tests end.
+They are forked as in tests/support/signals_command.py, and end when the tests end.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from pathlib import Path
 from schemas.vocabulary import Clock
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
-from tests.support.forked_command import FORKSERVER
+from tests.support.signals_command import FORKSERVER
 
 Work = Callable[[Settings, Clock], Awaitable[int]]
 

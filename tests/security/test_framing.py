@@ -16,7 +16,7 @@ from tests.security.wire import (
     read_until_closed,
 )
 from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

@@ -15,7 +15,7 @@ from serving.http import (
 )
 from tests.security.wire import HOST, exchange_bytes, open_raw_connection, parse_statuses
 from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

@@ -7,7 +7,7 @@ from serving.host_origin import HEALTH_PATHS
 from tests.security.wire import LAST, exchange_bytes, parse_statuses
 from tests.support.openapi_document import list_operations
 from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

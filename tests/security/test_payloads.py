@@ -16,7 +16,7 @@ from tests.security.payloads import HOSTILE, LONE_SURROGATE, PAYLOADS, dump_stor
 from tests.security.wire import HOST, LAST, exchange_bytes, parse_statuses
 from tests.support.bad_inputs import PATHS
 from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

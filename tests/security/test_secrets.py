@@ -25,7 +25,7 @@ from tests.support.signals_command import (
     run_signals,
     start_signals,
 )
-from tests.support.web_member import API_KEY
+from tests.support.web_page import API_KEY
 
 pytestmark = pytest.mark.clause("access")
 

@@ -13,9 +13,9 @@ from serving.argument_values import find_assets
 from serving.arguments import ArgumentError
 from serving.asset_hints import AssetHints, fold_asset_name, load_known_names
 from tests.support.bad_inputs import SIGNALS, STATE
-from tests.support.full_universe import make_full_coverage
+from tests.support.example_market import make_full_coverage
 from tests.support.running_service import RunningService, Transport
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("7.38", "7.39")
 

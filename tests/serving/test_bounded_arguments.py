@@ -26,9 +26,9 @@ from serving.arguments import (
 from serving.json_schema import Schema, build_input_schema
 from serving.tool_runner import AnyTool
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE
-from tests.support.full_universe import make_full_coverage
+from tests.support.example_market import make_full_coverage
 from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

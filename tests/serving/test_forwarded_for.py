@@ -16,7 +16,7 @@ from serving.forwarded_for import MAX_HOPS, ForwardedForMiddleware, parse_proxie
 from store.access_rows import Notice
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
-from tests.doubles.mailbox import Mailbox
+from tests.doubles.smtp.server import Mailbox
 from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock, RunningService
 from tests.support.sandbox_shop import open_counting_store

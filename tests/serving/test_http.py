@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from serving.host_origin import HostOriginMiddleware
 from serving.http import accepts_json
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

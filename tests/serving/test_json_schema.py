@@ -15,7 +15,7 @@ from serving.json_schema import build_output_schema
 from tests.support.bad_inputs import PATHS, build_path
 from tests.support.openapi_document import fetch_document
 from tests.support.response_schemas import ADDED_FIELD, add_fields, close_schema
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("documents")
 

@@ -11,7 +11,7 @@ from tlog_scales.tlog import ConsistencyProof, InclusionProof
 
 from store import log_tree as tree
 from store.log_tree import Range, TileId, TreeError
-from tests.support.rfc6962_vectors import LEAVES, ROOTS
+from tests.doubles.published_log import LEAVES, ROOTS
 
 pytestmark = pytest.mark.clause("proof")
 

@@ -1,13 +1,16 @@
 """A small live service on the venue double, with five assets of three venues."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import csv
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import OpenPipeline
 from compute.hourly_pipeline import HourlyPipeline
@@ -17,19 +20,23 @@ from compute.schedule import to_market_ms
 from compute.sessions import opens_off_hour
 from compute.sources.alpaca import AlpacaVenue
 from compute.sources.ccxt_venue import CcxtVenue, rebase_url
+from compute.sources.files import FilesSource
 from compute.sources.live import LiveSource
 from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
-from compute.universe import Asset, Listing, Universe
+from compute.universe import Asset, Listing, Universe, load_universe
 from service.config.sources import create_bar_loader, create_sources_loader
 from service.config.venues import choose_retry_policy, collect_symbols
-from store.market_rows import ChangeRow
+from serving.freshness import build_freshness
+from serving.snapshot import build_snapshot
+from store.market_rows import AlertRow, ChangeRow, StoredSnapshot
 from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
-from tests.doubles.venues.market import Market
-from tests.doubles.venues.sample_markets import halve_bars, make_simulated_markets
+from tests.doubles.venues.market import Market, halve_bars, make_simulated_markets
 from tests.doubles.venues.server import VenuesDouble
 from tests.support.running_service import ManualClock
+from tests.support.signals_command import find_free_port
+from tests.support.store_homes import open_and_close
 
 # 2026-09-30T12:00:00Z, a Wednesday; both venues of equities and of metals trade.
 START = 1_790_769_600
@@ -78,6 +85,7 @@ class LiveService:
     clock: ManualClock
     waits: list[float]
     clients: dict[str, Venue]
+    universe: Universe
 
     async def reopen_pipeline(self) -> HourlyPipeline:
         """Replace the pipeline by a new one, as the loop does after an error."""
@@ -109,6 +117,17 @@ class LiveService:
 
     async def load_changes(self) -> list[ChangeRow]:
         return [row async for row in self.store.changes()]
+
+    async def load_freshness(self) -> dict[str, Any]:
+        """Return what `meta` says now."""
+        snapshot = build_snapshot(await self.store.snapshot())
+        assert snapshot is not None
+        return build_freshness(snapshot, self.clock.now)
+
+    async def check_audit(self) -> None:
+        """Assert that an audit of the whole store finds nothing."""
+        report = await audit_market(self.store, self.universe, INDICATORS)
+        assert (report.findings, dict(report.not_verifiable)) == ([], {})
 
 
 async def list_all_markets(double: VenuesDouble, days_after: int = 2) -> dict[str, Market]:
@@ -173,7 +192,7 @@ async def open_live_service(
         await source.open()
         open_pipeline = partial(HourlyPipeline.open, store, source, universe, indicators, clock)
         runs = await open_pipeline()
-        yield LiveService(source, runs, open_pipeline, store, clock, waits, clients)
+        yield LiveService(source, runs, open_pipeline, store, clock, waits, clients, universe)
 
 
 def _create_client(
@@ -201,3 +220,175 @@ def _create_client(
         timeout_s=timeout_s,
         spacing_s=0,
     )
+
+
+KEY = {"alpaca_key_id": API_KEY_ID, "alpaca_secret_key": API_SECRET_KEY}
+
+
+def write_universe_file(folder: Path, universe: Universe) -> str:
+    """Write a universe file; return its path."""
+    entries = "\n".join(map(_format_asset, universe.assets))
+    path = folder / "universe.toml"
+    path.write_text(f"[universe]\nrenamed_on = {universe.renamed_on}\n\n{entries}")
+    return str(path)
+
+
+def build_live_settings(folder: Path, universe: Universe, double: VenuesDouble) -> dict[str, str]:
+    """Return the settings of a live service on the venue double."""
+    return {
+        "source": "live",
+        "port": find_free_port(),
+        "universe": write_universe_file(folder, universe),
+        "live_api_base": double.base_url,
+    }
+
+
+def _format_asset(asset: Asset) -> str:
+    names = ("ticker", "name", "asset_class", "session", "symbol", "venue", "perpetual")
+    lines = [f'{name} = "{value}"' for name in names if (value := getattr(asset, name))]
+    fallbacks = ", ".join(map(_format_listing, asset.fallbacks))
+    lines += [f"{name} = {day}" for name in ("since", "until") if (day := getattr(asset, name))]
+    lines += [f"added_on = {asset.added_on}", f"fallbacks = [{fallbacks}]"]
+    return "\n".join(["[[asset]]", *lines, ""])
+
+
+def _format_listing(listing: Listing) -> str:
+    names = ("venue", "symbol", "perpetual")
+    given = [f'{name} = "{value}"' for name in names if (value := getattr(listing, name))]
+    given += [f"{name} = {day}" for name in ("since", "until") if (day := getattr(listing, name))]
+    return f"{{{', '.join(given)}}}"
+
+
+# Some assets of every venue.
+SAMPLE_TICKERS = ("BTC", "FLR", "MNT", "HYPE", "XMR", "AKT", "XAU", "NVDA")
+
+
+def load_covered_universe(tickers: Iterable[str] | None = None) -> Universe:
+    """Return the packaged universe, or part of it, with only listings that the double has.
+
+    The double has no spot markets of Hyperliquid, so HYPE is listed as its perpetual.
+    """
+    packaged = load_universe()
+    chosen = packaged.by_ticker if tickers is None else tickers
+    assets = tuple(_move_to_covered_venues(packaged.by_ticker[ticker]) for ticker in chosen)
+    return Universe(assets=assets, renamed_on=packaged.renamed_on)
+
+
+def _move_to_covered_venues(asset: Asset) -> Asset:
+    first, *others = map(_move_listing, asset.listings)
+    return asset.model_copy(update={**first.model_dump(), "fallbacks": tuple(others)})
+
+
+def _move_listing(listing: Listing) -> Listing:
+    if listing.venue != "hyperliquid" or listing.perpetual is None:
+        return listing
+    return listing.model_copy(update={"symbol": listing.perpetual})
+
+
+async def list_packaged_universe(
+    double: VenuesDouble, universe: Universe, days: int
+) -> dict[str, Market]:
+    """List the universe on the double, with bars from some days before START to two days after."""
+    first, last = START - (days + 2) * DAY_S, START + 2 * DAY_S
+    made = await make_simulated_markets(universe, universe.by_ticker, first, last)
+    list_markets(double, universe, made)
+    return made
+
+
+ALPACA_DELAY_S = 900
+# Closes (epoch seconds) and tickers.
+Late = set[tuple[int, str]]
+
+
+class StoredResult(NamedTuple):
+    """The final content of a store."""
+
+    snapshot: StoredSnapshot
+    changes: list[ChangeRow]
+    alerts: list[AlertRow]
+
+    @classmethod
+    async def load(cls, store: MarketStore) -> "StoredResult":
+        changes = [row async for row in store.changes()]
+        return cls(await store.snapshot(), changes, [row async for row in store.alerts()])
+
+    def created_before(self, start: int) -> list[int]:
+        """Return the times at which the changes up to a close were written, in order of closes."""
+        return [row.created_at for row in _sort(self.changes) if row.close_time <= start]
+
+
+def write_recording(
+    folder: Path, made: Mapping[str, Market], funded: Iterable[str], begin: int, end: int
+) -> Path:
+    """Write the bars that close, and the settlements of the funded, in (begin, end].
+
+    A live source fetches one more day of settlements.
+    """
+    folder.mkdir()
+    for ticker, market in made.items():
+        bars = [bar for bar in market.all_bars() if begin < _close_time(bar.open_time) <= end]
+        header = ["ts", "open", "high", "low", "close", "volume"]
+        _write(folder / f"{ticker}_1h.csv", header, bars)
+    for ticker in funded:
+        rates = [row for row in made[ticker].settlements if begin - DAY_S < row[0] <= end]
+        _write(folder / f"{ticker}_funding.csv", ["ts", "funding_rate"], rates)
+    return folder
+
+
+async def replay_recording(folder: Path, path: Path, universe: Universe, end: int) -> StoredResult:
+    """Step a folder's bars into a new store."""
+    async with open_and_close(open_sqlite_market(path)) as store:
+        source = FilesSource(folder, universe)
+        runs = await HourlyPipeline.open(
+            store, source, universe, INDICATORS, lambda: to_market_ms(end)
+        )
+        await runs.run_until(end)
+        return await StoredResult.load(store)
+
+
+def find_delayed(
+    live: StoredResult, replayed: StoredResult, universe: Universe, start: int
+) -> Late:
+    """Assert that a live store has the rows of a replay; return which came after their run.
+
+    `start` is the close of the first start's last bars (epoch seconds), which shows nothing older.
+    """
+    assert live.snapshot.readings == replayed.snapshot.readings
+    rows, others = _sort(live.changes), _sort(replayed.changes)
+    assert _drop_times(rows, start) == _drop_times(others, start)
+    expected_alerts = [alert[1:] for alert in replayed.alerts if alert.close_time > start]
+    assert sorted(alert[1:] for alert in live.alerts) == sorted(expected_alerts)
+    created = [row.created_at for row in live.changes]
+    assert created == sorted(set(created))
+    # If some rows of a run are late, the ones after them come a millisecond earlier for each.
+    return {
+        (row.close_time, row.ticker)
+        for row, other in zip(rows, others, strict=True)
+        if row.close_time > start
+        and abs(row.created_at - other.created_at - _compute_delay_ms(universe, row)) >= 1000
+    }
+
+
+def _sort(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
+    return sorted(rows, key=lambda r: (r.close_time, r.timeframe, r.ticker, r.indicator))
+
+
+def _drop_times(rows: Iterable[ChangeRow], start: int) -> list[tuple[object, ...]]:
+    """Return rows without `created_at`; `published` only after the start."""
+    return [row[1:9] + ((row.published,) if row.close_time > start else ()) for row in rows]
+
+
+def _compute_delay_ms(universe: Universe, row: ChangeRow) -> int:
+    is_delayed = universe.by_ticker[row.ticker].venue == "alpaca"
+    return 1000 * ALPACA_DELAY_S if is_delayed else 0
+
+
+def _close_time(open_time: int) -> int:
+    return -(-(open_time + HOUR_S) // HOUR_S) * HOUR_S
+
+
+def _write(path: Path, header: list[str], rows: Iterable[Sequence[float]]) -> None:
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(header)
+        lines.writerows(rows)

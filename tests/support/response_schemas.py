@@ -1,5 +1,6 @@
 """The closed form of published response schemas, and responses with fields added to them."""
 
+import re
 from typing import Any
 
 ADDED_FIELD = "added_to_v1"
@@ -31,3 +32,15 @@ def add_fields(value: Any, schema: Any) -> Any:
         }
     known = schema["properties"]
     return {key: add_fields(part, known[key]) for key, part in value.items()} | {ADDED_FIELD: 1}
+
+
+def parse_size(description: str) -> int:
+    """Return the promised number of characters in a description."""
+    (number,) = re.findall(r"about ([\d,]+) characters", description)
+    return int(number.replace(",", ""))
+
+
+def parse_largest_size(description: str) -> int:
+    """Return the largest response size that a description names."""
+    (number,) = re.findall(r"the largest about\s+([\d,]+)", description)
+    return int(number.replace(",", ""))

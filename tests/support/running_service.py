@@ -5,15 +5,17 @@ import json
 import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
 import httpx
 import jsonschema
+import pytest_asyncio
 import uvicorn
 
 from access.billing.provider import Provider
@@ -40,10 +42,11 @@ from store.postgres.market_store import open_postgres_market
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 from store.sqlite.access_store import open_sqlite_access
-from tests.doubles.mailbox import Mailbox
+from tests.doubles.smtp.server import Mailbox
 from tests.support.bad_inputs import build_path
 from tests.support.example_market import NOON, make_coverage, seed_market
 from tests.support.response_schemas import close_schema
+from tests.support.signals_command import FORKSERVER
 from tests.support.store_homes import open_market_as
 from tools.member_sessions import create_session_cookie
 
@@ -322,3 +325,74 @@ async def run_service(
 async def publish_assets(served: RunningService, *assets: CoveredAsset) -> None:
     """Publish a coverage of these assets only."""
     await served.market.publish_coverage(make_coverage().model_copy(update={"assets": assets}))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def served(served_shared: RunningService) -> AsyncIterator[RunningService]:
+    """The shared service, with a client and a key for this test."""
+    address = served_shared.base_url
+    async with httpx.AsyncClient(base_url=address, verify=False, timeout=60) as client:
+        api_key = await served_shared.keys.create("tests")
+        yield replace(served_shared, api_key=api_key, client=client)
+
+
+ENDS_WITHIN_S = 30
+
+
+class ServiceProcess:
+    """The URL and process of a running service, and its clock (epoch ms)."""
+
+    def __init__(self, client: httpx.AsyncClient, clock: Any, pid: int) -> None:
+        self.base_url, self.pid = str(client.base_url), pid
+        self._client = client
+        self._clock = clock
+
+    async def get_at(self, now: int, path: str, **arguments: str) -> dict[str, Any]:
+        """Return the response of a path below /api/v1 at a time of the service's clock."""
+        self._clock.value = now
+        response = await self._client.get(f"/api/v1{path}", params=arguments)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+
+@asynccontextmanager
+async def run_service_process(folder: Path, now: int) -> AsyncIterator[ServiceProcess]:
+    """Serve the store in a folder, which other processes may use at the same time."""
+    clock, (ours, theirs) = FORKSERVER.Value("q", now), FORKSERVER.Pipe()
+    with open_loopback_socket() as bound:
+        process = FORKSERVER.Process(target=_serve, args=(folder, bound, clock, theirs))
+        process.start()
+        theirs.close()
+        try:
+            base_url, api_key = await asyncio.to_thread(ours.recv)
+            headers = {"X-Api-Key": api_key}
+            async with httpx.AsyncClient(base_url=base_url, headers=headers) as client:
+                yield ServiceProcess(client, clock, process.pid or 0)
+        finally:
+            ours.close()
+            await asyncio.to_thread(process.join, ENDS_WITHIN_S)
+            process.kill()
+        assert process.exitcode == 0
+
+
+def _serve(folder: Path, bound: socket.socket, clock: Any, other: Connection) -> None:
+    asyncio.run(_serve_until_closed(folder, bound, clock, other))
+
+
+async def _serve_until_closed(
+    folder: Path, bound: socket.socket, clock: Any, other: Connection
+) -> None:
+    """Serve until the other end of the pipe is closed."""
+
+    def now() -> int:
+        return int(clock.value)
+
+    base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    async with open_stores(folder) as (market, access):
+        billing = SandboxBilling(access, now, base_url)
+        app = create_app(AppConfig(base_url), Resources(market, access, billing, Mailbox(), now))
+        async with run_app(app, bound):
+            other.send((base_url, await OperatorKeys(access, now).create("tests")))
+            with suppress(EOFError):
+                await asyncio.to_thread(other.recv)

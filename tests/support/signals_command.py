@@ -1,6 +1,9 @@
 """Runs the `signals` command in its own environment, in this process or in a new one."""
 
 import io
+import json
+import logging
+import multiprocessing
 import os
 import queue
 import shutil
@@ -11,17 +14,19 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import structlog
+from structlog.typing import EventDict
 
 from service.commands.cli import main
+from service.config.logs import LogFormat, LogLevel, log_to_standard_error
 from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, migrate
-from tests.support.forked_command import ForkedCommand
-from tests.support.log_lines import Event, select_events
 
 COMMAND = [
     sys.executable,
@@ -29,6 +34,7 @@ COMMAND = [
     "from service.commands.cli import main; raise SystemExit(main())",
 ]
 ROOT = Path(__file__).parents[2]
+Event = dict[str, Any]
 ENDS_WITHIN_S = 30
 SAYS_WITHIN_S = 60
 
@@ -223,3 +229,94 @@ def build_faketime_variables(at: str, rate: int) -> dict[str, str]:
         "NO_FAKE_STAT": "1",
         "TZ": "UTC",
     }
+
+
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload([__name__])
+
+
+class ForkedCommand:
+    """The part of the interface of `subprocess.Popen` that tests use."""
+
+    def __init__(
+        self, folder: Path, arguments: Sequence[str], env: Mapping[str, str], messages: int
+    ) -> None:
+        """`messages` is a descriptor that becomes the child's standard error."""
+        given = (folder, arguments, dict(env), DupFd(messages))
+        self._process: ForkServerProcess = FORKSERVER.Process(target=_run, args=given)
+        self._process.start()
+        self.stderr = None
+
+    @property
+    def pid(self) -> int:
+        """The process id, also after its end."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal; None while it runs."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal if the process is still running."""
+        if self.poll() is None:
+            # It may have ended although its status has not arrived yet.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status when it has ended; raise TimeoutExpired if it takes too long."""
+        self._process.join(timeout)
+        status = self.poll()
+        if status is None:
+            raise subprocess.TimeoutExpired("signals", timeout or 0.0)
+        return status
+
+
+def _run(folder: Path, arguments: Sequence[str], env: dict[str, str], messages: Any) -> None:
+    os.setsid()
+    # Ignored if the tests run without a terminal.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor, name in ((nothing, 0), (nothing, 1), (messages.detach(), 2)):
+        os.dup2(descriptor, name)
+    sys.stdin = os.fdopen(0)
+    raise SystemExit(main(arguments))
+
+
+def parse_events(lines: Iterable[str]) -> list[Event]:
+    """Return the events among the lines of standard error; the others are messages."""
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def select_events(lines: Iterable[str], name: str) -> list[Event]:
+    return [event for event in parse_events(lines) if event["event"] == name]
+
+
+@contextmanager
+def capture_log(level: LogLevel = "debug", log_format: LogFormat = "json") -> Iterator[io.StringIO]:
+    """Log during the block as a command does that has these settings."""
+    err, root = io.StringIO(), logging.getLogger()
+    handlers = list(root.handlers)
+    try:
+        with redirect_stderr(err):
+            log_to_standard_error(level, log_format)
+            yield err
+    finally:
+        structlog.reset_defaults()
+        root.handlers[:] = handlers
+
+
+def drop_requests(logger: object, method: str, event: EventDict) -> EventDict:
+    """Leave out the lines of requests; a processor for structlog's `capture_logs`."""
+    # A service in this process logs all that it can, and so do the doubles that it calls.
+    if event["event"] in ("request", "refused"):
+        raise structlog.DropEvent
+    return event

@@ -26,7 +26,7 @@ from store.sqlite.access_store import SqliteUsageCounter
 from store.sqlite.engine import SqliteEngine
 from store.sqlite.market_store import open_sqlite_market
 from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS
-from tests.support.postgres.databases import copy_database, create_database
+from tests.support.postgres.server import copy_database, create_database
 from tests.support.row_builders import TABLES
 
 # Runs one statement in its own transaction and returns its rows.

@@ -1,8 +1,28 @@
 """Checks for every page."""
 
+import re
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx
+
+from access.billing.provider import Provider
+from access.billing.sandbox import SandboxBilling
+from access.keys import hash_key
+from access.mail import Mailer
+from access.sign_in import create_owner_link
+from schemas.vocabulary import INDICATOR_IDS
+from service.http.app import AppConfig, create_app
+from service.http.resources import Resources
+from store.access_rows import PendingAuthorization
+from tests.support.example_market import NAMES
+from tests.support.running_service import RunningService, open_loopback_socket, run_app, skip_sleep
+from web.operations import Doctor
 
 # The first page with its scripts and styles, before compression.
 MAX_BYTES = 200_000
@@ -96,3 +116,247 @@ def check_page(
     names = {name for _, attributes in page.elements for name in attributes}
     assert not {name for name in names if name == "style" or name.startswith("on")}
     return page
+
+
+EMAIL = "Ann.Agent@example.com"
+HOME = "/settings/api-access"
+API_KEY = re.compile(r"ek_[A-Za-z0-9_-]{43}")
+KEYS = re.compile(rf"{HOME}/\d+/keys")
+LINK = re.compile(r"https?://\S+/sign-in/sl_[A-Za-z0-9_-]{43}(?:\?\S+)?")
+
+
+async def buy_plan(served: RunningService, email: str = EMAIL, billing: str = "monthly") -> str:
+    """Buy the plan in the sandbox as an agent; return its first key."""
+    body = {"contact_email": email, "billing": billing}
+    checkout = (await served.client.post("/api/v1/access/checkout", json=body)).json()
+    await served.client.post(checkout["checkout_url"], data={"action": "pay"})
+    token = {"claim_token": checkout["claim_token"]}
+    claim = (await served.client.post("/api/v1/access/claim", json=token)).json()
+    return str(claim["api_key"])
+
+
+async def request_link(served: RunningService, email: str = EMAIL, **fields: str) -> httpx.Response:
+    """Request a sign-in link; `fields` are sent with the form."""
+    return await served.client.post("/sign-in", data={"contact_email": email, **fields})
+
+
+async def wait_for_link(served: RunningService) -> str:
+    """Return the path of the link in the next mail, with its query string."""
+    found = LINK.findall((await served.mailbox.wait_for_mail()).get_content())
+    assert len(found) == 1
+    return urlsplit(found[0])._replace(scheme="", netloc="").geturl()
+
+
+@dataclass
+class MemberBrowser:
+    """A browser with a signed-in member; it does not follow redirects."""
+
+    client: httpx.AsyncClient
+
+    async def get_home(self, title: str = "API access") -> Page:
+        """Return the page of API keys."""
+        return check_page(await self.client.get(HOME), 200, title)
+
+    async def send_form(self, path: str, **fields: str) -> httpx.Response:
+        """Send a form with the values of the page."""
+        token = (await self.get_home()).fields["form_token"]
+        return await self.client.post(path, data={"form_token": token, **fields})
+
+    async def find_keys_path(self) -> str:
+        """Return the path of the form that creates keys of the newest active membership."""
+        actions = [str(form["action"]) for form in (await self.get_home()).find_all("form")]
+        return KEYS.findall(" ".join(actions))[-1]
+
+    async def create_key(self, label: str = "laptop") -> httpx.Response:
+        """Send the form that creates a key."""
+        return await self.send_form(await self.find_keys_path(), label=label)
+
+    async def create_and_read_key(self, label: str = "laptop") -> str:
+        """Create a key and return it from the page that shows it."""
+        found = set(
+            API_KEY.findall(check_page(await self.create_key(label), 201, "Your new key").text)
+        )
+        assert len(found) == 1
+        return found.pop()
+
+    async def find_key_path(self, label: str) -> str:
+        """Return the path of the only live key with a label."""
+        links = (await self.get_home()).find_all("a")
+        (href,) = [one["href"] for one in links if one.get("aria-label") == f"Revoke {label}"]
+        assert href is not None
+        return href.removeprefix("..").removesuffix("/revoke")
+
+
+@asynccontextmanager
+async def run_second_service(
+    served: RunningService,
+    *,
+    base_url: str | None = None,
+    provider: Provider | None = None,
+    mailer: Mailer | None = None,
+    outbox: Path | None = None,
+    owner_uid: int | None = None,
+    doctor: Doctor | None = None,
+) -> AsyncIterator[RunningService]:
+    """Serve the same stores with other settings, as another process would."""
+    with open_loopback_socket() as bound:
+        own = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        app = create_app(
+            AppConfig(base_url or own, outbox=outbox, owner_uid=owner_uid),
+            Resources(
+                served.market,
+                served.access,
+                provider or SandboxBilling(served.access, served.clock, base_url or own),
+                mailer or served.mailbox,
+                served.clock,
+                skip_sleep,
+            ),
+            doctor=doctor,
+        )
+        async with (
+            run_app(app, bound),
+            httpx.AsyncClient(base_url=own, verify=False, timeout=60) as client,
+        ):
+            yield replace(served, base_url=own, client=client, app=app)
+
+
+@asynccontextmanager
+async def open_member_browser(
+    served: RunningService, email: str = EMAIL
+) -> AsyncIterator[MemberBrowser]:
+    """Sign in by a link and yield the browser."""
+    await request_link(served, email)
+    link = await wait_for_link(served)
+    async with httpx.AsyncClient(base_url=served.base_url, verify=False, timeout=60) as client:
+        answer = await client.post(link)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"..{HOME}")
+        yield MemberBrowser(client)
+
+
+@asynccontextmanager
+async def open_owner_browser(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
+    """Sign the owner in by a link and yield the browser."""
+    link = await create_owner_link(served.access, served.clock, served.base_url)
+    async with httpx.AsyncClient(base_url=served.base_url, verify=False, timeout=60) as client:
+        answer = await client.post(link)
+        assert (answer.status_code, answer.headers["location"]) == (303, "../")
+        yield client
+
+
+async def get_usage_status(served: RunningService, api_key: str) -> int:
+    """Return the HTTP status of a call of /usage with a key."""
+    headers = {"Authorization": f"Bearer {api_key}"}
+    return (await served.client.get("/api/v1/usage", headers=headers)).status_code
+
+
+TITLE = "Board of readings"
+TRACKED = ("ETH", "BTC", "NVDA", "XAU", "DARK")
+
+
+async def get_board(served: RunningService, *, is_member: bool = True, **filters: str) -> Page:
+    answer = await served.get_page(f"/?{urlencode(filters)}", is_member=is_member)
+    return check_page(answer, 200, TITLE)
+
+
+def parse_board(page: Page) -> dict[str, dict[str, str]]:
+    """Return all cells of the board, by ticker and column heading, in the page's order."""
+    head, *rows = page.rows
+    return {row[0].split()[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+
+
+def parse_heat_map(page: Page) -> dict[str, dict[str, str]]:
+    """Return the readings of the board, by ticker and column heading."""
+    return {
+        ticker: {name: cells[name] for name in NAMES.values() if name in cells}
+        for ticker, cells in parse_board(page).items()
+    }
+
+
+async def fetch_readings(served: RunningService, timeframe: str) -> dict[str, dict[str, str]]:
+    """Return the readings of signals_get_state in the form of `parse_heat_map`."""
+    answer = await served.fetch_answer("rest", "signals_get_state", timeframe=timeframe)
+    readings = {
+        asset["ticker"]: {
+            NAMES[id_]: asset["signals"].get(id_, {}).get(timeframe, "no reading")
+            for id_ in INDICATOR_IDS
+        }
+        for asset in answer["assets"]
+    }
+    unread = dict.fromkeys(NAMES.values(), "no reading")
+    return dict.fromkeys(TRACKED, unread) | readings
+
+
+HOST = "host.example"
+REDIRECT_URI = f"https://{HOST}/callback"
+# RFC 7636, appendix B.
+VERIFIER = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
+CHALLENGE = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
+
+
+async def add_request(served: RunningService, **changed: str | None) -> PendingAuthorization:
+    """Store a request of a client of `host.example`, with some of its values changed."""
+    usual = PendingAuthorization(
+        id=secrets.token_urlsafe(32),
+        client_id="client-1",
+        client_name="Desk Assistant",
+        redirect_uri=REDIRECT_URI,
+        state="st&te",
+        resource=f"{served.base_url}/mcp",
+        code_challenge=CHALLENGE,
+        created_at=served.clock(),
+    )
+    request = replace(usual, **changed)
+    await served.access.oauth.add_request(request, hash_key(request.id), 0)
+    return request
+
+
+async def begin_request(
+    served: RunningService, browser: httpx.AsyncClient, name: str = "Desk Assistant"
+) -> tuple[str, str]:
+    """Register a client and open its request in a browser; return its id and the consent path."""
+    metadata = {"client_name": name, "redirect_uris": [REDIRECT_URI]}
+    registered = await served.client.post("/oauth/register", json=metadata)
+    assert registered.status_code == 201, registered.text
+    client_id = registered.json()["client_id"]
+    sent = {
+        "response_type": "code",
+        "client_id": client_id,
+        "redirect_uri": REDIRECT_URI,
+        "state": "st&te",
+        "code_challenge": CHALLENGE,
+        "code_challenge_method": "S256",
+        "resource": f"{served.base_url}/mcp",
+    }
+    answer = await browser.get("/oauth/authorize", params=sent)
+    assert answer.status_code == 303, answer.text
+    return client_id, answer.headers["location"].removeprefix(served.base_url)
+
+
+async def exchange_code(served: RunningService, client_id: str, code: str) -> str:
+    """Exchange a code for an access token, as the client that began the request."""
+    sent = {
+        "grant_type": "authorization_code",
+        "client_id": client_id,
+        "code": code,
+        "redirect_uri": REDIRECT_URI,
+        "code_verifier": VERIFIER,
+        "resource": f"{served.base_url}/mcp",
+    }
+    answer = await served.client.post("/oauth/token", data=sent)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["access_token"])
+
+
+def build_path(request: PendingAuthorization) -> str:
+    """Return the path of a request's consent page."""
+    return f"/oauth/consent?request={request.id}"
+
+
+def read_redirect(answer: httpx.Response, redirect_uri: str = REDIRECT_URI) -> dict[str, str]:
+    """Return the parameters that a response sends the browser to the client with."""
+    assert answer.status_code == 303, answer.text
+    url = answer.headers["location"]
+    assert url.startswith(f"{redirect_uri}?")
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["referrer-policy"] == "same-origin"
+    return dict(parse_qsl(urlsplit(url).query))

@@ -16,9 +16,8 @@ from mcp_server.tools.registry import TOOLS
 from schemas.result import Result, is_none
 from schemas.vocabulary import Action, ErrorCode, Instant, Reading, StoredKey, Timeframe
 from tests.support.bad_inputs import SIGNALS, STATE
-from tests.support.example_market import make_coverage
-from tests.support.full_universe import fill_full_universe
-from tests.support.promised_sizes import parse_size
+from tests.support.example_market import fill_full_universe, make_coverage
+from tests.support.response_schemas import parse_size
 from tests.support.running_service import run_service
 from tests.support.signals_command import ROOT
 from tools import generate_docs as generate

@@ -9,7 +9,7 @@ from tlog_scales.reader import TilesReader
 from tlog_scales.signing import PlainEd25519Signer
 from tlog_scales.writer import TilesWriter
 
-from tests.support.rfc6962_vectors import LEAVES, ROOTS
+from tests.doubles.published_log import LEAVES, ROOTS
 from verifier.notes import Checkpoint, InclusionProof, NoteError
 from verifier.tree import (
     EMPTY_ROOT,

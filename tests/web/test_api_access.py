@@ -10,17 +10,17 @@ from access.sign_in import MAIL_LIMIT
 from schemas.vocabulary import DAY_MS
 from tests.support.running_service import RunningService, Transport
 from tests.support.sandbox_shop import HeldProvider
-from tests.support.web_member import (
+from tests.support.web_page import (
     API_KEY,
     EMAIL,
     HOME,
     MemberBrowser,
     buy_plan,
+    check_page,
     get_usage_status,
     open_member_browser,
     run_second_service,
 )
-from tests.support.web_page import check_page
 
 pytestmark = pytest.mark.clause("dashboard")
 

@@ -14,18 +14,19 @@ from store.access_rows import MembershipRow
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import RunningService
 from tests.support.sandbox_shop import HeldProvider
-from tests.support.web_member import (
+from tests.support.web_page import (
     API_KEY,
     EMAIL,
     HOME,
     MemberBrowser,
+    Page,
     buy_plan,
+    check_page,
     get_usage_status,
     open_member_browser,
     request_link,
     run_second_service,
 )
-from tests.support.web_page import Page, check_page
 
 pytestmark = pytest.mark.clause("dashboard")
 

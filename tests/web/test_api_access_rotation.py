@@ -8,15 +8,16 @@ import pytest
 from access.members import MAX_NEW_KEYS_PER_DAY, MAX_ROTATIONS_PER_DAY
 from schemas.vocabulary import DAY_MS, HOUR_MS
 from tests.support.running_service import RunningService
-from tests.support.web_member import (
+from tests.support.web_page import (
     API_KEY,
     HOME,
     MemberBrowser,
+    Page,
     buy_plan,
+    check_page,
     get_usage_status,
     open_member_browser,
 )
-from tests.support.web_page import Page, check_page
 
 pytestmark = pytest.mark.clause("dashboard")
 

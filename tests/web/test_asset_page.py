@@ -13,7 +13,7 @@ from tests.support.browser import BROWSER_TESTS, open_window
 from tests.support.example_market import HOUR_MS, NAMES, NOON, make_batch, make_coverage
 from tests.support.row_builders import make_blocks
 from tests.support.running_service import RunningService, run_service
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 from tests.support.web_page import MAX_BYTES, Page, check_page
 
 TITLES = {

@@ -30,12 +30,20 @@ from tests.support.example_market import (
     make_batch,
     make_change,
     make_coverage,
+    make_full_coverage,
 )
-from tests.support.full_universe import make_full_coverage
 from tests.support.running_service import RunningService, publish_assets, run_service
-from tests.support.shared_service import served as served
-from tests.support.web_board import TITLE, fetch_readings, get_board, parse_board, parse_heat_map
-from tests.support.web_page import MAX_BYTES, Page, check_page
+from tests.support.running_service import served as served
+from tests.support.web_page import (
+    MAX_BYTES,
+    TITLE,
+    Page,
+    check_page,
+    fetch_readings,
+    get_board,
+    parse_board,
+    parse_heat_map,
+)
 from tools.member_sessions import create_session_cookie
 from web.board import BoardPage, BoardView
 from web.board_model import BoardQuery

@@ -15,18 +15,19 @@ from access.sign_in import MAIL_LIMIT
 from access.throttle import Limit
 from schemas.operator import Operator
 from tests.support.running_service import RunningService, run_service
-from tests.support.stripe_shop import StripeShop
-from tests.support.stripe_shop import shop as shop
-from tests.support.web_member import (
+from tests.support.sandbox_shop import StripeShop
+from tests.support.sandbox_shop import shop as shop
+from tests.support.web_page import (
     API_KEY,
     EMAIL,
+    Page,
     buy_plan,
+    check_page,
     get_usage_status,
     open_member_browser,
     run_second_service,
     wait_for_link,
 )
-from tests.support.web_page import Page, check_page
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -19,14 +19,6 @@ from service.http.app import build_app
 from service.http.metrics import Metrics
 from service.http.resources import Resources
 from store.access_rows import PendingAuthorization
-from tests.support.pending_requests import (
-    REDIRECT_URI,
-    add_request,
-    begin_request,
-    build_path,
-    exchange_code,
-    read_redirect,
-)
 from tests.support.running_service import (
     ManualClock,
     RunningService,
@@ -35,20 +27,26 @@ from tests.support.running_service import (
     run_service,
     skip_sleep,
 )
-from tests.support.sandbox_shop import HeldProvider
-from tests.support.stripe_shop import BUYER, StripeShop
-from tests.support.stripe_shop import shop as shop
-from tests.support.web_member import (
+from tests.support.sandbox_shop import BUYER, HeldProvider, StripeShop
+from tests.support.sandbox_shop import shop as shop
+from tests.support.web_page import (
     EMAIL,
     HOME,
+    REDIRECT_URI,
     MemberBrowser,
+    Page,
+    add_request,
+    begin_request,
+    build_path,
     buy_plan,
+    check_page,
+    exchange_code,
     open_member_browser,
+    read_redirect,
     request_link,
     run_second_service,
     wait_for_link,
 )
-from tests.support.web_page import Page, check_page
 
 pytestmark = pytest.mark.clause("consent")
 

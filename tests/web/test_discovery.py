@@ -22,7 +22,7 @@ from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.version import VERSION
 from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService, run_service
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 from web.discovery import DISCOVERY_PATHS, render_llms_text
 from web.docs import list_page_links
 

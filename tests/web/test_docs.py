@@ -24,7 +24,7 @@ from service.commands.connect import print_registration
 from serving.context import Context
 from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService, run_service
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 from tests.support.web_page import MAX_BYTES, Page, check_page
 from web.docs import (
     OPERATORS,

@@ -30,9 +30,16 @@ from tests.support.example_market import (
     make_coverage,
 )
 from tests.support.running_service import RunningService, publish_assets, run_service
-from tests.support.shared_service import served as served
-from tests.support.web_member import EMAIL, buy_plan, open_member_browser, open_owner_browser
-from tests.support.web_page import MAX_BYTES, Page, check_page
+from tests.support.running_service import served as served
+from tests.support.web_page import (
+    EMAIL,
+    MAX_BYTES,
+    Page,
+    buy_plan,
+    check_page,
+    open_member_browser,
+    open_owner_browser,
+)
 
 TOOLS = {
     "feed": (GET_SIGNALS, "/signals", "Feed"),

@@ -5,15 +5,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.running_service import RunningService
-from tests.support.web_member import (
+from tests.support.web_page import (
     HOME,
     MemberBrowser,
     buy_plan,
+    check_page,
     open_member_browser,
     request_link,
     wait_for_link,
 )
-from tests.support.web_page import check_page
 
 pytestmark = pytest.mark.clause("dashboard")
 

@@ -16,15 +16,16 @@ from serving.snapshot import Snapshot
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
 from tests.support.running_service import RunningService, run_service
 from tests.support.store_homes import SqliteHome, StoreHome
-from tests.support.web_member import (
+from tests.support.web_page import (
     EMAIL,
+    Page,
     buy_plan,
+    check_page,
     get_usage_status,
     open_member_browser,
     open_owner_browser,
     run_second_service,
 )
-from tests.support.web_page import Page, check_page
 from web.operations import Doctor, Finding
 
 pytestmark = pytest.mark.clause("owner")

@@ -9,7 +9,7 @@ import pytest
 
 from schemas.version import VERSION
 from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 from tests.support.web_page import Page, check_page
 from web.docs import list_shown_links
 

@@ -9,9 +9,8 @@ from schemas.vocabulary import TIMEFRAMES, find_latest_run
 from serving.argument_values import parse_instant_ms
 from tests.support.example_market import HOUR_MS, NAMES, NOON, make_batch, make_change
 from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
-from tests.support.web_board import TITLE, get_board, parse_board, parse_heat_map
-from tests.support.web_page import check_page
+from tests.support.running_service import served as served
+from tests.support.web_page import TITLE, check_page, get_board, parse_board, parse_heat_map
 from tools.member_sessions import create_session_cookie
 from web.sample import SAMPLE_TICKERS, build_sample_asset, build_sample_model
 

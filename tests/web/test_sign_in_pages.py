@@ -14,22 +14,25 @@ from access.billing.sandbox import NoBilling
 from access.mail import Outbox
 from access.sign_in import LINK_MS, MAIL_LIMIT, SESSION_MS, create_owner_link
 from access.throttle import Limit
-from tests.doubles.mailbox import Mailbox
+from tests.doubles.smtp.server import Mailbox
 from tests.support.example_market import make_coverage
-from tests.support.pending_requests import add_request, build_path, read_redirect
 from tests.support.running_service import RunningService, run_service
-from tests.support.web_member import (
+from tests.support.web_page import (
     EMAIL,
     HOME,
     LINK,
+    Page,
+    add_request,
+    build_path,
     buy_plan,
+    check_page,
     open_member_browser,
     open_owner_browser,
+    read_redirect,
     request_link,
     run_second_service,
     wait_for_link,
 )
-from tests.support.web_page import Page, check_page
 
 STRANGER = "stranger@example.com"
 # Headers that differ between any two responses.

@@ -7,7 +7,7 @@ import pytest
 from schemas.vocabulary import DAY_MS
 from store.access_rows import DayUsage, ToolUsage
 from tests.support.running_service import RunningService, Transport
-from tests.support.web_member import buy_plan, open_member_browser
+from tests.support.web_page import buy_plan, open_member_browser
 from web.api_access import CHART_DAYS, ToolCalls, build_usage_chart
 
 pytestmark = pytest.mark.clause("18.7")

@@ -8,10 +8,8 @@ import pytest
 
 from schemas.vocabulary import HOUR_MS
 from tests.support.example_market import NOON, make_batch, make_change
-from tests.support.pending_requests import add_request
 from tests.support.running_service import RunningService
-from tests.support.web_member import buy_plan, open_member_browser
-from tests.support.web_page import Page
+from tests.support.web_page import Page, add_request, buy_plan, open_member_browser
 from web.pages import VisitorPages
 
 pytestmark = pytest.mark.clause("pages")

@@ -24,7 +24,7 @@ from tests.doubles.stripe.server import StripeDouble, run_stripe_double
 from tests.store.sql.test_access_store_purchases import MEMBER
 from tests.support.example_market import HOUR_MS
 from tests.support.running_service import ManualClock, RunningService, open_loopback_socket
-from tests.support.stripe_shop import BUYER, OpenedCheckout, Purchase, StripeShop, create_billing
+from tests.support.sandbox_shop import BUYER, OpenedCheckout, Purchase, StripeShop, create_billing
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -23,7 +23,7 @@ from schemas.errors import ApiError
 from store.access_rows import ClaimRow
 from tests.doubles.stripe.records import Object
 from tests.doubles.stripe.server import StripeDouble, sign_payload
-from tests.support.stripe_shop import BUYER, OpenedCheckout, StripeShop, open_shop
+from tests.support.sandbox_shop import BUYER, OpenedCheckout, StripeShop, open_shop
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -15,8 +15,8 @@ from schemas.vocabulary import DAY_MS
 from tests.doubles.stripe.records import Object, StripeRecords
 from tests.doubles.stripe.server import MONTHLY
 from tests.support.example_market import NOON
-from tests.support.log_lines import drop_requests
-from tests.support.stripe_shop import Purchase, StripeShop
+from tests.support.sandbox_shop import Purchase, StripeShop
+from tests.support.signals_command import drop_requests
 
 pytestmark = pytest.mark.clause("sales")
 

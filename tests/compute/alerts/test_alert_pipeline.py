@@ -29,8 +29,8 @@ from tests.support.bar_sets import (
     list_full_folders,
     load_series,
     open_bar_set,
+    step_bar,
 )
-from tests.support.one_bar import step_bar
 from tests.support.small_market import (
     ALERT_TICKERS,
     DENSE,

@@ -18,11 +18,9 @@ import pytest
 from compute.audit.audit import Report, audit_market
 from store.errors import StoreError
 from store.sql.audit_reads import StoredMarket
-from tests.compute.audit.tampered_store import Market, audit_home, continue_store, fill_store
 from tests.conftest import MAJORS
 from tests.doubles.scripted_source import ALTERNATING
-from tests.support.postgres.databases import copy_database, create_database
-from tests.support.postgres.shared_server import SharedServer
+from tests.support.postgres.server import SharedServer, copy_database, create_database
 from tests.support.store_homes import (
     PostgresHome,
     SqliteHome,
@@ -32,7 +30,11 @@ from tests.support.store_homes import (
 )
 from tests.support.tampering import (
     Column,
+    Market,
+    audit_home,
+    continue_store,
     delete_row,
+    fill_store,
     list_columns,
     list_other_values,
     open_unguarded,

@@ -25,7 +25,7 @@ from store.market_rows import CheckpointRow
 from store.sql.market_store import MarketStore
 from tests.doubles.witness import WitnessDouble, open_witness
 from tests.store.sql.test_feed_log import commit_rows
-from tests.support.log_lines import drop_requests
+from tests.support.signals_command import drop_requests
 from tests.support.store_homes import StoreHome, open_and_close
 
 LOG = Vkey("signals.example/api/v1/log", 1, bytes(32)).format()

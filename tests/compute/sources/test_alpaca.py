@@ -1,21 +1,21 @@
 """Alpaca's bars over a real socket: as published, with few requests, and every failure."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from compute.bars import DAY_S, HOUR_S, RawBar, validate_bars
 from compute.sources.alpaca import SETTING_NAMES, AlpacaVenue, _parse_page
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
-from tests.doubles.alpaca_server import (
-    HALF_S,
-    SECRET_KEY,
-    AlpacaDouble,
-    Failure,
-    run_alpaca_double,
-)
+from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY, Alpaca, get_alpaca
+from tests.doubles.venues.market import HALF_S, Market
+from tests.doubles.venues.server import VenuesDouble
+from tests.doubles.venues.venue import VenueDouble
+from tests.support.running_service import ManualClock
 
 pytestmark = pytest.mark.clause("live")
 
@@ -32,16 +32,61 @@ NOW = utc("2026-01-21T12:00")
 
 
 @pytest.fixture
-async def alpaca() -> AsyncIterator[AlpacaDouble]:
-    async with run_alpaca_double(lambda: NOW * 1000) as double:
-        yield double
+def clock() -> ManualClock:
+    return ManualClock(NOW * 1000)
 
 
 @pytest.fixture
-async def venue(alpaca: AlpacaDouble) -> AsyncIterator[AlpacaVenue]:
-    venue = alpaca.create_venue()
-    yield venue
-    await venue.close()
+def alpaca(double: VenuesDouble) -> VenueDouble:
+    return double.get_venue("alpaca")
+
+
+@pytest.fixture
+def account(double: VenuesDouble) -> Alpaca:
+    return get_alpaca(double)
+
+
+Create = Callable[..., AlpacaVenue]
+
+
+@pytest.fixture
+async def create(double: VenuesDouble) -> AsyncIterator[Create]:
+    """Create clients of the double, by default with the right key and without pauses."""
+    async with AsyncExitStack() as closing:
+
+        def create_one(
+            key_id: str = API_KEY_ID, secret_key: str = API_SECRET_KEY, **options: Any
+        ) -> AlpacaVenue:
+            data, trading = (
+                f"{double.base_url}/{host}.alpaca.markets" for host in ("data", "paper-api")
+            )
+            given = {"data_address": data, "trading_address": trading, "spacing_s": 0.0}
+            created = AlpacaVenue(key_id, secret_key, **given | options)
+            closing.push_async_callback(created.close)
+            return created
+
+        yield create_one
+
+
+@pytest.fixture
+def venue(create: Create) -> AlpacaVenue:
+    return create()
+
+
+def add_bars(alpaca: VenueDouble, *symbols: str, bars: Sequence[RawBar] = ()) -> None:
+    for symbol in symbols:
+        alpaca.add_listing(symbol, Market(bars, period_s=HALF_S))
+
+
+def list_symbols(alpaca: VenueDouble) -> list[list[str]]:
+    """Return the symbols of each request for bars, in order."""
+    requests = [request.query for request in alpaca.requests]
+    return [query["symbols"].split(",") for query in requests if "symbols" in query]
+
+
+def answer_with(alpaca: VenueDouble, body: Any, status: int = 200, **more: Any) -> None:
+    """Answer the next request, or those for a path, with something else."""
+    alpaca.add_failure("garbled", status=status, garble=lambda _: body, **more)
 
 
 def half(opened: int, price: float = 100.0, volume: float = 10.0) -> RawBar:
@@ -54,24 +99,22 @@ def around_the_clock(day: int) -> list[RawBar]:
     return [half(opened, 100.0 + place) for place, opened in enumerate(openings)]
 
 
-async def test_bars_of_all_hours_are_returned_as_published(
-    alpaca: AlpacaDouble, venue: AlpacaVenue
-):
-    alpaca.add_bars("NVDA", around_the_clock(DAY))
+async def test_bars_of_all_hours_are_returned_as_published(alpaca: VenueDouble, venue: AlpacaVenue):
+    add_bars(alpaca, "NVDA", bars=around_the_clock(DAY))
     whole = await venue.fetch_bars("NVDA", DAY, DAY + DAY_S, HALF_S)
     assert whole == [bar for bar in around_the_clock(DAY) if bar.open_time < DAY + DAY_S]
 
 
 async def test_only_bars_that_close_in_the_window_are_requested(
-    alpaca: AlpacaDouble, venue: AlpacaVenue
+    alpaca: VenueDouble, venue: AlpacaVenue
 ):
-    alpaca.add_bars("NVDA", around_the_clock(DAY))
+    add_bars(alpaca, "NVDA", bars=around_the_clock(DAY))
     bars = await venue.fetch_bars("NVDA", DAY + 17 * HOUR_S, DAY + 19 * HOUR_S, HALF_S)
     first = DAY + 17 * HOUR_S
     assert [bar.open_time for bar in bars] == [first + n * HALF_S for n in range(4)]
-    [(path, given)] = alpaca.requests
-    assert path == "stocks/bars"
-    assert given == {
+    [request] = alpaca.requests
+    assert request.path == "v2/stocks/bars"
+    assert request.query == {
         "symbols": "NVDA",
         "timeframe": "30Min",
         "start": "2026-01-20T17:00:00.000Z",
@@ -86,91 +129,89 @@ async def test_only_bars_that_close_in_the_window_are_requested(
 
 @pytest.mark.parametrize(("withheld_s", "delay_s"), [(900, 900), (0, 0)], ids=["free", "paid"])
 async def test_the_plan_decides_how_long_after_its_close_a_bar_may_come(
-    alpaca: AlpacaDouble, venue: AlpacaVenue, withheld_s: int, delay_s: int
+    account: Alpaca, venue: AlpacaVenue, withheld_s: int, delay_s: int
 ):
     steady: Venue = venue
     assert (steady.name, steady.delay_s) == ("alpaca", 900)
-    alpaca.withheld_s = withheld_s
+    account.withheld_s = withheld_s
     await venue.fetch_symbols()
     assert venue.delay_s == delay_s
 
 
 async def test_a_paid_plan_that_has_ended_delays_bars_from_the_next_try_on(
-    alpaca: AlpacaDouble, venue: AlpacaVenue
+    account: Alpaca, venue: AlpacaVenue
 ):
-    alpaca.withheld_s = 0
+    account.withheld_s = 0
     await venue.fetch_symbols()
-    alpaca.withheld_s = 900
+    account.withheld_s = 900
     with pytest.raises(VenueError, match="withholds bars this new"):
         await venue.fetch_bars("NVDA", NOW - HOUR_S, NOW + HALF_S, HALF_S)
     assert venue.delay_s == 900
 
 
 async def test_a_plan_that_cannot_be_detected_is_no_paid_plan(
-    alpaca: AlpacaDouble, venue: AlpacaVenue
+    alpaca: VenueDouble, venue: AlpacaVenue
 ):
-    alpaca.add_failures(Failure(), Failure(status=500))
+    answer_with(alpaca, {}, 500, path="stocks/bars")
     with pytest.raises(VenueError, match="500"):
         await venue.fetch_symbols()
     assert venue.delay_s == 900
 
 
 async def test_all_calls_for_the_same_hours_in_one_turn_share_one_request(
-    alpaca: AlpacaDouble, venue: AlpacaVenue
+    alpaca: VenueDouble, venue: AlpacaVenue
 ):
     symbols = [f"A{chr(65 + place // 26)}{chr(65 + place % 26)}" for place in range(71)]
     for place, symbol in enumerate(symbols):
-        alpaca.add_bars(symbol, [half(OPENING, 100.0 + place)])
+        add_bars(alpaca, symbol, bars=[half(OPENING, 100.0 + place)])
     close = DAY + 15 * HOUR_S
     found = await asyncio.gather(
         *(venue.fetch_bars(s, close - HOUR_S, close, HALF_S) for s in symbols)
     )
     assert [bars[0].open for bars in found] == [100.0 + place for place in range(71)]
-    assert alpaca.requested_symbols == [symbols]
+    assert list_symbols(alpaca) == [symbols]
 
 
 async def test_more_than_a_hundred_symbols_are_requested_by_the_hundred(
-    alpaca: AlpacaDouble, venue: AlpacaVenue
+    alpaca: VenueDouble, venue: AlpacaVenue
 ):
     symbols = [f"A{chr(65 + place // 26)}{chr(65 + place % 26)}" for place in range(230)]
-    for symbol in symbols:
-        alpaca.add_bars(symbol, [half(OPENING)])
+    add_bars(alpaca, *symbols, bars=[half(OPENING)])
     found = await asyncio.gather(*(venue.fetch_bars(s, DAY, DAY + DAY_S, HALF_S) for s in symbols))
     assert all(len(bars) == 1 for bars in found)
-    assert [len(calls) for calls in alpaca.requested_symbols] == [100, 100, 30]
+    assert [len(calls) for calls in list_symbols(alpaca)] == [100, 100, 30]
 
 
-async def test_a_call_for_other_hours_is_another_request(alpaca: AlpacaDouble, venue: AlpacaVenue):
-    for symbol in ("IBM", "NVDA", "TSLA"):
-        alpaca.add_bars(symbol, around_the_clock(DAY))
+async def test_a_call_for_other_hours_is_another_request(alpaca: VenueDouble, venue: AlpacaVenue):
+    add_bars(alpaca, "IBM", "NVDA", "TSLA", bars=around_the_clock(DAY))
     found = await asyncio.gather(
         venue.fetch_bars("NVDA", DAY, DAY + 16 * HOUR_S, HALF_S),
         venue.fetch_bars("TSLA", DAY, DAY + 17 * HOUR_S, HALF_S),
         venue.fetch_bars("IBM", DAY + 1, DAY + 16 * HOUR_S + 1, HALF_S),
     )
     assert [len(bars) for bars in found] == [14, 16, 14]
-    assert alpaca.requested_symbols == [["IBM", "NVDA"], ["TSLA"]]
+    assert list_symbols(alpaca) == [["IBM", "NVDA"], ["TSLA"]]
 
 
-async def test_a_cancelled_call_cancels_no_other(alpaca: AlpacaDouble, venue: AlpacaVenue):
-    for symbol in ("NVDA", "TSLA"):
-        alpaca.add_bars(symbol, around_the_clock(DAY))
-    alpaca.hold()
+async def test_a_cancelled_call_cancels_no_other(alpaca: VenueDouble, venue: AlpacaVenue):
+    add_bars(alpaca, "NVDA", "TSLA", bars=around_the_clock(DAY))
+    held = alpaca.add_failure("hanging")
     first = asyncio.ensure_future(venue.fetch_bars("NVDA", DAY, DAY + DAY_S, HALF_S))
     other = asyncio.ensure_future(venue.fetch_bars("TSLA", DAY, DAY + DAY_S, HALF_S))
     while not alpaca.requests:  # noqa: ASYNC110 (the double offers no event)
         await asyncio.sleep(0)
     first.cancel()
-    alpaca.release()
+    held.released.set()
     assert len(await other) == 30
     assert first.cancelled()
 
 
 @pytest.mark.parametrize("size", [1, 5, 32])
-async def test_pages_are_followed_to_the_last(alpaca: AlpacaDouble, venue: AlpacaVenue, size: int):
-    alpaca.page_size = size
-    for symbol in ("NVDA", "TSLA"):
-        alpaca.add_bars(symbol, around_the_clock(DAY)[11:24])
+async def test_pages_are_followed_to_the_last(
+    alpaca: VenueDouble, account: Alpaca, venue: AlpacaVenue, size: int
+):
+    account.page_size = size
+    add_bars(alpaca, "NVDA", "TSLA", bars=around_the_clock(DAY)[11:24])
     found = await asyncio.gather(
         *(venue.fetch_bars(s, DAY, DAY + DAY_S, HALF_S) for s in ("NVDA", "TSLA"))
     )
@@ -180,9 +221,9 @@ async def test_pages_are_followed_to_the_last(alpaca: AlpacaDouble, venue: Alpac
 
 @pytest.mark.parametrize(("spacing_s", "sent"), [(0.0, 2), (3600.0, 1)])
 async def test_requests_are_spaced_as_the_plan_requires(
-    alpaca: AlpacaDouble, spacing_s: float, sent: int
+    alpaca: VenueDouble, create: Create, spacing_s: float, sent: int
 ):
-    venue = alpaca.create_venue(spacing_s=spacing_s)
+    venue = create(spacing_s=spacing_s)
     await venue.fetch_time_ms()
     second = asyncio.ensure_future(venue.fetch_time_ms())
     for _ in range(1000):
@@ -191,26 +232,21 @@ async def test_requests_are_spaced_as_the_plan_requires(
     assert second.done() == (sent == 2)
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
-    await venue.close()
 
 
-async def test_a_page_that_repeats_without_end_is_an_error(alpaca: AlpacaDouble):
-    venue = alpaca.create_venue()
-    alpaca.page_size = 0
-    alpaca.add_bars("NVDA", around_the_clock(DAY))
+async def test_a_page_that_repeats_without_end_is_an_error(alpaca: VenueDouble, venue: AlpacaVenue):
+    answer_with(alpaca, {"bars": {}, "next_page_token": "TlZEQXww"}, times=None)
     with pytest.raises(VenueError, match="the same page twice"):
         await venue.fetch_bars("NVDA", DAY, DAY + DAY_S, HALF_S)
-    await venue.close()
 
 
 async def test_an_equity_settles_no_funding(venue: AlpacaVenue):
     assert await venue.fetch_funding("NVDA", DAY, DAY + DAY_S) == []
 
 
-async def test_the_listed_symbols_are_the_active_equities(alpaca: AlpacaDouble, venue: AlpacaVenue):
-    alpaca.add_bars("NVDA")
-    alpaca.add_bars("TWTR", status="inactive")
-    alpaca.add_bars("BRK.B")
+async def test_the_listed_symbols_are_the_active_equities(alpaca: VenueDouble, venue: AlpacaVenue):
+    add_bars(alpaca, "NVDA", "TWTR", "BRK.B")
+    alpaca.remove_listing("TWTR")
     assert await venue.fetch_symbols() == {"NVDA", "BRK.B"}
 
 
@@ -218,14 +254,15 @@ async def test_its_time_is_returned_in_milliseconds(venue: AlpacaVenue):
     assert await venue.fetch_time_ms() == NOW * 1000
 
 
-@pytest.mark.parametrize("status", ["inactive", None], ids=["no longer listed", "never listed"])
+@pytest.mark.parametrize("was_listed", [True, False])
 async def test_a_delisted_symbol_is_distinguished_from_one_that_did_not_trade(
-    alpaca: AlpacaDouble, venue: AlpacaVenue, status: str | None
+    alpaca: VenueDouble, venue: AlpacaVenue, was_listed: bool
 ):
-    alpaca.add_bars("NVDA", around_the_clock(DAY))
-    alpaca.add_bars("HALT")
-    if status:
-        alpaca.add_bars("GONE", status=status)
+    add_bars(alpaca, "NVDA", bars=around_the_clock(DAY))
+    add_bars(alpaca, "HALT")
+    if was_listed:
+        add_bars(alpaca, "GONE")
+        alpaca.remove_listing("GONE")
     calls = (venue.fetch_bars(s, DAY, DAY + DAY_S, HALF_S) for s in ("NVDA", "HALT", "GONE"))
     traded, halted, gone = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(traded, list)
@@ -236,9 +273,9 @@ async def test_a_delisted_symbol_is_distinguished_from_one_that_did_not_trade(
 
 
 async def test_an_invalid_symbol_fails_without_the_rest_of_its_batch(
-    alpaca: AlpacaDouble, venue: AlpacaVenue
+    alpaca: VenueDouble, venue: AlpacaVenue
 ):
-    alpaca.add_bars("NVDA", around_the_clock(DAY))
+    add_bars(alpaca, "NVDA", bars=around_the_clock(DAY))
     calls = (
         venue.fetch_bars(s, DAY, DAY + DAY_S, HALF_S) for s in ("BTC/USDT", "NVDA", "xyz:GOLD")
     )
@@ -251,54 +288,65 @@ async def test_an_invalid_symbol_fails_without_the_rest_of_its_batch(
 
 
 async def test_if_the_list_cannot_be_read_a_symbol_without_bars_is_not_called_unknown(
-    alpaca: AlpacaDouble, venue: AlpacaVenue
+    alpaca: VenueDouble, venue: AlpacaVenue
 ):
-    alpaca.add_failures(Failure(), Failure(status=500))
+    answer_with(alpaca, {}, 500, path="v2/assets/")
     assert await venue.fetch_bars("NVDA", DAY, DAY + DAY_S, HALF_S) == []
     assert len(alpaca.requests) == 2
 
 
-async def failure(alpaca: AlpacaDouble, *troubles: Failure, **options: object) -> VenueError:
-    """Return the error of a failing request; check that a second one fails the same way."""
-    alpaca.add_bars("NVDA", around_the_clock(DAY))
-    alpaca.add_bars("TSLA", around_the_clock(DAY))
-    alpaca.add_failures(*troubles)
-    venue = alpaca.create_venue(**options)
-    calls = (venue.fetch_bars(symbol, DAY, DAY + DAY_S, HALF_S) for symbol in ("NVDA", "TSLA"))
-    errors = await asyncio.gather(*calls, return_exceptions=True)
-    await venue.close()
-    assert len(alpaca.requests) <= 1, "a failed request is not sent again for each who waits"
-    assert errors[0] is errors[1]
-    assert isinstance(errors[0], VenueError)
-    assert not isinstance(errors[0], UnknownSymbolError)
-    assert SECRET_KEY not in f"{errors[0]!r} {errors[0].reason}"
-    return errors[0]
+Fail = Callable[..., Awaitable[VenueError]]
 
 
-@pytest.mark.parametrize(
-    "trouble", [Failure(status=401), Failure(status=403, message="forbidden.")]
-)
+@pytest.fixture
+def fail(alpaca: VenueDouble, create: Create) -> Fail:
+    """A function that fails a request, and returns the error; all who wait get the same one."""
+
+    async def fail_once(
+        kind: Any = "garbled", options: Mapping[str, Any] = {}, **trouble: Any
+    ) -> VenueError:
+        add_bars(alpaca, "NVDA", "TSLA", bars=around_the_clock(DAY))
+        if trouble:
+            alpaca.add_failure(kind, **trouble)
+        venue = create(**options)
+        calls = (venue.fetch_bars(symbol, DAY, DAY + DAY_S, HALF_S) for symbol in ("NVDA", "TSLA"))
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+        assert len(alpaca.requests) <= 1, "a failed request is not sent again for each who waits"
+        assert errors[0] is errors[1]
+        assert isinstance(errors[0], VenueError)
+        assert not isinstance(errors[0], UnknownSymbolError)
+        assert API_SECRET_KEY not in f"{errors[0]!r} {errors[0].reason}"
+        return errors[0]
+
+    return fail_once
+
+
+def say(message: str) -> Callable[[Any], Any]:
+    return lambda body: {"message": message}
+
+
+@pytest.mark.parametrize(("status", "message"), [(401, ""), (403, "forbidden.")])
 async def test_a_refused_key_is_permanent_and_names_the_settings(
-    alpaca: AlpacaDouble, trouble: Failure
+    fail: Fail, status: int, message: str
 ):
-    error = await failure(alpaca, trouble)
+    error = await fail(status=status, garble=say(message))
     assert error.is_permanent
     assert SETTING_NAMES in error.reason
 
 
-async def test_a_403_without_a_message_is_no_refusal_of_the_key(alpaca: AlpacaDouble):
-    error = await failure(alpaca, Failure(status=403))
+async def test_a_403_without_a_message_is_no_refusal_of_the_key(fail: Fail):
+    error = await fail(status=403, garble=say(""))
     assert (error.reason, error.is_permanent) == ("alpaca answered HTTP 403", False)
 
 
-async def test_a_wrong_key_is_refused_and_not_quoted(alpaca: AlpacaDouble):
-    error = await failure(alpaca, key_id="PKWRONG", secret_key="not/the/one")
+async def test_a_wrong_key_is_refused_and_not_quoted(fail: Fail):
+    error = await fail(options={"key_id": "PKWRONG", "secret_key": "not/the/one"})
     assert error.is_permanent
     assert "not/the/one" not in f"{error!r}"
 
 
-async def test_a_key_that_no_header_can_carry_is_not_quoted_either(alpaca: AlpacaDouble):
-    error = await failure(alpaca, secret_key=f"{SECRET_KEY}\n")
+async def test_a_key_that_no_header_can_carry_is_not_quoted_either(fail: Fail):
+    error = await fail(options={"secret_key": f"{API_SECRET_KEY}\n"})
     assert error.reason == "alpaca cannot be read: LocalProtocolError"
     assert error.__suppress_context__
 
@@ -319,42 +367,40 @@ DATE = "Tue, 20 Jan 2026 21:00:00 GMT"
     ],
 )
 async def test_a_429_response_sets_the_time_to_wait(
-    alpaca: AlpacaDouble, headers: dict[str, str], wait_s: float | None
+    fail: Fail, headers: dict[str, str], wait_s: float | None
 ):
-    response_headers = {"date": DATE, **headers}
-    error = await failure(alpaca, Failure(429, "too many requests.", response_headers))
+    error = await fail("rate_limited", headers={"date": DATE, **headers})
     assert error.retry_after_s == wait_s
     assert not error.is_permanent
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    ("kind", "trouble"),
     [
-        Failure(status=500),
-        Failure(status=502, message="bad gateway"),
-        Failure(status=422, message="end is too late for subscription"),
-        Failure(status=302, headers={"location": "https://alpaca.invalid/v2/stocks/bars"}),
-        Failure(sent_share=0.5),
-        Failure(sent_share=0.0),
-        Failure(is_dropped=True),
+        ("unavailable", {"status": 500}),
+        ("garbled", {"status": 502, "garble": say("bad gateway")}),
+        ("garbled", {"status": 422, "garble": say("end is too late for subscription")}),
+        ("garbled", {"status": 302, "headers": {"location": "https://alpaca.invalid/v2/stocks"}}),
+        ("truncated", {"times": 1}),
+        ("dropped", {"times": 1}),
     ],
 )
-async def test_temporary_failures_are_not_permanent(alpaca: AlpacaDouble, trouble: Failure):
-    error = await failure(alpaca, trouble)
+async def test_temporary_failures_are_not_permanent(fail: Fail, kind: str, trouble: Any):
+    error = await fail(kind, **trouble)
     assert not error.is_permanent
     assert error.retry_after_s is None
 
 
-async def test_a_clock_that_is_ahead_is_not_reported_as_a_refused_key(alpaca: AlpacaDouble):
-    message = "subscription does not permit querying recent SIP data"
-    error = await failure(alpaca, Failure(status=403, message=message))
+async def test_a_clock_that_is_ahead_is_not_reported_as_a_refused_key(fail: Fail):
+    error = await fail(
+        status=403, garble=say("subscription does not permit querying recent SIP data")
+    )
     assert not error.is_permanent
     assert "clock" in error.reason
 
 
-async def test_a_socket_that_hangs_times_out(alpaca: AlpacaDouble):
-    alpaca.hold()
-    error = await failure(alpaca, timeout_s=0.05)
+async def test_a_socket_that_hangs_times_out(fail: Fail):
+    error = await fail("hanging", {"timeout_s": 0.05}, times=None)
     assert error.reason == "alpaca did not answer within 0.05 s"
     assert not error.is_permanent
 
@@ -398,25 +444,25 @@ def test_bad_rows_of_one_symbol_cost_the_others_nothing(rows: object):
     [None, 1, "x", [], {}, {"bars": [], "next_page_token": 7}, {"bars": 5, "next_page_token": ""}],
     ids=repr,
 )
-async def test_an_answer_without_bars_fails_all_symbols_alike(alpaca: AlpacaDouble, answer: object):
-    error = await failure(alpaca, Failure(body=answer))
+async def test_an_answer_without_bars_fails_all_symbols_alike(fail: Fail, answer: object):
+    error = await fail(garble=lambda _: answer)
     assert error.reason == "alpaca's answer does not match its documentation"
 
 
 @pytest.mark.parametrize(
     "told", [None, 1, "x", "", "2026-01-21T12:00:00", "0001-01-01T00:00:00Z", {}], ids=repr
 )
-async def test_a_clock_that_is_no_time_is_an_error(alpaca: AlpacaDouble, told: object):
-    venue = alpaca.create_venue()
-    alpaca.add_failures(Failure(body={"timestamp": told}))
+async def test_a_clock_that_is_no_time_is_an_error(
+    alpaca: VenueDouble, venue: AlpacaVenue, told: object
+):
+    answer_with(alpaca, {"timestamp": told})
     with pytest.raises(VenueError, match="does not match its documentation"):
         await venue.fetch_time_ms()
-    await venue.close()
 
 
-async def test_assets_without_a_symbol_are_left_out_of_the_list(alpaca: AlpacaDouble):
-    venue = alpaca.create_venue()
+async def test_assets_without_a_symbol_are_left_out_of_the_list(
+    alpaca: VenueDouble, venue: AlpacaVenue
+):
     entries = [{"symbol": "NVDA"}, {"symbol": None}, {"symbol": 1}, {}, None, 7, "x", []]
-    alpaca.add_failures(Failure(), Failure(), Failure(body=entries))
+    answer_with(alpaca, entries, path="v2/assets")
     assert await venue.fetch_symbols() == {"NVDA"}
-    await venue.close()

@@ -1,5 +1,6 @@
 """The client of crypto venues against the double: bars and rates page by page, and failures."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
@@ -7,17 +8,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from compute.bars import DAY_S, HOUR_S, RawBar, find_settlement_fault, validate_bars
+from compute.bars import DAY_S, HOUR_S, RawBar, Series, find_settlement_fault, validate_bars
+from compute.sources.alpaca import AlpacaVenue
 from compute.sources.ccxt_venue import REFUSED_AFTER_MS, CcxtVenue, drop_odd_entries
-from compute.sources.venue import UnknownSymbolError, VenueError
-from tests.doubles.venues.market import Market
-from tests.doubles.venues.round_number_market import HOUR, make_bar, make_market
+from compute.sources.venue import UnknownSymbolError, Venue, VenueError
+from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
+from tests.doubles.venues.market import HOUR, Market, halve_bars, make_bar, make_market
 from tests.doubles.venues.server import VenuesDouble
+from tests.doubles.venues.venue import VenueDouble
 from tests.support.ccxt_exchanges import EXCHANGES, PERPETUALS, SYMBOLS
 from tests.support.running_service import ManualClock
 
 pytestmark = pytest.mark.clause("live")
+
 
 A, B, C = ({"id": name, "base": name, "rank": 1} for name in "ABC")
 
@@ -68,6 +74,14 @@ async def opened(double: VenuesDouble, clock: ManualClock, tmp_path: Path) -> As
             return venue
 
         yield open_one
+
+
+@pytest.fixture
+def binance(double: VenuesDouble) -> VenueDouble:
+    """Binance with a market of Bitcoin."""
+    venue = double.get_venue("binance")
+    venue.add_listing("BTC/USDT", make_market())
+    return venue
 
 
 async def refusal(asking: Awaitable[object]) -> VenueError:
@@ -155,20 +169,17 @@ async def test_lists_hold_the_wanted_symbols_and_are_fetched_once_a_day_even_ove
 
 
 async def test_an_old_list_serves_while_the_venue_does_not_answer(
-    double: VenuesDouble, opened: Open, clock: ManualClock
+    binance: VenueDouble, opened: Open, clock: ManualClock
 ) -> None:
-    venue = double.get_venue("binance")
-    venue.add_listing("BTC/USDT", make_market())
     assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
     clock.now += DAY_S * 1000
-    venue.add_failure("unavailable", path="exchangeInfo", times=None)
+    binance.add_failure("unavailable", path="exchangeInfo", times=None)
     assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
 
 
 async def test_a_kept_list_that_cannot_be_read_is_fetched_again(
-    double: VenuesDouble, opened: Open, tmp_path: Path
+    binance: VenueDouble, opened: Open, tmp_path: Path
 ) -> None:
-    double.get_venue("binance").add_listing("BTC/USDT", make_market())
     kept = tmp_path / "binance.json"
     wanted = [symbol for symbol in SYMBOLS["binance"] if symbol]
     await opened("binance").fetch_symbols()
@@ -186,21 +197,20 @@ async def test_a_kept_list_that_cannot_be_read_is_fetched_again(
     )
     for text in ("", "[]", "[" * 100_000, *(json.dumps(good | change) for change in broken)):
         kept.write_text(text)
-        requested = double.get_venue("binance").count_requests("exchangeInfo")
+        requested = binance.count_requests("exchangeInfo")
         assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
-        assert double.get_venue("binance").count_requests("exchangeInfo") > requested, text[:80]
+        assert binance.count_requests("exchangeInfo") > requested, text[:80]
 
 
 @pytest.mark.parametrize("folder", ["file", "file/in-it"])
 async def test_a_list_that_cannot_be_saved_stops_nothing(
-    double: VenuesDouble, opened: Open, tmp_path: Path, folder: str
+    binance: VenueDouble, opened: Open, tmp_path: Path, folder: str
 ) -> None:
-    double.get_venue("binance").add_listing("BTC/USDT", make_market())
     (tmp_path / "file").touch()
     client = opened("binance", folder=tmp_path / folder)
     assert await client.fetch_symbols() == {"BTC/USDT"}
     assert await client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR, HOUR_S)
-    assert double.get_venue("binance").count_requests("api/v3/exchangeInfo") == 1
+    assert binance.count_requests("api/v3/exchangeInfo") == 1
 
 
 async def test_a_kept_list_serves_only_clients_that_want_no_further_symbols(
@@ -213,13 +223,12 @@ async def test_a_kept_list_serves_only_clients_that_want_no_further_symbols(
 
 
 async def test_a_list_dated_in_the_future_is_fetched_again(
-    double: VenuesDouble, opened: Open, clock: ManualClock
+    binance: VenueDouble, opened: Open, clock: ManualClock
 ) -> None:
-    double.get_venue("binance").add_listing("BTC/USDT", make_market())
     clock.now += DAY_S * 1000
     assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
     clock.now -= DAY_S * 1000
-    double.get_venue("binance").remove_listing("BTC/USDT")
+    binance.remove_listing("BTC/USDT")
     assert await opened("binance").fetch_symbols() == frozenset()
 
 
@@ -237,12 +246,11 @@ async def test_bars_of_a_relisted_symbol_come_within_an_hour(
 
 
 async def test_a_symbol_delisted_between_two_lists_is_reported_as_unknown(
-    double: VenuesDouble, opened: Open
+    binance: VenueDouble, opened: Open
 ) -> None:
-    double.get_venue("binance").add_listing("BTC/USDT", make_market())
     client = opened("binance")
     await client.fetch_symbols()
-    double.get_venue("binance").remove_listing("BTC/USDT")
+    binance.remove_listing("BTC/USDT")
     error = await refusal(client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR, HOUR_S))
     assert isinstance(error, UnknownSymbolError)
     assert error.reason == "binance does not list BTC/USDT, or no longer does"
@@ -276,13 +284,11 @@ async def test_every_trouble_ends_as_one_line_and_the_next_answer_is_good(
         assert await client.fetch_bars(symbol, HOUR - HOUR_S, HOUR, HOUR_S), kind
 
 
-async def test_the_requested_wait_is_reported(double: VenuesDouble, opened: Open) -> None:
-    venue = double.get_venue("binance")
-    venue.add_listing("BTC/USDT", make_market())
+async def test_the_requested_wait_is_reported(binance: VenueDouble, opened: Open) -> None:
     client = opened("binance")
     await client.fetch_symbols()
     for wait_s in (17, None):
-        venue.add_failure("rate_limited", retry_after_s=wait_s)
+        binance.add_failure("rate_limited", retry_after_s=wait_s)
         error = await refusal(client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR, HOUR_S))
         assert error.retry_after_s == wait_s
 
@@ -390,15 +396,13 @@ def spoil_row(opened: int, bad: Any) -> Callable[[list[Any]], list[Any]]:
 
 @pytest.mark.parametrize("hour", [-3, -2, -1])
 async def test_a_bad_row_costs_only_itself_wherever_it_is(
-    double: VenuesDouble, opened: Open, hour: int
+    binance: VenueDouble, opened: Open, hour: int
 ) -> None:
-    venue = double.get_venue("binance")
-    venue.add_listing("BTC/USDT", make_market())
     client = opened("binance")
     for bad in BAD_CELLS:
-        venue.clear_failures()
+        binance.clear_failures()
         garble = spoil_row(HOUR + hour * HOUR_S, bad)
-        venue.add_failure("garbled", path="klines", times=None, garble=garble)
+        binance.add_failure("garbled", path="klines", times=None, garble=garble)
         bars = await client.fetch_bars("BTC/USDT", HOUR - 3 * HOUR_S, HOUR, HOUR_S)
         assert read_hours(bars) == [n for n in (-3, -2, -1) if n != hour], bad
         assert validate_bars(bars, HOUR_S)[1], bad
@@ -460,8 +464,7 @@ async def test_a_clock_that_is_no_time_is_an_error_in_one_line(
         assert len(error.reason) < 120, answer
 
 
-async def test_a_market_without_a_state_is_listed(double: VenuesDouble, opened: Open) -> None:
-    double.get_venue("binance").add_listing("BTC/USDT", make_market())
+async def test_a_market_without_a_state_is_listed(binance: VenueDouble, opened: Open) -> None:
     client = opened("binance")
     await client.fetch_symbols()
     market = client._exchange.markets["BTC/USDT"]
@@ -505,3 +508,118 @@ def spoil_entry(answer: Any, bad: Any) -> Any:
 
 def is_market(value: Any) -> bool:
     return isinstance(value, dict) and len(value) > 4
+
+
+NUMBERS = st.sampled_from(
+    [0, 1, -1, 2**63, 10**30, 1e18, 1e308, -1e308, 5e-324, 1e-320, HOUR, 1000 * HOUR, 1e15]
+)
+TEXTS = st.sampled_from(
+    ["", "x", "0", "-1", "1e400", "NaN", "Infinity", "1e-320", str(1000 * HOUR)]
+)
+LEAVES = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS)
+ANY_JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=7),
+        st.dictionaries(st.sampled_from(["result", "list", "data", "t", "o", "bars"]), inner),
+    ),
+    max_leaves=12,
+)
+# A step into the right answer: the n-th entry of a list or an object; then it is replaced there.
+PATHS = st.lists(st.integers(0, 11), max_size=4)
+NAMES = ["binance", "bybit", "okx", "hyperliquid", "alpaca"]
+
+
+def replace_at(body: Any, path: list[int], value: Any) -> Any:
+    """Return an answer with another value at the place to which the path leads."""
+    if not path or not isinstance(body, list | dict) or not body:
+        return value
+    keys = list(body) if isinstance(body, dict) else list(range(len(body)))
+    chosen = keys[path[0] % len(keys)]
+    replaced = {key: body[key] for key in keys}
+    replaced[chosen] = replace_at(body[chosen], path[1:], value)
+    return replaced if isinstance(body, dict) else list(replaced.values())
+
+
+@pytest.fixture(params=NAMES)
+async def venue(
+    request: pytest.FixtureRequest, double: VenuesDouble, clock: ManualClock, tmp_path: Any
+) -> AsyncIterator[tuple[Venue, str, str]]:
+    """A client of each dialect, with a symbol to spoil and another one."""
+    name: str = request.param
+    symbol = "A" if name == "alpaca" else PERPETUALS[name]
+    other = symbol.replace("BTC", "ETH").replace("GOLD", "SILVER") if symbol != "A" else "B"
+    for one in (symbol, other):
+        market = make_market()
+        bars = halve_bars(market) if name == "alpaca" else Market(market.table, market.settlements)
+        double.get_venue(name).add_listing(one, bars)
+    client: Venue
+    if name == "alpaca":
+        data, trading = (
+            f"{double.base_url}/{host}.alpaca.markets" for host in ("data", "paper-api")
+        )
+        client = AlpacaVenue(
+            API_KEY_ID, API_SECRET_KEY, data_address=data, trading_address=trading, spacing_s=0
+        )
+    else:
+        kept = tmp_path / "kept.json"
+        client = CcxtVenue(name, {symbol, other}, kept, clock, double.base_url, is_paced=False)
+    await client.fetch_symbols()
+    yield client, symbol, other
+    await client.close()
+
+
+async def read_usable(client: Venue, symbol: str) -> tuple[int, list[tuple[int, float]]]:
+    """Fetch a symbol as the live source does; return the numbers of usable bars and rates."""
+    period_s = HOUR_S // 2 if client.name == "alpaca" else HOUR_S
+    rows = await client.fetch_bars(symbol, HOUR - DAY_S, HOUR - HOUR_S, period_s)
+    bars = Series.from_rows(validate_bars(rows, period_s)[0], period_s)
+    settlements = await client.fetch_funding(symbol, HOUR - 3 * DAY_S, HOUR)
+    return len(bars), [row for row in settlements if not find_settlement_fault(*row)]
+
+
+@pytest.mark.parametrize(
+    "size", [12, pytest.param(1000, marks=pytest.mark.prove)], ids=["few", "many"]
+)
+@pytest.mark.sampled(3)
+async def test_any_json_for_one_symbol_costs_the_others_nothing(
+    double: VenuesDouble, venue: tuple[Venue, str, str], size: int
+) -> None:
+    client, symbol, other = venue
+    right = await read_usable(client, other)
+    assert right[0] >= 20
+
+    @settings(
+        max_examples=size,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(path=PATHS, value=ANY_JSON)
+    def collect(path: list[int], value: Any) -> None:
+        cases.append((path, value))
+
+    cases: list[tuple[list[int], Any]] = []
+    collect()
+    server = double.get_venue(client.name)
+    for path, value in cases:
+        server.clear_failures()
+        server.add_failure(
+            "garbled",
+            symbol=symbol,
+            times=None,
+            garble=lambda body, path=path, value=value: spoil(body, symbol, path, value),
+        )
+        spoiled, others = await asyncio.gather(
+            read_usable(client, symbol), read_usable(client, other), return_exceptions=True
+        )
+        assert isinstance(spoiled, VenueError | tuple), (path, value)
+        assert others == right, (path, value)
+
+
+def spoil(body: Any, symbol: str, path: list[int], value: Any) -> Any:
+    """Spoil the answer for one symbol; of Alpaca's, which is for several, only its rows."""
+    if symbol == "A" and isinstance(body, dict) and "bars" in body:
+        rows = replace_at(body["bars"].get(symbol, []), path, value)
+        return body | {"bars": body["bars"] | {symbol: rows}}
+    return replace_at(body, path, value)

@@ -1,6 +1,7 @@
 """The live source on venues that behave or fail: the resulting feed and `meta`."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -9,43 +10,44 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S, RawBar, Series
-from compute.hourly_loop import LATE_RETRY_DELAYS_S
-from compute.indicators.registry import INDICATORS
+from compute.hourly_loop import LATE_RETRY_DELAYS_S, HourlyLoop
 from compute.schedule import to_market_ms
-from compute.sources.live import join_session_bars
+from compute.sources.live import VenueStatus, choose_listings, join_session_bars
 from compute.sources.source import NotReadyError
 from compute.sources.venue import VenueError
-from compute.universe import Universe
+from compute.universe import Listing, Universe
 from schemas.vocabulary import compute_midnight_s
 from service.config.settings import Settings
 from service.config.venues import open_venues
 from serving.freshness import build_freshness
 from serving.snapshot import build_snapshot
 from store.market_rows import ChangeRow
-from tests.doubles.scripted_venue import SleepClock
+from tests.compute.sources.conftest import Open
+from tests.doubles.scripted_source import AcceleratedClock, ClockEnded, SleepClock
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.server import VenuesDouble
-from tests.support.ledgers import load_past
-from tests.support.live_recording import replay_recording, write_recording
 from tests.support.live_service import (
     HISTORY_S,
     START,
     UNIVERSE,
+    LiveService,
     list_all_markets,
-    open_live_service,
+    make_asset,
+    replay_recording,
+    write_recording,
 )
-from tests.support.running_service import ManualClock
+from tests.support.small_market import load_past
 
 pytestmark = pytest.mark.clause("live")
+
 
 ALWAYS = ("BTC", "ETH", "OKB", "XAU")
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(to_market_ms(START) + 5000)
+def clock() -> AcceleratedClock:
+    return AcceleratedClock(START + RUN_S + 5, step_s=30)
 
 
 def without_times(rows: list[ChangeRow]) -> list[tuple[object, ...]]:
@@ -107,10 +109,9 @@ def test_the_newest_hour_waits_for_its_second_half() -> None:
 
 
 async def test_a_first_start_builds_history_in_silence_and_publishes_later_changes(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open,
 ) -> None:
-    await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path) as one:
+    async with open_service(history_s=HISTORY_S) as one:
         await one.runs.run_until(START)
         snapshot = build_snapshot(await one.store.snapshot())
         assert snapshot is not None
@@ -129,10 +130,9 @@ async def test_a_first_start_builds_history_in_silence_and_publishes_later_chang
 
 @pytest.mark.prove
 async def test_an_asset_still_warms_up_in_silence_if_its_first_calls_fail(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble, clock: AcceleratedClock
 ) -> None:
-    await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path) as one:
+    async with open_service(history_s=HISTORY_S) as one:
         binance("unavailable", times=3)(double, {})
         await one.runs.run_until(START)
         await one.build_histories()
@@ -143,11 +143,10 @@ async def test_an_asset_still_warms_up_in_silence_if_its_first_calls_fail(
 
 @pytest.mark.prove
 async def test_an_asset_whose_history_could_not_be_fetched_is_being_built_until_it_comes(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble, clock: AcceleratedClock
 ) -> None:
-    await list_all_markets(double)
     binance("unavailable", times=None)(double, {})
-    async with open_live_service(double, clock, tmp_path, history_s=9 * DAY_S) as one:
+    async with open_service(history_s=9 * DAY_S) as one:
         await one.runs.run_until(START)
         snapshot = build_snapshot(await one.store.snapshot())
         assert snapshot is not None
@@ -167,32 +166,29 @@ async def test_an_asset_whose_history_could_not_be_fetched_is_being_built_until_
         }
         assert set((await one.store.publish_from()).values()) == {clock.now - 60_000}
         assert [row for row in await one.load_changes() if row.published] == []
-        report = await audit_market(one.store, UNIVERSE, INDICATORS)
-    assert report.findings == []
+        await one.check_audit()
 
 
 async def test_an_asset_removed_before_its_first_bar_is_neither_late_nor_pending(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble
 ) -> None:
-    await list_all_markets(double)
     binance("unavailable", times=None)(double, {})
     universe = universe_with("ETH", removed_on=date(2026, 9, 30))
-    async with open_live_service(double, clock, tmp_path, universe, history_s=2 * DAY_S) as one:
+    async with open_service(universe) as one:
         await one.runs.run_until(START)
         assert (tuple(one.runs.late), one.runs.pending_tickers) == ((), ())
         assert (await one.store.snapshot()).late == {}
 
 
 async def test_nothing_is_served_before_history_is_complete(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble
 ) -> None:
-    await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path) as one:
+    async with open_service(history_s=HISTORY_S) as one:
         await one.runs.run_until(START - 10 * DAY_S)
         assert not one.runs.has_snapshot
         assert build_snapshot(await one.store.snapshot()) is None
         built = len(double.get_venue("binance").requests)
-    async with open_live_service(double, clock, tmp_path) as one:
+    async with open_service(history_s=HISTORY_S) as one:
         await one.runs.run_until(START)
         assert one.runs.has_snapshot
         assert build_snapshot(await one.store.snapshot()) is not None
@@ -205,17 +201,15 @@ async def test_nothing_is_served_before_history_is_complete(
 
 @pytest.mark.prove
 async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, made: dict[str, Market], clock: AcceleratedClock, tmp_path: Path
 ) -> None:
-    made = await list_all_markets(double)
     end = START + 6 * HOUR_S
-    async with open_live_service(double, clock, tmp_path) as one:
+    async with open_service(history_s=HISTORY_S) as one:
         await one.runs.run_until(START)
         for hour in range(START + HOUR_S, end + 1, HOUR_S):
             await one.run_hour(hour, after_s=905)
         served, changes = await one.store.snapshot(), await one.load_changes()
-        report = await audit_market(one.store, UNIVERSE, INDICATORS)
-    assert report.findings == []
+        await one.check_audit()
     begin = (clock.now // 1000 - HISTORY_S) // DAY_S * DAY_S
     recorded = {ticker: made[ticker] for ticker in ("BTC", "ETH", "OKB")}
     folder = write_recording(tmp_path / "bars", recorded, ["BTC"], begin, end)
@@ -229,10 +223,9 @@ async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
 
 @pytest.mark.prove
 async def test_the_funding_of_a_history_is_fetched_once(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble, made: dict[str, Market], clock: AcceleratedClock
 ) -> None:
-    made = await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path) as one:
+    async with open_service(history_s=HISTORY_S) as one:
         await one.runs.run_until(START)
         assert double.get_venue("binance").count_requests("klines", symbol="BTC/USDT") > 1
         assert double.get_venue("binance").count_requests("fundingRate") == 1
@@ -278,15 +271,12 @@ HARMLESS = {
 
 @pytest.mark.parametrize("trouble", some_of(HARMLESS, 3))
 async def test_a_passing_trouble_leaves_no_trace(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path, trouble: Trouble
+    live: LiveService, double: VenuesDouble, made: dict[str, Market], trouble: Trouble
 ) -> None:
-    made = await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
-        await one.runs.run_until(START)
-        trouble(double, made)
-        await one.run_hour(NEXT)
-        assert one.runs.late == {}
-        assert await one.load_closes("ETH") == [NEXT]
+    trouble(double, made)
+    await live.run_hour(NEXT)
+    assert live.runs.late == {}
+    assert await live.load_closes("ETH") == [NEXT]
 
 
 LASTING = {
@@ -304,37 +294,33 @@ LASTING = {
 @pytest.mark.parametrize("trouble", some_of(LASTING, 3))
 @pytest.mark.sampled(7)
 async def test_if_a_venue_fails_its_asset_is_late_with_a_reason_and_loses_no_bar(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path, trouble: Trouble
+    live: LiveService,
+    double: VenuesDouble,
+    made: dict[str, Market],
+    clock: AcceleratedClock,
+    trouble: Trouble,
 ) -> None:
-    made = await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
-        await one.runs.run_until(START)
-        trouble(double, made)
-        await one.run_hour(NEXT)
-        assert "ETH" in one.runs.late
-        assert one.source.late_reasons["ETH"]
-        snapshot = build_snapshot(await one.store.snapshot())
-        assert snapshot is not None
-        assert "ETH" in build_freshness(snapshot, one.clock.now)["late_assets"]
-        assert await one.load_closes("OKB") == [NEXT]
-        assert await one.load_closes("ETH") == []
-        double.clear_failures()
-        await one.run_late(700)
-        assert one.runs.late == {}
-        assert one.source.late_reasons == {}
-        assert await one.load_closes("ETH") == [NEXT]
+    trouble(double, made)
+    await live.run_hour(NEXT)
+    assert "ETH" in live.runs.late
+    assert live.source.late_reasons["ETH"]
+    assert "ETH" in (await live.load_freshness())["late_assets"]
+    assert await live.load_closes("OKB") == [NEXT]
+    assert await live.load_closes("ETH") == []
+    double.clear_failures()
+    await live.run_late(700)
+    assert live.runs.late == {}
+    assert live.source.late_reasons == {}
+    assert await live.load_closes("ETH") == [NEXT]
 
 
 @pytest.mark.prove
 async def test_requests_that_hang_time_out_and_lose_no_bar(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble, made: dict[str, Market]
 ) -> None:
-    made = await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
-    async with open_live_service(
-        double, clock, tmp_path, history_s=2 * DAY_S, timeout_s=0.5
-    ) as one:
+    async with open_service(timeout_s=0.5) as one:
         binance("hanging", times=None)(double, made)
         await one.run_hour(NEXT)
         assert tuple(one.runs.late) == ("ETH",)
@@ -346,11 +332,10 @@ async def test_requests_that_hang_time_out_and_lose_no_bar(
 
 
 async def test_a_bar_that_never_comes_is_passed_over_when_the_next_one_does(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, made: dict[str, Market]
 ) -> None:
-    made = await list_all_markets(double)
     made["ETH"].withhold(OPENS)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
         await one.run_hour(NEXT)
         assert tuple(one.runs.late) == ("ETH",)
@@ -359,26 +344,20 @@ async def test_a_bar_that_never_comes_is_passed_over_when_the_next_one_does(
         assert await one.load_closes("ETH") == [NEXT + HOUR_S]
 
 
-async def test_a_forming_bar_is_never_used(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
-) -> None:
-    made = await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
-        await one.runs.run_until(START)
-        await one.run_hour(NEXT, after_s=3500)
-        for ticker in ("BTC", "ETH", "OKB"):
-            [block] = await one.store.bars(ticker, START - 1)
-            bar = made[ticker].get_page(2**40, OPENS, OPENS, 1)[0]
-            assert block.open_time.tolist() == [OPENS]
-            assert RawBar(OPENS, *block.values[0].tolist()) == bar
+async def test_a_forming_bar_is_never_used(live: LiveService, made: dict[str, Market]) -> None:
+    await live.run_hour(NEXT, after_s=3500)
+    for ticker in ("BTC", "ETH", "OKB"):
+        [block] = await live.store.bars(ticker, START - 1)
+        bar = made[ticker].get_page(2**40, OPENS, OPENS, 1)[0]
+        assert block.open_time.tolist() == [OPENS]
+        assert RawBar(OPENS, *block.values[0].tolist()) == bar
 
 
 async def test_a_restricted_country_falls_back_to_the_next_venue_at_the_first_start(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble
 ) -> None:
-    await list_all_markets(double)
     double.get_venue("binance").add_failure("restricted", times=None)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
         assert one.source.get_listing("BTC") == "okx BTC/USDT"
         assert one.source.get_native_timeframe("ETH") is None
@@ -388,25 +367,23 @@ async def test_a_restricted_country_falls_back_to_the_next_venue_at_the_first_st
 
 
 async def test_an_asset_stays_at_the_venue_of_its_stored_bars(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble, clock: AcceleratedClock
 ) -> None:
-    await list_all_markets(double)
     double.get_venue("binance").add_failure("restricted", times=None)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
     double.clear_failures()
     clock.now += 60_000
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         assert one.source.get_listing("BTC") == "okx BTC/USDT"
         assert one.source.get_listing("ETH") == "binance ETH/USDT"
 
 
 @pytest.mark.prove
 async def test_a_listing_that_has_ended_by_the_clock_is_left_even_if_its_venue_is_silent(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path
 ) -> None:
-    await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
         assert one.source.get_listing("BTC") == "binance BTC/USDT"
     # START is on 2026-09-30: the end lies ahead at the first restart, and has passed by the second.
@@ -414,22 +391,21 @@ async def test_a_listing_that_has_ended_by_the_clock_is_left_even_if_its_venue_i
     (tmp_path / "binance.json").unlink()
     double.get_venue("binance").add_failure("unavailable", times=None)
     clock.now += 60_000
-    async with open_live_service(double, clock, tmp_path, ending, history_s=2 * DAY_S) as one:
+    async with open_service(ending) as one:
         assert one.source.get_listing("BTC") == "binance BTC/USDT"
     clock.now += DAY_S * 1000
-    async with open_live_service(double, clock, tmp_path, ending, history_s=2 * DAY_S) as one:
+    async with open_service(ending) as one:
         await one.runs.run_until(one.runs.due_hour)
         assert "BTC" not in one.runs.late
-    async with open_live_service(double, clock, tmp_path, ending, history_s=2 * DAY_S) as one:
+    async with open_service(ending) as one:
         assert one.source.get_listing("BTC") == "okx BTC/USDT"
 
 
 async def test_an_asset_that_no_venue_lists_is_not_covered_and_never_late(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble
 ) -> None:
-    await list_all_markets(double)
     double.get_venue("binance").remove_listing("ETH/USDT")
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
         assert one.source.get_native_timeframe("ETH") is None
         assert one.runs.late == {}
@@ -439,14 +415,13 @@ async def test_an_asset_that_no_venue_lists_is_not_covered_and_never_late(
 
 
 async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble, clock: AcceleratedClock
 ) -> None:
-    await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
     double.get_venue("binance").remove_listing("ETH/USDT")
     clock.now += DAY_S * 1000
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(one.runs.due_hour)
         assert tuple(one.runs.late) == ("ETH",)
         assert one.source.late_reasons == {
@@ -457,10 +432,14 @@ async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
 @pytest.mark.parametrize("is_corrected", [True, False], ids=["corrected", "back"])
 @pytest.mark.sampled(2)
 async def test_an_asset_with_a_renamed_symbol_is_late_until_the_universe_names_it_or_it_is_back(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path, is_corrected: bool
+    open_service: Open,
+    double: VenuesDouble,
+    made: dict[str, Market],
+    clock: AcceleratedClock,
+    is_corrected: bool,
 ) -> None:
     venue, made = double.get_venue("binance"), await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
         venue.remove_listing("ETH/USDT")
         venue.add_listing("ETHER/USDT", made["ETH"])
@@ -475,22 +454,19 @@ async def test_an_asset_with_a_renamed_symbol_is_late_until_the_universe_names_i
         [missing] = [line for line in logged if line["event"] == "bars_missing"]
         assert missing["ticker"] == "ETH"
         assert missing["reason"] == "binance does not list ETH/USDT, or no longer does"
-        snapshot = build_snapshot(await one.store.snapshot())
-        assert snapshot is not None
-        assert build_freshness(snapshot, one.clock.now)["late_assets"] == {"ETH": ["1h"]}
+        assert (await one.load_freshness())["late_assets"] == {"ETH": ["1h"]}
         assert await one.load_closes("BTC") == await one.load_closes("XAU") == [NEXT]
     universe = universe_with("ETH", symbol="ETHER/USDT") if is_corrected else UNIVERSE
     if not is_corrected:
         venue.add_listing("ETH/USDT", made["ETH"])
-    async with open_live_service(double, clock, tmp_path, universe, history_s=2 * DAY_S) as one:
+    async with open_service(universe) as one:
         await one.run_hour(NEXT + HOUR_S, after_s=905)
         assert one.runs.late == {}
         assert await one.load_closes("ETH") == [NEXT, NEXT + HOUR_S]
         sources = [row.listing for row in await one.store.sources() if row.ticker == "ETH"]
         former, renamed = "binance ETH/USDT", "binance ETHER/USDT"
         assert sources == ([former, renamed] if is_corrected else [former])
-        report = await audit_market(one.store, universe, INDICATORS)
-    assert report.findings == []
+        await one.check_audit()
 
 
 def universe_with(ticker: str, **fields: object) -> Universe:
@@ -503,11 +479,10 @@ def universe_with(ticker: str, **fields: object) -> Universe:
 
 
 async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble, clock: AcceleratedClock
 ) -> None:
-    await list_all_markets(double)
     first = START + 2 * HOUR_S
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
         await one.run_hour(first)
         assert (tuple(one.runs.late), one.runs.pending_tickers) == ((), ("NVDA",))
@@ -518,13 +493,11 @@ async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
         await one.run_late(900)
         assert (tuple(one.runs.late), one.runs.pending_tickers) == ((), ())
         assert await one.load_closes("NVDA") == [first]
-        snapshot = build_snapshot(await one.store.snapshot())
-        assert snapshot is not None
-        assert build_freshness(snapshot, one.clock.now)["most_delay_seconds"] == 900
+        assert (await one.load_freshness())["most_delay_seconds"] == 900
 
 
 async def test_setting_the_wall_clock_does_not_change_a_wait_that_a_venue_requests(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
     settings, waiting = Settings(live_api_base=double.base_url), SleepClock()
@@ -541,11 +514,11 @@ async def test_setting_the_wall_clock_does_not_change_a_wait_that_a_venue_reques
 
 
 async def test_no_request_is_sent_while_a_session_is_closed(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble
 ) -> None:
     await list_all_markets(double, days_after=5)
     saturday = compute_midnight_s(np.datetime64("2026-10-03").item())
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
         await one.run_hour(saturday, after_s=905)
         equities, crypto = double.get_venue("alpaca"), double.get_venue("binance")
@@ -564,26 +537,22 @@ async def test_no_request_is_sent_while_a_session_is_closed(
 
 @pytest.mark.parametrize("skew_ms", [-45_000, 45_000])
 async def test_a_wrong_clock_stops_computing_with_an_error(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path, skew_ms: int
+    live: LiveService, double: VenuesDouble, skew_ms: int
 ) -> None:
-    await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
-        await one.runs.run_until(START)
-        for name in ("binance", "okx"):
-            double.get_venue(name).skew_ms = skew_ms
-        direction = "behind" if skew_ms > 0 else "ahead of"
-        with pytest.raises(NotReadyError, match=f"45 s {direction} that of the venues"):
-            await one.run_hour(NEXT)
-        assert await one.load_closes("ETH") == []
+    for name in ("binance", "okx"):
+        double.get_venue(name).skew_ms = skew_ms
+    direction = "behind" if skew_ms > 0 else "ahead of"
+    with pytest.raises(NotReadyError, match=f"45 s {direction} that of the venues"):
+        await live.run_hour(NEXT)
+    assert await live.load_closes("ETH") == []
 
 
 async def test_one_venue_of_two_with_a_clock_ahead_stops_nothing_and_is_named_once(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble, clock: AcceleratedClock
 ) -> None:
-    await list_all_markets(double)
     assets = tuple(asset for asset in UNIVERSE.assets if asset.venue != "alpaca")
     universe = Universe(assets=assets, renamed_on=UNIVERSE.renamed_on)
-    async with open_live_service(double, clock, tmp_path, universe, history_s=2 * DAY_S) as one:
+    async with open_service(universe) as one:
         await one.runs.run_until(START)
         double.get_venue("okx").skew_ms = 600_000
         with capture_logs() as logged:
@@ -599,40 +568,33 @@ async def test_one_venue_of_two_with_a_clock_ahead_stops_nothing_and_is_named_on
 
 
 async def test_bars_of_a_venue_whose_clock_is_behind_wait_for_it_and_are_never_forming_ones(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    live: LiveService, double: VenuesDouble, made: dict[str, Market], clock: AcceleratedClock
 ) -> None:
-    made = await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
-        await one.runs.run_until(START)
-        double.get_venue("okx").skew_ms = -600_000
-        await one.run_hour(NEXT)
-        assert tuple(one.runs.late) == ("OKB",)
-        assert one.source.late_reasons == {"OKB": "the clock of okx is 600 s behind this machine's"}
-        assert await one.load_closes("ETH") == [NEXT]
-        await one.run_late(602)
-        assert one.runs.late == {}
-        assert one.source.late_reasons == {}
-        [block] = await one.store.bars("OKB", START - 1)
-        assert (
-            RawBar(OPENS, *block.values[0].tolist())
-            == made["OKB"].get_page(2**40, OPENS, OPENS, 1)[0]
-        )
+    double.get_venue("okx").skew_ms = -600_000
+    await live.run_hour(NEXT)
+    assert tuple(live.runs.late) == ("OKB",)
+    assert live.source.late_reasons == {"OKB": "the clock of okx is 600 s behind this machine's"}
+    assert await live.load_closes("ETH") == [NEXT]
+    await live.run_late(602)
+    assert live.runs.late == {}
+    assert live.source.late_reasons == {}
+    [block] = await live.store.bars("OKB", START - 1)
+    assert (
+        RawBar(OPENS, *block.values[0].tolist()) == made["OKB"].get_page(2**40, OPENS, OPENS, 1)[0]
+    )
 
 
 @pytest.mark.parametrize("answer", [{}, None, {"serverTime": None}, {"serverTime": 10**30}])
 @pytest.mark.sampled(7)
 async def test_a_venue_whose_clock_cannot_be_read_has_no_vote(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path, answer: object
+    live: LiveService, double: VenuesDouble, answer: object
 ) -> None:
-    await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
-        await one.runs.run_until(START)
-        double.get_venue("binance").add_failure(
-            "garbled", path="time", times=None, garble=lambda body: answer
-        )
-        await one.run_hour(NEXT)
-        assert one.runs.late == {}
-        assert await one.load_closes("ETH") == [NEXT]
+    double.get_venue("binance").add_failure(
+        "garbled", path="time", times=None, garble=lambda body: answer
+    )
+    await live.run_hour(NEXT)
+    assert live.runs.late == {}
+    assert await live.load_closes("ETH") == [NEXT]
 
 
 BAD_ANSWERS: dict[str, Callable[[Any], Any]] = {
@@ -649,15 +611,18 @@ BAD_ANSWERS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("answer", some_of(BAD_ANSWERS, 2))
 @pytest.mark.sampled(7)
 async def test_a_bad_answer_for_one_asset_makes_it_late_and_changes_nothing_else(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path, answer: Callable[[Any], Any]
+    open_service: Open,
+    double: VenuesDouble,
+    clock: AcceleratedClock,
+    tmp_path: Path,
+    answer: Callable[[Any], Any],
 ) -> None:
-    await list_all_markets(double)
     found = []
     for name, times in (("good", 0), ("bad", None)):
         (tmp_path / name).mkdir()
         clock.now = to_market_ms(START) + 5000
         double.clear_failures()
-        async with open_live_service(double, clock, tmp_path / name, history_s=9 * DAY_S) as one:
+        async with open_service(folder=tmp_path / name, history_s=9 * DAY_S) as one:
             await one.runs.run_until(START)
             binance("garbled", times=times, garble=answer)(double, {})
             with capture_logs() as logged:
@@ -676,9 +641,8 @@ RATES = [None, "x", 1e308, -1.0000001, {}, [], True]
 
 
 async def test_a_bad_funding_rate_costs_that_settlement_and_is_logged_once_per_reason(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble
 ) -> None:
-    await list_all_markets(double)
     bad = dict(enumerate(RATES))
     double.get_venue("binance").add_failure(
         "garbled",
@@ -689,7 +653,7 @@ async def test_a_bad_funding_rate_costs_that_settlement_and_is_logged_once_per_r
             for place, row in enumerate(rows)
         ],
     )
-    async with open_live_service(double, clock, tmp_path, history_s=4 * DAY_S) as one:
+    async with open_service(history_s=4 * DAY_S) as one:
         with capture_logs() as logged:
             await one.runs.run_until(START)
             await one.run_hour(NEXT)
@@ -704,11 +668,10 @@ async def test_a_bad_funding_rate_costs_that_settlement_and_is_logged_once_per_r
 
 
 async def test_a_revised_bar_stays_as_it_was_stepped_and_is_logged_once(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, made: dict[str, Market]
 ) -> None:
-    made = await list_all_markets(double)
     bar = made["ETH"].get_page(2**40, OPENS, OPENS, 1)[0]
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
         await one.run_hour(NEXT)
         made["ETH"].revise(bar._replace(close=bar.low), NEXT + 1800)
@@ -720,16 +683,14 @@ async def test_a_revised_bar_stays_as_it_was_stepped_and_is_logged_once(
         assert len(block) == 3
         revised = [line for line in logged if line["event"] == "bar_revised"]
         assert [line["ticker"] for line in revised] == ["ETH"]
-        report = await audit_market(one.store, UNIVERSE, INDICATORS)
-    assert report.findings == []
+        await one.check_audit()
 
 
 async def test_a_bar_that_comes_after_later_ones_is_refused_and_logged(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, made: dict[str, Market]
 ) -> None:
-    made = await list_all_markets(double)
     made["ETH"].delay(OPENS, 2 * HOUR_S)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
         with capture_logs() as logged:
             for hour in range(NEXT, NEXT + 4 * HOUR_S, HOUR_S):
@@ -739,11 +700,10 @@ async def test_a_bar_that_comes_after_later_ones_is_refused_and_logged(
 
 
 async def test_a_delisted_perpetual_does_not_make_its_asset_late(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble
 ) -> None:
-    await list_all_markets(double)
     double.get_venue("binance").remove_listing("BTC/USDT:USDT")
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+    async with open_service() as one:
         await one.runs.run_until(START)
         await one.run_hour(NEXT)
         assert one.runs.late == {}
@@ -751,42 +711,33 @@ async def test_a_delisted_perpetual_does_not_make_its_asset_late(
 
 
 async def test_rates_are_fetched_again_with_bars_that_were_late(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    live: LiveService, double: VenuesDouble, made: dict[str, Market]
 ) -> None:
-    made = await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
-        await one.runs.run_until(START)
-        made["BTC"].delay(OPENS, 200)
-        await one.run_hour(NEXT)
-        request_count = double.get_venue("binance").count_requests("fundingRate")
-        await one.run_late(700)
-        assert double.get_venue("binance").count_requests("fundingRate") == request_count + 1
-        assert await one.load_closes("BTC") == [NEXT]
+    made["BTC"].delay(OPENS, 200)
+    await live.run_hour(NEXT)
+    request_count = double.get_venue("binance").count_requests("fundingRate")
+    await live.run_late(700)
+    assert double.get_venue("binance").count_requests("fundingRate") == request_count + 1
+    assert await live.load_closes("BTC") == [NEXT]
 
 
 async def test_nothing_is_computed_while_no_venue_answers(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    live: LiveService, double: VenuesDouble
 ) -> None:
-    await list_all_markets(double)
-    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
-        await one.runs.run_until(START)
-        for name in ("binance", "okx", "alpaca"):
-            double.get_venue(name).add_failure("unavailable", times=None)
-        with pytest.raises(
-            NotReadyError, match="no venue answers: check that this machine is online"
-        ):
-            await one.run_hour(NEXT)
-        double.clear_failures()
-        await one.run_hour(NEXT)
-        assert await one.load_closes("ETH") == [NEXT]
+    for name in ("binance", "okx", "alpaca"):
+        double.get_venue(name).add_failure("unavailable", times=None)
+    with pytest.raises(NotReadyError, match="no venue answers: check that this machine is online"):
+        await live.run_hour(NEXT)
+    double.clear_failures()
+    await live.run_hour(NEXT)
+    assert await live.load_closes("ETH") == [NEXT]
 
 
 async def test_a_split_replaces_the_history_and_touches_no_published_row(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, made: dict[str, Market]
 ) -> None:
-    made = await list_all_markets(double)
     first = START + 3 * HOUR_S
-    async with open_live_service(double, clock, tmp_path) as one:
+    async with open_service(history_s=HISTORY_S) as one:
         await one.runs.run_until(START)
         await one.run_hour(first, after_s=905)
         before = await one.load_changes()
@@ -805,22 +756,20 @@ async def test_a_split_replaces_the_history_and_touches_no_published_row(
         assert one.runs.late == {}
         reasons = {row.reason for row in await one.store.epochs() if row.ticker == "NVDA"}
         assert "split 4:1" in reasons
-        report = await audit_market(one.store, UNIVERSE, INDICATORS)
-    assert report.findings == []
+        await one.check_audit()
 
 
 @pytest.mark.prove
 async def test_if_a_venue_begins_to_refuse_the_next_one_restates_the_history(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    open_service: Open, double: VenuesDouble, made: dict[str, Market]
 ) -> None:
-    made = await list_all_markets(double)
     bars = [bar._replace(volume=2 * bar.volume) for bar in made["BTC"].all_bars()]
     double.get_venue("okx").add_listing("BTC/USDT", Market(bars, made["BTC"].settlements))
-    async with open_live_service(double, clock, tmp_path, history_s=9 * DAY_S) as one:
+    async with open_service(history_s=9 * DAY_S) as one:
         await one.runs.run_until(START)
         assert one.source.get_listing("BTC") == "binance BTC/USDT"
     double.get_venue("binance").add_failure("restricted", times=None)
-    async with open_live_service(double, clock, tmp_path, history_s=9 * DAY_S) as one:
+    async with open_service(history_s=9 * DAY_S) as one:
         await one.run_hour(NEXT)
         [block] = await one.store.bars("BTC")
         doubled = {bar.open_time: 2 * bar.volume for bar in made["BTC"].all_bars()}
@@ -833,9 +782,272 @@ async def test_if_a_venue_begins_to_refuse_the_next_one_restates_the_history(
         }
         await one.run_hour(NEXT + HOUR_S)
         assert (await one.store.revisions())["BTC"] == 1
-    async with open_live_service(double, clock, tmp_path, history_s=9 * DAY_S) as one:
+    async with open_service(history_s=9 * DAY_S) as one:
         assert one.source.get_listing("BTC") == "okx BTC/USDT"
         await one.run_hour(NEXT + 2 * HOUR_S)
         assert (await one.store.revisions())["BTC"] == 1
-        report = await audit_market(one.store, UNIVERSE, INDICATORS)
-    assert report.findings == []
+        await one.check_audit()
+
+
+ASSET = make_asset(
+    "BTC",
+    "a",
+    "BTC/USDT",
+    fallbacks=(Listing(venue="b", symbol="BTC/USDT"), Listing(venue="c", symbol="BTC/USDC")),
+)
+A, B, C = "a BTC/USDT", "b BTC/USDT", "c BTC/USDC"
+LISTS = VenueStatus(frozenset({"BTC/USDT", "BTC/USDC"}))
+LACKS = VenueStatus(frozenset())
+SILENT = VenueStatus(frozenset(), VenueError("down"))
+REFUSES = VenueStatus(frozenset(), VenueError("451", is_permanent=True))
+
+
+def choose(source: str | None, *statuses: VenueStatus) -> str | None:
+    """Return the listing chosen with the statuses of the venues a, b and c, in this order."""
+    sources = {} if source is None else {"BTC": source}
+    chosen = choose_listings([ASSET], dict(zip("abc", statuses, strict=False)), sources, now=0)
+    return str(chosen["BTC"]) if chosen else None
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        ((LISTS, LISTS, LISTS), A),
+        ((LACKS, LISTS, LISTS), B),
+        ((REFUSES, LISTS, LISTS), B),
+        ((SILENT, LISTS, LISTS), B),
+        ((SILENT, LACKS, LISTS), C),
+        ((REFUSES, SILENT, LACKS), B),
+        ((SILENT, SILENT, REFUSES), A),
+        ((REFUSES, LACKS, REFUSES), None),
+        ((LACKS, LACKS, LACKS), None),
+        ((LACKS,), None),
+        ((LACKS, LISTS), B),
+    ],
+)
+def test_an_asset_without_bars_takes_the_first_venue_that_answers(
+    statuses: tuple[VenueStatus, ...], expected: str | None
+) -> None:
+    assert choose(None, *statuses) == expected
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        ((LISTS, LISTS, LISTS), B),
+        ((LISTS, SILENT, LISTS), B),
+        ((LISTS, REFUSES, LISTS), A),
+        ((LISTS, LACKS, LISTS), A),
+        ((REFUSES, REFUSES, LISTS), C),
+        ((SILENT, REFUSES, LISTS), C),
+        ((SILENT, REFUSES, REFUSES), B),
+        ((SILENT, LACKS, SILENT), B),
+        ((REFUSES, REFUSES, REFUSES), B),
+    ],
+)
+def test_stored_bars_are_left_only_for_a_venue_that_answers_if_theirs_refuses_or_lacks_them(
+    statuses: tuple[VenueStatus, ...], expected: str
+) -> None:
+    assert choose(B, *statuses) == expected
+
+
+def test_a_source_that_is_no_listing_of_the_asset_is_left_but_not_its_venue() -> None:
+    assert choose("b OTHER/USDT", LISTS, LISTS, LISTS) == B
+    assert choose("b OTHER/USDT", LISTS, SILENT, LISTS) == B
+    assert choose("b OTHER/USDT", LISTS, REFUSES, LISTS) == A
+    assert choose("unknown", LISTS, LISTS, LISTS) == A
+
+
+BINANCE, OKX = "binance BTC/USDT", "okx BTC/USDT"
+SHORT = 2 * DAY_S
+RUN_S = to_market_ms(0) // 1000
+
+
+Volumes = dict[str, set[float]]
+
+
+@pytest.fixture
+def volumes(double: VenuesDouble, made: dict[str, Market]) -> Volumes:
+    """The volumes of BTC, which differ from venue to venue."""
+    bars = [bar._replace(volume=2 * bar.volume + 1) for bar in made["BTC"].all_bars()]
+    double.get_venue("okx").add_listing("BTC/USDT", Market(bars, made["BTC"].settlements))
+    return {
+        BINANCE: {bar.volume for bar in made["BTC"].all_bars()},
+        OKX: {bar.volume for bar in bars},
+    }
+
+
+def block(double: VenuesDouble, venue: str = "binance") -> None:
+    """Answer every request to a venue with the page of a firewall."""
+    double.get_venue(venue).add_failure("unavailable", status=403, times=None)
+
+
+async def run_until(one: LiveService, clock: AcceleratedClock, until: int) -> None:
+    """Run the loop of the service until some minutes after an hour (epoch seconds)."""
+    clock.ends_at = until + RUN_S + 300
+    loop = HourlyLoop(
+        one.reopen_pipeline,
+        one.store,
+        clock,
+        clock.sleep,
+        pipeline=one.runs,
+        has_source_moved=one.source.has_moved,
+    )
+    with suppress(ClockEnded):
+        await loop.run()
+
+
+async def check_sources(one: LiveService, volumes: Volumes, *expected: str) -> None:
+    """Assert that the revisions of BTC have these sources, and no bar of another one."""
+    rows = [row for row in await one.store.sources() if row.ticker == "BTC"]
+    assert [row.listing for row in rows] == list(expected)
+    for revision, listing in enumerate(expected):
+        blocks = await one.store.bars("BTC", revision=revision)
+        assert {v for b in blocks for v in b.values[:, 4].tolist()} <= volumes[listing]
+    coverage = (await one.store.snapshot()).coverage
+    assert coverage is not None
+    assert [a.listing for a in coverage.assets if a.ticker == "BTC"] == [expected[-1]]
+    await one.check_audit()
+
+
+@pytest.mark.prove
+async def test_a_403_at_a_restart_replaces_no_history_and_its_assets_catch_up_after_it(
+    open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
+) -> None:
+    async with open_service() as one:
+        await one.runs.run_until(START)
+    block(double)
+    async with open_service() as one:
+        await run_until(one, clock, START + HOUR_S)
+        assert one.source.late_reasons["BTC"] == "binance answered HTTP 403"
+        assert "BTC" in (await one.load_freshness())["late_assets"]
+        await check_sources(one, volumes, BINANCE)
+        double.clear_failures()
+        await run_until(one, clock, START + 2 * HOUR_S)
+        assert await one.load_closes("BTC") == [START + HOUR_S, START + 2 * HOUR_S]
+        assert one.source.late_reasons == {}
+    async with open_service() as one:
+        await run_until(one, clock, START + 3 * HOUR_S)
+        await check_sources(one, volumes, BINANCE)
+
+
+@pytest.mark.prove
+async def test_a_403_that_lasts_for_hours_moves_the_assets_for_good_as_a_new_revision(
+    open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
+) -> None:
+    async with open_service() as one:
+        await one.runs.run_until(START)
+        changes = await one.load_changes()
+        block(double)
+        await run_until(one, clock, START + 3 * HOUR_S)
+        await check_sources(one, volumes, BINANCE)
+        await run_until(one, clock, START + 6 * HOUR_S)
+        await check_sources(one, volumes, BINANCE, OKX)
+        assert await one.load_closes("BTC") == [START + n * HOUR_S for n in range(1, 7)]
+        assert (await one.load_changes())[: len(changes)] == changes
+        assert {"ETH", "XAU"} <= one.source.late_reasons.keys()
+    double.clear_failures()
+    async with open_service() as one:
+        await run_until(one, clock, START + 7 * HOUR_S)
+        await check_sources(one, volumes, BINANCE, OKX)
+        assert await one.load_closes("ETH") == [START + n * HOUR_S for n in range(1, 8)]
+
+
+@pytest.mark.prove
+async def test_an_asset_that_moves_away_and_back_has_three_revisions(
+    open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
+) -> None:
+    async with open_service() as one:
+        await one.runs.run_until(START)
+    for hour, venue in enumerate(["binance", "okx"], start=1):
+        double.clear_failures()
+        double.get_venue(venue).add_failure("restricted", status=451, times=None)
+        async with open_service() as one:
+            await run_until(one, clock, START + hour * HOUR_S)
+            await check_sources(one, volumes, *[BINANCE, OKX, BINANCE][: hour + 1])
+            reasons = [e.reason for e in await one.store.epochs() if e.revision == hour]
+            expected = [OKX, BINANCE][hour - 1], [BINANCE, OKX][hour - 1]
+            assert set(reasons) == {"bars of {} instead of {}".format(*expected)}
+
+
+async def test_a_refusal_while_running_moves_the_assets_at_a_later_run(
+    open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
+) -> None:
+    async with open_service() as one:
+        await one.runs.run_until(START)
+        double.get_venue("binance").add_failure("restricted", times=None)
+        await run_until(one, clock, START + HOUR_S)
+        await check_sources(one, volumes, BINANCE)
+        await run_until(one, clock, START + 3 * HOUR_S)
+        await check_sources(one, volumes, BINANCE, OKX)
+        assert await one.load_closes("BTC") == [START + n * HOUR_S for n in (1, 2, 3)]
+
+
+async def test_a_move_that_was_stopped_before_its_commit_leaves_the_old_source(
+    open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
+) -> None:
+    async with open_service() as one:
+        await one.runs.run_until(START)
+    double.get_venue("binance").add_failure("restricted", times=None)
+    async with open_service() as one:
+        clock.now = to_market_ms(START + HOUR_S)
+        fetched = await one.source.fetch("BTC", START, START + HOUR_S)
+        assert (fetched.is_restated, one.source.get_listing("BTC")) == (True, OKX)
+    double.clear_failures()
+    async with open_service() as one:
+        await run_until(one, clock, START + HOUR_S)
+        await check_sources(one, volumes, BINANCE)
+
+
+@pytest.mark.prove
+async def test_a_venue_without_older_bars_replaces_no_history(
+    open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
+) -> None:
+    okx = double.get_venue("okx")
+    bars = [bar for bar in okx.get_market("BTC/USDT").all_bars() if bar.open_time >= START]
+    okx.add_listing("BTC/USDT", Market(bars))
+    async with open_service() as one:
+        await one.runs.run_until(START)
+    double.get_venue("binance").add_failure("restricted", times=None)
+    async with open_service() as one:
+        await run_until(one, clock, START + 2 * HOUR_S)
+        assert "BTC" in one.source.late_reasons
+        await check_sources(one, volumes, BINANCE)
+
+
+@pytest.mark.prove
+async def test_an_asset_that_a_refusal_left_uncovered_is_tried_again_daily(
+    open_service: Open, double: VenuesDouble, clock: AcceleratedClock
+) -> None:
+    await list_all_markets(double, days_after=3)
+    double.get_venue("binance").add_failure("restricted", times=None)
+    async with open_service() as one:
+        await one.runs.run_until(START)
+        assert one.source.get_listing("ETH") is None
+        double.clear_failures()
+        await run_until(one, clock, START + 23 * HOUR_S)
+        assert one.source.get_listing("ETH") is None
+        await run_until(one, clock, START + 26 * HOUR_S)
+        await one.build_histories()
+        assert one.source.get_listing("BTC") == OKX
+        assert (await one.load_closes("ETH"))[-1] == START + 26 * HOUR_S
+        snapshot = build_snapshot(await one.store.snapshot())
+        assert snapshot is not None
+        assert snapshot.stored.last_closes["ETH"] == START + 26 * HOUR_S
+        assert snapshot.stored.late == {}
+        await one.check_audit()
+
+
+async def test_a_first_start_behind_a_403_takes_the_next_venue_and_never_mixes_them(
+    open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
+) -> None:
+    block(double)
+    async with open_service() as one:
+        await one.runs.run_until(START)
+        assert one.runs.building_tickers == ("ETH", "XAU")
+        double.clear_failures()
+        await run_until(one, clock, START + HOUR_S)
+        await one.build_histories()
+        assert one.runs.late == {}
+        await check_sources(one, volumes, OKX)
+        assert (await one.load_closes("ETH"))[-1] == START + HOUR_S

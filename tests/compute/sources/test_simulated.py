@@ -2,11 +2,16 @@
 
 import asyncio
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -23,9 +28,10 @@ from compute.bars import (
     resample_bars,
     validate_bars,
 )
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import NO_READING
 from compute.indicators.registry import INDICATORS
-from compute.schedule import RUN_DELAY_S
+from compute.schedule import RUN_DELAY_S, to_market_ms
 from compute.sessions import XSIM_IRREGULAR_SINCE, Calendar, list_expected_bars
 from compute.sources.simulated import (
     SimulatedSource,
@@ -37,9 +43,13 @@ from compute.sources.simulated import (
 from compute.sources.source import FetchResult
 from compute.stepper import Stepper
 from compute.universe import Universe, load_universe
-from schemas.vocabulary import TIMEFRAMES, Timeframe, compute_midnight_s
-
-pytestmark = pytest.mark.clause("sources")
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, TIMEFRAMES, Timeframe, compute_midnight_s
+from tests.doubles.scripted_source import ALTERNATING
+from tests.doubles.venues.alpaca import get_alpaca
+from tests.doubles.venues.server import VenuesDouble
+from tests.support.live_service import list_universe, make_asset, open_live_service
+from tests.support.running_service import ManualClock
+from tests.support.small_market import open_store
 
 prove = pytest.mark.prove
 
@@ -53,7 +63,7 @@ METALS = ("XAU", "XAG")
 MIXED = (*CRYPTO, *STOCKS, *METALS)
 
 
-class ManualClock:
+class MarketClock:
     """A market clock that a test moves."""
 
     def __init__(self, now_s: int) -> None:
@@ -69,7 +79,7 @@ def packaged() -> Universe:
 
 
 def market(now_s: int = FAR, **options: int) -> SimulatedSource:
-    return SimulatedSource(packaged(), ORIGIN, ManualClock(now_s), **options)
+    return SimulatedSource(packaged(), ORIGIN, MarketClock(now_s), **options)
 
 
 async def history(ticker: str, days: int, source: SimulatedSource | None = None) -> FetchResult:
@@ -92,6 +102,7 @@ def missing(ticker: str, series: Series) -> int:
     return len(expected) - len(series)
 
 
+@pytest.mark.clause("sources")
 def test_a_market_first_started_now_has_330_days_of_history_at_least():
     def epoch(text: str) -> int:
         return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
@@ -101,6 +112,7 @@ def test_a_market_first_started_now_has_330_days_of_history_at_least():
     assert compute_origin(epoch("2030-01-01")) == epoch("2025-12-01")
 
 
+@pytest.mark.clause("sources")
 def test_the_origin_is_parsed_from_the_name_that_a_store_remembers():
     assert market().name == format_source_name(ORIGIN) == "simulated:1764547200"
     assert parse_source_name("simulated:1764547200") == (ORIGIN, None)
@@ -111,11 +123,13 @@ def test_the_origin_is_parsed_from_the_name_that_a_store_remembers():
         assert parse_source_name(other) is None
 
 
+@pytest.mark.clause("sources")
 def test_an_origin_is_a_midnight():
     with pytest.raises(ValueError, match="not a UTC midnight"):
-        SimulatedSource(packaged(), ORIGIN + HOUR_S, ManualClock(FAR))
+        SimulatedSource(packaged(), ORIGIN + HOUR_S, MarketClock(FAR))
 
 
+@pytest.mark.clause("sources")
 def test_every_asset_is_covered_hourly_and_without_end():
     source = market()
     assert source.kind == "simulated"
@@ -124,6 +138,7 @@ def test_every_asset_is_covered_hourly_and_without_end():
     assert source.get_native_timeframe("NOSUCH") is None
 
 
+@pytest.mark.clause("sources")
 async def test_bars_begin_at_the_origin_and_follow_the_calendar():
     for ticker, first in (("BTC", 1), ("NVDA", 15), ("XAU", 1)):
         bars = (await history(ticker, 60)).bars
@@ -132,6 +147,7 @@ async def test_bars_begin_at_the_origin_and_follow_the_calendar():
         assert missing(ticker, bars) <= 6
 
 
+@pytest.mark.clause("sources")
 async def test_a_removed_asset_still_has_bars():
     removed_on = packaged().by_ticker["MATIC"].removed_on
     assert removed_on is not None
@@ -140,6 +156,7 @@ async def test_a_removed_asset_still_has_bars():
     assert len(fetched.bars) >= 23
 
 
+@pytest.mark.clause("sources")
 @pytest.mark.parametrize("days", [30, pytest.param(120, marks=prove)])
 @pytest.mark.parametrize("ticker", EVERY_SESSION)
 @pytest.mark.sampled(4)
@@ -158,27 +175,31 @@ async def test_hourly_fetches_equal_one_big_fetch_bit_for_bit(ticker: str, days:
     assert funding.settled_at.tobytes() == whole.funding.settled_at.tobytes()
 
 
+@pytest.mark.clause("sources")
 async def test_an_asset_does_not_depend_on_the_other_assets():
     single = Universe(assets=(packaged().by_ticker["SOL"],), renamed_on=packaged().renamed_on)
     for after, until in ((-1, ORIGIN + 100 * DAY_S), (ORIGIN, ORIGIN + 9 * DAY_S)):
-        ours = await SimulatedSource(single, ORIGIN, ManualClock(FAR)).fetch("SOL", after, until)
+        ours = await SimulatedSource(single, ORIGIN, MarketClock(FAR)).fetch("SOL", after, until)
         theirs = await market().fetch("SOL", after, until)
         assert bits(ours.bars) == bits(theirs.bars)
         assert ours.funding.rate.tobytes() == theirs.funding.rate.tobytes()
 
 
+@pytest.mark.clause("sources")
 async def test_an_origin_cuts_the_history_and_changes_no_bar():
-    earlier = SimulatedSource(packaged(), ORIGIN - 100 * DAY_S, ManualClock(FAR))
+    earlier = SimulatedSource(packaged(), ORIGIN - 100 * DAY_S, MarketClock(FAR))
     for ticker in EVERY_SESSION:
         ours = await earlier.fetch(ticker, ORIGIN, ORIGIN + 30 * DAY_S)
         assert bits(ours.bars) == bits((await history(ticker, 30)).bars)
 
 
+@pytest.mark.clause("sources")
 async def test_another_seed_is_another_market():
     ours, theirs = await history("BTC", 30), await history("BTC", 30, market(seed=2))
     assert abs(np.corrcoef(returns(ours.bars)[:600], returns(theirs.bars)[:600])[0, 1]) < 0.2
 
 
+@pytest.mark.clause("sources")
 @pytest.mark.clause("14.6")
 async def test_the_market_of_the_default_seed_never_changes():
     """Stores continue from the bars they have, so another digest would break running services."""
@@ -191,6 +212,7 @@ async def test_the_market_of_the_default_seed_never_changes():
     assert digest.hexdigest()[:16] == "bcf6b5504775b3da"
 
 
+@pytest.mark.clause("sources")
 @pytest.mark.parametrize(
     ("eve", "bars"),
     [
@@ -209,6 +231,7 @@ async def test_early_closes_begin_in_2027_so_that_no_stored_bar_is_lost(eve: dat
         assert len(made) == bars
 
 
+@pytest.mark.clause("sources")
 @pytest.mark.clause("14.5")
 async def test_on_the_day_of_a_first_start_every_asset_costs_its_sample_price():
     # Monday and Sunday: stocks and metals cost it when they trade next.
@@ -224,6 +247,7 @@ async def test_on_the_day_of_a_first_start_every_asset_costs_its_sample_price():
             assert bars.open[0] == pytest.approx(asset.sample_price, rel=0.1), asset.ticker
 
 
+@pytest.mark.clause("sources")
 @pytest.mark.clause("14.5")
 async def test_sample_prices_scale_a_market_and_change_none_of_its_moves():
     priced = market(priced_at=ORIGIN + 330 * DAY_S)
@@ -238,16 +262,18 @@ async def test_sample_prices_scale_a_market_and_change_none_of_its_moves():
         assert volume_scale == pytest.approx(volume_scale[0], rel=0.02)
 
 
+@pytest.mark.clause("sources")
 @pytest.mark.clause("14.5")
 async def test_an_asset_without_a_sample_price_costs_what_it_is_drawn_to_cost():
     btc = packaged().by_ticker["BTC"].model_copy(update={"sample_price": None})
     universe = Universe(assets=(btc,), renamed_on=packaged().renamed_on)
-    source = SimulatedSource(universe, ORIGIN, ManualClock(FAR), priced_at=ORIGIN + 330 * DAY_S)
+    source = SimulatedSource(universe, ORIGIN, MarketClock(FAR), priced_at=ORIGIN + 330 * DAY_S)
     ours = (await history("BTC", 340, source)).bars.close
     drawn = (await history("BTC", 340)).bars.close
     assert 1 / 4 < ours[0] / drawn[0] < 4
 
 
+@pytest.mark.clause("sources")
 async def test_every_bar_is_one_that_the_service_accepts():
     for ticker in EVERY_SESSION:
         bars = (await history(ticker, 400)).bars
@@ -260,12 +286,14 @@ async def test_every_bar_is_one_that_the_service_accepts():
         assert (bars.volume > 0).all()
 
 
+@pytest.mark.clause("sources")
 async def test_a_bar_opens_at_the_close_of_the_one_before():
     bars = (await history("BTC", 30)).bars
     adjoining = np.diff(bars.close_time) == HOUR_S
     assert (bars.open[1:][adjoining] == bars.close[:-1][adjoining]).all()
 
 
+@pytest.mark.clause("sources")
 async def test_a_night_is_a_gap_smaller_than_a_day():
     bars = (await history("NVDA", 365)).bars
     moves = np.abs(np.log(bars.open[1:] / bars.close[:-1]))
@@ -275,6 +303,7 @@ async def test_a_night_is_a_gap_smaller_than_a_day():
     assert 0 < np.median(moves[overnight]) < np.median(np.abs(returns(days)))
 
 
+@pytest.mark.clause("sources")
 async def test_prices_have_about_six_digits():
     for asset in packaged().assets[::10]:
         bars = (await history(asset.ticker, 20)).bars
@@ -282,6 +311,7 @@ async def test_prices_have_about_six_digits():
             assert len(f"{price:.15g}".replace(".", "").strip("0")) <= 8, asset.ticker
 
 
+@pytest.mark.clause("sources")
 @pytest.mark.parametrize("every", [24, pytest.param(6, marks=prove)])
 async def test_prices_stay_sane_for_ten_years(every: int):
     source = market()
@@ -296,6 +326,7 @@ async def test_prices_stay_sane_for_ten_years(every: int):
         assert low < np.median(bars.close) < high, asset.ticker
 
 
+@pytest.mark.clause("sources")
 async def test_large_moves_come_together_and_are_larger_than_normal_ones():
     for ticker in CRYPTO:
         moves = returns((await history(ticker, 400)).bars)
@@ -307,6 +338,7 @@ async def test_large_moves_come_together_and_are_larger_than_normal_ones():
         assert 0.003 < moves.std() < 0.03, ticker
 
 
+@pytest.mark.clause("sources")
 @pytest.mark.parametrize("tickers", [CRYPTO, STOCKS, METALS])
 async def test_assets_of_one_class_move_together(tickers: tuple[str, ...]):
     moves = []
@@ -330,8 +362,9 @@ class Counting(ThreadPoolExecutor):
         return super().submit(*args, **kwargs)
 
 
+@pytest.mark.clause("sources")
 async def test_waiting_fetches_are_computed_in_one_thread_hop_with_the_same_results():
-    clock, threads = ManualClock(ORIGIN + 9 * DAY_S), Counting()
+    clock, threads = MarketClock(ORIGIN + 9 * DAY_S), Counting()
     asyncio.get_running_loop().set_default_executor(threads)
     source = SimulatedSource(load_universe(), ORIGIN, clock)
     calls = [source.fetch(ticker, ORIGIN, clock.now_s) for ticker in MIXED]
@@ -343,8 +376,9 @@ async def test_waiting_fetches_are_computed_in_one_thread_hop_with_the_same_resu
         assert single.bars.close.tobytes() == one.bars.close.tobytes()
 
 
+@pytest.mark.clause("sources")
 async def test_a_cancelled_fetch_cancels_no_other():
-    clock = ManualClock(ORIGIN + 9 * DAY_S)
+    clock = MarketClock(ORIGIN + 9 * DAY_S)
     source = SimulatedSource(load_universe(), ORIGIN, clock)
     calls = [source.fetch(ticker, ORIGIN, clock.now_s) for ticker in MIXED]
     first, *others = map(asyncio.ensure_future, calls)
@@ -355,6 +389,7 @@ async def test_a_cancelled_fetch_cancels_no_other():
     assert all(isinstance(one, FetchResult) and len(one.bars) for one in found[1:])
 
 
+@pytest.mark.clause("sources")
 async def test_volume_follows_the_day_and_the_moves():
     bars = (await history("BTC", 400)).bars
     hour = bars.open_time // HOUR_S % 24
@@ -363,6 +398,7 @@ async def test_volume_follows_the_day_and_the_moves():
     assert np.corrcoef(size, bars.volume[1:])[0, 1] > 0.2
 
 
+@pytest.mark.clause("sources")
 async def test_only_perpetuals_settle_three_times_a_day():
     rates = (await history("BTC", 30)).funding
     assert rates.settled_at.tolist() == [
@@ -372,6 +408,7 @@ async def test_only_perpetuals_settle_three_times_a_day():
         assert len((await history(ticker, 30)).funding.rate) == 0
 
 
+@pytest.mark.clause("sources")
 async def test_funding_is_small_follows_the_trend_and_at_times_shuts_the_gate():
     shut = Counter[bool]()
     for ticker in CRYPTO:
@@ -386,6 +423,7 @@ async def test_funding_is_small_follows_the_trend_and_at_times_shuts_the_gate():
     assert 0.002 < shut[True] / shut.total() < 0.15
 
 
+@pytest.mark.clause("sources")
 async def test_one_bar_in_a_thousand_never_exists():
     source, gone, there = market(), 0, 0
     for asset in packaged().assets[::5]:
@@ -395,13 +433,14 @@ async def test_one_bar_in_a_thousand_never_exists():
 
 
 # At the 45th hour many are late together.
+@pytest.mark.clause("sources")
 @pytest.mark.parametrize(("begins", "ends"), [(40, 64), pytest.param(0, 72, marks=prove)])
 @pytest.mark.prove
 async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours(
     begins: int, ends: int
 ):
     """Count the assets that are behind at a run, after the last retry, and hours later."""
-    clock = ManualClock(0)
+    clock = MarketClock(0)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     tickers = [asset.ticker for asset in packaged().tracked_assets if asset.session == "24x7"]
     behind, many = Counter[int](), 0
@@ -425,7 +464,7 @@ async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours(
 
 async def late_bar() -> tuple[str, int, int]:
     """Return (ticker, close, arrival) of some bar that misses its run by seconds."""
-    clock = ManualClock(0)
+    clock = MarketClock(0)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     for hour in range(ORIGIN + HOUR_S, ORIGIN + 9 * DAY_S, HOUR_S):
         for ticker in CRYPTO:
@@ -437,9 +476,10 @@ async def late_bar() -> tuple[str, int, int]:
     raise AssertionError("no late bar in nine days")
 
 
+@pytest.mark.clause("sources")
 async def test_a_late_bar_holds_the_watermark_until_it_arrives():
     ticker, close, arrival = await late_bar()
-    clock = ManualClock(arrival - 1)
+    clock = MarketClock(arrival - 1)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     before = await source.fetch(ticker, close - 9 * HOUR_S, close)
     assert before.watermark == close - HOUR_S
@@ -450,11 +490,12 @@ async def test_a_late_bar_holds_the_watermark_until_it_arrives():
     assert after.bars.close_time.tolist() == [close]
 
 
+@pytest.mark.clause("sources")
 async def test_a_missing_hour_is_known_an_hour_later_and_then_holds_nothing_up():
     ticker, bars = "BTC", (await history("BTC", 200)).bars
     place = int(np.flatnonzero(np.diff(bars.close_time) == 2 * HOUR_S)[0])
     gap = int(bars.close_time[place]) + HOUR_S
-    clock = ManualClock(gap)
+    clock = MarketClock(gap)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     for seconds in (0, RUN_DELAY_S, HOUR_S - 1):
         clock.now_s = gap + seconds
@@ -466,8 +507,9 @@ async def test_a_missing_hour_is_known_an_hour_later_and_then_holds_nothing_up()
     assert source.find_next_close(ticker, gap - HOUR_S) == gap
 
 
+@pytest.mark.clause("sources")
 async def test_a_bar_is_not_given_before_its_close():
-    clock = ManualClock(ORIGIN + 5 * HOUR_S - 1)
+    clock = MarketClock(ORIGIN + 5 * HOUR_S - 1)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     fetched = await source.fetch("BTC", -1, ORIGIN + DAY_S)
     assert fetched.watermark == fetched.bars.close_time[-1] == ORIGIN + 4 * HOUR_S
@@ -475,6 +517,7 @@ async def test_a_bar_is_not_given_before_its_close():
     assert (await source.fetch("BTC", -1, ORIGIN + DAY_S)).watermark == ORIGIN + 5 * HOUR_S
 
 
+@pytest.mark.clause("sources")
 async def test_while_its_session_is_closed_an_asset_is_complete_up_to_the_clock():
     saturday = ORIGIN + 5 * DAY_S + 12 * HOUR_S + 34
     for ticker in ("NVDA", "XAU"):
@@ -483,6 +526,7 @@ async def test_while_its_session_is_closed_an_asset_is_complete_up_to_the_clock(
     assert (await market(saturday).fetch("BTC", -1, saturday + DAY_S)).watermark == saturday - 34
 
 
+@pytest.mark.clause("sources")
 async def test_a_watermark_never_passes_the_requested_hour_nor_falls_back():
     source = market(ORIGIN + 3 * DAY_S)
     for ticker in EVERY_SESSION:
@@ -496,6 +540,7 @@ async def test_a_watermark_never_passes_the_requested_hour_nor_falls_back():
 LATE_DAYS = {"BTC": (4, 9), "DOGE": (11, 16), "NVDA": (45, 47), "XAU": (17, 25)}
 
 
+@pytest.mark.clause("sources")
 @pytest.mark.parametrize(
     ("ticker", "begins", "ends"),
     [
@@ -507,7 +552,7 @@ LATE_DAYS = {"BTC": (4, 9), "DOGE": (11, 16), "NVDA": (45, 47), "XAU": (17, 25)}
 async def test_live_fetches_bring_every_bar_once_and_nothing_below_the_watermark(
     ticker: str, begins: int, ends: int
 ):
-    clock = ManualClock(ORIGIN)
+    clock = MarketClock(ORIGIN)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     bars, funding, seen = NO_BARS, NO_FUNDING, -1
     end = ORIGIN + ends * DAY_S
@@ -551,6 +596,7 @@ def stepped(
     return changes, readings, given
 
 
+@pytest.mark.clause("sources")
 @prove
 async def test_indicators_read_all_ways_and_change_about_as_often_as_on_recorded_bars():
     """On recorded bars, an indicator changes on 2% to 9% of its bars; here 1% to 16% may."""
@@ -566,3 +612,172 @@ async def test_indicators_read_all_ways_and_change_about_as_often_as_on_recorded
             cell = timeframe, indicator.id
             assert readings[cell] == {-1, 0, 1}, cell
             assert 0.01 < changes[cell] / given[timeframe] < 0.16, cell
+
+
+NEW_YORK = ZoneInfo("America/New_York")
+SUMMER, WINTER, EARLY_CLOSE, AFTER_A_HOLIDAY = (
+    date(2026, 8, 12),
+    date(2026, 12, 9),
+    date(2027, 11, 26),
+    date(2026, 9, 8),
+)
+DAYS = [SUMMER, WINTER, EARLY_CLOSE, AFTER_A_HOLIDAY]
+LAST_HOUR = {EARLY_CLOSE: 13}
+# A stock of each exchange, and assets of the other sessions beside them.
+TICKERS = ("IBM", "NVDA", "BTC", "XAU")
+HISTORY_S = 9 * DAY_S
+
+Closes = dict[Timeframe, list[int]]
+
+
+@dataclass
+class Market:
+    """A pipeline whose indicator turns on every bar, so that every bar has a row."""
+
+    runs: HourlyPipeline
+    clock: ManualClock
+    written: Callable[[], "AsyncIterator[tuple[str, Timeframe, int, int]]"]
+
+
+def list_trading_closes(day: date) -> Closes:
+    """Return the closes of a stock's bars on a trading day (epoch seconds), by timeframe."""
+    last = LAST_HOUR.get(day, 16)
+    local = [
+        datetime(day.year, day.month, day.day, hour, tzinfo=NEW_YORK) for hour in range(10, 17)
+    ]
+    hours = [int(at.timestamp()) for at in local if at.hour <= last]
+    longer = {
+        timeframe: sorted({-(-close // period_s) * period_s for close in hours})
+        for timeframe, period_s in TIMEFRAME_DURATIONS_S.items()
+    }
+    return {**longer, "1h": hours}
+
+
+def midnight(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
+
+
+def some(tickers: tuple[str, ...]) -> Universe:
+    universe = load_universe()
+    chosen = tuple(universe.by_ticker[ticker] for ticker in tickers)
+    return Universe(assets=chosen, renamed_on=universe.renamed_on)
+
+
+@asynccontextmanager
+async def open_simulated(folder: Path, begins: int) -> AsyncIterator[Market]:
+    clock = ManualClock(to_market_ms(begins))
+    source = SimulatedSource(some(TICKERS), begins - HISTORY_S, clock)
+    async with open_store(folder / "market.db") as store:
+        runs = await HourlyPipeline.open(store, source, some(TICKERS), ALTERNATING, clock)
+
+        async def written() -> AsyncIterator[tuple[str, Timeframe, int, int]]:
+            async for row in store.changes():
+                yield row.ticker, row.timeframe, row.close_time, row.created_at
+
+        yield Market(runs, clock, written)
+
+
+async def run_and_collect(
+    market: Market, begins: int, ends: int, delay_s: int = 0
+) -> tuple[dict[tuple[str, Timeframe], dict[int, float]], set[tuple[str, int]]]:
+    """Run every hour, and once more after `delay_s`.
+
+    Return the seconds from each bar's close to its row, and the assets that were late at an hour.
+    """
+    await market.runs.run_until(begins)
+    market.clock.now = to_market_ms(begins) + 1000 * (delay_s + 1)
+    await market.runs.run_late()
+    late = set[tuple[str, int]]()
+    for hour in range(begins + HOUR_S, ends + 1, HOUR_S):
+        market.clock.now = to_market_ms(hour) + 1000
+        await market.runs.run_until(hour)
+        if delay_s:
+            market.clock.now = to_market_ms(hour) + 1000 * (delay_s + 1)
+            await market.runs.run_late()
+        late |= {(ticker, hour) for ticker in market.runs.late}
+    seconds: dict[tuple[str, Timeframe], dict[int, float]] = defaultdict(dict)
+    async for ticker, timeframe, close, created_at in market.written():
+        if close > begins:
+            seconds[ticker, timeframe][close] = created_at / 1000 - close
+    return seconds, late
+
+
+@pytest.mark.clause("1.30", "sources")
+@pytest.mark.parametrize("day", DAYS, ids=["summer", "winter", "early close", "after a holiday"])
+@pytest.mark.sampled(2)
+async def test_a_simulated_stock_is_read_three_minutes_after_each_close(tmp_path: Path, day: date):
+    begins = midnight(day)
+    async with open_simulated(tmp_path, begins) as market:
+        seconds, late = await run_and_collect(market, begins, begins + DAY_S)
+    assert not late & {(ticker, hour) for ticker in ("IBM", "NVDA") for _, hour in late}
+    for ticker in ("IBM", "NVDA"):
+        for timeframe, closes in list_trading_closes(day).items():
+            assert list(seconds[ticker, timeframe]) == closes, (ticker, timeframe)
+            assert all(180 <= after <= 300 for after in seconds[ticker, timeframe].values())
+
+
+@pytest.mark.clause("1.30", "sources")
+@pytest.mark.prove
+async def test_in_weeks_around_a_change_of_clocks_only_late_bars_come_later(tmp_path: Path):
+    begins, days = midnight(date(2026, 10, 22)), 15  # clocks go back on November 1
+    async with open_simulated(tmp_path, begins) as market:
+        seconds, late = await run_and_collect(market, begins, begins + days * DAY_S)
+    assert 0 < len(late) < 20
+    for (ticker, _), by_close in seconds.items():
+        punctual = {c: s for c, s in by_close.items() if (ticker, c) not in late}
+        assert {close: s for close, s in punctual.items() if not 180 <= s <= 300} == {}
+    traded = [begins + n * DAY_S for n in range(days)]
+    weekdays = [date(2026, 10, 22) + timedelta(days=n) for n in range(len(traded))]
+    expected = [c for d in weekdays if d.weekday() < 5 for c in list_trading_closes(d)["1h"]]
+    for ticker in ("IBM", "NVDA"):
+        assert set(seconds[ticker, "1h"]) <= set(expected)
+        assert len(expected) - len(seconds[ticker, "1h"]) <= 1  # an hour that never came
+        daily = [c for d in weekdays if d.weekday() < 5 for c in list_trading_closes(d)["1d"]]
+        assert list(seconds[ticker, "1d"]) == daily
+    assert set(seconds) == {(ticker, timeframe) for ticker in TICKERS for timeframe in TIMEFRAMES}
+
+
+STOCK = {"asset_class": "stock", "session": "XNAS"}
+LISTINGS = {
+    "paid plan": ("alpaca", "NVDA", 0),
+    "free plan": ("alpaca", "NVDA", 900),
+    "perpetual": ("binance", "NVDA/USDT:USDT", 0),
+    "builder's perpetual": ("hyperliquid", "XYZ-NVDA/USDC:USDC", 0),
+}
+
+
+@pytest.mark.clause("1.30", "sources")
+@pytest.mark.parametrize("day", DAYS, ids=["summer", "winter", "early close", "after a holiday"])
+@pytest.mark.parametrize(("venue", "symbol", "delay_s"), LISTINGS.values(), ids=list(LISTINGS))
+async def test_a_live_stock_is_read_three_minutes_after_each_close_and_its_plans_delay(
+    double: VenuesDouble,
+    clock: ManualClock,
+    tmp_path: Path,
+    day: date,
+    venue: str,
+    symbol: str,
+    delay_s: int,
+):
+    begins = midnight(day)
+    clock.now = to_market_ms(begins)
+    universe = Universe(
+        assets=(make_asset("NVDA", venue, symbol, **STOCK),), renamed_on=date(2026, 8, 17)
+    )
+    get_alpaca(double).withheld_s = delay_s
+    await list_universe(double, universe, begins - 2 * HISTORY_S, begins + 2 * DAY_S)
+    async with open_live_service(
+        double, clock, tmp_path, universe, history_s=HISTORY_S, indicators=ALTERNATING
+    ) as one:
+        assert one.runs.delays == ((delay_s,) if delay_s else ())
+
+        async def written() -> AsyncIterator[tuple[str, Timeframe, int, int]]:
+            async for row in one.store.changes():
+                yield row.ticker, row.timeframe, row.close_time, row.created_at
+
+        market = Market(one.runs, clock, written)
+        seconds, late = await run_and_collect(market, begins, begins + DAY_S, delay_s)
+    assert late == set()
+    for timeframe, closes in list_trading_closes(day).items():
+        by_close = seconds["NVDA", timeframe]
+        assert list(by_close) == closes, timeframe
+        assert {s for s in by_close.values() if not 180 <= s - delay_s <= 300} == set()

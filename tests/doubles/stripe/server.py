@@ -1,18 +1,16 @@
-"""A Stripe on a loopback port, in the test's own event loop, that tests control.
-
-    async with stripe_double(clock) as stripe:
-        billing = StripeBilling(..., api_base=stripe.base_url)
-
-Stripe's real library is its client. It can fail, drop, hold and count requests, and it signs
-webhooks with its own HMAC.
-"""
+"""The part of Stripe's HTTP API that purchases use: form-encoded requests, JSON responses."""
 
 import asyncio
 import hmac
+import json
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
 
 import httpx
 from starlette.applications import Starlette
@@ -22,9 +20,225 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from schemas.vocabulary import Clock
-from tests.doubles.stripe.api import ApiRequest, RefusalError, StripeApi, format_event, read_request
-from tests.doubles.stripe.records import Object, Status, StripeRecords
+from tests.doubles.stripe.records import COLLECTIONS, Object, Status, StripeRecords
 from tests.support.running_service import open_loopback_socket, run_app
+
+KINDS = {path: kind for kind, path in COLLECTIONS.items()}
+EXPANDABLE = {"customer", "line_items", "subscription", "charge"}
+FILTERS = {"charge", "customer", "payment_intent", "subscription", "type", "status"}
+SESSION_PARAMETERS = {
+    "adaptive_pricing",
+    "allow_promotion_codes",
+    "cancel_url",
+    "client_reference_id",
+    "customer_email",
+    "expand",
+    "expires_at",
+    "line_items",
+    "metadata",
+    "mode",
+    "subscription_data",
+    "success_url",
+}
+DOCS = "https://stripe.com/docs/error-codes"
+
+
+class RefusalError(Exception):
+    """An error that Stripe documents, with its HTTP status."""
+
+    def __init__(self, status: int, message: str, **fields: str) -> None:
+        super().__init__(message)
+        self.status = status
+        kind = "api_error" if status >= 500 else "invalid_request_error"
+        self.body = {"error": {"message": message, "type": kind} | fields}
+
+
+@dataclass(frozen=True)
+class ApiRequest:
+    """One request, its bracketed parameters parsed into dicts and lists."""
+
+    method: str
+    path: str
+    parameters: Object
+    idempotency_key: str | None
+
+
+def parse_form(text: str) -> Object:
+    """Parse a form: `a[b][0]=c` becomes {"a": {"b": ["c"]}}."""
+    root: Object = {}
+    for key, value in parse_qsl(text, keep_blank_values=True):
+        *path, last = re.findall(r"[^\[\]]+", key) + (["0"] if key.endswith("[]") else [])
+        place = root
+        for part in path:
+            place = place.setdefault(part, {})
+        while key.endswith("[]") and last in place:
+            last = str(int(last) + 1)
+        place[last] = value
+    return {key: _convert_indices(value) for key, value in root.items()}
+
+
+def _convert_indices(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if value and all(key.isdecimal() for key in value):
+        return [_convert_indices(value[key]) for key in sorted(value, key=int)]
+    return {key: _convert_indices(one) for key, one in value.items()}
+
+
+async def read_request(request: Request) -> ApiRequest:
+    """Parse a request; raise RefusalError if it is not form-encoded."""
+    body = (await request.body()).decode()
+    if body and request.headers.get("content-type") != "application/x-www-form-urlencoded":
+        raise RefusalError(400, "Invalid request (check that your POST content type is right).")
+    return ApiRequest(
+        request.method,
+        request.url.path.removeprefix("/v1/"),
+        parse_form(body if request.method == "POST" else request.url.query),
+        request.headers.get("idempotency-key"),
+    )
+
+
+class StripeApi:
+    """Answers requests from StripeRecords; `address` is its own base URL."""
+
+    def __init__(self, books: StripeRecords, api_key: str) -> None:
+        self.address = ""
+        self._books = books
+        self._api_key = api_key
+        self._answered: dict[str, tuple[ApiRequest, int, Object]] = {}
+
+    def authenticate(self, authorization: str | None) -> None:
+        """Raise RefusalError for a wrong key, masked as Stripe masks it."""
+        if authorization != f"Bearer {self._api_key}":
+            sent = (authorization or "").removeprefix("Bearer ")
+            masked = f"{sent[:8]}{'*' * 8}{sent[-4:]}"
+            raise RefusalError(401, f"Invalid API Key provided: {masked}")
+
+    def answer(self, call: ApiRequest) -> Response:
+        """Answer a request; a POST with a known idempotency key gets the first response again."""
+        known = self._answered.get(call.idempotency_key or "") if call.method == "POST" else None
+        if known is None:
+            status, body = self._answer_once(call)
+            if call.method == "POST" and call.idempotency_key and status == 200:
+                self._answered[call.idempotency_key] = (call, status, body)
+            return JSONResponse(body, status)
+        first, status, body = known
+        if first != call:
+            message = "Keys for idempotent requests can only be used with the same parameters."
+            refusal = RefusalError(400, message, type="idempotency_error")
+            return JSONResponse(refusal.body, refusal.status)
+        return JSONResponse(body, status, {"Idempotent-Replayed": "true"})
+
+    def _answer_once(self, call: ApiRequest) -> tuple[int, Object]:
+        try:
+            return 200, self._execute(call)
+        except RefusalError as refusal:
+            return refusal.status, refusal.body
+
+    def _execute(self, call: ApiRequest) -> Object:
+        """Execute a request and return a copy, so that later changes do not alter the response."""
+        expand = call.parameters.get("expand", [])
+        if call.method == "POST" and call.path == "checkout/sessions":
+            return self._expand(self._open_session(call.parameters), expand)
+        if call.method == "POST" and call.path == "refunds":
+            charge = self._find("charge", call.parameters.get("charge", ""))
+            amount = int(call.parameters["amount"]) if "amount" in call.parameters else None
+            return self._expand(self._books.refund(charge, amount), expand)
+        if call.method == "POST" and call.path == "billing_portal/sessions":
+            customer = self._find("customer", call.parameters.get("customer", ""), "customer")
+            return self._books.open_portal(
+                customer, call.parameters.get("return_url"), self.address
+            )
+        if call.method == "GET" and call.path in KINDS:
+            return self._list(KINDS[call.path], call)
+        collection, _, id_ = call.path.rpartition("/")
+        if call.method == "GET" and collection in KINDS:
+            return self._expand(self._find(KINDS[collection], id_), expand)
+        if call.method == "DELETE" and collection == "subscriptions":
+            subscription = self._find("subscription", id_)
+            self._books.set_status(subscription, "canceled")
+            return self._expand(subscription, expand)
+        match = re.fullmatch("checkout/sessions/([^/]+)/(expire|line_items)", call.path)
+        if match and (call.method, match[2]) in {("POST", "expire"), ("GET", "line_items")}:
+            return self._act_on_session(self._find("checkout.session", match[1]), match[2], expand)
+        raise RefusalError(404, f"Unrecognized request URL ({call.method}: /v1/{call.path}).")
+
+    def _act_on_session(self, session: Object, what: str, expand: list[str]) -> Object:
+        if what == "line_items":
+            return self._line_items(session)
+        if session["status"] != "open":
+            raise RefusalError(
+                400, "Only Checkout Sessions with a status in [open] can be expired."
+            )
+        self._books.expire(session)
+        return self._expand(session, expand)
+
+    def _open_session(self, given: Object) -> Object:
+        for name in given:
+            if name not in SESSION_PARAMETERS:
+                message = f"Received unknown parameter: {name}"
+                raise RefusalError(400, message, code="parameter_unknown", param=name)
+        for name in ("mode", "line_items", "success_url"):
+            if name not in given:
+                message = f"Missing required param: {name}."
+                raise RefusalError(400, message, code="parameter_missing", param=name)
+        self._find("price", given["line_items"][0].get("price", ""), "line_items[0][price]")
+        email = given.get("customer_email", "a@example.com")
+        if "@" not in email or email.endswith("@refused.example.com"):
+            message = f"Invalid email address: {email}"
+            raise RefusalError(400, message, code="email_invalid", param="customer_email")
+        return self._books.open_session(given, self.address)
+
+    def _find(self, kind: str, id_: str, param: str | None = None) -> Object:
+        found = self._books.objects.get(id_)
+        if found is None or found["object"] != kind:
+            raise RefusalError(
+                400 if param else 404,
+                f"No such {kind}: '{id_}'",
+                code="resource_missing",
+                doc_url=f"{DOCS}/resource-missing",
+                param=param or kind.rpartition(".")[2],
+            )
+        return found
+
+    def _list(self, kind: str, call: ApiRequest) -> Object:
+        limit = int(call.parameters.get("limit", 10))
+        if not 1 <= limit <= 100:
+            raise RefusalError(400, "This value must be between 1 and 100.", param="limit")
+        wanted = {name: value for name, value in call.parameters.items() if name in FILTERS}
+        rows = self._books.list_objects(kind, **wanted)
+        if (after := call.parameters.get("starting_after")) is not None:
+            rows = rows[[row["id"] for row in rows].index(after) + 1 :]
+        data = [self._expand(row, []) for row in rows[:limit]]
+        return _build_list(f"/v1/{call.path}", data, has_more=len(rows) > limit)
+
+    def _line_items(self, session: Object) -> Object:
+        items = deepcopy(self._books.line_items[session["id"]])
+        return _build_list(f"/v1/checkout/sessions/{session['id']}/line_items", items)
+
+    def _expand(self, found: Object, expand: list[str]) -> Object:
+        """Return a copy of an object with some fields expanded from ids to objects."""
+        shown = deepcopy(found)
+        for name in expand:
+            if name not in EXPANDABLE or (name not in found and name != "line_items"):
+                raise RefusalError(
+                    400, f"This property cannot be expanded ({name}).", param="expand"
+                )
+            if name == "line_items":
+                shown[name] = self._line_items(found)
+            elif found[name] is not None:
+                shown[name] = deepcopy(self._books.objects[found[name]])
+        return shown
+
+
+def _build_list(url: str, data: list[Object], *, has_more: bool = False) -> Object:
+    return {"object": "list", "data": data, "has_more": has_more, "url": url}
+
+
+def format_event(event: Object) -> bytes:
+    """Return an event as the body of a webhook, indented as Stripe's."""
+    return json.dumps(event, indent=2).encode()
+
 
 API_KEY = "sk_test_51DoubleKey"
 WEBHOOK_SECRET = "whsec_double"

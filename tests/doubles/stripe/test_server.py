@@ -6,9 +6,8 @@ import httpx
 import pytest
 import stripe
 
-from tests.doubles.stripe.api import parse_form
 from tests.doubles.stripe.records import Object
-from tests.doubles.stripe.server import StripeDouble, run_stripe_double
+from tests.doubles.stripe.server import StripeDouble, parse_form, run_stripe_double
 from tests.support.running_service import ManualClock
 
 pytestmark = pytest.mark.clause("tests")

@@ -1,20 +1,20 @@
 """Alpaca's stock bars, and its trading API's clock and assets, as documented.
 
-Bars lie on the clock: hourly ones begin at full hours, so the first of a day has half an hour
-of regular trading. A market here has half-hour bars.
+A market here has half-hour bars.
 """
 
 import base64
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
-from compute.bars import DAY_S, HOUR_S, RawBar
-from compute.sessions import list_expected_bars
+from compute.bars import DAY_S, RawBar
 from tests.doubles.venues.market import EVER
 from tests.doubles.venues.venue import (
     Answer,
+    Dialect,
     FailureKind,
     RefusedError,
     Symbol,
@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 DATA, TRADING, PAPER = "data.alpaca.markets", "api.alpaca.markets", "paper-api.alpaca.markets"
 API_KEY_ID, API_SECRET_KEY = "PKDOUBLE", "double-secret"
 DELAY_S = 900
-REGULAR_S = 13 * HOUR_S // 2
-_PERIODS = {"30Min": 1800, "1Hour": HOUR_S}
 
 
-class Alpaca:
+class Alpaca(Dialect):
     """An account for the consolidated tape; `withheld_s` is 0 with a paid subscription."""
 
     hosts = (DATA, TRADING, PAPER)
@@ -41,34 +39,36 @@ class Alpaca:
         "banned": (429, {"message": "too many requests."}),
     }
 
+    no_path = 404, {"message": "endpoint not found."}
+    key_name = "symbols"
+
     def __init__(self) -> None:
         self.withheld_s = DELAY_S
+        self.page_size = 10_000
 
     def to_key(self, symbol: Symbol) -> str:
         return symbol.base
-
-    def fill_in_key(self, request: VenueRequest) -> None:
-        request.key = request.query.get("symbols")
 
     def answer(self, venue: VenueDouble, request: VenueRequest) -> Any:
         _authenticate(request)
         match request.host, request.path:
             case "data.alpaca.markets", "v2/stocks/bars":
-                return _answer_bars(venue, request, venue.now - self.withheld_s)
+                return _answer_bars(venue, request, venue.now - self.withheld_s, self.page_size)
             case (_, "v2/clock"):
-                return _format_clock(venue.now_ms)
+                stamp = datetime.fromtimestamp(venue.now_ms / 1000, UTC)
+                return {"timestamp": stamp.isoformat(timespec="milliseconds"), "is_open": True}
             case (_, "v2/assets"):
                 return [_format_asset(key) for key, _ in venue.list_tradable()]
             case (_, path) if path.startswith("v2/assets/"):
                 return _find_asset(venue, path.removeprefix("v2/assets/"))
-        raise RefusedError(404, {"message": "endpoint not found."})
+        raise RefusedError(*self.no_path)
 
 
-def set_withheld_s(double: "VenuesDouble", seconds: int) -> None:
-    """Set how many of the newest seconds the account's plan withholds."""
+def get_alpaca(double: "VenuesDouble") -> Alpaca:
+    """Return the account, whose plan tests set."""
     dialect = double.get_venue("alpaca").dialect
     assert isinstance(dialect, Alpaca)
-    dialect.withheld_s = seconds
+    return dialect
 
 
 def _authenticate(request: VenueRequest) -> None:
@@ -80,19 +80,23 @@ def _authenticate(request: VenueRequest) -> None:
         raise RefusedError(403, {"message": "forbidden."})
 
 
-def _answer_bars(venue: VenueDouble, request: VenueRequest, known: int) -> Any:
+def _answer_bars(venue: VenueDouble, request: VenueRequest, known: int, page_size: int) -> Any:
     """Return a page: symbol by symbol, each oldest first, at most `limit` bars in total.
 
     What happened after `known` is withheld.
     """
     symbols = sorted(set(request.query.get("symbols", "").split(",")) - {""})
     limit = request.get_integer("limit", 1000)
-    if not symbols or not 1 <= limit <= 10_000 or request.query.get("timeframe") not in _PERIODS:
+    for symbol in symbols:
+        if not re.fullmatch(r"[A-Z]{1,5}(\.[A-Z])?", symbol):
+            raise RefusedError(400, {"message": f"invalid symbol: {symbol}"})
+    if not symbols or not 1 <= limit <= 10_000 or request.query.get("timeframe") != "30Min":
         raise RefusedError(400, {"message": "invalid request parameters"})
     last = _parse_time(request.query.get("end"), known)
     if last > known and request.query.get("feed", "sip") == "sip":
         message = "subscription does not permit querying recent SIP data"
         raise RefusedError(403, {"message": message})
+    limit = min(limit, page_size)
     rows = list(islice(_list_rows(venue, request, symbols, known, last), limit + 1))
     page = rows[:limit]
     token = _format_token(*page[-1]) if len(rows) > limit else None
@@ -113,38 +117,19 @@ def _list_rows(
     first = _parse_time(request.query.get("start"), venue.now // DAY_S * DAY_S)
     after = _parse_token(request.query.get("page_token"))
     is_adjusted = request.query.get("adjustment", "raw") in ("split", "all")
-    period_s = _PERIODS[request.query["timeframe"]]
     listed = dict(venue.list_tradable())
     for symbol in symbols:
         if symbol in listed:
             market = listed[symbol].market
             bars = market.get_page(known, first, last, EVER, is_adjusted=is_adjusted)
-            for bar in _align_to_clock(bars, period_s):
+            for bar in bars:
                 if (symbol, bar.open_time) > after:
                     yield symbol, bar
 
 
-def _align_to_clock(bars: list[RawBar], period_s: int) -> Iterator[RawBar]:
-    """Yield bars of one period each, built from the bars that begin in it."""
-    for opened, group in groupby(bars, lambda bar: bar.open_time // period_s * period_s):
-        some = list(group)
-        high, low = max(bar.high for bar in some), min(bar.low for bar in some)
-        volume = sum(bar.volume for bar in some)
-        yield RawBar(opened, some[0].open, high, low, some[-1].close, volume)
-
-
 def _format_bar(bar: RawBar) -> dict[str, Any]:
-    o, h, low, c, v = bar[1:]
-    return {
-        "t": _format_time(bar.open_time),
-        "o": o,
-        "h": h,
-        "l": low,
-        "c": c,
-        "v": v,
-        "n": 1,
-        "vw": c,
-    }
+    values = dict(zip("ohlcv", bar[1:], strict=True))
+    return values | {"t": _format_time(bar.open_time), "n": 1, "vw": bar.close}
 
 
 def _format_token(symbol: str, bar: RawBar) -> str:
@@ -195,19 +180,4 @@ def _format_asset(symbol: str) -> dict[str, Any]:
         "shortable": True,
         "easy_to_borrow": True,
         "fractionable": True,
-    }
-
-
-def _format_clock(now_ms: int) -> dict[str, Any]:
-    now = now_ms // 1000
-    around = list_expected_bars("XNYS", now - 10 * DAY_S, now + 10 * DAY_S)
-    openings = around.begin_time[around.slot == 0].tolist()
-    next_open = next(at for at in openings if at > now)
-    next_close = next(at + REGULAR_S for at in openings if at + REGULAR_S > now)
-    stamp = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return {
-        "timestamp": stamp,
-        "is_open": next_close < next_open,
-        "next_open": _format_time(next_open),
-        "next_close": _format_time(next_close),
     }

@@ -1,4 +1,4 @@
 """Fixtures of the venues' double, for its own tests."""
 
-from tests.doubles.venues.fixtures import clock as clock
-from tests.doubles.venues.fixtures import double as double
+from tests.doubles.venues.server import clock as clock
+from tests.doubles.venues.server import double as double

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,14 +22,17 @@ from starlette.routing import Route
 from schemas.vocabulary import Clock
 from tests.doubles.stripe.server import DroppedResponse
 from tests.doubles.venues.alpaca import Alpaca
-from tests.doubles.venues.binance import Binance
-from tests.doubles.venues.bybit import Bybit
-from tests.doubles.venues.coinbase import Coinbase
-from tests.doubles.venues.gate import Gate
-from tests.doubles.venues.hyperliquid import Hyperliquid
-from tests.doubles.venues.kraken import Kraken
-from tests.doubles.venues.kucoin import Kucoin
-from tests.doubles.venues.okx import Okx
+from tests.doubles.venues.dialects import (
+    Binance,
+    Bybit,
+    Coinbase,
+    Gate,
+    Hyperliquid,
+    Kraken,
+    Kucoin,
+    Okx,
+)
+from tests.doubles.venues.market import NOW
 from tests.doubles.venues.venue import (
     Answer,
     Dialect,
@@ -38,7 +42,7 @@ from tests.doubles.venues.venue import (
     VenueDouble,
     VenueRequest,
 )
-from tests.support.running_service import open_loopback_socket, run_app
+from tests.support.running_service import ManualClock, open_loopback_socket, run_app
 
 DIALECTS: dict[str, Callable[[], Dialect]] = {
     "alpaca": Alpaca,
@@ -130,7 +134,8 @@ async def _answer_failure(
     if trouble.kind == "garbled":
         right = _answer_correctly(venue, venue_request)
         garbled = json.dumps(trouble.garble(json.loads(bytes(right.body))))
-        return Response(garbled, right.status_code, media_type="application/json")
+        status = trouble.status or right.status_code
+        return Response(garbled, status, trouble.headers, media_type="application/json")
     status, body = (_DEFAULT_FAILURES | dict(venue.dialect.failures))[trouble.kind]
     return _build_response(trouble.status or status, body, trouble.headers)
 
@@ -166,3 +171,15 @@ async def run_venues_double(clock: Clock) -> AsyncIterator[VenuesDouble]:
                 yield double
             finally:
                 double.clear_failures()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW * 1000)
+
+
+@pytest.fixture
+async def double(clock: ManualClock, use_single_ca: None) -> AsyncIterator[VenuesDouble]:
+    """Every venue at a fixed hour."""
+    async with run_venues_double(clock) as running:
+        yield running

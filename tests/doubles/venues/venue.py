@@ -1,6 +1,6 @@
 """One venue of the double: its listings, its requests and its failures.
 
-Its formats are in a `Dialect`, one file per venue.
+Its formats are in a `Dialect`.
 """
 
 import asyncio
@@ -8,10 +8,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
+from compute.bars import RawBar
 from schemas.vocabulary import Clock
 from tests.doubles.venues.market import EVER, Market
 
@@ -45,6 +46,11 @@ def format_decimal(value: float) -> str:
     return np.format_float_positional(value, trim="-") if "e" in text else text
 
 
+def to_texts(bar: RawBar) -> list[str]:
+    """Return open, high, low, close and volume."""
+    return [format_decimal(value) for value in bar[1:]]
+
+
 @dataclass(frozen=True)
 class Symbol:
     """A unified symbol and its parts: BTC/USDT, BTC/USDT:USDT, XYZ-GOLD/USDC:USDC, NVDA."""
@@ -59,6 +65,14 @@ class Symbol:
         pair, _, settle = text.partition(":")
         base, _, quote = pair.partition("/")
         return cls(text, base, quote or "USD", settle)
+
+    def fill(self, template: Any) -> Any:
+        """Return a template of JSON with the parts of this symbol in its texts."""
+        if isinstance(template, str):
+            return template.format(base=self.base, quote=self.quote, settle=self.settle)
+        if isinstance(template, Mapping):
+            return {name: self.fill(value) for name, value in template.items()}
+        return [self.fill(value) for value in template] if isinstance(template, list) else template
 
 
 @dataclass
@@ -93,6 +107,13 @@ class VenueRequest:
         """Return a time given in ms as the first whole second not before it."""
         return -(-self.get_integer(name, default * 1000) // 1000)
 
+    def get_window(self, first: str, last: str) -> tuple[int, int]:
+        """Return the whole seconds between two times given in ms, which may be missing."""
+        return self.get_seconds(first, 0), self.get_integer(last, EVER * 1000) // 1000
+
+    def get_limit(self, default: int, most: int) -> int:
+        return min(self.get_integer("limit", default), most)
+
 
 @dataclass
 class Failure:
@@ -111,25 +132,50 @@ class Failure:
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Dialect(Protocol):
-    """The request and response formats of a venue."""
+class Dialect:
+    """The request and response formats of a venue.
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The host names of the venue."""
+    `failures` are its failing responses, `no_symbol` and `no_path` those to a symbol that is not
+    listed and to an unknown path. `key_name` is the parameter with the venue's name of a symbol.
+    """
 
-    @property
-    def failures(self) -> Mapping[FailureKind, Answer]:
-        """The failing responses of the venue: HTTP status and body."""
+    hosts: tuple[str, ...]
+    failures: Mapping[FailureKind, Answer]
+    no_symbol: Answer
+    no_path: Answer
+    key_name = "symbol"
+    serves_delisted = False
 
     def to_key(self, symbol: Symbol) -> str:
         """Return the venue's own name of a symbol."""
+        raise NotImplementedError
 
     def fill_in_key(self, request: VenueRequest) -> None:
         """Set a request's key, and its path if the body decides it."""
+        request.key = request.query.get(self.key_name)
 
     def answer(self, venue: "VenueDouble", request: VenueRequest) -> Any:
         """Return the response body and set the request's weight; raise RefusedError to refuse."""
+        raise NotImplementedError
+
+    def find_listing(self, venue: "VenueDouble", request: VenueRequest) -> Listing:
+        """Return the listing that a request names, or refuse the request."""
+        listing = dict(venue.list_ever_listed()).get(request.key or "")
+        if listing is None or not (self.serves_delisted or listing.is_listed(venue.now_ms)):
+            raise RefusedError(*self.no_symbol)
+        return listing
+
+    def list_settlements(
+        self,
+        venue: "VenueDouble",
+        request: VenueRequest,
+        first: str,
+        last: str,
+        until: int | None = None,
+    ) -> list[tuple[int, float]]:
+        """Return the settlements between the times of two parameters, in ms."""
+        market = self.find_listing(venue, request).market
+        return market.list_settlements(until or venue.now, *request.get_window(first, last))
 
 
 class VenueDouble:
@@ -183,15 +229,9 @@ class VenueDouble:
         """Return the listings that can be traded now."""
         return [(key, one) for key, one in self.list_ever_listed() if one.is_listed(self.now_ms)]
 
-    def find_ever_listed(self, request: VenueRequest) -> Listing | None:
-        """Return the listing that a request names, None if it was never listed."""
-        listing = self._listings.get(request.key or "")
-        return listing if listing and listing.since_ms <= self.now_ms else None
-
-    def find_listed(self, request: VenueRequest) -> Listing | None:
-        """Return the listing that a request names, None if it is not listed now."""
-        listing = self.find_ever_listed(request)
-        return listing if listing and listing.is_listed(self.now_ms) else None
+    def list_symbols(self) -> list[tuple[str, Symbol]]:
+        """Return the venue's own names and the symbols that can be traded now."""
+        return [(key, one.symbol) for key, one in self.list_tradable()]
 
     def add_failure(
         self,
@@ -202,6 +242,7 @@ class VenueDouble:
         times: int | None = 1,
         status: int | None = None,
         retry_after_s: int | None = None,
+        headers: Mapping[str, str] = {},
         garble: Callable[[Any], Any] = lambda body: body,
     ) -> Failure:
         """Fail the next requests for a symbol, or with a path that contains a text.
@@ -209,8 +250,8 @@ class VenueDouble:
         If `times` is None, they fail until `clear_failures`. `status` replaces the dialect's HTTP
         status. A hanging request is answered once `released` is set.
         """
-        headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-        trouble = Failure(kind, symbol, path, times, status, headers, garble)
+        wait = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+        trouble = Failure(kind, symbol, path, times, status, {**headers, **wait}, garble)
         self._failures.append(trouble)
         return trouble
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
-from tests.support.example_market import HOUR_MS, NOON, make_batch
-from tests.support.full_universe import fill_full_universe
+from tests.support.example_market import HOUR_MS, NOON, fill_full_universe, make_batch
 from tests.support.running_service import RunningService, run_service
 
 pytestmark = [pytest.mark.clause("pages"), *BROWSER_TESTS]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.browser import BROWSER_TESTS, WIDTHS, open_window
 from tests.support.running_service import RunningService
-from tests.support.web_member import API_KEY, get_usage_status
+from tests.support.web_page import API_KEY, get_usage_status
 
 pytestmark = [pytest.mark.clause("18.1", "18.2", "18.4"), *BROWSER_TESTS]
 

@@ -11,9 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from serving.http import respond
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
-from tests.support.pending_requests import CHALLENGE
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
-from tests.support.web_member import EMAIL, run_second_service, wait_for_link
+from tests.support.web_page import CHALLENGE, EMAIL, run_second_service, wait_for_link
 
 pytestmark = [pytest.mark.clause("consent", "pages"), *BROWSER_TESTS]
 

@@ -14,9 +14,15 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
 from tests.support.running_service import RunningService
-from tests.support.web_board import TITLE, fetch_readings, parse_heat_map
-from tests.support.web_member import API_KEY, HOME, wait_for_link
-from tests.support.web_page import Page
+from tests.support.web_page import (
+    API_KEY,
+    HOME,
+    TITLE,
+    Page,
+    fetch_readings,
+    parse_heat_map,
+    wait_for_link,
+)
 
 pytestmark = [pytest.mark.clause("pages", "dashboard", "sales"), *BROWSER_TESTS]
 

@@ -14,11 +14,17 @@ from schemas.vocabulary import INDICATOR_IDS
 from serving.freshness import list_timing_exceptions
 from serving.json_text import to_json
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS
-from tests.support.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_coverage
-from tests.support.full_universe import fill_full_universe
-from tests.support.promised_sizes import parse_size
+from tests.support.example_market import (
+    ASSETS,
+    HOUR_MS,
+    NOON,
+    fill_full_universe,
+    make_batch,
+    make_coverage,
+)
+from tests.support.response_schemas import parse_size
 from tests.support.running_service import RunningService, run_service
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 from tests.support.small_market import write_bars
 
 pytestmark = pytest.mark.clause("answers")

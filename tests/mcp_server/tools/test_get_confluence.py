@@ -13,7 +13,7 @@ from schemas.coverage import CoveredAsset
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, STORED_KEYS, TIMEFRAMES
 from tests.support.bad_inputs import CONFLUENCE, STATE
 from tests.support.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change
-from tests.support.promised_sizes import parse_largest_size
+from tests.support.response_schemas import parse_largest_size
 from tests.support.running_service import RunningService, publish_assets
 from tests.support.signals_command import ROOT
 

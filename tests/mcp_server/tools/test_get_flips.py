@@ -35,7 +35,7 @@ from tests.support.example_market import (
     make_change,
     make_coverage,
 )
-from tests.support.promised_sizes import parse_largest_size
+from tests.support.response_schemas import parse_largest_size
 from tests.support.running_service import RunningService, publish_assets, run_service
 
 pytestmark = pytest.mark.clause("answers")

@@ -24,7 +24,7 @@ from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import SIGNALS
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import RunningService, Transport, run_service
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("feed")
 

@@ -6,7 +6,7 @@ from schemas.vocabulary import DAY_MS, INDICATOR_IDS
 from tests.support.bad_inputs import CATALOG, STATE
 from tests.support.example_market import NOON, make_batch, make_change
 from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("answers")
 

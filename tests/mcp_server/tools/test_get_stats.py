@@ -22,7 +22,7 @@ from store.market_rows import Batch
 from store.sql.database import MarketEngine
 from store.sql.ledger_reads import FeedRows, LedgerReads
 from store.sql.market_store import MarketStore
-from tests.doubles.mailbox import Mailbox
+from tests.doubles.smtp.server import Mailbox
 from tests.mcp_server.tools.test_get_catalog import OPEN_HEADERS, changed
 from tests.mcp_server.tools.test_get_signals_alerts import (
     ALERTS,
@@ -39,9 +39,9 @@ from tests.support.example_market import (
     make_change,
     make_coverage,
 )
-from tests.support.promised_sizes import parse_size
+from tests.support.response_schemas import parse_size
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 from tests.support.store_homes import open_market_as
 
 pytestmark = pytest.mark.clause("answers")

@@ -5,9 +5,9 @@ import pytest
 from access.billing.sandbox import NoBilling
 from mcp_server.tools.get_usage import DESCRIPTION
 from tests.support.bad_inputs import USAGE
-from tests.support.promised_sizes import parse_size
+from tests.support.response_schemas import parse_size
 from tests.support.running_service import run_service
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("answers")
 

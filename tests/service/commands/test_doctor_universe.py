@@ -15,11 +15,9 @@ from service.commands.doctor_universe import check_universe
 from service.config.settings import Settings, SettingsError
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.server import VenuesDouble, run_venues_double
-from tests.support.live_service import START
-from tests.support.live_settings import KEY
-from tests.support.log_lines import capture_log
+from tests.support.live_service import KEY, START
 from tests.support.running_service import ManualClock
-from tests.support.signals_command import build_environment, run_signals
+from tests.support.signals_command import build_environment, capture_log, run_signals
 
 pytestmark = pytest.mark.clause("live")
 

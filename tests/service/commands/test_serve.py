@@ -23,8 +23,8 @@ from service.commands.serve import serve
 from service.config.settings import Settings
 from serving.freshness import SIMULATED_NOTE
 from tests.service.commands.test_cli import write_bars
-from tests.support.forked_command import ForkedCommand
 from tests.support.signals_command import (
+    ForkedCommand,
     RunningCommand,
     build_environment,
     create_store,

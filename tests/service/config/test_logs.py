@@ -14,9 +14,14 @@ import structlog
 from service.config.logs import LogFormat
 from service.config.settings import Settings, SettingsError
 from tests.service.commands.test_cli import write_bars
-from tests.support.forked_command import ForkedCommand
-from tests.support.log_lines import capture_log, parse_events
-from tests.support.signals_command import RunningCommand, build_environment, find_free_port
+from tests.support.signals_command import (
+    ForkedCommand,
+    RunningCommand,
+    build_environment,
+    capture_log,
+    find_free_port,
+    parse_events,
+)
 
 pytestmark = pytest.mark.clause("operation")
 

@@ -19,7 +19,7 @@ from tests.security.wire import exchange_bytes, parse_statuses
 from tests.support.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_coverage
 from tests.support.postgres.server import PostgresServer
 from tests.support.running_service import ManualClock, RunningService, open_stores, run_service
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 from tests.support.store_homes import open_access_as
 
 pytestmark = pytest.mark.clause("monitoring")

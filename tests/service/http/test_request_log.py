@@ -15,14 +15,14 @@ from serving.http import MAX_BODY_BYTES, MAX_HEAD_BYTES
 from store.failure_log import INTERVAL_S
 from tests.security.wire import exchange_bytes, open_raw_connection
 from tests.support.bad_inputs import STATE
-from tests.support.log_lines import Event, capture_log, parse_events
 from tests.support.running_service import (
     RunningService,
     break_usage_counting,
     open_loopback_socket,
     run_app,
 )
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
+from tests.support.signals_command import Event, capture_log, parse_events
 
 pytestmark = pytest.mark.clause("monitoring")
 

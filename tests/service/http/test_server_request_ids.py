@@ -9,13 +9,13 @@ import structlog
 from structlog.testing import capture_logs
 
 from mcp_server.endpoint import PATHS
-from tests.doubles.mailbox import Mailbox
+from tests.doubles.smtp.server import Mailbox
 from tests.security.wire import exchange_bytes
 from tests.support.bad_inputs import STATE
-from tests.support.log_lines import capture_log, parse_events
 from tests.support.running_service import RunningService, break_usage_counting
-from tests.support.shared_service import served as served
-from tests.support.web_member import EMAIL, buy_plan, run_second_service
+from tests.support.running_service import served as served
+from tests.support.signals_command import capture_log, parse_events
+from tests.support.web_page import EMAIL, buy_plan, run_second_service
 
 pytestmark = pytest.mark.clause("monitoring")
 

@@ -13,8 +13,8 @@ from service.http.health import Readiness
 from serving.snapshot_cache import SnapshotCache
 from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
 from tests.support.example_market import make_coverage
-from tests.support.log_lines import capture_log, parse_events
 from tests.support.running_service import RunningService, run_service
+from tests.support.signals_command import capture_log, parse_events
 from tests.support.store_homes import StoreHome, open_and_close, open_home
 
 pytestmark = pytest.mark.clause("monitoring")

@@ -21,8 +21,8 @@ from tests.scaling.nodes import ProcessClocks
 from tests.service.commands.test_serve import HOUR_MS, settings_of, stored
 from tests.service.http.test_metrics_server import place, samples
 from tests.service.processes.test_supervisor import LOCK, Service, processes, until
-from tests.support.forked_command import ForkedCommand
 from tests.support.signals_command import (
+    ForkedCommand,
     RunningCommand,
     build_environment,
     find_free_port,

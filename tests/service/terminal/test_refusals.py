@@ -8,7 +8,7 @@ from service.terminal.follow import TransientError
 from tests.doubles.fixed_answers import KEY, loopback
 from tests.service.commands.test_cli import only_line
 from tests.support.running_service import RunningService, run_service
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 from tests.support.signals_command import run_signals
 from verifier.client import ServiceClient, ServiceError
 

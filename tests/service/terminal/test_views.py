@@ -11,7 +11,7 @@ from schemas.errors import OperatorError
 from tests.service.terminal.conftest import Read, ReadFrom
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import RunningService
-from tests.support.shared_service import served as served
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("operation")
 

@@ -18,7 +18,7 @@ from store.sql.database import Database
 from store.sql.market_store import MarketStore
 from tests.conftest import MAJORS
 from tests.support.access_store_calls import REQUEST_CALLS
-from tests.support.postgres.shared_server import SharedServer
+from tests.support.postgres.server import SharedServer
 from tests.support.row_builders import NOW
 from tests.support.store_homes import PostgresHome, make_postgres_home, open_and_close
 

@@ -15,7 +15,7 @@ from store.postgres import market_engine as postgres_market_engine
 from store.sql.market_store import MarketStore
 from tests.conftest import MAJORS
 from tests.store.conftest import OpenMarket
-from tests.support.postgres.databases import cut_sessions
+from tests.support.postgres.server import cut_sessions
 from tests.support.row_builders import NOW, make_full_batch
 from tests.support.store_homes import DEADLINE_S, PostgresHome, take_lock_when_free
 

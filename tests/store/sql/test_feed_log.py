@@ -11,7 +11,6 @@ from store.sql import feed_log
 from store.sql.feed_log import UnloggedRowError
 from store.sql.market_store import MarketStore
 from store.sql.migrate_database import move_market
-from tests.support.ledgers import list_feed
 from tests.support.row_builders import (
     DAY_MS,
     NOW,
@@ -20,6 +19,7 @@ from tests.support.row_builders import (
     make_change,
     make_full_batch,
 )
+from tests.support.small_market import list_feed
 from tests.support.store_homes import (
     REFUSED,
     HomeFactory,

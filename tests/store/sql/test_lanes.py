@@ -10,8 +10,8 @@ from store.sql import lanes
 from store.sql.lanes import Lane
 from store.sql.market_store import MarketStore
 from tests.store.conftest import OpenMarket
-from tests.support.ledgers import load_past
 from tests.support.row_builders import NOW, make_full_batch
+from tests.support.small_market import load_past
 
 pytestmark = pytest.mark.clause("monitoring")
 

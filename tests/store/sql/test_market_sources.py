@@ -8,8 +8,8 @@ from schemas.coverage import Coverage, CoveredAsset
 from store.errors import StoreError
 from store.market_rows import BarBlock, SourceRow
 from store.sql.market_store import MarketStore
-from tests.support.ledgers import load_past
 from tests.support.row_builders import NOW, make_bar, make_batch, make_blocks
+from tests.support.small_market import load_past
 
 pytestmark = pytest.mark.clause("store")
 

@@ -10,8 +10,8 @@ from store.digest import digest_bars
 from store.errors import StoreError
 from store.market_rows import WatermarkRow
 from store.sql.market_store import MarketStore
-from tests.support.ledgers import load_past
 from tests.support.row_builders import NOW, make_bar, make_batch, make_blocks
+from tests.support.small_market import load_past
 
 pytestmark = pytest.mark.clause("store")
 

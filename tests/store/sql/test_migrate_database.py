@@ -13,8 +13,7 @@ from store.sql.migrate_database import ACCESS_TABLES, OTHER_MARKET_TABLES, TABLE
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
 from tests.store.sql.test_market_store_coverage import make_coverage
 from tests.support.access_store_calls import CALL, DURABLE_CALLS, FAST_CALLS, TOOL_USAGE
-from tests.support.postgres.installations import find_installations
-from tests.support.postgres.shared_server import SharedServer
+from tests.support.postgres.server import SharedServer, find_installations
 from tests.support.row_builders import (
     DAY_MS,
     NOW,

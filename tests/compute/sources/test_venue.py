@@ -9,7 +9,7 @@ import pytest
 
 from compute.bars import RawBar
 from compute.sources.venue import RetryingVenue, RetryPolicy, UnknownSymbolError, VenueError
-from tests.doubles.scripted_venue import BARS, ScriptedVenue, SleepClock, yield_to_loop
+from tests.doubles.scripted_source import BARS, ScriptedVenue, SleepClock, yield_to_loop
 
 pytestmark = pytest.mark.clause("live")
 

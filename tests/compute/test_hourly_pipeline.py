@@ -1,0 +1,506 @@
+"""Hard bars through the whole pipeline: replay, clean audit, and each asset stepped by itself."""
+
+import asyncio
+import gc
+import os
+import pickle
+import random
+import resource
+import sqlite3
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from compute.audit.audit import audit_market
+from compute.bars import DAY_S, HOUR_S
+from compute.hourly_loop import HourlyLoop
+from compute.hourly_pipeline import HourlyPipeline
+from compute.indicators.contract import NO_READING, Bar, Indicator
+from compute.indicators.enzo import Enzo
+from compute.indicators.registry import INDICATORS
+from compute.schedule import to_market_ms
+from compute.sources.files import FilesSource
+from compute.sources.simulated import (
+    MarketStart,
+    SimulatedSource,
+    compute_origin,
+    parse_source_name,
+)
+from compute.universe import Universe, load_universe
+from mcp_server.tools.get_signals import get_signals
+from schemas.signals import Signal, SignalsQuery
+from schemas.vocabulary import (
+    DAY_MS,
+    TIMEFRAMES,
+    UNIVERSE_RETENTION_MS,
+    compute_midnight_s,
+    format_instant,
+)
+from service.config.settings import Settings
+from service.config.sources import open_source
+from serving.context import Context
+from serving.snapshot_cache import SnapshotCache
+from store.market_rows import Batch, ChangeRow, StoredSnapshot
+from store.sql.market_store import MarketStore
+from store.sqlite.market_store import open_sqlite_market
+from tests.doubles.scripted_source import ALTERNATING, AcceleratedClock, ClockEnded
+from tests.support.bar_sets import (
+    copy_newest_rows,
+    list_full_folders,
+    load_series,
+    open_bar_set,
+    step_bar,
+)
+from tests.support.signals_command import ForkedCommand, build_environment
+from tests.support.small_market import (
+    DENSE,
+    END,
+    Content,
+    audit_store,
+    load_content,
+    load_past,
+    open_pipeline,
+    open_store,
+    replay_bars,
+    write_universe,
+)
+from tests.support.store_homes import open_and_close, open_market_as
+
+# Rows enough for a reading: of daily bars, on 4h of BTC's and on 4h of NVDA's, 7 of whom give 3.
+SUBSET = {"AAPL_1d.csv": 240, "BTC_1h.csv": 840, "BTC_funding.csv": 840, "NVDA_1h.csv": 560}
+
+
+def step_separately(folder: Path, end: int) -> set[tuple[str, str, str, int]]:
+    """Step every series by itself, one bar after another; return its last readings."""
+    found = set()
+    for label, series in load_series(folder):
+        ticker, timeframe = label.split()
+        closed = series["close_time"] <= end
+        columns = [series[field][closed] for field in Bar._fields]
+        for indicator in INDICATORS:
+            carry, reading = indicator.start(1), np.array([NO_READING])
+            for at in range(int(closed.sum())):
+                bar = Bar(*(column[at : at + 1] for column in columns))
+                carry, reading = step_bar(indicator, carry, bar)
+            if reading[0] != NO_READING:
+                found.add((ticker, timeframe, indicator.id, int(reading[0])))
+    return found
+
+
+@pytest.mark.clause("steps")
+@pytest.mark.parametrize("name", ["generated newest", *list_full_folders()])
+@pytest.mark.prove
+async def test_a_replay_audits_clean_and_reads_as_each_asset_stepped_by_itself(
+    name: str, tmp_path: Path
+):
+    universe, folder = load_universe(), open_bar_set(name).folder
+    if name == "generated newest":
+        generated, folder = folder, tmp_path / "bars"
+        for file, rows in SUBSET.items():
+            copy_newest_rows(generated, folder, (file,), rows)
+    end = FilesSource(folder, universe).ends_at
+    assert end is not None
+    path = tmp_path / "market.db"
+    held = await replay_bars(path, folder, universe, end)
+    report = await audit_store(path, universe)
+    assert report.findings == []
+    assert not report.not_verifiable
+    computed = {row for row in held["readings"] if row[2] != "dexter"}
+    assert len(computed) > 20
+    assert computed == step_separately(folder, end)
+
+
+LIMIT_S = 60
+
+
+def started(folder: Path, database: Path, universe: Path) -> ForkedCommand:
+    settings = {"database_url": f"sqlite:///{database}", "universe": str(universe)}
+    with open(os.devnull, "wb") as null_file:
+        arguments = ("replay", "--bars", str(folder))
+        return ForkedCommand(
+            folder, arguments, build_environment(folder, **settings), null_file.fileno()
+        )
+
+
+def count_commits(database: Path) -> int:
+    """Count the commits without taking part in the writing."""
+    if not database.exists():
+        return 0
+    db = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=5)
+    try:
+        return int(db.execute("SELECT count(*) FROM passes").fetchone()[0])
+    except sqlite3.OperationalError:  # before the tables are there
+        return 0
+    finally:
+        db.close()
+
+
+def killed(process: ForkedCommand, database: Path, after: int, looks: int) -> bool:
+    """Kill a replay some looks after a number of commits; return False if it had already ended."""
+    try:
+        while process.poll() is None and (count_commits(database) < after or looks > 0):
+            looks -= count_commits(database) >= after
+        process.kill()
+    finally:
+        status = process.wait(LIMIT_S)
+    assert status in (0, -9)
+    return status != 0
+
+
+async def held_by(path: Path) -> Content:
+    async with open_store(path) as store:
+        return await load_content(store)
+
+
+@pytest.mark.clause("steps")
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.prove)])
+@pytest.mark.prove
+def test_a_replay_that_is_killed_and_run_again_ends_in_the_same_content(
+    kills: int, tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
+):
+    draw, universe_file = random.Random(kills), write_universe(tmp_path)
+    done = databases = 0
+    while done < kills:
+        databases += 1
+        database = tmp_path / f"{databases}.db"
+        for _ in range(min(5, kills - done)):
+            after = count_commits(database) + draw.randrange(3)
+            process = started(bars_folder, database, universe_file)
+            if not killed(process, database, after, draw.randrange(6)):
+                break
+            done += 1
+        assert started(bars_folder, database, universe_file).wait(LIMIT_S) == 0
+        assert asyncio.run(held_by(database)) == whole
+    assert asyncio.run(audit_store(database, universe)).findings == []
+
+
+@pytest.mark.clause("steps")
+async def test_a_first_start_that_ends_early_is_continued_by_the_next_start(
+    tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
+):
+    class EndedError(Exception):
+        pass
+
+    def end(batch: Batch) -> None:
+        raise EndedError
+
+    path, source = tmp_path / "ended.db", FilesSource(bars_folder, universe)
+    async with open_store(path) as store:
+        pipeline = await HourlyPipeline.open(
+            store, source, universe, INDICATORS, lambda: to_market_ms(END), on_commit=end
+        )
+        with pytest.raises(EndedError):
+            await pipeline.run_until(END)
+    assert count_commits(path) == 1
+    assert (await audit_store(path, universe)).findings == []
+    assert await replay_bars(path, bars_folder, universe) == whole
+
+
+NEARLY_AN_HOUR_MS = HOUR_S * 1000 - 1
+
+
+def latest(snapshot: StoredSnapshot) -> tuple[object, ...]:
+    return snapshot.market_time, snapshot.readings, tuple(snapshot.late)
+
+
+async def past(store: MarketStore, at: int) -> tuple[object, ...]:
+    return latest(await load_past(store, at))
+
+
+@pytest.mark.clause("answers")
+@pytest.mark.prove
+async def test_a_replay_in_one_piece_shows_the_same_past_boards_as_one_in_many(
+    tmp_path: Path, small_market_parent: Path, bars_folder: Path, universe: Universe, whole: Content
+):
+    draw = Random(1)
+    hours = sorted(draw.sample(range(DENSE + HOUR_S, END, HOUR_S), 30))
+    ended: dict[int, tuple[object, ...]] = {}
+    async with open_store(tmp_path / "pieces.db") as pieces:
+        runs = await open_pipeline(pieces, bars_folder, universe)
+        for hour in hours:
+            await runs.run_until(hour)
+            ended[to_market_ms(hour)] = latest(await pieces.snapshot())
+        async with open_store(small_market_parent / "market.db") as one:
+            assert len(await one.commits()) < len(hours) < len(await pieces.commits())
+            for at, expected in ended.items():
+                assert await past(one, at) == await past(one, at + NEARLY_AN_HOUR_MS) == expected
+                assert (
+                    await past(pieces, at) == await past(pieces, at + NEARLY_AN_HOUR_MS) == expected
+                )
+    assert len({str(readings) for _, readings, _ in ended.values()}) > len(hours) // 2
+
+
+FIRST_START_INDICATORS = (Enzo(),)
+EVERY_SESSION = (
+    "BTC",
+    "MATIC",
+    "ALT",
+    "NVDA",
+    "IBM",
+    "XAU",
+)  # ALT, as ARM, came after the renaming
+
+
+def only(*tickers: str) -> Universe:
+    packaged = load_universe()
+    chosen = tuple(packaged.by_ticker[ticker] for ticker in tickers)
+    return Universe(assets=chosen, renamed_on=packaged.renamed_on)
+
+
+def epoch(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+
+
+def dexter_cells(snapshot: StoredSnapshot) -> set[tuple[str, str]]:
+    return {
+        (ticker, timeframe)
+        for ticker, cells in snapshot.readings.items()
+        for timeframe in cells.get("dexter", {})
+    }
+
+
+@pytest.mark.clause("sources")
+@pytest.mark.clause("2.1.18", "2.4.8", "3.2.1")
+@pytest.mark.parametrize(
+    ("start", "tickers"),
+    [
+        ("2026-11-21T17:22:32", EVERY_SESSION),
+        pytest.param("2029-03-01T00:00:00", ("MATIC", "ARM"), marks=pytest.mark.prove),
+    ],
+)
+@pytest.mark.prove
+async def test_a_first_start_leaves_the_readings_that_follow_from_its_history(
+    tmp_path: Path, start: str, tickers: tuple[str, ...]
+):
+    universe, clock = only(*tickers), AcceleratedClock(epoch(start))
+    async with open_and_close(open_sqlite_market(tmp_path / "m.db")) as store:
+        source = SimulatedSource(universe, compute_origin(clock.now_s), clock)
+        runs = await HourlyPipeline.open(store, source, universe, FIRST_START_INDICATORS, clock)
+        await runs.run_until(runs.due_hour)
+        report = await audit_market(store, universe, FIRST_START_INDICATORS)
+        snapshot, published_from = await store.snapshot(), await store.publish_from()
+        rows = [row async for row in store.changes()]
+        alerts = [row async for row in store.alerts()]
+        carries = await store.carries()
+    assert report.findings == []
+    for ticker in tickers:
+        assert snapshot.readings[ticker]["enzo"].keys() == set(TIMEFRAMES)
+    _check_dexter(universe, rows, snapshot)
+    _check_removed(universe, rows, snapshot)
+    assert max(row.close_time for row in carries if row.ticker == "MATIC") < epoch("2026-09-27")
+    assert published_from == dict.fromkeys(sorted(tickers), clock.now - 30 * DAY_MS)
+    published = [row.created_at for row in rows if row.published]
+    assert clock.now - 30 * DAY_MS <= published[0] < clock.now - 28 * DAY_MS
+    assert {row.indicator for row in rows if row.published} == {"enzo"}
+    assert {row.ticker for row in alerts} == {"BTC", "NVDA"} & set(tickers)
+    assert all(row.close_time * 1000 >= clock.now - 31 * DAY_MS for row in alerts)
+    assert all(row.created_at >= clock.now - 30 * DAY_MS for row in alerts)
+
+
+def _check_dexter(universe: Universe, rows: list[ChangeRow], snapshot: StoredSnapshot) -> None:
+    """Compare `dexter` with `enzo` before the renaming, on the assets added before it."""
+    renamed_at = compute_midnight_s(universe.renamed_on)
+    old = {a.ticker for a in universe.assets if a.added_on < universe.renamed_on}
+    enzo = [r for r in rows if r.indicator == "enzo" and r.close_time < renamed_at]
+    dexter = [r for r in rows if r.indicator == "dexter"]
+    assert [r[1:2] + r[3:9] for r in dexter] == [r[1:2] + r[3:9] for r in enzo if r.ticker in old]
+    assert dexter_cells(snapshot) == {(r.ticker, r.timeframe) for r in enzo if r.ticker in old}
+    assert dexter_cells(snapshot) == {(t, timeframe) for t in old for timeframe in TIMEFRAMES}
+    assert "ARM" not in old
+
+
+def _check_removed(universe: Universe, rows: list[ChangeRow], snapshot: StoredSnapshot) -> None:
+    removed_on = universe.by_ticker["MATIC"].removed_on
+    assert removed_on is not None
+    own = [row for row in rows if row.ticker == "MATIC"]
+    assert max(row.close_time for row in own) < compute_midnight_s(removed_on)
+    last = {(row.indicator, row.timeframe): row.after for row in own}
+    held = snapshot.readings["MATIC"]
+    assert {(key, t): held[key][t] for key in held for t in held[key]} == last
+    assert "MATIC" not in snapshot.late
+
+
+@pytest.mark.clause("sources")
+@pytest.mark.clause("14.6")
+async def test_a_store_of_an_earlier_version_keeps_its_prices(tmp_path: Path):
+    universe, clock = only("NVDA"), AcceleratedClock(epoch("2026-06-10T10:20:00"))
+    earlier = SimulatedSource(universe, compute_origin(clock.now_s), clock)
+    async with open_and_close(open_sqlite_market(tmp_path / "m.db")) as store:
+        pipeline = await HourlyPipeline.open(
+            store, earlier, universe, FIRST_START_INDICATORS, clock
+        )
+        await pipeline.run_until(pipeline.due_hour)
+        clock.now += 2 * DAY_MS
+        async with open_source(Settings(), universe, store, clock) as source:
+            assert source.name == earlier.name == f"simulated:{epoch('2025-07-15')}"
+            pipeline = await HourlyPipeline.open(
+                store, source, universe, FIRST_START_INDICATORS, clock
+            )
+            await pipeline.run_until(pipeline.due_hour)
+        (block,) = await store.bars()
+        whole = (await earlier.fetch("NVDA", -1, clock.now_s)).bars
+        assert block.open_time.tolist() == whole.open_time.tolist()
+        assert block.values[:, 3].tobytes() == whole.close.tobytes()
+        assert (await audit_market(store, universe, FIRST_START_INDICATORS)).findings == []
+
+
+@pytest.mark.clause("sources")
+@pytest.mark.prove
+async def test_a_restart_continues_from_the_origin_that_the_store_remembers(tmp_path: Path):
+    universe, clock = only("NVDA", "IBM"), AcceleratedClock(epoch("2026-06-10T10:20:00"), step_s=60)
+    settings = Settings(source="simulated", universe=None)
+    for start in ("2026-06-10T10:20:00", "2026-06-11T15:40:00", "2026-12-24T23:10:00"):
+        clock.now, clock.ends_at = epoch(start) * 1000, epoch(start) + 7200
+        async with open_and_close(open_sqlite_market(tmp_path / "m.db")) as store:
+            async with open_source(settings, universe, store, clock) as source:
+                start_day = MarketStart(epoch("2025-07-15"), epoch("2026-06-10"))
+                assert parse_source_name(source.name) == start_day
+                open_pipeline = partial(
+                    HourlyPipeline.open, store, source, universe, FIRST_START_INDICATORS, clock
+                )
+                with pytest.raises(ClockEnded):
+                    await HourlyLoop(open_pipeline, store, clock, clock.sleep).run()
+            assert (await store.progress()).source == source.name
+            first_feed = epoch("2026-06-10T10:20:00") * 1000 - 30 * DAY_MS
+            assert set((await store.publish_from()).values()) == {first_feed}
+    async with open_and_close(open_sqlite_market(tmp_path / "m.db")) as store:
+        assert (await audit_market(store, universe, FIRST_START_INDICATORS)).findings == []
+
+
+LONG_RUN_START = int(datetime(2026, 11, 21, 17, 22, tzinfo=UTC).timestamp())
+DAYS = 400
+GROWTH = 500_000  # bytes; the rows of the months between would be more
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a run: its assets, indicators and history, and the length of each sleep."""
+
+    tickers: tuple[str, ...]
+    indicators: tuple[Indicator, ...]
+    history_s: int
+    stride_s: int
+
+
+SHORT = Size(("MATIC", "NVDA"), ALTERNATING, 65 * DAY_S, 10 * DAY_S)  # a change at every bar
+FULL = Size(("BTC", "MATIC", "ALT", "NVDA", "IBM", "XAU"), INDICATORS, 100 * DAY_S, HOUR_S)
+
+
+class Long:
+    """One long run, with a copy of every row ever committed in a file."""
+
+    def __init__(self, folder: Path, size: Size) -> None:
+        packaged = load_universe()
+        chosen = tuple(packaged.by_ticker[ticker] for ticker in size.tickers)
+        self.universe = Universe(assets=chosen, renamed_on=packaged.renamed_on)
+        self.clock = AcceleratedClock(LONG_RUN_START, step_s=size.stride_s)
+        self.size = size
+        self.path = folder / "m.db"
+        self.copy = folder / "rows"
+        self.table: list[tuple[int, int, int, int]] = []
+        self.traced: list[int] = []
+
+    async def run(self) -> None:
+        """Run the loop to the end, looking at the store ten times on the way."""
+        copy = self.copy
+
+        class Copied(MarketStore):
+            async def commit(self, batch: Batch) -> None:
+                await super().commit(batch)
+                with copy.open("ab") as file:
+                    pickle.dump(list(batch.changes), file)
+
+        self.store = await open_market_as(Copied, self.path)
+        self.clock.watch = self._look
+        self.clock.ends_at = LONG_RUN_START + DAYS * DAY_S
+        origin = (LONG_RUN_START - self.size.history_s) // DAY_S * DAY_S
+        source = SimulatedSource(self.universe, origin, self.clock)
+        open_pipeline = partial(
+            HourlyPipeline.open, self.store, source, self.universe, self.size.indicators, self.clock
+        )
+        try:
+            with pytest.raises(ClockEnded):
+                await HourlyLoop(open_pipeline, self.store, self.clock, self.clock.sleep).run()
+            tracemalloc.stop()
+            self.report = await audit_market(self.store, self.universe, self.size.indicators)
+        finally:
+            tracemalloc.stop()
+            await self.store.close()
+
+    async def _look(self) -> None:
+        tenth = (self.clock.now_s - LONG_RUN_START) * 10 // (DAYS * DAY_S)
+        if tenth <= len(self.table):
+            return
+        gc.collect()
+        self.traced += [tracemalloc.get_traced_memory()[0]] if tracemalloc.is_tracing() else []
+        held = [row async for row in self.store.changes()]
+        progress = await self.store.progress()
+        assert held == list(_kept(self.copy, progress.pruned_before))
+        if tenth % 4 == 1:
+            await self._read(held)
+        if self.size is SHORT and tenth == 7:
+            tracemalloc.start()
+        size = sum(path.stat().st_size for path in self.path.parent.glob("m.db*"))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self.table.append(((self.clock.now_s - LONG_RUN_START) // DAY_S, len(held), size, peak))
+
+    async def _read(self, held: Sequence[ChangeRow]) -> None:
+        """Read the whole feed: all rows younger than the retention."""
+        snapshots = SnapshotCache(self.store)
+        context = Context(snapshots, "http://x", "http://x", self.clock, None, 1)
+        snapshot = await context.snapshot()
+        rows: list[Signal] = []
+        since = datetime(2020, 1, 1, tzinfo=UTC)
+        while True:
+            query = SignalsQuery.model_validate(
+                {"since": since.isoformat(), "limit": 200, "offset": len(rows)}
+            )
+            page = await get_signals(query, context)
+            rows += page.signals
+            if not page.pagination.has_more:
+                break
+        oldest = snapshot.market_time - UNIVERSE_RETENTION_MS
+        young = [
+            format_instant(r.created_at) for r in held if r.published and r.created_at > oldest
+        ]
+        assert [row.created_at for row in reversed(rows)] == young
+
+
+def _kept(copy: Path, pruned_before: int) -> Iterator[ChangeRow]:
+    """Yield the rows that pruning should keep: the young ones, and each cell's newest old one."""
+    rows: list[ChangeRow] = []
+    with copy.open("rb") as file:
+        while file.peek(1):
+            rows += pickle.load(file)
+    newest = {row[1:4]: row.created_at for row in rows if row.created_at < pruned_before}
+    for row in rows:
+        if row.created_at >= pruned_before or row.created_at == newest[row[1:4]]:
+            yield row
+
+
+@pytest.mark.clause("steps")
+@pytest.mark.prove
+@pytest.mark.parametrize("size", [SHORT, pytest.param(FULL, marks=pytest.mark.long)])
+async def test_a_store_of_400_days_holds_the_retained_rows_and_no_others(
+    tmp_path: Path, size: Size
+):
+    run = Long(tmp_path, size)
+    await run.run()
+    print("\n  day    rows       bytes  peak KiB")
+    for day, rows, size_bytes, peak in run.table:
+        print(f"{day:5d} {rows:7d} {size_bytes:11d} {peak:9d}")
+    assert run.report.findings == []
+    assert run.report.checked["changes"] == run.table[-1][1]
+    assert len(run.table) == 10
+    rows = [rows for _, rows, _, _ in run.table]
+    assert rows[-1] <= 1.05 * rows[-2]
+    peaks = [peak for *_, peak in run.table]
+    assert peaks[-1] - peaks[4] < 20_000
+    assert max(run.traced[1:], default=0) - min(run.traced[1:], default=0) < GROWTH
