@@ -300,8 +300,7 @@ class Chart:
         )
 
     def to_json(self) -> str:
-        """Return the chart for the script, which draws it again at every zoom."""
-        places: dict[str, int] = {lane.indicator: number for number, lane in enumerate(self.lanes)}
+        """Return what the script says of each bar."""
         document = {
             "size": self.axis.size,
             "opens": [at // 1000 for at in self.axis.opens],
@@ -310,14 +309,6 @@ class Chart:
             "lanes": [
                 {"name": self.names[lane.indicator], "spans": [span[:3] for span in lane.spans]}
                 for lane in self.lanes
-            ],
-            "marks": [
-                {
-                    **{"kind": mark.kind, "direction": mark.direction, "shape": mark.shape},
-                    **{"x": mark.x, "bar": mark.bar, "level": mark.level, "text": mark.text},
-                    "lane": places.get(mark.indicator),
-                }
-                for mark in self.marks
             ],
         }
         return json.dumps(document, separators=(",", ":"))

@@ -1,17 +1,18 @@
-// Draws an asset's chart over its picture, so that it can be zoomed and read at each bar. Without
-// this script, or if its data cannot be loaded, the picture stays.
+// Zooms an asset's chart, which the server has drawn, and describes its bars and marks. Without this
+// script, or if its data cannot be loaded, the picture stays.
 const figure = document.getElementById("plot");
-const LANE_HEIGHT = 16, LANE_STEP = 22, PADDING = 18, VOLUME_HEIGHT = 36, MARK_STEP = 9, ALERT_STEP = 5, AXIS_HEIGHT = 22;
-const MIN_BARS = 12, MIN_BAR_WIDTH = 2.5;
-const HEIGHTS = { bullish: [0, 7], neutral: [7, 2], bearish: [9, 7] };
-let chart, plot, tip, colours;
+const [gutter, area] = figure.querySelectorAll("svg.gutter, svg.area");
+const time = area.querySelector(".time"), bars = area.querySelector(".bars");
+const pane = Number(bars?.getAttribute("height"));
+const PADDING = 18, MIN_BARS = 12, MIN_BAR_WIDTH = 2.5, MIN_CANDLE_WIDTH = 1.5, TICK_WIDTH = 80;
+// Positions on the axis are in bars: bar 3 lies between 3 and 4. `view` has those in view.
+let chart, view, whole, tip, cursor;
 
-const two = number => String(number).padStart(2, "0");
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-
-function formatTime(seconds) {
-  return `${new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`;
-}
+const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+const formatTime = seconds => `${new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`;
+const getWidth = () => area.getBoundingClientRect().width;
+const toBar = x => view.min + x / getWidth() * (view.max - view.min);
 
 function formatPrice(value) {
   if (value >= 10) return value.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
@@ -19,179 +20,107 @@ function formatPrice(value) {
   return value.toFixed(Math.max(4, 3 - exponent));
 }
 
-function readColours() {
-  const style = getComputedStyle(figure);
-  const names = ["text", "muted", "line", "edge", "card", "bullish", "bearish"];
-  colours = Object.fromEntries(names.map(name => [name, style.getPropertyValue(`--${name}`).trim()]));
-  colours.neutral = colours.edge;
-  colours.exit = colours.text;
+function make(name, attributes, text = "") {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.textContent = text;
+  return element;
 }
 
-// Positions on the axis are in bars: bar 3 lies between 3 and 4.
-const count = () => chart.opens.length;
-const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
-const paneHeight = () => plot.bbox.height / devicePixelRatio - chart.lanes.length * LANE_STEP - 6;
+function show(min, max) {
+  const size = clamp(max - min, Math.min(MIN_BARS, chart.size), chart.size);
+  const start = clamp((min + max - size) / 2, 0, chart.size - size);
+  view = { min: start, max: start + size };
+  // All within is placed in per cent of its width, so this stretches it; marks keep their size.
+  time.setAttribute("width", `${100 * chart.size / size}%`);
+  time.setAttribute("x", `${-100 * start / size}%`);
+  figure.classList.toggle("far", getWidth() / size < MIN_CANDLE_WIDTH);
+  drawTimes();
+  if (chart.bars) fitPrices();
+}
 
-function listTicks(min, max, space) {
-  const first = Math.max(0, Math.ceil(min)), last = Math.min(count() - 1, Math.floor(max));
-  const most = Math.max(2, Math.floor(space / 80));
-  const periods = [1, 3, 6, 12, 24, 48, 120, 168, 336].map(h => at => Math.floor(at / h / 3600));
-  periods.push(...[1, 2, 3, 6, 12].map(n => at => Math.floor(countMonths(at) / n)));
+function zoomBy(factor, at = (view.min + view.max) / 2) {
+  show(at - (at - view.min) * factor, at + (view.max - at) * factor);
+}
+
+function moveBy(share) {
+  const step = share * (view.max - view.min);
+  const start = clamp(view.min + step, 0, chart.size - (view.max - view.min));
+  show(start, start + view.max - view.min);
+}
+
+function drawTimes() {
+  const bottom = area.getAttribute("height") - 22;
+  time.querySelector(".times").replaceChildren(...listTimes().flatMap(bar => {
+    const x = `${100 * bar / chart.size}%`;
+    return [
+      make("line", { x1: x, x2: x, y1: 0, y2: bottom }),
+      make("text", { x, y: bottom + 16, "text-anchor": "middle" }, formatTick(bar)),
+    ];
+  }));
+}
+
+function listTimes() {
+  const first = Math.max(1, Math.ceil(view.min)), last = Math.min(chart.opens.length - 1, Math.floor(view.max));
+  const countMonths = at => new Date(at * 1000).getUTCFullYear() * 12 + new Date(at * 1000).getUTCMonth();
+  const periods = [1, 3, 6, 12, 24, 48, 120, 168, 336].map(hours => at => Math.floor(at / hours / 3600));
+  periods.push(...[1, 2, 3, 6, 12].map(months => at => Math.floor(countMonths(at) / months)));
   let starts = [];
   for (const period of periods) {
     starts = [];
-    for (let i = Math.max(first, 1); i <= last; i++)
+    for (let i = first; i <= last; i++)
       if (period(chart.opens[i]) !== period(chart.opens[i - 1])) starts.push(i);
-    if (starts.length <= most) break;
+    if (starts.length <= Math.max(2, getWidth() / TICK_WIDTH)) break;
   }
   return starts;
 }
 
-function countMonths(seconds) {
-  const day = new Date(seconds * 1000);
-  return day.getUTCFullYear() * 12 + day.getUTCMonth();
-}
-
 // The date at the first bar of a day, the time at any other.
 function formatTick(bar) {
-  const day = new Date(chart.opens[bar] * 1000);
-  if (day.getUTCDate() === new Date(chart.opens[bar - 1] * 1000).getUTCDate()) return `${two(day.getUTCHours())}:${two(day.getUTCMinutes())}`;
-  const label = `${MONTHS[day.getUTCMonth()]} ${day.getUTCDate()}`;
-  return day.getUTCMonth() === 0 && day.getUTCDate() === 1 ? String(day.getUTCFullYear()) : label;
+  const [day, before] = [bar, bar - 1].map(i => new Date(chart.opens[i] * 1000));
+  if (day.getUTCDate() === before.getUTCDate()) return day.toISOString().slice(11, 16);
+  if (day.getUTCFullYear() !== before.getUTCFullYear()) return String(day.getUTCFullYear());
+  return `${MONTHS[day.getUTCMonth()]} ${day.getUTCDate()}`;
 }
 
-// The scale of prices leaves room below for the lanes, which share the axis of time.
-function findPriceRange() {
-  const [min, max] = [plot.scales.x.min, plot.scales.x.max];
-  const first = clamp(Math.floor(min), 0, count() - 1), last = clamp(Math.ceil(max), first + 1, count());
-  let low = Infinity, high = -Infinity;
-  for (let i = first; i < last; i++) {
-    low = Math.min(low, chart.bars[2][i]);
-    high = Math.max(high, chart.bars[1][i]);
-  }
+// Returns the lowest and the highest price of the bars between two positions.
+function findRange(min, max) {
+  const first = clamp(Math.floor(min), 0, chart.opens.length - 1), last = Math.max(first + 1, Math.ceil(max));
+  const low = Math.min(...chart.bars[2].slice(first, last)), high = Math.max(...chart.bars[1].slice(first, last));
   return low < high ? [low, high] : [low * .99, high * 1.01];
 }
 
-function drawChart() {
-  const { ctx, bbox } = plot, ratio = devicePixelRatio, pane = paneHeight();
-  ctx.save();
-  ctx.beginPath();
-  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-  ctx.clip();
-  ctx.translate(bbox.left, bbox.top);
-  ctx.scale(ratio, ratio);
-  const scale = plot.scales.x, width = bbox.width / ratio / (scale.max - scale.min);
-  const toX = position => (position - scale.min) * width;
-  chart.toX = toX;
-  if (chart.bars) {
-    const [low, high] = findPriceRange();
-    chart.toY = price => PADDING + (high - price) / (high - low) * (pane - 2 * PADDING);
-    drawBars(ctx, toX, width, pane);
-  }
-  drawLanes(ctx, toX, pane);
-  drawMarks(ctx, toX, width, pane);
-  ctx.restore();
-  drawLabels(ctx, pane);
+// Prices fill the pane from the lowest to the highest in view.
+function buildScale([low, high]) {
+  return price => PADDING + (high - price) / (high - low) * (pane - 2 * PADDING);
 }
 
-function drawBars(ctx, toX, width, pane) {
-  const [opens, highs, lows, closes, volumes] = chart.bars, { toY } = chart;
-  const first = Math.max(0, Math.floor(plot.scales.x.min)), last = Math.min(count(), Math.ceil(plot.scales.x.max));
-  const most = Math.max(...volumes) || 1, body = Math.max(1, width * .6);
-  ctx.fillStyle = colours.line;
-  for (const [y] of listPriceTicks()) ctx.fillRect(0, Math.round(y), plot.bbox.width, 1);
-  for (let i = first; i < last; i++) {
-    const height = volumes[i] / most * VOLUME_HEIGHT;
-    ctx.fillRect(toX(i + .5) - body / 2, pane - height, body, height);
-  }
-  if (width < 1.5) {
-    ctx.strokeStyle = colours.text;
-    ctx.lineWidth = 1.5;
-    ctx.beginPath();
-    for (let i = first; i < last; i++) ctx.lineTo(toX(i + .5), toY(closes[i]));
-    ctx.stroke();
-    return;
-  }
-  for (let i = first; i < last; i++) {
-    ctx.fillStyle = closes[i] >= opens[i] ? colours.bullish : colours.bearish;
-    const x = toX(i + .5), top = toY(Math.max(opens[i], closes[i])), bottom = toY(Math.min(opens[i], closes[i]));
-    ctx.fillRect(x - .5, toY(highs[i]), 1, toY(lows[i]) - toY(highs[i]));
-    ctx.fillRect(x - body / 2, top, body, Math.max(1, bottom - top));
-  }
-}
-
-function drawLanes(ctx, toX, pane) {
-  chart.lanes.forEach((lane, number) => {
-    for (const [reading, start, end] of lane.spans) {
-      const [y, height] = HEIGHTS[reading];
-      ctx.fillStyle = colours[reading];
-      ctx.fillRect(toX(start), pane + number * LANE_STEP + y, toX(end) - toX(start), height);
-    }
-  });
-}
-
-function drawMarks(ctx, toX, width, pane) {
-  for (const mark of chart.marks) {
-    mark.spots = [];
-    if (mark.lane !== null && mark.kind !== "change")
-      mark.spots.push([toX(mark.x), pane + mark.lane * LANE_STEP + LANE_HEIGHT / 2]);
-    if (chart.bars && mark.bar !== null) {
-      const away = PADDING / 2 + MARK_STEP * mark.level + (mark.kind === "change" ? 0 : ALERT_STEP);
-      const y = mark.direction === "bullish"
-        ? Math.min(chart.toY(chart.bars[2][mark.bar]) + away, pane - 5)
-        : Math.max(chart.toY(chart.bars[1][mark.bar]) - away, 5);
-      mark.spots.push([toX(mark.bar + .5), y]);
-    }
-    for (const [x, y] of mark.spots) drawMark(ctx, mark, x, y);
-  }
-}
-
-function drawMark(ctx, mark, x, y) {
-  const size = mark.kind === "change" ? 4 : 8;
-  ctx.beginPath();
-  if (mark.shape.endsWith("flat")) {
-    if (size === 4) ctx.arc(x, y, 2.8, 0, 7);
-    else ctx.rect(x - 6, y - 6, 12, 12);
-  } else {
-    const turn = mark.shape.endsWith("up") ? 1 : -1;
-    ctx.moveTo(x, y - turn * size);
-    ctx.lineTo(x + size, y + turn * size * .75);
-    ctx.lineTo(x - size, y + turn * size * .75);
-    ctx.closePath();
-  }
-  const colour = colours[mark.direction];
-  ctx.fillStyle = mark.kind === "held" ? colours.card : colour;
-  ctx.strokeStyle = mark.kind === "held" ? colour : colours.card;
-  ctx.lineWidth = mark.kind === "held" ? 2 : 1;
-  ctx.fill();
-  ctx.stroke();
-}
-
-// The names of lanes and the round prices, left of the plot.
-function drawLabels(ctx, pane) {
-  const ratio = devicePixelRatio, left = plot.bbox.left / ratio;
-  ctx.save();
-  ctx.scale(ratio, ratio);
-  ctx.fillStyle = colours.muted;
-  ctx.font = plot.root.clientWidth < 600 ? "11px system-ui, sans-serif" : "12px system-ui, sans-serif";
-  ctx.textAlign = "right";
-  chart.lanes.forEach((lane, number) => ctx.fillText(lane.name, left - 6, pane + number * LANE_STEP + 12));
-  if (chart.bars) for (const [y, label] of listPriceTicks()) ctx.fillText(label, left - 6, y + 4);
-  ctx.restore();
-}
-
-function listPriceTicks() {
-  const [low, high] = findPriceRange(), step = findStep(high - low), ticks = [];
+function fitPrices() {
+  const range = findRange(view.min, view.max), toY = buildScale(range), [low, high] = range;
+  const share = (high - low) / (whole.high - whole.low);
+  bars.setAttribute("viewBox", `0 ${whole.toY(high) - PADDING * share} ${whole.width} ${pane * share}`);
+  for (const { mark, price, away } of whole.marks) mark.setAttribute("y", clamp(toY(price) + away, 5, pane - 5));
+  const rough = (high - low) / 7, power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * ([1, 2, 5].find(n => n * power >= rough) ?? 10);
   const decimals = Math.max(0, -Math.floor(Math.log10(step)));
   const format = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
-  for (let n = Math.ceil(low / step); n <= Math.floor(high / step); n++)
-    ticks.push([chart.toY(n * step), (n * step).toLocaleString("en-US", format)]);
-  return ticks;
+  const prices = [];
+  for (let n = Math.ceil(low / step); n <= Math.floor(high / step); n++) prices.push(n * step);
+  area.querySelector(".prices").replaceChildren(
+    ...prices.map(price => make("line", { x1: 0, x2: "100%", y1: toY(price), y2: toY(price) })));
+  gutter.querySelector(".prices").replaceChildren(...prices.map(price => make(
+    "text", { x: "100%", dx: -6, y: toY(price), dy: 4, "text-anchor": "end" }, price.toLocaleString("en-US", format))));
 }
 
-function findStep(size) {
-  const rough = size / 7, power = 10 ** Math.floor(Math.log10(rough));
-  return power * ([1, 2, 5].find(n => n * power >= rough) ?? 10);
+// Where the server drew the marks: each stands some pixels away from the bar that fired it.
+function measurePrices() {
+  const [low, high] = findRange(0, chart.opens.length), toY = buildScale([low, high]);
+  const marks = [...time.querySelectorAll(".marks use")].map(mark => {
+    const bar = Math.floor(parseFloat(mark.getAttribute("x")) / 100 * chart.size);
+    const price = chart.bars[mark.classList.contains("bullish") ? 2 : 1][bar];
+    return { mark, price, away: mark.getAttribute("y") - toY(price) };
+  });
+  whole = { low, high, toY, marks, width: bars.viewBox.baseVal.width };
 }
 
 function describeBar(bar) {
@@ -214,45 +143,30 @@ function describeBar(bar) {
 
 function findMark(x, y) {
   let nearest = null, least = 12;
-  for (const mark of chart.marks)
-    for (const [left, top] of mark.spots ?? []) {
-      const distance = Math.hypot(left - x, top - y);
-      if (distance < least) [nearest, least] = [mark, distance];
-    }
+  for (const mark of time.querySelectorAll("use")) {
+    const box = mark.getBoundingClientRect();
+    const distance = Math.hypot(box.left + box.width / 2 - x, box.top + box.height / 2 - y);
+    if (distance < least) [nearest, least] = [mark, distance];
+  }
   return nearest;
 }
 
-function showTip() {
-  const { left, top } = plot.cursor;
-  if (left === null || left < 0) {
-    tip.hidden = true;
-    return;
-  }
-  const mark = findMark(left, top);
-  const bar = clamp(Math.floor(plot.posToVal(left, "x")), 0, count() - 1);
-  tip.textContent = mark ? mark.text : describeBar(bar);
+function showTip(event) {
+  const box = area.getBoundingClientRect(), left = event.clientX - box.left, top = event.clientY - box.top;
+  const mark = findMark(event.clientX, event.clientY);
+  tip.textContent = mark ? mark.dataset.text : describeBar(clamp(Math.floor(toBar(left)), 0, chart.opens.length - 1));
   tip.hidden = false;
-  const gutter = plot.bbox.left / devicePixelRatio, room = figure.clientWidth - tip.offsetWidth;
-  const right = gutter + left + 14;
-  tip.style.left = `${clamp(right <= room ? right : gutter + left - tip.offsetWidth - 14, 0, Math.max(0, room))}px`;
+  cursor.replaceChildren(
+    make("line", { x1: left, x2: left, y1: 0, y2: "100%" }), make("line", { x1: 0, x2: "100%", y1: top, y2: top }));
+  const edge = figure.clientWidth - box.width, room = figure.clientWidth - tip.offsetWidth;
+  const right = edge + left + 14;
+  tip.style.left = `${clamp(right <= room ? right : edge + left - tip.offsetWidth - 14, 0, Math.max(0, room))}px`;
   tip.style.top = `${clamp(top - tip.offsetHeight / 2, 0, Math.max(0, figure.clientHeight - tip.offsetHeight))}px`;
 }
 
-function zoomTo(min, max) {
-  const size = clamp(max - min, Math.min(MIN_BARS, chart.size), chart.size);
-  const start = clamp((min + max - size) / 2, 0, chart.size - size);
-  plot.setScale("x", { min: start, max: start + size });
-}
-
-function zoomBy(factor, centre) {
-  const { min, max } = plot.scales.x, at = centre ?? (min + max) / 2;
-  zoomTo(at - (at - min) * factor, at + (max - at) * factor);
-}
-
-function moveBy(share) {
-  const { min, max } = plot.scales.x;
-  const size = max - min, start = clamp(min + size * share, 0, chart.size - size);
-  plot.setScale("x", { min: start, max: start + size });
+function hideTip() {
+  tip.hidden = true;
+  cursor.replaceChildren();
 }
 
 const ACTIONS = {
@@ -260,7 +174,7 @@ const ACTIONS = {
   "+": ["Zoom in", () => zoomBy(1 / 1.6)],
   "←": ["Earlier", () => moveBy(-.3)],
   "→": ["Later", () => moveBy(.3)],
-  "All": ["All bars", () => zoomTo(0, chart.size)],
+  "All": ["All bars", () => show(0, chart.size)],
 };
 const KEYS = { "-": "−", "+": "+", "=": "+", ArrowLeft: "←", ArrowRight: "→", "0": "All", Home: "All" };
 
@@ -294,107 +208,85 @@ function addKeys() {
 }
 
 function addWheel() {
-  plot.over.addEventListener("wheel", event => {
-    const { min, max } = plot.scales.x;
+  area.addEventListener("wheel", event => {
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
       event.preventDefault();
       moveBy(event.deltaX / 600);
-    } else if (event.deltaY < 0 || max - min < chart.size - .01) {
+    } else if (event.deltaY < 0 || view.max - view.min < chart.size - .01) {
       // With everything in view, scrolling down moves the page.
       event.preventDefault();
-      zoomBy(event.deltaY < 0 ? 1 / 1.25 : 1.25, plot.posToVal(event.offsetX, "x"));
+      zoomBy(event.deltaY < 0 ? 1 / 1.25 : 1.25, toBar(event.clientX - area.getBoundingClientRect().left));
     }
   }, { passive: false });
 }
 
-// One finger moves the chart and shows the bar below it, two fingers zoom. Vertical moves scroll.
-function addTouch() {
-  const fingers = new Map();
+// A mouse selects what to zoom to. One finger moves the chart and shows the bar below it, two fingers
+// zoom. Vertical moves scroll.
+function addPointers() {
+  const pointers = new Map(), selection = make("rect", { class: "select", y: 0, height: "100%" });
   let start = null;
   const measure = () => {
-    const [one, other] = [...fingers.values()];
-    start = { x: one, spread: other === undefined ? 0 : Math.abs(one - other), ...plot.scales.x };
+    const [one, other] = [...pointers.values()];
+    start = { x: one, spread: other === undefined ? 0 : Math.abs(one - other), ...view };
   };
-  plot.over.addEventListener("pointerdown", event => {
-    if (event.pointerType !== "touch") return;
-    fingers.set(event.pointerId, event.clientX);
+  area.addEventListener("pointerdown", event => {
+    if (event.button) return;
+    pointers.set(event.pointerId, event.clientX);
     measure();
-    const box = plot.over.getBoundingClientRect();
-    plot.setCursor({ left: event.clientX - box.left, top: event.clientY - box.top });
+    if (event.pointerType === "touch") showTip(event);
+    else area.setPointerCapture(event.pointerId);
   });
-  plot.over.addEventListener("pointermove", event => {
-    if (!fingers.has(event.pointerId)) return;
-    fingers.set(event.pointerId, event.clientX);
-    const [one, other] = [...fingers.values()], size = start.max - start.min;
-    if (other === undefined) {
-      const moved = clamp(start.min - (one - start.x) / plot.over.clientWidth * size, 0, chart.size - size);
-      plot.setScale("x", { min: moved, max: moved + size });
+  area.addEventListener("pointermove", event => {
+    if (event.pointerType !== "touch") showTip(event);
+    if (!pointers.has(event.pointerId)) return;
+    pointers.set(event.pointerId, event.clientX);
+    const [one, other] = [...pointers.values()], size = start.max - start.min;
+    if (event.pointerType !== "touch") {
+      const left = Math.min(one, start.x) - area.getBoundingClientRect().left;
+      selection.setAttribute("x", left);
+      selection.setAttribute("width", Math.abs(one - start.x));
+      cursor.append(selection);
+    } else if (other === undefined) {
+      const moved = clamp(start.min - (one - start.x) / getWidth() * size, 0, chart.size - size);
+      show(moved, moved + size);
     } else if (start.spread > 10) {
       const factor = start.spread / Math.max(10, Math.abs(one - other)), centre = (start.min + start.max) / 2;
-      zoomTo(centre - size / 2 * factor, centre + size / 2 * factor);
+      show(centre - size / 2 * factor, centre + size / 2 * factor);
     }
   });
+  area.addEventListener("pointerup", event => {
+    const box = area.getBoundingClientRect(), ends = [start?.x, event.clientX].sort((one, other) => one - other);
+    if (event.pointerType !== "touch" && pointers.has(event.pointerId) && ends[1] - ends[0] > 6)
+      show(...ends.map(x => toBar(x - box.left)));
+  });
   for (const name of ["pointerup", "pointercancel"])
-    plot.over.addEventListener(name, event => {
-      fingers.delete(event.pointerId);
-      if (fingers.size) measure();
+    area.addEventListener(name, event => {
+      pointers.delete(event.pointerId);
+      selection.remove();
+      if (pointers.size) measure();
     });
-}
-
-const measureGutter = () => parseFloat(getComputedStyle(figure).gridTemplateColumns);
-
-function buildOptions() {
-  return {
-    width: figure.clientWidth,
-    height: figure.clientHeight,
-    padding: [0, 0, 0, 0],
-    legend: { show: false },
-    cursor: { drag: { x: true, y: false, dist: 6 }, y: Boolean(chart.bars), points: { show: false } },
-    scales: {
-      x: { time: false, range: (_, min, max) => min <= .5 && max >= count() - .5 ? [0, chart.size] : [min, max] },
-      y: { range: [0, 1] },
-    },
-    axes: [
-      {
-        size: AXIS_HEIGHT, gap: 2, stroke: () => colours.muted, font: "12px system-ui, sans-serif",
-        grid: { stroke: () => colours.line, width: 1 }, ticks: { show: false },
-        splits: (self, _, min, max) => listTicks(min, max, self.over.clientWidth || 600),
-        values: (_, places) => places.map(formatTick),
-      },
-      { size: measureGutter, splits: () => [], grid: { show: false }, ticks: { show: false } },
-    ],
-    series: [{}, { show: true, paths: () => null, points: { show: false } }],
-    hooks: { draw: [drawChart], setCursor: [showTip] },
-  };
+  area.addEventListener("pointerleave", event => event.pointerType !== "touch" && hideTip());
+  area.addEventListener("dblclick", () => show(0, chart.size));
 }
 
 function start(data) {
   chart = data;
-  readColours();
-  const middles = chart.opens.map((_, i) => i + .5);
   figure.classList.add("drawn");
   tip = document.createElement("div");
   tip.className = "tip";
   tip.hidden = true;
   figure.append(tip);
-  plot = new uPlot(buildOptions(), [middles, middles.map(() => 0)], (self, init) => {
-    plot = self;
-    figure.append(self.root);
-    init();
-  });
-  plot.root.setAttribute("aria-hidden", "true");
+  cursor = make("g", { class: "cursor" });
+  area.append(cursor);
+  if (chart.bars) measurePrices();
   addButtons();
   addKeys();
   addWheel();
-  addTouch();
+  addPointers();
   // On a narrow screen a candle needs some room, so the chart begins with the newest bars.
-  const shown = Math.floor((figure.clientWidth - measureGutter()) / MIN_BAR_WIDTH);
-  if (shown < count()) zoomTo(chart.size - shown, chart.size);
-  new ResizeObserver(() => plot.setSize({ width: figure.clientWidth, height: figure.clientHeight })).observe(figure);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    readColours();
-    plot.redraw();
-  });
+  const shown = Math.floor(getWidth() / MIN_BAR_WIDTH);
+  show(shown < chart.opens.length ? chart.size - shown : 0, chart.size);
+  new ResizeObserver(() => show(view.min, view.max)).observe(figure);
 }
 
 // Choosing a ticker from the list opens its page at once.
