@@ -1,5 +1,6 @@
 """Builds the OpenAPI 3.1 document from the table of endpoints and the models in `schemas`."""
 
+import json
 from functools import cache, lru_cache
 from typing import Any
 
@@ -17,7 +18,7 @@ from rest_shim.endpoints import (
 )
 from rest_shim.error_catalog import NO_LIVE_KEY, QUOTA_HEADERS, Refusal
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
-from rest_shim.sample import build_sample
+from rest_shim.sample import render_sample
 from schemas.coverage import Coverage
 from schemas.errors import ErrorBody
 from schemas.jsonrpc import RpcFailure
@@ -249,6 +250,7 @@ SECURITY_SCHEMES = {
     },
 }
 SAMPLE_NAME = "SignalsSample"
+SAMPLE_ROWS = 6
 
 
 def build_components(*, sells_keys: bool) -> JsonObject:
@@ -269,7 +271,7 @@ def build_components(*, sells_keys: bool) -> JsonObject:
             }
             for name, (description, schema) in HEADER_DEFINITIONS.items()
         },
-        "examples": {SAMPLE_NAME: {"value": build_sample().model_dump(mode="json", by_alias=True)}},
+        "examples": {SAMPLE_NAME: {"value": json.loads(render_sample(SAMPLE_ROWS))}},
         "securitySchemes": SECURITY_SCHEMES,
     }
 

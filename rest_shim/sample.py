@@ -1,156 +1,153 @@
-"""Builds the sample: fixed documentation rows in the live shape, the same bytes everywhere."""
+"""The sample, which visitors see and which is the same everywhere: a few simulated assets.
 
+It is a store that never changes, so the same tools and pages read it as read a live one.
+`python -m tools.build_sample` writes its file.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
-from typing import Any
+from importlib.resources import files
+from io import BytesIO
+from typing import Any, cast
 
-from mcp_server.tools.get_signals import (
-    CLOSE_NOTE,
-    COOLDOWN_NOTE,
-    RETENTION_DAYS,
-    TIMING_NOTE,
-)
-from schemas.result import NextUpdate
-from schemas.signals import Pagination, Signal, SignalsMeta, SignalsResponse
+import numpy as np
+
+from mcp_server.tools.get_signals import render_page
+from schemas.coverage import Coverage
+from schemas.signals import SignalsQuery, SignalsResponse
 from schemas.vocabulary import (
-    ACTION_DIRECTIONS,
-    DIRECTION_CODES,
-    INDICATOR_IDS,
-    Action,
-    IndicatorId,
-    Reading,
+    TIMEFRAMES,
+    UNIVERSE_RETENTION_MS,
     Timeframe,
-    classify_change,
-    format_instant,
+    find_latest_run,
 )
+from serving.ledger import Ledger, Readings
+from serving.prices import Prices
+from serving.snapshot import build_snapshot
+from serving.snapshot_cache import SnapshotCache
+from serving.tool_runner import ToolRunner
+from store.market_rows import AssetBars, BarBlock, PastKey, RecentBars, StoredSnapshot
+from store.sql.ledger_reads import ROW_DTYPE, FeedNames, FeedRows
+from store.sql.market_store import MarketStore
 
-# Written here rather than read from coverage: the sample is the same in every deployment.
-SAMPLE_NAMES: dict[IndicatorId, str] = {
-    **{id_: id_.replace("_", " ").title() for id_ in INDICATOR_IDS},
-    "llnr": "LLNR",
-    "perpkit": "PerpKit",
-}
-SAMPLE_NOTE = "Fixed documentation rows, not live data."
+SAMPLE_FILE = "sample.npz"
 
-_MIDNIGHT_S = 1_790_812_800  # 2026-10-01T00:00:00Z
-_MORNING_S = _MIDNIGHT_S + 14_400
-# About 3 minutes after the close, as in a live feed; not rounded, like a real created_at.
-_RUN_DELAY_MS = 184_118
-_ASSET_CLASSES = {"BTC": "crypto", "SOL": "crypto", "NVDA": "stock", "XAU": "metal"}
 
-_Row = dict[str, Any]
+class SampleStore(MarketStore):
+    """The sample as a store that is in memory; only what snapshots, ledgers and prices read."""
+
+    def __init__(self) -> None:
+        # It has no database, so the engine of the base class is never set.
+        content = files("rest_shim").joinpath(SAMPLE_FILE).read_bytes()
+        with np.load(BytesIO(content)) as arrays:
+            parts: dict[str, Any] = dict(arrays)
+        coverage = Coverage.model_validate_json(parts["coverage"].tobytes())
+        tickers = [asset.ticker for asset in coverage.assets]
+        self.rows: FeedRows = np.empty(len(parts["rows.code"]), ROW_DTYPE)
+        for name in ROW_DTYPE.names or ():
+            self.rows[name] = parts[f"rows.{name}"]
+        self.names = FeedNames(dict(enumerate(tickers)), dict.fromkeys(range(len(tickers)), 0), {})
+        self.ledger_reads = cast(Any, self)
+        self._blocks = {ticker: _read_blocks(ticker, parts) for ticker in tickers}
+        assert coverage.recorded_until is not None
+        self.stored = StoredSnapshot(
+            coverage=coverage,
+            market_time=coverage.recorded_until,
+            last_created_at=int(self.rows["created_at"][-1]),
+            readings=self.build_ledger().find_readings(int(self.rows["created_at"][-1])),
+            history_starts_at=coverage.recorded_until - UNIVERSE_RETENTION_MS,
+            last_closes={
+                ticker: int(blocks["1h"].open_time[-1]) + 3600
+                for ticker, blocks in self._blocks.items()
+            },
+            is_sample=True,
+        )
+
+    def build_ledger(self) -> Ledger:
+        """Return the changes and alerts."""
+        return Ledger.build(self.rows, self.names)
+
+    def version(self) -> int:
+        """Return the only version."""
+        return 0
+
+    async def snapshot(self, known: StoredSnapshot | None = None) -> StoredSnapshot:
+        """Return the only state."""
+        return self.stored
+
+    async def past_key(self, at: int) -> PastKey:
+        """Return the key of the run that was the latest at a time (epoch ms)."""
+        end = self.stored.market_time or 0
+        return PastKey(None, find_latest_run(min(at, end)), min(at, self.stored.last_created_at))
+
+    async def past_snapshot(self, key: PastKey, readings: Readings) -> StoredSnapshot:
+        """Return the state of a key, with its readings."""
+        return replace(
+            self.stored,
+            market_time=key.market_time,
+            last_created_at=key.last_created_at,
+            readings=readings,
+            last_closes={},
+        )
+
+    async def load_rows(self, after: int, until: int) -> FeedRows:
+        """Return the rows with `created_at` in (`after`, `until`], oldest first."""
+        created_at = self.rows["created_at"]
+        return self.rows[(created_at > after) & (created_at <= until)]
+
+    async def load_names(self) -> FeedNames:
+        """Return the names of all rows."""
+        return self.names
+
+    async def asset_bars(self, ticker: str, after: int) -> AssetBars:
+        """Return all bars of an asset."""
+        return AssetBars(None, self._blocks.get(ticker, {}), {})
+
+    async def recent_bars(self, span_s: int, after_number: int | None = None) -> RecentBars:
+        """Return the hourly bars of all assets."""
+        return RecentBars(None, [blocks["1h"] for blocks in self._blocks.values()])
+
+    async def closes(self, closed_at: Mapping[int, Iterable[str]]) -> dict[str, float]:
+        """Return the last closes by ticker: no other bar is the last one of a snapshot."""
+        return {
+            ticker: float(self._blocks[ticker]["1h"].values[-1, 3])
+            for tickers in closed_at.values()
+            for ticker in tickers
+        }
+
+
+def _read_blocks(ticker: str, parts: Mapping[str, Any]) -> dict[Timeframe, BarBlock]:
+    blocks = {}
+    for timeframe in TIMEFRAMES:
+        table = parts[f"{ticker}.{timeframe}"]
+        blocks[timeframe] = BarBlock(ticker, timeframe, table[0].astype(np.int64), table[1:].T)
+    return blocks
 
 
 @cache
-def render_sample() -> str:
-    """Return the sample as minified JSON."""
-    return build_sample().model_dump_json(by_alias=True)
+def load_sample() -> SampleStore:
+    """Return the sample, which every caller shares."""
+    return SampleStore()
+
+
+def build_sample_runner(runner: ToolRunner) -> ToolRunner:
+    """Return a runner for visitors: the tools of another one, over the sample."""
+    snapshots = SnapshotCache(load_sample())
+    prices = None if runner.context.prices is None else Prices(snapshots)
+    return runner.with_context(replace(runner.context, snapshots=snapshots, prices=prices))
 
 
 @cache
-def build_sample() -> SignalsResponse:
-    """Return a page with the rows of two runs, newest first."""
-    night = [
-        _build_change("BTC", "trend_oracle", "4h", _MIDNIGHT_S, "bearish", "bullish", 114_250.5),
-        _build_change("NVDA", "enzo", "1d", _MIDNIGHT_S, "neutral", "bullish", 187.24),
-        _build_alert("BTC", "trend_oracle", "4h", _MIDNIGHT_S, "LONG", 114_250.5),
-        _build_alert("NVDA", "ceres", "1d", _MIDNIGHT_S, "CLOSE", 187.24),
-    ]
-    morning = [
-        _build_change("XAU", "ceres", "4h", _MORNING_S, "bullish", "neutral", 3865.4),
-        _build_alert("SOL", "perpkit", "4h", _MORNING_S, "SHORT", 208.62),
-    ]
-    # Rows are written in this order, so reversing them gives the newest first.
-    oldest_first = [*_build_run(night, _MIDNIGHT_S), *_build_run(morning, _MORNING_S)]
-    signals = oldest_first[::-1]
-    return SignalsResponse(
-        signals=signals,
-        pagination=Pagination(
-            limit=50,
-            offset=0,
-            returned=len(signals),
-            has_more=False,
-            next_cursor=signals[0].created_at,
-        ),
-        meta=_build_meta(),
-    )
+def render_sample(limit: int = 50) -> str:
+    """Return the newest rows of the sample's feed, by default all, as minified JSON."""
+    store = load_sample()
+    snapshot = build_snapshot(store.stored)
+    assert snapshot is not None
+    query = SignalsQuery(tier="all", limit=limit)
+    return render_page(query, store.build_ledger(), snapshot, snapshot.newest_at).text.decode()
 
 
-def _build_change(
-    ticker: str,
-    indicator: IndicatorId,
-    timeframe: Timeframe,
-    close_s: int,
-    before: Reading,
-    after: Reading,
-    price: float,
-) -> _Row:
-    return {
-        **_build_cell(ticker, indicator, timeframe, price),
-        "id": f"universe.{ticker}.{indicator}.{timeframe}.{close_s}.0",
-        "tier": "universe",
-        "direction": after,
-        "transition": {"from": before, "to": after},
-        "change_type": classify_change(DIRECTION_CODES[before], DIRECTION_CODES[after]),
-        "action": None,
-    }
-
-
-def _build_alert(
-    ticker: str,
-    indicator: IndicatorId,
-    timeframe: Timeframe,
-    close_s: int,
-    action: Action,
-    price: float,
-) -> _Row:
-    return {
-        **_build_cell(ticker, indicator, timeframe, price),
-        "id": f"alerts.{ticker}.{indicator}.{timeframe}.{close_s}.{action}.0",
-        "tier": "alerts",
-        "direction": ACTION_DIRECTIONS[action],
-        "transition": None,
-        "change_type": None,
-        "action": action,
-    }
-
-
-def _build_cell(ticker: str, indicator: IndicatorId, timeframe: Timeframe, price: float) -> _Row:
-    return {
-        "ticker": ticker,
-        "asset_class": _ASSET_CLASSES[ticker],
-        "indicator": indicator,
-        "indicator_name": SAMPLE_NAMES[indicator],
-        "timeframe": timeframe,
-        "price": price,
-    }
-
-
-def _build_run(rows: list[_Row], close_s: int) -> list[Signal]:
-    """Return the rows of one run, a millisecond apart in the given order."""
-    first_ms = close_s * 1000 + _RUN_DELAY_MS
-    return [
-        Signal.model_validate({**row, "created_at": format_instant(first_ms + number)})
-        for number, row in enumerate(rows)
-    ]
-
-
-def _build_meta() -> SignalsMeta:
-    return SignalsMeta(
-        source="sample",
-        simulated=False,
-        as_of=format_instant(_MORNING_S * 1000 + _RUN_DELAY_MS),
-        next_update=NextUpdate.model_validate({"1h": None, "4h": None, "1d": None}),
-        nothing_new_before=None,
-        stale=False,
-        late_assets={},
-        building_assets=[],
-        ended_assets=[],
-        missing_bars={},
-        most_delay_seconds=0,
-        removed_assets=[],
-        note=SAMPLE_NOTE,
-        retention_days=RETENTION_DAYS,
-        timing=TIMING_NOTE,
-        cooldown=COOLDOWN_NOTE,
-        close=CLOSE_NOTE,
-    )
+def build_sample(limit: int = 50) -> SignalsResponse:
+    """Return what `render_sample` does as the tool's result."""
+    return SignalsResponse.model_validate_json(render_sample(limit))

@@ -26,6 +26,7 @@ MAX_SKEW_MS = 60_000
 MAX_NAMED_TICKERS = 5
 MAX_NAMED_ENDINGS = 3
 
+SAMPLE_NOTE = "Fixed documentation rows, not live data."
 SIMULATED_NOTE = "Simulated market data: no price is real."
 NO_CALL = "Nothing more will come, so do not call again for it."
 STALE_NOTE = "Stale: a scheduled compute is overdue, so readings may be outdated."
@@ -150,7 +151,7 @@ def build_freshness(
     final, stale = is_final(snapshot), is_stale(snapshot, now)
     may_change = not any(NO_CALL in note for note in notes)
     return {
-        "source": snapshot.coverage.source,
+        "source": "sample" if snapshot.stored.is_sample else snapshot.coverage.source,
         "simulated": snapshot.coverage.source == "simulated",
         "as_of": format_instant(snapshot.market_time),
         "next_update": NextUpdate.model_validate(
@@ -235,6 +236,8 @@ def _list_notes(snapshot: Snapshot, now: int, *, has_data: bool) -> list[str]:
 
 def _list_data_notes(snapshot: Snapshot) -> list[str]:
     """Return the notes on where the data come from."""
+    if snapshot.stored.is_sample:
+        return [SAMPLE_NOTE]
     notes = []
     if snapshot.coverage.source == "simulated":
         notes.append(SIMULATED_NOTE)

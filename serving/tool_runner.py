@@ -101,6 +101,10 @@ class ToolRunner:
         self._parsed_queries: OrderedDict[tuple[str, str | bytes], ParsedQuery] = OrderedDict()
         self.failures = FailureLog()
 
+    def with_context(self, context: Context) -> "ToolRunner":
+        """Return a runner of the same tools over other data; its calls are not counted."""
+        return ToolRunner(self._quota_guard, context)
+
     async def run(
         self,
         tool: AnyTool,

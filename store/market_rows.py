@@ -316,7 +316,8 @@ class StoredSnapshot:
     first start. `history_starts_at` is the earliest time (epoch ms) for which the store can rebuild
     a snapshot, None before the first commit. `last_closes` maps ticker to the close (epoch s) of
     its newest bar, `missing_bars` to the number of bars that its history lacks. `number` is that of
-    the last commit if the state is the latest one.
+    the last commit if the state is the latest one. `is_sample` marks the state that visitors see,
+    which never changes.
     """
 
     coverage: Coverage | None
@@ -330,6 +331,7 @@ class StoredSnapshot:
     last_closes: Mapping[str, int] = field(default_factory=dict)
     missing_bars: Mapping[str, int] = field(default_factory=dict)
     number: int | None = field(default=None, compare=False)
+    is_sample: bool = False
 
 
 class LastChange(NamedTuple):

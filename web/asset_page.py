@@ -1,4 +1,4 @@
-"""The list of all assets, and the page of each: live for members, else a sample or the facts."""
+"""The list of all assets, and the page of each: live for members, else the sample or facts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,16 +28,17 @@ from web.asset_chart import (
 from web.board import BADGES
 from web.board_model import CLASS_NAMES, AssetPageQuery, parse_page_query, read_one_version
 from web.pages import SECURITY_HEADERS, build_page_route, compress_page, get_site, render_page
-from web.sample import SAMPLE_TICKERS, build_sample_asset
 from web.sessions import FindViewer, Viewer
 
 ASSET_PATH = "/assets/{ticker}"
 CHART_PATH = "/assets/{ticker}/chart.json"
 
 
-def build_asset_page_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
-    """Return the routes that serve the page of every asset and the data of its chart."""
-    page = AssetPage(runner.context, find_viewer)
+def build_asset_page_routes(
+    runner: ToolRunner, sample: ToolRunner, find_viewer: FindViewer
+) -> list[Route]:
+    """Return the routes of every asset's page and of its chart; visitors see the `sample`."""
+    page = AssetPage(runner.context, sample.context, find_viewer)
     return [
         build_page_route(ASSET_PATH, runner, page.respond),
         build_page_route(CHART_PATH, runner, page.respond_chart),
@@ -47,8 +48,9 @@ def build_asset_page_routes(runner: ToolRunner, find_viewer: FindViewer) -> list
 class AssetPage:
     """Renders the page of an asset, and the data of its chart for the script."""
 
-    def __init__(self, context: Context, find_viewer: FindViewer) -> None:
+    def __init__(self, context: Context, sample: Context, find_viewer: FindViewer) -> None:
         self._context = context
+        self._sample = sample
         self._find_viewer = find_viewer
 
     async def respond(self, request: Request) -> Response:
@@ -78,14 +80,16 @@ class AssetPage:
     ) -> Response:
         model = await self._load_model(asset, timeframe, viewer)
         values = _build_values(asset, timeframe, model)
-        values |= _find_neighbours(asset, coverage, is_sample=values["is_sample"])
+        assets = _list_by_board(coverage.assets)
+        shown = (await self._sample.snapshot()).assets if values["is_sample"] else None
+        values |= _find_neighbours(asset, [a for a in assets if shown is None or a.ticker in shown])
         return render_page(
             request,
             "asset.html",
             viewer=viewer,
             path=f"assets/{asset.ticker}",
             sells_keys=self._context.sells_keys,
-            assets=_list_by_board(coverage.assets),
+            assets=assets,
             **values,
         )
 
@@ -93,25 +97,38 @@ class AssetPage:
         """Return the data of the chart as JSON; ApiError 403 for visitors, 404 without a chart."""
         timeframe = parse_page_query(request, AssetPageQuery).timeframe
         asset = _find_asset(request.path_params["ticker"], await get_coverage(self._context))
-        model = await self._load_model(asset, timeframe, await self._find_viewer(request))
+        viewer = await self._find_viewer(request)
+        if viewer is not None:
+            return compress_page(request, await self._send_chart(asset, timeframe, viewer))
+        return await get_site(request).visitor_pages.respond(
+            request,
+            self._context,
+            f"assets/{asset.ticker}/chart?{timeframe}",
+            lambda: self._send_chart(asset, timeframe, None),
+        )
+
+    async def _send_chart(
+        self, asset: CoveredAsset, timeframe: Timeframe, viewer: Viewer | None
+    ) -> Response:
+        model = await self._load_model(asset, timeframe, viewer)
         if model is None:
             raise ApiError("missing_key", "This chart is for members. Sign in to see it.", 403)
         if model.chart is None:
             raise ApiError("invalid_parameter", f"{asset.ticker} has no chart on {timeframe}.", 404)
         headers = {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE}
-        text = model.chart.to_json()
-        return compress_page(request, Response(text, 200, headers, "application/json"))
+        return Response(model.chart.to_json(), 200, headers, "application/json")
 
     async def _load_model(
         self, asset: CoveredAsset, timeframe: Timeframe, viewer: Viewer | None
     ) -> AssetModel | None:
-        """Return live data for members, the sample or None for visitors."""
-        context = self._context
-        if viewer is not None and viewer.is_member:
-            return await read_one_version(
-                context, lambda: load_asset_model(asset, timeframe, context)
-            )
-        return build_sample_asset(asset.ticker, timeframe)
+        """Return live data for members; for visitors the sample, None if it lacks the asset."""
+        shown, context = asset, self._context
+        if viewer is None or not viewer.is_member:
+            context = self._sample
+            if asset.ticker not in (sampled := (await context.snapshot()).assets):
+                return None
+            shown = sampled[asset.ticker]
+        return await read_one_version(context, lambda: load_asset_model(shown, timeframe, context))
 
 
 def _find_asset(ticker: str, coverage: Coverage) -> CoveredAsset:
@@ -129,11 +146,8 @@ def _list_by_board(assets: Sequence[CoveredAsset]) -> list[CoveredAsset]:
     return sorted(assets, key=lambda asset: (classes.index(asset.asset_class), asset.ticker))
 
 
-def _find_neighbours(asset: CoveredAsset, coverage: Coverage, *, is_sample: bool) -> dict[str, Any]:
-    """Return the assets before and after an asset, None at an end; a sample names samples only."""
-    assets = _list_by_board(coverage.assets)
-    if is_sample:
-        assets = [each for each in assets if each.ticker in SAMPLE_TICKERS]
+def _find_neighbours(asset: CoveredAsset, assets: Sequence[CoveredAsset]) -> dict[str, Any]:
+    """Return the assets before and after an asset in a list, None at an end."""
     place = next(i for i, each in enumerate(assets) if each.ticker == asset.ticker)
     return {
         "previous": assets[place - 1] if place else None,

@@ -1,4 +1,4 @@
-"""The board at `/`, as page, CSV and JSON. Members see live data; visitors a labelled sample."""
+"""The board at `/`, as page, CSV and JSON: of live data for members, else of the sample."""
 
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,6 @@ from web.pages import (
     render_page,
 )
 from web.prices import build_path, format_percent, format_signed
-from web.sample import build_sample_model
 from web.sessions import Sessions, Viewer
 
 # As the headers of the columns; the packaged universe is quoted in US dollars or their tokens.
@@ -145,8 +144,11 @@ class BoardView:
 class BoardPage:
     """Renders the board for members and visitors."""
 
-    def __init__(self, context: Context, sessions: Sessions, watchlists: Watchlists) -> None:
+    def __init__(
+        self, context: Context, sample: Context, sessions: Sessions, watchlists: Watchlists
+    ) -> None:
         self._context = context
+        self._sample = sample
         self._sessions = sessions
         self._watchlists = watchlists
 
@@ -209,11 +211,9 @@ class BoardPage:
 
     async def load_map(self, view: BoardView) -> tuple[BoardModel, HeatMap]:
         """Return the data of a view and its rows."""
-        timeframe, context = view.query.timeframe, self._context
-        model = (
-            await read_one_version(context, lambda: load_board_model(timeframe, context))
-            if view.is_member
-            else build_sample_model(timeframe, with_prices=context.prices is not None)
+        context = self._context if view.is_member else self._sample
+        model = await read_one_version(
+            context, lambda: load_board_model(view.query.timeframe, context)
         )
         prices = model.prices or {}
         rows = build_heat_map(model.tracked, model.state.assets, prices, view.query, view.watched)
@@ -248,11 +248,11 @@ def _send(body: bytes, media_type: str, headers: dict[str, str] | None = None) -
 
 
 def build_board_routes(
-    runner: ToolRunner, sessions: Sessions, watchlists: Watchlists
+    runner: ToolRunner, sample: ToolRunner, sessions: Sessions, watchlists: Watchlists
 ) -> list[Route]:
-    """Return the routes of the board."""
+    """Return the routes of the board; visitors see the `sample`."""
     context = runner.context
-    page = BoardPage(context, sessions, watchlists)
+    page = BoardPage(context, sample.context, sessions, watchlists)
 
     async def respond_csv(request: Request) -> Response:
         """Return the view of the URL as CSV, for spreadsheets; visitors get the sample."""

@@ -1,7 +1,7 @@
 """The pages `/feed`, `/flips` and `/confluence`, with the same view as CSV and as JSON.
 
 Their query strings are the arguments of the tools, with the same defaults. Members see live data,
-visitors a labelled sample. Each listed change links to its proof, which only members get.
+visitors the labelled sample. Each listed change links to its proof, which only members get.
 """
 
 import json
@@ -15,15 +15,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from access.throttle import find_client
 from rest_shim.content_negotiation import negotiate_response
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.log import GET_LOG_PROOF
-from rest_shim.sample import SAMPLE_NAMES
 from schemas.errors import ApiError
 from schemas.query import Query
 from schemas.vocabulary import LEGACY_KEYS
 from serving.argument_values import parse_instant_ms
-from serving.arguments import ArgumentError, parse_arguments
+from serving.arguments import ArgumentError
 from serving.error_responses import guard_route
 from serving.http import CACHE_NO_STORE, read_headers
 from serving.response_cache import ResponseBody
@@ -47,7 +47,6 @@ from web.pages import (
     render_error_for_browser,
     render_page,
 )
-from web.sample import build_sample_model
 from web.sessions import FindViewer, Sessions, Viewer
 
 
@@ -109,23 +108,32 @@ class WiderView(NamedTuple):
 class Visit:
     """A request for a view, with the arguments as they were sent and what its form offers.
 
-    `member` is the viewer if they may see live data. `source` is that of the data.
+    Only a viewer who `is_member` may see live data; `runner` calls the tools over what others see.
     """
 
     request: Request
     viewer: Viewer | None
-    member: Viewer | None
+    is_member: bool
+    runner: ToolRunner
     sent: Mapping[str, Any]
     offered: FormValues
     source: str
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether the operator shows prices."""
+        return self.runner.context.prices is not None
 
 
 class ViewPage:
     """Serves one view as a page, as CSV and as JSON."""
 
-    def __init__(self, view: View, runner: ToolRunner, find_viewer: FindViewer) -> None:
+    def __init__(
+        self, view: View, runner: ToolRunner, sample: ToolRunner, find_viewer: FindViewer
+    ) -> None:
         self._view = view
         self._runner = runner
+        self._sample = sample
         self._find_viewer = find_viewer
         self._endpoint = ENDPOINTS_BY_TOOL[view.tool.name]
 
@@ -160,10 +168,8 @@ class ViewPage:
         visit = await self._read(request)
         result = await self._load(visit, await self._parse(visit))
         header, rows = self._view.build_table(result)
-        columns = [
-            at for at, name in enumerate(header) if name != "price" or self._has_prices(visit)
-        ]
-        name = f"signals-{self._view.path}{'' if visit.member else '-sample'}.csv"
+        columns = [at for at, name in enumerate(header) if name != "price" or visit.has_prices]
+        name = f"signals-{self._view.path}{'' if visit.is_member else '-sample'}.csv"
         headers = {
             **SECURITY_HEADERS,
             "Cache-Control": CACHE_NO_STORE,
@@ -184,12 +190,12 @@ class ViewPage:
         return await self._draw(visit)
 
     async def _draw(self, visit: Visit) -> Response:
+        view, context = self._view, visit.runner.context
         try:
             query = await self._parse(visit)
             result = await self._load(visit, query)
         except ArgumentError as error:
             return self._render(visit, 400, self._describe(error, visit))
-        view, context = self._view, self._runner.context
         rows = view.list_rows(result)
         response = self._render(
             visit,
@@ -197,7 +203,7 @@ class ViewPage:
             result=result,
             meta=result.meta,
             rows=rows,
-            why=view.explain_nothing(query, context) if visit.member else "",
+            why=view.explain_nothing(query, context),
             wider=[] if rows else [one async for one in self._find_wider(visit, query)],
             address=to_query_string(query),
             call=describe_call(view.tool.name, query),
@@ -212,50 +218,28 @@ class ViewPage:
         query = self._view.tool.query
         sent = read_page_arguments(request, query)
         viewer = await self._find_viewer(request)
-        if viewer is None or not viewer.is_member:
-            assets = build_sample_model("4h").tracked
-            offered = FormValues(assets, {str(id_): name for id_, name in SAMPLE_NAMES.items()})
-            return Visit(request, viewer, None, sent, offered, "sample")
-        coverage = (await self._runner.context.snapshot()).coverage
+        is_member = viewer is not None and viewer.is_member
+        runner = self._runner if is_member else self._sample
+        coverage = (await runner.context.snapshot()).coverage
         offered = FormValues(
             coverage.assets,
             {indicator.id: indicator.name for indicator in coverage.indicators},
         )
-        return Visit(request, viewer, viewer, sent, offered, coverage.source)
+        source = coverage.source if is_member else "sample"
+        return Visit(request, viewer, is_member, runner, sent, offered, source)
 
     async def _parse(self, visit: Visit) -> Any:
-        if visit.member is not None:
-            return await self._runner.parse(self._view.tool, visit.sent)
-        try:
-            return parse_arguments(self._view.tool.query, visit.sent)
-        except ArgumentError as error:
-            raise self._add_sample_problems(error) from None
-
-    def _add_sample_problems(self, error: ArgumentError) -> ArgumentError:
-        """Return the error with the problems, too, that only the sample can find."""
-        try:
-            self._view.build_sample(error.rest)
-        except ArgumentError as other:
-            return ArgumentError(*error.problems, *other.problems)
-        return error
+        return await visit.runner.parse(self._view.tool, visit.sent)
 
     async def _fetch(self, visit: Visit, query: Query) -> ResponseBody:
-        """Return the live result for members, the sample for visitors."""
-        if visit.member is None:
-            sample = self._view.build_sample(query)
-            return ResponseBody(sample.model_dump_json(by_alias=True).encode())
-        return await self._runner.fetch(self._view.tool, query, visit.member.email)
+        client = visit.request.client
+        caller = visit.viewer.email if visit.viewer else find_client(client.host if client else "")
+        return await visit.runner.fetch(self._view.tool, query, caller)
 
     async def _load(self, visit: Visit, query: Query) -> Any:
         """Return what `_fetch` does as the tool's result model."""
-        if visit.member is None:
-            return self._view.build_sample(query)
         body = await self._fetch(visit, query)
         return self._view.tool.result.model_validate_json(body.text)
-
-    def _has_prices(self, visit: Visit) -> bool:
-        # The prices of the sample are made up, so no source forbids to show them.
-        return visit.member is None or self._runner.context.prices is not None
 
     def _build_fields(self, visit: Visit, errors: Mapping[str, str]) -> list[FilterField]:
         view = self._view
@@ -265,7 +249,9 @@ class ViewPage:
         """Return what to change in plain words, by argument."""
         view = self._view
         errors = describe_problems(error, view.tool.query, visit.sent, view.texts, visit.offered)
-        exact = view.explain(visit.sent, self._runner.context)
+        exact = dict(view.explain(visit.sent, visit.runner.context))
+        if not visit.is_member:
+            exact["ticker"] = "The sample does not have this asset. Choose one from the list."
         return {name: exact.get(name, text) for name, text in errors.items()}
 
     async def _find_wider(self, visit: Visit, query: Query) -> AsyncIterator[WiderView]:
@@ -310,17 +296,17 @@ class ViewPage:
             here=self._view.path,
             badge=BADGES[visit.source],
             is_wide=True,
-            is_public=visit.member is None and not visit.sent,
+            is_public=not visit.is_member and not visit.sent,
             viewer=visit.viewer,
             view=self._view,
-            is_sample=visit.member is None,
+            is_sample=not visit.is_member,
             fields=self._build_fields(visit, errors or {}),
             is_filtered=bool(visit.sent),
             errors=errors or {},
             offered=visit.offered,
             now=now,
             ago=lambda at: format_ago(at, now),
-            has_prices=self._has_prices(visit),
+            has_prices=visit.has_prices,
             find_firing=find_firing,
             vote_keys=list_vote_keys,
             legacy_names={key: f"{key.title()} (outdated)" for key in LEGACY_KEYS},
@@ -338,9 +324,11 @@ def format_ago(at: str, now: int) -> str:
     return f"{minutes // 60} h ago" if minutes < 48 * 60 else f"{minutes // 1440} d ago"
 
 
-def build_view_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
-    """Return the routes of all views."""
-    pages = (ViewPage(view, runner, find_viewer) for view in VIEWS)
+def build_view_routes(
+    runner: ToolRunner, sample: ToolRunner, find_viewer: FindViewer
+) -> list[Route]:
+    """Return the routes of all views; visitors see the `sample`."""
+    pages = (ViewPage(view, runner, sample, find_viewer) for view in VIEWS)
     return [route for page in pages for route in page.build_routes()]
 
 

@@ -1,4 +1,4 @@
-"""The pages of three tools: their words, their samples, and their rows as CSV."""
+"""The pages of three tools: their words, and their rows as CSV."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,6 @@ from web.board_model import CLASS_NAMES
 from web.csv_text import Cell
 from web.filter_form import FormTexts
 from web.pages import format_minute
-from web.sample import build_sample_confluence, build_sample_feed, build_sample_flips
 
 # A header and its rows.
 Table = tuple[Sequence[str], Iterable[Sequence[Cell]]]
@@ -41,7 +40,6 @@ class View:
     description: str
     tool: AnyTool
     texts: FormTexts
-    build_sample: Callable[[Any], Any]
     list_rows: Callable[[Any], Sequence[Any]]
     build_table: Callable[[Any], Table]
     wider: Callable[[Any], Mapping[str, Sequence[Any]]]
@@ -170,7 +168,6 @@ FEED = View(
         },
         main=("tier", "ticker", "indicator", "timeframe", "direction"),
     ),
-    build_sample=build_sample_feed,
     list_rows=lambda result: result.signals,
     build_table=_build_feed_table,
     wider=lambda query: {"tier": ["all"]},
@@ -187,7 +184,6 @@ FLIPS = View(
         values={"timeframe": _TIMEFRAMES, "direction": {"all": "Any"}},
         main=("timeframe", "direction", "hours"),
     ),
-    build_sample=build_sample_flips,
     list_rows=lambda result: result.groups,
     build_table=_build_flips_table,
     wider=lambda query: {"hours": [WINDOW_HOURS[query.timeframe].max]},
@@ -208,7 +204,6 @@ CONFLUENCE = View(
         },
         main=("timeframe", "direction", "min_agree", "asset_class"),
     ),
-    build_sample=build_sample_confluence,
     list_rows=lambda result: result.results,
     build_table=_build_confluence_table,
     wider=lambda query: {"min_agree": range(query.min_agree - 1, 0, -1)},

@@ -1,6 +1,6 @@
 """signals_get_confluence: counts the readings of one timeframe as votes and ranks the assets."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from mcp_server.tools.empty_results import (
     describe_assets,
@@ -16,7 +16,6 @@ from schemas.confluence import (
     ConfluenceResult,
 )
 from schemas.coverage import CoveredAsset
-from schemas.state import AssetState
 from schemas.vocabulary import (
     INDICATOR_COUNT_TEXT,
     LEGACY_KEYS,
@@ -66,7 +65,8 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
     """Return the assets that reach `min_agree`, best first, all from one snapshot."""
     snapshot, at = await context.snapshot_at(query.as_of)
     polled = list(_count_votes(snapshot, query))
-    results = rank_results(result for result in polled if result.agree >= query.min_agree)
+    reached = (result for result in polled if result.agree >= query.min_agree)
+    results = sorted(reached, key=lambda one: (-one.score, -one.agree, one.ticker))
     notes = [] if results else [_explain_empty(query, snapshot, polled)]
     if query.detail == "changes":
         results = await _add_changes(results, query, snapshot, context)
@@ -115,7 +115,7 @@ def _count_votes(snapshot: Snapshot, query: ConfluenceQuery) -> Iterator[Conflue
         asset = snapshot.assets[ticker]
         votes = _select_votes(snapshot.stored.readings[ticker], query.timeframe)
         if votes and query.asset_class in (None, asset.asset_class):
-            yield build_result(asset, votes, query.direction)
+            yield _build_result(asset, votes, query.direction)
 
 
 def _select_votes(stored: Mapping[str, Mapping[Timeframe, int]], timeframe: Timeframe) -> Votes:
@@ -126,9 +126,7 @@ def _select_votes(stored: Mapping[str, Mapping[Timeframe, int]], timeframe: Time
     }
 
 
-def build_result(
-    asset: CoveredAsset | AssetState, votes: Votes, direction: Side
-) -> ConfluenceResult:
+def _build_result(asset: CoveredAsset, votes: Votes, direction: Side) -> ConfluenceResult:
     """Return the votes of an asset, of which there is at least one, as a result."""
     agreeing = [key for key, reading in votes.items() if reading == direction]
     current = [key for key in agreeing if key not in LEGACY_KEYS]
@@ -144,11 +142,6 @@ def build_result(
         score=agree / len(votes),
         votes=votes,
     )
-
-
-def rank_results(results: Iterable[ConfluenceResult]) -> list[ConfluenceResult]:
-    """Return results, best first."""
-    return sorted(results, key=lambda one: (-one.score, -one.agree, one.ticker))
 
 
 def _explain_empty(

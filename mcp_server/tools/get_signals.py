@@ -120,7 +120,7 @@ async def render_signals(query: SignalsQuery, context: Context) -> ResponseBody:
     """Return the response of one page of the feed."""
     snapshot = await context.snapshot()
     ledger = await context.snapshots.ledger(snapshot)
-    return _render_page(query, ledger, snapshot, context)
+    return render_page(query, ledger, snapshot, context.clock())
 
 
 def render_signals_at_once(
@@ -128,20 +128,20 @@ def render_signals_at_once(
 ) -> ResponseBody | None:
     """Return the response of a page; None if its rows are still being read."""
     ledger = context.snapshots.peek_ledger(snapshot)
-    return None if ledger is None else _render_page(query, ledger, snapshot, context)
+    return None if ledger is None else render_page(query, ledger, snapshot, context.clock())
 
 
-def _render_page(
-    query: SignalsQuery, ledger: "Ledger", snapshot: Snapshot, context: Context
+def render_page(
+    query: SignalsQuery, ledger: "Ledger", snapshot: Snapshot, now: int
 ) -> ResponseBody:
-    """Return the response of a page, rendering it if it is not cached.
+    """Return the response of a page at a time (epoch ms), rendering it if it is not cached.
 
     Callers that send another `since` get the same page if no row lies between the two.
     """
     feed_filter = _build_filter(query, snapshot)
     places, has_more = ledger.find_page(_build_query(query, feed_filter, snapshot))
     times = ledger.get_times([places[0], places[-1]] if places else [])
-    key, now = _build_page_key(query, feed_filter, snapshot, times, has_more), context.clock()
+    key = _build_page_key(query, feed_filter, snapshot, times, has_more)
     response = snapshot.pages.get(key, now)
     if response is None:
         rows = ledger.encode_rows(places, snapshot)

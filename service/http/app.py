@@ -34,6 +34,7 @@ from rest_shim.endpoints import ENDPOINTS
 from rest_shim.oauth import OAuthEndpoints, build_oauth_routes
 from rest_shim.purchases import PurchaseHandlers, build_webhook_route
 from rest_shim.routes import ToolRoute, build_exception_handlers, build_routes
+from rest_shim.sample import build_sample_runner
 from schemas.errors import ApiError
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse
@@ -424,7 +425,7 @@ def build_page_routes(
     pending = PendingRequests(authorizations, runner.context.base_url)
     sessions = Sessions(sign_in, member_keys, runner.context.base_url)
     billing = MemberBilling(member_keys, provider, runner.context.clock)
-    context = runner.context
+    context, sample = runner.context, build_sample_runner(runner)
     own = OwnPurchases(checkouts, context.base_url)
     consent_routes = (
         []
@@ -451,10 +452,10 @@ def build_page_routes(
         *build_operations_routes(access, billing, sessions, runner, doctor),
         *build_static_routes(),
         *build_crawler_routes(runner),
-        *build_board_routes(runner, sessions, Watchlists(access, context.clock)),
-        *build_view_routes(runner, sessions.find_viewer),
+        *build_board_routes(runner, sample, sessions, Watchlists(access, context.clock)),
+        *build_view_routes(runner, sample, sessions.find_viewer),
         *build_asset_list_routes(runner, sessions.find_viewer),
-        *build_asset_page_routes(runner, sessions.find_viewer),
+        *build_asset_page_routes(runner, sample, sessions.find_viewer),
         *build_log_proof_routes(runner, sessions),
     ]
 

