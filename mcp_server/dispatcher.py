@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import mcp_types
@@ -21,7 +21,7 @@ from mcp_server.protocol_legs import (
     check_modern_request,
 )
 from schemas.coverage import Coverage
-from schemas.errors import ApiError, describe_failure
+from schemas.errors import describe_failure
 from schemas.usage import QuotaUsage
 from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT
@@ -140,14 +140,8 @@ class Dispatcher:
             params = _get_params(message)
             tool, arguments = self._find_tool(params), params.get("arguments")
             scope[TOOL_KEY] = tool.name
-            # repr() is a cheap cache key that differs whenever the arguments differ. The same
-            # arguments in another order get an entry of their own, which does no harm.
             result = await self._runner.run(
-                tool,
-                headers,
-                partial(repr, arguments),
-                lambda: _read_arguments(tool, arguments),
-                scope,
+                tool, headers, lambda: _read_arguments(tool, arguments), scope
             )
             if result.error is not None:
                 keep_error(scope, result.error)
@@ -182,14 +176,13 @@ class Dispatcher:
                 asked = params.get("protocolVersion")
                 name += f" {asked if asked in LEGACY_VERSIONS else PROTOCOL_VERSION}"
             members = self._constant_results[name]
-        return (leg.result_start, self._build_cache_hints() if leg is MODERN else b"", members)
-
-    def _build_cache_hints(self) -> bytes:
-        """Return the members that say how long, and for whom, a result may be cached."""
+        if leg is not MODERN:
+            return leg.result_start, members
         # The tools name the assets that are covered, which only an hourly run changes. They are the
         # same for every caller, with and without a key.
         now = self._runner.context.clock()
-        return b'"ttlMs":%d,"cacheScope":"public",' % (find_next_run("1h", now) - now)
+        cache_hints = b'"ttlMs":%d,"cacheScope":"public",' % (find_next_run("1h", now) - now)
+        return leg.result_start, cache_hints, members
 
     def _render_tools_list(self, coverage: Coverage | None) -> bytes:
         """Return the members of tools/list for a coverage; equal coverage gives equal bytes."""
@@ -250,19 +243,16 @@ def _build_tool_result(leg: Leg, result: CallResult, request_id: bytes | None) -
     # Concatenated from rendered bytes: a cached response is never parsed or serialized again.
     response, error, quota, _ = result
     members = response.result_members if error is None else response.error_members
-    meta = [] if error is None else _build_error_meta(error)
+    meta = []
+    if error is not None:
+        meta += [f'"signals/error":"{error.code}"', f'"signals/status":{error.status}']
+        if error.retry_after_s is not None:
+            meta.append(f'"signals/retry_after_seconds":{error.retry_after_s}')
     if quota is not None:
         meta.append(f'"signals/quota":{quota.to_json()}')
     if request_id is not None:
         meta.append(f'"signals/request_id":"{request_id.decode()}"')
     return leg.result_start, *members, b',"_meta":{%b}}' % ",".join(meta).encode()
-
-
-def _build_error_meta(error: ApiError) -> list[str]:
-    meta = [f'"signals/error":"{error.code}"', f'"signals/status":{error.status}']
-    if error.retry_after_s is not None:
-        meta.append(f'"signals/retry_after_seconds":{error.retry_after_s}')
-    return meta
 
 
 def _invalid_params_error(reason: str) -> RpcError:

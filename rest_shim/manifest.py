@@ -16,7 +16,6 @@ from rest_shim.endpoints import (
     GET_LOG_KEY,
     GET_OPENAPI,
     REQUEST_ACCESS,
-    Endpoint,
     list_endpoints,
 )
 from rest_shim.error_catalog import KEY_REFUSALS
@@ -98,6 +97,16 @@ PURCHASE_NOTES: dict[Mode | None, str] = {
     "live": "Keys are bought self-serve, without approval.",
 }
 
+POLLING_STEPS = [
+    "Start with /api/v1/state and keep its as_of as the first since.",
+    "Poll with since = the next_cursor of the previous first page. If it is null, nothing has "
+    "changed: keep the old since.",
+    "While has_more is true, raise offset by limit with since and all filters unchanged. Read "
+    "every page before you set since to the next_cursor of the first one.",
+    "Rows that arrive in the meantime shift pages. If that matters, use overlapping windows, "
+    "deduplicate by tier and id, and reconcile with /api/v1/state.",
+]
+
 
 # Two entries: the coverage in use and the one that replaces it. Base URL and mode never change in
 # a process.
@@ -121,7 +130,9 @@ def build_manifest(
     operator: Operator = UNNAMED_OPERATOR,
 ) -> Manifest:
     """Build the manifest; `base_url` has no trailing slash and starts every URL."""
-    endpoints = list_endpoints(sells_keys=mode is not None)
+    note, legal_page = PURCHASE_NOTES[mode], base_url + GET_LEGAL.path
+    # Read from the query model, so that the manifest cannot state another page size.
+    page = build_input_schema(SignalsQuery)["properties"]["limit"]
     return Manifest(
         name="signals",
         api_version="v1",
@@ -129,60 +140,83 @@ def build_manifest(
         disclaimer=DISCLAIMER,
         source=None if coverage is None else coverage.source,
         simulated=coverage is not None and coverage.source == "simulated",
-        endpoints=[_build_endpoint(endpoint, base_url) for endpoint in endpoints],
-        auth=_build_auth(mode, operator),
-        mcp=_build_mcp(base_url),
+        endpoints=[
+            ManifestEndpoint(
+                method=endpoint.method,
+                path=endpoint.path,
+                url=base_url + endpoint.path,
+                summary=endpoint.summary,
+                auth=endpoint.auth,
+                tool=endpoint.tool.name if endpoint.tool else None,
+            )
+            for endpoint in list_endpoints(sells_keys=mode is not None)
+        ],
+        auth=ManifestAuth(
+            scheme="Bearer",
+            header="Authorization: Bearer <API_KEY>",
+            alternative_header="X-Api-Key: <API_KEY>",
+            key_prefix="ek_",
+            statuses={str(refusal.status): refusal.description for refusal in KEY_REFUSALS},
+            note=operator.complete(note) if mode is None else note,
+        ),
+        mcp=ManifestMcp(
+            url=base_url + CALL_MCP.path,
+            transport="streamable-http",
+            protocol_version=PROTOCOL_VERSION,
+            tools=[
+                ManifestTool(
+                    name=tool.name,
+                    title=tool.title,
+                    auth="api_key" if tool.requires_key else "none",
+                )
+                for tool in TOOLS
+            ],
+            registration=render_claude_code(base_url),
+            config=build_registration_file(base_url),
+        ),
         how_to_buy=describe_purchase(base_url) if mode else None,
         coverage=_build_coverage(coverage, f"{base_url}/api/v1/catalog"),
-        polling=_build_polling(base_url),
-        limits=_build_limits(daily_limit),
-        log=_build_log(base_url),
+        polling=Polling(
+            recommended_interval_s=POLL_INTERVAL_S,
+            call=f"GET {base_url}/api/v1/signals?since=<next_cursor>",
+            how=POLLING_STEPS,
+        ),
+        limits=Limits(
+            daily_quota=daily_limit,
+            quota_resets="00:00 UTC",
+            page_size=PageSize(default=page["default"], max=page["maximum"]),
+            retention_days=RETENTION_DAYS,
+            note=describe_counted_calls(daily_limit),
+        ),
+        log=ManifestLog(
+            checkpoint=base_url + GET_LOG_CHECKPOINT.path,
+            tiles=f"GET {LOG_PATH}/tile/<L>/<N>[.p/<W>]",
+            key=base_url + GET_LOG_KEY.path,
+            proof=f"GET {LOG_PATH}/proof?id=<ROW_ID>",
+            how="Every published row is a leaf of an append-only tree, signed after each run. Keep "
+            "the last checkpoint that you saw: a later one that is not consistent with it proves "
+            "that history was changed.",
+        ),
         versioning=Versioning(api_version="v1", policy=VERSIONING_POLICY),
-        legal=_build_legal(base_url, operator),
-        operator=_build_operator(operator),
+        legal=Legal(
+            terms=operator.terms_url or legal_page,
+            privacy=operator.privacy_url or legal_page,
+            disclaimer=DISCLAIMER,
+            redistribution="Redistribution or resale of the raw feed needs a separate written "
+            f"agreement: request one with POST {REQUEST_ACCESS.path}.",
+            redistribution_request=base_url + REQUEST_ACCESS.path,
+            service_level="No formal uptime SLA and no status page.",
+            software_license="Apache-2.0",
+        ),
+        operator=(
+            ManifestOperator(name=operator.name, contact=operator.contact)
+            if operator.name is not None or operator.contact is not None
+            else None
+        ),
         changelog=list(CHANGELOG),
         docs=f"{base_url}/api/v1",
         openapi=base_url + GET_OPENAPI.path,
         reference=f"{base_url}/docs",
-    )
-
-
-def _build_endpoint(endpoint: Endpoint, base_url: str) -> ManifestEndpoint:
-    return ManifestEndpoint(
-        method=endpoint.method,
-        path=endpoint.path,
-        url=base_url + endpoint.path,
-        summary=endpoint.summary,
-        auth=endpoint.auth,
-        tool=endpoint.tool.name if endpoint.tool else None,
-    )
-
-
-def _build_auth(mode: Mode | None, operator: Operator) -> ManifestAuth:
-    note = PURCHASE_NOTES[mode]
-    return ManifestAuth(
-        scheme="Bearer",
-        header="Authorization: Bearer <API_KEY>",
-        alternative_header="X-Api-Key: <API_KEY>",
-        key_prefix="ek_",
-        statuses={str(refusal.status): refusal.description for refusal in KEY_REFUSALS},
-        note=operator.complete(note) if mode is None else note,
-    )
-
-
-def _build_mcp(base_url: str) -> ManifestMcp:
-    return ManifestMcp(
-        url=base_url + CALL_MCP.path,
-        transport="streamable-http",
-        protocol_version=PROTOCOL_VERSION,
-        tools=[
-            ManifestTool(
-                name=tool.name, title=tool.title, auth="api_key" if tool.requires_key else "none"
-            )
-            for tool in TOOLS
-        ],
-        registration=render_claude_code(base_url),
-        config=build_registration_file(base_url),
     )
 
 
@@ -219,64 +253,4 @@ def _build_tier(
         assets=sum(map(bool, assets)),
         timeframes=merge_timeframes(assets),
         indicators=[indicator.id for indicator in indicators],
-    )
-
-
-def _build_polling(base_url: str) -> Polling:
-    return Polling(
-        recommended_interval_s=POLL_INTERVAL_S,
-        call=f"GET {base_url}/api/v1/signals?since=<next_cursor>",
-        how=[
-            "Start with /api/v1/state and keep its as_of as the first since.",
-            "Poll with since = the next_cursor of the previous first page. If it is null, nothing "
-            "has changed: keep the old since.",
-            "While has_more is true, raise offset by limit with since and all filters unchanged. "
-            "Read every page before you set since to the next_cursor of the first one.",
-            "Rows that arrive in the meantime shift pages. If that matters, use overlapping "
-            "windows, deduplicate by tier and id, and reconcile with /api/v1/state.",
-        ],
-    )
-
-
-def _build_limits(daily_limit: int) -> Limits:
-    # Read from the query model, so that the manifest cannot state another page size.
-    page = build_input_schema(SignalsQuery)["properties"]["limit"]
-    return Limits(
-        daily_quota=daily_limit,
-        quota_resets="00:00 UTC",
-        page_size=PageSize(default=page["default"], max=page["maximum"]),
-        retention_days=RETENTION_DAYS,
-        note=describe_counted_calls(daily_limit),
-    )
-
-
-def _build_log(base_url: str) -> ManifestLog:
-    return ManifestLog(
-        checkpoint=base_url + GET_LOG_CHECKPOINT.path,
-        tiles=f"GET {LOG_PATH}/tile/<L>/<N>[.p/<W>]",
-        key=base_url + GET_LOG_KEY.path,
-        proof=f"GET {LOG_PATH}/proof?id=<ROW_ID>",
-        how="Every published row is a leaf of an append-only tree, signed after each run. Keep the "
-        "last checkpoint that you saw: a later one that is not consistent with it proves that "
-        "history was changed.",
-    )
-
-
-def _build_operator(operator: Operator) -> ManifestOperator | None:
-    if operator.name is None and operator.contact is None:
-        return None
-    return ManifestOperator(name=operator.name, contact=operator.contact)
-
-
-def _build_legal(base_url: str, operator: Operator) -> Legal:
-    page = base_url + GET_LEGAL.path
-    return Legal(
-        terms=operator.terms_url or page,
-        privacy=operator.privacy_url or page,
-        disclaimer=DISCLAIMER,
-        redistribution="Redistribution or resale of the raw feed needs a separate written "
-        f"agreement: request one with POST {REQUEST_ACCESS.path}.",
-        redistribution_request=base_url + REQUEST_ACCESS.path,
-        service_level="No formal uptime SLA and no status page.",
-        software_license="Apache-2.0",
     )

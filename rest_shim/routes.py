@@ -1,7 +1,7 @@
 """Builds all routes except the MCP endpoint: reads, documents and purchases."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Coroutine
+from functools import lru_cache, partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,7 +11,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from rest_shim.content_negotiation import negotiate_response
 from rest_shim.endpoints import (
     CALL_MCP,
     CLAIM_KEY,
@@ -26,36 +25,27 @@ from rest_shim.endpoints import (
     REQUEST_ACCESS,
     Endpoint,
     list_endpoints,
+    negotiate_response,
 )
 from rest_shim.legal import render_legal
 from rest_shim.log import build_tile_route, load_log_key, load_signed_note
 from rest_shim.manifest import render_manifest
 from rest_shim.openapi import render_openapi
-from rest_shim.purchases import (
-    BodyT,
-    EmailCheck,
-    PurchaseHandler,
-    PurchaseHandlers,
-    handle_purchase,
-)
+from rest_shim.purchases import PurchaseHandler, PurchaseHandlers, handle_purchase
 from rest_shim.sample import render_sample
 from schemas.errors import ApiError
-from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
-from serving.arguments import format_suggestion, quote_value
+from schemas.purchase import AccessRequestBody, Body, CheckoutBody, ClaimBody
+from serving.arguments import format_suggestion, parse_query_string, quote_value
 from serving.error_responses import Responder, build_error_response, guard_route
 from serving.http import (
     TOOL_KEY,
-    HeaderList,
     build_quota_headers,
     keep_error,
     read_headers,
     respond,
 )
-from serving.query_string import parse_query_string
 from serving.response_cache import ResponseBody
 from serving.tool_runner import AnyTool, ToolRunner, internal_error
-
-DocumentRenderer = Callable[[ToolRunner], Awaitable[str]]
 
 
 class ToolRoute:
@@ -71,7 +61,6 @@ class ToolRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        # The query string itself is the runner's cache key: equal bytes parse to equal arguments.
         request_headers, tool, query_string = read_headers(scope), self._tool, scope["query_string"]
         scope[TOOL_KEY] = tool.name
 
@@ -80,9 +69,7 @@ class ToolRoute:
                 query_string, tool.query, ignore_unknown=not tool.requires_key
             )
 
-        result = await self._runner.run(
-            tool, request_headers, lambda: query_string, parse_arguments, scope
-        )
+        result = await self._runner.run(tool, request_headers, parse_arguments, scope)
         response, error, quota, _ = result
         if error is None:
             status, headers, body = negotiate_response(response, self._endpoint, request_headers)
@@ -97,129 +84,72 @@ class ToolRoute:
 
 def build_routes(runner: ToolRunner, handlers: PurchaseHandlers) -> list[Route]:
     """Return a route for every path of every endpoint; Starlette adds HEAD to each GET."""
-    purchase_responders = _build_purchase_responders(handlers, runner)
-    routes = [
-        Route(
-            path,
-            _build_responder(endpoint, runner, purchase_responders),
-            methods=[endpoint.method],
-        )
-        for endpoint in ENDPOINTS
-        if endpoint is not CALL_MCP
-        for path in endpoint.paths
-    ]
-    # OpenAPI cannot describe its path, which has any number of slashes.
-    return [*routes, build_tile_route(runner)]
-
-
-def _build_responder(
-    endpoint: Endpoint, runner: ToolRunner, purchase_responders: Mapping[str, Responder]
-) -> ToolRoute | Responder:
-    """Return the responder of an endpoint; KeyError at startup if it has none."""
-    if endpoint.handler is not None:
-        return ToolRoute(endpoint, endpoint.handler, runner)
-    if endpoint.operation_id in _DOCUMENT_RENDERERS:
-        return _build_document_responder(
-            endpoint, _DOCUMENT_RENDERERS[endpoint.operation_id], runner
-        )
-    return purchase_responders[endpoint.operation_id]
-
-
-def _build_document_responder(
-    endpoint: Endpoint, render: DocumentRenderer, runner: ToolRunner
-) -> Responder:
-    async def respond(request: Request) -> Response:
-        response = _to_response(await render(runner))
-        return _to_http_response(
-            *negotiate_response(response, endpoint, read_headers(request.scope))
-        )
-
-    return guard_route(endpoint.path, runner, respond)
-
-
-def _build_purchase_responders(
-    handlers: PurchaseHandlers, runner: ToolRunner
-) -> dict[str, Responder]:
-    """Return the responders of the purchase routes, by operation id."""
-    return {
-        CREATE_CHECKOUT.operation_id: _build_purchase_responder(
-            CREATE_CHECKOUT, CheckoutBody, handlers.checkout, handlers.check_email, runner
-        ),
-        CLAIM_KEY.operation_id: _build_purchase_responder(
-            CLAIM_KEY, ClaimBody, handlers.claim, handlers.check_email, runner
-        ),
-        REQUEST_ACCESS.operation_id: _build_purchase_responder(
-            REQUEST_ACCESS, AccessRequestBody, handlers.request_access, handlers.check_email, runner
-        ),
+    purchases: dict[str, tuple[type[Body], PurchaseHandler[Any, BaseModel]]] = {
+        CREATE_CHECKOUT.operation_id: (CheckoutBody, handlers.checkout),
+        CLAIM_KEY.operation_id: (ClaimBody, handlers.claim),
+        REQUEST_ACCESS.operation_id: (AccessRequestBody, handlers.request_access),
     }
+    # OpenAPI cannot describe its path, which has any number of slashes.
+    routes = [build_tile_route(runner)]
+    for endpoint in ENDPOINTS:
+        if endpoint is CALL_MCP:
+            continue
+        responder: ToolRoute | Responder
+        if endpoint.handler is not None:
+            responder = ToolRoute(endpoint, endpoint.handler, runner)
+        elif endpoint.method == "GET":
+            respond = partial(_respond_with_document, endpoint=endpoint, runner=runner)
+            responder = guard_route(endpoint.path, runner, respond)
+        else:
+            body_type, handle = purchases[endpoint.operation_id]
+            respond = partial(
+                handle_purchase,
+                endpoint=endpoint,
+                body_type=body_type,
+                handler=handle,
+                check_email=handlers.check_email,
+            )
+            responder = guard_route(endpoint.path, runner, respond)
+        routes += [Route(path, responder, methods=[endpoint.method]) for path in endpoint.paths]
+    return routes
 
 
-def _build_purchase_responder(
-    endpoint: Endpoint,
-    body_type: type[BodyT],
-    handler: PurchaseHandler[BodyT, BaseModel],
-    check_email: EmailCheck,
-    runner: ToolRunner,
-) -> Responder:
-    async def respond(request: Request) -> Response:
-        return await handle_purchase(request, endpoint, body_type, handler, check_email)
-
-    return guard_route(endpoint.path, runner, respond)
+async def _respond_with_document(
+    request: Request, endpoint: Endpoint, runner: ToolRunner
+) -> Response:
+    body = _to_body(await _render_document(endpoint, runner))
+    status, headers, content = negotiate_response(body, endpoint, read_headers(request.scope))
+    header_texts = {name.decode(): value.decode() for name, value in headers}
+    return Response(content, status, header_texts)
 
 
 # The six documents, each with its present and its previous text.
 @lru_cache(maxsize=12)
-def _to_response(text: str) -> ResponseBody:
-    """Return a document as a response, cached by text to keep its ETag and gzip form."""
+def _to_body(text: str) -> ResponseBody:
+    """Return a document as bytes, cached by text to keep its ETag and gzip form."""
     return ResponseBody(text.encode())
 
 
-def _to_http_response(status: int, headers: HeaderList, body: bytes) -> Response:
-    header_texts = {name.decode(): value.decode() for name, value in headers}
-    return Response(body, status, header_texts)
-
-
-async def _render_manifest(runner: ToolRunner) -> str:
+async def _render_document(endpoint: Endpoint, runner: ToolRunner) -> str:
     context = runner.context
+    feed_log, operator = context.snapshots.store.feed_log, context.operator
+    if endpoint is GET_LOG_CHECKPOINT:
+        return (await load_signed_note(feed_log))[1]
+    if endpoint is GET_LOG_KEY:
+        return await load_log_key(feed_log)
+    if endpoint is GET_SAMPLE:
+        return render_sample()
+    if endpoint is GET_LEGAL:
+        return render_legal(operator)
     coverage = await context.snapshots.coverage()
-    return render_manifest(
-        context.base_url, coverage, context.mode, context.daily_limit, context.operator
-    )
-
-
-async def _render_openapi(runner: ToolRunner) -> str:
-    context = runner.context
-    coverage = await context.snapshots.coverage()
+    if endpoint is GET_MANIFEST:
+        return render_manifest(
+            context.base_url, coverage, context.mode, context.daily_limit, operator
+        )
+    assert endpoint is GET_OPENAPI
     return render_openapi(
-        context.base_url, coverage, sells_keys=context.sells_keys, operator=context.operator
+        context.base_url, coverage, sells_keys=context.sells_keys, operator=operator
     )
-
-
-async def _render_sample(runner: ToolRunner) -> str:
-    return render_sample()
-
-
-async def _render_legal(runner: ToolRunner) -> str:
-    return render_legal(runner.context.operator)
-
-
-async def _render_log_checkpoint(runner: ToolRunner) -> str:
-    _, note = await load_signed_note(runner.context.snapshots.store.feed_log)
-    return note
-
-
-async def _render_log_key(runner: ToolRunner) -> str:
-    return await load_log_key(runner.context.snapshots.store.feed_log)
-
-
-_DOCUMENT_RENDERERS: dict[str, DocumentRenderer] = {
-    GET_MANIFEST.operation_id: _render_manifest,
-    GET_OPENAPI.operation_id: _render_openapi,
-    GET_SAMPLE.operation_id: _render_sample,
-    GET_LEGAL.operation_id: _render_legal,
-    GET_LOG_CHECKPOINT.operation_id: _render_log_checkpoint,
-    GET_LOG_KEY.operation_id: _render_log_key,
-}
 
 
 # Returns the page of an error, None for a client that gets the error body.

@@ -4,7 +4,7 @@ It is a store that never changes, so the same tools and pages read it as read a 
 `python -m tools.build_sample` writes its file.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -22,7 +22,7 @@ from schemas.vocabulary import (
     Timeframe,
     find_latest_run,
 )
-from serving.ledger import Ledger, Readings
+from serving.ledger import Ledger, Readings, unpack
 from serving.prices import Prices
 from serving.snapshot import build_snapshot
 from serving.snapshot_cache import SnapshotCache
@@ -66,7 +66,7 @@ class SampleStore(MarketStore):
 
     def build_ledger(self) -> Ledger:
         """Return the changes and alerts."""
-        return Ledger.build(self.rows, self.names)
+        return Ledger.build([unpack(self.rows)], self.names)
 
     def version(self) -> int:
         """Return the only version."""
@@ -91,10 +91,10 @@ class SampleStore(MarketStore):
             last_closes={},
         )
 
-    async def load_rows(self, after: int, until: int) -> FeedRows:
-        """Return the rows with `created_at` in (`after`, `until`], oldest first."""
+    async def load_rows(self, after: int, until: int) -> AsyncIterator[FeedRows]:
+        """Yield the rows with `created_at` in (`after`, `until`], oldest first."""
         created_at = self.rows["created_at"]
-        return self.rows[(created_at > after) & (created_at <= until)]
+        yield self.rows[(created_at > after) & (created_at <= until)]
 
     async def load_names(self) -> FeedNames:
         """Return the names of all rows."""

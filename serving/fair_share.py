@@ -1,4 +1,4 @@
-"""Shares one process between callers: calls in progress, past snapshots, and turns at the work.
+"""Shares one process between callers: places for their calls, and turns at the work.
 
 A caller is the hash of an API key, or the client's network if the call needs no key. Nothing is
 kept of a caller that has no calls. The limits hold for each serving process.
@@ -7,22 +7,25 @@ kept of a caller that has no calls. The limits hold for each serving process.
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from hashlib import sha256
+from weakref import WeakValueDictionary
 
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from access.throttle import find_client
 from schemas.errors import ApiError
-from serving.http import ON_DISCONNECT_KEY
+from serving.http import HEALTH_PATHS, IS_KEY_LIVE, ON_DISCONNECT_KEY, read_headers
 
 CallerId = bytes | str
 MonotonicClock = Callable[[], float]
 # Schedules a callback in some seconds, as the event loop does.
-CallLater = Callable[[float, Callable[[], object]], asyncio.TimerHandle]
+CallLater = Callable[[float, Callable[[], object]], object]
 
 MAX_CALLS = 32
-MAX_WAIT_S = 1.0
+MAX_WAIT_S = MAX_PAST_WAIT_S = 1.0
 # A refused client calls again at once, so each waiting call adds this much to the next one's wait:
 # a caller gets at most 250 refusals a second, no matter how many connections it has.
 WAIT_PER_CALL_S = 0.004
@@ -30,244 +33,160 @@ PAST_BURST, PAST_PER_S = 20, 10
 RETRY_AFTER_S = 1
 # The outcomes of refused calls in metrics, where `rate_limited` is an exhausted quota.
 CALL_LIMIT_OUTCOMES = TOO_MANY_CALLS, TOO_MANY_PAST = "too_many_calls", "too_many_past"
-# A second slot for one caller gained it nothing, because Python renders one response at a time, and
-# doubled the wait of others. All slots together leave a session of PostgreSQL to the probes.
-PRESENT_SLOTS, PRESENT_SLOTS_PER_CALLER, SLOW_SLOTS = 2, 1, 1
+# The second slot is for a call that waits for the store.
+WORK_SLOTS = 2
 # A cached response takes six turns of the event loop, from reading the request to the response.
-# Work starts at most once in so many turns, so that a cached call meets one piece of it.
-TURNS_PER_START = 8
+# Work starts that many turns later, so that cached calls come first.
+TURNS_BEFORE_WORK = 8
 # While calls of live keys arrive, other work is followed by a pause. The event loop sleeps in it,
 # and so lets go of Python's lock: beside 64 flooding connections, reading the feed after a start
 # took 3 s without pauses and 0.2 s with them, because its thread asks for the lock at each row.
 STRANGER_PAUSE_S, PAUSES_END_S = 0.001, 1.0
+MAX_LIVE_KEYS = 10_000
 
 
-class CallPlaces:
-    """Lets `max_calls` calls of a caller be in progress; further ones wait in line for a place."""
+class Places(asyncio.Semaphore):
+    """The places of a caller for calls in progress, given in order; `waiting` is the line."""
 
     # The line needs no limit of its own: a connection has one call at a time and leaves the line
     # when it ends, and the server limits connections.
-
-    def __init__(self, max_calls: int = MAX_CALLS, call_later: CallLater | None = None) -> None:
-        self._max_calls = max_calls
-        self._call_later = call_later or _call_later
-        self._in_progress: dict[CallerId, int] = {}
-        self._lines: dict[CallerId, OrderedDict[asyncio.Future[bool], None]] = {}
-
-    def __len__(self) -> int:
-        """Return the number of callers that have calls."""
-        return len(self._in_progress.keys() | self._lines.keys())
-
-    def count(self, caller: CallerId) -> tuple[int, int]:
-        """Return how many calls of a caller are in progress, and how many wait."""
-        return self._in_progress.get(caller, 0), len(self._lines.get(caller, ()))
-
-    def try_take(self, caller: CallerId) -> bool:
-        """Take a free place; return False if there is none. `leave` must follow."""
-        count = self._in_progress.get(caller, 0)
-        if count >= self._max_calls:
-            return False
-        self._in_progress[caller] = count + 1
-        return True
-
-    async def wait(self, caller: CallerId, scope: Scope | None = None) -> None:
-        """Wait in line for a place; raise ApiError 429 if none is free in time.
-
-        If the client of the request with this ASGI scope disconnects, the wait ends.
-        """
-        line = self._lines.setdefault(caller, OrderedDict())
-        place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        give_up = partial(_resolve, place, False)
-        timer = self._call_later(MAX_WAIT_S + WAIT_PER_CALL_S * len(line), give_up)
-        line[place] = None
-        if scope is not None:
-            scope[ON_DISCONNECT_KEY] = give_up
-        try:
-            has_place = await place
-        except asyncio.CancelledError:
-            # The place can have been handed over in the turn in which the task was cancelled.
-            if place.done() and not place.cancelled() and place.result():
-                self.leave(caller)
-            raise
-        finally:
-            timer.cancel()
-            line.pop(place, None)
-            if not line and self._lines.get(caller) is line:
-                del self._lines[caller]
-        if not has_place:
-            raise self._build_refusal()
-
-    def leave(self, caller: CallerId) -> None:
-        """Hand the place of a call to the one that has waited longest, or free it."""
-        line = self._lines.get(caller)
-        while line:
-            place, _ = line.popitem(last=False)
-            if not place.done():
-                place.set_result(True)
-                return
-        self._in_progress[caller] -= 1
-        if not self._in_progress[caller]:
-            del self._in_progress[caller]
-
-    def _build_refusal(self) -> ApiError:
-        return ApiError(
-            "rate_limited",
-            f"Too many calls at the same time: {self._max_calls} are in progress, and none ended "
-            "while this one waited. It was not counted. Make fewer calls at a time; "
-            f"retry after {RETRY_AFTER_S} second.",
-            429,
-            retry_after_s=RETRY_AFTER_S,
-            outcome=TOO_MANY_CALLS,
-        )
+    waiting = 0
 
 
-class PastBudget:
-    """Limits how many past snapshots a caller can request: a burst, then some per second."""
-
-    def __init__(
-        self, clock: MonotonicClock = time.monotonic, call_later: CallLater | None = None
-    ) -> None:
-        """`clock` returns monotonic seconds."""
-        self._clock = clock
-        self._call_later = call_later or _call_later
-        # The time at which the whole burst is available again, which is all that a token bucket
-        # has to remember.
-        self._full_at: dict[CallerId, float] = {}
-
-    def __len__(self) -> int:
-        """Return the number of callers whose burst is not whole."""
-        return len(self._full_at)
-
-    def reserve(self, caller: CallerId) -> float:
-        """Return the seconds until the caller may go on; ApiError 429 if more than MAX_WAIT_S."""
-        now = self._clock()
-        full_at = max(self._full_at.get(caller, now), now)
-        # Rounded, or a sum of tenths would refuse a wait of exactly MAX_WAIT_S.
-        wait_s = round(full_at - now - (PAST_BURST - 1) / PAST_PER_S, 6)
-        if wait_s > MAX_WAIT_S:
-            raise _build_past_refusal()
-        if caller not in self._full_at:
-            self._call_later(1 / PAST_PER_S, partial(self._forget, caller))
-        self._full_at[caller] = full_at + 1 / PAST_PER_S
-        return max(wait_s, 0.0)
-
-    def _forget(self, caller: CallerId) -> None:
-        """Forget a caller whose burst is whole, else look again when it should be."""
-        left_s = self._full_at[caller] - self._clock()
-        if left_s > 0:
-            self._call_later(left_s, partial(self._forget, caller))
-        else:
-            del self._full_at[caller]
-
-
-class FairQueue:
-    """Gives few slots to callers in rotation, and to the calls of one caller in order.
+class Turns:
+    """Gives slots to callers in rotation, one at a time to each, and to its calls in order.
 
     So the next call of a caller waits for at most one call of each other caller.
     """
 
-    def __init__(self, slots: int, slots_per_caller: int) -> None:
+    def __init__(self, slots: int) -> None:
         self._free_slots = slots
-        self._slots_per_caller = slots_per_caller
-        self._held: dict[CallerId, int] = {}
-        self._lines: OrderedDict[CallerId, deque[asyncio.Future[bool]]] = OrderedDict()
+        self._working: set[CallerId] = set()
+        self._lines: OrderedDict[CallerId, deque[asyncio.Future[None]]] = OrderedDict()
 
     def __len__(self) -> int:
         """Return the number of callers that have a slot or wait for one."""
-        return len(self._held.keys() | self._lines.keys())
+        return len(self._working | self._lines.keys())
 
-    async def acquire(self, caller: CallerId) -> None:
-        """Wait for a slot, which `release` must free."""
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    async def begin(self, caller: CallerId) -> None:
+        """Wait for a slot, which `end` must free."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(caller, deque()).append(turn)
         self._grant_slots()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.release(caller)
+                self.end(caller)
             raise
 
-    def release(self, caller: CallerId) -> None:
-        """Free a slot of a caller for the next one in rotation."""
+    def end(self, caller: CallerId) -> None:
+        """Free the slot of a caller for the next one in rotation."""
         self._free_slots += 1
-        self._held[caller] -= 1
-        if not self._held[caller]:
-            del self._held[caller]
+        self._working.remove(caller)
         self._grant_slots()
 
     def _grant_slots(self) -> None:
-        """Give free slots to waiting callers; one that has its share keeps its place in line."""
-        while self._free_slots and (caller := self._find_next()) is not None:
+        while self._free_slots:
+            caller = next((one for one in self._lines if one not in self._working), None)
+            if caller is None:
+                return
             line = self._lines.pop(caller)
-            turn = _take_first(line)
+            turn = line.popleft()
             if line:
                 self._lines[caller] = line
-            if turn is not None:
+            if not turn.done():
                 self._free_slots -= 1
-                self._held[caller] = self._held.get(caller, 0) + 1
-                turn.set_result(True)
-
-    def _find_next(self) -> CallerId | None:
-        may_have = (
-            caller for caller in self._lines if self._held.get(caller, 0) < self._slots_per_caller
-        )
-        return next(may_have, None)
-
-
-class StartGate:
-    """Lets one piece of work start, and the next one only some turns of the event loop later."""
-
-    def __init__(self, turns: int = TURNS_PER_START) -> None:
-        self._turns = turns
-        self._is_open = True
-        self._waiting: deque[asyncio.Future[bool]] = deque()
-
-    async def enter(self) -> None:
-        """Wait until work may start."""
-        if not self._is_open:
-            start: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            self._waiting.append(start)
-            await start
-            return
-        self._is_open = False
-        self._count_down(self._turns)
-
-    def _count_down(self, turns: int) -> None:
-        """Let the next work start in so many turns of the event loop."""
-        if turns:
-            asyncio.get_running_loop().call_soon(self._count_down, turns - 1)
-        elif (start := _take_first(self._waiting)) is not None:
-            start.set_result(True)
-            self._count_down(self._turns)
-        else:
-            self._is_open = True
+                self._working.add(caller)
+                turn.set_result(None)
 
 
 class FairShare:
-    """The limits and queues of one process.
+    """The limits of one process.
 
     `ToolRunner` applies them to each call, `KeysFirstMiddleware` the strangers' to each request.
     """
 
     def __init__(
         self,
-        places: CallPlaces | None = None,
-        past_budget: PastBudget | None = None,
+        max_calls: int = MAX_CALLS,
         clock: MonotonicClock = time.monotonic,
         call_later: CallLater | None = None,
     ) -> None:
         """`clock` returns monotonic seconds."""
-        self.places = CallPlaces() if places is None else places
-        self.past_budget = PastBudget() if past_budget is None else past_budget
-        # A small call never waits behind a past snapshot, which has a slot of its own.
-        self._present = FairQueue(PRESENT_SLOTS, PRESENT_SLOTS_PER_CALLER)
-        self._slow = FairQueue(SLOW_SLOTS, SLOW_SLOTS)
-        self._gate = StartGate()
-        self._strangers = FairQueue(1, 1)
-        self._clock = clock
-        self._call_later = call_later or _call_later
+        self._max_calls, self._clock, self._call_later = max_calls, clock, call_later
+        # Those of a caller vanish with its last call.
+        self.places: WeakValueDictionary[CallerId, Places] = WeakValueDictionary()
+        # When the whole burst of a caller's past calls is available again.
+        self.full_at: dict[CallerId, float] = {}
+        # No call of the present waits behind reads of the past.
+        self._work, self._past, self._strangers = Turns(WORK_SLOTS), Turns(1), Turns(1)
         self._pauses_until = 0.0
+
+    async def take_place(self, caller: CallerId, scope: Scope | None = None) -> Places:
+        """Return the places of a caller, of which one was taken, to be released after the call.
+
+        Raise ApiError 429 if none is free in time. If the client of the request with this ASGI
+        scope disconnects, the wait ends.
+        """
+        places = self.places.get(caller)
+        if places is None:
+            places = self.places[caller] = Places(self._max_calls)
+        if not places.locked():
+            await places.acquire()
+            return places
+        limit = asyncio.timeout(MAX_WAIT_S + WAIT_PER_CALL_S * places.waiting)
+
+        def leave() -> None:
+            with suppress(RuntimeError):  # The time is over already.
+                limit.reschedule(0)
+
+        places.waiting += 1
+        try:
+            async with limit:
+                if scope is not None:
+                    scope[ON_DISCONNECT_KEY] = leave
+                await places.acquire()
+        except TimeoutError:
+            raise _build_refusal(
+                f"Too many calls at the same time: {self._max_calls} are in progress, and none "
+                "ended while this one waited. It was not counted. Make fewer calls at a time; "
+                f"retry after {RETRY_AFTER_S} second.",
+                TOO_MANY_CALLS,
+            ) from None
+        finally:
+            places.waiting -= 1
+            if scope is not None:
+                scope[ON_DISCONNECT_KEY] = None
+        return places
+
+    def reserve_past(self, caller: CallerId) -> float:
+        """Return the seconds until a past call may go on; 429 if that is too long."""
+        now = self._clock()
+        self.full_at = {each: at for each, at in self.full_at.items() if at > now}
+        full_at = self.full_at.get(caller, now)
+        # Rounded, or a sum of tenths would refuse a wait of exactly one second.
+        wait_s = round(full_at - now - (PAST_BURST - 1) / PAST_PER_S, 6)
+        if wait_s > MAX_PAST_WAIT_S:
+            raise _build_refusal(
+                f"Too many calls with as_of: {PAST_PER_S} per second are accepted after a burst of "
+                f"{PAST_BURST}. Retry after {RETRY_AFTER_S} second.",
+                TOO_MANY_PAST,
+            )
+        self.full_at[caller] = full_at + 1 / PAST_PER_S
+        return max(wait_s, 0.0)
+
+    @asynccontextmanager
+    async def take_turn(self, caller: CallerId, *, is_past: bool = False) -> AsyncIterator[None]:
+        """Wait for the caller's turn to read and render, which lasts as long as the block."""
+        turns = self._past if is_past else self._work
+        await turns.begin(caller)
+        try:
+            for _ in range(TURNS_BEFORE_WORK):
+                await asyncio.sleep(0)
+            yield
+        finally:
+            turns.end(caller)
 
     def favour(self) -> None:
         """Let others pause between their starts for a second, for a call that must be fast."""
@@ -275,52 +194,59 @@ class FairShare:
 
     async def start_stranger(self, caller: CallerId) -> None:
         """Wait until the work of a caller without a live key may start; callers take turns."""
-        await self._strangers.acquire(caller)
-        release = partial(self._strangers.release, caller)
+        await self._strangers.begin(caller)
+        loop, end = asyncio.get_running_loop(), partial(self._strangers.end, caller)
         # A turn of the event loop later, so that the pause follows the work.
         if self._clock() < self._pauses_until:
-            asyncio.get_running_loop().call_soon(self._call_later, STRANGER_PAUSE_S, release)
+            loop.call_soon(self._call_later or loop.call_later, STRANGER_PAUSE_S, end)
         else:
-            asyncio.get_running_loop().call_soon(release)
+            loop.call_soon(end)
 
-    @asynccontextmanager
-    async def take_turn(self, caller: CallerId, *, is_slow: bool) -> AsyncIterator[None]:
-        """Wait for the caller's turn to read and render, which lasts as long as the block."""
-        queue = self._slow if is_slow else self._present
-        await queue.acquire(caller)
+
+class KeysFirstMiddleware:
+    """ASGI middleware: a request waits for its turn to start, unless a call has shown its key live.
+
+    Networks take turns, and so does each health check, as if it came from a network of its own.
+    """
+
+    def __init__(self, app: ASGIApp, fair_share: FairShare) -> None:
+        self._app = app
+        self._fair_share = fair_share
+        # The hashes of headers with a live key, the last used last.
+        self._live_keys: OrderedDict[bytes, None] = OrderedDict()
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Pass the request on, now or when it is its turn."""
+        if scope["type"] != "http":
+            return self._app(scope, receive, send)
+        headers = read_headers(scope)
+        # The hash of the headers that can carry a key says nothing of the key.
+        parts = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
+        key = sha256(b"\n".join(parts)).digest()
+        if key in self._live_keys:
+            self._live_keys.move_to_end(key)
+            self._fair_share.favour()
+            return self._app(scope, receive, send)
+        return self._start_in_turn(key, scope, receive, send)
+
+    async def _start_in_turn(self, key: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        if (waiting := asyncio.current_task()) is not None:
+            scope[ON_DISCONNECT_KEY] = waiting.cancel
+        caller = find_client((scope.get("client") or ("", 0))[0])
+        if scope["path"] in HEALTH_PATHS:
+            caller = scope["path"]
+            self._fair_share.favour()
         try:
-            yield
-        finally:
-            queue.release(caller)
-
-    async def start_work(self) -> None:
-        """Wait within a turn until its work may start."""
-        await self._gate.enter()
-
-
-def _take_first(line: "deque[asyncio.Future[bool]]") -> "asyncio.Future[bool] | None":
-    """Remove and return the first future that is not cancelled, None if there is none."""
-    while line:
-        if not (first := line.popleft()).done():
-            return first
-    return None
+            await self._fair_share.start_stranger(caller)
+        except asyncio.CancelledError:
+            return
+        scope[ON_DISCONNECT_KEY] = None
+        await self._app(scope, receive, send)
+        if scope.get(IS_KEY_LIVE):
+            self._live_keys[key] = None
+            if len(self._live_keys) > MAX_LIVE_KEYS:
+                self._live_keys.popitem(last=False)
 
 
-def _call_later(delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-    return asyncio.get_running_loop().call_later(delay_s, callback)
-
-
-def _resolve(place: "asyncio.Future[bool]", has_place: bool) -> None:
-    if not place.done():
-        place.set_result(has_place)
-
-
-def _build_past_refusal() -> ApiError:
-    return ApiError(
-        "rate_limited",
-        f"Too many calls with as_of: {PAST_PER_S} per second are accepted after a burst of "
-        f"{PAST_BURST}. Retry after {RETRY_AFTER_S} second.",
-        429,
-        retry_after_s=RETRY_AFTER_S,
-        outcome=TOO_MANY_PAST,
-    )
+def _build_refusal(message: str, outcome: str) -> ApiError:
+    return ApiError("rate_limited", message, 429, retry_after_s=RETRY_AFTER_S, outcome=outcome)

@@ -1,6 +1,6 @@
 """Builds the `meta` fields on source and age of the data, and on when to call again."""
 
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Hashable, Iterable, Sequence
 from typing import Any
 
 from schemas.coverage import Coverage, CoveredAsset
@@ -15,6 +15,7 @@ from schemas.vocabulary import (
     Timeframe,
     format_instant,
 )
+from serving.response_cache import ResponseBody
 from serving.snapshot import Snapshot
 
 # Late batches run up to 120 s after the run, and rows take up to 5 minutes to appear.
@@ -80,6 +81,11 @@ def find_expiry(snapshot: Snapshot, now: int) -> int | None:
     not_ahead_from = snapshot.market_time - MAX_SKEW_MS
     times = (*windows, not_ahead_from, next_run_at, next_run_at + GRACE_MS + 1)
     return None if is_final(snapshot) else min((at for at in times if at > now), default=None)
+
+
+def keep_response(snapshot: Snapshot, key: Hashable, body: ResponseBody, now: int) -> None:
+    """Cache a response with the snapshot and the time (epoch ms) for which it was rendered."""
+    snapshot.responses.put(key, body, now, find_expiry(snapshot, now))
 
 
 def find_nothing_new_before(snapshot: Snapshot, now: int, timeframe: Timeframe) -> Instant | None:

@@ -27,6 +27,7 @@ from serving.cors import (
 )
 from serving.http import (
     CLOSE_CONNECTION,
+    HEALTH_PATHS,
     JSON_TYPE,
     MAX_CACHED_VALUES,
     MAX_PATH_BYTES,
@@ -41,8 +42,6 @@ from serving.http import (
 )
 from serving.tool_runner import format_error_body
 
-# Probes of a container or a balancer ask under any name, or under none.
-HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 # The names that are reserved for this machine and for private networks.
 PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".home.arpa")

@@ -49,6 +49,8 @@ JSON = "application/json"
 JSON_TYPE = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
 CLOSE_CONNECTION = (b"connection", b"close")
+# Probes of a container or a balancer ask under any name, or under none.
+HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 # Keys of the ASGI scope.
 # A callable without arguments; the server calls it if the client disconnects meanwhile.
 ON_DISCONNECT_KEY = "signals.on_disconnect"

@@ -122,9 +122,9 @@ class Ledger:
         self._index = index
 
     @classmethod
-    def build(cls, rows: FeedRows, names: FeedNames) -> "Ledger":
+    def build(cls, parts: Sequence[Columns], names: FeedNames) -> "Ledger":
         """Return the ledger of the rows that are not past retention, and of the base of boards."""
-        columns = _unpack(rows)
+        columns = _merge(parts)
         return cls(columns, names, _build_index(columns))._drop_old()
 
     @property
@@ -133,14 +133,14 @@ class Ledger:
         created_at = self._columns.created_at
         return int(created_at[-1]) if len(created_at) else 0
 
-    def extend(self, rows: FeedRows, names: FeedNames) -> "Ledger | None":
+    def extend(self, parts: Sequence[Columns], names: FeedNames) -> "Ledger | None":
         """Return a ledger with later rows; the first one must be the newest one here.
 
         None if it is not: then the rows are those of a database that was restored from a copy.
         """
-        new, newest = _unpack(rows), len(self._columns.created_at) - 1
+        new, newest = _merge(parts), len(self._columns.created_at) - 1
         overlap = zip(self._columns, new, strict=True)
-        if not len(rows) or any(old[newest] != more[0] for old, more in overlap):
+        if not len(new.created_at) or any(old[newest] != more[0] for old, more in overlap):
             return None
         columns = Columns._make(
             np.concatenate([old, more[1:]]) for old, more in zip(self._columns, new, strict=True)
@@ -349,7 +349,17 @@ class Ledger:
 
     def encode_rows(self, places: Sequence[int], snapshot: Snapshot) -> list[bytes]:
         """Return rows as JSON objects, as pages contain them."""
-        return [self._encode_row(snapshot, *row) for row in self._list(places)]
+        # Python writes small numbers in another way than the models do.
+        prices = to_json(self._columns.price[places].tolist())[1:-1].split(b",")
+        rows = []
+        for row, price in zip(self._list(places), prices, strict=False):
+            at, asset, kind, close_time, epoch, _ = row
+            ticker = self._names.tickers[asset]
+            template = _get_template(kind, snapshot.get_indicator_name(CELLS[kind // MOVES][0]))
+            name, asset_class = ticker.encode(), snapshot.assets[ticker].asset_class.encode()
+            instant = format_instant(at).encode()
+            rows.append(template % (name, close_time, epoch, name, asset_class, price, instant))
+        return rows
 
     def get_times(self, places: Sequence[int]) -> list[int]:
         """Return the `created_at` (epoch ms) of rows."""
@@ -369,28 +379,6 @@ class Ledger:
             return AlertRow(at, *cell, close_time, epoch, move.action, price)
         is_published = move.tier is not None
         return ChangeRow(at, *cell, close_time, epoch, move.before, move.after, price, is_published)
-
-    def _encode_row(
-        self,
-        snapshot: Snapshot,
-        at: int,
-        asset: int,
-        kind: int,
-        close_time: int,
-        epoch: int,
-        price: float,
-    ) -> bytes:
-        ticker = self._names.tickers[asset]
-        template = _get_template(kind, snapshot.get_indicator_name(CELLS[kind // MOVES][0]))
-        return template % {
-            b"ticker": ticker.encode(),
-            b"asset_class": snapshot.assets[ticker].asset_class.encode(),
-            b"close_time": close_time,
-            b"epoch": epoch,
-            # Python writes small numbers in another way than the models do.
-            b"price": to_json(price),
-            b"created_at": format_instant(at).encode(),
-        }
 
     def _drop_old(self) -> "Ledger":
         """Drop the rows long past retention, except the newest change of each cell before that.
@@ -413,15 +401,16 @@ async def read_ledger(store: "MarketStore", until: int, known: Ledger | None) ->
     """Return the ledger of a store up to a time (epoch ms), which continues a known one."""
     reads = store.ledger_reads
     if known is not None and 0 < known.last_at <= until:
-        rows, names = await reads.load_rows(known.last_at - 1, until), await reads.load_names()
-        extended = await asyncio.to_thread(known.extend, rows, names)
+        parts = [unpack(part) async for part in reads.load_rows(known.last_at - 1, until)]
+        extended = await asyncio.to_thread(known.extend, parts, await reads.load_names())
         if extended is not None:
             return extended
-    rows, names = await reads.load_rows(0, until), await reads.load_names()
-    return await asyncio.to_thread(Ledger.build, rows, names)
+    parts = [unpack(part) async for part in reads.load_rows(0, until)]
+    return await asyncio.to_thread(Ledger.build, parts, await reads.load_names())
 
 
-def _unpack(rows: FeedRows) -> Columns:
+def unpack(rows: FeedRows) -> Columns:
+    """Return stored rows as columns; DamagedError if one is of no known kind."""
     rest, move = np.divmod(rows["code"], MOVES)
     asset, cell = np.divmod(rest, CELL_CODES)
     kind = _KINDS[cell]
@@ -435,6 +424,12 @@ def _unpack(rows: FeedRows) -> Columns:
         rows["epoch"].astype(np.uint32),
         np.ascontiguousarray(rows["price"]),
     )
+
+
+def _merge(parts: Sequence[Columns]) -> Columns:
+    """Return all rows of some parts, sorted by time."""
+    order = np.argsort(np.concatenate([part.created_at for part in parts]), kind="stable")
+    return Columns._make(np.concatenate(column)[order] for column in zip(*parts, strict=True))
 
 
 def _build_index(columns: Columns, first_place: int = 0) -> Places:

@@ -1,15 +1,16 @@
 """Responses as bytes, in the forms that the transports need, cached while they are valid."""
 
 import gzip
+import math
+from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 
 from serving.json_text import escape_json
 
 MAX_CACHE_BYTES = 24_000_000
-# The size of a cached response is counted three times: its text, plain, escaped and compressed.
+# A cached response is counted with its key, and three times: plain, escaped and compressed.
 COPIES_PER_RESPONSE = 3
 CONTENT_START = b'"content":[{"type":"text","text":"'
 
@@ -50,47 +51,45 @@ class ResponseBody:
         return CONTENT_START, self.escaped, b'"}],"isError":true'
 
 
-@dataclass(frozen=True, slots=True)
-class CacheEntry:
-    """A response and its time of validity in epoch ms; no `valid_until` means forever."""
-
-    response: ResponseBody
-    valid_from: int
-    valid_until: int | None
-
-    def is_valid_at(self, now: int) -> bool:
-        """Return true if the response is valid at a time (epoch ms)."""
-        # `valid_from` matters if the wall clock is set back.
-        return self.valid_from <= now and (self.valid_until is None or now < self.valid_until)
-
-
 class ResponseCache:
-    """Cache of the responses to one snapshot, which evicts the oldest entries first."""
+    """The responses to one snapshot; those that were requested longest ago are evicted first.
+
+    All expire at the same time, when the clock changes what their `meta` says.
+    """
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
         self._size_bytes = 0
-        self._entries: dict[Hashable, CacheEntry] = {}
+        self._bodies: OrderedDict[Hashable, ResponseBody] = OrderedDict()
+        self._valid_from, self._valid_until = 0, 0.0
 
     def get(self, key: Hashable, now: int) -> ResponseBody | None:
         """Return the response stored under a key if it is valid at `now` (epoch ms), else None."""
-        entry = self.find(key, now)
-        return None if entry is None else entry.response
+        body = self._bodies.get(key) if self._is_valid_at(now) else None
+        if body is not None:
+            self._bodies.move_to_end(key)
+        return body
 
-    def find(self, key: Hashable, now: int) -> CacheEntry | None:
-        """Return the entry stored under a key if it is valid at `now` (epoch ms), else None."""
-        entry = self._entries.get(key)
-        return entry if entry is not None and entry.is_valid_at(now) else None
+    def put(self, key: Hashable, body: ResponseBody, now: int, expires_at: int | None) -> None:
+        """Store a response that was rendered at `now`, both times in epoch ms.
 
-    def put(self, key: Hashable, entry: CacheEntry) -> None:
-        """Store an entry, replacing one with the same key."""
-        self._evict(key)
-        self._entries[key] = entry
-        self._size_bytes += COPIES_PER_RESPONSE * len(entry.response.text)
+        `expires_at` is when responses of that time expire, None for never.
+        """
+        if not self._is_valid_at(now):
+            self._bodies.clear()
+            self._size_bytes = 0
+            self._valid_from, self._valid_until = now, expires_at or math.inf
+        if (replaced := self._bodies.pop(key, None)) is not None:
+            self._size_bytes -= _measure(key, replaced)
+        self._bodies[key] = body
+        self._size_bytes += _measure(key, body)
         while self._size_bytes > self._max_bytes:
-            self._evict(next(iter(self._entries)))
+            self._size_bytes -= _measure(*self._bodies.popitem(last=False))
 
-    def _evict(self, key: Hashable) -> None:
-        evicted = self._entries.pop(key, None)
-        if evicted is not None:
-            self._size_bytes -= COPIES_PER_RESPONSE * len(evicted.response.text)
+    def _is_valid_at(self, now: int) -> bool:
+        # `_valid_from` matters if the wall clock is set back.
+        return self._valid_from <= now < self._valid_until
+
+
+def _measure(key: Hashable, body: ResponseBody) -> int:
+    return len(repr(key)) + COPIES_PER_RESPONSE * len(body.text)

@@ -48,9 +48,17 @@ def to_signal(row: FeedRow, snapshot: Snapshot) -> Signal:
 
 def build_signal(row: FeedRow, asset_class: AssetClass, indicator_name: str) -> Signal:
     """Return a stored row as a row of the feed; its asset and indicator have the given names."""
-    tier_fields = (
-        _build_alert_fields(row) if isinstance(row, AlertRow) else _build_change_fields(row)
-    )
+    fields: dict[str, Any]
+    if isinstance(row, AlertRow):
+        direction = ACTION_DIRECTIONS[row.action]
+        fields = {"tier": "alerts", "direction": direction, "action": row.action}
+    else:
+        fields = {"tier": "universe", "direction": READING_NAMES[row.after]}
+        if (before := row.before) is not None:
+            fields["change_type"] = classify_change(before, row.after)
+            fields["transition"] = Transition.model_construct(
+                from_=READING_NAMES[before], to=READING_NAMES[row.after]
+            )
     return Signal.model_construct(
         id=row.id,
         ticker=row.ticker,
@@ -60,7 +68,7 @@ def build_signal(row: FeedRow, asset_class: AssetClass, indicator_name: str) -> 
         timeframe=row.timeframe,
         price=row.price,
         created_at=format_instant(row.created_at),
-        **tier_fields,
+        **{"transition": None, "change_type": None, "action": None, **fields},
     )
 
 
@@ -74,43 +82,18 @@ def build_template(
 ) -> bytes:
     """Return a row of the feed as JSON, in which `%` operators stand for all that is not given.
 
-    They name ticker, asset_class, close_time, epoch, price and created_at.
+    In order: ticker, close_time, epoch, ticker, asset_class, price and created_at.
     """
     # The model writes it once, so a row has the form of every other answer.
-    given: Any = ("%(ticker)b", indicator, timeframe, "%(close_time)d", "%(epoch)d")
+    given: Any = ("%b", indicator, timeframe, "%d", "%d")
     row: FeedRow = (
         ChangeRow._make([0, *given, before, after, 0.5, True])
         if action is None
         else AlertRow._make([0, *given, action, 0.5])
     )
-    asset_class: Any = "%(asset_class)b"
+    asset_class: Any = "%b"
     signal = build_signal(row, asset_class, indicator_name.replace("%", "%%"))
-    signal = signal.model_copy(update={"created_at": "%(created_at)b"})
+    signal = signal.model_copy(update={"created_at": "%b"})
     text = signal.model_dump_json(by_alias=True, warnings=False)
     # Quotes inside a JSON string are escaped, so this can only be the member.
-    return text.replace('"price":0.5', '"price":%(price)b').encode()
-
-
-def _build_alert_fields(row: AlertRow) -> dict[str, Any]:
-    return {
-        "tier": "alerts",
-        "direction": ACTION_DIRECTIONS[row.action],
-        "transition": None,
-        "change_type": None,
-        "action": row.action,
-    }
-
-
-def _build_change_fields(row: ChangeRow) -> dict[str, Any]:
-    before, after = row.before, row.after
-    return {
-        "tier": "universe",
-        "direction": READING_NAMES[after],
-        "transition": None if before is None else _build_transition(before, after),
-        "change_type": None if before is None else classify_change(before, after),
-        "action": None,
-    }
-
-
-def _build_transition(before: int, after: int) -> Transition:
-    return Transition.model_construct(from_=READING_NAMES[before], to=READING_NAMES[after])
+    return text.replace('"price":0.5', '"price":%b').encode()

@@ -1,24 +1,14 @@
 """The immutable state of one version of the store, from which all tools answer."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import get_args
+from typing import Any, get_args
 
 from schemas.coverage import Coverage, CoveredAsset
-from schemas.vocabulary import AssetClass, IndicatorId, compute_midnight_s
+from schemas.vocabulary import AssetClass, compute_midnight_s
 from serving.response_cache import ResponseCache
 from store.market_rows import StoredSnapshot
-
-# About a hundred pages of 50 rows.
-MAX_PAGE_BYTES = 8_000_000
-
-
-FeedArguments = tuple[str | None, AssetClass | None, str | None]
-FeedNames = tuple[tuple[str, ...] | None, IndicatorId | None]
-
-
-def _create_page_cache() -> ResponseCache:
-    return ResponseCache(MAX_PAGE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -26,9 +16,8 @@ class Snapshot:
     """The readings and coverage of one version of the store, immutable except for its cache.
 
     `market_time` is the epoch ms of the last compute. `is_past` marks a snapshot rebuilt for
-    `as_of`. `responses` caches the results that depend only on this snapshot, `pages` those of the
-    feed, of which there are too many for all to be kept. `feed_names` caches the tickers and the
-    indicator to which the arguments of the feed (ticker, class, indicator) refer.
+    `as_of`. `responses` caches the responses that depend only on this snapshot, `feeds` what the
+    arguments of feed calls refer to.
     """
 
     stored: StoredSnapshot
@@ -38,10 +27,7 @@ class Snapshot:
     indicator_names: dict[str, str]
     is_past: bool = False
     responses: ResponseCache = field(default_factory=ResponseCache, compare=False, repr=False)
-    pages: ResponseCache = field(default_factory=_create_page_cache, compare=False, repr=False)
-    feed_names: dict[FeedArguments, FeedNames] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    feeds: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def newest_at(self) -> int:

@@ -1,37 +1,22 @@
-"""Caches the latest computed state and past ones as immutable snapshots."""
+"""Caches the latest computed state as an immutable snapshot, and rebuilds past ones."""
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import structlog
 
 from schemas.coverage import Coverage
 from schemas.errors import NotBuiltError, describe_failure
-from schemas.vocabulary import SourceKind
+from schemas.vocabulary import SourceKind, format_instant
 from serving.snapshot import Snapshot, build_snapshot
 from store.errors import StoreError
-from store.market_rows import PastKey, StoredSnapshot
+from store.market_rows import StoredSnapshot
 
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
     from serving.ledger import Ledger
     from store.sql.market_store import MarketStore
 
-from schemas.vocabulary import format_instant
-
 log = structlog.get_logger("feed")
-
-# Those of a client that reads several tools or pages at one time. Each takes about 0.1 MB at 251
-# assets, and building another one about 1 ms.
-MAX_PAST_SNAPSHOTS = 100
-
-
-class _PastEntry(NamedTuple):
-    """A past snapshot as of a version of the store; `snapshot` is None if it was not served."""
-
-    version: int | None
-    stored: StoredSnapshot
-    snapshot: Snapshot | None
-
 
 _LatestRead = tuple[StoredSnapshot, Snapshot | None]
 
@@ -50,8 +35,6 @@ class SnapshotCache:
         self._ledger: Ledger | None = None
         self._ledger_lock = asyncio.Lock()
         self._first_load: asyncio.Task[object] | None = None
-        # A dict keeps insertion order, so the first key is the one used longest ago.
-        self._past: dict[PastKey, _PastEntry] = {}
         self._first_market_time: int | None = None
 
     async def coverage(self) -> Coverage | None:
@@ -92,29 +75,12 @@ class SnapshotCache:
 
     async def snapshot_at(self, at: int) -> Snapshot | None:
         """Return the snapshot that was served at a time (epoch ms); None before the first."""
-        await self.snapshot()
-        # State and version are set together, so the two belong to each other.
-        (latest, _), version = self._last_read or await self._read_latest(), self._version
+        latest = (self._get_if_current() or await self._read_latest())[0]
         key = await self.store.past_key(at)
-        entry = self._past.pop(key, None)
-        if entry is None or version is None or entry.version != version:
-            # A commit may have come since the latest state was read.
-            until = max(latest.last_created_at, key.last_created_at)
-            readings = (
-                (await self._load_ledger(until)).find_readings(key.last_created_at)
-                if entry is None
-                else entry.stored.readings
-            )
-            stored = await self.store.past_snapshot(key, readings)
-            # What a later version has not changed is shared, with the responses that were made.
-            if entry is not None and entry.stored == stored:
-                entry = entry._replace(version=version)
-            else:
-                entry = _PastEntry(version, stored, build_snapshot(stored, is_past=True))
-        self._past[key] = entry
-        if len(self._past) > MAX_PAST_SNAPSHOTS:
-            del self._past[next(iter(self._past))]
-        return entry.snapshot
+        # A commit may have come since the latest state was read.
+        ledger = await self._load_ledger(max(latest.last_created_at, key.last_created_at))
+        readings = ledger.find_readings(key.last_created_at)
+        return build_snapshot(await self.store.past_snapshot(key, readings), is_past=True)
 
     async def ledger(self, snapshot: Snapshot) -> "Ledger":
         """Return the changes and alerts up to a snapshot; there may be later ones."""

@@ -25,10 +25,6 @@ async def accept_any(query: BaseModel, context: Context) -> None:
     """Accept arguments that need no data to be checked."""
 
 
-def render_nothing(query: BaseModel, context: Context, snapshot: Snapshot) -> None:
-    """Leave every response to the handler."""
-
-
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[QueryT, ResultT]):
     """A read-only tool. Its handler returns a result, or a response that it rendered itself.
@@ -37,7 +33,7 @@ class Tool(Generic[QueryT, ResultT]):
     work of the handler. The runner calls it for the rest of a query that has bad arguments.
     `requires_key`: an API key is needed. `allow_over_quota`: usable with an exhausted quota.
     `depends_on_snapshot`: the response depends only on the snapshot, so all callers share it.
-    `render_at_once` returns the response if it can be made from memory in a fraction of a
+    `render_at_once` returns the response, cached by itself, if that takes a fraction of a
     millisecond, else None.
     """
 
@@ -48,7 +44,7 @@ class Tool(Generic[QueryT, ResultT]):
     result: type[ResultT]
     handler: Callable[[QueryT, Context], Awaitable[ResultT | ResponseBody]]
     check: Callable[[QueryT, Context], Awaitable[object]] = accept_any
-    render_at_once: Callable[[QueryT, Context, Snapshot], ResponseBody | None] = render_nothing
+    render_at_once: Callable[[QueryT, Context, Snapshot], ResponseBody | None] | None = None
     requires_key: bool = True
     allow_over_quota: bool = False
     depends_on_snapshot: bool = True

@@ -1,10 +1,8 @@
 """Runs a tool call for either transport: checks the key, parses arguments, returns JSON text."""
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -25,13 +23,13 @@ from schemas.errors import (
 )
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.usage import QuotaUsage
-from serving.arguments import ArgumentError, Problem, parse_arguments
+from serving.arguments import ArgumentError, parse_arguments
 from serving.context import Context
 from serving.fair_share import CallerId, FairShare
-from serving.freshness import find_expiry
+from serving.freshness import keep_response
 from serving.http import IS_KEY_LIVE, KEY_HASH_KEY, REQUEST_ID_KEY, HeaderMap
-from serving.response_cache import CacheEntry, ResponseBody
-from serving.tool import Tool, render_nothing
+from serving.response_cache import ResponseBody
+from serving.tool import Tool
 from store.access_rows import LoggedCall, Transport
 from store.errors import StoreError
 from store.failure_log import FailureLog
@@ -45,8 +43,6 @@ OnKeyCall = Callable[[bytes, LoggedCall], None]
 OK = "ok"
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
 STORE_RETRY_S = INTERNAL_RETRY_S = 60
-# Bounds of the cache of parsed queries: at most 256 KB of keys.
-MAX_RAW_KEYS, MAX_RAW_KEY_CHARS = 1024, 256
 
 log = structlog.get_logger("calls")
 
@@ -62,24 +58,6 @@ class CallResult(NamedTuple):
     error: ApiError | None
     quota: QuotaUsage | None
     key_hash: bytes | None = None
-
-
-@dataclass
-class ParsedQuery:
-    """A query of a tool; `as_of` is the past instant that it names, None for the present.
-
-    `is_valid` is set once the tool has accepted the values, and will accept them again.
-    """
-
-    tool_name: str
-    query: BaseModel
-    as_of: str | None
-    is_valid: bool = False
-
-    @cached_property
-    def key(self) -> str:
-        """The key of the response in caches, unique to the tool and the query's values."""
-        return f"{self.tool_name} {self.query!r}"
 
 
 class ToolRunner:
@@ -98,7 +76,6 @@ class ToolRunner:
         self._quota_guard = quota_guard
         self._on_call = on_call
         self._fair_share = fair_share or FairShare()
-        self._parsed_queries: OrderedDict[tuple[str, str | bytes], ParsedQuery] = OrderedDict()
         self.failures = FailureLog()
 
     def with_context(self, context: Context) -> "ToolRunner":
@@ -109,41 +86,43 @@ class ToolRunner:
         self,
         tool: AnyTool,
         headers: HeaderMap,
-        read_raw_key: Callable[[], str | bytes],
         read_arguments: ArgumentsReader,
         scope: Scope | None = None,
     ) -> CallResult:
         """Authorize and count a call, then parse its arguments and run the tool; never raises.
 
-        `read_raw_key` returns what identifies the arguments: calls with the same raw key must have
-        the same arguments. `scope` is the ASGI scope of the request, which names the client.
+        `scope` is the ASGI scope of the request, which names the client.
         """
         started_at = perf_counter()
-        places = self._fair_share.places
         try:
             # A call gets its place before it is counted, so a call without one costs nothing.
             caller_id = _identify_caller(tool, headers, scope or {})
-            if not places.try_take(caller_id):
-                await places.wait(caller_id, scope)
+            places = await self._fair_share.take_place(caller_id, scope)
         except ApiError as refusal:
             result = self._build_error_result(refusal)
         else:
             try:
-                result = await self._run(tool, caller_id, read_raw_key, read_arguments)
+                result = await self._run(tool, caller_id, read_arguments)
             finally:
-                places.leave(caller_id)
+                places.release()
         error = result.error
         outcome = OK if error is None else error.outcome
         self._on_call(tool.name, outcome, perf_counter() - started_at)
         return result
 
     async def parse(self, tool: AnyTool, raw: Mapping[str, Any]) -> BaseModel:
-        """Return the query of a page's tool; one ArgumentError names every bad argument."""
+        """Return the query of a tool; one ArgumentError names every bad argument."""
         try:
             query: BaseModel = parse_arguments(tool.query, raw)
         except ArgumentError as error:
-            problems = await self._find_problems(tool, error.rest)
-            raise ArgumentError(*error.problems, *(problems or ())) from None
+            problems = error.problems
+            # If the check fails otherwise, problems that only the tool can find are not known now.
+            with suppress(Exception):
+                try:
+                    await tool.check(error.rest, self.context)
+                except ArgumentError as others:
+                    problems += others.problems
+            raise ArgumentError(*problems) from None
         return query
 
     async def fetch(self, tool: AnyTool, query: BaseModel, caller_id: CallerId) -> ResponseBody:
@@ -152,19 +131,11 @@ class ToolRunner:
         ApiError as the tool raises it, or 429 if the viewer has too many calls in progress.
         """
         # The same places, turns and cache as calls with a key, so a page cannot slow those down.
-        places = self._fair_share.places
-        if not places.try_take(caller_id):
-            await places.wait(caller_id)
+        places = await self._fair_share.take_place(caller_id)
         try:
-            parsed = _to_parsed_query(tool, query)
-            if parsed.as_of is not None:
-                await self._await_past_budget(caller_id, parsed.as_of)
-            response = self._respond_at_once(tool, parsed, is_repeated=False)
-            return response or await self._get_response(
-                tool, parsed, caller_id, None, is_repeated=False
-            )
+            return await self._get_response(tool, query, caller_id, None)
         finally:
-            places.leave(caller_id)
+            places.release()
 
     def report_key_call(
         self, scope: Scope, tool: AnyTool, transport: Transport, result: CallResult, status: int
@@ -188,7 +159,6 @@ class ToolRunner:
         self,
         tool: AnyTool,
         caller_id: CallerId,
-        read_raw_key: Callable[[], str | bytes],
         read_arguments: ArgumentsReader,
     ) -> CallResult:
         caller: Caller | None = None
@@ -198,25 +168,9 @@ class ToolRunner:
                 caller = await self._quota_guard.authorize(
                     caller_id, allow_over_quota=tool.allow_over_quota
                 )
-            raw_key = read_raw_key()
-            parsed = self._parsed_queries.get((tool.name, raw_key))
-            query = parsed or _parse_query(tool, read_arguments)
-            if isinstance(query, ParsedQuery) and query.as_of is not None:
-                await self._await_past_budget(caller_id, query.as_of)
-            query = await self._check(tool, query)
-            if isinstance(query, ArgumentError):
-                raise query
-            if parsed is None:
-                self._cache_query(tool, raw_key, query)
-            # Most responses are cached or made at once, without awaiting.
-            is_repeated = parsed is not None
-            response = self._respond_at_once(tool, query, is_repeated=is_repeated)
-            if response is None:
-                response = await self._get_response(
-                    tool, query, caller_id, caller, is_repeated=is_repeated
-                )
-            quota, key_hash = _get_quota(caller), _get_key_hash(caller_id)
-            return CallResult(response, None, quota, key_hash)
+            query = await self.parse(tool, read_arguments())
+            response = await self._get_response(tool, query, caller_id, caller)
+            return CallResult(response, None, _get_quota(caller), _get_key_hash(caller_id))
         except ApiError as refusal:
             error = refusal
         except StoreError as failure:
@@ -257,15 +211,6 @@ class ToolRunner:
         hint = BUY_KEY_HINT if context.sells_keys else ask_operator
         return format_error_body(error, context.docs_url, access, hint)
 
-    def _cache_query(self, tool: AnyTool, raw_key: str | bytes, parsed: ParsedQuery) -> None:
-        """Cache a parsed query by raw key, because clients repeat their queries."""
-        if len(raw_key) > MAX_RAW_KEY_CHARS:
-            return
-        # A plain dict would search for its first key past all that were removed before.
-        if len(self._parsed_queries) >= MAX_RAW_KEYS:
-            self._parsed_queries.popitem(last=False)
-        self._parsed_queries[tool.name, raw_key] = parsed
-
     async def _await_past_budget(self, caller_id: CallerId, as_of: str) -> None:
         """Wait until the caller may request a past snapshot; raise ApiError 429 if that is long.
 
@@ -277,103 +222,51 @@ class ToolRunner:
                 self.context.parse_as_of(as_of, snapshot)
             except ArgumentError:
                 return
-        if wait_s := self._fair_share.past_budget.reserve(caller_id):
+        if wait_s := self._fair_share.reserve_past(caller_id):
             await asyncio.sleep(wait_s)
 
-    async def _check(
-        self, tool: AnyTool, query: ParsedQuery | ArgumentError
-    ) -> ParsedQuery | ArgumentError:
-        """Return the error of all bad arguments, or the query if none is known to be bad."""
-        if isinstance(query, ArgumentError):
-            problems = await self._find_problems(tool, query.rest)
-            return ArgumentError(*query.problems, *(problems or ()))
-        if query.is_valid:
-            return query
-        problems = await self._find_problems(tool, query.query)
-        # Of valid values, only those of `as_of` become outdated.
-        query.is_valid = problems == () and query.as_of is None
-        return ArgumentError(*problems) if problems else query
-
-    async def _find_problems(
-        self, tool: AnyTool, query: BaseModel | None
-    ) -> tuple[Problem, ...] | None:
-        """Return the problems that only the tool can find, None if they cannot be known now."""
-        try:
-            await tool.check(query, self.context)
-        except ArgumentError as error:
-            return error.problems
-        except Exception:
-            # The handler fails in the same way.
-            return None
-        return ()
-
     async def _get_response(
-        self,
-        tool: AnyTool,
-        parsed: ParsedQuery,
-        caller_id: CallerId,
-        caller: Caller | None,
-        *,
-        is_repeated: bool,
+        self, tool: AnyTool, query: BaseModel, caller_id: CallerId, caller: Caller | None
     ) -> ResponseBody:
         """Return the response to a query, from the cache if it depends only on the snapshot."""
         if not tool.depends_on_snapshot:
-            return await _render_response(tool, parsed.query, self.context.with_caller(caller))
-        share, is_past = self._fair_share, parsed.as_of is not None
-        if not is_past and self.context.snapshots.peek() is None:
-            # Not within a turn, because all calls share the read of a new snapshot.
-            await self.context.snapshots.snapshot()
-            if response := self._respond_at_once(tool, parsed, is_repeated=is_repeated):
-                return response
-        async with share.take_turn(caller_id, is_slow=is_past):
-            if is_past:
-                await share.start_work()
+            return await _render_response(tool, query, self.context.with_caller(caller))
+        share, snapshots = self._fair_share, self.context.snapshots
+        # Not getattr(): for a missing attribute, pydantic takes a microsecond.
+        if (as_of := vars(query).get("as_of")) is not None:
+            await self._await_past_budget(caller_id, as_of)
+            async with share.take_turn(caller_id, is_past=True):
                 # Hardly one instant is requested twice, so these would only displace others.
-                return await _render_response(tool, parsed.query, self.context)
+                return await _render_response(tool, query, self.context)
+        if snapshots.peek() is None:
+            # Not within a turn, because all calls share the read of a new snapshot.
+            await snapshots.snapshot()
+        # Most responses are cached or made at once, without awaiting.
+        if (response := self._respond_at_once(tool, query)) is not None:
+            return response
+        async with share.take_turn(caller_id):
             # Another call may have rendered it while this one waited.
-            if response := self._respond_at_once(tool, parsed, is_repeated=is_repeated):
+            if (response := self._respond_at_once(tool, query)) is not None:
                 return response
-            await share.start_work()
-            return await get_or_render(
-                self.context,
-                parsed.key,
-                lambda: _render_response(tool, parsed.query, self.context),
-            )
+            snapshot, now = await snapshots.snapshot(), self.context.clock()
+            response = await _render_response(tool, query, self.context)
+            if snapshot is not None and tool.render_at_once is None:
+                keep_response(snapshot, _build_key(tool, query), response, now)
+            return response
 
-    def _respond_at_once(
-        self, tool: AnyTool, parsed: ParsedQuery, *, is_repeated: bool
-    ) -> ResponseBody | None:
+    def _respond_at_once(self, tool: AnyTool, query: BaseModel) -> ResponseBody | None:
         """Return a response that needs no I/O and little work, else None."""
-        snapshot = self.context.snapshots.peek() if tool.depends_on_snapshot else None
+        snapshot = self.context.snapshots.peek()
         if snapshot is None:
             return None
-        if tool.render_at_once is render_nothing:
-            return snapshot.responses.get(parsed.key, self.context.clock())
-        # Pollers send another `since` in each call, and such a response would only displace others.
-        if not is_repeated:
-            return tool.render_at_once(parsed.query, self.context, snapshot)
-        now = self.context.clock()
-        response = snapshot.responses.get(parsed.key, now)
-        if response is None:
-            response = tool.render_at_once(parsed.query, self.context, snapshot)
-            if response is not None:
-                snapshot.responses.put(
-                    parsed.key, CacheEntry(response, now, find_expiry(snapshot, now))
-                )
-        return response
+        if tool.render_at_once is not None:
+            return tool.render_at_once(query, self.context, snapshot)
+        return snapshot.responses.get(_build_key(tool, query), self.context.clock())
 
 
-async def get_or_render(
-    context: Context, key: str, render: Callable[[], Awaitable[ResponseBody]]
-) -> ResponseBody:
-    """Return the cached response for this snapshot, rendering it if missing or expired."""
-    snapshot, now = await context.snapshots.snapshot(), context.clock()
-    response = None if snapshot is None else snapshot.responses.get(key, now)
-    if response is None:
-        response = await render()
-        if snapshot is not None:
-            snapshot.responses.put(key, CacheEntry(response, now, find_expiry(snapshot, now)))
-    return response
+def _build_key(tool: AnyTool, query: BaseModel) -> Hashable:
+    """Return the key of a response, which depends on the tool and all arguments."""
+    return tool.name, *vars(query).values()
 
 
 def _identify_caller(tool: AnyTool, headers: HeaderMap, scope: Mapping[str, Any]) -> CallerId:
@@ -391,19 +284,6 @@ def _identify_caller(tool: AnyTool, headers: HeaderMap, scope: Mapping[str, Any]
 
 def _get_key_hash(caller_id: CallerId) -> bytes | None:
     return caller_id if isinstance(caller_id, bytes) else None
-
-
-def _parse_query(tool: AnyTool, read_arguments: ArgumentsReader) -> ParsedQuery | ArgumentError:
-    """Return the parsed query, or the error of its arguments, to which the tool may add."""
-    try:
-        return _to_parsed_query(tool, parse_arguments(tool.query, read_arguments()))
-    except ArgumentError as error:
-        return error
-
-
-def _to_parsed_query(tool: AnyTool, query: BaseModel) -> ParsedQuery:
-    # Not getattr(): for a missing attribute, pydantic takes a microsecond.
-    return ParsedQuery(tool.name, query, vars(query).get("as_of"))
 
 
 async def _render_response(tool: AnyTool, query: BaseModel, context: Context) -> ResponseBody:

@@ -57,7 +57,8 @@ async def build_parts(folder: Path) -> dict[str, Any]:
                 "assets": tuple(by_ticker[ticker] for ticker in names.tickers.values()),
             }
         )
-        rows = await market.ledger_reads.load_rows(0, END + HOUR_MS)
+        parts = [part async for part in market.ledger_reads.load_rows(0, END + HOUR_MS)]
+        rows = np.sort(np.concatenate(parts), order="created_at")
         prices = Prices(SnapshotCache(market))
         bars = {
             f"{ticker}.{timeframe}": _pack(

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from access.members import Watchlists
 from mcp_server.tools.get_catalog import get_catalog
 from mcp_server.tools.get_stats import get_stats
-from rest_shim.content_negotiation import is_not_modified
+from rest_shim.endpoints import is_not_modified
 from schemas.catalog import CatalogQuery
 from schemas.errors import ApiError
 from schemas.query import MAX_LIST_CHARS, MAX_NAME_CHARS, NoArguments

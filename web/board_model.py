@@ -23,10 +23,9 @@ from schemas.vocabulary import (
     Reading,
     Timeframe,
 )
-from serving.arguments import parse_arguments
+from serving.arguments import parse_arguments, parse_query_string
 from serving.context import Context
 from serving.prices import PriceSummary
-from serving.query_string import parse_query_string
 from web.prices import compute_week_change
 
 BoardTimeframe = Literal[Timeframe, "all"]

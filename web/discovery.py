@@ -23,7 +23,6 @@ from mcp_server.server_card import (
 )
 from mcp_server.tools.registry import TOOLS
 from rest_shim import error_catalog as refusals
-from rest_shim.content_negotiation import negotiate_response
 from rest_shim.endpoints import (
     CALL_MCP,
     GET_LEGAL,
@@ -31,6 +30,7 @@ from rest_shim.endpoints import (
     GET_OPENAPI,
     Endpoint,
     SuccessResponse,
+    negotiate_response,
 )
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
 from serving.context import Context

@@ -16,8 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from access.throttle import find_client
-from rest_shim.content_negotiation import negotiate_response
-from rest_shim.endpoints import ENDPOINTS
+from rest_shim.endpoints import ENDPOINTS, negotiate_response
 from rest_shim.log import GET_LOG_PROOF
 from schemas.errors import ApiError
 from schemas.query import Query

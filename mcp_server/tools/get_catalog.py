@@ -1,6 +1,6 @@
 """signals_get_catalog: the coverage of the service, with all counts from what compute published."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from schemas.catalog import (
     AlertsTier,
@@ -110,7 +110,57 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
     snapshot = await context.snapshots.snapshot()
     coverage = await _read_coverage(snapshot, context)
     selected = _select_assets(query, coverage)
-    whole = _build_catalog(query, snapshot, coverage, selected, context)
+    tracked = [asset for asset in coverage.tracked if asset.ticker in selected]
+    publication = [str(CADENCE["publication"]), *list_timing_exceptions(coverage)]
+    whole = CatalogResponse(
+        generated_at=format_instant(coverage.published_at),
+        note=" ".join([NOTE, *_list_notes(coverage), *_list_ticker_notes(query, selected)]),
+        assets=_build_assets(coverage, tracked),
+        timeframes=list(TIMEFRAMES),
+        indicators=[
+            CatalogIndicator(
+                id=indicator.id,
+                name=indicator.name,
+                # Every indicator has alert engines; only logged ones have rows of the universe.
+                available_in=["universe", "alerts"] if indicator.logged else ["alerts"],
+                status=indicator.status,
+                appears_in=[STATE, SIGNALS, *[FLIPS] * indicator.logged, CONFLUENCE],
+                note=indicator.note,
+            )
+            for indicator in coverage.indicators
+        ],
+        indicator_fields=FIELDS,
+        indicator_statuses=STATUSES,
+        legacy_indicator_keys=[
+            LegacyIndicatorKey(
+                id="dexter",
+                name="Dexter",
+                status="legacy",
+                alias_of=LEGACY_KEYS["dexter"],
+                renamed_on=coverage.renamed_on,
+                appears_in=[STATE, CONFLUENCE],
+                note=DEXTER_NOTE,
+            )
+        ],
+        tiers=Tiers(universe=_build_universe_tier(coverage), alerts=_build_alerts_tier(coverage)),
+        coverage=CatalogCoverage(
+            note=COVERAGE_NOTE,
+            indicators_by_tier=IndicatorsByTier(
+                universe=_list_ids(coverage.logged), alerts=_list_ids(coverage.indicators)
+            ),
+            assets=[
+                CoverageAsset(
+                    ticker=asset.ticker,
+                    asset_class=asset.asset_class,
+                    universe=list(asset.timeframes),
+                    alerts=list(asset.alerts),
+                )
+                for asset in tracked
+            ],
+        ),
+        cadence=Cadence.model_validate(CADENCE | {"publication": " ".join(publication)}),
+        meta=_build_meta(coverage, snapshot, context.clock()),
+    )
     return whole if query.view == "full" else _keep_tickers(whole)
 
 
@@ -130,29 +180,6 @@ def _keep_tickers(whole: CatalogResponse) -> CatalogResponse:
             "coverage": whole.coverage.model_copy(update={"assets": []}),
             "meta": whole.meta.model_copy(update={"stand_ins": {}}),
         }
-    )
-
-
-def _build_catalog(
-    query: CatalogQuery,
-    snapshot: Snapshot | None,
-    coverage: Coverage,
-    selected: Mapping[str, CoveredAsset],
-    context: Context,
-) -> CatalogResponse:
-    return CatalogResponse(
-        generated_at=format_instant(coverage.published_at),
-        note=" ".join([NOTE, *_list_notes(coverage), *_list_ticker_notes(query, selected)]),
-        assets=_build_assets(coverage, selected),
-        timeframes=list(TIMEFRAMES),
-        indicators=[_build_indicator(indicator) for indicator in coverage.indicators],
-        indicator_fields=FIELDS,
-        indicator_statuses=STATUSES,
-        legacy_indicator_keys=[_build_dexter_key(coverage)],
-        tiers=Tiers(universe=_build_universe_tier(coverage), alerts=_build_alerts_tier(coverage)),
-        coverage=_build_coverage(coverage, selected),
-        cadence=_build_cadence(coverage),
-        meta=_build_meta(coverage, snapshot, context.clock()),
     )
 
 
@@ -190,7 +217,8 @@ def _list_ticker_notes(query: CatalogQuery, selected: Mapping[str, CoveredAsset]
         yield from (format_removed_note(asset) for asset in selected.values() if asset.removed_on)
 
 
-def _build_assets(coverage: Coverage, selected: Container[str]) -> CatalogAssets:
+def _build_assets(coverage: Coverage, selected: Iterable[CoveredAsset]) -> CatalogAssets:
+    """Return the selected assets, and the counts of all."""
     tracked = coverage.tracked
     crypto = sum(asset.asset_class == "crypto" for asset in tracked)
     return CatalogAssets(
@@ -199,33 +227,8 @@ def _build_assets(coverage: Coverage, selected: Container[str]) -> CatalogAssets
         equities_and_metals=len(tracked) - crypto,
         list=[
             CatalogAsset(ticker=asset.ticker, name=asset.name, asset_class=asset.asset_class)
-            for asset in tracked
-            if asset.ticker in selected
+            for asset in selected
         ],
-    )
-
-
-def _build_indicator(indicator: CoveredIndicator) -> CatalogIndicator:
-    return CatalogIndicator(
-        id=indicator.id,
-        name=indicator.name,
-        # Every indicator has alert engines; only the logged ones have rows on the universe tier.
-        available_in=["universe", "alerts"] if indicator.logged else ["alerts"],
-        status=indicator.status,
-        appears_in=[STATE, SIGNALS, *[FLIPS] * indicator.logged, CONFLUENCE],
-        note=indicator.note,
-    )
-
-
-def _build_dexter_key(coverage: Coverage) -> LegacyIndicatorKey:
-    return LegacyIndicatorKey(
-        id="dexter",
-        name="Dexter",
-        status="legacy",
-        alias_of=LEGACY_KEYS["dexter"],
-        renamed_on=coverage.renamed_on,
-        appears_in=[STATE, CONFLUENCE],
-        note=DEXTER_NOTE,
     )
 
 
@@ -256,30 +259,6 @@ def _build_alerts_tier(coverage: Coverage) -> AlertsTier:
         retention_days=ALERTS_RETENTION_MS // DAY_MS,
         note=ALERTS_NOTE,
     )
-
-
-def _build_coverage(coverage: Coverage, selected: Container[str]) -> CatalogCoverage:
-    return CatalogCoverage(
-        note=COVERAGE_NOTE,
-        indicators_by_tier=IndicatorsByTier(
-            universe=_list_ids(coverage.logged), alerts=_list_ids(coverage.indicators)
-        ),
-        assets=[
-            CoverageAsset(
-                ticker=asset.ticker,
-                asset_class=asset.asset_class,
-                universe=list(asset.timeframes),
-                alerts=list(asset.alerts),
-            )
-            for asset in coverage.tracked
-            if asset.ticker in selected
-        ],
-    )
-
-
-def _build_cadence(coverage: Coverage) -> Cadence:
-    publication = [str(CADENCE["publication"]), *list_timing_exceptions(coverage)]
-    return Cadence.model_validate(CADENCE | {"publication": " ".join(publication)})
 
 
 def _build_meta(coverage: Coverage, snapshot: Snapshot | None, now: int) -> CatalogMeta:

@@ -1,6 +1,7 @@
 """signals_get_signals: the feed of both tiers, changes of readings and actions of alert engines."""
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -32,13 +33,13 @@ from serving.context import Context
 from serving.freshness import (
     NO_CALL,
     build_freshness,
-    find_expiry,
     is_recording_over,
+    keep_response,
     list_timing_exceptions,
 )
-from serving.response_cache import CacheEntry, ResponseBody
+from serving.response_cache import ResponseBody
 from serving.signal_rows import FeedQuery
-from serving.snapshot import FeedNames, Snapshot
+from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
@@ -51,7 +52,7 @@ RETENTION_DAYS = RetentionDays(
 )
 # The fields of `meta` that qualify rows, and the lists that matter without rows unless empty.
 ROW_FIELDS = {"ended_assets", "missing_bars", "most_delay_seconds", "removed_assets"}
-MAX_FEED_NAMES = 256
+MAX_FEEDS = 256
 CALL_LISTS = ("late_assets", "building_assets")
 PAGE_TEMPLATE = b'{"signals":[%b],"pagination":%b,"meta":%b}'
 TIMING_NOTE = (
@@ -138,13 +139,44 @@ def render_page(
 
     Callers that send another `since` get the same page if no row lies between the two.
     """
-    feed_filter = _build_filter(query, snapshot)
-    places, has_more = ledger.find_page(_build_query(query, feed_filter, snapshot))
-    times = ledger.get_times([places[0], places[-1]] if places else [])
-    key = _build_page_key(query, feed_filter, snapshot, times, has_more)
-    response = snapshot.pages.get(key, now)
+    arguments = (
+        query.tier,
+        query.ticker,
+        query.asset_class,
+        query.indicator,
+        query.timeframe,
+        query.direction,
+        query.order,
+        query.limit,
+        query.offset,
+    )
+    feed: tuple[_FeedFilter, list[int]] | None = snapshot.feeds.get(arguments)
+    if feed is None:
+        feed = _find_feed(query, ledger, snapshot)
+        if len(snapshot.feeds) >= MAX_FEEDS:
+            del snapshot.feeds[next(iter(snapshot.feeds))]
+        snapshot.feeds[arguments] = feed
+    feed_filter, newest = feed
+    if query.since is not None:
+        since = parse_instant_ms("since", query.since)
+        feed_filter = feed_filter._replace(
+            since=since,
+            after=max(since, feed_filter.after),
+            alerts_after=max(since, feed_filter.alerts_after),
+        )
+    # How many rows follow `since` determines the page, unless it begins before the newest ones.
+    following = len(newest) - bisect_right(newest, feed_filter.since or 0)
+    page: tuple[list[int], bool] | None = None
+    rows_key: tuple[int, ...] = (following,)
+    if query.offset or (query.order == "oldest" and following > query.limit):
+        page = ledger.find_page(_build_query(query, feed_filter, snapshot))
+        # Times are unique, so with equal arguments no other rows can be between these.
+        rows_key = (*ledger.get_times([page[0][0], page[0][-1]]), page[1]) if page[0] else (0,)
+    key = arguments, rows_key, any(rows_key) or _classify_since(query, feed_filter, snapshot)
+    response = snapshot.responses.get(key, now)
     if response is None:
-        rows = ledger.encode_rows(places, snapshot)
+        places, has_more = page or ledger.find_page(_build_query(query, feed_filter, snapshot))
+        rows, times = ledger.encode_rows(places, snapshot), ledger.get_times(places)
         pagination = Pagination(
             limit=query.limit,
             offset=query.offset,
@@ -153,14 +185,37 @@ def render_page(
             next_cursor=format_instant(max(times)) if times else None,
         )
         meta = _find_meta(query, feed_filter, snapshot, now, has_rows=bool(rows))
-        text = PAGE_TEMPLATE % (
-            b",".join(rows),
-            pagination.model_dump_json().encode(),
-            meta.response.text,
-        )
-        response = ResponseBody(text)
-        snapshot.pages.put(key, replace(meta, response=response))
+        pagination_text = pagination.model_dump_json().encode()
+        response = ResponseBody(PAGE_TEMPLATE % (b",".join(rows), pagination_text, meta.text))
+        keep_response(snapshot, key, response, now)
     return response
+
+
+def _find_feed(
+    query: SignalsQuery, ledger: "Ledger", snapshot: Snapshot
+) -> tuple[_FeedFilter, list[int]]:
+    """Return the filter of a query without `since`, and the times of the newest rows, oldest first.
+
+    They are one more than the rows of a page. ArgumentError names every argument that has no valid
+    value.
+    """
+    tickers, indicator = _resolve(query, snapshot)
+    feed_filter = _FeedFilter(
+        since=None,
+        after=snapshot.market_time - UNIVERSE_RETENTION_MS,
+        alerts_after=snapshot.market_time - ALERTS_RETENTION_MS,
+        tickers=tickers,
+        asset_class=query.asset_class,
+        indicator=indicator,
+    )
+    newest = replace(
+        _build_query(query, feed_filter, snapshot),
+        limit=query.limit + 1,
+        offset=0,
+        oldest_first=False,
+    )
+    places, _ = ledger.find_page(newest)
+    return feed_filter, ledger.get_times(places[::-1])
 
 
 def _build_query(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> FeedQuery:
@@ -183,33 +238,6 @@ def _build_query(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapsh
     )
 
 
-def _build_page_key(
-    query: SignalsQuery,
-    feed_filter: _FeedFilter,
-    snapshot: Snapshot,
-    times: Sequence[int],
-    has_more: bool,
-) -> Hashable:
-    """Return everything that a response depends on, except the snapshot and the time.
-
-    `times` has the `created_at` of the first and the last row.
-    """
-    # Times are unique, and with the same filters and order, no other rows can be between these.
-    return (
-        query.tier,
-        feed_filter.tickers,
-        feed_filter.asset_class,
-        feed_filter.indicator,
-        query.timeframe,
-        query.direction,
-        query.order,
-        query.limit,
-        query.offset,
-        has_more,
-        tuple(times) or _classify_since(query, feed_filter, snapshot),
-    )
-
-
 def _find_meta(
     query: SignalsQuery,
     feed_filter: _FeedFilter,
@@ -217,22 +245,18 @@ def _find_meta(
     now: int,
     *,
     has_rows: bool,
-) -> CacheEntry:
+) -> ResponseBody:
+    """Return `meta` as JSON, which many pages of a snapshot share."""
     end = _explain_end(query, feed_filter, snapshot)
     note = end if has_rows else _explain_empty(query, feed_filter, snapshot, end)
     # A held alert is published when its window ends, so every hour may bring one.
     timeframe = query.timeframe if query.tier == "universe" else None
-    return _get_meta(_MetaKind(note, timeframe, has_rows, query.tier != "universe"), snapshot, now)
-
-
-def _get_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> CacheEntry:
-    """Return `meta` as JSON, which many pages of a snapshot share."""
-    entry = snapshot.responses.find(kind, now)
-    if entry is None:
-        build = _build_meta if kind.has_rows else _build_empty_meta
-        entry = CacheEntry(build(kind, snapshot, now), now, find_expiry(snapshot, now))
-        snapshot.responses.put(kind, entry)
-    return entry
+    kind = _MetaKind(note, timeframe, has_rows, query.tier != "universe")
+    meta = snapshot.responses.get(kind, now)
+    if meta is None:
+        meta = (_build_meta if has_rows else _build_empty_meta)(kind, snapshot, now)
+        keep_response(snapshot, kind, meta, now)
+    return meta
 
 
 def _build_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> ResponseBody:
@@ -255,26 +279,10 @@ def _build_empty_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> Response
     return ResponseBody(model.model_dump_json(by_alias=True, exclude=needless).encode())
 
 
-def _build_filter(query: SignalsQuery, snapshot: Snapshot) -> _FeedFilter:
-    """Return the filter of a query; ArgumentError names every argument that has no valid value."""
-    (tickers, indicator), since = _resolve(query, snapshot)
-    return _FeedFilter(
-        since=since,
-        after=max(since or 0, snapshot.market_time - UNIVERSE_RETENTION_MS),
-        alerts_after=max(since or 0, snapshot.market_time - ALERTS_RETENTION_MS),
-        tickers=tickers,
-        asset_class=query.asset_class,
-        indicator=indicator,
-    )
-
-
-def _resolve(query: SignalsQuery, snapshot: Snapshot) -> tuple[FeedNames, int | None]:
-    """Return the names in a query and its `since` (epoch ms); ArgumentError as `_build_filter`."""
-    # Each call needs them twice: before it is counted, and for its page.
-    arguments = query.ticker, query.asset_class, query.indicator
-    names = snapshot.feed_names.get(arguments)
-    if names is not None:
-        return names, None if query.since is None else parse_instant_ms("since", query.since)
+def _resolve(
+    query: SignalsQuery, snapshot: Snapshot
+) -> tuple[tuple[str, ...] | None, IndicatorId | None]:
+    """Return the tickers and the indicator of a query; ArgumentError as `_find_feed`."""
     with ProblemCollector() as problems:
         tickers = problems.attempt(
             lambda text: _find_tickers(text, query.asset_class, snapshot), query.ticker
@@ -282,10 +290,8 @@ def _resolve(query: SignalsQuery, snapshot: Snapshot) -> tuple[FeedNames, int | 
         indicator = problems.attempt(
             lambda text: find_indicator(text, snapshot.coverage), query.indicator
         )
-        since = problems.attempt(lambda text: parse_instant_ms("since", text), query.since)
-    if len(snapshot.feed_names) < MAX_FEED_NAMES:
-        snapshot.feed_names[arguments] = tickers, indicator
-    return (tickers, indicator), since
+        problems.attempt(lambda text: parse_instant_ms("since", text), query.since)
+    return tickers, indicator
 
 
 def _find_tickers(text: str, asset_class: AssetClass | None, snapshot: Snapshot) -> tuple[str, ...]:
@@ -349,7 +355,8 @@ def _explain_empty(
         return f"{reason} {explain_next_call(snapshot)}"
     if query.offset:
         return f"No row matched at offset {query.offset}; lower offset."
-    if not any(_has_reading(snapshot, asset, query.timeframe) for asset in assets):
+    readings = (snapshot.stored.readings.get(asset.ticker, {}).values() for asset in assets)
+    if not any(query.timeframe in (None, *cells) for own in readings for cells in own):
         return f"No row matched. {explain_missing_reading(snapshot, assets)}"
     if _classify_since(query, feed_filter, snapshot) == "recent":
         again = explain_next_call(snapshot)
@@ -384,7 +391,9 @@ def _explain_impossible(
         reason = "exit is a direction of the alerts tier only; no universe row can match."
     elif _find_matching_tiers(query) is None:
         reason = "neutral is a direction of the universe tier only; no alert can match."
-    elif query.tier == "universe" and feed_filter.indicator in _find_unlogged(snapshot):
+    elif query.tier == "universe" and feed_filter.indicator in {
+        each.id for each in snapshot.coverage.indicators if not each.logged
+    }:
         reason = (
             f"Changes of {feed_filter.indicator} are not logged on the universe tier; "
             "read its current readings from state and its actions from tier=alerts."
@@ -400,20 +409,11 @@ def _explain_impossible(
     return f"{reason} {NO_CALL}"
 
 
-def _has_reading(snapshot: Snapshot, asset: CoveredAsset, timeframe: Timeframe | None) -> bool:
-    cells = snapshot.stored.readings.get(asset.ticker, {}).values()
-    return any(timeframe is None or timeframe in each for each in cells)
-
-
 def _list_assets(feed_filter: _FeedFilter, snapshot: Snapshot) -> Collection[CoveredAsset]:
     if feed_filter.tickers is not None:
         return [snapshot.assets[ticker] for ticker in feed_filter.tickers]
     asset_class = feed_filter.asset_class
     return [a for a in snapshot.assets.values() if asset_class in (None, a.asset_class)]
-
-
-def _find_unlogged(snapshot: Snapshot) -> set[str]:
-    return {i.id for i in snapshot.coverage.indicators if not i.logged}
 
 
 def _is_followed(assets: Iterable[CoveredAsset], timeframe: Timeframe | None) -> bool:

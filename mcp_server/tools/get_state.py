@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
 
 from mcp_server.tools.empty_results import (
     describe_assets,
@@ -70,17 +69,17 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
             await asyncio.sleep(0)
     if query.detail == "changes":
         states = await _add_changes(states, query, snapshot, context)
-    counts = StateCounts(assets=len(states), readings=sum(map(_count_readings, states)))
+    readings = sum(len(cells) for state in states for cells in state.signals.values())
     notes = list(_list_notes(query, snapshot, selected or {}, states))
     meta = StateMeta(
-        **build_freshness(
-            snapshot,
-            at,
-            *notes,
-            timeframe=query.timeframe,
-        ),
+        **build_freshness(snapshot, at, *notes, timeframe=query.timeframe),
         last_bars=_group_last_bars(snapshot, states),
-        not_covered=_find_not_covered(snapshot, selected or {}),
+        # Those with neither bars in the source nor stored readings.
+        not_covered=sorted(
+            ticker
+            for ticker, asset in (selected or {}).items()
+            if not asset.timeframes and not snapshot.stored.readings.get(ticker)
+        ),
         legacy_keys=find_legacy_keys(state.signals for state in states),
     )
     as_letters = query.view == "board"
@@ -88,7 +87,7 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
         as_of=format_instant(snapshot.market_time),
         assets=[] if as_letters else states,
         board=build_matrix(states, query) if as_letters else None,
-        counts=counts,
+        counts=StateCounts(assets=len(states), readings=readings),
         meta=meta,
     )
 
@@ -173,10 +172,6 @@ def _select_readings(
     }
 
 
-def _count_readings(state: AssetState) -> int:
-    return sum(map(len, state.signals.values()))
-
-
 def _group_last_bars(snapshot: Snapshot, states: list[AssetState]) -> list[LastBars]:
     """Return the assets grouped by the close of their newest bar, newest first."""
     # Most assets close together, so groups need a fraction of the characters of a time per asset.
@@ -188,15 +183,6 @@ def _group_last_bars(snapshot: Snapshot, states: list[AssetState]) -> list[LastB
         LastBars(closed_at=format_instant(1000 * close), tickers=tickers)
         for close, tickers in sorted(by_close.items(), reverse=True)
     ]
-
-
-def _find_not_covered(snapshot: Snapshot, selected: Mapping[str, CoveredAsset]) -> list[str]:
-    """Return the requested tickers with neither bars in the source nor stored readings."""
-    return sorted(
-        ticker
-        for ticker, asset in selected.items()
-        if not asset.timeframes and not snapshot.stored.readings.get(ticker)
-    )
 
 
 def _list_notes(
@@ -243,8 +229,6 @@ def _explain_empty(
     )
 
 
-_META: dict[str, Any] = {"anthropic/maxResultSizeChars": 500_000}
-
 GET_STATE = Tool(
     name="signals_get_state",
     title="Current indicator readings",
@@ -253,5 +237,5 @@ GET_STATE = Tool(
     result=StateResponse,
     handler=get_state,
     check=_find_selected,
-    meta=_META,
+    meta={"anthropic/maxResultSizeChars": 500_000},
 )

@@ -47,10 +47,9 @@ from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
 from service.http.resources import Resources
 from serving.context import Context
-from serving.fair_share import FairShare
+from serving.fair_share import FairShare, KeysFirstMiddleware
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
-from serving.keys_first import KeysFirstMiddleware
 from serving.prices import Prices
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
@@ -182,14 +181,56 @@ def create_app(
     )
     if config.shows_prices:
         context = replace(context, prices=Prices(snapshots))
-    quota_guard = _build_quota_guard(resources, context)
+    quota_guard = QuotaGuard(
+        access,
+        clock,
+        mode=context.mode,
+        daily_limit=daily_limit,
+        keys_url=f"{base_url}/{API_ACCESS_PATH}",
+    )
     fair_share = fair_share or FairShare()
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     claims = Claims(access, provider, clock)
     member_keys = MemberKeys(access, provider, claims, clock)
-    sign_in = _build_sign_in(config, resources, claims, base_url)
-    sales = _build_purchases(config, resources, claims, base_url)
-    purchases = _build_purchase_handlers(config, resources, sales, on_sale)
+    sign_in = SignIn(
+        access,
+        provider,
+        claims,
+        resources.mailer,
+        Throttle(access, clock, "sign-in", config.sign_in_limit),
+        clock,
+        resources.sleep,
+        base_url=base_url,
+        operator=config.operator,
+    )
+    sales = Purchases(
+        access,
+        provider,
+        claims,
+        Throttle(access, clock, "checkout", config.checkout_limit),
+        clock,
+        base_url=base_url,
+        daily_limit=daily_limit,
+    )
+    accepts_special_use = provider.accepts_special_use_email
+    access_requests = AccessRequests(
+        access,
+        Throttle(access, clock, "access-request", config.access_request_limit),
+        clock,
+        accepts_special_use_email=accepts_special_use,
+    )
+    purchases = PurchaseHandlers(
+        check_email=partial(normalize_email, accepts_special_use=accepts_special_use),
+        checkout=_report_outcome("checkout", sales.create_checkout, on_sale),
+        claim=_report_outcome("claim", sales.claim, on_sale),
+        request_access=access_requests.submit_request,
+    )
+    # The route that the payment processor reports to, if it has one.
+    webhooks = (
+        [build_webhook_route(WebhookHandler(access, provider, clock), runner)]
+        if provider.name == "stripe"
+        else []
+    )
     endpoint = McpEndpoint(runner, TOOLS)
     oauth = (
         build_oauth_server(resources, runner, endpoint, config.oauth_limit)
@@ -217,7 +258,7 @@ def create_app(
                 doctor,
             ),
             *build_health_routes(Readiness(snapshots, access, clock)),
-            *_build_webhook_routes(resources, runner),
+            *webhooks,
         ],
         exception_handlers=build_exception_handlers(runner, render_refusal),
     )
@@ -283,67 +324,6 @@ class FastPathRouter:
         return route.app(scope, receive, send)
 
 
-def _build_quota_guard(resources: Resources, context: Context) -> QuotaGuard:
-    return QuotaGuard(
-        resources.access,
-        resources.clock,
-        mode=context.mode,
-        daily_limit=context.daily_limit,
-        keys_url=f"{context.base_url}/{API_ACCESS_PATH}",
-    )
-
-
-def _build_sign_in(
-    config: AppConfig, resources: Resources, claims: Claims, base_url: str
-) -> SignIn:
-    return SignIn(
-        resources.access,
-        resources.provider,
-        claims,
-        resources.mailer,
-        Throttle(resources.access, resources.clock, "sign-in", config.sign_in_limit),
-        resources.clock,
-        resources.sleep,
-        base_url=base_url,
-        operator=config.operator,
-    )
-
-
-def _build_purchases(
-    config: AppConfig, resources: Resources, claims: Claims, base_url: str
-) -> Purchases:
-    access, clock = resources.access, resources.clock
-    return Purchases(
-        access,
-        resources.provider,
-        claims,
-        Throttle(access, clock, "checkout", config.checkout_limit),
-        clock,
-        base_url=base_url,
-        daily_limit=config.daily_limit,
-    )
-
-
-def _build_purchase_handlers(
-    config: AppConfig, resources: Resources, purchases: Purchases, on_sale: OnSale
-) -> PurchaseHandlers:
-    access, provider, clock = resources.access, resources.provider, resources.clock
-    access_requests = AccessRequests(
-        access,
-        Throttle(access, clock, "access-request", config.access_request_limit),
-        clock,
-        accepts_special_use_email=provider.accepts_special_use_email,
-    )
-    return PurchaseHandlers(
-        check_email=partial(
-            normalize_email, accepts_special_use=provider.accepts_special_use_email
-        ),
-        checkout=_report_outcome("checkout", purchases.create_checkout, on_sale),
-        claim=_report_outcome("claim", purchases.claim, on_sale),
-        request_access=access_requests.submit_request,
-    )
-
-
 def _report_outcome(
     operation: str, handler: Callable[ParamsT, Awaitable[SaleT]], on_sale: OnSale
 ) -> Callable[ParamsT, Coroutine[Any, Any, SaleT]]:
@@ -362,14 +342,6 @@ def _report_outcome(
         return response
 
     return handle
-
-
-def _build_webhook_routes(resources: Resources, runner: ToolRunner) -> list[Route]:
-    """Return the route that the payment processor reports to, if it has one."""
-    if resources.provider.name != "stripe":
-        return []
-    handler = WebhookHandler(resources.access, resources.provider, resources.clock)
-    return [build_webhook_route(handler, runner)]
 
 
 @dataclass(frozen=True, slots=True)

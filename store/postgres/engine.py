@@ -4,7 +4,7 @@ No time that is stored comes from the server's clock: callers pass every time as
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -19,6 +19,7 @@ from store.addresses import redact_database_url
 from store.errors import DatabaseFailureError, StoreError
 from store.postgres.schema import DATABASE_ERRORS, migrate
 from store.postgres.transaction import PostgresDatabase
+from store.sql.database import Folded
 from store.sql.lanes import READ_LIMITS_S, Lane, limit_seconds
 from store.write_health import TestWrite, WriteHealth, WriteKind
 
@@ -157,6 +158,17 @@ class PostgresEngine:
             if lane is Lane.BATCH:
                 await set_time_limit(database, READ_LIMITS_S[lane])
             yield database
+
+    async def fold_rows(
+        self,
+        sql: str,
+        values: Mapping[str, object],
+        fold: Callable[[Iterable[tuple[Any, ...]]], Folded],
+    ) -> Folded:
+        """Return what `fold`, called in a thread, makes of the rows of a query."""
+        async with self.begin_read() as database:
+            rows = await database.execute_page(sql, values)
+        return await asyncio.to_thread(fold, map(tuple, rows))
 
     @asynccontextmanager
     async def acquire_connection(self) -> AsyncIterator[PostgresDatabase]:

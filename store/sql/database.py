@@ -5,9 +5,9 @@ hints (NOT INDEXED, INDEXED BY) removes them. No `?` has a number, because Pytho
 takes it for a name, with a warning.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from store.sql.lanes import Lane
 from store.write_health import TestWrite, WriteKind
@@ -60,6 +60,7 @@ class Database(Protocol):
 
 
 Transaction = AbstractAsyncContextManager[Database]
+Folded = TypeVar("Folded")
 
 
 class Engine(Protocol):
@@ -97,6 +98,17 @@ class Engine(Protocol):
         """Hold a read transaction: every statement in it sees the same version.
 
         Raise StoreError if the lane is busy, or the transaction takes, for longer than its limit.
+        """
+
+    async def fold_rows(
+        self,
+        sql: str,
+        values: Mapping[str, object],
+        fold: Callable[[Iterable[tuple[Any, ...]]], Folded],
+    ) -> Folded:
+        """Return what `fold`, called in a thread, makes of the rows of a query.
+
+        For thousands of rows: a list of them would take several times as long, and memory.
         """
 
     def acquire_connection(self) -> Transaction:

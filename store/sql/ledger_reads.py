@@ -5,7 +5,6 @@ would take twice as long to read. The code is `(asset_id * CELL_CODES + cell cod
 the cell code `indicator * 4 + timeframe`, both as stored.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -22,13 +21,14 @@ PUBLISHED, ALERT = 12, 24
 ROW_DTYPE = np.dtype(
     [("created_at", "i8"), ("code", "i8"), ("close_time", "i8"), ("epoch", "i8"), ("price", "f8")]
 )
-# A part takes 3 MB as Python objects.
-ROWS_PER_READ = 10_000
+# The driver of PostgreSQL takes 6 MB for a part.
+ROWS_PER_READ = 20_000
 _LIST_ROWS = """
 SELECT created_at, (CAST(asset_id AS BIGINT) * 1024 + indicator * 4 + timeframe) * 32 + {move},
   close_time, epoch, price
 FROM {table} WHERE created_at > :after AND created_at <= :until ORDER BY created_at LIMIT :limit
 """
+# One statement for both tables takes a third longer.
 LIST_ROWS = {
     "changes": _LIST_ROWS.format(
         table="changes", move='published * 12 + coalesce("before" + 1, 3) * 3 + "after" + 1'
@@ -62,11 +62,19 @@ class LedgerReads:
     def __init__(self, engine: MarketEngine) -> None:
         self._engine = engine
 
-    async def load_rows(self, after: int, until: int) -> FeedRows:
-        """Return the rows with `created_at` in (`after`, `until`], oldest first, of ROW_DTYPE."""
-        parts = [part for table in LIST_ROWS async for part in self._read(table, after, until)]
-        rows = await asyncio.to_thread(np.concatenate, [*parts, np.empty(0, ROW_DTYPE)])
-        return rows[np.argsort(rows["created_at"], kind="stable")]
+    async def load_rows(self, after: int, until: int) -> AsyncIterator[FeedRows]:
+        """Yield the rows with `created_at` in (`after`, `until`], some at a time.
+
+        Those of each tier are sorted.
+        """
+        for statement in LIST_ROWS.values():
+            values = {"after": after, "until": until, "limit": ROWS_PER_READ}
+            while True:
+                part = await self._engine.fold_rows(statement, values, _pack)
+                yield part
+                if len(part) < ROWS_PER_READ:
+                    break
+                values["after"] = int(part["created_at"][-1])
 
     async def load_names(self) -> FeedNames:
         """Return the names of all rows that are stored by now."""
@@ -79,18 +87,6 @@ class LedgerReads:
             epochs={(id_, cell, epoch): revision for id_, cell, epoch, revision in restated},
         )
 
-    async def _read(self, table: str, after: int, until: int) -> AsyncIterator[FeedRows]:
-        """Yield the rows of a table, some at a time, so that other reads go on in between."""
-        values = {"after": after, "until": until, "limit": ROWS_PER_READ}
-        while True:
-            async with self._engine.begin_read() as db:
-                found = await db.execute_page(LIST_ROWS[table], values)
-            part = await asyncio.to_thread(_pack, found)
-            yield part
-            if len(part) < ROWS_PER_READ:
-                return
-            values["after"] = int(part["created_at"][-1])
 
-
-def _pack(rows: Iterable[Iterable[Any]]) -> FeedRows:
-    return np.fromiter(map(tuple, rows), ROW_DTYPE)
+def _pack(rows: Iterable[tuple[Any, ...]]) -> FeedRows:
+    return np.fromiter(rows, ROW_DTYPE)

@@ -333,6 +333,24 @@ class SqliteEngine:
         ):
             yield reader
 
+    async def fold_rows(
+        self,
+        sql: str,
+        values: Mapping[str, object],
+        fold: Callable[[Iterable[tuple[Any, ...]]], Result],
+    ) -> Result:
+        """Return what `fold`, called in a thread, makes of the rows of a query."""
+
+        def read() -> Result:
+            with closing(_connect_directly(self.path)) as connection:
+                connection.row_factory = None
+                return fold(connection.execute(sql, values))
+
+        self._guard.check_often(self._count_bytes)
+        with self._raise_store_errors():
+            async with limit_seconds(Lane.PAGES, self.name, "a read of the feed"):
+                return await asyncio.to_thread(read)
+
     @asynccontextmanager
     async def acquire_connection(self) -> AsyncIterator[SqliteDatabase]:
         """Hold the reader of pages for one statement, which is a transaction by itself."""

@@ -3,7 +3,7 @@
 import pytest
 
 from service.http.app import OPEN_READS
-from serving.host_origin import HEALTH_PATHS
+from serving.http import HEALTH_PATHS
 from tests.security.wire import LAST, exchange_bytes, parse_statuses
 from tests.support.openapi_document import list_operations
 from tests.support.running_service import RunningService

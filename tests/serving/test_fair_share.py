@@ -1,31 +1,51 @@
-"""Places, past snapshots and turns under random callers, cancellations and timeouts."""
+"""Places, past calls, turns at the work, and strangers: random callers, and one greedy key."""
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from access.keys import generate_key, hash_key
 from schemas.errors import ApiError
+from schemas.vocabulary import TIMEFRAMES, format_instant
+from serving import fair_share
 from serving.fair_share import (
+    MAX_CALLS,
+    MAX_LIVE_KEYS,
+    MAX_PAST_WAIT_S,
     MAX_WAIT_S,
     PAST_BURST,
     PAST_PER_S,
-    TURNS_PER_START,
-    CallPlaces,
-    FairQueue,
-    PastBudget,
-    StartGate,
+    PAUSES_END_S,
+    STRANGER_PAUSE_S,
+    TURNS_BEFORE_WORK,
+    FairShare,
+    KeysFirstMiddleware,
+    Turns,
 )
-from serving.http import ON_DISCONNECT_KEY
+from serving.http import IS_KEY_LIVE, ON_DISCONNECT_KEY
+from store.sql.database import MarketEngine
+from store.sql.ledger_reads import FeedRows, LedgerReads
+from store.sql.market_store import MarketStore
+from tests.access.test_quota_transports import Called
+from tests.access.test_quota_transports import call as call_tool
+from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS, USAGE, build_path
+from tests.support.example_market import ASSETS, NOON, make_coverage
+from tests.support.running_service import RunningService, Transport, run_service
+from tests.support.store_homes import DEADLINE_S, SqliteHome, StoreHome
 
 CALLERS = st.sampled_from(["a", "b", "c"])
 INDEXES = st.integers(0, 50)
-SLOTS, SLOTS_PER_CALLER, PLACES = 3, 2, 4
+SLOTS, PLACES = 2, 4
 TURNS = 12
 
 
@@ -33,10 +53,7 @@ class ManualTimer:
     """A timer that a test fires."""
 
     def __init__(self, due_at: float, callback: Callable[[], object]) -> None:
-        self.due_at, self.callback, self.is_cancelled = due_at, callback, False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
+        self.due_at, self.callback = due_at, callback
 
 
 @dataclass
@@ -49,15 +66,13 @@ class ManualTimers:
     def clock(self) -> float:
         return self.now
 
-    def call_later(self, delay_s: float, callback: Callable[[], object], /) -> ManualTimer:
-        timer = ManualTimer(self.now + delay_s, callback)
-        self.timers.append(timer)
-        return timer
+    def call_later(self, delay_s: float, callback: Callable[[], object], /) -> None:
+        self.timers.append(ManualTimer(self.now + delay_s, callback))
 
     def move(self, seconds: float) -> None:
         """Move the clock, and fire the timers that are due by then, in order."""
         until = self.now + seconds
-        while due := [one for one in self.timers if one.due_at <= until and not one.is_cancelled]:
+        while due := [one for one in self.timers if one.due_at <= until]:
             first = min(due, key=lambda one: one.due_at)
             self.timers.remove(first)
             self.now = max(self.now, first.due_at)
@@ -82,8 +97,7 @@ class Call:
 class Calls:
     """All calls of a test, by arrival, and the order in which they started."""
 
-    enter: Callable[[Call], Awaitable[None]]
-    leave: Callable[[str], None]
+    enter: Callable[[Call], Awaitable[Callable[[], None]]]
     made: list[Call] = field(default_factory=list)
     started: list[Call] = field(default_factory=list)
 
@@ -94,7 +108,7 @@ class Calls:
 
     async def _run(self, call: Call) -> None:
         try:
-            await self.enter(call)
+            leave = await self.enter(call)
         except (ApiError, asyncio.CancelledError):
             call.is_over = True
             return
@@ -106,7 +120,7 @@ class Calls:
             pass
         finally:
             call.is_over = True
-            self.leave(call.caller)
+            leave()
 
     @property
     def working(self) -> list[Call]:
@@ -115,6 +129,17 @@ class Calls:
     @property
     def waiting(self) -> list[Call]:
         return [call for call in self.made if not call.is_started and not call.is_over]
+
+    def take_step(self, step: str, value: Any) -> None:
+        """Make a call, or end one, or let one leave; or two of it in the same turn of the loop."""
+        if step == "call":
+            self.make(value)
+        if step == "disconnect" and (call := pick(self.waiting, value)):
+            call.scope.get(ON_DISCONNECT_KEY, call.task.cancel)()
+        if step.startswith("end") and (call := pick(self.working, value)):
+            call.end.set()
+        if step.endswith("cancel") and (call := pick(self.waiting or self.working, value)):
+            call.task.cancel()
 
     async def end_all(self) -> None:
         while self.working or self.waiting:
@@ -139,89 +164,79 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("call"), CALLERS),
-        st.tuples(st.sampled_from(["end", "cancel", "disconnect"]), INDEXES),
-        st.tuples(st.just("move"), st.floats(0, 2)),
-        # Two things in the same turn of the loop.
-        st.tuples(st.just("end and cancel"), INDEXES),
+        st.tuples(st.sampled_from(["end", "cancel", "disconnect", "end and cancel"]), INDEXES),
     ),
     max_size=60,
 )
 
 
-def take_step(calls: Calls, timers: ManualTimers, step: str, value: Any) -> None:
-    if step == "call":
-        calls.make(value)
-    elif step == "move":
-        timers.move(value)
-    elif step == "disconnect" and (call := pick(calls.waiting, value)):
-        if ON_DISCONNECT_KEY in call.scope:
-            call.scope[ON_DISCONNECT_KEY]()
-    elif step == "cancel" and (call := pick(calls.working + calls.waiting, value)):
-        call.task.cancel()
-    if step.startswith("end") and (call := pick(calls.working, value)):
-        if step == "end and cancel" and (other := pick(calls.waiting, value)):
-            calls.leave(call.caller)
-            other.task.cancel()
-            calls.leave = skip_once(calls, calls.leave)
-        call.end.set()
+def describe(share: FairShare, caller: str) -> tuple[bool, int]:
+    """Return whether all places of a caller are taken, and how many of its calls wait."""
+    places = share.places.get(caller)
+    return (False, 0) if places is None else (places.locked(), places.waiting)
 
 
-def skip_once(calls: Calls, leave: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a `leave` that ignores its next call, because that place was left already."""
-
-    def skip(caller: str) -> None:
-        calls.leave = leave
-
-    return skip
+def check_order(calls: Calls) -> None:
+    """Check that the calls of each caller started in the order in which they came."""
+    for caller in "abc":
+        numbers = [call.number for call in calls.started if call.caller == caller]
+        assert numbers == sorted(numbers)
 
 
 @pytest.mark.clause("8.54", "8.55")
 @given(steps=STEPS)
 def test_places_are_never_exceeded_or_lost_and_are_given_in_order(steps) -> None:
     async def check() -> None:
-        timers = ManualTimers()
-        places = CallPlaces(PLACES, timers.call_later)
+        share = FairShare(PLACES)
 
-        async def enter(call: Call) -> None:
-            if not places.try_take(call.caller):
-                await places.wait(call.caller, call.scope)
+        async def enter(call: Call) -> Callable[[], None]:
+            return (await share.take_place(call.caller, call.scope)).release
 
-        calls = Calls(enter, places.leave)
+        calls = Calls(enter)
         for step, value in steps:
-            take_step(calls, timers, step, value)
+            calls.take_step(step, value)
             await settle()
             working = Counter(call.caller for call in calls.working)
             waiting = Counter(call.caller for call in calls.waiting)
             for caller in "abc":
-                assert places.count(caller) == (working[caller], waiting[caller])
                 assert working[caller] <= PLACES
                 assert not waiting[caller] or working[caller] == PLACES
-        for caller in "abc":
-            numbers = [call.number for call in calls.started if call.caller == caller]
-            assert numbers == sorted(numbers)
+                is_all_taken, in_line = describe(share, caller)
+                assert (caller in share.places) is (working[caller] > 0)
+                assert is_all_taken is (working[caller] == PLACES)
+                assert in_line == waiting[caller]
+        check_order(calls)
         await calls.end_all()
-        assert len(places) == 0
-        assert all(timer.is_cancelled for timer in timers.timers)
+        assert not share.places
 
     run(check())
 
 
 @pytest.mark.clause("8.55")
-def test_a_call_that_waits_is_refused_after_a_second_and_a_bit_for_each_one_before_it() -> None:
+def test_a_call_that_waits_is_refused_after_a_second_and_a_bit_for_each_one_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert MAX_WAIT_S == 1
+    monkeypatch.setattr(fair_share, "MAX_WAIT_S", 0.0)
+
     async def check() -> None:
-        timers = ManualTimers()
-        places = CallPlaces(1, timers.call_later)
-        assert places.try_take("a")
-        waiting = [asyncio.create_task(places.wait("a")) for _ in range(3)]
-        await settle()
-        delays = [timer.due_at for timer in timers.timers]
-        assert delays == [MAX_WAIT_S, MAX_WAIT_S + 0.004, MAX_WAIT_S + 0.008]
-        timers.move(2)
-        refusals = await asyncio.gather(*waiting, return_exceptions=True)
-        assert {(one.code, one.status, one.retry_after_s) for one in refusals} == {
-            ("rate_limited", 429, 1)
-        }
-        assert places.try_take("b")
+        share, clock = FairShare(1), asyncio.get_running_loop().time
+        places, began = await share.take_place("a"), clock()
+
+        async def wait() -> float:
+            with pytest.raises(ApiError, match="1 are in progress") as refused:
+                await share.take_place("a")
+            error = refused.value
+            assert (error.code, error.status, error.retry_after_s) == ("rate_limited", 429, 1)
+            return clock() - began
+
+        waited = await asyncio.gather(*(wait() for _ in range(3)))
+        assert all(seconds >= 0.004 * before for before, seconds in enumerate(waited))
+        assert waited == sorted(waited)
+        # Another caller has places of its own.
+        await share.take_place("b")
+        places.release()
+        assert await share.take_place("a") is places
 
     run(check())
 
@@ -230,56 +245,52 @@ def test_a_call_that_waits_is_refused_after_a_second_and_a_bit_for_each_one_befo
 @given(steps=st.lists(st.tuples(CALLERS, st.sampled_from([0, 0, 0.05, 0.1, 0.3, 4])), max_size=120))
 def test_a_caller_starts_a_burst_of_past_calls_and_then_some_per_second(steps) -> None:
     timers = ManualTimers()
-    budget = PastBudget(timers.clock, timers.call_later)
+    share = FairShare(clock=timers.clock)
     starts: dict[str, list[float]] = {caller: [] for caller in "abc"}
     for caller, seconds in steps:
         timers.move(seconds)
         used = starts[caller]
         # Only a caller that has used its burst and reserved a second is refused.
-        if sum(at > timers.now for at in used) > PAST_PER_S * MAX_WAIT_S:
+        if sum(at > timers.now for at in used) > PAST_PER_S * MAX_PAST_WAIT_S:
             with pytest.raises(ApiError, match="calls with as_of"):
-                budget.reserve(caller)
+                share.reserve_past(caller)
             continue
-        wait_s = budget.reserve(caller)
-        assert 0 <= wait_s <= MAX_WAIT_S + 1e-6
+        wait_s = share.reserve_past(caller)
+        assert 0 <= wait_s <= MAX_PAST_WAIT_S + 1e-6
         used.append(timers.now + wait_s)
         for first in range(len(used)):
             allowed = PAST_BURST + PAST_PER_S * (used[-1] - used[first])
             assert len(used) - first <= allowed + 1e-6
-    # The longest time after which a burst is whole again.
-    timers.move(PAST_BURST / PAST_PER_S + MAX_WAIT_S + 0.1)
-    assert len(budget) == 0
-    assert not timers.timers
+    # The longest time after which a burst is whole again, and its caller forgotten.
+    timers.move(PAST_BURST / PAST_PER_S + MAX_PAST_WAIT_S + 0.1)
+    share.reserve_past("d")
+    assert [*share.full_at] == ["d"]
 
 
 @pytest.mark.clause("8.57")
-@given(
-    steps=st.lists(
-        st.one_of(
-            st.tuples(st.just("call"), CALLERS),
-            st.tuples(st.sampled_from(["end", "cancel", "end and cancel"]), INDEXES),
-        ),
-        max_size=80,
-    )
-)
+@given(steps=STEPS)
 def test_a_backlog_delays_another_caller_by_one_piece_of_work(steps) -> None:
     async def check() -> None:
-        queue = FairQueue(SLOTS, SLOTS_PER_CALLER)
-        calls = Calls(lambda call: queue.acquire(call.caller), queue.release)
+        turns = Turns(SLOTS)
+
+        async def enter(call: Call) -> Callable[[], None]:
+            await turns.begin(call.caller)
+            return lambda: turns.end(call.caller)
+
+        calls = Calls(enter)
         # By waiting call: how many of its own caller were before it, and the starts since.
         ahead: dict[Call, int] = {}
         since: dict[Call, Counter[str]] = {}
         checked = 0
         for step, value in steps:
             before = len(calls.made)
-            take_step(calls, ManualTimers(), step, value)
-            held = Counter(call.caller for call in calls.working)
+            calls.take_step(step, value)
+            held = {call.caller for call in calls.working}
             await settle()
             for call in calls.started[checked:]:
                 for other, starts in since.items():
-                    # A call whose own caller has its share waits for that, not for others.
-                    has_share = held[other.caller] >= SLOTS_PER_CALLER
-                    if other is not call and not other.is_over and not has_share:
+                    # A call whose own caller has a slot waits for that, not for others.
+                    if other is not call and not other.is_over and other.caller not in held:
                         starts[call.caller] += 1
                 since.pop(call, None)
             checked = len(calls.started)
@@ -287,44 +298,475 @@ def test_a_backlog_delays_another_caller_by_one_piece_of_work(steps) -> None:
                 if call in calls.waiting:
                     ahead[call] = sum(one.caller == call.caller for one in calls.waiting) - 1
                     since[call] = Counter()
-            working = Counter(call.caller for call in calls.working)
-            assert sum(working.values()) <= SLOTS
-            assert not working or max(working.values()) <= SLOTS_PER_CALLER
-            if sum(working.values()) < SLOTS:
-                assert all(working[call.caller] == SLOTS_PER_CALLER for call in calls.waiting)
+            working = [call.caller for call in calls.working]
+            assert len(working) == len(set(working)) <= SLOTS
+            if len(working) < SLOTS:
+                assert all(call.caller in working for call in calls.waiting)
             for call in calls.waiting:
                 others = {name: count for name, count in since[call].items() if name != call.caller}
                 assert not others or max(others.values()) <= ahead[call] + 1
-        for caller in "abc":
-            numbers = [call.number for call in calls.started if call.caller == caller]
-            assert numbers == sorted(numbers)
+        check_order(calls)
         await calls.end_all()
-        assert len(queue) == 0
+        assert len(turns) == 0
 
     run(check())
 
 
 @pytest.mark.clause("8.57")
-@given(waiting=st.integers(1, 6))
-def test_work_starts_some_turns_of_the_event_loop_after_other_work(waiting) -> None:
-    async def check() -> None:
-        gate, turns, starts = StartGate(), 0, deque[int]()
+async def test_work_starts_some_turns_of_the_event_loop_after_the_work_before_it() -> None:
+    share, turns, starts = FairShare(), 0, list[int]()
 
-        async def start() -> None:
-            await gate.enter()
+    async def work() -> None:
+        async with share.take_turn("a"):
             starts.append(turns)
 
-        tasks = [asyncio.create_task(start()) for _ in range(waiting)]
-        while not all(task.done() for task in tasks):
-            await asyncio.sleep(0)
-            turns += 1
-        gaps = [later - earlier for earlier, later in zip(starts, list(starts)[1:], strict=False)]
-        assert all(gap >= TURNS_PER_START for gap in gaps)
-        # An idle gate opens again, so that the next work starts without a wait.
-        for _ in range(TURNS_PER_START + 1):
-            await asyncio.sleep(0)
-        before = turns
-        await start()
-        assert starts[-1] == before
+    tasks = [asyncio.create_task(work()) for _ in range(4)]
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+        turns += 1
+    gaps = [later - earlier for earlier, later in zip([0, *starts], starts, strict=False)]
+    assert min(gaps) >= TURNS_BEFORE_WORK - 1
 
-    run(check())
+
+ONE, OTHER = "192.0.2.1", "198.51.100.1"
+KEY, OTHER_KEY = "Bearer ek_live", "Bearer ek_other"
+
+
+@dataclass
+class Doorway:
+    """The middleware before an app that notes what starts and ends when it is told to."""
+
+    timers: ManualTimers = field(default_factory=ManualTimers)
+    started: list[str] = field(default_factory=list)
+    live_keys: set[str] = field(default_factory=lambda: {KEY})
+
+    def __post_init__(self) -> None:
+        share = FairShare(clock=self.timers.clock, call_later=self.timers.call_later)
+        self._middleware = KeysFirstMiddleware(self._app, share)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        self.started.append(scope["path"])
+        key = dict(scope["headers"]).get(b"authorization", b"").decode()
+        scope[IS_KEY_LIVE] = key in self.live_keys
+
+    async def send(self, path: str, client: str = ONE, key: str = "") -> dict[str, Any]:
+        """Send a request, and let it go as far as it can."""
+        scope: dict[str, Any] = {
+            "type": "http",
+            "path": path,
+            "client": (client, 1),
+            "headers": [(b"authorization", key.encode())] if key else [],
+        }
+
+        async def pass_on() -> None:
+            await self._middleware(scope, None, None)  # type: ignore[arg-type]
+
+        self._tasks.append(asyncio.create_task(pass_on()))
+        await self.settle()
+        return scope
+
+    async def settle(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async def pause(self) -> None:
+        """Let the pause after the work that started last go by."""
+        self.timers.move(STRANGER_PAUSE_S)
+        await self.settle()
+
+    async def end(self) -> None:
+        while not all(task.done() for task in self._tasks):
+            await self.pause()
+        await asyncio.gather(*self._tasks)
+
+
+@pytest.fixture
+async def doorway() -> AsyncIterator[Doorway]:
+    """A doorway that a live key has just passed twice."""
+    doorway = Doorway()
+    for _ in range(2):
+        await doorway.send("/key", key=KEY)
+    doorway.started.clear()
+    yield doorway
+    await doorway.end()
+
+
+@pytest.mark.clause("8.59")
+async def test_requests_need_no_pause_while_no_live_key_makes_calls() -> None:
+    doorway = Doorway()
+    for path in ("/1", "/2", "/3"):
+        await doorway.send(path)
+    assert doorway.started == ["/1", "/2", "/3"]
+    assert doorway.timers.timers == []
+
+
+@pytest.mark.clause("8.59")
+async def test_the_pauses_end_a_second_after_the_last_call_of_a_live_key(doorway: Doorway) -> None:
+    await doorway.send("/1")
+    await doorway.send("/2")
+    assert doorway.started == ["/1"]
+    doorway.timers.move(PAUSES_END_S)
+    for path in ("/3", "/4"):
+        await doorway.send(path)
+    assert doorway.started == ["/1", "/2", "/3", "/4"]
+
+
+@pytest.mark.clause("8.59")
+async def test_requests_without_a_key_start_one_after_another(doorway: Doorway) -> None:
+    for path in ("/1", "/2", "/3"):
+        await doorway.send(path)
+    assert doorway.started == ["/1"]
+    await doorway.pause()
+    assert doorway.started == ["/1", "/2"]
+    await doorway.pause()
+    assert doorway.started == ["/1", "/2", "/3"]
+
+
+@pytest.mark.clause("8.59")
+async def test_a_request_after_a_pause_starts_at_once(doorway: Doorway) -> None:
+    await doorway.send("/1")
+    await doorway.pause()
+    await doorway.send("/2")
+    assert doorway.started == ["/1", "/2"]
+
+
+@pytest.mark.clause("8.59")
+async def test_a_network_with_many_requests_delays_another_by_one_turn(doorway: Doorway) -> None:
+    for path in ("/1", "/2", "/3"):
+        await doorway.send(path)
+    await doorway.send("/other", OTHER)
+    await doorway.end()
+    assert doorway.started.index("/other") <= 2
+
+
+@pytest.mark.clause("8.59")
+async def test_a_health_check_takes_turns_with_the_network_it_comes_from(doorway: Doorway) -> None:
+    for path in ("/1", "/2", "/3", "/readyz", "/healthz"):
+        await doorway.send(path)
+    await doorway.end()
+    assert {"/readyz", "/healthz"} <= set(doorway.started[:4])
+
+
+@pytest.mark.clause("8.59")
+async def test_a_key_that_was_live_waits_for_nobody(doorway: Doorway) -> None:
+    for path in ("/1", "/2"):
+        await doorway.send(path)
+    await doorway.send("/known", key=KEY)
+    assert doorway.started == ["/1", "/known"]
+
+
+@pytest.mark.clause("8.59")
+async def test_a_key_that_was_refused_waits_as_a_stranger(doorway: Doorway) -> None:
+    await doorway.send("/first", key=OTHER_KEY)
+    await doorway.send("/again", key=OTHER_KEY)
+    assert doorway.started == ["/first"]
+
+
+@pytest.mark.clause("8.59")
+async def test_the_keys_used_last_are_remembered(doorway: Doorway) -> None:
+    keys = [f"Bearer {number}" for number in range(MAX_LIVE_KEYS + 1)]
+    doorway.live_keys.update(keys)
+    # The first is used again in between, so the second is forgotten.
+    for key in (*keys[:-1], keys[0], keys[-1]):
+        await doorway.send("/known", key=key)
+        await doorway.pause()
+    doorway.started.clear()
+    await doorway.send("/stranger")
+    await doorway.send("/first", key=keys[0])
+    await doorway.send("/second", key=keys[1])
+    assert doorway.started == ["/stranger", "/first"]
+
+
+@pytest.mark.clause("8.59")
+async def test_a_client_that_leaves_the_line_is_not_served(doorway: Doorway) -> None:
+    await doorway.send("/1")
+    scope = await doorway.send("/2")
+    await doorway.send("/3")
+    scope[ON_DISCONNECT_KEY]()
+    await doorway.end()
+    assert doorway.started == ["/1", "/3"]
+
+
+@pytest.mark.clause("8.59")
+async def test_a_client_that_leaves_during_its_request_does_not_end_it(doorway: Doorway) -> None:
+    scope = await doorway.send("/1")
+    assert scope[ON_DISCONNECT_KEY] is None
+
+
+@dataclass
+class Paused:
+    """A service in which no pause ends by itself."""
+
+    served: RunningService
+    timers: ManualTimers
+
+
+@pytest.fixture
+async def paused(home: StoreHome) -> AsyncIterator[Paused]:
+    timers = ManualTimers()
+    address = Path(home.address) if isinstance(home, SqliteHome) else home.address
+    share = FairShare(clock=timers.clock, call_later=timers.call_later)
+    async with run_service(address, make_coverage(), fair_share=share) as served:
+        yield Paused(served, timers)
+
+
+@pytest.mark.clause("8.59")
+async def test_a_counted_call_makes_its_key_one_that_waits_for_nobody(
+    paused: Paused, transport: Transport
+) -> None:
+    served, timers = paused.served, paused.timers
+    for ticker in ("BTC", "ETH"):
+        answer = await call_tool(served, transport, STATE, served.key_headers, ticker=ticker)
+        assert answer.status == 200
+    assert (await served.client.get("/feed")).status_code == 200
+    # Nothing ends the pause after this page, so the next one waits for good.
+    waiting = asyncio.create_task(served.client.get("/feed"))
+    async with asyncio.timeout(DEADLINE_S):
+        assert (await call_tool(served, transport, STATE, served.key_headers)).status == 200
+    assert not waiting.done()
+    while not waiting.done():
+        timers.move(STRANGER_PAUSE_S)
+        await asyncio.sleep(0)
+    assert waiting.result().status_code == 200
+
+
+# Arguments of the calls that the store holds back, no two alike.
+HELD_CALLS = [
+    {"detail": "changes", "ticker": ",".join(tickers), "timeframe": timeframe}
+    for timeframe in TIMEFRAMES
+    for count in (2, 3)
+    for tickers in combinations([asset.ticker for asset in ASSETS], count)
+]
+
+
+class HeldReads(LedgerReads):
+    """Reads of the feed that can be held back until they are released."""
+
+    holds: asyncio.Event | None = None
+
+    async def load_rows(self, after: int, until: int) -> AsyncIterator[FeedRows]:
+        if self.holds is not None:
+            await self.holds.wait()
+        async for part in super().load_rows(after, until):
+            yield part
+
+
+class HeldMarket(MarketStore):
+    """Holds back the closes of calls with `detail` until they are released."""
+
+    def __init__(self, engine: MarketEngine) -> None:
+        super().__init__(engine)
+        self.released = asyncio.Event()
+        self.ledger_reads = self.held_reads = HeldReads(engine)
+
+    async def closes(self, closed_at: Mapping[int, Iterable[str]]) -> dict[str, float]:
+        await self.released.wait()
+        return await super().closes(closed_at)
+
+
+@dataclass
+class Contested:
+    """A service, one key that makes many calls at a time, and the key of another client."""
+
+    served: RunningService
+    market: HeldMarket
+    share: FairShare
+    timers: ManualTimers
+    transport: Transport
+    greedy_key: str
+    outcomes: list[str]
+    tasks: list["asyncio.Task[Called]"] = field(default_factory=list)
+
+    async def call(self, tool: str, api_key: str | None = None, **arguments: Any) -> Called:
+        """Make a call of the other client, or of a key."""
+        headers = {"Authorization": f"Bearer {api_key or self.served.api_key}"}
+        return await call_tool(self.served, self.transport, tool, headers, **arguments)
+
+    async def hold(self, calls: int) -> None:
+        """Make calls of the greedy key that are held back, no two alike."""
+        for _ in range(calls):
+            made = self.call(STATE, self.greedy_key, **HELD_CALLS[len(self.tasks)])
+            self.tasks.append(asyncio.create_task(made))
+        at_a_time = min(len(self.tasks), MAX_CALLS)
+        await self.wait_for(at_a_time, len(self.tasks) - at_a_time)
+
+    async def wait_for(self, in_progress: int, waiting: int, caller: Any = None) -> None:
+        """Wait until the greedy key, or another caller, has so many calls: none, one or all."""
+        caller = caller or hash_key(self.greedy_key)
+        async with asyncio.timeout(DEADLINE_S):
+            while self.count_calls(caller) != (in_progress, waiting):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    def count_calls(self, caller: Any) -> tuple[int, int]:
+        """Return how many calls of a caller are in progress, for one in between, and wait."""
+        places = self.share.places.get(caller)
+        if places is None:
+            return 0, 0
+        return MAX_CALLS if places.locked() else 1, places.waiting
+
+    async def release(self) -> list[Called]:
+        """Let all held calls end; return their results."""
+        self.market.released.set()
+        return await asyncio.gather(*self.tasks)
+
+    async def count_used(self) -> int:
+        """Return how many calls of the greedy key were counted."""
+        headers = {"Authorization": f"Bearer {self.greedy_key}"}
+        response = await self.served.client.get(f"/api/v1{build_path(USAGE, {})}", headers=headers)
+        return int(response.json()["quota"]["used_today"]) - 1
+
+
+@pytest.fixture
+async def contested(
+    home: StoreHome, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Contested]:
+    # A call that waits for a place is not refused, however slow the test is.
+    monkeypatch.setattr(fair_share, "MAX_WAIT_S", DEADLINE_S)
+    timers, outcomes = ManualTimers(), list[str]()
+    share = FairShare(clock=timers.clock)
+    address = Path(home.address) if isinstance(home, SqliteHome) else home.address
+    async with run_service(
+        address,
+        make_coverage(),
+        store_class=HeldMarket,
+        fair_share=share,
+        on_call=lambda tool, outcome, seconds: outcomes.append(outcome),
+    ) as served:
+        assert isinstance(served.market, HeldMarket)
+        greedy_key = await served.keys.create("greedy")
+        try:
+            yield Contested(served, served.market, share, timers, transport, greedy_key, outcomes)
+        finally:
+            served.market.released.set()
+
+
+@pytest.mark.clause("access", "8.54", "8.57")
+async def test_a_key_with_all_its_places_taken_delays_no_call_of_another_key(
+    contested: Contested,
+) -> None:
+    await contested.call(STATE, ticker="BTC")
+    await contested.hold(MAX_CALLS + 8)
+    cached = await contested.call(STATE, ticker="BTC")
+    rendered = await contested.call(STATE, ticker="ETH")
+    read = await contested.call(SIGNALS, limit=3)
+    past = await contested.call(STATE, as_of=format_instant(NOON + 100_000))
+    assert [one.status for one in (cached, rendered, read, past)] == [200] * 4
+    assert (await contested.served.client.get("/readyz")).status_code == 200
+    assert not any(task.done() for task in contested.tasks)
+    assert {one.status for one in await contested.release()} == {200}
+    assert not contested.share.places
+
+
+@pytest.mark.clause("access", "8.55")
+async def test_a_call_beyond_the_places_of_a_key_waits_and_is_served(contested: Contested) -> None:
+    await contested.hold(MAX_CALLS + 1)
+    assert {one.status for one in await contested.release()} == {200}
+    assert await contested.count_used() == MAX_CALLS + 1
+    assert not contested.share.places
+
+
+@pytest.mark.clause("access", "8.52", "8.55", "8.58")
+async def test_a_call_that_waits_too_long_for_a_place_is_refused_and_not_counted(
+    contested: Contested, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await contested.hold(MAX_CALLS)
+    monkeypatch.setattr(fair_share, "MAX_WAIT_S", 0.0)
+    refused = await contested.call(STATE, contested.greedy_key, **HELD_CALLS[-1])
+    assert (refused.status, refused.code, refused.retry_after_s) == (429, "rate_limited", 1)
+    # The quota is not known, because it is looked up when the call is counted.
+    assert refused.quota is None
+    for words in ("32 are in progress", "was not counted", "retry after 1 second"):
+        assert words in refused.message
+    assert contested.outcomes == ["too_many_calls"]
+    await contested.release()
+    assert await contested.count_used() == MAX_CALLS
+
+
+@pytest.mark.clause("access", "8.55")
+async def test_a_client_that_disconnects_leaves_the_line_uncounted(contested: Contested) -> None:
+    await contested.hold(MAX_CALLS)
+    _, writer = await send_alone(contested, STATE, HELD_CALLS[-1])
+    await contested.wait_for(MAX_CALLS, 1)
+    writer.close()
+    await contested.wait_for(MAX_CALLS, 0)
+    await contested.release()
+    assert await contested.count_used() == MAX_CALLS
+    assert not contested.share.places
+
+
+@pytest.mark.clause("access", "8.54")
+async def test_a_client_that_disconnects_while_its_call_is_in_progress_frees_the_place(
+    contested: Contested,
+) -> None:
+    _, writer = await send_alone(contested, STATE, HELD_CALLS[-1])
+    await contested.wait_for(1, 0)
+    writer.close()
+    await writer.wait_closed()
+    contested.market.released.set()
+    await contested.wait_for(0, 0)
+    assert not contested.share.places
+
+
+async def send_alone(
+    contested: Contested, tool: str, arguments: dict[str, str]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a call of the greedy key on a connection of its own."""
+    address = urlsplit(contested.served.base_url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    head = f"Host: {address.netloc}\r\nAuthorization: Bearer {contested.greedy_key}\r\n"
+    if contested.transport == "rest":
+        path = build_path(tool, arguments)
+        writer.write(f"GET /api/v1{path} HTTP/1.1\r\n{head}\r\n".encode())
+    else:
+        params = {"name": tool, "arguments": arguments}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        writer.write(f"POST /api/v1/mcp HTTP/1.1\r\n{head}\r\n{body}".encode())
+    return reader, writer
+
+
+@pytest.mark.clause("access", "8.54")
+async def test_an_unknown_key_is_refused_as_before_and_not_remembered(contested: Contested) -> None:
+    refused = await asyncio.gather(
+        *(contested.call(STATE, generate_key()) for _ in range(MAX_CALLS + 1))
+    )
+    assert {(one.status, one.code) for one in refused} == {(401, "invalid_key")}
+    past = await contested.call(STATE, generate_key(), as_of=format_instant(NOON + 100_000))
+    assert past.status == 401
+    assert not contested.share.places
+    assert not contested.share.full_at
+
+
+@pytest.mark.clause("access", "8.54")
+async def test_calls_without_a_key_have_places_by_client_address(contested: Contested) -> None:
+    contested.market.held_reads.holds = contested.market.released
+    made = [asyncio.create_task(contested.call(STATS)) for _ in range(MAX_CALLS)]
+    await contested.wait_for(MAX_CALLS, 0, "127.0.0.1")
+    made.append(asyncio.create_task(contested.call(CATALOG, ticker="BTC")))
+    await contested.wait_for(MAX_CALLS, 1, "127.0.0.1")
+    assert (await contested.call(STATE)).status == 200
+    contested.market.released.set()
+    assert {one.status for one in await asyncio.gather(*made)} == {200}
+
+
+@pytest.mark.clause("access", "8.52", "8.56", "8.58")
+async def test_too_many_calls_with_as_of_are_refused(
+    contested: Contested,
+) -> None:
+    key, past = contested.greedy_key, format_instant(NOON + 100_000)
+    first = await contested.call(STATE, key, as_of=past)
+    assert first.status == 200
+    for _ in range(PAST_BURST - 1 + PAST_PER_S):
+        contested.share.reserve_past(hash_key(key))
+    refused = await contested.call(STATE, key, as_of=format_instant(NOON + 100_001))
+    assert (refused.status, refused.code, refused.retry_after_s) == (429, "rate_limited", 1)
+    for words in ("10 per second", "burst of 20", "Retry after 1 second"):
+        assert words in refused.message
+    assert contested.outcomes[-1] == "too_many_past"
+    # Other calls, bad instants and other keys are not limited.
+    assert (await contested.call(STATE, key)).status == 200
+    assert (await contested.call(STATE, key, as_of="2020-01-01T00:00:00Z")).status == 400
+    assert (await contested.call(STATE, as_of=format_instant(NOON + 100_002))).status == 200
+    contested.timers.move(2)
+    assert (await contested.call(STATE, key, as_of=format_instant(NOON + 100_003))).status == 200

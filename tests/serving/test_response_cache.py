@@ -11,7 +11,6 @@ from schemas.usage import Quota, QuotaUsage, UsageResponse
 from serving.json_text import escape_json
 from serving.response_cache import (
     COPIES_PER_RESPONSE,
-    CacheEntry,
     ResponseBody,
     ResponseCache,
 )
@@ -69,24 +68,56 @@ def test_a_template_of_usage_renders_the_same_as_its_model(label: str | None):
     assert text.decode() == usage.model_dump_json()
 
 
-def rendered(size: int) -> CacheEntry:
-    return CacheEntry(ResponseBody(b"x" * size), valid_from=0, valid_until=None)
+def fill(cache: ResponseCache, sizes: dict[str, int], now: int = 1) -> None:
+    for key, size in sizes.items():
+        cache.put(key, ResponseBody(b"x" * size), now, 100)
 
 
-def test_the_oldest_responses_are_evicted_first():
-    kept = ResponseCache(max_bytes=100 * COPIES_PER_RESPONSE)
-    for place in ("a", "b", "c"):
-        kept.put(place, rendered(40))
-    assert [kept.get(place, 1) is not None for place in ("a", "b", "c")] == [False, True, True]
-    kept.put("d", rendered(101))
-    assert [kept.get(place, 1) for place in ("b", "c", "d")] == [None, None, None]
+@pytest.mark.parametrize(
+    ("sizes", "requested", "kept"),
+    [
+        ({"a": 40, "b": 40, "c": 40}, "", "bc"),
+        ({"a": 40, "b": 40, "c": 40}, "a", "ac"),
+        ({"a": 40, "b": 40, "c": 120}, "", ""),
+    ],
+)
+def test_the_responses_requested_longest_ago_are_evicted(
+    sizes: dict[str, int], requested: str, kept: str
+):
+    cache = ResponseCache(max_bytes=100 * COPIES_PER_RESPONSE)
+    *early, last = sizes
+    fill(cache, {key: sizes[key] for key in early})
+    assert requested == "" or cache.get(requested, 1) is not None
+    fill(cache, {last: sizes[last]})
+    assert "".join(key for key in sizes if cache.get(key, 1) is not None) == kept
 
 
 def test_a_response_replaces_the_one_with_its_key():
-    kept = ResponseCache(max_bytes=100 * COPIES_PER_RESPONSE)
+    cache = ResponseCache(max_bytes=100 * COPIES_PER_RESPONSE)
     for _ in range(5):
-        kept.put("a", rendered(60))
-    newest = rendered(40)
-    kept.put("b", newest)
-    assert kept.get("a", 1) is not None
-    assert kept.get("b", 1) is newest.response
+        fill(cache, {"a": 50})
+    fill(cache, {"b": 40})
+    assert None not in (cache.get("a", 1), cache.get("b", 1))
+
+
+def test_long_keys_count_too():
+    cache = ResponseCache(max_bytes=1000)
+    fill(cache, {"a" * 990: 1, "b" * 990: 1})
+    assert (cache.get("a" * 990, 1), cache.get("b" * 990, 1) is None) == (None, False)
+
+
+def test_all_responses_expire_at_the_same_time():
+    cache = ResponseCache()
+    fill(cache, {"a": 1}, now=10)
+    fill(cache, {"b": 1}, now=50)
+    assert [cache.get("a", now) is not None for now in (9, 10, 99, 100)] == [0, 1, 1, 0]
+    fill(cache, {"c": 1}, now=200)
+    cache.put("d", ResponseBody(b"d"), 200, None)
+    # Nothing of the time before is left if the clock is set back.
+    assert [cache.get(key, 60) for key in "abcd"] == [None] * 4
+
+
+def test_a_response_that_never_expires_stays():
+    cache = ResponseCache()
+    cache.put("a", ResponseBody(b"a"), 10, None)
+    assert cache.get("a", 10**15) is not None

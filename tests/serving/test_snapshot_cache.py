@@ -1,23 +1,26 @@
-"""The latest snapshot is read once per version, and each past one once while it is cached."""
+"""The latest snapshot is read once per version, and past ones are those that were served."""
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
 import pytest
 
 from mcp_server.tools.get_confluence import GET_CONFLUENCE
 from mcp_server.tools.get_state import GET_STATE
-from schemas.vocabulary import DAY_MS, RUN_DELAY_MS, format_instant
-from serving import snapshot_cache
+from schemas.vocabulary import DAY_MS, INDICATOR_IDS, READING_NAMES, RUN_DELAY_MS, format_instant
 from serving.context import Context
 from serving.snapshot import Snapshot
 from serving.snapshot_cache import SnapshotCache
 from store.errors import StoreError
-from store.market_rows import Batch, CheckpointRow, PastKey, StoredSnapshot, WatermarkRow
+from store.market_rows import Batch, ChangeRow, CheckpointRow, PastKey, StoredSnapshot, WatermarkRow
 from store.sql.market_store import MarketStore
 from tests.support.example_market import (
+    ASSETS,
     HOUR_MS,
     NOON,
     make_batch,
@@ -26,6 +29,7 @@ from tests.support.example_market import (
     seed_market,
 )
 from tests.support.row_builders import make_bar, make_blocks, make_epoch
+from tests.support.running_service import RunningService, Transport
 from tests.support.store_homes import (
     DEADLINE_S,
     StoreHome,
@@ -89,34 +93,19 @@ async def test_a_checkpoint_of_the_log_keeps_the_snapshot_and_its_cached_respons
 
 
 @pytest.mark.clause("monitoring")
-async def test_every_instant_of_a_run_shares_one_rebuilt_snapshot(tmp_path):
+async def test_every_instant_of_a_run_has_the_same_snapshot(tmp_path):
     async with open_seeded(tmp_path) as store:
         boards = SnapshotCache(store)
         run = NOON - 5 * HOUR_MS  # Inside a nominal batch of many runs.
         instants = [run, run + 1, run + 17, run + HOUR_MS - 1]
-        held = [await boards.snapshot_at(at) for at in instants * 2]
-        assert all(board is held[0] for board in held)
-        assert await boards.snapshot_at(run + 5) is held[0]
-        assert store.rebuilt == [PastKey(None, run, run + HOUR_MS - 1)]
-        assert await boards.snapshot_at(run - 1) is not held[0]
+        held = [await boards.snapshot_at(at) for at in instants]
+        assert all(board == held[0] for board in held)
+        assert {*store.rebuilt} == {PastKey(None, run, run + HOUR_MS - 1)}
+        assert await boards.snapshot_at(run - 1) != held[0]
         # Of a commit: any time until the next one.
         late = await boards.snapshot_at(NOON + 1)
-        assert await boards.snapshot_at(NOON + 300 * DAY_MS) is late
-        assert len(store.rebuilt) == 3
-
-
-@pytest.mark.clause("monitoring")
-async def test_a_commit_makes_no_reading_of_the_past_be_read_again(tmp_path):
-    async with open_seeded(tmp_path) as store:
-        boards = SnapshotCache(store)
-        before = await boards.snapshot_at(NOON - HOUR_MS)
-        await store.commit(replace(make_batch(NOON + HOUR_MS, []), written_at=NOON + HOUR_MS))
-        assert await boards.snapshot_at(NOON - HOUR_MS) is before
-        await store.publish_coverage(make_coverage("live"))
-        after = await boards.snapshot_at(NOON - HOUR_MS)
-        assert after.coverage.source == "live"
-        assert after.stored.readings is before.stored.readings
-        assert store.rebuilt == 3 * store.rebuilt[:1]
+        assert await boards.snapshot_at(NOON + 300 * DAY_MS) == late
+        assert len({*store.rebuilt}) == 3
 
 
 async def test_a_caller_that_leaves_or_a_store_that_fails_spoils_no_other_call(tmp_path):
@@ -136,22 +125,8 @@ async def test_a_caller_that_leaves_or_a_store_that_fails_spoils_no_other_call(t
         assert (await boards.snapshot_at(NOON - HOUR_MS)).market_time == NOON - HOUR_MS
 
 
-async def test_only_the_snapshots_requested_last_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshot_cache, "MAX_PAST_SNAPSHOTS", 2)
-    async with open_seeded(tmp_path) as store:
-        boards = SnapshotCache(store)
-        first, second, third = (NOON - back * HOUR_MS for back in (5, 4, 3))
-        for at in (first, second, first, third):
-            await boards.snapshot_at(at)
-        assert [key.market_time for key in store.rebuilt] == [first, second, third]
-        await boards.snapshot_at(first)
-        assert len(store.rebuilt) == 3
-        await boards.snapshot_at(second)
-        assert len(store.rebuilt) == 4
-
-
 class UncachedSnapshots(SnapshotCache):
-    """Rebuilds every past snapshot."""
+    """Reads the ledger again for every past snapshot."""
 
     async def snapshot_at(self, at: int) -> Snapshot | None:
         return await SnapshotCache(self.store).snapshot_at(at)
@@ -231,7 +206,7 @@ async def write(store: MarketStore, step: Batch | str) -> None:
 
 @pytest.mark.clause("answers", "1.11")
 @pytest.mark.sampled(2)
-async def test_no_cached_answer_differs_from_an_uncached_one_whatever_is_written(home: StoreHome):
+async def test_no_answer_from_an_extended_ledger_differs_whatever_is_written(home: StoreHome):
     async with (
         open_and_close(home.open_market()) as writer,
         open_and_close(home.open_market()) as store,
@@ -251,3 +226,161 @@ async def test_no_cached_answer_differs_from_an_uncached_one_whatever_is_written
                 assert found == expected, format_instant(at)
                 distinct.update(expected)
         assert len(distinct) > 200
+
+
+READERS, CALLS_OF_EACH, VERSIONS = 6, 10, 6
+LOGGED = tuple(indicator for indicator in INDICATOR_IDS if indicator != "perpkit")
+COVERED = [asset for asset in ASSETS if asset.removed_on is None]
+
+
+def side(run: int) -> int:
+    """Return the reading of all cells after a run."""
+    return 1 if run % 2 else -1
+
+
+def turned(run: int) -> list[ChangeRow]:
+    """Return the changes of a run, in which every cell changes to the run's reading."""
+    created_at = NOON + run * HOUR_MS
+    cells = [
+        (asset.ticker, indicator, timeframe)
+        for asset in ASSETS
+        for indicator in (*INDICATOR_IDS, *(["dexter"] * (asset.ticker in {"BTC", "MATIC"})))
+        for timeframe in asset.timeframes
+    ]
+    return [
+        make_change(created_at + place, *cell, side(run), -side(run))
+        for place, cell in enumerate(cells)
+    ]
+
+
+def run_of(answer: dict[str, Any]) -> int:
+    """Return the number of the run in a result's as_of."""
+    return (milliseconds(answer["meta"]["as_of"]) - NOON) // HOUR_MS
+
+
+def milliseconds(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def check_state(answer: dict[str, Any]) -> None:
+    readings = [
+        reading
+        for asset in answer["assets"]
+        for cells in asset["signals"].values()
+        for reading in cells.values()
+    ]
+    assert answer["as_of"] == answer["meta"]["as_of"]
+    assert set(readings) == {READING_NAMES[side(run_of(answer))]}
+    assert answer["counts"] == {"assets": len(answer["assets"]), "readings": len(readings)}
+    assert len(readings) == len(turned(1))
+
+
+def check_signals(answer: dict[str, Any]) -> None:
+    """Check that a page begins with the last row of the run in its meta, and has no gaps."""
+    run, rows, page = run_of(answer), answer["signals"], answer["pagination"]
+    published = [row for r in range(run, run - 4, -1) for row in reversed(turned(r))]
+    expected = [row for row in published if row.published][: len(rows)]
+    assert [row["id"] for row in rows] == [row.id for row in expected]
+    assert [row["created_at"] for row in rows] == [
+        format_instant(row.created_at) for row in expected
+    ]
+    assert [row["direction"] for row in rows] == [READING_NAMES[row.after] for row in expected]
+    assert page["returned"] == len(rows) == page["limit"]
+    assert page["next_cursor"] == rows[0]["created_at"]
+
+
+def check_confluence(answer: dict[str, Any]) -> None:
+    reading = READING_NAMES[side(run_of(answer))]
+    agree = len(answer["results"])
+    assert agree == (
+        len([a for a in COVERED if "4h" in a.timeframes]) if reading == "bullish" else 0
+    )
+    votes = {vote for result in answer["results"] for vote in result["votes"].values()}
+    assert votes <= {reading}
+
+
+def check_flips(answer: dict[str, Any]) -> None:
+    reading = READING_NAMES[side(run_of(answer))]
+    flips = [flip for group in answer["groups"] for flip in group["flips"]]
+    assert {flip["to"] for flip in flips} == {reading}
+    assert answer["counts"] == {"groups": len(answer["groups"]), "flips": len(flips)}
+    assert len(flips) == len(LOGGED) * len([a for a in ASSETS if "1h" in a.timeframes])
+    newest = max(milliseconds(flip["created_at"]) for flip in flips)
+    assert (newest - NOON) // HOUR_MS == run_of(answer)
+
+
+CHECKED_CALLS: tuple[tuple[str, dict[str, Any], Any], ...] = (
+    ("signals_get_state", {}, check_state),
+    ("signals_get_signals", {"limit": 120}, check_signals),
+    ("signals_get_confluence", {"min_agree": 6}, check_confluence),
+    ("signals_get_flips", {"timeframe": "1h", "hours": 3}, check_flips),
+    ("signals_get_signals", {"limit": 3, "offset": 0}, check_signals),
+)
+
+
+async def read(
+    served: RunningService, transport: Transport, first: int, seen: Counter[int]
+) -> None:
+    """Call one tool after another until enough versions were read; none is older than before."""
+    newest, number = 0, first
+    while number < first + CALLS_OF_EACH or len(seen) < VERSIONS:
+        number += 1
+        tool, arguments, check = CHECKED_CALLS[number % len(CHECKED_CALLS)]
+        answer = await served.fetch_answer(transport, tool, **arguments)
+        check(answer)
+        assert run_of(answer) >= newest
+        newest = run_of(answer)
+        seen[newest] += 1
+
+
+async def commit_runs(served: RunningService, readers: Iterable[asyncio.Task[None]]) -> int:
+    """Commit runs while readers are active; return the last one."""
+    run = 4
+    while not all(reader.done() for reader in readers):
+        run += 1
+        served.clock.now = NOON + run * HOUR_MS + 60_000
+        await served.market.commit(make_batch(NOON + run * HOUR_MS, turned(run)))
+    return run
+
+
+@pytest.mark.prove
+async def test_every_result_read_while_runs_commit_is_of_one_version(served: RunningService):
+    for run in range(1, 5):
+        await served.market.commit(make_batch(NOON + run * HOUR_MS, turned(run)))
+    served.clock.now = NOON + 4 * HOUR_MS + 60_000
+    seen = Counter[int]()
+    transports: tuple[Transport, ...] = ("mcp", "rest")
+    async with asyncio.TaskGroup() as group:
+        readers = [
+            group.create_task(read(served, transport, number, seen))
+            for number in range(READERS)
+            for transport in transports
+        ]
+        last = await group.create_task(commit_runs(served, readers))
+    assert seen.total() >= 2 * READERS * CALLS_OF_EACH
+    final = await served.fetch_answer("mcp", "signals_get_state")
+    assert run_of(final) == last
+
+
+@pytest.mark.clause("4.7.19")
+async def test_pages_read_one_by_one_while_runs_commit_lose_and_repeat_no_row(
+    served: RunningService,
+):
+    """Poll with `since` while runs commit; every published row must be read once."""
+    rows: list[str] = []
+    since = format_instant(NOON + HOUR_MS)
+    for run in range(2, 8):
+        committing = asyncio.create_task(
+            served.market.commit(make_batch(NOON + run * HOUR_MS, turned(run)))
+        )
+        served.clock.now = NOON + run * HOUR_MS + 60_000
+        while True:
+            was_committed = committing.done()
+            page = await served.fetch_answer("rest", "signals_get_signals", since=since, limit=200)
+            assert page["pagination"]["has_more"] is False
+            rows += [row["id"] for row in reversed(page["signals"])]
+            since = page["pagination"]["next_cursor"] or since
+            if was_committed:
+                break
+        await committing
+    assert rows == [row.id for run in range(2, 8) for row in turned(run) if row.published]

@@ -11,7 +11,9 @@ import pytest
 
 from access.keys import OperatorKeys, QuotaGuard
 from mcp_server.tools.registry import TOOLS_BY_NAME
+from schemas.vocabulary import format_instant
 from serving.context import Context
+from serving.response_cache import ResponseBody
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import ToolRunner
 from store.sql.market_store import MarketStore
@@ -28,6 +30,8 @@ from tests.support.running_service import ManualClock, open_stores
 
 pytestmark = pytest.mark.clause("fresh")
 
+NEWEST, LATER = format_instant(NOON + 50_000), format_instant(NOON + 50_001)
+
 
 @dataclass
 class Answering:
@@ -39,11 +43,15 @@ class Answering:
     mine: str
     theirs: str
 
-    async def answer(self, tool: str, api_key: str | None = None, **arguments: Any) -> Any:
+    async def respond(
+        self, tool: str, api_key: str | None = None, **arguments: Any
+    ) -> ResponseBody:
         chosen = TOOLS_BY_NAME[tool]
         fields = {b"x-api-key": (api_key or self.mine).encode()}
-        outcome = await self.calls.run(chosen, fields, lambda: repr(arguments), lambda: arguments)
-        return json.loads(outcome.response.text)
+        return (await self.calls.run(chosen, fields, lambda: arguments)).response
+
+    async def answer(self, tool: str, api_key: str | None = None, **arguments: Any) -> Any:
+        return json.loads((await self.respond(tool, api_key, **arguments)).text)
 
 
 @pytest.fixture
@@ -76,27 +84,26 @@ async def test_equal_arguments_give_one_page_a_version(answering: Answering):
     assert (await answering.answer("signals_get_signals", limit=5))["signals"][0]["id"] == row.id
 
 
-async def test_a_call_with_a_cached_response_renders_and_parses_nothing(answering: Answering):
-    """Require that both transports return the same objects as on the first call."""
-    arguments = {"limit": 5}
-    fields = {b"x-api-key": answering.mine.encode()}
-    tool = TOOLS_BY_NAME["signals_get_signals"]
-
-    def read() -> dict[str, Any]:
-        requested.append(arguments)
-        return arguments
-
-    requested: list[dict[str, Any]] = []
-    outcomes = [
-        await answering.calls.run(tool, fields, lambda: repr(arguments), read) for _ in range(3)
-    ]
-    answers = [outcome.response for outcome in outcomes]
-    assert answers[0] is answers[1] is answers[2]
-    assert len(requested) == 1
+@pytest.mark.parametrize(
+    ("tool", "arguments", "same"),
+    [
+        ("signals_get_state", {"ticker": "BTC"}, {"ticker": "BTC", "timeframe": None}),
+        # Pollers that send another `since` get the same page if no row lies between the two.
+        ("signals_get_signals", {"limit": 5}, {"limit": 5, "since": "2026-01-01"}),
+        ("signals_get_signals", {"since": NEWEST}, {"since": LATER}),
+        ("signals_get_signals", {"order": "oldest"}, {"order": "oldest", "since": "2026-01-01"}),
+        ("signals_get_signals", {"limit": 2, "order": "oldest"}, {"limit": 2, "order": "oldest"}),
+        ("signals_get_signals", {"limit": 2, "offset": 1}, {"offset": 1, "limit": 2}),
+    ],
+)
+async def test_a_call_with_a_cached_response_renders_nothing(
+    answering: Answering, tool: str, arguments: dict[str, Any], same: dict[str, Any]
+):
+    first = await answering.respond(tool, **arguments)
+    assert await answering.respond(tool, **arguments) is first
+    assert await answering.respond(tool, **same) is first
     await answering.store.commit(make_batch(NOON + HOUR_MS, []))
-    assert (await answering.calls.run(tool, fields, lambda: "other", read)).response is not answers[
-        0
-    ]
+    assert await answering.respond(tool, **arguments) is not first
 
 
 async def test_a_cached_response_becomes_stale_as_time_passes(

@@ -1,11 +1,9 @@
 """The pages of the feed, the flips and the confluence show what their tools return."""
 
-import asyncio
 import csv
 import io
 import itertools
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
@@ -17,7 +15,7 @@ from mcp_server.tools.get_flips import GET_FLIPS
 from mcp_server.tools.get_signals import GET_SIGNALS
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
-from serving.fair_share import CallPlaces, FairShare
+from serving.fair_share import FairShare
 from serving.freshness import GRACE_MS
 from store.market_rows import AlertRow
 from tests.support.example_market import (
@@ -405,24 +403,23 @@ async def test_a_file_of_a_bad_view_is_the_error_of_rest(served):
         assert (answer.status_code, answer.json()["error"]) == (400, "invalid_parameter")
 
 
-def _call_at_once(delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-    return asyncio.get_running_loop().call_later(0, callback)
-
-
 @pytest.mark.clause("pages")
 @pytest.mark.clause("17.8")
-async def test_a_viewer_with_too_many_requests_in_progress_is_refused(tmp_path: Path):
-    fair_share = FairShare(CallPlaces(1, _call_at_once))
+async def test_a_viewer_with_too_many_requests_in_progress_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("serving.fair_share.MAX_WAIT_S", 0.0)
+    fair_share = FairShare(max_calls=1)
     async with run_service(tmp_path, make_coverage(), fair_share=fair_share) as busy:
         (email,) = re.findall(r"[\w-]+viewer@example\.com", (await get_view(busy, "feed")).text)
-        assert fair_share.places.try_take(email)
+        places = await fair_share.take_place(email)
         for view in TOOLS:
             answer = await busy.get_page(f"/{view}", is_member=True)
             assert answer.status_code == 429
             assert answer.headers["retry-after"] == "1"
         # The calls with a key go on.
         assert (await busy.get_api("/signals")).status_code == 200
-        fair_share.places.leave(email)
+        places.release()
         assert list_rows(await get_view(busy, "feed"))
 
 

@@ -3,13 +3,12 @@ from itertools import product
 
 import pytest
 
-from mcp_server.tools.get_signals import render_signals
+from mcp_server.tools.get_signals import render_page
 from schemas.signals import SignalsQuery
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, READING_NAMES, format_instant
-from serving import snapshot
 from serving.argument_values import parse_instant_ms
-from serving.context import Context
 from serving.json_text import to_json
+from serving.response_cache import ResponseCache
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import AlertRow
 from store.sqlite.market_store import open_sqlite_market
@@ -363,27 +362,21 @@ async def test_an_empty_page_says_why_it_is_empty(served, arguments, reason):
 
 
 @pytest.mark.clause("answers", "fresh")
-async def test_pages_with_any_since_equal_those_that_are_rendered_for_it(tmp_path, monkeypatch):
-    """One context caches pages, the other none."""
+async def test_pages_with_any_since_equal_those_that_are_rendered_for_it(tmp_path):
+    """One snapshot caches pages, the others none."""
     async with open_and_close(open_sqlite_market(tmp_path / "market.db")) as store:
         await seed_market(store, make_coverage())
         times = [NOON - HOUR_MS, *(NOON + n for n in range(6)), NOON - 365 * DAY_MS, NOON - DAY_MS]
         instants = [None, *(format_instant(at + by) for at in times for by in (-1, 0, 1))]
-        monkeypatch.setattr(snapshot, "MAX_PAGE_BYTES", 0)
-        uncached = SnapshotCache(store)
-        await uncached.snapshot()
-        monkeypatch.undo()
-        cached = SnapshotCache(store)
-        texts = set()
+        snapshots = SnapshotCache(store)
+        cached = await snapshots.snapshot()
+        ledger, texts = await snapshots.ledger(cached), set()
         for now in (NOON + HOUR_MS // 2, NOON + 2 * HOUR_MS, NOON + HOUR_MS // 2):
-            one, other = (
-                Context(each, "", "", lambda: now, None, 1000)  # noqa: B023
-                for each in (cached, uncached)
-            )
             for filters, since in product(PAGES, instants):
                 query = SignalsQuery(since=since, **filters)
-                expected = (await render_signals(query, other)).text
-                assert (await render_signals(query, one)).text == expected, query
+                fresh = replace(cached, responses=ResponseCache(), feeds={})
+                expected = render_page(query, ledger, fresh, now).text
+                assert render_page(query, ledger, cached, now).text == expected, query
                 texts.add(expected)
         assert len(texts) > 60
 

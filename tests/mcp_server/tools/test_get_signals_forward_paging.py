@@ -37,10 +37,11 @@ class InterruptedReads(LedgerReads):
 
     between: Callable[[], Awaitable[None]] | None = None
 
-    async def load_rows(self, after: int, until: int) -> FeedRows:
+    async def load_rows(self, after: int, until: int) -> AsyncIterator[FeedRows]:
         if self.between is not None:
             await self.between()
-        return await super().load_rows(after, until)
+        async for part in super().load_rows(after, until):
+            yield part
 
 
 class Interrupted(MarketStore):

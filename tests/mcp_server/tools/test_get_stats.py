@@ -57,10 +57,11 @@ class FailingReads(LedgerReads):
 
     is_broken = True
 
-    async def load_rows(self, after: int, until: int) -> FeedRows:
+    async def load_rows(self, after: int, until: int) -> AsyncIterator[FeedRows]:
         if self.is_broken:
             raise StoreError("disk I/O error")
-        return await super().load_rows(after, until)
+        async for part in super().load_rows(after, until):
+            yield part
 
 
 class FailingStore(MarketStore):

@@ -30,7 +30,7 @@ from service.http.metrics_server import (
 )
 from service.http.server import open_listener
 from service.processes.lifecycle import run_in_background
-from serving.host_origin import HEALTH_PATHS
+from serving.http import HEALTH_PATHS
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import WatermarkRow
 from tests.support.bad_inputs import STATE

@@ -150,7 +150,7 @@ async def assert_read_by_index(db: Database, *, is_searched: bool = False) -> in
 async def test_every_other_read_neither_scans_nor_sorts(market: MarketStore) -> None:
     await market.snapshot()
     await market.past_snapshot(await market.past_key(NOW + 5), {})
-    await market.ledger_reads.load_rows(NOW, NOW + 5)
+    assert [part async for part in market.ledger_reads.load_rows(NOW, NOW + 5)]
     await market.progress()
     assert await anext(market.changes())
     assert await anext(market.alerts())
