@@ -108,7 +108,7 @@ def choose_audit(args: Namespace) -> str:
 
 def choose_doctor(args: Namespace) -> str:
     """Return the checks of the service, or those of the universe file."""
-    name = "doctor_universe:check_universe" if args.universe else "doctor:run_doctor"
+    name = "doctor_venues:check_universe" if args.universe else "doctor:run_doctor"
     return f"service.commands.{name}"
 
 

@@ -81,10 +81,14 @@ class ProgressLog:
         return f", about {minutes} min left" if minutes else ""
 
 
-class Finding(NamedTuple):
-    """The result of one check: ok, warn (look at it) or fix (the operator must act)."""
+# Ok, warn (look at it) or fix (the operator must act).
+Grade = Literal["ok", "warn", "fix"]
 
-    grade: Literal["ok", "warn", "fix"]
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    grade: Grade
     subject: str
     text: str
 

@@ -1,55 +1,92 @@
 """`signals doctor`: health checks, each graded ok, warn (look at it) or fix (act on it).
 
-It changes nothing: it neither creates a missing store nor migrates an old one.
+It changes nothing: it neither creates a missing store nor migrates an old one. The operations page
+runs the quick checks in serving processes, which load no module of the compute side.
 """
 
+import asyncio
 import logging
 import os
+import shutil
+import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 from pydantic import SecretStr
 
-from access.billing.provider import BillingError, BillingSetupError, Provider
-from compute.sources.files import FilesSource
-from compute.sources.live import LiveSource
-from compute.sources.source import Source, SourceError
-from compute.universe import UniverseError, load_universe
-from schemas.vocabulary import Clock
-from service.commands.console import Finding, format_finding, format_names
-from service.commands.doctor_live import check_live_source
-from service.commands.doctor_quick import (
-    check_billing_settings,
-    check_disk,
-    check_last_run,
-    check_log,
-    check_memberships,
-    check_proxies,
-    check_settings,
-)
+from access.billing.provider import BillingError, BillingSetupError
+from access.mail import MailError
+from access.oauth.parameters import can_serve_oauth
+from schemas.vocabulary import DAY_MS, Clock, format_instant
+from service.commands.console import Finding, Grade, format_finding, format_names, parse_finding
 from service.config.billing import find_outage_reason, open_provider
-from service.config.mail import check_mail
-from service.config.settings import Settings, SettingsError
-from service.config.sources import check_same_source, open_source
+from service.config.mail import open_mailer
+from service.config.settings import PREFIX, Settings, SettingsError
 from service.config.stores import (
     ADOPT_HINT,
     IS_ANOTHER,
     RESTORE_HINT,
     StoreKind,
+    count_pending_migrations,
     describe_lost_keys,
+    get_location,
     get_path,
     has_store,
     open_access,
     open_market,
 )
-from serving.snapshot import build_snapshot
+from serving.forwarded_for import NOTICE_NAME
+from serving.freshness import is_ahead, is_final, is_stale
+from serving.snapshot import Snapshot, build_snapshot
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
-from store.sql.market_store import MarketStore
+
+if TYPE_CHECKING:
+    from store.sql.market_store import MarketStore
+    from web.operations import Doctor
 
 CONNECTION_HINT = "set SIGNALS_DATABASE_URL to a database that exists and accepts this user"
+WARN_FREE_BYTES, MIN_FREE_BYTES = 2 * 2**30, 2**28
+COMMAND = (
+    sys.executable,
+    "-c",
+    "from service.commands.cli import main; raise SystemExit(main())",
+    "doctor",
+)
+# Less than the time after which the page takes the checks for dead.
+TIMEOUT_S = 150.0
+
+
+@dataclass
+class Case:
+    """The service that is checked, and what the checks opened of it, which `stack` closes."""
+
+    settings: Settings
+    clock: Clock
+    stack: AsyncExitStack
+    snapshot: Snapshot | None = None
+    # None if there is none that can be read; the store of keys is then an empty one.
+    market: "MarketStore | None" = None
+    access: AccessStore = field(init=False)
+    has_provider: bool = True
+
+
+# A grade and a text of the check's own name, or a finding of another name.
+Findings = AsyncIterator[tuple[Grade, str] | Finding]
+
+
+class Check(NamedTuple):
+    """A check of a case to which it applies; the quick ones need no network."""
+
+    name: str
+    applies: Callable[[Case], bool]
+    find: Callable[[Case], Findings]
+    is_quick: bool = False
 
 
 async def run_doctor(settings: Settings, clock: Clock) -> int:
@@ -57,202 +94,376 @@ async def run_doctor(settings: Settings, clock: Clock) -> int:
     # Findings report the same problems that a source would log.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     has_failed = False
-    async for finding in _run_checks(settings, clock):
-        print(format_finding(finding))
-        has_failed |= finding.grade == "fix"
+    async with AsyncExitStack() as stack:
+        async for finding in run_checks(Case(settings, clock, stack)):
+            print(format_finding(finding))
+            has_failed |= finding.grade == "fix"
     return 1 if has_failed else 0
 
 
-async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding]:
-    for finding in check_settings(settings):
-        yield finding
-    known_id: str | None = None
-    market_findings = await _check_store(settings, "market")
-    for finding in market_findings:
-        yield finding
-    if market_findings[0].grade == "ok":
-        store = await open_market(settings)
-        try:
-            known_id = await store.find_access_id()
-            yield check_last_run(build_snapshot(await store.snapshot()), clock())
-            yield await check_log(settings, store)
-            async for finding in _check_source(settings, store, clock):
-                yield finding
-        finally:
-            await store.close()
+async def run_checks(case: Case, *, only_quick: bool = False) -> AsyncIterator[Finding]:
+    """Yield the findings of the checks that apply, in the order of the table."""
+    for check in CHECKS:
+        if (check.is_quick or not only_quick) and check.applies(case):
+            async for found in check.find(case):
+                yield (
+                    found if isinstance(found, Finding) else Finding(found[0], check.name, found[1])
+                )
+
+
+def build_doctor(
+    settings: Settings, market: "MarketStore", access: AccessStore, clock: Clock
+) -> "Doctor":
+    """Return the checks of a service with these settings, for the operations page."""
+    # Only the page needs it, not the command.
+    from web.operations import Doctor
+
+    async def run_quick_checks(snapshot: Snapshot | None) -> list[Finding]:
+        case = Case(settings, clock, AsyncExitStack(), snapshot, market)
+        case.access = access
+        return [finding async for finding in run_checks(case, only_quick=True)]
+
+    return Doctor(run_quick_checks, partial(run_doctor_process, TIMEOUT_S))
+
+
+async def run_doctor_process(timeout_s: float) -> list[Finding]:
+    """Return the findings of all checks, which run in a process of their own.
+
+    The command checks the bars with the compute side, which serving processes do not load, reads
+    whole files, and configures logs. In its own process it delays no call. It reads the same
+    environment, and so the same settings, as this one did.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            output, errors = await process.communicate()
+    except TimeoutError:
+        text = f"the checks took longer than {timeout_s:g} s: run `signals doctor` in a shell"
+        return [Finding("warn", "doctor", text)]
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    findings = [parse_finding(line) for line in output.decode(errors="replace").splitlines()]
+    found = [finding for finding in findings if finding is not None]
+    if process.returncode not in (0, 1) or not found:
+        last_line = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        found.append(Finding("fix", "doctor", last_line or "the checks ended without findings"))
+    return found
+
+
+async def check_settings(case: Case) -> Findings:
+    """Name the settings that are set, and the address."""
+    settings = case.settings
+    set_variables = ", ".join(sorted(PREFIX + name.upper() for name in settings.model_fields_set))
+    yield (
+        "ok",
+        f"{set_variables or 'all by default'}; served at {settings.address}; "
+        f"logs from level {settings.log_level}",
+    )
+
+
+async def check_market(case: Case) -> Findings:
+    """Grade the store of market data, and open it if it can be read."""
+    settings = case.settings
+    grade, text = await _grade_store(settings, "market")
+    if settings.is_sqlite or grade == "fix":
+        yield grade, text
     else:
-        async for finding in _check_source(settings, None, clock):
-            yield finding
-    (access_finding,) = await _check_store(settings, "access")
-    yield access_finding
-    async with _open_access_store(settings, is_usable=access_finding.grade == "ok") as access_store:
-        if access_finding.grade == "ok" and known_id not in (None, await access_store.get_id()):
-            yield Finding("fix", "store", describe_lost_keys(settings, IS_ANOTHER))
-        async for finding in _check_billing(settings, access_store, clock):
-            yield finding
-        for finding in await check_memberships(settings, access_store):
-            yield finding
-        yield await check_proxies(access_store, clock())
-    async for finding in check_mail(settings):
-        yield finding
+        from store.postgres.database_info import load_database_info
+        from store.postgres.schema import SCHEMAS
+
+        url = settings.database_url.get_secret_value()
+        info = await load_database_info(url, SCHEMAS["market"][0])
+        size = f"{info.size_bytes / 2**20:.0f} MiB"
+        yield grade, f"{text} (PostgreSQL {info.server_version}, {size})"
+        yield Finding("ok", "computing", info.lock_holder or "no process at the moment")
+    if grade == "ok":
+        case.market = await open_market(settings)
+        case.stack.push_async_callback(case.market.close)
+        case.snapshot = build_snapshot(await case.market.snapshot())
 
 
-async def _check_store(settings: Settings, kind: StoreKind) -> list[Finding]:
-    """Check a store; the first finding grades it."""
+async def check_access(case: Case) -> Findings:
+    """Grade the store of keys, and open it, or an empty one if it cannot be used."""
+    settings = case.settings
+    grade, text = await _grade_store(settings, "access")
+    yield grade, text
+    if grade != "ok":
+        # Opening a store migrates it. The empty one lets the other checks run without that.
+        folder = case.stack.enter_context(tempfile.TemporaryDirectory())
+        settings = Settings(database_url=SecretStr(f"sqlite:///{folder}/empty.db"))
+    case.access = await open_access(settings)
+    case.stack.push_async_callback(case.access.close)
+    known_id = None if case.market is None else await case.market.find_access_id()
+    if grade == "ok" and known_id not in (None, await case.access.get_id()):
+        yield "fix", describe_lost_keys(settings, IS_ANOTHER)
+
+
+async def _grade_store(settings: Settings, kind: StoreKind) -> tuple[Grade, str]:
+    """Grade a store without changing it."""
     # Files created here would belong to the user of the doctor, and the service could not write
     # them. So nothing is opened until it is known to exist and to be up to date.
-    is_market = kind == "market"
+    path, is_market = get_path(settings, kind), kind == "market"
     hint = "`signals serve` creates one" if is_market else f"{RESTORE_HINT}, or {ADOPT_HINT}"
-    if settings.is_sqlite:
-        found = await _check_file(settings, kind, hint)
-        return [found, check_disk(settings.market_path)] if is_market else [found]
-    found = await _check_schema(settings, kind, hint)
-    if not is_market or found.grade == "fix":
-        return [found]
-    from store.postgres.database_info import load_database_info
-    from store.postgres.schema import SCHEMAS
-
-    database_info = await load_database_info(
-        settings.database_url.get_secret_value(), SCHEMAS["market"][0]
-    )
-    size = f"{database_info.size_bytes / 2**20:.0f} MiB"
-    text = f"{found.text} (PostgreSQL {database_info.server_version}, {size})"
-    computing = (
-        "no process at the moment"
-        if database_info.lock_holder is None
-        else database_info.lock_holder
-    )
-    return [found._replace(text=text), Finding("ok", "computing", computing)]
-
-
-async def _check_file(settings: Settings, kind: StoreKind, creation_hint: str) -> Finding:
-    """Check a SQLite file."""
-    from store.sqlite.copies import check_integrity
-    from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, list_applied_migrations
-
-    migrations = {"market": MARKET_MIGRATIONS, "access": ACCESS_MIGRATIONS}[kind]
-    path = get_path(settings, kind)
     try:
         if not await has_store(settings, kind):
-            text = f"there is no store at {path.absolute()}: {creation_hint}"
-            # The first start creates both files. If only the keys' is missing, they are lost.
-            is_first_start = kind == "access" and not await has_store(settings, "market")
-            return Finding("warn" if is_first_start else "fix", "store", text)
-        pending_count = len(migrations) - len(list_applied_migrations(path, migrations))
-        check_integrity(path, "quick_check")
+            # The first start creates both stores. If only that of the keys is missing, it is lost.
+            is_first_start = not is_market and not await has_store(settings, "market")
+            text = f"there is no store at {get_location(settings, kind)}: {hint}"
+            return "warn" if is_first_start else "fix", text
+        is_older = await count_pending_migrations(settings, kind) > 0
+        if settings.is_sqlite:
+            from store.sqlite.copies import check_integrity
+
+            check_integrity(path, "quick_check")
     except StoreError as error:
-        return Finding("fix", "store", f"{error} (to restore a backup, use `signals restore`)")
+        restore_hint = "to restore a backup, use `signals restore`"
+        return "fix", f"{error} ({restore_hint if settings.is_sqlite else CONNECTION_HINT})"
+    if not settings.is_sqlite:
+        state = "has an older schema: the next start migrates it" if is_older else "is up to date"
+        return "warn" if is_older else "ok", f"{get_location(settings, kind)} {state}"
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        return Finding("fix", "store", f"{path} and its folder must be writable by this user")
-    if pending_count:
-        text = f"{path} has an older schema: the next start copies and migrates it"
-        return Finding("warn", "store", text)
-    return Finding("ok", "store", f"{path} is intact and up to date")
+        return "fix", f"{path} and its folder must be writable by this user"
+    if is_older:
+        return "warn", f"{path} has an older schema: the next start copies and migrates it"
+    return "ok", f"{path} is intact and up to date"
 
 
-async def _check_schema(settings: Settings, kind: StoreKind, creation_hint: str) -> Finding:
-    """Check a schema of a PostgreSQL database."""
-    from store.postgres.database_info import count_missing_migrations
-    from store.postgres.schema import SCHEMAS
-
-    schema, migrations = SCHEMAS[kind]
-    name = f"{settings.store_name} ({schema})"
-    try:
-        pending_count = await count_missing_migrations(
-            settings.database_url.get_secret_value(), schema, migrations
-        )
-    except StoreError as error:
-        return Finding("fix", "store", f"{error} ({CONNECTION_HINT})")
-    if pending_count == len(migrations):
-        text = f"there is no store at {name}: {creation_hint}"
-        # The first start creates both schemas. If only the keys' is missing, they are lost.
-        is_first_start = kind == "access" and not await has_store(settings, "market")
-        return Finding("warn" if is_first_start else "fix", "store", text)
-    if pending_count:
-        return Finding("warn", "store", f"{name} has an older schema: the next start migrates it")
-    return Finding("ok", "store", f"{name} is up to date")
-
-
-async def _check_source(
-    settings: Settings, store: MarketStore | None, clock: Clock
-) -> AsyncIterator[Finding]:
-    """Check the source of bars; a live or a recorded one also if there is no store yet."""
-    try:
-        universe = load_universe(settings.universe)
-        if settings.source == LiveSource.name:
-            stored_source = None if store is None else (await store.progress()).source
-            check_same_source(settings, stored_source, LiveSource.name)
-            async for finding in check_live_source(settings, universe, store, clock):
-                yield finding
-        elif store is not None:
-            async with open_source(settings, universe, store, clock) as source:
-                yield _describe_source(source)
-        elif settings.bars_folder is not None:
-            recording = FilesSource(settings.bars_folder, universe)
-            recording.check_begun(clock())
-            yield _describe_source(recording)
-    except (SettingsError, SourceError, StoreError, UniverseError) as error:
-        yield Finding("fix", "source", str(error))
-
-
-def _describe_source(source: Source) -> Finding:
-    """Name the source, and what was left out of a recording."""
-    faults: list[str] = []
-    if isinstance(source, FilesSource):
-        faults += [f"{rows} rows rejected: {why}" for why, rows in source.rejected_counts.items()]
-        if source.ignored_names:
-            faults.append(f"files ignored: {format_names(source.ignored_names)}")
-    return Finding("warn" if faults else "ok", "source", "; ".join([source.name, *faults]))
-
-
-@asynccontextmanager
-async def _open_access_store(settings: Settings, *, is_usable: bool) -> AsyncIterator[AccessStore]:
-    """Open the access store for the block, or an empty one if it cannot be used."""
-    # Opening a store migrates it. The empty one lets the other checks run without that.
-    with tempfile.TemporaryDirectory() as folder:
-        empty = Settings(database_url=SecretStr(f"sqlite:///{folder}/empty.db"))
-        store = await open_access(settings if is_usable else empty)
-        try:
-            yield store
-        finally:
-            await store.close()
-
-
-async def _check_billing(
-    settings: Settings, store: AccessStore, clock: Clock
-) -> AsyncIterator[Finding]:
-    try:
-        provider = open_provider(settings, store, clock)
-    except BillingSetupError as error:
-        yield Finding("fix", "billing", str(error))
+async def check_disk(case: Case) -> Findings:
+    """Check the free space at the folder of the store."""
+    folder = case.settings.market_path.parent
+    if not folder.is_dir():
+        yield "fix", f"there is no folder {folder}"
         return
-    try:
-        processor_finding = await _check_processor(provider)
-        yield processor_finding
-        if provider.name == "stripe" and processor_finding.grade == "ok":
-            yield await _check_portal(provider)
-    finally:
-        await provider.close()
-    for finding in check_billing_settings(settings):
+    free = shutil.disk_usage(folder).free
+    text = f"{free / 2**30:.1f} GiB are free at {folder.absolute()}"
+    if free < MIN_FREE_BYTES:
+        yield "fix", f"{text}: free some space, because without it all calls fail"
+    else:
+        yield "warn" if free < WARN_FREE_BYTES else "ok", text
+
+
+async def check_last_run(case: Case) -> Findings:
+    """Check that the newest run is there, and that it has the bars of all assets."""
+    snapshot, now = case.snapshot, case.clock()
+    if snapshot is None:
+        yield "warn", "there is no history yet: start `signals serve`, or wait while it builds one"
+        return
+    hours, minutes = divmod(max(now - snapshot.market_time, 0) // 60_000, 60)
+    age = f"{hours} hours" if hours < 48 else f"{hours // 24} days"
+    if hours < 2:
+        age = f"{60 * hours + minutes} minutes"
+    ran_at = format_instant(snapshot.market_time)
+    last_run = f"the last run was {age} ago ({ran_at})"
+    if is_final(snapshot):
+        yield "ok", f"{last_run}; the recording is complete"
+    elif is_ahead(snapshot, now):
+        yield (
+            "warn",
+            f"the last run is dated {ran_at}, in the future: correct the clock of this machine; if "
+            "it is right, nothing is computed until then, so restore a backup",
+        )
+    elif is_stale(snapshot, now):
+        yield "warn", f"{last_run}: start `signals serve` or `signals compute`"
+    elif building := snapshot.building_tickers:
+        text = f"{last_run}; the history of {len(building)} assets is still being built"
+        yield "warn", f"{text} ({format_names(building)})"
+    elif late := snapshot.stored.late:
+        yield (
+            "warn",
+            f"{last_run}; bars of {len(late)} assets are late ({format_names(list(late))})",
+        )
+    else:
+        yield "ok", last_run
+
+
+async def check_log(case: Case) -> Findings:
+    """Check that the newest rows of the feed are signed, and cosigned if there are witnesses."""
+    assert case.market is not None
+    checkpoint = await case.market.feed_log.checkpoint()
+    # The first signature is the log's own.
+    cosigned = 0 if checkpoint.note is None else checkpoint.note.count("\n— ") - 1
+    text = f"{checkpoint.size} rows of the feed are signed"
+    if checkpoint.refusal is not None:
+        yield (
+            "fix",
+            f"no new rows are signed: {checkpoint.refusal}; restore a newer copy of the database, "
+            "or the key file; if there is none, stop the service and run `signals log restart`",
+        )
+    elif checkpoint.note is None:
+        yield "warn", "the feed is not signed yet: the first run of `signals serve` signs it"
+    elif case.settings.witness_policy is None:
+        yield "ok", text
+    else:
+        yield "ok" if cosigned else "warn", f"{text}, and cosigned by {cosigned} witnesses"
+
+
+async def check_source(case: Case) -> Findings:
+    """Check the source of bars; a live or a recorded one also if there is no store yet."""
+    # Serving processes must not load the compute side.
+    from service.commands.doctor_venues import examine_source
+
+    async for finding in examine_source(case.settings, case.market, case.clock):
         yield finding
 
 
-async def _check_processor(provider: Provider) -> Finding:
+async def check_billing(case: Case) -> Findings:
+    """Check the prices at the payment processor, and Stripe's portal for customers."""
+    try:
+        provider = open_provider(case.settings, case.access, case.clock)
+    except BillingSetupError as error:
+        case.has_provider = False
+        yield "fix", str(error)
+        return
+    case.stack.push_async_callback(provider.close)
     label = provider.name if provider.mode is None else f"{provider.name}, {provider.mode} mode"
     try:
         reason = await find_outage_reason(provider)
     except BillingSetupError as error:
-        return Finding("fix", "billing", f"{label}: {error}")
+        yield "fix", f"{label}: {error}"
+        return
     if reason is not None:
         text = f"{label}: the payment processor is not responding, so no one can buy ({reason})"
-        return Finding("warn", "billing", text)
-    return Finding("ok", "billing", label)
+        yield "warn", text
+        return
+    yield "ok", label
+    if provider.name == "stripe":
+        try:
+            await provider.check_portal()
+        except (BillingSetupError, BillingError) as error:
+            yield "warn", f"members cannot change or cancel their plan themselves: {error}"
+        else:
+            yield "ok", "members can open the customer portal"
 
 
-async def _check_portal(provider: Provider) -> Finding:
+async def check_operator(case: Case) -> Findings:
+    """Check that buyers see whom they pay, on what terms, and how to reach them."""
+    settings = case.settings
+    names = ("operator_name", "operator_contact", "terms_url", "privacy_url")
+    missing = [PREFIX + name.upper() for name in names if getattr(settings, name) is None]
+    if missing:
+        text = f"buyers do not see whom they pay and on what terms: set {', '.join(missing)}"
+        yield "warn", text
+    else:
+        yield "ok", f"{settings.operator_name}, {settings.operator_contact}"
+
+
+async def check_memberships(case: Case) -> Findings:
+    """Name the subscriptions that give no access but can still be charged."""
+    mode = "live" if case.settings.is_stripe_live else "test"
+    charged = [
+        membership.row.subscription
+        for membership in await case.access.list_open_memberships("stripe")
+        if membership.ended_at is not None and membership.row.mode == mode
+    ]
+    if charged:
+        yield (
+            "warn",
+            f"{len(charged)} members have no access, but Stripe may still charge them "
+            f"({format_names(charged)}): settle or cancel these subscriptions",
+        )
+
+
+async def check_proxies(case: Case) -> Findings:
+    """Check that no unknown proxy forwarded requests in the last day."""
+    notices = {notice.name: notice for notice in await case.access.list_notices()}
+    last_notice = notices.get(NOTICE_NAME)
+    if last_notice is None or case.clock() - last_notice.at > DAY_MS:
+        yield "ok", "no unknown proxy sent X-Forwarded-For in the last day"
+    else:
+        yield (
+            "warn",
+            f"{last_notice.detail} sends X-Forwarded-For but is not in SIGNALS_TRUSTED_PROXIES, so "
+            "all clients behind it share one throttle: if it is your proxy, add it",
+        )
+
+
+async def check_mail(case: Case) -> Findings:
+    """Check that mail can be sent; connects to the SMTP server but sends nothing."""
     try:
-        await provider.check_portal()
-    except (BillingSetupError, BillingError) as error:
-        text = f"members cannot change or cancel their plan themselves: {error}"
-        return Finding("warn", "billing", text)
-    return Finding("ok", "billing", "members can open the customer portal")
+        yield "ok", await open_mailer(case.settings).check()
+    except (SettingsError, MailError) as error:
+        yield "fix", str(error)
+
+
+def _find_always(grade: Grade, text: str) -> Callable[[Case], Findings]:
+    """Return a check that finds this wherever it applies."""
+
+    async def find(case: Case) -> Findings:
+        yield grade, text
+
+    return find
+
+
+async def find_address_hint(case: Case) -> Findings:
+    """Say what address must be set."""
+    yield "warn", str(case.settings.address_hint)
+
+
+def _sells(case: Case) -> bool:
+    return case.has_provider and case.settings.billing == "stripe"
+
+
+CHECKS: Final = (
+    Check("settings", lambda case: True, check_settings, True),
+    Check("settings", lambda case: case.settings.address_hint is not None, find_address_hint, True),
+    Check(
+        "oauth",
+        lambda case: not can_serve_oauth(case.settings.address),
+        _find_always(
+            "warn",
+            "off, because tokens must not cross a network unencrypted: serve over https and set "
+            "SIGNALS_BASE_URL to that address; clients with an API key need no OAuth",
+        ),
+        True,
+    ),
+    Check("store", lambda case: True, check_market),
+    Check("disk", lambda case: case.settings.is_sqlite, check_disk, True),
+    Check("runs", lambda case: case.market is not None, check_last_run, True),
+    Check("log", lambda case: case.market is not None, check_log, True),
+    Check("source", lambda case: True, check_source),
+    Check("store", lambda case: True, check_access),
+    Check("billing", lambda case: True, check_billing),
+    Check(
+        "billing",
+        lambda case: (
+            case.has_provider and case.settings.billing == "sandbox" and not case.settings.is_local
+        ),
+        _find_always("warn", "sandbox gives a key to anyone who reaches this service"),
+        True,
+    ),
+    Check("billing", _sells, _find_always("ok", "SIGNALS_STRIPE_WEBHOOK_SECRET is set"), True),
+    Check(
+        "billing",
+        lambda case: _sells(case) and not (case.settings.base_url or "").startswith("https://"),
+        _find_always(
+            "warn",
+            "SIGNALS_BASE_URL is not a public https:// address: Stripe cannot send webhooks, and "
+            "buyers do not return from its pay page",
+        ),
+        True,
+    ),
+    Check("operator", _sells, check_operator, True),
+    Check("billing", lambda case: case.settings.billing == "stripe", check_memberships, True),
+    Check("proxies", lambda case: True, check_proxies, True),
+    Check("mail", lambda case: True, check_mail),
+    Check(
+        "mail",
+        lambda case: (
+            case.settings.smtp_url is None
+            and case.settings.billing != "off"
+            and not case.settings.is_local
+        ),
+        _find_always(
+            "warn",
+            "mail is not sent, so members cannot sign in to manage keys: set SIGNALS_SMTP_URL and "
+            "SIGNALS_MAIL_FROM",
+        ),
+    ),
+)

@@ -1,10 +1,8 @@
-"""Opens the mailer that the settings select, and checks it for the doctor."""
+"""Opens the mailer that the settings select."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-from access.mail import Mailer, MailError, Outbox, SmtpMailer, SmtpServer
-from service.commands.console import Finding
+from access.mail import Mailer, Outbox, SmtpMailer, SmtpServer
 from service.config.settings import Settings, SettingsError
 
 DEFAULT_SENDER = "signals@localhost"
@@ -33,17 +31,3 @@ def choose_visible_outbox(settings: Settings) -> Path | None:
     """Return the outbox folder if pages may name it: only on a service for this machine."""
     is_visible = settings.smtp_url is None and settings.is_local
     return settings.outbox_folder.resolve() if is_visible else None
-
-
-async def check_mail(settings: Settings) -> AsyncIterator[Finding]:
-    """Yield whether mail can be sent; connects to the SMTP server but sends nothing."""
-    try:
-        yield Finding("ok", "mail", await open_mailer(settings).check())
-    except (SettingsError, MailError) as error:
-        yield Finding("fix", "mail", str(error))
-    if settings.smtp_url is None and settings.billing != "off" and not settings.is_local:
-        text = (
-            "mail is not sent, so members cannot sign in to manage keys: set SIGNALS_SMTP_URL and "
-            "SIGNALS_MAIL_FROM"
-        )
-        yield Finding("warn", "mail", text)

@@ -39,7 +39,7 @@ from schemas.errors import ApiError
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse
 from schemas.vocabulary import DAILY_LIMIT
-from service.commands.doctor_quick import build_doctor
+from service.commands.doctor import build_doctor
 from service.config.mail import choose_visible_outbox
 from service.config.setting_types import split_commas
 from service.config.settings import Settings

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from schemas.version import VERSION
-from service.commands.doctor_quick import build_doctor
+from service.commands.doctor import build_doctor
 from service.config.settings import Settings
 from serving.snapshot import Snapshot
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
@@ -219,7 +219,7 @@ async def test_all_checks_are_those_of_the_command(
     monkeypatch.setenv("SIGNALS_DATABASE_URL", f"sqlite:///{tmp_path / 'market.db'}")
     doctor = build_doctor(Settings.read(), served.market, served.access, served.clock)
     quick = await doctor.run_quick_checks(None)
-    assert [subject for _, subject, _ in quick] == ["settings", "runs", "log", "disk", "proxies"]
+    assert [subject for _, subject, _ in quick] == ["settings", "disk", "runs", "log", "proxies"]
     subjects = {subject for _, subject, _ in await doctor.run_all_checks()}
     assert subjects == {
         *("settings", "store", "disk", "runs", "log", "source", "billing", "proxies", "mail")

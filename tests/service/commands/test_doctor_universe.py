@@ -11,7 +11,7 @@ import structlog
 
 from compute.bars import HOUR_S
 from compute.schedule import to_market_ms
-from service.commands.doctor_universe import check_universe
+from service.commands.doctor_venues import check_universe
 from service.config.settings import Settings, SettingsError
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.server import VenuesDouble, run_venues_double
