@@ -1,4 +1,4 @@
-"""Runs tasks over blocks of assets in executors of the standard library: a thread or processes.
+"""Runs tasks over blocks of assets in an executor of the standard library: a thread or processes.
 
 A task is a module-level function and a block, both picklable. Only the leader, the process that
 submits the tasks, reads or writes the store.
@@ -7,64 +7,49 @@ submits the tasks, reads or writes the store.
 import asyncio
 import os
 import signal
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
-from concurrent.futures import (
-    BrokenExecutor,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-)
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache, partial
+from hashlib import sha256
 from itertools import pairwise
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Thread
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+import numpy as np
 
 from schemas.errors import OperatorError
 
 Block = TypeVar("Block")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
+# Opens an executor for a job of so many assets; gives it and the number of tasks that it runs at a
+# time. Raises OperatorError if it cannot compute, or as soon as it no longer can.
+OpenExecutor = Callable[[int], AbstractAsyncContextManager[tuple[Executor, int]]]
 
 # Starting a worker takes 0.5 s of processor time (measured), rebuilding an asset's year 0.07 s
 # and auditing it 0.12 s (docs/scaling.md): with so many assets each, starting costs 14 % at most.
 MIN_ASSETS_PER_WORKER = 50
 
 
-class ExecutorError(OperatorError):
-    """An executor that cannot compute, with the reason in one line."""
-
-
-class ExecutorFactory(NamedTuple):
-    """Opens executors; `open` takes the number of tasks to run at a time.
-
-    `parallelism` is the maximum of that number, None for one task per core of this machine.
-    `min_assets` is the number of assets from which on a task is worth a worker.
-    """
-
-    open: Callable[[int], AbstractAsyncContextManager[Executor]]
-    parallelism: int | None
-    min_assets: int = 1
-
-    def choose_parallelism(self, assets: int) -> int:
-        """Return the number of tasks to run at a time for a job of `assets` assets, at least 1."""
-        most = count_cores() if self.parallelism is None else self.parallelism
-        return max(1, min(most, assets // self.min_assets))
-
-
 @asynccontextmanager
-async def open_local_executor(parallelism: int) -> AsyncIterator[Executor]:
-    """Yield an executor of one thread, or of processes if `parallelism` is more than 1.
+async def open_local_executor(
+    assets: int, parallelism: int | None = None
+) -> AsyncIterator[tuple[Executor, int]]:
+    """Open a thread, or as many processes as the assets and the cores are worth.
 
-    Raise ExecutorError if a worker process dies. The workers end with the context, or with this
-    process if it is killed.
+    The processes end with the context, or with this process if it is killed.
     """
+    if parallelism is None:
+        has_affinity = hasattr(os, "sched_getaffinity")
+        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+        parallelism = max(1, min(cores, assets // MIN_ASSETS_PER_WORKER))
     if parallelism == 1:
         with ThreadPoolExecutor(1) as thread:
-            yield thread
+            yield thread, 1
         return
     leader_end, worker_end = Pipe()
     # Spawned, because a fork of a process with threads may copy a lock that is held.
@@ -72,10 +57,16 @@ async def open_local_executor(parallelism: int) -> AsyncIterator[Executor]:
         parallelism, get_context("spawn"), initializer=_exit_with_leader, initargs=(worker_end,)
     )
     try:
-        _start_workers(executor, parallelism)
-        yield executor
+        # On Ctrl-C only this process reacts, and ends the others, which start with SIGINT blocked.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            for _ in range(parallelism):
+                executor.submit(os.getpid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        yield executor, parallelism
     except BrokenExecutor:
-        raise ExecutorError(
+        raise OperatorError(
             "a worker process died, perhaps out of memory: free some memory and try again"
         ) from None
     finally:
@@ -83,16 +74,6 @@ async def open_local_executor(parallelism: int) -> AsyncIterator[Executor]:
         leader_end.close()
         await asyncio.to_thread(executor.shutdown, cancel_futures=True)
         worker_end.close()
-
-
-def _start_workers(executor: Executor, parallelism: int) -> None:
-    """Start all workers with SIGINT blocked: on Ctrl-C only this process reacts, and ends them."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        for _ in range(parallelism):
-            executor.submit(os.getpid)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _exit_with_leader(connection: Connection) -> None:
@@ -105,46 +86,30 @@ def _exit_with_leader(connection: Connection) -> None:
     Thread(target=wait_for_end, daemon=True).start()
 
 
-def count_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+async def run_tasks(
+    executor: Executor, work: Callable[[Block], Result], blocks: Iterable[Block]
+) -> list[Result]:
+    """Return the results in the order of the blocks."""
+    task = partial(run_task, hash_code(), work)
+    futures = [asyncio.wrap_future(executor.submit(partial(task, block))) for block in blocks]
+    return await asyncio.gather(*futures)
 
 
-LOCAL_EXECUTORS = ExecutorFactory(open_local_executor, None, MIN_ASSETS_PER_WORKER)
+def run_task(leader_code: str, work: Callable[[Block], Result], block: Block) -> Result:
+    """Run a task on a worker; OperatorError if its code differs from the leader's."""
+    # Other code could rebuild other carries, and nothing would notice.
+    if hash_code() != leader_code:
+        raise OperatorError(
+            "a worker has another version of signals or NumPy: install the same versions there"
+        )
+    return work(block)
 
 
-async def map_blocks(
-    executor: Executor,
-    parallelism: int,
-    work: Callable[[Block], Result],
-    blocks: AsyncIterable[Block],
-) -> AsyncIterator[Result]:
-    """Yield the results in the order of the blocks.
-
-    At most one block waits while `parallelism` others are computed, or none if that is 1, which
-    bounds the memory.
-    """
-    max_in_flight = 1 if parallelism == 1 else parallelism + 1
-    in_flight: deque[Future[Result]] = deque()
-    async for block in blocks:
-        in_flight.append(executor.submit(work, block))
-        if len(in_flight) >= max_in_flight:
-            yield await _wait_for_result(in_flight.popleft())
-    while in_flight:
-        yield await _wait_for_result(in_flight.popleft())
-
-
-async def _wait_for_result(future: Future[Result]) -> Result:
-    """Return a task's result; raise BrokenExecutor if the executor dropped the task."""
-    try:
-        return await asyncio.wrap_future(future)
-    except asyncio.CancelledError:
-        # Either this coroutine is being cancelled, or the executor cancelled the future because
-        # its workers are gone. Both arrive as the same exception.
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise BrokenExecutor("tasks were cancelled") from None
+@cache
+def hash_code() -> str:
+    """Return a digest of the sources of `compute` and the version of NumPy."""
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    return sha256(b"".join([np.__version__.encode(), *map(Path.read_bytes, files)])).hexdigest()
 
 
 def split_into_blocks(
@@ -154,9 +119,3 @@ def split_into_blocks(
     count = min(max(min_count, -(-len(items) // max_size)), len(items))
     edges = [len(items) * number // count for number in range(count + 1)] if count else []
     return [items[first:last] for first, last in pairwise(edges)]
-
-
-async def iterate(items: Sequence[Item]) -> AsyncIterator[Item]:
-    """Yield items as an asynchronous iterable."""
-    for item in items:
-        yield item

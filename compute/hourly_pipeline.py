@@ -5,9 +5,9 @@ catch-up spreads over processes, of which this one commits what the others compu
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Self
 
@@ -17,7 +17,7 @@ from compute.bars import DAY_S, HOUR_S
 from compute.batch_assembler import BatchAssembler
 from compute.block_step import step_block
 from compute.coverage import add_dropped_assets, build_coverage
-from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, iterate, map_blocks
+from compute.executor import OpenExecutor, open_local_executor, run_tasks
 from compute.fetch_tracker import FetchTracker, HistoryBuilder, open_tracker
 from compute.indicators.contract import Indicator
 from compute.schedule import (
@@ -36,37 +36,8 @@ from schemas.vocabulary import Clock, Timeframe, format_instant
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
 
-
-class Spread(NamedTuple):
-    """An open executor, and the number of tasks, and so of blocks, that it runs at a time."""
-
-    executor: Executor
-    parallelism: int
-
-
-@asynccontextmanager
-async def open_spread(
-    executors: ExecutorFactory, source: Source, asset_count: int
-) -> AsyncIterator[Spread | None]:
-    """Open an executor for the block if the assets and the source are worth one, else yield None.
-
-    A source that can compute its bars in tasks does so during the block.
-    """
-    # Live venues answer so slowly that waiting processes would only take memory.
-    is_fast = source.ends_at is not None or isinstance(source, SpreadableSource)
-    parallelism = executors.choose_parallelism(asset_count) if is_fast else 1
-    if parallelism == 1:
-        yield None
-        return
-    async with executors.open(parallelism) as executor:
-        with (
-            source.spread_over(executor, parallelism)
-            if isinstance(source, SpreadableSource)
-            else nullcontext()
-        ):
-            yield Spread(executor, parallelism)
-
-
+# An open executor, and the number of tasks, and so of blocks, that it runs at a time.
+Spread = tuple[Executor, int]
 # Measured on a first start of a year: batches of 10, 30, 40 and 60 days took 24, 20, 19 and 17 s
 # and peaked at 170, 240, 275 and 345 MB. Forty days is the longest that stays below 300 MB.
 BATCH_S = 40 * DAY_S
@@ -104,7 +75,7 @@ class HourlyPipeline:
         tracker: FetchTracker,
         assembler: BatchAssembler,
         market_clock: Clock,
-        executors: ExecutorFactory,
+        open_executor: OpenExecutor,
         *,
         done_hour: int,
         history_until: int,
@@ -121,7 +92,7 @@ class HourlyPipeline:
         self._source: Final = source
         self._loader: Final = loader
         self._universe: Final = universe
-        self._executors: Final = executors
+        self._open_executor: Final = open_executor
         self._spread: Spread | None = None
         self._tracker: Final = tracker
         self._assembler: Final = assembler
@@ -145,7 +116,7 @@ class HourlyPipeline:
         universe: Universe,
         indicators: Sequence[Indicator],
         clock: Clock,
-        executors: ExecutorFactory = LOCAL_EXECUTORS,
+        open_executor: OpenExecutor = open_local_executor,
         on_commit: OnCommit = lambda batch: None,
         sign_log: SignLog = skip_signing,
         *,
@@ -153,8 +124,8 @@ class HourlyPipeline:
     ) -> Self:
         """Lock the store, adopt the source, publish the coverage and load the stored state.
 
-        `clock` is a wall clock; the market clock follows it. `executors` rebuild outdated carries
-        and share long catch-ups; `on_commit` is called with each committed batch, `sign_log` after
+        `clock` is a wall clock; the market clock follows it. An executor rebuilds outdated carries
+        and shares long catch-ups; `on_commit` is called with each committed batch, `sign_log` after
         the batches of a run. Raise LockTakenError if another process computes on the store, and
         NotReadyError if the clock is far from the last run, unless `believes_clock`.
         """
@@ -184,7 +155,7 @@ class HourlyPipeline:
             for asset in universe.assets
             if (timeframe := source.get_native_timeframe(asset.ticker)) is not None
         }
-        loader = StateLoader(store, universe, indicators, executors)
+        loader = StateLoader(store, universe, indicators, open_executor)
         state = await loader.load_state(native_timeframes)
         done = -HOUR_S if progress.market_time is None else find_last_run(progress.market_time)
         publish_from = await store.publish_from()
@@ -208,7 +179,7 @@ class HourlyPipeline:
             tracker,
             assembler,
             market_clock,
-            executors,
+            open_executor,
             done_hour=done,
             history_until=bounds.backfilled_until,
             served_from=bounds.served_from,
@@ -280,9 +251,17 @@ class HourlyPipeline:
         end = until if self._source.ends_at is None else min(until, self._source.ends_at)
         start = self._find_start_hour()
         on_progress(start, end)
-        # Starting processes takes longer than stepping a few days.
-        assets = self.asset_count if end - start > BATCH_S else 0
-        async with open_spread(self._executors, self._source, assets) as self._spread:
+        # Starting processes takes longer than stepping a few days, and live venues answer so slowly
+        # that waiting processes would only take memory.
+        is_fast = self._source.ends_at is not None or isinstance(self._source, SpreadableSource)
+        async with AsyncExitStack() as stack:
+            if is_fast and end - start > BATCH_S:
+                opening = self._open_executor(self.asset_count)
+                executor, parallelism = await stack.enter_async_context(opening)
+                if parallelism > 1:
+                    self._spread = executor, parallelism
+                    if isinstance(self._source, SpreadableSource):
+                        stack.enter_context(self._source.spread_over(*self._spread))
             batch = await self._run_batches(end, on_progress)
         self._spread = None
         await asyncio.to_thread(self._assembler.join, self._universe)
@@ -418,12 +397,11 @@ class HourlyPipeline:
         assembler, spread = self._assembler, self._spread
         if spread is None:
             return await asyncio.to_thread(assembler.assemble, start, until, fetched)
+        executor, parallelism = spread
         if assembler.block_count == 1:
-            await asyncio.to_thread(assembler.split, spread.parallelism, self._universe)
+            await asyncio.to_thread(assembler.split, parallelism, self._universe)
         draft = await asyncio.to_thread(assembler.begin, start, until, fetched)
-        tasks = iterate(draft.tasks)
-        results = map_blocks(spread.executor, spread.parallelism, step_block, tasks)
-        stepped = [result async for result in results]
+        stepped = await run_tasks(executor, step_block, draft.tasks)
         return await asyncio.to_thread(assembler.finish, draft, stepped)
 
     async def _rebuild_restated(self, fetched: Mapping[str, FetchResult]) -> None:

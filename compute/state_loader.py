@@ -1,13 +1,14 @@
 """Loads the engine state from a store, and rebuilds carries that this code did not write."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series
 from compute.block_step import build_state
 from compute.engine_state import EngineState, HistoryBlock, SeriesHistory, rebuild_carries
-from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, map_blocks, split_into_blocks
+from compute.executor import OpenExecutor, open_local_executor, run_tasks, split_into_blocks
 from compute.indicators.contract import Indicator
 from compute.stepper import Cell
 from compute.universe import Universe
@@ -28,10 +29,10 @@ class StateLoader:
         store: MarketStore,
         universe: Universe,
         indicators: Sequence[Indicator],
-        executors: ExecutorFactory = LOCAL_EXECUTORS,
+        open_executor: OpenExecutor = open_local_executor,
     ) -> None:
-        """If stored carries are outdated, `executors` run their rebuild."""
-        self._executors: Final = executors
+        """If stored carries are outdated, an executor runs their rebuild."""
+        self._open_executor: Final = open_executor
         self._store: Final = store
         self._universe: Final = universe
         self._indicators: Final = indicators
@@ -93,28 +94,21 @@ class StateLoader:
 
     async def _rebuild_assets(self, state: EngineState, tickers: Sequence[str]) -> None:
         """Rebuild the outdated carries of some assets, block by block."""
-        # The executors return results in the order of the blocks, so both are read in step.
         published_at = await load_published_times(self._store)
-        parallelism = self._executors.choose_parallelism(len(tickers))
-        blocks = split_into_blocks(tickers, MAX_REBUILD_ASSETS, parallelism)
-        pending_blocks = iter(blocks)
-        async with self._executors.open(parallelism) as executor:
-            history_blocks = self._load_history_blocks(state, blocks)
-            async for carries in map_blocks(executor, parallelism, rebuild_carries, history_blocks):
-                state.install_carries(carries, published_at)
-                for ticker in next(pending_blocks):
-                    for timeframe in state.buffer.list_timeframes(ticker):
-                        state.begin_epochs((ticker, timeframe), carries)
-
-    async def _load_history_blocks(
-        self, state: EngineState, blocks: Iterable[Sequence[str]]
-    ) -> AsyncIterator[HistoryBlock]:
-        """Yield each block's stepped bars; restore the block's other carries on the way."""
-        for block in blocks:
-            histories = [
-                past for ticker in block for past in await self._load_histories(state, ticker)
-            ]
-            yield HistoryBlock(self._indicators, histories)
+        async with self._open_executor(len(tickers)) as (executor, parallelism):
+            blocks = split_into_blocks(tickers, MAX_REBUILD_ASSETS, parallelism)
+            # So many blocks are in memory at a time.
+            for group in split_into_blocks(blocks, parallelism):
+                tasks = []
+                for block in group:
+                    loaded = [await self._load_histories(state, ticker) for ticker in block]
+                    tasks.append(HistoryBlock(self._indicators, list(chain.from_iterable(loaded))))
+                rebuilt = await run_tasks(executor, rebuild_carries, tasks)
+                for block, carries in zip(group, rebuilt, strict=True):
+                    state.install_carries(carries, published_at)
+                    for ticker in block:
+                        for timeframe in state.buffer.list_timeframes(ticker):
+                            state.begin_epochs((ticker, timeframe), carries)
 
     async def _load_histories(self, state: EngineState, ticker: str) -> list[SeriesHistory]:
         bars, funding = await self._load_bars_and_funding(state, ticker, -1)

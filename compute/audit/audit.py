@@ -44,13 +44,7 @@ from compute.bars import HOUR_S, Times
 from compute.batch_rows import NEVER, build_feed_rows, find_silent_hours
 from compute.block_step import build_state, merge_alerts, merge_changes, regroup_states
 from compute.engine_state import FIRST_BAR
-from compute.executor import (
-    LOCAL_EXECUTORS,
-    ExecutorFactory,
-    iterate,
-    map_blocks,
-    split_into_blocks,
-)
+from compute.executor import OpenExecutor, open_local_executor, run_tasks, split_into_blocks
 from compute.indicators.contract import Indicator
 from compute.schedule import find_last_run
 from compute.signing.log_signer import LogKey
@@ -96,7 +90,7 @@ async def audit_market(
     store: MarketStore,
     universe: Universe,
     indicators: Sequence[Indicator],
-    executors: ExecutorFactory = LOCAL_EXECUTORS,
+    open_executor: OpenExecutor = open_local_executor,
     on_progress: OnProgress = lambda done, end: None,
     log_key: LogKey | None = None,
 ) -> Report:
@@ -115,9 +109,8 @@ async def audit_market(
         *check_beside_chain(market),
         *check_epochs(market.epochs),
     ]
-    parallelism = executors.choose_parallelism(len(market.assets))
-    audit = Audit(store, market, universe, indicators, report, parallelism)
-    async with executors.open(parallelism) as executor:
+    async with open_executor(len(market.assets)) as (executor, parallelism):
+        audit = Audit(store, market, universe, indicators, report, parallelism)
         await audit.replay(executor, on_progress)
         await asyncio.to_thread(audit.compare_rows)
         await audit.compare_state(executor)
@@ -140,7 +133,6 @@ class Audit:
         self._store: Final = store
         self._market: Final = market
         self._report: Final = report
-        self._parallelism: Final = parallelism
         coverage = parse_coverage(market)
         is_recorded = coverage is not None and coverage.source == "recorded"
         self._inputs: Final = InputsCheck(market, is_recorded=is_recorded)
@@ -217,8 +209,7 @@ class Audit:
         """Compare the stored readings and carries with the state after the last commit."""
         if not self._is_whole:
             return
-        running = map_blocks(executor, self._parallelism, BlockReplay.dump, iterate(self._blocks))
-        states = [state async for state in running]
+        states = await run_tasks(executor, BlockReplay.dump, self._blocks)
         given = {cell: reading for state in states for cell, reading in state.readings.items()}
         stored = {
             Cell(row.ticker, row.timeframe, row.indicator): row.reading
@@ -318,8 +309,7 @@ class Audit:
         # Each task holds its parts now; the leader frees its own references to bound the memory.
         for parts in commits:
             parts.clear()
-        running = map_blocks(executor, self._parallelism, replay_commits, iterate(tasks))
-        results = [result async for result in running]
+        results = await run_tasks(executor, replay_commits, tasks)
         self._blocks = [result.block for result in results]
         return [list(parts) for parts in zip(*(r.replayed for r in results), strict=True)]
 

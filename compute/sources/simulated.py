@@ -10,7 +10,7 @@ from datetime import date
 from typing import Final, NamedTuple
 
 from compute.bars import DAY_S
-from compute.executor import iterate, map_blocks, split_into_blocks
+from compute.executor import run_tasks, split_into_blocks
 from compute.sessions import find_last_close, find_next_close
 from compute.sources.simulated_market import (
     FetchRequest,
@@ -180,8 +180,8 @@ class SimulatedSource:
             FetchTask(self._parameters.select([one.ticker for one in block]), block, now)
             for block in blocks
         ]
-        parts = map_blocks(executor, self._parallelism, fetch_part, iterate(tasks))
-        return [result async for part in parts for result in part]
+        parts = await run_tasks(executor, fetch_part, tasks)
+        return [result for part in parts for result in part]
 
 
 @dataclass(eq=False, slots=True)

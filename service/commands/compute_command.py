@@ -29,7 +29,7 @@ from service.config.settings import Settings
 from service.config.signing import open_log_signer
 from service.config.sources import open_source
 from service.config.stores import open_both
-from service.processes.executors import find_executors
+from service.processes.executors import find_executor
 from service.processes.lifecycle import (
     limit_malloc_arenas,
     listen_for_shutdown,
@@ -116,7 +116,7 @@ async def run_compute(
     on in the background.
     """
     universe = load_universe(settings.universe)
-    executors = await find_executors(settings)
+    open_executor = await find_executor(settings)
     failures = FailureLog()
     source: Source | None = None
     opening_signer = open_log_signer(settings, market, observer.on_checkpoint)
@@ -134,7 +134,7 @@ async def run_compute(
                 universe,
                 INDICATORS,
                 clock,
-                executors,
+                open_executor,
                 observer.on_commit,
                 signer.sign,
                 believes_clock=settings.believe_clock,

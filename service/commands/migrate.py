@@ -11,7 +11,7 @@ from schemas.vocabulary import Clock
 from service.commands.console import FOUND, ProgressLog, echo, open_progress_bar, print_findings
 from service.config.settings import Settings, SettingsError
 from service.config.stores import open_access, open_market, refuse_missing_store
-from service.processes.executors import find_executors
+from service.processes.executors import find_executor
 
 
 async def migrate_database(
@@ -27,7 +27,7 @@ async def migrate_database(
     """
     if source.store_name == target.store_name:
         raise SettingsError(f"both databases are {source.store_name}: name two different ones")
-    executors = await find_executors(target)
+    open_executor = await find_executor(target)
     await refuse_missing_store(source)
     async with AsyncExitStack() as stack:
         source_market = await open_market(source)
@@ -44,7 +44,9 @@ async def migrate_database(
         await target_market.record_access_id(await target_access.get_id())
         universe = load_universe(target.universe)
         with open_progress_bar("auditing", fallback=ProgressLog("auditing", clock)) as on_progress:
-            report = await audit_market(target_market, universe, indicators, executors, on_progress)
+            report = await audit_market(
+                target_market, universe, indicators, open_executor, on_progress
+            )
         print_findings(report.checked, report.findings, not_verifiable=report.not_verifiable)
         # Until `finish_move` nothing can compute on the target. Findings leave it in that state,
         # but the move of a store that is partly not verifiable ends.

@@ -14,7 +14,7 @@ from service.commands.console import echo, open_progress_bar, rebase_progress
 from service.config.settings import Settings
 from service.config.signing import build_log_signer
 from service.config.stores import open_both
-from service.processes.executors import find_executors
+from service.processes.executors import find_executor
 from service.processes.lifecycle import limit_malloc_arenas
 from verifier.report import escape_unprintable
 
@@ -24,7 +24,7 @@ async def replay_bars(
 ) -> int:
     """Compute a folder of bars into the store, up to the market time `now` (epoch ms)."""
     limit_malloc_arenas()
-    executors = await find_executors(settings)
+    open_executor = await find_executor(settings)
     universe = load_universe(settings.universe)
     source = FilesSource(folder, universe)
     source.check_begun(now)
@@ -37,7 +37,7 @@ async def replay_bars(
             universe,
             indicators,
             lambda: now,
-            executors,
+            open_executor,
             sign_log=build_log_signer(settings, store).sign,
         )
         with open_progress_bar("replaying") as on_progress:

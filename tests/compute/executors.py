@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from compute.executor import ExecutorFactory
 from compute.indicators.contract import Indicator
 from compute.indicators.enzo import Enzo
 from compute.indicators.llnr import Llnr
@@ -24,11 +23,8 @@ class CopyingExecutor(Executor):
 
 
 @asynccontextmanager
-async def open_copying_executor(parallelism: int) -> AsyncIterator[Executor]:
-    yield CopyingExecutor()
-
-
-COPYING_EXECUTORS = ExecutorFactory(open_copying_executor, 3)
+async def open_copying_executor(assets: int) -> AsyncIterator[tuple[Executor, int]]:
+    yield CopyingExecutor(), max(1, min(3, assets))
 
 
 class NextEnzo(Enzo):

@@ -6,26 +6,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from compute import executor as executor_module
 from compute import state_loader as restore_module
 from compute.audit import audit as audit_module
 from compute.audit.audit import Report
-from compute.executor import (
-    LOCAL_EXECUTORS,
-    ExecutorError,
-    ExecutorFactory,
-    iterate,
-    map_blocks,
-    open_local_executor,
-    split_into_blocks,
-)
+from compute.executor import OpenExecutor, open_local_executor, run_tasks, split_into_blocks
 from compute.universe import Universe
+from schemas.errors import OperatorError
 from tests.compute.audit.test_audit import PRUNED, TAMPERED, Databases, alter, copy, databases
-from tests.compute.executors import COPYING_EXECUTORS, raised
+from tests.compute.executors import open_copying_executor, raised
 from tests.support.small_market import DENSE, END, HOUR_S, audit_store, replay_bars
 
 __all__ = ["databases"]
@@ -68,51 +63,54 @@ def test_items_are_split_evenly_in_their_order_with_a_block_for_each_worker(
 @pytest.mark.parametrize(
     ("assets", "workers"), [(0, 1), (7, 1), (99, 1), (100, 2), (251, 4), (25_100, 4)]
 )
-def test_a_worker_is_started_only_for_enough_assets(assets: int, workers: int):
-    factory = ExecutorFactory(open_local_executor, parallelism=4, min_assets=50)
-    assert factory.choose_parallelism(assets) == workers
-
-
-@pytest.mark.parametrize(("parallelism", "ahead"), [(1, [1, 2, 3]), (2, [3, 3, 3])])
-async def test_results_come_in_the_order_of_blocks_that_are_drawn_as_needed(
-    parallelism: int, ahead: list[int]
+async def test_a_worker_is_started_only_for_enough_assets(
+    assets: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ):
-    drawn: list[int] = []
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, size: int, *given: object, **named: object) -> None:
+            super().__init__(size)
 
-    async def draw_blocks() -> AsyncIterator[int]:
-        for block in [-3, 2, -1]:
-            drawn.append(block)
-            yield block
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)))
+    monkeypatch.setattr(executor_module, "ProcessPoolExecutor", Pool)
+    async with open_local_executor(assets) as (_, parallelism):
+        assert parallelism == workers
 
-    async with open_local_executor(parallelism) as executor:
-        results = map_blocks(executor, parallelism, abs, draw_blocks())
-        assert [(result, len(drawn)) async for result in results] == list(
-            zip([3, 2, 1], ahead, strict=True)
-        )
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+async def test_results_come_in_the_order_of_the_blocks(parallelism: int):
+    async with open_local_executor(0, parallelism) as (executor, _):
+        assert await run_tasks(executor, abs, [-3, 2, -1]) == [3, 2, 1]
 
 
 async def test_a_worker_that_dies_is_reported_in_one_line():
-    with pytest.raises(ExecutorError, match=r"^a worker process died"):
-        async with open_local_executor(2) as executor:
-            await anext(map_blocks(executor, 1, os._exit, iterate([1])))
+    with pytest.raises(OperatorError, match=r"^a worker process died"):
+        async with open_local_executor(0, 2) as (executor, _):
+            await run_tasks(executor, os._exit, [1])
+
+
+async def test_a_worker_with_other_code_computes_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(executor_module, "hash_code", lambda: "another")
+    with pytest.raises(OperatorError, match="another version of signals or NumPy"):
+        async with open_local_executor(0, 2) as (executor, _):
+            await run_tasks(executor, abs, [-1])
 
 
 async def test_a_cancelled_job_ends_its_workers_at_once():
     started_at = time.monotonic()
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.2), open_local_executor(2) as executor:
-            await anext(map_blocks(executor, 1, time.sleep, iterate([60])))
+        async with asyncio.timeout(0.2), open_local_executor(0, 2) as (executor, _):
+            await run_tasks(executor, time.sleep, [60])
     assert time.monotonic() - started_at < 30
 
 
 LEADER = """
 import asyncio, os, signal, time
-from compute.executor import iterate, map_blocks, open_local_executor
+from compute.executor import open_local_executor, run_tasks
 
 async def main():
-    async with open_local_executor(2) as executor:
+    async with open_local_executor(0, 2) as (executor, _):
         print(await asyncio.wrap_future(executor.submit(os.getpid)), flush=True)
-        await anext(map_blocks(executor, 1, time.sleep, iterate([60])))
+        await run_tasks(executor, time.sleep, [60])
 
 if __name__ == "__main__":
     # Tests that run in the background of a shell inherit that Ctrl-C is ignored.
@@ -151,7 +149,7 @@ async def test_outdated_carries_are_rebuilt_the_same_in_another_executor(
     until = stop + 10 * HOUR_S
     own = await replay_bars(tmp_path / "here.db", bars_folder, universe, until, raised())
     other = await replay_bars(
-        tmp_path / "elsewhere.db", bars_folder, universe, until, raised(), COPYING_EXECUTORS
+        tmp_path / "elsewhere.db", bars_folder, universe, until, raised(), open_copying_executor
     )
     assert own == other
     assert len(own["epochs"]) > len(before["epochs"]) + 20
@@ -196,7 +194,7 @@ def test_an_audit_of_an_altered_store_reports_the_same_in_another_executor(
 async def test_processes_rebuild_and_audit_with_the_same_results_as_a_thread(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
-    processes = ExecutorFactory(open_local_executor, parallelism=2)
+    processes = partial(open_local_executor, parallelism=2)
     stop = DENSE + 230 * HOUR_S
     await replay_bars(tmp_path / "thread.db", bars_folder, universe, stop)
     path = copy(tmp_path / "thread.db", tmp_path / "processes.db")
@@ -204,9 +202,9 @@ async def test_processes_rebuild_and_audit_with_the_same_results_as_a_thread(
     alter(tmp_path / "thread.db", "UPDATE carries SET version = 0")
     until = stop + 10 * HOUR_S
     own = await replay_bars(tmp_path / "thread.db", bars_folder, universe, until)
-    other = await replay_bars(path, bars_folder, universe, until, executors=processes)
+    other = await replay_bars(path, bars_folder, universe, until, open_executor=processes)
     assert own == other
-    assert await audit_store(path, universe, executors=processes) == await audit_store(
+    assert await audit_store(path, universe, open_executor=processes) == await audit_store(
         path, universe
     )
 
@@ -214,11 +212,11 @@ async def test_processes_rebuild_and_audit_with_the_same_results_as_a_thread(
 async def same(path: Path, universe: Universe, *indicators: object) -> Report:
     """Audit in this thread and in another executor; return the equal report."""
 
-    async def report(executors: ExecutorFactory) -> Report:
+    async def report(open_executor: OpenExecutor) -> Report:
         given = {"indicators": indicators[0]} if indicators else {}
-        return await audit_store(path, universe, executors=executors, **given)
+        return await audit_store(path, universe, open_executor=open_executor, **given)
 
-    own, other = await report(LOCAL_EXECUTORS), await report(COPYING_EXECUTORS)
+    own, other = await report(open_local_executor), await report(open_copying_executor)
     assert own == other
     assert list(own.checked) == list(other.checked)
     assert list(own.not_verifiable) == list(other.not_verifiable)

@@ -23,7 +23,7 @@ from store.errors import StoreError
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
 from tests.compute.audit.test_audit import alter
-from tests.compute.executors import COPYING_EXECUTORS
+from tests.compute.executors import open_copying_executor
 from tests.doubles.scripted_source import (
     ALTERNATING,
     AcceleratedClock,
@@ -286,7 +286,9 @@ async def test_audit_verifies_rows_from_both_sides_of_a_split_with_their_own_bar
     await run(path, source, hours, INDICATORS)
     report = await audited(path, source, INDICATORS)
     async with open_store(path) as store:
-        assert await audit_market(store, source.universe, INDICATORS, COPYING_EXECUTORS) == report
+        assert (
+            await audit_market(store, source.universe, INDICATORS, open_copying_executor) == report
+        )
     assert (report.findings, sum(report.not_verifiable.values())) == ([], 0)
     async with open_store(path) as store:
         sides = {(row.timeframe, row.epoch) for row in [row async for row in store.changes()]}

@@ -6,13 +6,14 @@ import random
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compute.bars import DAY_S, HOUR_S
-from compute.executor import ExecutorError, ExecutorFactory, open_local_executor
+from compute.executor import OpenExecutor, open_local_executor
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Bar, Carry, Indicator, Readings
 from compute.indicators.enzo import Enzo
@@ -21,16 +22,17 @@ from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
+from schemas.errors import OperatorError
 from store.sqlite.market_store import open_sqlite_market
-from tests.compute.executors import COPYING_EXECUTORS
+from tests.compute.executors import open_copying_executor
 from tests.doubles.scripted_source import AcceleratedClock
 from tests.support.row_builders import TABLES
 from tests.support.small_market import audit_store
 
 pytestmark = pytest.mark.clause("scaling", "steps")
 
-ONE_PROCESS = ExecutorFactory(open_local_executor, 1)
-PROCESSES = ExecutorFactory(open_local_executor, 3)
+ONE_PROCESS = partial(open_local_executor, parallelism=1)
+PROCESSES = partial(open_local_executor, parallelism=3)
 STARTS_AT = 1_795_195_352
 HISTORY_DAYS = 95
 SOME = ("ARM", "BTC", "MATIC", "NVDA", "XAU")
@@ -68,7 +70,7 @@ def draw_assets(seed: int) -> Universe:
 
 async def catch_up(
     path: Path,
-    executors: ExecutorFactory,
+    open_executor: OpenExecutor,
     universe: Universe,
     indicators: Sequence[Indicator],
     on_progress: OnProgress = lambda done, end: None,
@@ -80,7 +82,9 @@ async def catch_up(
     store = await open_sqlite_market(path)
     try:
         source = SimulatedSource(universe, origin, clock, priced_at=origin)
-        pipeline = await HourlyPipeline.open(store, source, universe, indicators, clock, executors)
+        pipeline = await HourlyPipeline.open(
+            store, source, universe, indicators, clock, open_executor
+        )
         await pipeline.run_until(pipeline.due_hour, on_progress)
         for _ in range(hours):
             clock.now = to_market_ms(pipeline.done_hour + HOUR_S)
@@ -117,7 +121,7 @@ async def test_a_spread_first_start_and_the_hours_after_it_write_the_same_bytes(
     universe = draw_assets(seed)
     indicators = INDICATORS if seed % 5 == 0 else (Enzo(), Llnr())
     await catch_up(tmp_path / "one.db", ONE_PROCESS, universe, indicators, hours=30)
-    await catch_up(tmp_path / "many.db", COPYING_EXECUTORS, universe, indicators, hours=30)
+    await catch_up(tmp_path / "many.db", open_copying_executor, universe, indicators, hours=30)
     written = read_all(tmp_path / "one.db")
     assert read_all(tmp_path / "many.db") == written
     assert len(written["passes"]) > 30
@@ -135,7 +139,7 @@ async def test_a_first_start_whose_worker_dies_or_is_stopped_continues_at_the_ne
     def kill_next_worker(done: int, end: int) -> None:
         flag.touch()
 
-    with pytest.raises(ExecutorError, match=r"^a worker process died"):
+    with pytest.raises(OperatorError, match=r"^a worker process died"):
         await catch_up(path, PROCESSES, universe, (Dying(flag),), kill_next_worker)
     flag.unlink(missing_ok=True)
     reported: list[int] = []

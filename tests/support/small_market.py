@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compute.audit.audit import OnProgress, Report, audit_market
-from compute.executor import LOCAL_EXECUTORS, ExecutorFactory
+from compute.executor import OpenExecutor, open_local_executor
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
@@ -207,12 +207,12 @@ async def open_pipeline(
     folder: Path,
     universe: Universe,
     indicators: Sequence[Indicator] = INDICATORS,
-    executors: ExecutorFactory = LOCAL_EXECUTORS,
+    open_executor: OpenExecutor = open_local_executor,
 ) -> HourlyPipeline:
     """Return the pipeline from a folder into a store, ready to catch up."""
     source = FilesSource(folder, universe)
     return await HourlyPipeline.open(
-        store, source, universe, indicators, lambda: to_market_ms(END), executors
+        store, source, universe, indicators, lambda: to_market_ms(END), open_executor
     )
 
 
@@ -222,11 +222,13 @@ async def replay_bars(
     universe: Universe,
     until: int = END,
     indicators: Sequence[Indicator] = INDICATORS,
-    executors: ExecutorFactory = LOCAL_EXECUTORS,
+    open_executor: OpenExecutor = open_local_executor,
 ) -> Content:
     """Replay a folder into the store at a path up to an hour; return the store's content."""
     async with open_store(path) as store:
-        await (await open_pipeline(store, folder, universe, indicators, executors)).run_until(until)
+        await (await open_pipeline(store, folder, universe, indicators, open_executor)).run_until(
+            until
+        )
         return await load_content(store)
 
 
@@ -234,12 +236,12 @@ async def audit_store(
     path: Path,
     universe: Universe,
     indicators: Sequence[Indicator] = INDICATORS,
-    executors: ExecutorFactory = LOCAL_EXECUTORS,
+    open_executor: OpenExecutor = open_local_executor,
     progressed: OnProgress = lambda done, end: None,
 ) -> Report:
     """Audit the store at a path."""
     async with open_store(path) as store:
-        return await audit_market(store, universe, indicators, executors, progressed)
+        return await audit_market(store, universe, indicators, open_executor, progressed)
 
 
 async def load_content(store: MarketStore) -> Content:

@@ -6,18 +6,21 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 from distributed import Client, LocalCluster
 
+from compute import executor as executor_module
 from compute import state_loader as restore_module
 from compute.audit import audit as audit_module
 from compute.audit.audit import Report
-from compute.executor import ExecutorError, iterate, map_blocks
+from compute.executor import run_tasks
 from compute.universe import Universe
-from service.processes import dask_executor as dask_module
-from service.processes.dask_executor import find_dask_workers, open_dask_executor
+from schemas.errors import OperatorError
+from service.processes import executors as executors_module
+from service.processes.executors import open_dask_executor
 from store.market_rows import BarBlock
 from store.sql.market_store import MarketStore
 from tests.compute.audit.test_audit import alter, copy
@@ -110,8 +113,8 @@ async def test_a_rebuild_is_the_same_although_a_worker_is_killed(
 
     store = await open_market_as(Killing, copy(stopped.path, tmp_path / "market.db"))
     try:
-        executors = await find_dask_workers(address)
-        runs = await open_pipeline(store, stopped.folder, stopped.universe, executors=executors)
+        opening = partial(open_dask_executor, address)
+        runs = await open_pipeline(store, stopped.folder, stopped.universe, open_executor=opening)
         await runs.run_until(UNTIL)
         held = await load_content(store)
     finally:
@@ -119,7 +122,7 @@ async def test_a_rebuild_is_the_same_although_a_worker_is_killed(
     assert killed
     assert held == stopped.later
     assert (
-        await audit_store(tmp_path / "market.db", stopped.universe, executors=executors)
+        await audit_store(tmp_path / "market.db", stopped.universe, open_executor=opening)
         == stopped.report
     )
     assert {row[7] for row in held["epochs"]} == {"first bar", "replaces version 0"}
@@ -141,9 +144,9 @@ async def test_an_audit_is_the_same_although_a_worker_is_killed(
         if not killed and done > 1:
             killed.append(asyncio.run_coroutine_threadsafe(kill_one(address), loop).result())
 
-    executors = await find_dask_workers(address)
+    opening = partial(open_dask_executor, address)
     report = await audit_store(
-        path, stopped.universe, executors=executors, progressed=kill_in_the_middle
+        path, stopped.universe, open_executor=opening, progressed=kill_in_the_middle
     )
     assert killed
     assert report == await audit_store(path, stopped.universe)
@@ -171,17 +174,17 @@ def test_signals_audit_runs_on_the_configured_workers(
 async def test_a_worker_with_other_code_computes_nothing(
     address: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(dask_module, "hash_code", lambda: "another")
-    with pytest.raises(ExecutorError, match="another version of signals or NumPy"):
-        async with open_dask_executor(address, 1) as executor:
-            await anext(map_blocks(executor, 1, abs, iterate([-1])))
+    monkeypatch.setattr(executor_module, "hash_code", lambda: "another")
+    with pytest.raises(OperatorError, match="another version of signals or NumPy"):
+        async with open_dask_executor(address, 1) as (executor, _):
+            await run_tasks(executor, abs, [-1])
 
 
 @pytest.mark.prove
 async def test_a_block_that_kills_every_worker_fails_in_one_line(address: str):
-    with pytest.raises(ExecutorError, match="the Dask workers were lost: ") as caught:
-        async with open_dask_executor(address, 1) as executor:
-            await anext(map_blocks(executor, 1, os._exit, iterate([1])))
+    with pytest.raises(OperatorError, match="the Dask workers were lost: ") as caught:
+        async with open_dask_executor(address, 1) as (executor, _):
+            await run_tasks(executor, os._exit, [1])
     assert "\n" not in str(caught.value)
 
 
@@ -189,7 +192,7 @@ async def test_a_block_that_kills_every_worker_fails_in_one_line(address: str):
 def test_an_unreachable_scheduler_fails_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ):
-    monkeypatch.setattr(dask_module, "CONNECTS_WITHIN_S", 0.1)
+    monkeypatch.setattr(executors_module, "CONNECTS_WITHIN_S", 0.1)
     address = f"tcp://127.0.0.1:{find_free_port()}"
     given = ["--bars", str(tmp_path)] if command == "replay" else []
     ended = run_signals(tmp_path, command, *given, dask_scheduler=address)
@@ -202,7 +205,7 @@ def test_an_unreachable_scheduler_fails_in_one_line(
 def test_a_scheduler_without_workers_fails_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(dask_module, "CONNECTS_WITHIN_S", 1)
+    monkeypatch.setattr(executors_module, "CONNECTS_WITHIN_S", 1)
     with LocalCluster(n_workers=0, dashboard_address=":0", silence_logs="CRITICAL") as empty:
         address = empty.scheduler_address
         ended = run_signals(tmp_path, "audit", dask_scheduler=address)
@@ -213,7 +216,6 @@ def test_a_scheduler_without_workers_fails_in_one_line(
 def test_a_missing_extra_fails_with_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delitem(sys.modules, "service.processes.dask_executor")
     monkeypatch.setitem(sys.modules, "distributed", None)
     ended = run_signals(tmp_path, "audit", dask_scheduler="tcp://127.0.0.1:8786")
     assert (ended.returncode, ended.stderr) == (
