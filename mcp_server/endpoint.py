@@ -5,7 +5,6 @@ headers, the error body and the status codes of docs/contract.md.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -22,7 +21,6 @@ from mcp_server.protocol_legs import check_version, choose_leg, guess_leg, read_
 from schemas.errors import ApiError
 from serving.http import (
     JSON_TYPE,
-    HeaderList,
     build_quota_headers,
     check_media_types,
     http_error,
@@ -37,15 +35,6 @@ from serving.tool_runner import AnyTool, ToolRunner
 PATHS = ("/api/v1/mcp", "/api/v1/mcp/")
 
 
-class McpAnswer(NamedTuple):
-    """The response to a request; `is_counted` is whether a live key paid for it."""
-
-    status: int
-    headers: HeaderList
-    parts: Sequence[bytes]
-    is_counted: bool = False
-
-
 class McpEndpoint:
     """ASGI app of the MCP endpoint. It has no sessions and keeps no state between requests."""
 
@@ -55,12 +44,6 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one HTTP request."""
-        answer = await self.answer(scope, receive)
-        if answer is not None:
-            await respond(scope, send, answer.status, answer.headers, *answer.parts)
-
-    async def answer(self, scope: Scope, receive: Receive) -> McpAnswer | None:
-        """Return the response to a request, None if its client has left."""
         request_headers = read_headers(scope)
         try:
             # MCP allows 405 on GET and DELETE from a server without streams and sessions.
@@ -69,12 +52,13 @@ class McpEndpoint:
             check_media_types(request_headers)
             body = await read_body(scope, receive)
         except ClientDisconnect:
-            return None
+            return
         except ApiError as error:
             keep_error(scope, error)
             headers = [JSON_TYPE, (b"allow", b"POST")] if error.status == 405 else [JSON_TYPE]
-            return McpAnswer(error.status, headers, [self._runner.format_error(error)])
-        status, headers, is_counted = 200, [JSON_TYPE], False
+            await respond(scope, send, error.status, headers, self._runner.format_error(error))
+            return
+        status, headers = 200, [JSON_TYPE]
         parts: Sequence[bytes] = ()
         version = read_version(request_headers)
         leg = guess_leg(version)
@@ -88,13 +72,12 @@ class McpEndpoint:
                 leg = choose_leg(message, version)
                 result = await self._dispatcher.dispatch(message, leg, request_headers, scope)
                 headers += build_quota_headers(result.quota)
-                is_counted = result.quota is not None
                 parts = build_result_parts(message.request_id, result.result)
         except RpcError as error:
             keep_error(scope, error)
             status = leg.statuses.get(error.code, error.status)
             parts = (format_error_response(error, has_null_id=leg.has_null_id),)
-        return McpAnswer(status, headers, parts, is_counted)
+        await respond(scope, send, status, headers, *parts)
 
 
 def _read_request(body: bytes, version: bytes | None) -> Message | None:

@@ -13,7 +13,6 @@ from access.oauth.tokens import AccessTokens
 from mcp_server.endpoint import McpEndpoint
 from schemas.errors import ApiError
 from serving.http import (
-    ERROR_KEY,
     JSON_TYPE,
     KEY_HASH_KEY,
     HeaderMap,
@@ -47,15 +46,7 @@ class ProtectedMcpEndpoint:
         try:
             # A cached token is found without awaiting, which covers most calls.
             key_hash = self._peek_token(headers) or await self._identify(headers)
-            scope[KEY_HASH_KEY] = key_hash
-            answer = await self._endpoint.answer(scope, receive)
-            if answer is None:
-                return
-            error = scope.get(ERROR_KEY)
-            if isinstance(error, ApiError) and error.code in CREDENTIAL_CODES:
-                raise error
-            # Counting a call has checked its key. Others, such as tools/list, are not counted.
-            if not answer.is_counted and not await self._tokens.is_live(key_hash):
+            if not await self._is_live(key_hash):
                 raise invalid_key_error("The API key or connection is unknown or was revoked.")
         except ApiError as error:
             await self._refuse(scope, send, error)
@@ -63,7 +54,15 @@ class ProtectedMcpEndpoint:
             outage = self._runner.log_store_failure(failure, RESOURCE_PATH)
             await self._refuse(scope, send, outage)
         else:
-            await respond(scope, send, answer.status, answer.headers, *answer.parts)
+            scope[KEY_HASH_KEY] = key_hash
+            await self._endpoint(scope, receive, send)
+
+    async def _is_live(self, key_hash: bytes) -> bool:
+        try:
+            return await self._tokens.is_live(key_hash)
+        except StoreError:
+            # The endpoint reports the outage, to models in a result, because it can count no call.
+            return True
 
     def _peek_token(self, headers: HeaderMap) -> bytes | None:
         """Return the hash of the key of an access token that is cached and has not expired."""

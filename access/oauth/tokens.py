@@ -228,13 +228,10 @@ MAX_CACHED_TOKENS = 10_000
 
 
 class AccessTokens:
-    """Resolves access tokens; `issuer` is the base URL, `clock` returns epoch ms.
+    """Resolves access tokens; `issuer` is the base URL, `clock` returns epoch ms."""
 
-    Whether the key is live is not checked here: counting its call does that.
-    """
-
-    # A token's key and expiry never change, so a cached row is never wrong. With the cache, a call
-    # with a token costs no statement more than a call with a key.
+    # A token's key and expiry never change, so a cached row is never wrong. Whether the key is live
+    # is read for each request.
 
     def __init__(self, store: AccessStore, clock: Clock, *, issuer: str) -> None:
         self._store = store

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -450,6 +451,21 @@ async def test_an_unknown_token_gets_401(served: RunningService, token: str) -> 
         assert refused.status_code == 401
         assert 'error="invalid_token"' in refused.headers["www-authenticate"]
         assert token not in refused.text or token == "${KEY}"
+
+
+@pytest.mark.clause("10.3")
+async def test_a_revoked_key_gets_401_before_its_body_is_read(served: RunningService) -> None:
+    async def fail() -> AsyncIterator[bytes]:
+        yield b""
+        pytest.fail("the body was read")
+
+    api_key = await served.keys.create("revoked")
+    await served.access.revoke_key((await served.keys.list())[-1].id, served.clock())
+    transport = httpx.ASGITransport(served.app)
+    async with httpx.AsyncClient(transport=transport, base_url=served.base_url) as client:
+        headers = {"Authorization": f"Bearer {api_key}"}
+        refused = await client.post("/mcp", content=fail(), headers=headers)
+    assert (refused.status_code, refused.json()["error"]) == (401, "invalid_key")
 
 
 async def test_no_secret_is_stored_in_clear(host: HandClient) -> None:
