@@ -80,14 +80,14 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
     limit_malloc_arenas()
     steady_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
     async with AsyncExitStack() as stack:
-        shutdown = stack.enter_context(listen_for_shutdown())
+        cancel_on_request = stack.enter_context(listen_for_shutdown())
         metrics_server = stack.enter_context(open_metrics_server(settings))
         market, access = await stack.enter_async_context(open_both(settings))
         # Nothing here uses it, and the operator may restore it meanwhile.
         await access.close()
         metrics = Metrics(())
         readiness = Readiness(SnapshotCache(market), None, clock)
-        with shutdown.cancel_on_request():
+        with cancel_on_request():
             async with metrics_server.serve_metrics(metrics, readiness):
                 await run_compute(
                     settings, market, steady_clock, metrics, on_ready=partial(_announce, settings)

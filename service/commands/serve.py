@@ -27,8 +27,7 @@ from service.http.metrics import Metrics
 from service.http.metrics_server import open_metrics_server
 from service.http.resources import Resources, open_resources
 from service.http.server import build_server_config, open_listener, serve_in_background
-from service.processes.compute_process import ComputeProcess
-from service.processes.jobs import run_jobs
+from service.processes.compute_process import ComputeProcess, run_jobs
 from service.processes.lifecycle import (
     limit_malloc_arenas,
     listen_for_shutdown,
@@ -56,12 +55,12 @@ async def serve(
     # Must come before the first thread: glibc keeps the arenas that threads already have.
     limit_malloc_arenas()
     async with AsyncExitStack() as stack:
-        shutdown = stack.enter_context(listen_for_shutdown())
+        cancel_on_request = stack.enter_context(listen_for_shutdown())
         listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
         metrics_server = stack.enter_context(open_metrics_server(settings))
         resources = await stack.enter_async_context(open_resources(settings, clock))
         metrics = Metrics(CALL_NAMES)
-        with shutdown.cancel_on_request():
+        with cancel_on_request():
             await check_billing(resources)
             opened = asyncio.Event()
             if compute_process is not None:

@@ -5,7 +5,7 @@ It checks Host and Origin but no key, so by default it listens only on this mach
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
@@ -32,7 +32,7 @@ from schemas.version import VERSION
 from service.config.setting_types import split_commas
 from service.config.settings import Settings, SettingsError
 from service.http.health import NO_STORE_HEADERS, Readiness, build_health_routes, is_ready
-from service.http.metrics import Metrics
+from service.http.metrics import Metrics, open_shared_metrics_folder
 from service.http.server import build_server_config, open_listener, serve_in_background
 from service.processes.lifecycle import run_in_background
 from serving.host_origin import HostOriginMiddleware
@@ -78,30 +78,29 @@ class MetricsServer(NamedTuple):
 
 
 @contextmanager
-def open_metrics_server(settings: Settings) -> Iterator[MetricsServer]:
-    """Open the operations port that the settings describe, for the block."""
-    with open_metrics_listener(settings) as listener:
+def open_metrics_server(settings: Settings, *, is_shared: bool = False) -> Iterator[MetricsServer]:
+    """Open the operations port for the block; all processes count together if `is_shared`.
+
+    It has no listener if the port is disabled, or the default one is in use.
+    """
+    listener = folder = None
+    with ExitStack() as stack:
+        if settings.metrics_port != 0:
+            try:
+                listener = open_listener(
+                    settings.metrics_host, settings.metrics_port, "SIGNALS_METRICS_"
+                )
+            except SettingsError as error:
+                # Another service may use the default port. One that the operator set must be free.
+                if {"metrics_host", "metrics_port"} & settings.model_fields_set:
+                    raise
+                log.warning("no_metrics", why=str(error))
+            else:
+                stack.enter_context(listener)
+                if is_shared:
+                    folder = stack.enter_context(open_shared_metrics_folder())
         hosts = split_commas(settings.allowed_hosts)
-        yield MetricsServer(listener, None, settings.address, hosts)
-
-
-@contextmanager
-def open_metrics_listener(settings: Settings) -> Iterator[socket | None]:
-    """Open the port for the block; yield None if it is disabled or the default one is in use."""
-    if settings.metrics_port == 0:
-        yield None
-        return
-    try:
-        listener = open_listener(settings.metrics_host, settings.metrics_port, "SIGNALS_METRICS_")
-    except SettingsError as error:
-        # Another service may use the default port. Only a port that the operator set must be free.
-        if {"metrics_host", "metrics_port"} & settings.model_fields_set:
-            raise
-        log.warning("no_metrics", why=str(error))
-        yield None
-        return
-    with listener:
-        yield listener
+        yield MetricsServer(listener, folder, settings.address, hosts)
 
 
 def build_metrics_app(readiness: Readiness, counters: Collector | CollectorRegistry) -> Starlette:

@@ -5,8 +5,8 @@ import ctypes
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from multiprocessing import parent_process
 from typing import Any
 
@@ -18,48 +18,43 @@ COLLECTION_THRESHOLDS = 2_000, 10, 500
 SHUTDOWN_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class ShutdownSignal:
-    """Cancels the block inside `cancel_on_request` at the first signal.
+@contextmanager
+def listen_for_shutdown() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Handle the signals during the block, also while it closes its resources.
 
-    A signal outside such a block, as while stores open, cancels the next one at its first wait.
+    Yield what opens an inner block, which the first signal cancels. A signal outside an inner
+    block, as while stores open, cancels the next one at its first wait.
     """
+    loop, is_requested = asyncio.get_running_loop(), asyncio.Event()
+    tasks: list[asyncio.Task[object]] = []
 
-    def __init__(self) -> None:
-        self._is_requested = False
-        self._task: asyncio.Task[object] | None = None
-
-    def request_shutdown(self) -> None:
-        """Cancel the current block; later signals do nothing."""
+    def request_shutdown() -> None:
         # A second Ctrl-C must not interrupt the closing of the stores.
-        if not self._is_requested and self._task is not None:
-            self._task.cancel()
-        self._is_requested = True
+        if not is_requested.is_set():
+            for task in tasks:
+                task.cancel()
+        is_requested.set()
 
     @contextmanager
-    def cancel_on_request(self) -> Iterator[None]:
-        """Run the block until it ends or a shutdown is requested."""
-        self._task = task = asyncio.current_task()
+    def cancel_on_request() -> Iterator[None]:
+        task = asyncio.current_task()
         assert task is not None
-        if self._is_requested:
+        tasks.append(task)
+        if is_requested.is_set():
             task.cancel()
         try:
             yield
         except asyncio.CancelledError:
-            if not self._is_requested:
+            if not is_requested.is_set():
                 raise
             task.uncancel()
         finally:
-            self._task = None
+            tasks.clear()
 
-
-@contextmanager
-def listen_for_shutdown() -> Iterator[ShutdownSignal]:
-    """Handle the signals during the block, also while it closes its resources."""
-    shutdown, loop = ShutdownSignal(), asyncio.get_running_loop()
     for signal_number in SHUTDOWN_SIGNALS:
-        loop.add_signal_handler(signal_number, shutdown.request_shutdown)
+        loop.add_signal_handler(signal_number, request_shutdown)
     try:
-        yield shutdown
+        yield cancel_on_request
     finally:
         for signal_number in SHUTDOWN_SIGNALS:
             loop.remove_signal_handler(signal_number)

@@ -4,8 +4,7 @@ uvicorn's `Multiprocess` starts the workers, restarts dead ones and handles sign
 the ASGI app of one of them; it is pickled into its process, and opens its own stores there.
 """
 
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, closing, contextmanager
+from contextlib import AsyncExitStack, closing
 from socket import socket
 
 import structlog
@@ -23,8 +22,8 @@ from service.commands.serve import build_welcome, check_billing
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
 from service.http.app import build_app
-from service.http.metrics import Metrics, open_shared_metrics_folder
-from service.http.metrics_server import MetricsServer, open_metrics_server, sample_loop_lag
+from service.http.metrics import Metrics
+from service.http.metrics_server import open_metrics_server, sample_loop_lag
 from service.http.resources import open_resources
 from service.http.server import build_server_config, open_listener
 from service.processes.compute_process import ComputeProcess, block_terminal_signals
@@ -55,10 +54,12 @@ async def serve_with_workers(
     re-raise the compute process's error.
     """
     async with AsyncExitStack() as stack:
-        shutdown = stack.enter_context(listen_for_shutdown())
+        cancel_on_request = stack.enter_context(listen_for_shutdown())
         listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
-        metrics_server = stack.enter_context(open_shared_metrics_server(settings))
-        with shutdown.cancel_on_request():
+        # The compute process has an event loop and both stores open; the supervisor has neither. So
+        # it serves the operations port, and reports for all processes.
+        metrics_server = stack.enter_context(open_metrics_server(settings, is_shared=True))
+        with cancel_on_request():
             async with open_resources(settings, clock) as resources:
                 await check_billing(resources)
                 starting = ComputeProcess(
@@ -69,18 +70,6 @@ async def serve_with_workers(
                 echo(await build_welcome(settings, resources, clock))
             return Supervisor(settings, workers, clock, listener, compute_process).supervise()
     return 0
-
-
-@contextmanager
-def open_shared_metrics_server(settings: Settings) -> Iterator[MetricsServer]:
-    """Open the operations port for the compute process, which reports for all processes."""
-    # The compute process has an event loop and both stores open; the supervisor has neither.
-    with open_metrics_server(settings) as server:
-        if server.listener is None:
-            yield server
-            return
-        with open_shared_metrics_folder() as folder:
-            yield server._replace(shared_folder=folder)
 
 
 class Supervisor(Multiprocess):

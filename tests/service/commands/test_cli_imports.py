@@ -105,7 +105,10 @@ def test_serving_loads_no_sdk_payment_or_progress_library(tmp_path):
 
 
 def test_the_compute_process_loads_no_server_and_no_tools(tmp_path):
-    code = "import sys, service.processes.compute_main; print(*sys.modules)"
+    code = (
+        "import sys, service.processes.compute_process, service.commands.compute_command, "
+        "service.http.resources; print(*sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=build_environment(tmp_path),

@@ -24,7 +24,6 @@ from service.http.metrics import MULTIPROCESS_VARIABLE, Metrics, open_shared_met
 from service.http.metrics_server import (
     MAX_METRICS_CONNECTIONS,
     MetricsServer,
-    open_metrics_listener,
     open_metrics_server,
     sample_loop_lag,
 )
@@ -269,8 +268,8 @@ def taken_port() -> socket.socket:
 def test_an_occupied_default_port_is_skipped_with_a_warning():
     with taken_port() as taken, structlog.testing.capture_logs() as logged:
         settings = Settings.model_construct(_fields_set=set(), metrics_port=taken.getsockname()[1])
-        with open_metrics_listener(settings) as listener:
-            assert listener is None
+        with open_metrics_server(settings) as server:
+            assert server.listener is None
     (event,) = logged
     assert (event["event"], event["log_level"]) == ("no_metrics", "warning")
     assert "SIGNALS_METRICS_PORT" in event["why"]
@@ -281,13 +280,13 @@ def test_an_occupied_configured_port_fails_in_one_line():
         port = taken.getsockname()[1]
         settings = Settings.read({"SIGNALS_METRICS_PORT": str(port)})
         with pytest.raises(SettingsError, match="set SIGNALS_METRICS_PORT") as caught:
-            open_metrics_listener(settings).__enter__()
+            open_metrics_server(settings).__enter__()
     assert re.fullmatch(rf"cannot listen on 127.0.0.1 port {port}: [^\n]+", str(caught.value))
 
 
 def test_port_0_disables_it():
-    with open_metrics_listener(Settings.read({"SIGNALS_METRICS_PORT": "0"})) as listener:
-        assert listener is None
+    with open_metrics_server(Settings.read({"SIGNALS_METRICS_PORT": "0"})) as server:
+        assert server.listener is None
 
 
 def test_the_shared_folder_is_deleted_at_the_end(monkeypatch: pytest.MonkeyPatch):

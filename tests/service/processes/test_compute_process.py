@@ -15,8 +15,7 @@ import pytest
 from schemas.vocabulary import Clock
 from service.commands.serve import serve
 from service.config.settings import Settings
-from service.processes.compute_main import NICENESS
-from service.processes.compute_process import ComputeProcess
+from service.processes.compute_process import NICENESS, ComputeProcess
 from tests.scaling.nodes import ProcessClocks
 from tests.service.commands.test_serve import HOUR_MS, settings_of, stored
 from tests.service.http.test_metrics_server import place, samples

@@ -19,7 +19,7 @@ from service.config.settings import Settings
 from service.config.stores import open_both
 from service.http.metrics import Metrics
 from service.http.resources import open_resources
-from service.processes.jobs import run_jobs
+from service.processes.compute_process import run_jobs
 from service.processes.steady_clock import (
     COMPUTE_HOLD_MS,
     DELETE_HOLD_MS,
