@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mcp_server.bundle import build_bundle
+from schemas.errors import OperatorError
 from schemas.version import VERSION
-from service.commands.service_address import AddressError, parse_base_address
+from service.commands.cli import parse_base_address
 
 
 def main(arguments: Sequence[str] | None = None, folder: Path = Path("dist")) -> int:
@@ -17,7 +18,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path = Path("dist")) ->
     url = parser.parse_args(arguments).url
     try:
         base_url = parse_base_address(url, "--url") if url else None
-    except AddressError as error:
+    except OperatorError as error:
         print(error, file=sys.stderr)
         return 1
     folder.mkdir(exist_ok=True)

@@ -1,11 +1,11 @@
-"""`signals backup` and `signals restore`: complete copies of both files, or none."""
+"""`signals backup`, `restore` and `prune`: copies of both files, complete or none, and old rows."""
 
 import asyncio
 import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Mapping
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
@@ -13,13 +13,20 @@ from tempfile import mkdtemp
 from schemas.vocabulary import Clock
 from service.commands.console import echo, open_progress_bar
 from service.config.settings import Settings
-from service.config.stores import refuse_missing_store
+from service.config.stores import open_access, open_market, refuse_missing_store, refuse_wrong_clock
 from store.errors import StoreError
-from store.sqlite.copies import check_integrity, copy_database, open_read_only
+from store.sqlite.copies import (
+    check_integrity,
+    copy_database,
+    free_spare,
+    keep_spare,
+    open_read_only,
+)
 from store.sqlite.files import sync_folder
 from store.sqlite.schema import (
     ACCESS_MIGRATIONS,
     MARKET_MIGRATIONS,
+    delete_old_copies,
     list_applied_migrations,
 )
 
@@ -54,6 +61,33 @@ async def restore(settings: Settings, folder: Path) -> int:
         _refuse_incomplete_backup(folder, name, migrations)
     await asyncio.to_thread(_restore_files, files, folder)
     echo(f"Restored {' and '.join(map(str, reversed(files.values())))} from {folder}.")
+    return 0
+
+
+async def prune_stores(settings: Settings, clock: Clock) -> int:
+    """Delete the rows and print how many there were; NotReadyError if the clock looks wrong."""
+    # Imported here, because the other commands of this module need none of them.
+    from access.maintenance import prune_access
+    from service.config.billing import open_provider
+
+    await refuse_missing_store(settings)
+    if settings.is_sqlite:
+        # Before the stores are opened, which a full disk does not let happen.
+        delete_old_copies(settings.market_path, MARKET_MIGRATIONS)
+        delete_old_copies(settings.access_path, ACCESS_MIGRATIONS)
+        free_spare(settings.market_path)
+    async with AsyncExitStack() as stack:
+        market = await open_market(settings)
+        stack.push_async_callback(market.close)
+        await refuse_wrong_clock(settings, market, clock())
+        access = await open_access(settings)
+        stack.push_async_callback(access.close)
+        provider = open_provider(settings, access, clock)
+        stack.push_async_callback(provider.close)
+        row_count = await market.prune() + await prune_access(access, provider, clock())
+    if settings.is_sqlite:
+        keep_spare(settings.market_path)
+    print(f"pruned {row_count} rows")
     return 0
 
 

@@ -7,6 +7,7 @@ import inspect
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, partial
@@ -21,13 +22,10 @@ from service.commands.command_table import (
     COMMANDS,
     EXAMPLES,
     GROUPS,
-    READ_SERVICE,
-    choose_feed,
     choose_server,
 )
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
-from service.terminal.arguments import add_commands
 from verifier.report import escape_unprintable
 
 # Below this similarity, from 0 to 1, argparse's list of all commands helps more.
@@ -78,8 +76,6 @@ def _list_values(args: Namespace, settings: Settings) -> Mapping[str, Callable[[
     """Return what parameters of a command's function get, by their names."""
 
     def read_address() -> str:
-        from service.commands.service_address import parse_base_address
-
         return parse_base_address(settings.address if args.url is None else args.url, "--url")
 
     def load_indicators() -> Any:
@@ -119,6 +115,27 @@ def _list_values(args: Namespace, settings: Settings) -> Mapping[str, Callable[[
     return {name: partial(getattr, args, name) for name in vars(args)} | derived
 
 
+def parse_base_address(text: str, option: str) -> str:
+    """Return the base address of a service, given with or without /api/v1 or its MCP endpoint."""
+    import httpx2
+
+    from verifier.client import API_PATH, MCP_PATH
+
+    # The message of an error never repeats the address: it may hold a secret.
+    address = text.strip().rstrip("/")
+    for path in (MCP_PATH, API_PATH):
+        address = address.removesuffix(path).rstrip("/")
+    try:
+        parts = httpx2.URL(address)
+    except httpx2.InvalidURL as error:
+        raise OperatorError(f"{option} is not a valid address: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.host or (parts.port or 0) > 65535:
+        raise OperatorError(f"{option} must be an http:// or https:// address")
+    if parts.userinfo or parts.query or parts.fragment:
+        raise OperatorError(f"{option} must be an address without user name, query and fragment")
+    return address
+
+
 @cache
 def _build_parser() -> ArgumentParser:
     parser = ArgumentParser(
@@ -128,8 +145,6 @@ def _build_parser() -> ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     groups: dict[str, Any] = {"": commands}
     for command in COMMANDS:
-        if command.name == "sign-in":
-            add_commands(commands, READ_SERVICE, choose_feed)
         group, _, name = command.name.rpartition(" ")
         if group not in groups:
             grouped = commands.add_parser(group, help=GROUPS[group])
@@ -137,9 +152,13 @@ def _build_parser() -> ArgumentParser:
         added = groups[group].add_parser(
             name, help=command.help_text, description=command.help_text
         )
-        for names, named in command.options:
-            added.add_argument(*names, **named)
-        added.set_defaults(run=command.run, failure_status=command.failure_status)
+        exclusive = defaultdict[str, Any](added.add_mutually_exclusive_group)
+        for names, excluding, named in command.options:
+            target = added if excluding is None else exclusive[excluding]
+            target.add_argument(*names, **named)
+        added.set_defaults(
+            run=command.run, failure_status=command.failure_status, **command.defaults
+        )
     for one in (parser, *walk_commands(parser)):
         if one.prog in EXAMPLES:
             lines = "".join(f"  {line}\n" for line in EXAMPLES[one.prog])

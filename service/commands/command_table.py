@@ -9,9 +9,18 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
-from schemas.vocabulary import DAY_MS
+from schemas.vocabulary import (
+    DAY_MS,
+    INDICATOR_IDS,
+    TIMEFRAMES,
+    AssetClass,
+    Direction,
+    Reading,
+    Side,
+    Tier,
+)
 from service.config.settings import API_KEY_VARIABLE, SettingsError
 
 MAX_EXPIRY_DAYS = 3650
@@ -21,18 +30,22 @@ READ_SERVICE = "service.terminal.commands:read_service"
 # The function that a command runs, as MODULE:NAME, or what chooses it by the arguments. Its
 # parameters get the values of their names: of the settings, of the arguments, or as `main` says.
 Run = str | Callable[[Namespace], str]
-# What `add_argument` takes.
-Option = tuple[tuple[str, ...], Mapping[str, Any]]
+# What `add_argument` takes, and the name of the group of options that exclude it, if any.
+Option = tuple[tuple[str, ...], str | None, Mapping[str, Any]]
 
 
 class Command(NamedTuple):
-    """A command, such as `keys list`; `failure_status` is its exit status after an error."""
+    """A command, such as `keys list`; `failure_status` is its exit status after an error.
+
+    `defaults` are further values that `run` gets with the arguments.
+    """
 
     name: str
     help_text: str
     run: Run
     options: tuple[Option, ...] = ()
     failure_status: int = 1
+    defaults: Mapping[str, Any] = {}
 
 
 def parse_time(text: str) -> int:
@@ -85,9 +98,33 @@ def parse_client(name: str) -> object:
     return CLIENTS_BY_NAME[name]
 
 
-def option(*names: str, help_text: str, **named: Any) -> Option:
-    """Return an argument of a command, as `add_argument` takes it."""
-    return names, {"help": help_text, **named}
+def option(*names: str, help_text: str, group: str | None = None, **named: Any) -> Option:
+    """Return an argument of a command; of a `group`, only one may be given."""
+    return names, group, {"help": help_text, **named}
+
+
+def query_option(
+    parameter: str, help_text: str, metavar: str, choices: tuple[str, ...] | None = None
+) -> Option:
+    """Return an option that is an argument of a call, unchecked unless it has choices."""
+    text = f"{help_text}: {', '.join(choices)}" if choices else help_text
+    name = "--" + parameter.replace("_", "-")
+    return option(name, help_text=text, metavar=metavar, choices=choices)
+
+
+def read_command(
+    name: str,
+    help_text: str,
+    query_options: tuple[Option, ...],
+    others: tuple[Option, ...] = (),
+    fixed: Mapping[str, str] | None = None,
+    run: Run = READ_SERVICE,
+) -> Command:
+    """Return a command that reads a service; `fixed` has the arguments that it always sends."""
+    parameters = [names[0][2:].replace("-", "_") for names, _, _ in query_options]
+    defaults = {"view": name, "parameters": parameters, "fixed": dict(fixed or {})}
+    options = (*query_options, *READ_OPTIONS, *others)
+    return Command(name, help_text, run, options, defaults=defaults)
 
 
 def choose_server(args: Namespace) -> str:
@@ -103,7 +140,7 @@ def choose_audit(args: Namespace) -> str:
     """Return the audit of the store; refuse the option that another command has now."""
     if args.public is not None:
         raise SettingsError("--public is now `signals verify --answers --url URL`")
-    return "service.commands.audit:audit_store"
+    return "service.commands.history:audit_store"
 
 
 def choose_doctor(args: Namespace) -> str:
@@ -127,6 +164,24 @@ URL = option(
     metavar="URL",
     help_text="address of the service or of its MCP endpoint; the default is this machine's",
 )
+READ_OPTIONS = (
+    option(
+        "--url", metavar="URL", help_text="address of the service; the default is this machine's"
+    ),
+    option(
+        "--json", action="store_true", group="format", help_text="print the JSON of the service"
+    ),
+    option("--csv", action="store_true", group="format", help_text="print CSV, one record per row"),
+)
+TIMEFRAME = query_option("timeframe", "only this timeframe", "TF", TIMEFRAMES)
+INDICATOR = query_option("indicator", "only this indicator", "ID", INDICATOR_IDS)
+ASSET_CLASS = query_option(
+    "asset_class", "only assets of this class", "CLASS", get_args(AssetClass)
+)
+TICKER = query_option("ticker", "only these tickers, separated by commas", "TICKERS")
+READING = query_option("direction", "only readings in this direction", "DIR", get_args(Reading))
+AS_OF = query_option("as_of", "readings as served at this past time, ISO 8601", "TIME")
+FILTERS = (TIMEFRAME, INDICATOR, READING, ASSET_CLASS, AS_OF)
 KEY_ID = option("key_id", type=int, metavar="ID", help_text="id from `signals keys list`")
 GROUPS: Final = {
     "log": "begin a new log of the feed",
@@ -168,7 +223,7 @@ COMMANDS: Final = (
     Command(
         "replay",
         "compute a folder of recorded bars into the store",
-        "service.commands.replay:replay_bars",
+        "service.commands.history:replay_bars",
         (
             option(
                 "--bars",
@@ -201,7 +256,7 @@ COMMANDS: Final = (
     Command(
         "prune",
         "delete rows older than their retention, and old copies",
-        "service.commands.prune:prune_stores",
+        "service.commands.backup:prune_stores",
         (BELIEVE_CLOCK,),
     ),
     Command(
@@ -228,7 +283,7 @@ COMMANDS: Final = (
     Command(
         "migrate",
         "move everything to another database",
-        "service.commands.migrate:migrate_database",
+        "service.commands.history:migrate_database",
         (
             option(
                 "--from", required=True, dest="source", metavar="URL", help_text="database to move"
@@ -256,7 +311,7 @@ COMMANDS: Final = (
     Command(
         "log restart",
         "begin a new log with another key, if the store no longer has the rows that were signed",
-        "service.commands.log:restart_log",
+        "service.commands.history:restart_log",
     ),
     Command(
         "connect",
@@ -330,7 +385,105 @@ COMMANDS: Final = (
         # 1 says that something was rewritten.
         failure_status=2,
     ),
-    # Here stand the commands that read a service (service/terminal/arguments.py).
+    read_command(
+        "state",
+        "print the readings of a service by asset and indicator",
+        FILTERS,
+        (
+            option(
+                "tickers",
+                nargs="*",
+                metavar="TICKER",
+                help_text="tickers; omit them for all assets",
+            ),
+        ),
+    ),
+    read_command(
+        "board",
+        "print all readings of a service as letters, one row per asset",
+        FILTERS,
+        fixed={"view": "board"},
+    ),
+    read_command(
+        "feed",
+        "print the changes of readings and the alerts of a service, or follow them",
+        (
+            query_option(
+                "tier", "feed to read (default universe)", "TIER", (*get_args(Tier), "all")
+            ),
+            *(TICKER, ASSET_CLASS, INDICATOR, TIMEFRAME),
+            query_option("direction", "only changes to this direction", "DIR", get_args(Direction)),
+            query_option(
+                "since", "only rows after this ISO 8601 time, UTC unless it has a zone", "TIME"
+            ),
+            query_option("limit", "number of rows, 1 to 200 (default 50)", "N"),
+            query_option(
+                "order", "order of the rows (default newest)", "ORDER", ("newest", "oldest")
+            ),
+            query_option("offset", "rows to skip (default 0)", "N"),
+        ),
+        (
+            option(
+                "--follow",
+                action="store_true",
+                help_text="wait for new rows and print each, until stopped; starts with the rows "
+                "after --since, by default with those that come from now on",
+            ),
+            option(
+                "--exec",
+                metavar="CMD",
+                group="receiver",
+                help_text="with --follow: run this shell command for each row, with its JSON on "
+                "standard input",
+            ),
+            option(
+                "--post",
+                metavar="URL",
+                group="receiver",
+                help_text="with --follow: post each row to this address, signed as Standard "
+                "Webhooks with the secret in SIGNALS_WEBHOOK_SECRET",
+            ),
+            option(
+                "--cursor",
+                type=Path,
+                metavar="FILE",
+                help_text="with --follow: file with the time of the last row that was handed on, "
+                "from which the next start continues; it takes precedence over --since",
+            ),
+        ),
+        run=choose_feed,
+    ),
+    read_command(
+        "flips",
+        "print the assets of a service whose readings have just changed",
+        (
+            *(TIMEFRAME, TICKER, ASSET_CLASS),
+            query_option(
+                "direction",
+                "only changes to this side (default all)",
+                "DIR",
+                ("all", *get_args(Side)),
+            ),
+            query_option(
+                "hours", "length of the window (default 3, 12 or 48 for 1h, 4h or 1d)", "N"
+            ),
+        ),
+    ),
+    read_command(
+        "confluence",
+        "print the assets of a service on which several indicators agree",
+        (
+            TIMEFRAME,
+            query_option(
+                "direction", "direction to agree on (default bullish)", "DIR", get_args(Side)
+            ),
+            *(ASSET_CLASS, AS_OF),
+            query_option(
+                "min_agree", "least number of agreeing indicators, 1 to 6 (default 3)", "N"
+            ),
+        ),
+    ),
+    read_command("usage", "print how much of the key's daily quota is left", ()),
     Command(
         "sign-in",
         "print a link that signs the owner in to the pages of the service, once",

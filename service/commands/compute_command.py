@@ -26,8 +26,7 @@ from service.commands.console import (
     rebase_progress,
 )
 from service.config.settings import Settings
-from service.config.signing import open_log_signer
-from service.config.sources import open_source
+from service.config.sources import open_log_signer, open_source
 from service.config.stores import open_both
 from service.processes.executors import find_executor
 from service.processes.lifecycle import (

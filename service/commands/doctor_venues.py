@@ -32,6 +32,7 @@ from service.commands.console import (
 )
 from service.config.settings import Settings, SettingsError
 from service.config.sources import (
+    ALPACA,
     check_same_source,
     create_bar_loader,
     create_sources_loader,
@@ -44,7 +45,6 @@ from store.sql.market_store import MarketStore
 
 # 1d readings begin after this many daily bars.
 MIN_HISTORY_DAYS = 200
-ALPACA = "alpaca"
 ALPACA_KEY_SETTINGS = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
 # The venues in the order in which docs/universe.md prefers them, with the quote currency of coins.
 _QUOTES: Final = {

@@ -1,24 +1,32 @@
-"""Opens the source that the settings select: live, recorded files, or simulated."""
+"""Opens what the settings select for computing: the source, and the signer of the feed's log.
+
+The source is live, recorded files, or simulated.
+"""
 
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from compute.bars import NO_BARS, Series
+from compute.signing.log_signer import LogSigner, OnCheckpoint
 from compute.sources.files import FilesSource
 from compute.sources.history_checks import StoredBarsLoader, check_recorded_past
 from compute.sources.live import LiveSource, SourcesLoader
 from compute.sources.simulated import SimulatedSource, choose_start, parse_source_name
 from compute.sources.source import Source
-from compute.sources.venue import Venue
+from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
 from compute.state_loader import build_series
 from compute.universe import Universe
 from schemas.vocabulary import Clock
 from service.config.settings import Settings, SettingsError
 from store.sql.market_store import MarketStore
+
+ALPACA = "alpaca"
 
 
 @asynccontextmanager
@@ -57,31 +65,82 @@ async def open_source(
         yield source
 
 
+def read_monotonic_ms() -> int:
+    """Return the milliseconds of a monotonic clock."""
+    # Pauses and retries use it, so that setting the wall clock cannot lengthen them.
+    return time.monotonic_ns() // 1_000_000
+
+
 @asynccontextmanager
 async def open_live_venues(
-    settings: Settings, universe: Universe, clock: Clock, listings_folder: Path
+    settings: Settings,
+    universe: Universe,
+    clock: Clock,
+    listings_folder: Path,
+    elapsed_ms: Callable[[], int] = read_monotonic_ms,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    draw_jitter: Callable[[], float] = random.random,
 ) -> AsyncIterator[Mapping[str, Venue]]:
-    """Open the clients of all venues for the block; listings are cached in `listings_folder`.
+    """Open a client for each venue of the universe; Alpaca's only if its key is set.
 
-    SettingsError if the extra `live` is not installed.
+    `elapsed_ms` is a monotonic clock in ms, used for pauses and retries. `listings_folder` caches
+    the venues' listings and need not exist. SettingsError if the extra `live` is not installed.
     """
     try:
-        from service.config.venues import open_venues
+        import ccxt.async_support as ccxt
+
+        from compute.sources.alpaca import DATA_ADDRESS, SETTING_NAMES, TRADING_ADDRESS, AlpacaVenue
+        from compute.sources.ccxt_venue import CcxtVenue, rebase_url
     except ImportError as error:
         raise SettingsError(
             f"SIGNALS_SOURCE=live needs the extra libraries ({error.name} is missing): "
             "pip install 'signals-mcp[live]'"
         ) from None
-    async with open_venues(
-        settings, universe, clock, read_monotonic_ms, asyncio.sleep, random.random, listings_folder
-    ) as venues:
+    key_id, secret_key, base = (
+        settings.alpaca_key_id,
+        settings.alpaca_secret_key,
+        settings.live_api_base,
+    )
+    venues: dict[str, Venue] = {}
+    async with AsyncExitStack() as stack:
+        for name, symbols in collect_symbols(universe).items():
+            venue: Venue
+            if name == ALPACA:
+                if key_id is None and secret_key is None:
+                    continue
+                if key_id is None or secret_key is None:
+                    raise SettingsError(f"only one of {SETTING_NAMES} is set: set both, or neither")
+                data, trading = (
+                    address if base is None else rebase_url(address, base)
+                    for address in (DATA_ADDRESS, TRADING_ADDRESS)
+                )
+                secret = secret_key.get_secret_value()
+                venue = AlpacaVenue(key_id, secret, data_address=data, trading_address=trading)
+            elif name in ccxt.exchanges:
+                venue = CcxtVenue(name, symbols, listings_folder / f"{name}.json", clock, base)
+            else:
+                raise SettingsError(
+                    f"the universe file names the venue {name}, which ccxt does not have"
+                )
+            stack.push_async_callback(venue.close)
+            policy = choose_retry_policy(name)
+            venues[name] = RetryingVenue(venue, elapsed_ms, sleep, draw_jitter, policy)
         yield venues
 
 
-def read_monotonic_ms() -> int:
-    """Return the milliseconds of a monotonic clock."""
-    # Pauses and retries use it, so that setting the wall clock cannot lengthen them.
-    return time.monotonic_ns() // 1_000_000
+def collect_symbols(universe: Universe) -> dict[str, set[str]]:
+    """Return the symbols of a universe by venue, including perpetuals."""
+    symbols_by_venue: defaultdict[str, set[str]] = defaultdict(set)
+    for asset in universe.assets:
+        for listing in asset.listings:
+            symbols_by_venue[listing.venue] |= {listing.symbol, listing.perpetual or listing.symbol}
+    return dict(symbols_by_venue)
+
+
+def choose_retry_policy(name: str, default: RetryPolicy = DEFAULT_RETRY_POLICY) -> RetryPolicy:
+    """Return the retry policy of a venue."""
+    # AlpacaVenue joins concurrent calls into one request, so a limit on calls would only split it.
+    return default._replace(max_concurrent_calls=1000) if name == ALPACA else default
 
 
 def create_bar_loader(store: MarketStore | None) -> StoredBarsLoader:
@@ -113,3 +172,33 @@ def check_same_source(settings: Settings, stored_source: str | None, name: str) 
         f"{settings.store_name} holds bars of the source {stored_source}: set "
         f"SIGNALS_SOURCE={setting}, or set SIGNALS_DATABASE_URL to another database for {name}"
     )
+
+
+def build_log_signer(settings: Settings, market: MarketStore) -> LogSigner:
+    """Return the signer of a store's log, which asks no witness."""
+    return LogSigner(market.feed_log, settings.log_key_path, settings.log_origin)
+
+
+@asynccontextmanager
+async def open_log_signer(
+    settings: Settings, market: MarketStore, on_checkpoint: OnCheckpoint
+) -> AsyncIterator[LogSigner]:
+    """Open the signer of a store's log with the witnesses of the settings.
+
+    PolicyError if the policy file must be corrected.
+    """
+    feed_log, path, origin = market.feed_log, settings.log_key_path, settings.log_origin
+    if settings.witness_policy is None:
+        yield LogSigner(feed_log, path, origin, on_checkpoint)
+        return
+    # Imported here, because a process without witnesses needs no HTTP client.
+    from compute.signing.witnesses import Witnesses, load_witnesses
+
+    listed = load_witnesses(settings.witness_policy)
+    witnesses = Witnesses(feed_log, listed, partial(on_checkpoint, "cosigned"))
+    try:
+        yield LogSigner(feed_log, path, origin, on_checkpoint, witnesses.submit)
+        # The end of a recording; after an interruption, the next start asks again.
+        await witnesses.settle()
+    finally:
+        await witnesses.close()

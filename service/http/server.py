@@ -137,7 +137,7 @@ class Exchanges:
 
 
 class Server(uvicorn.Server):
-    """Leaves signals to `ShutdownSignal`."""
+    """Leaves signals to `listen_for_shutdown`."""
 
     # uvicorn would raise a captured signal again before the stores are closed.
 

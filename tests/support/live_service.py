@@ -24,8 +24,12 @@ from compute.sources.files import FilesSource
 from compute.sources.live import LiveSource
 from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
 from compute.universe import Asset, Listing, Universe, load_universe
-from service.config.sources import create_bar_loader, create_sources_loader
-from service.config.venues import choose_retry_policy, collect_symbols
+from service.config.sources import (
+    choose_retry_policy,
+    collect_symbols,
+    create_bar_loader,
+    create_sources_loader,
+)
 from serving.freshness import build_freshness
 from serving.snapshot import build_snapshot
 from store.market_rows import AlertRow, ChangeRow, StoredSnapshot

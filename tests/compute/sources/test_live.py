@@ -19,7 +19,7 @@ from compute.sources.venue import VenueError
 from compute.universe import Listing, Universe
 from schemas.vocabulary import compute_midnight_s
 from service.config.settings import Settings
-from service.config.venues import open_venues
+from service.config.sources import open_live_venues
 from serving.freshness import build_freshness
 from serving.snapshot import build_snapshot
 from store.market_rows import ChangeRow
@@ -501,7 +501,8 @@ async def test_setting_the_wall_clock_does_not_change_a_wait_that_a_venue_reques
 ) -> None:
     await list_all_markets(double)
     settings, waiting = Settings(live_api_base=double.base_url), SleepClock()
-    opening = open_venues(settings, UNIVERSE, clock, waiting, waiting.sleep, lambda: 1.0, tmp_path)
+    parts = waiting, waiting.sleep, lambda: 1.0
+    opening = open_live_venues(settings, UNIVERSE, clock, tmp_path, *parts)
     async with opening as found:
         double.get_venue("binance").add_failure("rate_limited", path="time", retry_after_s=600)
         for set_by_ms in (0, DAY_S * 1000, -2 * DAY_S * 1000):

@@ -10,7 +10,7 @@ from tlog_scales.tlog import Checkpoint
 from compute.signing.log_signer import load_key
 from compute.signing.witnesses import PolicyError
 from service.config.settings import Settings
-from service.config.signing import build_log_signer, open_log_signer
+from service.config.sources import build_log_signer, open_log_signer
 from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.witness import open_witness
 from tests.store.sql.test_feed_log import commit_rows

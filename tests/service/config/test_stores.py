@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from service.config.settings import Settings
-from service.config.signing import build_log_signer
+from service.config.sources import build_log_signer
 from service.config.stores import adopt_access, has_store, open_both
 from store.errors import StoreError
 from store.sqlite.schema import ACCESS_MIGRATIONS, migrate

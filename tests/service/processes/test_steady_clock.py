@@ -14,7 +14,7 @@ from access.maintenance import MaintenanceJob
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
 from compute.sources.source import NotReadyError
-from service.commands.prune import prune_stores
+from service.commands.backup import prune_stores
 from service.config.settings import Settings
 from service.config.stores import open_both
 from service.http.metrics import Metrics

@@ -1,0 +1,171 @@
+"""`signals replay`, `audit` and `migrate`, and `log restart`: the history in the store."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+from compute.audit.audit import audit_market
+from compute.hourly_pipeline import HourlyPipeline
+from compute.indicators.contract import Indicator
+from compute.schedule import find_last_run
+from compute.signing.log_signer import load_key, move_key
+from compute.sources.files import FilesSource
+from compute.sources.history_checks import check_recorded_past
+from compute.universe import load_universe
+from schemas.vocabulary import Clock, format_instant
+from service.commands.console import (
+    FOUND,
+    ProgressLog,
+    echo,
+    open_progress_bar,
+    print_findings,
+    rebase_progress,
+)
+from service.config.settings import Settings, SettingsError
+from service.config.sources import build_log_signer
+from service.config.stores import (
+    adopt_access,
+    find_market_trace,
+    has_store,
+    open_access,
+    open_both,
+    open_market,
+    refuse_missing_market,
+    refuse_missing_store,
+)
+from service.processes.executors import find_executor
+from service.processes.lifecycle import limit_malloc_arenas
+from verifier.report import escape_unprintable
+
+
+async def replay_bars(
+    settings: Settings, indicators: Sequence[Indicator], folder: Path, now: int
+) -> int:
+    """Compute a folder of bars into the store, up to the market time `now` (epoch ms)."""
+    limit_malloc_arenas()
+    open_executor = await find_executor(settings)
+    universe = load_universe(settings.universe)
+    source = FilesSource(folder, universe)
+    source.check_begun(now)
+    async with open_both(settings) as (store, access):
+        await access.close()
+        await check_recorded_past(store, source, universe)
+        pipeline = await HourlyPipeline.open(
+            store,
+            source,
+            universe,
+            indicators,
+            lambda: now,
+            open_executor,
+            sign_log=build_log_signer(settings, store).sign,
+        )
+        with open_progress_bar("replaying") as on_progress:
+            await pipeline.run_until(find_last_run(now), rebase_progress(on_progress))
+        # Otherwise the rows of a long recording would outlive their retention: nothing else prunes
+        # a store that is only read.
+        await store.prune()
+        progress = await store.progress()
+        reached_time = (
+            "the beginning"
+            if progress.market_time is None
+            else format_instant(progress.market_time)
+        )
+        rejected = sum(source.rejected_counts.values())
+        name = escape_unprintable(source.name)
+        echo(f"replayed {name} to {reached_time}; {rejected} rows rejected")
+    return 0
+
+
+async def audit_store(settings: Settings, indicators: Sequence[Indicator]) -> int:
+    """Audit the store; print what was checked and each finding.
+
+    Return 1 if there are findings, 2 if there are none but some things could not be verified.
+    """
+    universe = load_universe(settings.universe)
+    open_executor = await find_executor(settings)
+    # Only the market data: they can be audited as a copy that contains no keys.
+    await refuse_missing_market(settings)
+    log_key = await asyncio.to_thread(load_key, settings.log_key_path)
+    store = await open_market(settings)
+    try:
+        with open_progress_bar("auditing") as on_progress:
+            report = await audit_market(
+                store, universe, indicators, open_executor, on_progress, log_key
+            )
+    finally:
+        await store.close()
+    return print_findings(report.checked, report.findings, not_verifiable=report.not_verifiable)
+
+
+async def migrate_database(
+    source: Settings,
+    target: Settings,
+    indicators: Sequence[Indicator],
+    clock: Clock,
+) -> int:
+    """Move a database; return 1 if the audit has findings.
+
+    The key file of the log moves too, so that only the target continues the log. StoreError if a
+    process computes on either database, or if the target is in use.
+    """
+    if source.store_name == target.store_name:
+        raise SettingsError(f"both databases are {source.store_name}: name two different ones")
+    open_executor = await find_executor(target)
+    await refuse_missing_store(source)
+    async with AsyncExitStack() as stack:
+        source_market = await open_market(source)
+        stack.push_async_callback(source_market.close)
+        target_market = await open_market(target)
+        stack.push_async_callback(target_market.close)
+        with open_progress_bar("moving", fallback=ProgressLog("moving", clock)) as on_progress:
+            await target_market.move_from(source_market, on_progress)
+        source_access = await open_access(source)
+        stack.push_async_callback(source_access.close)
+        target_access = await open_access(target)
+        stack.push_async_callback(target_access.close)
+        await target_access.move_from(source_access)
+        await target_market.record_access_id(await target_access.get_id())
+        universe = load_universe(target.universe)
+        with open_progress_bar("auditing", fallback=ProgressLog("auditing", clock)) as on_progress:
+            report = await audit_market(
+                target_market, universe, indicators, open_executor, on_progress
+            )
+        print_findings(report.checked, report.findings, not_verifiable=report.not_verifiable)
+        # Until `finish_move` nothing can compute on the target. Findings leave it in that state,
+        # but the move of a store that is partly not verifiable ends.
+        if report.findings:
+            return FOUND
+        if move_key(source.log_key_path, target.log_key_path):
+            echo(f"The key of the log is now in {target.log_key_path}.")
+        await target_market.finish_move()
+    echo(f"Moved {source.store_name} to {target.store_name}. Set SIGNALS_DATABASE_URL to it.")
+    return 0
+
+
+async def restart_log(settings: Settings, clock: Clock) -> int:
+    """Begin a new log with another key; print the key. StoreError if a process computes.
+
+    If the market data were lost, begin a new history too.
+    """
+    if not (find_market_trace(settings) or await has_store(settings, "access")):
+        await refuse_missing_market(settings)
+    if not await has_store(settings, "market"):
+        await adopt_access(settings)
+        echo("A new history begins: the market data were lost.")
+    market = await open_market(settings)
+    try:
+        await market.lock()
+        signer = build_log_signer(settings, market)
+        vkey, archive = await signer.restart(datetime.fromtimestamp(clock() / 1000, UTC))
+    finally:
+        await market.close()
+    if archive is not None:
+        echo(f"The former key is in {archive}.")
+    echo(
+        f"A new log begins as {vkey.name}, with another key. Customers who verified the former "
+        "log have to accept the new key:"
+    )
+    print(vkey.format())
+    return 0
