@@ -128,12 +128,12 @@ def read_command(
 
 
 def choose_server(args: Namespace) -> str:
-    """Return what serves: a single serving process needs none of the supervisor's modules."""
+    """Return what serves: a single serving process, or several workers."""
     if args.workers == 1:
         return "service.processes.compute_process:serve_beside"
     if args.single_process:
         raise SettingsError("--single-process and --workers N exclude each other: choose one")
-    return "service.processes.supervisor:serve_with_workers"
+    return "service.commands.serve:serve_with_workers"
 
 
 def choose_audit(args: Namespace) -> str:

@@ -88,15 +88,12 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
         readiness = Readiness(SnapshotCache(market), None, clock)
         with cancel_on_request():
             async with metrics_server.serve_metrics(metrics, readiness):
+                text = f"Computing on {settings.store_name}, every hour at minute :03."
                 await run_compute(
-                    settings, market, steady_clock, metrics, on_ready=partial(_announce, settings)
+                    settings, market, steady_clock, metrics, on_ready=partial(echo, text)
                 )
                 echo(PLAYED_OUT_NOTE)
     return 0
-
-
-def _announce(settings: Settings) -> None:
-    echo(f"Computing on {settings.store_name}, every hour at minute :03.")
 
 
 async def run_compute(
@@ -142,12 +139,15 @@ async def run_compute(
         open_pipeline = await reopen_source()
         if settings.source == SimulatedSource.kind:
             echo(SIMULATED_NOTE)
-        pipeline = await _open_unless_locked(open_pipeline)
-        on_open()
         catch_up = None
-        if pipeline is not None:
+        try:
+            pipeline = await open_pipeline()
+        except LockTakenError as error:
+            echo(f"Standing by to take over when the other process stops: {error}.")
+        else:
             is_long = settings.source == LiveSource.name
             catch_up = CatchUp(pipeline, market, clock, failures, is_long=is_long)
+        on_open()
 
         async def has_source_moved() -> bool:
             return isinstance(source, LiveSource) and await source.has_moved()
@@ -173,15 +173,6 @@ async def run_compute(
             await asyncio.shield(running)
 
 
-async def _open_unless_locked(open_pipeline: OpenPipeline) -> HourlyPipeline | None:
-    """Open a pipeline; None if another process computes on the store."""
-    try:
-        return await open_pipeline()
-    except LockTakenError as error:
-        echo(f"Standing by to take over when the other process stops: {error}.")
-        return None
-
-
 async def _run_pipeline(
     catch_up: "CatchUp | None",
     open_pipeline: OpenPipeline,
@@ -195,36 +186,24 @@ async def _run_pipeline(
     pipeline = None if catch_up is None else await catch_up.run()
     # The catch-up has freed most of what it allocated.
     release_memory()
-    while not (is_leader and await _run_as_leader(create_loop(open_pipeline, pipeline))):
-        open_pipeline = await _wait_for_leadership(market, reopen_source, failures)
-        is_leader, pipeline = True, None
-
-
-async def _run_as_leader(loop: HourlyLoop) -> bool:
-    """Run every hour; return False if another process computes, or may have taken over."""
-    try:
-        await loop.run()
-    except LockTakenError as error:
-        log.warning("standing_by", reason=str(error))
-        return False
-    return True
-
-
-async def _wait_for_leadership(
-    market: MarketStore,
-    reopen_source: Callable[[], Awaitable[OpenPipeline]],
-    failures: FailureLog,
-) -> OpenPipeline:
-    """Wait until no other process computes, then reopen the source."""
     while True:
         try:
-            await market.lock()
-            return await reopen_source()
-        except LockTakenError:
-            pass
-        except StoreError as error:
-            failures.write(log.warning, "cannot_stand_by", {"reason": str(error)})
-        await asyncio.sleep(STANDBY_POLL_S)
+            if is_leader:
+                await create_loop(open_pipeline, pipeline).run()
+                return
+        except LockTakenError as error:
+            # Another process computes, or may have taken over.
+            log.warning("standing_by", reason=str(error))
+        is_leader, pipeline = False, None
+        while not is_leader:
+            try:
+                await market.lock()
+                open_pipeline, is_leader = await reopen_source(), True
+            except LockTakenError:
+                await asyncio.sleep(STANDBY_POLL_S)
+            except StoreError as error:
+                failures.write(log.warning, "cannot_stand_by", {"reason": str(error)})
+                await asyncio.sleep(STANDBY_POLL_S)
 
 
 class CatchUp:

@@ -22,10 +22,10 @@ import httpx
 import pytest
 import uvloop
 
+from service.commands.serve import build_worker_config
 from service.config.settings import Settings
 from service.http.metrics import MULTIPROCESS_VARIABLE
 from service.http.server import open_listener
-from service.processes.supervisor import build_worker_config
 from tests.end_to_end.test_counted_calls import Connection, connected, stored
 from tests.service.commands.test_cli import write_bars
 from tests.service.http.test_metrics_server import place, samples
