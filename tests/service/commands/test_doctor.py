@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import re
 import shutil
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,7 +18,7 @@ from store.access_rows import Notice
 from store.sqlite.access_store import open_sqlite_access
 from store.sqlite.schema import CREATE_MIGRATIONS
 from tests.doubles.smtp.server import PASSWORD, run_smtp_double
-from tests.doubles.stripe.server import run_stripe_double
+from tests.doubles.stripe.server import StripeDouble, run_stripe_double
 from tests.service.commands.test_access import with_store
 from tests.service.commands.test_cli import write_bars
 from tests.service.config.test_billing import STRIPE, selling
@@ -27,19 +30,38 @@ from tests.support.signals_command import run_signals
 
 pytestmark = pytest.mark.clause("operation")
 
-Told = dict[str, list[tuple[str, str]]]
+
+class Told(NamedTuple):
+    """The exit status, and the findings by subject, each as `GRADE TEXT`."""
+
+    status: int
+    findings: Mapping[str, list[str]]
 
 
-def examined(folder: Path, **settings: str) -> tuple[int, Told]:
-    """Return the exit status, and the (grade, text) findings by subject."""
+def read_findings(output: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in output.splitlines():
+        match = re.fullmatch(r"(ok|warn|fix) +(\w+): (.*)", line)
+        assert match, line
+        found.setdefault(match[2], []).append(f"{match[1]} {match[3]}")
+    return found
+
+
+def check_findings(told: Told, expected: Mapping[str, Sequence[str]]) -> None:
+    """Check the findings of some subjects; … stands for any text, alone for any findings."""
+    for subject, lines in expected.items():
+        pattern = "".join(
+            "(?:.*\n)*" if line == "…" else ".*".join(map(re.escape, line.split("…"))) + "\n"
+            for line in lines
+        )
+        found = "".join(f"{line}\n" for line in told.findings.get(subject, []))
+        assert re.fullmatch(pattern, found), (subject, found)
+
+
+def examined(folder: Path, **settings: str) -> Told:
     done = run_signals(folder, "doctor", **settings)
     assert done.stderr == ""
-    checks: Told = {}
-    for line in done.stdout.splitlines():
-        grade, _, rest = line.partition(" ")
-        about, _, text = rest.strip().partition(": ")
-        checks.setdefault(about, []).append((grade, text))
-    return done.returncode, checks
+    return Told(done.returncode, read_findings(done.stdout))
 
 
 @pytest.fixture(scope="module")
@@ -63,138 +85,246 @@ def source(once) -> str:
 
 
 def test_a_healthy_store_has_only_ok_findings(well, source):
-    status, checks = examined(well, source=source)
-    assert status == 0
-    assert {grade for findings in checks.values() for grade, _ in findings} == {"ok"}
-    assert list(checks) == [
+    told = examined(well, source=source)
+    assert told.status == 0
+    assert list(told.findings) == [
         *("settings", "store", "disk", "runs", "log", "source", "billing", "proxies", "mail"),
     ]
-    assert "SIGNALS_SOURCE" in checks["settings"][0][1]
-    assert checks["settings"][0][1].endswith("; logs from level info")
-    assert "the recording is complete" in checks["runs"][0][1]
-    assert checks["source"] == [("ok", source)]
-    assert checks["billing"] == [("ok", "sandbox, test mode")]
-    assert checks["mail"] == [("ok", f"written to {well}/signals.db-outbox, not sent")]
+    assert {line.split()[0] for lines in told.findings.values() for line in lines} == {"ok"}
+    check_findings(
+        told,
+        {
+            "settings": ["ok …SIGNALS_SOURCE…; logs from level info"],
+            "runs": ["ok …the recording is complete…"],
+            "source": [f"ok {source}"],
+            "billing": ["ok sandbox, test mode"],
+            "mail": [f"ok written to {well}/signals.db-outbox, not sent"],
+        },
+    )
 
 
 @pytest.mark.clause("proof")
 def test_an_older_copy_of_a_signed_store_must_be_fixed(well, source):
-    (signed,) = examined(well, source=source)[1]["log"]
-    assert signed[0] == "ok"
-    assert signed[1].endswith(" rows of the feed are signed")
+    signed = examined(well, source=source)
+    check_findings(signed, {"log": ["ok … rows of the feed are signed"]})
     key = json.loads((well / "signals.db-log-key.json").read_text())
     (well / "signals.db-log-key.json").write_text(json.dumps(key | {"size": key["size"] + 9}))
     run_signals(well, "replay", "--bars", source.removeprefix("files:"))
-    status, checks = examined(well, source=source)
-    assert status == 1
-    assert checks["log"] == [
-        (
-            "fix",
-            f"no new rows are signed: the store has fewer rows than the {key['size'] + 9} that "
-            "were signed: an older copy of it was restored; restore a newer copy of the database, "
-            "or the key file; if there is none, stop the service and run `signals log restart`",
-        )
-    ]
+    told = examined(well, source=source)
+    assert told.status == 1
+    text = (
+        f"fix no new rows are signed: the store has fewer rows than the {key['size'] + 9} that "
+        "were signed: an older copy of it was restored; restore a newer copy of the database, "
+        "or the key file; if there is none, stop the service and run `signals log restart`"
+    )
+    check_findings(told, {"log": [text]})
     restarted = run_signals(well, "log", "restart")
     assert restarted.returncode == 0
     assert restarted.stdout.startswith("127.0.0.1:8000/api/v1/log/2+")
     assert "The former key is in " in restarted.stderr
-    status, checks = examined(well, source=source)
-    assert (status, checks["log"]) == (0, [signed])
+    told = examined(well, source=source)
+    assert (told.status, told.findings["log"]) == (0, signed.findings["log"])
 
 
-@pytest.mark.clause("proof")
-def test_cosignatures_are_counted_if_there_are_witnesses(well, source):
-    settings = {"source": source, "witness_policy": str(well / "policy")}
-    ((grade, text),) = examined(well, **settings)[1]["log"]
-    assert (grade, text) == ("warn", "0 rows of the feed are signed, and cosigned by 0 witnesses")
-    run_sql(well / "signals.db", "UPDATE log_checkpoint SET note = note || '— w.example AAAA\n'")
-    ((grade, text),) = examined(well, **settings)[1]["log"]
-    assert (grade, text) == ("ok", "0 rows of the feed are signed, and cosigned by 1 witnesses")
+Harm = Callable[[Path], object]
+COUNT = "SELECT count(*) FROM migrations"
 
 
-@pytest.mark.clause("proof")
-def test_a_store_whose_feed_is_not_signed_yet_is_noticed(well, source):
-    run_sql(well / "signals.db", "DROP TRIGGER log_checkpoint_delete")
-    run_sql(well / "signals.db", "DELETE FROM log_checkpoint")
-    _, checks = examined(well, source=source)
-    assert checks["log"][0][0] == "warn"
+def run_on(file: str, *statements: str) -> Harm:
+    def harm(folder: Path) -> None:
+        for statement in statements:
+            run_sql(folder / file, statement)
+
+    return harm
+
+
+def unlink_keys(folder: Path) -> None:
+    (folder / "signals.db-access").unlink()
+
+
+def empty_keys(folder: Path) -> None:
+    unlink_keys(folder)
+    run_sql(folder / "signals.db-access", CREATE_MIGRATIONS)
+
+
+def damage(folder: Path) -> None:
+    with (folder / "signals.db").open("r+b") as file:
+        file.seek(100)
+        file.write(bytes(4096))
+
+
+def skip(folder: Path) -> None:
+    """Do no harm."""
+
+
+WITNESSED = {"witness_policy": "policy"}
+OPEN, HTTPS = {"host": "0.0.0.0"}, {"base_url": "https://signals.example"}
+HTTP, OFF = {"base_url": "http://signals.example:8000"}, {"billing": "off"}
+SIGNED = "rows of the feed are signed, and cosigned by"
+UNSENT = "warn …SIGNALS_SMTP_URL and SIGNALS_MAIL_FROM…"
+ADDRESS = "ok …; served at http://127.0.0.1:8000;…"
+
+
+@pytest.mark.parametrize(
+    ("harm", "given", "status", "expected"),
+    [
+        pytest.param(
+            skip,
+            WITNESSED,
+            0,
+            {"log": [f"warn 0 {SIGNED} 0 witnesses"]},
+            marks=pytest.mark.clause("proof"),
+            id="no witness has cosigned",
+        ),
+        pytest.param(
+            run_on("signals.db", "UPDATE log_checkpoint SET note = note || '— w.example AAAA\n'"),
+            WITNESSED,
+            0,
+            {"log": [f"ok 0 {SIGNED} 1 witnesses"]},
+            marks=pytest.mark.clause("proof"),
+            id="a witness has cosigned",
+        ),
+        pytest.param(
+            run_on(
+                "signals.db",
+                "DROP TRIGGER log_checkpoint_delete",
+                "DELETE FROM log_checkpoint",
+            ),
+            {},
+            0,
+            {"log": ["warn …"]},
+            marks=pytest.mark.clause("proof"),
+            id="the feed is not signed yet",
+        ),
+        pytest.param(
+            unlink_keys,
+            {},
+            1,
+            {"store": ["ok …", "fix there is no store at …/signals.db-access: restore a backup …"]},
+            id="the keys are lost",
+        ),
+        pytest.param(
+            damage,
+            {},
+            1,
+            {"store": ["fix …signals restore…", "…"], "runs": []},
+            id="the store is damaged",
+        ),
+        pytest.param(
+            run_on("signals.db-access", "INSERT INTO migrations VALUES ('access_9999')"),
+            {},
+            1,
+            {"store": ["ok …", "fix …another version…"]},
+            id="the schema is newer",
+        ),
+        pytest.param(empty_keys, {}, 0, {"store": ["ok …", "warn …"]}, id="the schema is older"),
+        *(
+            pytest.param(skip, {"source": other}, 1, {"source": ["fix …"]}, id=f"source {other}")
+            for other in ("simulated", "files:missing")
+        ),
+        pytest.param(
+            skip,
+            OPEN | OFF,
+            0,
+            {"settings": [ADDRESS, "warn …SIGNALS_BASE_URL=http://signals.example:8000…"]},
+            id="all addresses without a public one",
+        ),
+        pytest.param(
+            skip,
+            OPEN | OFF | HTTPS,
+            0,
+            {"settings": ["ok …"], "oauth": []},
+            marks=pytest.mark.clause("10.11"),
+            id="all addresses with a public one",
+        ),
+        pytest.param(
+            skip,
+            OFF,
+            0,
+            {"oauth": [], "operator": [], "mail": ["ok …"]},
+            marks=pytest.mark.clause("10.11"),
+            id="a service of this machine",
+        ),
+        pytest.param(
+            skip,
+            OFF | HTTP,
+            0,
+            {"oauth": ["warn …"]},
+            marks=pytest.mark.clause("10.11"),
+            id="OAuth without https",
+        ),
+        pytest.param(
+            skip,
+            OPEN,
+            0,
+            {"billing": ["ok …", "warn …"], "mail": ["ok …", UNSENT]},
+            marks=pytest.mark.clause("dashboard"),
+            id="a sandbox on all addresses",
+        ),
+        pytest.param(
+            skip,
+            HTTPS,
+            0,
+            {"mail": ["ok …", UNSENT], "operator": []},
+            marks=pytest.mark.clause("dashboard"),
+            id="a public service that sends no mail",
+        ),
+        pytest.param(
+            skip,
+            HTTPS | OFF,
+            0,
+            {"mail": ["ok …"]},
+            marks=pytest.mark.clause("dashboard"),
+            id="a public service without members",
+        ),
+    ],
+)
+def test_each_fault_of_a_store_or_a_setting_is_graded(well, source, harm, given, status, expected):
+    harm(well)
+    before = run_sql(well / "signals.db-access", COUNT) if harm is empty_keys else None
+    told = examined(well, **{"source": source} | given)
+    assert told.status == status
+    check_findings(told, expected)
+    # Nothing is created, and nothing is migrated.
+    if harm is unlink_keys:
+        assert not (well / "signals.db-access").exists()
+    if before is not None:
+        assert run_sql(well / "signals.db-access", COUNT) == before == [(0,)]
 
 
 def test_a_missing_store_is_reported_and_not_created(tmp_path):
-    status, checks = examined(tmp_path)
-    assert status == 1
-    (market, access) = checks["store"]
-    assert market == (
-        "fix",
-        f"there is no store at {tmp_path}/signals.db: `signals serve` creates one",
-    )
-    assert access[0] == "warn"
+    told = examined(tmp_path)
+    assert told.status == 1
+    missing = f"fix there is no store at {tmp_path}/signals.db: `signals serve` creates one"
+    check_findings(told, {"store": [missing, "warn …"]})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lost_keys_must_be_fixed(well, source):
-    (well / "signals.db-access").unlink()
-    status, checks = examined(well, source=source)
-    (_, (grade, text)) = checks["store"]
-    assert (status, grade) == (1, "fix")
-    assert text.startswith(f"there is no store at {well}/signals.db-access: restore a backup ")
-    assert not (well / "signals.db-access").exists()
-
-
-def test_empty_files_are_not_a_store_and_an_impossible_path_is_named(tmp_path):
+def test_empty_files_are_not_a_store(tmp_path):
     for name in ("signals.db", "signals.db-access"):
         (tmp_path / name).touch()
-    _, checks = examined(tmp_path)
-    assert [grade for grade, _ in checks["store"]] == ["fix", "warn"]
-    assert all("there is no store at " in text for _, text in checks["store"])
-    status, checks = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/{'x' * 300}.db")
-    assert (status, checks["store"][0][0]) == (1, "fix")
-    assert "cannot open" in checks["store"][0][1]
+    lines = ["fix there is no store at …", "warn there is no store at …"]
+    check_findings(examined(tmp_path), {"store": lines})
 
 
-def test_a_missing_folder_is_named(tmp_path):
-    status, checks = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/missing/signals.db")
-    assert (status, checks["disk"]) == (1, [("fix", f"there is no folder {tmp_path}/missing")])
-
-
-def test_a_damaged_store_must_be_fixed(well, source):
-    with (well / "signals.db").open("r+b") as file:
-        file.seek(100)
-        file.write(bytes(4096))
-    status, checks = examined(well, source=source)
-    assert (status, checks["store"][0][0]) == (1, "fix")
-    assert "signals restore" in checks["store"][0][1]
-    assert "runs" not in checks
-
-
-def test_a_store_with_a_newer_schema_must_be_fixed(well, source):
-    run_sql(well / "signals.db-access", "INSERT INTO migrations VALUES ('access_9999')")
-    status, checks = examined(well, source=source)
-    assert (status, checks["store"][1][0]) == (1, "fix")
-    assert "another version" in checks["store"][1][1]
-
-
-def test_a_store_with_an_older_schema_is_reported_and_not_migrated(well, source):
-    (well / "signals.db-access").unlink()
-    run_sql(well / "signals.db-access", CREATE_MIGRATIONS)
-    status, checks = examined(well, source=source)
-    assert (status, checks["store"][1][0]) == (0, "warn")
-    assert run_sql(well / "signals.db-access", "SELECT count(*) FROM migrations") == [(0,)]
-
-
-@pytest.mark.parametrize("other", ["simulated", "files:missing"])
-def test_another_source_than_the_stores_must_be_fixed(well, other):
-    status, checks = examined(well, source=other)
-    assert (status, checks["source"][0][0]) == (1, "fix")
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("x" * 300 + ".db", {"store": ["fix …cannot open…", "…"]}),
+        ("missing/signals.db", {"disk": ["fix there is no folder …/missing"]}),
+    ],
+    ids=["too long", "in a missing folder"],
+)
+def test_an_impossible_path_is_named(tmp_path, path, expected):
+    told = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/{path}")
+    assert told.status == 1
+    check_findings(told, expected)
 
 
 def test_a_store_without_recent_runs_is_a_warning(tmp_path):
     asyncio.run(seeded(tmp_path))
-    _, checks = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/market.db")
-    ((grade, text),) = checks["runs"]
-    assert grade == "warn"
-    assert "2026-09-30T12:03:00.000Z" in text
+    told = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/market.db")
+    check_findings(told, {"runs": ["warn …2026-09-30T12:03:00.000Z…"]})
 
 
 async def seeded(folder: Path) -> None:
@@ -204,100 +334,98 @@ async def seeded(folder: Path) -> None:
 
 def test_an_untrusted_proxy_is_a_warning_for_a_day(well, source):
     now = time.time_ns() // 1_000_000
-
-    def seen(ago_ms: int) -> list[tuple[str, str]]:
-        notice = Notice(NOTICE_NAME, "192.0.2.9", now - ago_ms)
-        with_store(well, lambda store: store.put_notice(notice))
-        return examined(well, source=source)[1]["proxies"]
-
-    ((grade, text),) = seen(DAY_MS // 2)
-    assert grade == "warn"
-    assert "192.0.2.9" in text
-    assert "SIGNALS_TRUSTED_PROXIES" in text
-    assert seen(2 * DAY_MS)[0][0] == "ok"
-
-
-def test_a_service_on_all_addresses_needs_its_public_address(well, source):
-    status, checks = examined(well, source=source, host="0.0.0.0", billing="off")
-    ((first, address), (second, hint)) = checks["settings"]
-    assert (status, first, second) == (0, "ok", "warn")
-    assert "; served at http://127.0.0.1:8000;" in address
-    assert "SIGNALS_BASE_URL=http://signals.example:8000" in hint
-    _, checks = examined(
-        well, source=source, host="0.0.0.0", billing="off", base_url="https://us.example"
-    )
-    assert len(checks["settings"]) == 1
-
-
-@pytest.mark.clause("10.11")
-def test_oauth_needs_https_or_this_machine(well, source):
-    for base_url, grades in (
-        (None, []),
-        ("https://signals.example", []),
-        ("http://signals.example:8000", ["warn"]),
+    for ago_ms, expected in (
+        (DAY_MS // 2, "warn …192.0.2.9…SIGNALS_TRUSTED_PROXIES…"),
+        (2 * DAY_MS, "ok …"),
     ):
-        given = {} if base_url is None else {"base_url": base_url}
-        _, checks = examined(well, source=source, billing="off", **given)
-        assert [grade for grade, _ in checks.get("oauth", [])] == grades
-
-
-def test_a_public_sandbox_is_a_warning(well, source):
-    status, checks = examined(well, source=source, host="0.0.0.0")
-    assert (status, [grade for grade, _ in checks["billing"]]) == (0, ["ok", "warn"])
+        notice = Notice(NOTICE_NAME, "192.0.2.9", now - ago_ms)
+        with_store(well, lambda store, notice=notice: store.put_notice(notice))
+        check_findings(examined(well, source=source), {"proxies": [expected]})
 
 
 def test_missing_stripe_settings_must_be_fixed_and_no_secret_is_printed(well, source):
-    given = STRIPE | {"stripe_price_yearly": ""}
-    done = run_signals(well, "doctor", source=source, **given)
-    assert done.returncode == 1
-    assert "fix  billing: SIGNALS_BILLING=stripe needs SIGNALS_STRIPE_PRICE_YEARLY" in done.stdout
-    assert "hidden" not in done.stdout + done.stderr
+    told = examined(well, source=source, **STRIPE | {"stripe_price_yearly": ""})
+    assert told.status == 1
+    text = "fix SIGNALS_BILLING=stripe needs SIGNALS_STRIPE_PRICE_YEARLY…"
+    check_findings(told, {"billing": [text]})
+    assert "hidden" not in str(told)
+
+
+def remove_portal(stripe: StripeDouble) -> None:
+    stripe.books.objects.pop(stripe.books.list_objects("billing_portal.configuration")[0]["id"])
+
+
+POLICIES = {
+    "operator_contact": "support@acme.example",
+    "privacy_url": "https://acme.example/privacy",
+}
+NAMED = {"operator_name": "Acme", "terms_url": "https://acme.example/terms"}
+PORTAL, WEBHOOK = "ok …customer portal", "ok SIGNALS_STRIPE_WEBHOOK_SECRET is set"
+NOT_PUBLIC = "warn SIGNALS_BASE_URL is not a public https:// address…"
 
 
 @pytest.mark.parametrize(
-    ("changed", "status", "grades"),
+    ("harm", "changed", "status", "expected"),
     [
-        ({"base_url": "https://signals.example"}, 0, ["ok", "ok", "ok"]),
-        ({}, 0, ["ok", "ok", "ok", "warn"]),
-        ({"stripe_price_monthly": "price_unknown"}, 1, ["fix", "ok", "warn"]),
-        ({"stripe_api_key": "rk_test_other"}, 1, ["fix", "ok", "warn"]),
+        (None, HTTPS, 0, {"billing": ["ok …", PORTAL, WEBHOOK]}),
+        (None, {}, 0, {"billing": ["ok …", PORTAL, WEBHOOK, NOT_PUBLIC]}),
+        (
+            None,
+            {"stripe_price_monthly": "price_unknown"},
+            1,
+            {"billing": ["fix …", WEBHOOK, NOT_PUBLIC]},
+        ),
+        (
+            None,
+            {"stripe_api_key": "rk_test_other"},
+            1,
+            {"billing": ["fix …", WEBHOOK, NOT_PUBLIC]},
+        ),
+        (
+            lambda stripe: stripe.fail(503),
+            {},
+            0,
+            {"billing": ["warn …is not responding…", "…"]},
+        ),
+        (
+            remove_portal,
+            {},
+            0,
+            {
+                "billing": [
+                    "ok …",
+                    "warn members cannot change or cancel their plan themselves…",
+                    "…",
+                ]
+            },
+        ),
+        (
+            None,
+            NAMED,
+            0,
+            {
+                "operator": [
+                    "warn buyers do not see whom they pay and on what terms: set "
+                    "SIGNALS_OPERATOR_CONTACT, SIGNALS_PRIVACY_URL"
+                ]
+            },
+        ),
+        (None, NAMED | POLICIES, 0, {"operator": ["ok Acme, support@acme.example"]}),
+    ],
+    ids=[
+        *("public", "not public", "unknown price", "wrong key", "Stripe is down", "no portal"),
+        *("no contact", "a named operator"),
     ],
 )
-async def test_stripe_prices_and_key_are_checked(well, source, changed, status, grades):
+async def test_each_fault_of_selling_is_graded(well, source, harm, changed, status, expected):
     async with run_stripe_double(ManualClock()) as stripe:
         given = selling(stripe, **changed)
-        found, checks = await asyncio.to_thread(examined, well, source=source, **given)
-    assert (found, [grade for grade, _ in checks["billing"]]) == (status, grades)
-    assert given["stripe_api_key"] not in str(checks)
-
-
-@pytest.mark.parametrize(
-    ("given", "finding"),
-    [
-        (
-            {"operator_name": "Acme", "terms_url": "https://acme.example/terms"},
-            (
-                "warn",
-                "buyers do not see whom they pay and on what terms: set "
-                "SIGNALS_OPERATOR_CONTACT, SIGNALS_PRIVACY_URL",
-            ),
-        ),
-        (
-            {
-                "operator_name": "Acme",
-                "operator_contact": "support@acme.example",
-                "terms_url": "https://acme.example/terms",
-                "privacy_url": "https://acme.example/privacy",
-            },
-            ("ok", "Acme, support@acme.example"),
-        ),
-    ],
-)
-async def test_a_seller_without_contact_or_policies_is_a_warning(well, source, given, finding):
-    async with run_stripe_double(ManualClock()) as stripe:
-        settings = selling(stripe, **given)
-        status, checks = await asyncio.to_thread(examined, well, source=source, **settings)
-    assert (status, checks["operator"]) == (0, [finding])
+        if harm is not None:
+            harm(stripe)
+        told = await asyncio.to_thread(examined, well, source=source, **given)
+    assert told.status == status
+    check_findings(told, expected)
+    assert given["stripe_api_key"] not in str(told)
 
 
 async def test_a_member_whom_stripe_may_charge_without_access_is_a_warning(well, source):
@@ -308,67 +436,25 @@ async def test_a_member_whom_stripe_may_charge_without_access_is_a_warning(well,
     await access.end_membership(member, NOW, "the subscription is unpaid", is_final=False)
     await access.close()
     async with run_stripe_double(ManualClock()) as stripe:
-        _, checks = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
-    (warning,) = [text for _, text in checks["billing"] if "may still charge" in text]
-    assert warning.startswith("1 members have no access")
-    assert member.subscription in warning
-
-
-def test_a_service_that_sells_nothing_needs_no_operator(well, source):
-    _, checks = examined(well, source=source)
-    assert "operator" not in checks
-
-
-async def test_an_unusable_customer_portal_is_a_warning(well, source):
-    async with run_stripe_double(ManualClock()) as stripe:
-        stripe.books.objects.pop(stripe.books.list_objects("billing_portal.configuration")[0]["id"])
-        found, checks = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
-    grade, text = checks["billing"][1]
-    assert (found, grade) == (0, "warn")
-    assert text.startswith("members cannot change or cancel their plan themselves")
-
-
-@pytest.mark.clause("dashboard")
-@pytest.mark.parametrize(
-    ("given", "grades"),
-    [
-        ({}, ["ok"]),
-        ({"base_url": "https://signals.example"}, ["ok", "warn"]),
-        ({"host": "0.0.0.0"}, ["ok", "warn"]),
-        ({"base_url": "https://signals.example", "billing": "off"}, ["ok"]),
-    ],
-)
-def test_unsent_mail_is_a_warning_on_a_public_service(well, source, given, grades):
-    _, checks = examined(well, source=source, **given)
-    assert [grade for grade, _ in checks["mail"]] == grades
-    if "warn" in grades:
-        assert "SIGNALS_SMTP_URL and SIGNALS_MAIL_FROM" in checks["mail"][1][1]
+        told = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
+    text = f"warn 1 members have no access, but Stripe may still charge them…{member.subscription}…"
+    check_findings(told, {"billing": ["…", text]})
 
 
 @pytest.mark.clause("dashboard")
 async def test_the_mail_server_check_logs_in_and_sends_nothing(well, source):
     async with run_smtp_double() as server:
         mail = {"smtp_url": server.url(), "mail_from": "keys@mail.example"}
-
-        async def check_mail(**given: str) -> tuple[int, list[tuple[str, str]]]:
-            status, checks = await asyncio.to_thread(examined, well, source=source, **mail | given)
-            assert PASSWORD not in str(checks)
-            return status, checks["mail"]
-
-        said = f"sent by 127.0.0.1:{server.port}, from keys@mail.example"
-        assert await check_mail() == (0, [("ok", said)])
-        status, ((grade, said),) = await check_mail(smtp_url=server.url(login="me:wrong@"))
-        assert (status, grade) == (1, "fix")
-        assert "rejects the user or password in SIGNALS_SMTP_URL" in said
-        status, ((grade, said),) = await check_mail(mail_from="")
-        assert (status, grade) == (1, "fix")
-        assert said.startswith("SIGNALS_SMTP_URL needs SIGNALS_MAIL_FROM too")
+        for given, status, text in (
+            ({}, 0, f"ok sent by 127.0.0.1:{server.port}, from keys@mail.example"),
+            (
+                {"smtp_url": server.url(login="me:wrong@")},
+                1,
+                "fix …rejects the user or password in SIGNALS_SMTP_URL…",
+            ),
+            ({"mail_from": ""}, 1, "fix SIGNALS_SMTP_URL needs SIGNALS_MAIL_FROM too…"),
+        ):
+            told = await asyncio.to_thread(examined, well, source=source, **mail | given)
+            assert (told.status, PASSWORD in str(told)) == (status, False)
+            check_findings(told, {"mail": [text]})
     assert server.received == []
-
-
-async def test_an_unreachable_stripe_is_a_warning(well, source):
-    async with run_stripe_double(ManualClock()) as stripe:
-        stripe.fail(503)
-        found, checks = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
-    assert (found, checks["billing"][0][0]) == (0, "warn")
-    assert "is not responding" in checks["billing"][0][1]
