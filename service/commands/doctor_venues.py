@@ -117,8 +117,8 @@ async def _examine_live_source(
                 yield finding
             chosen: dict[str, Listing | None] = {}
             for asset in universe.tracked_assets:
-                name = source.get_listing(asset.ticker)
-                chosen[asset.ticker] = next((at for at in asset.listings if str(at) == name), None)
+                used = source.get_listing(asset.ticker)
+                chosen[asset.ticker] = next((at for at in asset.listings if str(at) == used), None)
             for finding in _check_coverage(universe, chosen, has_key=ALPACA in venues):
                 yield finding
             covered = {ticker: listing for ticker, listing in chosen.items() if listing}
