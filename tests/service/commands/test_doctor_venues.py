@@ -21,16 +21,16 @@ from tests.service.commands.test_cli import write_bars
 from tests.service.commands.test_doctor import Told, check_findings, read_findings
 from tests.support.live_service import (
     HISTORY_S,
+    KEY,
     OKX_BTC,
     START,
     UNIVERSE,
+    build_live_settings,
     list_universe,
     open_live_service,
 )
-from tests.support.live_settings import KEY, build_live_settings
-from tests.support.log_lines import capture_log
 from tests.support.running_service import ManualClock
-from tests.support.signals_command import COMMAND, build_environment, run_signals
+from tests.support.signals_command import COMMAND, build_environment, capture_log, run_signals
 
 pytestmark = pytest.mark.clause("live")
 
