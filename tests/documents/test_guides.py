@@ -1,4 +1,4 @@
-"""The guides for users, members and operators name what exists, and their commands work."""
+"""The guides for users, members and operators name only what exists, and their commands work."""
 
 import json
 import re
@@ -18,6 +18,7 @@ from tests.service.commands.test_serve import served_process
 from tests.support.signals_command import ROOT
 
 pytestmark = pytest.mark.clause("documents")
+
 
 ADDRESS = "http://127.0.0.1:8000"
 PAGES = {path.stem: path.read_text() for path in (ROOT / "docs").glob("*.md")}
@@ -88,8 +89,9 @@ def test_every_setting_that_a_page_names_exists():
 
 def test_every_command_that_a_guide_runs_exists():
     commands = next(action for action in _build_parser()._actions if action.choices).choices
-    for name in (*GUIDES, "faq"):
-        run = re.findall(r"(?:bin/signals|`signals|^signals) ([a-z][a-z-]+)", PAGES[name], re.M)
+    for name in (*GUIDES, "deployment", "faq"):
+        command = r"(?:as_signals|bin/signals|`signals|^signals) ([a-z][a-z-]+)"
+        run = re.findall(command, PAGES[name], re.M)
         assert set(run) - set(commands) == set(), name
 
 
@@ -106,3 +108,22 @@ def test_the_index_lists_every_page_once():
 def test_no_page_names_the_distribution_by_the_name_of_the_command():
     pages = {**PAGES, "readme": (ROOT / "README.md").read_text()}
     assert [name for name, page in pages.items() if "signals[" in page] == []
+
+
+GUIDE = (ROOT / "docs" / "deployment.md").read_text()
+MONITORING = (ROOT / "docs" / "monitoring.md").read_text()
+ALERTS = re.findall(r"^\| `([^`]+)` \| (?:\d+[mh])? ?\| .+ \|$", MONITORING, re.MULTILINE)
+
+
+def test_the_monitoring_page_lists_the_alerts_of_the_rules_file():
+    rules = (ROOT / "deploy" / "alerts.yml").read_text()
+    assert re.findall(r"^ +expr: (.+)$", rules, re.MULTILINE) == ALERTS
+    assert len(ALERTS) > 10
+
+
+def test_the_settings_of_the_deployment_guide_are_valid():
+    block = re.search(r"```sh\n((?:SIGNALS_\w+=\S+\n)+)```", GUIDE)
+    assert block is not None
+    given = dict(line.split("=", 1) for line in block[1].splitlines())
+    settings = Settings.read(given)
+    assert settings.model_fields_set == {n.removeprefix(PREFIX).lower() for n in given}

@@ -5,24 +5,36 @@ import re
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import asyncpg
+import httpx
 import pytest
 
 from access.keys import hash_key
+from schemas.vocabulary import format_instant
 from store.access_rows import LoggedCall
 from store.postgres.access_store import open_postgres_access
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.support.example_market import NOON
 from tests.support.postgres.server import PostgresServer, SharedServer, build_unprivileged_command
 from tests.support.row_builders import make_call_group
-from tests.support.signals_command import ROOT, run_signals
+from tests.support.signals_command import (
+    ROOT,
+    build_faketime_variables,
+    create_store,
+    find_free_port,
+    parse_events,
+    run_signals,
+    start_signals,
+    write_cut_universe,
+)
 from tests.support.store_homes import open_and_close
-
-pytestmark = pytest.mark.clause("operation")
 
 IS_RECOVERING = "SELECT pg_is_in_recovery()"
 GUIDE = (ROOT / "docs" / "recovery.md").read_text()
@@ -47,6 +59,7 @@ def copy_access_file(source: Path, target: Path) -> None:
         live.backup(copy)
 
 
+@pytest.mark.clause("operation")
 def test_a_store_is_restored_from_a_backup_and_a_newer_copy_of_its_access_file(tmp_path):
     store, lost = tmp_path / "store", tmp_path / "lost"
     store.mkdir()
@@ -76,6 +89,7 @@ def archiving_postgres(postgres: SharedServer, tmp_path: Path) -> Iterator[Postg
         yield server
 
 
+@pytest.mark.clause("operation")
 @pytest.mark.prove
 def test_a_postgres_database_is_recovered_to_a_time(
     archiving_postgres: PostgresServer, postgres: SharedServer, tmp_path: Path
@@ -159,3 +173,151 @@ async def _count(url: str, key_hash: bytes, calls: int) -> int:
         call = LoggedCall(NOON, "id-1", "signals_get_state", "rest", "ok", 200)
         await access.add_calls({key_id: [call]}, 100)
     return decided.used
+
+
+# At 01:00 the bar of OKB is late: it comes nine and a half minutes after its close.
+EVENING, MIDNIGHT = "2026-11-14 19:40:00", "2026-11-15T00:00:00+00:00"
+LATE, LATE_CLOSE_S, ARRIVES_AFTER_S = "OKB", 3600, 566
+TICKERS = {"BTC", "ETH", "NVDA", "XAU", LATE}
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+MIDNIGHT_MS = int(datetime.fromisoformat(MIDNIGHT).timestamp() * 1000)
+
+
+@dataclass(frozen=True)
+class PassMade:
+    market_time: int
+    written_at: int
+    rows: int
+    published: int
+    late: frozenset[str]
+
+
+def commits_after(folder: Path, market_time: int) -> list[PassMade]:
+    """Return the commits with a later market time, oldest first."""
+    with closing(sqlite3.connect(folder / "signals.db")) as db:
+        found = db.execute(
+            "SELECT number, market_time, written_at, first_created_at, last_created_at "
+            "FROM passes WHERE market_time > ? ORDER BY number",
+            (market_time,),
+        ).fetchall()
+        made = []
+        for number, time, written_at, first, last in found:
+            counts = (
+                "SELECT count(*), total(published) FROM changes WHERE created_at BETWEEN ? AND ?"
+            )
+            rows, published = db.execute(counts, (first, last)).fetchone()
+            late = db.execute(
+                "SELECT ticker FROM watermarks JOIN assets ON id = asset_id "
+                "WHERE watermarks.pass = ? AND late > 0",
+                (number,),
+            )
+            tickers = frozenset(ticker for (ticker,) in late)
+            made.append(PassMade(time, written_at, rows, int(published), tickers))
+        return made
+
+
+def print_table(made: Sequence[PassMade], rate: int) -> None:
+    print(f"\nrate x{rate}; lateness is from :03:00 to the time of writing, on the driven clock")
+    print("| run | written | lateness s | rows | published | late |")
+    print("|---|---|--:|--:|--:|---|")
+    for row in made:
+        hour, written = format_instant(row.market_time)[:16], format_instant(row.written_at)[11:23]
+        lateness = (row.written_at - row.market_time) / 1000
+        late = " ".join(sorted(row.late))
+        print(f"| {hour} | {written} | {lateness:.1f} | {row.rows} | {row.published} | {late} |")
+
+
+@pytest.mark.clause("steps", "access")
+@pytest.mark.prove
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("rate", "start", "runs", "tolerance_minutes"),
+    [
+        (20, "2026-11-14 23:55:00", 2, 2),
+        (180, "2026-11-14 23:42:00", 12, 30),
+    ],
+)
+def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs, tolerance_minutes):
+    driven = build_faketime_variables(start, rate)
+    if not driven:
+        pytest.skip("faketime is not installed (Debian: apt-get install faketime)")
+    universe, port = write_cut_universe(tmp_path, TICKERS), find_free_port()
+    with start_signals(
+        tmp_path, "compute", clock_variables=build_faketime_variables(EVENING, 1), universe=universe
+    ) as process:
+        process.wait_for_line("Computing ")
+        assert process.stop() == 0
+    api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
+
+    with start_signals(
+        tmp_path, "serve", clock_variables=driven, port=port, universe=universe
+    ) as process:
+        process.wait_for_line("Listening on ")
+        for number in range(runs):
+            hour = format_instant(MIDNIGHT_MS + number * HOUR_MS)
+            process.wait_for_event("run", 60 + 3600 / rate, hour=hour)
+        address = f"http://127.0.0.1:{port}/api/v1/state"
+        meta = httpx.get(address, headers={"X-Api-Key": api_key}).json()["meta"]
+        assert process.stop() == 0
+
+    made = commits_after(tmp_path, MIDNIGHT_MS - 5 * HOUR_MS + 3 * MINUTE_MS)
+    print_table(made, rate)
+    caught_up, live = made[0], made[1:]
+    assert caught_up.market_time == MIDNIGHT_MS - HOUR_MS + 3 * MINUTE_MS
+    assert caught_up.rows > 0
+    hours = [(row.market_time - 3 * MINUTE_MS - MIDNIGHT_MS) // HOUR_MS for row in live]
+    assert sorted(set(hours)) == list(range(max(hours) + 1))
+    assert max(hours) >= runs - 1
+    for hour in set(hours):
+        first = next(row for row in live if row.market_time >= MIDNIGHT_MS + hour * HOUR_MS)
+        assert 0 <= first.written_at - first.market_time < tolerance_minutes * MINUTE_MS
+    for row in live:
+        waits = row.market_time == MIDNIGHT_MS + LATE_CLOSE_S * 1000 + 3 * MINUTE_MS
+        arrives = MIDNIGHT_MS + (LATE_CLOSE_S + ARRIVES_AFTER_S) * 1000
+        assert (LATE in row.late) == (waits and row.written_at < arrives), row
+    assert meta["as_of"] >= format_instant(MIDNIGHT_MS + (runs - 1) * HOUR_MS + 3 * MINUTE_MS)
+    assert (meta["simulated"], meta["stale"]) == (True, False)
+    logged = parse_events(process.printed)
+    assert not [event for event in logged if "failed" in event["event"]]
+    pruned = [place for place, event in enumerate(logged) if event["event"] == "pruned"]
+    assert len(pruned) == 1 + (runs - 1) // 24
+    assert logged[pruned[0] - 1]["hour"].endswith("T00:00:00.000Z")
+    done = run_signals(tmp_path, "audit", universe=universe)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean"), done.stdout
+
+
+@pytest.mark.clause("steps", "access")
+@pytest.mark.prove
+@pytest.mark.long
+def test_a_quota_exhausted_before_midnight_is_full_again_after_retry_after(tmp_path):
+    rate = 60
+    driven = build_faketime_variables("2026-11-14 23:50:00", rate)
+    if not driven:
+        pytest.skip("faketime is not installed (Debian: apt-get install faketime)")
+    source, port = f"files:{write_bars(tmp_path / 'bars')}", find_free_port()
+    create_store(tmp_path)
+    api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
+    settings = {"port": port, "source": source, "daily_limit": "2"}
+    with start_signals(tmp_path, "serve", clock_variables=driven, **settings) as process:
+        process.wait_for_line("--header")
+        process.wait_until_caught_up()
+
+        def called() -> httpx.Response:
+            address = f"http://127.0.0.1:{port}/api/v1/state"
+            return httpx.get(address, headers={"X-Api-Key": api_key})
+
+        before = [called() for _ in range(3)]
+        assert [answer.status_code for answer in before] == [200, 200, 429]
+        assert before[2].headers["x-ratelimit-reset"] == "2026-11-15T00:00:00.000Z"
+        retry_after_s = int(before[2].headers["retry-after"])
+        assert 0 < retry_after_s <= 600
+        time.sleep(retry_after_s / rate)  # what a client does, on the driven clock
+        after = [called() for _ in range(3)]
+        assert [answer.status_code for answer in after] == [200, 200, 429]
+        assert after[0].headers["x-ratelimit-remaining"] == "1"
+        assert after[0].headers["x-ratelimit-reset"] == "2026-11-16T00:00:00.000Z"
+        assert process.stop() == 0
+    with closing(sqlite3.connect(tmp_path / "signals.db-access")) as db:
+        counted = db.execute("SELECT day, used FROM usage ORDER BY day").fetchall()
+    days = MIDNIGHT_MS // 86_400_000
+    assert counted == [(days - 1, 2), (days, 2)]

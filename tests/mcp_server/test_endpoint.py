@@ -1,12 +1,18 @@
 import json
 import re
 from pathlib import Path
+from random import Random
+from typing import Any
 
+import httpx2
 import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from compute.universe import load_universe
 from mcp_server.dispatcher import INSTRUCTIONS
-from mcp_server.tools.registry import TOOLS
+from mcp_server.jsonrpc import parse_message
+from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
 from schemas.version import VERSION
 from serving.arguments import find_nearest, get_argument_schemas
 from serving.tool import to_mcp_tool
@@ -22,9 +28,14 @@ from tests.support.bad_inputs import (
     STATS,
     USAGE,
 )
+from tests.support.example_market import make_coverage
+from tests.support.legacy_record import FILE, record_bytes, serve_later_version
+from tests.support.response_schemas import ADDED_FIELD
+from tests.support.running_service import run_service
 from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
+
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -489,3 +500,136 @@ async def test_an_unexpected_failure_outside_of_a_tool_is_an_internal_error(
     answer = await served_alone.rpc("tools/list")
     assert answer["error"] == {"code": -32603, "message": "internal error"}
     assert "mcp_request_failed" in capsys.readouterr().out
+
+
+NEEDS = {"signals_get_state": {"ticker": "BTC"}, "signals_get_signals": {"ticker": "BTC"}}
+
+
+MODES = ["auto", "legacy", "2026-07-28"]
+
+
+@pytest.mark.clause("1.39", "4.14.2", "4.14.9", "4.14.10", "4.14.17", "4.15.1", "4.15.3")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.sampled(3)
+async def test_the_sdks_client_lists_and_calls_every_tool(served_alone, mode):
+    async with httpx2.AsyncClient(headers=served_alone.key_headers) as http:
+        transport = streamable_http_client(f"{served_alone.base_url}/api/v1/mcp", http_client=http)
+        async with Client(transport, mode=mode, read_timeout_seconds=10) as client:
+            assert client.protocol_version == ("2025-11-25" if mode == "legacy" else "2026-07-28")
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            assert names == list(TOOLS_BY_NAME)
+            for name in names:
+                result = await client.call_tool(name, NEEDS.get(name, {}))
+                assert not result.is_error
+                assert result.structured_content is not None
+                assert ("signals/quota" in (result.meta or {})) is TOOLS_BY_NAME[name].requires_key
+            refused = await client.call_tool("signals_get_state", {"ticker": "XBT"})
+            assert refused.is_error
+            assert "BTC (Bitcoin)" in refused.content[0].text
+
+
+@pytest.mark.clause("4.15.1", "4.15.3", "4.15.5")
+@pytest.mark.parametrize(
+    ("mode", "before_call"),
+    [
+        ("auto", ["server/discover"]),
+        ("legacy", ["initialize", "notifications/initialized"]),
+        ("2026-07-28", []),
+    ],
+)
+async def test_a_client_sends_few_requests_before_its_first_call_and_caches_the_tools(
+    served_alone, mode, before_call
+):
+    sent = []
+
+    async def record(request):
+        if request.method == "POST":
+            sent.append(json.loads(request.content)["method"])
+
+    async with httpx2.AsyncClient(
+        headers=served_alone.key_headers, event_hooks={"request": [record]}
+    ) as http:
+        transport = streamable_http_client(f"{served_alone.base_url}/api/v1/mcp", http_client=http)
+        async with Client(transport, mode=mode, read_timeout_seconds=10) as client:
+            await client.call_tool("signals_get_state", {"ticker": "BTC"})
+            assert sent[: len(before_call) + 1] == [*before_call, "tools/call"]
+            await client.list_tools()
+            listed = sent.count("tools/list")
+            await client.list_tools()
+            # Before revision 2026-07-28, nothing says how long a list stays valid.
+            assert sent.count("tools/list") - listed == (mode == "legacy")
+
+
+@pytest.mark.clause("9.21")
+async def test_the_sdks_client_accepts_results_to_which_fields_were_added(served_alone):
+    async with (
+        serve_later_version(served_alone) as base_url,
+        httpx2.AsyncClient(headers=served_alone.key_headers) as http,
+    ):
+        transport = streamable_http_client(f"{base_url}/api/v1/mcp", http_client=http)
+        async with Client(transport, read_timeout_seconds=10) as client:
+            assert len((await client.list_tools()).tools) == len(TOOLS_BY_NAME)
+            for name in TOOLS_BY_NAME:
+                result = await client.call_tool(name, NEEDS.get(name, {}))
+                assert not result.is_error
+                assert result.structured_content[ADDED_FIELD] == 1
+
+
+async def test_the_sdk_client_reads_the_quota_and_when_to_retry(tmp_path):
+    async with (
+        run_service(tmp_path, make_coverage(), daily_limit=1) as served_alone,
+        httpx2.AsyncClient(headers=served_alone.key_headers) as http,
+    ):
+        transport = streamable_http_client(f"{served_alone.base_url}/api/v1/mcp", http_client=http)
+        async with Client(transport, read_timeout_seconds=10) as client:
+            answered = await client.call_tool("signals_get_state", {"ticker": "BTC"})
+            spent = await client.call_tool("signals_get_state", {"ticker": "BTC"})
+            usage = await client.call_tool("signals_get_usage", {})
+    assert answered.meta["signals/quota"] == usage.structured_content["quota"]
+    assert answered.meta["signals/quota"]["remaining_today"] == 0
+    assert spent.is_error
+    assert "daily quota of 1 " in spent.content[0].text
+    assert spent.meta == {
+        "signals/error": "rate_limited",
+        "signals/status": 429,
+        "signals/retry_after_seconds": 42_820,
+        "signals/quota": answered.meta["signals/quota"],
+        "signals/request_id": spent.meta["signals/request_id"],
+    }
+
+
+ATOMS = (0, -1, 10**30, 0.1, -2.5e-7, 1e300, True, False, None, "", "a", "\x00\n", "ü", "😀", '"\\')
+
+
+def made_up(random: Random, depth: int) -> Any:
+    kind = random.randrange(5) if depth else 0
+    if kind == 1:
+        return [made_up(random, depth - 1) for _ in range(random.randrange(4))]
+    if kind > 1:
+        names = random.sample(["a", "b", "ü", "c d", "\x7f"], random.randrange(4))
+        return {name: made_up(random, depth - 1) for name in names}
+    return random.choice(ATOMS)
+
+
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_values_are_parsed_as_they_were_written(is_ascii: bool) -> None:
+    random = Random(8)
+    for number in range(300):
+        params = {"name": "x", "arguments": made_up(random, 4)}
+        for note in ("plain", "with: colons", "\ud800"):
+            call = {"jsonrpc": "2.0", "id": note, "method": "tools/call", "params": params}
+            body = json.dumps(call, ensure_ascii=is_ascii or note == "\ud800").encode()
+            message = parse_message(body)
+            assert message.request_id == note, number
+            # repr() distinguishes 1, 1.0 and True, which are equal.
+            assert repr(message.params) == repr(params), number
+
+
+@pytest.mark.clause("4.14.3", "4.14.11")
+async def test_requests_of_older_revisions_get_the_recorded_bytes(tmp_path):
+    async with run_service(tmp_path, make_coverage()) as served_alone:
+        recorded = await record_bytes(served_alone)
+    expected = json.loads(FILE.read_text())
+    assert len(recorded) == len(expected)
+    for got, wanted in zip(recorded, expected, strict=True):
+        assert got == wanted

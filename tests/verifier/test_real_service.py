@@ -12,7 +12,7 @@ from compute.signing.notes import Vkey
 from compute.signing.witnesses import Witness, Witnesses
 from service.commands.verify import VerifyOptions, verify_proof
 from tests.doubles.witness import open_witness
-from tests.mcp_server.tools.test_get_signals_alerts import publish_alerts
+from tests.mcp_server.tools.test_get_signals import publish_alerts
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change
 from tests.support.running_service import RunningService
 from verifier.client import ServiceClient

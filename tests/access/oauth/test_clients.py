@@ -3,7 +3,9 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,14 @@ from hypothesis import strategies as st
 import access.oauth.clients
 from access.keys import is_valid_label
 from access.oauth.clients import ClientDocuments, ClientRegistry, describe_registration
-from access.oauth.parameters import MAX_NAME_CHARS, OAuthClientError, clean_name
+from access.oauth.parameters import (
+    MAX_NAME_CHARS,
+    MAX_REDIRECT_URI_CHARS,
+    OAuthClientError,
+    clean_name,
+    is_redirect_uri,
+    matches_redirect_uri,
+)
 from schemas.errors import ApiError
 from store.access_rows import OAuthClient, PendingAuthorization
 from store.sql.access_store import AccessStore
@@ -19,8 +28,6 @@ from tests.doubles.document_host import HOST, build_response, open_document_host
 from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock
 from tests.support.store_homes import StoreHome, open_and_close
-
-pytestmark = pytest.mark.clause("access")
 
 ADDRESS = "192.0.2.7"
 HOUR_MS = 3_600_000
@@ -50,6 +57,7 @@ async def refuse(registry: ClientRegistry, metadata: object) -> OAuthClientError
     return refused.value
 
 
+@pytest.mark.clause("access")
 async def test_a_registered_client_is_found(registry: ClientRegistry) -> None:
     client = await registry.register(METADATA, ADDRESS)
     assert client == OAuthClient(client.client_id, "A client", ("http://localhost/callback",), NOON)
@@ -58,6 +66,7 @@ async def test_a_registered_client_is_found(registry: ClientRegistry) -> None:
     assert other.client_id != client.client_id
 
 
+@pytest.mark.clause("access")
 async def test_unknown_ids_are_not_found(registry: ClientRegistry) -> None:
     for client_id in (
         "",
@@ -70,7 +79,7 @@ async def test_unknown_ids_are_not_found(registry: ClientRegistry) -> None:
         assert await registry.find(client_id) is None
 
 
-@pytest.mark.clause("11.3")
+@pytest.mark.clause("access", "11.3")
 async def test_a_client_with_a_document_is_found_without_registration(
     store: AccessStore, clock: ManualClock
 ) -> None:
@@ -84,7 +93,7 @@ async def test_a_client_with_a_document_is_found_without_registration(
     assert await store.oauth.find_client(client_id) is None
 
 
-@pytest.mark.clause("11.8")
+@pytest.mark.clause("access", "11.8")
 async def test_a_response_has_integers_and_no_nulls(registry: ClientRegistry) -> None:
     client = await registry.register({"redirect_uris": [CURSOR]}, ADDRESS)
     assert json.loads(json.dumps(describe_registration(client))) == {
@@ -98,7 +107,7 @@ async def test_a_response_has_integers_and_no_nulls(registry: ClientRegistry) ->
     }
 
 
-@pytest.mark.clause("11.8")
+@pytest.mark.clause("access", "11.8")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -123,7 +132,7 @@ async def test_metadata_as_hosts_send_it_registers_a_public_client(
     assert response["redirect_uris"] == (METADATA | fields)["redirect_uris"]
 
 
-@pytest.mark.clause("11.1", "11.8")
+@pytest.mark.clause("access", "11.1", "11.8")
 @pytest.mark.parametrize(
     ("metadata", "error"),
     [
@@ -154,6 +163,7 @@ async def test_other_metadata_is_refused(
     assert not set(refusal.message) & set('"\\\n')
 
 
+@pytest.mark.clause("access")
 async def test_repeated_redirect_uris_are_stored_once(registry: ClientRegistry) -> None:
     client = await registry.register(
         {"redirect_uris": ["app.x:/a", "app.x:/b", "app.x:/a"]}, ADDRESS
@@ -161,7 +171,7 @@ async def test_repeated_redirect_uris_are_stored_once(registry: ClientRegistry) 
     assert client.redirect_uris == ("app.x:/a", "app.x:/b")
 
 
-@pytest.mark.clause("11.9")
+@pytest.mark.clause("access", "11.9")
 async def test_only_accepted_registrations_count_against_the_limit(
     registry: ClientRegistry, clock: ManualClock
 ) -> None:
@@ -184,7 +194,7 @@ async def use(store: AccessStore, client: OAuthClient, at: int) -> None:
     await store.oauth.add_request(request, client.client_id.encode()[:32].ljust(32), 0)
 
 
-@pytest.mark.clause("11.10")
+@pytest.mark.clause("access", "11.10")
 async def test_a_full_store_makes_room_by_dropping_unused_clients(
     registry: ClientRegistry,
     store: AccessStore,
@@ -206,14 +216,14 @@ async def test_a_full_store_makes_room_by_dropping_unused_clients(
     assert found == [None, used, late, new]
 
 
-@pytest.mark.clause("11.10")
+@pytest.mark.clause("access", "11.10")
 async def test_the_limit_holds_if_clients_register_at_once(store: AccessStore) -> None:
     rows = [OAuthClient(f"oc_{number}", "", ("app:/",), NOON) for number in range(8)]
     added = await asyncio.gather(*(store.oauth.add_client(row, 3, NOON) for row in rows))
     assert sum(added) == 3
 
 
-@pytest.mark.clause("11.11")
+@pytest.mark.clause("access", "11.11")
 @pytest.mark.parametrize(
     ("text", "name"),
     [
@@ -235,8 +245,187 @@ def test_a_name_is_one_line_of_visible_text(text: str, name: str) -> None:
     assert clean_name(text) == name
 
 
-@pytest.mark.clause("11.11")
+@pytest.mark.clause("access", "11.11")
 @given(st.text())
 def test_every_name_is_a_valid_label_of_a_key(text: str) -> None:
     assert is_valid_label(clean_name(text))
     assert clean_name(clean_name(text)) == clean_name(text)
+
+
+# As hosts register them.
+SEEN_CALLBACKS = [
+    "https://claude.ai/api/mcp/auth_callback",
+    "https://claude.com/api/mcp/auth_callback",
+    "http://localhost/callback",
+    "http://127.0.0.1/callback",
+    "https://chatgpt.com/connector_platform_oauth_redirect",
+    "https://chatgpt.com/connector/oauth/kDmjx77UnKOM",
+    "https://vscode.dev/redirect",
+    "http://127.0.0.1:33418/",
+    "http://localhost:8787/callback",
+    "cursor://anysphere.cursor-mcp/oauth/callback",
+]
+
+
+@pytest.mark.clause("11.1")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *SEEN_CALLBACKS,
+        "http://[::1]:1234/callback",
+        "http://localhost:3334/oauth/callback?from=here",
+        "com.example.app:/oauth/callback",
+        "vscode://publisher.extension/callback",
+        "vscode-insiders://publisher.extension/callback",
+        "windsurf://publisher.extension/callback",
+        "https://app.example/callback?codes=1&State=2",
+        "https://app.example:8443/callback?tenant=a%20b",
+        "https://xn--mnchen-3ya.example/callback",
+    ],
+)
+def test_a_client_may_register_and_use_an_address(uri: str) -> None:
+    assert is_redirect_uri(uri)
+    assert matches_redirect_uri(uri, uri)
+
+
+@pytest.mark.clause("11.1")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "callback",
+        "//app.example/callback",
+        "https:app.example",
+        "https:///callback",
+        "https://",
+        "http://app.example/callback",
+        "http://127.0.0.2/callback",
+        "http://0.0.0.0/callback",
+        "http://192.168.1.2/callback",
+        "http://localhost.app.example/callback",
+        "http://127.0.0.1.app.example/callback",
+        "http://localhost:0/callback",
+        "http://localhost:65536/callback",
+        "http://localhost:/callback",
+        "http://localhost:80:80/callback",
+        "http://user@localhost/callback",
+        "http://localhost@app.example/callback",
+        "https://user:secret@app.example/callback",
+        "https://app.example/callback#",
+        "https://app.example/callback#part",
+        "cursor://user@host/callback",
+        "com.example.app:/callback#part",
+        "com.example.app:/callback?code=1",
+        # Without a dot, a scheme may be a browser's, an office program's or the system's.
+        "microsoft-edge:http://app.example/",
+        "googlechrome://navigate?url=app.example",
+        "ms-word:ofe|u|https://app.example/a.docx",
+        "ms-word:ofe/u/https://app.example/a.docx",
+        "jscript:alert(1)",
+        "steam://run/1",
+        "app:/callback",
+        "app.:/callback",
+        "app..x:/callback",
+        "view-source+app.example:https://app.example/",
+        "cursor://anysphere.cursor-deeplink/mcp/install?name=a",
+        "cursor:anysphere.cursor-mcp/",
+        "vscode://file/etc/passwd",
+        "vscode://publisher.extension@app.example/callback",
+        "vscode:mcp/install",
+        "https://app.example/callback?code=1",
+        "https://app.example/callback?a=1&state=1",
+        "https://app.example/callback?%63ode=1",
+        "https://app.example/callback?iss=https://other.example",
+        "https://app.example/callback?iss",
+        "https://app.example/callback?error=access_denied",
+        "http://localhost/callback?state",
+        "javascript:alert(1)",
+        "JavaScript:alert(1)",
+        "data:text/html,hello",
+        "file:///etc/passwd",
+        "about:blank",
+        "blob:https://app.example/1",
+        "vbscript:msgbox(1)",
+        "view-source:https://app.example/",
+        "mailto:ann@example.com",
+        "ftp://app.example/callback",
+        "ws://localhost/callback",
+        "urn:ietf:wg:oauth:2.0:oob",
+        "https://app.example\\@localhost/callback",
+        "https://app.example/call back",
+        " https://app.example/callback",
+        "https://app.example/callback\n",
+        "https://app.example/\tcallback",
+        "https://app.example/<script>",
+        'https://app.example/"',
+        "https://münchen.example/callback",
+        "https://app.example%2f/callback",
+        "https://[::1/callback",
+        "https://[::::]/callback",
+        "https://app.example/" + "a" * MAX_REDIRECT_URI_CHARS,
+    ],
+)
+def test_no_client_may_register_or_use_an_address(uri: str) -> None:
+    assert not is_redirect_uri(uri)
+    for registered in ("http://localhost/callback", uri):
+        assert not matches_redirect_uri(registered, uri)
+
+
+@pytest.mark.clause("11.1", "11.2")
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+@pytest.mark.parametrize("registered_port", ["", ":33418"])
+def test_a_program_on_this_computer_may_use_any_port(host: str, registered_port: str) -> None:
+    registered = f"http://{host}{registered_port}/callback?a=1"
+    for port in ("", ":80", ":1", ":65535", ":33418"):
+        assert matches_redirect_uri(registered, f"http://{host}{port}/callback?a=1")
+    for port in (":0", ":65536", ":999999", ":", ":1:2", ":a", ":-1", ":1@app.example", ":1\\"):
+        assert not matches_redirect_uri(registered, f"http://{host}{port}/callback?a=1")
+
+
+@pytest.mark.clause("11.1", "11.2")
+@pytest.mark.parametrize(
+    ("registered", "requested"),
+    [
+        ("http://localhost/callback", "http://127.0.0.1/callback"),
+        ("http://localhost/callback", "http://localhost/callback/"),
+        ("http://localhost/callback", "http://localhost/callback?"),
+        ("http://localhost/callback", "http://localhost/callback?a=1"),
+        ("http://localhost/callback", "http://localhost/Callback"),
+        ("http://localhost/callback", "https://localhost/callback"),
+        ("http://localhost/callback", "http://localhost/callback#part"),
+        ("http://localhost/callback", "http://localhost/x/../callback"),
+        ("http://localhost", "http://localhost/"),
+        ("http://localhost/?to=http://localhost:1/", "http://localhost/?to=http://localhost:2/"),
+        ("https://app.example/callback", "https://app.example:443/callback"),
+        ("https://app.example/callback", "https://app.example:8443/callback"),
+        ("https://app.example/callback", "https://app.example/callback/"),
+        ("https://app.example/callback", "https://app.example/callback?a=1"),
+        ("https://app.example/callback", "https://www.app.example/callback"),
+        ("https://app.example/callback", "https://app.example.evil.example/callback"),
+        ("https://localhost:1/callback", "https://localhost:2/callback"),
+        ("https://app.example/?http://localhost/", "https://app.example/?http://localhost:1/"),
+        ("cursor://anysphere.cursor-mcp/callback", "cursor://evil.example/callback"),
+        ("app.example:/callback", "app.example:/callback?a=1"),
+    ],
+)
+def test_all_else_has_to_be_the_same(registered: str, requested: str) -> None:
+    assert is_redirect_uri(registered)
+    assert not matches_redirect_uri(registered, requested)
+
+
+URIS = st.builds(
+    "{}:{}{}{}".format,
+    st.sampled_from(["http", "https", "HTTPS", "cursor"]),
+    st.sampled_from(["//", "/", "", "///", "/\\"]),
+    st.text("ab1.:@[]%/\\?#localhost", max_size=20),
+    st.sampled_from(["", "/callback", ":1/callback", "@localhost/callback"]),
+)
+
+
+@pytest.mark.clause("11.1")
+@given(URIS)
+def test_parsers_agree_about_the_host_of_an_accepted_address(uri: str) -> None:
+    if is_redirect_uri(uri) and uri.lower().startswith("http"):
+        assert urlsplit(uri).hostname == httpx2.URL(uri).host
+        assert httpx2.URL(uri).host
+        assert not httpx2.URL(uri).userinfo

@@ -24,7 +24,7 @@ from store.sql.ledger_reads import FeedRows, LedgerReads
 from store.sql.market_store import MarketStore
 from tests.doubles.smtp.server import Mailbox
 from tests.mcp_server.tools.test_get_catalog import OPEN_HEADERS, changed
-from tests.mcp_server.tools.test_get_signals_alerts import (
+from tests.mcp_server.tools.test_get_signals import (
     ALERTS,
     alert,
     followed_coverage,

@@ -1,5 +1,6 @@
 import asyncio
 import fcntl
+import gc
 import os
 import pty
 import re
@@ -7,8 +8,10 @@ import signal
 import socket
 import sqlite3
 import threading
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from itertools import product
 from pathlib import Path
 
 import httpx
@@ -17,8 +20,11 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from mcp_server.tools.registry import TOOLS
 from schemas.vocabulary import format_instant
+from service.commands import compute_command as computing
 from service.commands.compute_command import PLAYED_OUT_NOTE, compute
+from service.commands.console import ProgressLog
 from service.commands.serve import serve
 from service.config.settings import Settings
 from serving.freshness import SIMULATED_NOTE
@@ -33,7 +39,8 @@ from tests.support.signals_command import (
     start_signals,
 )
 
-pytestmark = [pytest.mark.clause("operation"), pytest.mark.usefixtures("use_single_ca")]
+pytestmark = pytest.mark.clause("operation")
+
 
 HOUR_MS = 3_600_000
 STOPS = [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.prove)]
@@ -60,6 +67,7 @@ def replayed(tmp_path_factory):
         yield address, api_key
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_a_script_reads_the_replayed_state(replayed):
     address, api_key = replayed
     headers = {"Authorization": f"Bearer {api_key}"}
@@ -70,6 +78,7 @@ def test_a_script_reads_the_replayed_state(replayed):
     assert state["meta"]["stale"] is False
 
 
+@pytest.mark.usefixtures("use_single_ca")
 async def test_an_agent_reads_the_same_state_and_an_empty_feed(replayed):
     address, api_key = replayed
     headers = {"Authorization": f"Bearer {api_key}"}
@@ -82,12 +91,14 @@ async def test_an_agent_reads_the_same_state_and_an_empty_feed(replayed):
     assert feed.structured_content["pagination"]["next_cursor"] is None
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_an_unknown_key_is_refused_by_the_running_server(replayed):
     address, _ = replayed
     headers = {"X-Api-Key": "ek_" + "A" * 43}
     assert httpx.get(f"{address}/api/v1/state", headers=headers).status_code == 401
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_serve_computes_the_hours_after_the_replay(tmp_path):
     bars = write_bars(tmp_path / "bars", count=30)
     run_signals(tmp_path, "replay", "--bars", str(bars), "--until", "2025-01-01T12:30:00Z")
@@ -99,6 +110,7 @@ def test_serve_computes_the_hours_after_the_replay(tmp_path):
     assert state["meta"]["as_of"] == "2025-01-02T06:03:00.000Z"
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_a_key_revoked_by_another_process_is_refused_at_once(tmp_path):
     bars = write_bars(tmp_path / "bars", count=30)
     create_store(tmp_path)
@@ -119,6 +131,7 @@ def stored(folder: Path) -> tuple[int, int]:
         return times[0], times[1]
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_start):
     _, printed, state, registration = first_start
     said = "".join(printed)
@@ -135,10 +148,12 @@ def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_s
     assert state["counts"]["assets"] == 2
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_a_start_keeps_room_for_a_prune_on_a_full_disk(first_start):
     assert (first_start[0] / "signals.db-spare").stat().st_size == 16_000_000
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_a_second_start_continues_from_the_store(first_start, market):
     _, _, before, _ = first_start
     api_key = run_signals(market, "keys", "create", "--label", "tests").stdout.strip()
@@ -166,6 +181,7 @@ def on_a_terminal(
         started.kill()
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_only_the_first_start_on_a_terminal_shows_a_working_key(market):
     port = find_free_port()
     with on_a_terminal(market, port=port) as first:
@@ -181,6 +197,7 @@ def test_only_the_first_start_on_a_terminal_shows_a_working_key(market):
         assert "ek_" not in "".join(second.printed)
 
 
+@pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.clause("13.1")
 def test_a_start_on_a_terminal_shows_a_link_that_signs_the_owner_in(market):
     port = find_free_port()
@@ -196,6 +213,7 @@ def test_a_start_on_a_terminal_shows_a_link_that_signs_the_owner_in(market):
                 assert browser.post(link[1]).status_code == 404
 
 
+@pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.parametrize(
     ("settings", "is_shown"),
     [
@@ -214,6 +232,7 @@ def test_a_key_is_shown_only_on_loopback_without_a_public_address(market, settin
         assert ("/sign-in/sl_" in "".join(process.printed)) is is_shown
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_an_ipv6_host_is_served_at_its_bracketed_address(market):
     port = find_free_port()
     with start_signals(
@@ -224,6 +243,7 @@ def test_an_ipv6_host_is_served_at_its_bracketed_address(market):
         assert process.stop() == 0
 
 
+@pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.parametrize(("host", "own"), [("0.0.0.0", "127.0.0.1"), ("::", "[::1]")])
 def test_a_service_on_all_addresses_advertises_one_that_works(market, host, own):
     port, universe = find_free_port(), str(market / "universe.toml")
@@ -245,6 +265,7 @@ def test_a_service_on_all_addresses_advertises_one_that_works(market, host, own)
     assert other.status_code == 200
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_an_unknown_host_fails_in_one_line_naming_the_setting(tmp_path):
     done = run_signals(tmp_path, "serve", host="nowhere.invalid")
     assert done.returncode == 1
@@ -252,6 +273,7 @@ def test_an_unknown_host_fails_in_one_line_naming_the_setting(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.parametrize("number", STOPS)
 @pytest.mark.prove
 def test_a_signal_while_building_history_keeps_committed_batches(tmp_path, number):
@@ -272,6 +294,7 @@ def test_a_signal_while_building_history_keeps_committed_batches(tmp_path, numbe
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
 
 
+@pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.parametrize("number", STOPS)
 def test_a_second_signal_while_it_stops_does_no_harm(market, number):
     universe = str(market / "universe.toml")
@@ -282,6 +305,7 @@ def test_a_second_signal_while_it_stops_does_no_harm(market, number):
     assert "Traceback" not in "".join(process.printed)
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_a_client_that_never_ends_its_request_cannot_block_shutdown(market):
     port = find_free_port()
     with (
@@ -298,6 +322,7 @@ def test_a_client_that_never_ends_its_request_cannot_block_shutdown(market):
         assert process.stop() == 0
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_compute_ends_when_a_recording_is_complete(tmp_path):
     bars = write_bars(tmp_path / "bars", count=30)
     done = run_signals(tmp_path, "compute", source=f"files:{bars}")
@@ -306,6 +331,7 @@ def test_compute_ends_when_a_recording_is_complete(tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_a_second_serve_stands_by_and_takes_over_when_the_first_ends(market):
     universe = str(market / "universe.toml")
     api_key = run_signals(market, "keys", "create", "--label", "tests").stdout.strip()
@@ -328,6 +354,7 @@ def test_a_second_serve_stands_by_and_takes_over_when_the_first_ends(market):
                 assert third.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.usefixtures("use_single_ca")
 def test_a_serve_that_stands_by_refuses_another_source_than_the_stores(market):
     bars = write_bars(market / "bars")
     with (market / "signals.db.lock").open("r+") as held:
@@ -380,6 +407,7 @@ async def wait_for_output(capsys: pytest.CaptureFixture[str], text: str) -> None
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.usefixtures("use_single_ca")
 async def test_responses_are_stale_once_compute_missed_an_update(market):
     computed, _ = stored(market)
     clock = MovedClock(computed + 60_000)
@@ -398,6 +426,7 @@ async def test_responses_are_stale_once_compute_missed_an_update(market):
     assert stored(market)[0] == computed
 
 
+@pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.prove
 async def test_a_signal_during_a_run_leaves_no_partial_batch(market, capsys):
     computed, passes = stored(market)
@@ -430,6 +459,7 @@ class Unforeseen(BaseException):
     """An error that no loop handles."""
 
 
+@pytest.mark.usefixtures("use_single_ca")
 async def test_a_server_ends_if_its_hourly_loop_dies(market):
     clock = MovedClock(stored(market)[0] + 60_000)
 
@@ -443,3 +473,157 @@ async def test_a_server_ends_if_its_hourly_loop_dies(market):
     async with httpx.AsyncClient() as client:
         with pytest.raises(httpx.ConnectError):
             await client.get(address)
+
+
+# After this many hours the bounded caches of sessions are full.
+WARM_H = 12
+HOURS = 24
+CALLS_AN_HOUR = 5
+GROWTH_BYTES = 150_000
+ARGUMENTS = {
+    "signals_get_state": [{}, {"ticker": "BTC"}],
+    "signals_get_signals": [{}, {"limit": 9}],
+}
+
+
+@pytest.mark.prove
+async def test_memory_does_not_grow_over_a_day_of_runs_and_calls(market):
+    made = await asyncio.to_thread(run_signals, market, "keys", "create", "--label", "tests")
+    headers = {"X-Api-Key": made.stdout.strip()}
+    clock = MovedClock(stored(market)[0] + 60_000)
+    async with (
+        served_here(market, clock) as (address, _),
+        httpx.AsyncClient(headers=headers) as client,
+    ):
+        tracemalloc.start()
+        try:
+            held = [await held_after_an_hour(clock, client, address) for _ in range(WARM_H + HOURS)]
+        finally:
+            tracemalloc.stop()
+    assert held[-1] - held[WARM_H - 1] < GROWTH_BYTES, held
+
+
+async def held_after_an_hour(clock: MovedClock, client: httpx.AsyncClient, address: str) -> int:
+    """Return the allocated bytes after an hour was computed and all tools were called."""
+    clock.now_ms += HOUR_MS
+    await computed(client, address, clock.now_ms)
+    for tool, _ in product(TOOLS, range(CALLS_AN_HOUR)):
+        for arguments in ARGUMENTS.get(tool.name, [{}]):
+            call = {"name": tool.name, "arguments": arguments}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+            answer = await client.post(f"{address}/mcp", json=body)
+            assert not answer.raise_for_status().json()["result"]["isError"]
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+async def computed(client: httpx.AsyncClient, address: str, now_ms: int) -> None:
+    """Wait for the run of the hour that contains a time."""
+    due = format_instant(now_ms // HOUR_MS * HOUR_MS + 180_000)
+    async with asyncio.timeout(30):
+        while True:
+            state = await client.get(f"{address}/state")
+            if state.raise_for_status().json()["meta"]["as_of"] >= due:
+                return
+            await asyncio.sleep(0.02)
+
+
+BEHIND_H = 50
+
+
+@pytest.fixture
+def serve_at_once(monkeypatch):
+    """Start serving at once if there is a snapshot."""
+    monkeypatch.setattr(computing, "MAX_CATCH_UP_WAIT_S", 0.01)
+
+
+async def key_of(folder) -> dict[str, str]:
+    made = await asyncio.to_thread(run_signals, folder, "keys", "create", "--label", "tests")
+    return {"X-Api-Key": made.stdout.strip()}
+
+
+async def until_current(client: httpx.AsyncClient, address: str, headers: dict[str, str]) -> str:
+    """Return the as_of of the first response that is not stale."""
+    async with asyncio.timeout(30):
+        while True:
+            answer = await client.get(f"{address}/state", headers=headers)
+            meta = answer.raise_for_status().json()["meta"]
+            if not meta["stale"]:
+                return str(meta["as_of"])
+            await asyncio.sleep(0.01)
+
+
+def in_the_thread_that_steps() -> bool:
+    return threading.current_thread() is not threading.main_thread()
+
+
+@pytest.mark.clause("fresh")
+@pytest.mark.prove
+async def test_responses_are_stale_while_it_catches_up_and_live_after(market, serve_at_once):
+    computed, _ = stored(market)
+    clock, may_step = MovedClock(computed + BEHIND_H * HOUR_MS + 60_000), threading.Event()
+    headers = await key_of(market)
+
+    def on_read() -> None:
+        if in_the_thread_that_steps():
+            may_step.wait(30)
+
+    clock.on_read = on_read
+    async with served_here(market, clock) as (address, _), httpx.AsyncClient() as client:
+        try:
+            before = await client.get(f"{address}/state", headers=headers)
+            kept = stored(market)[0]
+        finally:
+            may_step.set()
+        after = await until_current(client, address, headers)
+    assert (kept, before.json()["meta"]["stale"]) == (computed, True)
+    assert after > before.json()["meta"]["as_of"]
+    assert stored(market)[0] == computed + BEHIND_H * HOUR_MS
+
+
+@pytest.mark.clause("fresh")
+async def test_a_catch_up_that_fails_while_serving_is_retried(market, serve_at_once, capsys):
+    computed, _ = stored(market)
+    clock, may_fail = MovedClock(computed + BEHIND_H * HOUR_MS + 60_000), threading.Event()
+    headers = await key_of(market)
+
+    def on_read() -> None:
+        if in_the_thread_that_steps() and not may_fail.is_set():
+            may_fail.wait(30)
+            raise OSError("the disk is gone")
+
+    clock.on_read = on_read
+    async with served_here(market, clock) as (address, _), httpx.AsyncClient() as client:
+        await wait_for_output(capsys, "Still catching up: ")
+        may_fail.set()
+        await until_current(client, address, headers)
+    assert "run_failed" in capsys.readouterr().out
+    assert stored(market)[0] == computed + BEHIND_H * HOUR_MS
+
+
+@pytest.mark.clause("fresh")
+async def test_a_catch_up_that_fails_before_serving_ends_the_command(market):
+    clock = MovedClock(stored(market)[0] + BEHIND_H * HOUR_MS + 60_000)
+
+    def on_read() -> None:
+        if in_the_thread_that_steps():
+            raise OSError("the disk is gone")
+
+    clock.on_read = on_read
+    with pytest.raises(OSError, match="the disk is gone"):
+        await compute(settings_of(market), clock)
+
+
+@pytest.mark.clause("fresh")
+def test_progress_lines_estimate_the_remaining_time(capsys):
+    clock = MovedClock(0)
+    lines = ProgressLog("building history", clock)
+    for done, minutes in ((1, 2), (2, 4), (8, 16), (9, 18)):
+        clock.now_ms = minutes * 60_000
+        lines(done, 9)
+    assert capsys.readouterr().err.splitlines() == [
+        "building history: 10%, about 16 min left",
+        "building history: 20%, about 14 min left",
+        "building history: 80%, about 2 min left",
+        "building history: 100%",
+    ]

@@ -1,25 +1,38 @@
 """How the settings select billing, and which ones do not start."""
 
+from pathlib import Path
+
 import pytest
+from pydantic import SecretStr
+from tlog_scales.signing import Vkey
+from tlog_scales.tlog import Checkpoint
 
 from access.billing.provider import BillingSetupError, Provider
 from access.billing.sandbox import NoBilling, SandboxBilling
 from access.billing.stripe import StripeBilling
+from access.mail import Outbox, SmtpMailer
+from compute.signing.log_signer import load_key
+from compute.signing.witnesses import PolicyError
 from service.commands.serve import serve
 from service.config.billing import describe_billing, find_outage_reason, open_provider
-from service.config.settings import PREFIX, Settings
+from service.config.mail import choose_visible_outbox, open_mailer
+from service.config.settings import PREFIX, Settings, SettingsError
+from service.config.sources import build_log_signer, open_log_signer
 from store.sqlite.access_store import open_sqlite_access
+from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double
+from tests.doubles.witness import open_witness
 from tests.service.commands.test_cli import only_line, write_bars
+from tests.store.sql.test_feed_log import commit_rows
 from tests.support.running_service import ManualClock
 from tests.support.signals_command import (
     build_environment,
     create_store,
     find_free_port,
     run_signals,
+    start_signals,
 )
-
-pytestmark = pytest.mark.clause("operation")
+from tests.support.store_homes import open_and_close
 
 STRIPE = {
     "billing": "stripe",
@@ -56,6 +69,7 @@ async def access(tmp_path):
     await store.close()
 
 
+@pytest.mark.clause("operation")
 @pytest.mark.parametrize(
     ("given", "kind", "mode", "note"),
     [
@@ -84,6 +98,7 @@ async def test_the_settings_select_the_provider_and_the_start_message(
         await provider.close()
 
 
+@pytest.mark.clause("operation")
 @pytest.mark.parametrize("settings", [{}, PUBLIC])
 def test_sandbox_billing_does_not_start_with_a_live_key(tmp_path, settings):
     key = "rk_live_hidden"
@@ -93,6 +108,7 @@ def test_sandbox_billing_does_not_start_with_a_live_key(tmp_path, settings):
     assert "hidden" not in done.stderr
 
 
+@pytest.mark.clause("operation")
 def test_every_missing_stripe_setting_is_named_in_one_line(tmp_path):
     given = {"billing": "stripe", "stripe_api_key": "rk_test_x", "stripe_price_yearly": " "}
     done = run_signals(tmp_path, "serve", port=find_free_port(), **given)
@@ -103,6 +119,7 @@ def test_every_missing_stripe_setting_is_named_in_one_line(tmp_path):
     assert "SIGNALS_STRIPE_API_KEY" not in line
 
 
+@pytest.mark.clause("operation")
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [("stripe_api_key", "pk_test_hidden"), ("stripe_webhook_secret", "sk_live_hidden")],
@@ -114,6 +131,7 @@ def test_a_secret_of_another_kind_is_refused_and_not_printed(tmp_path, name, wro
     assert "hidden" not in done.stderr
 
 
+@pytest.mark.clause("operation")
 @pytest.mark.parametrize("command", [["keys", "list"], ["access-requests"]])
 def test_commands_without_billing_ignore_its_settings(tmp_path, command):
     create_store(tmp_path)
@@ -121,6 +139,7 @@ def test_commands_without_billing_ignore_its_settings(tmp_path, command):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.clause("operation")
 async def test_a_service_does_not_start_with_wrong_prices(tmp_path):
     bars = write_bars(tmp_path / "bars")
     async with run_stripe_double(ManualClock()) as stripe:
@@ -133,6 +152,7 @@ async def test_a_service_does_not_start_with_wrong_prices(tmp_path):
     assert stripe.api_key not in str(caught.value)
 
 
+@pytest.mark.clause("operation")
 async def test_an_unreachable_processor_is_reported_and_not_an_error(access):
     async with run_stripe_double(ManualClock()) as stripe:
         provider = open_provider(read(**selling(stripe)), access, ManualClock())
@@ -142,3 +162,130 @@ async def test_an_unreachable_processor_is_reported_and_not_an_error(access):
             assert await find_outage_reason(provider) is None
         finally:
             await provider.close()
+
+
+SMTP = {"smtp_url": "smtp://127.0.0.1:9", "mail_from": "keys@mail.example"}
+
+
+@pytest.mark.clause("dashboard")
+@pytest.mark.parametrize(
+    ("given", "kind"), [({}, Outbox), ({"mail_from": "me@example.com"}, Outbox), (SMTP, SmtpMailer)]
+)
+def test_the_settings_select_the_mailer(given: dict[str, str], kind: type) -> None:
+    assert type(open_mailer(read(**given))) is kind
+
+
+@pytest.mark.clause("dashboard")
+def test_pages_name_the_outbox_only_on_a_local_service() -> None:
+    outbox = choose_visible_outbox(read(database_url="sqlite:////data/signals.db"))
+    assert str(outbox) == "/data/signals.db-outbox"
+    for others in (SMTP, {"host": "0.0.0.0"}, {"base_url": "https://signals.example"}):
+        assert choose_visible_outbox(read(**others)) is None
+
+
+@pytest.mark.clause("dashboard")
+def test_a_mail_server_without_a_sender_is_refused() -> None:
+    with pytest.raises(SettingsError, match="SIGNALS_SMTP_URL needs SIGNALS_MAIL_FROM too"):
+        open_mailer(read(smtp_url=SMTP["smtp_url"]))
+
+
+@pytest.mark.clause("dashboard")
+def test_serve_does_not_start_without_a_sender(tmp_path) -> None:
+    given = {"smtp_url": SMTP["smtp_url"], "port": find_free_port()}
+    done = run_signals(tmp_path, "serve", **given, source=f"files:{write_bars(tmp_path / 'bars')}")
+    assert done.returncode == 1
+    assert "SIGNALS_MAIL_FROM" in only_line(done.stderr)
+
+
+@pytest.mark.clause("dashboard")
+def test_the_start_message_names_the_outbox(tmp_path) -> None:
+    bars = f"files:{write_bars(tmp_path / 'bars')}"
+    with start_signals(tmp_path, "serve", port=find_free_port(), source=bars) as process:
+        assert (
+            process.wait_for_line("Mail: ") == f"Mail: written to {tmp_path}/signals.db-outbox.\n"
+        )
+        process.wait_for_line("--header")
+        assert process.stop() == 0
+
+
+def make_settings(folder: Path, **settings: object) -> Settings:
+    url = SecretStr(f"sqlite:///{folder / 'signals.db'}")
+    return Settings.model_validate({"database_url": url, **settings})
+
+
+@pytest.mark.clause("proof")
+@pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        ({}, "/data/signals.db-log-key.json"),
+        ({"database_url": "postgresql://u:p@db/s"}, "signals-log-key.json"),
+        ({"log_key_file": "/keys/log.json"}, "/keys/log.json"),
+    ],
+)
+def test_the_key_file_lies_beside_the_store_unless_it_is_named(
+    settings: dict[str, str], path: str
+) -> None:
+    assert make_settings(Path("/data"), **settings).log_key_path == Path(path)
+
+
+@pytest.mark.clause("proof")
+@pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.parametrize(
+    ("settings", "origin"),
+    [
+        ({}, "127.0.0.1:8000/api/v1/log"),
+        ({"base_url": "https://signals.example/below/"}, "signals.example/below/api/v1/log"),
+        ({"host": "::1", "port": 9}, "[::1]:9/api/v1/log"),
+    ],
+)
+def test_the_origin_is_the_address_of_the_log_without_a_scheme(
+    settings: dict[str, object], origin: str
+) -> None:
+    assert make_settings(Path("/data"), **settings).log_origin == origin
+
+
+@pytest.mark.clause("proof")
+@pytest.mark.usefixtures("use_single_ca")
+async def test_a_new_key_keeps_the_origin_of_its_first_start(tmp_path: Path) -> None:
+    async with open_and_close(open_sqlite_market(tmp_path / "signals.db")) as market:
+        for base_url in ("https://one.example", "https://two.example"):
+            settings = make_settings(tmp_path, base_url=base_url)
+            await build_log_signer(settings, market).sign()
+            key = load_key(settings.log_key_path)
+            assert key is not None
+            assert key.origin == "one.example/api/v1/log"
+
+
+@pytest.mark.clause("proof")
+@pytest.mark.usefixtures("use_single_ca")
+async def test_the_witnesses_of_the_policy_are_asked(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, witness_policy=tmp_path / "policy")
+    outcomes: list[str] = []
+    async with open_and_close(open_sqlite_market(tmp_path / "signals.db")) as market:
+        await build_log_signer(settings, market).sign()
+        vkey = (await market.feed_log.checkpoint()).vkey
+        assert vkey is not None
+        async with open_witness(vkey) as witness:
+            line = f"witness W {witness.vkey.serialize()} {witness.url}\nquorum W\n"
+            (tmp_path / "policy").write_text(line)
+            async with open_log_signer(settings, market, outcomes.append) as signer:
+                await commit_rows(market, 5)
+                await signer.sign()
+        checkpoint = await market.feed_log.checkpoint()
+    assert checkpoint.note is not None
+    signed = Checkpoint.from_text(checkpoint.note)
+    signed.verify(Vkey.from_string(vkey))
+    signed.verify(witness.vkey)
+    assert outcomes == ["signed", "cosigned"]
+
+
+@pytest.mark.clause("proof")
+@pytest.mark.usefixtures("use_single_ca")
+async def test_a_policy_with_a_mistake_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "policy").write_text("witness W\n")
+    settings = make_settings(tmp_path, witness_policy=tmp_path / "policy")
+    async with open_and_close(open_sqlite_market(tmp_path / "signals.db")) as market:
+        with pytest.raises(PolicyError, match="line 1: expected witness NAME VKEY"):
+            async with open_log_signer(settings, market, lambda outcome: None):
+                pass

@@ -1,8 +1,11 @@
-"""Rows reach the program or the address of the user, signed as Standard Webhooks does."""
+"""Rows reach the program or the address of the user, signed; a hostile service reaches neither."""
 
 import base64
+import csv
+import io
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook
@@ -18,13 +21,14 @@ from service.terminal.deliveries import (
     sign,
 )
 from service.terminal.follow import TransientError
-from tests.doubles.fixed_answers import answering
-
-pytestmark = pytest.mark.clause("22.4", "22.7")
+from tests.doubles.fixed_answers import KEY, answering, loopback
+from tests.service.commands.test_cli import only_line
+from tests.support.signals_command import run_signals
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 
 
+@pytest.mark.clause("22.4", "22.7")
 def test_a_signature_is_the_one_of_the_reference_library():
     body = '{"ticker":"BRK.B","price":1.5,"name":"Ω"}'
     headers = sign(parse_webhook_secret(SECRET), "universe:BTC", 1_790_769_600, body.encode())
@@ -36,6 +40,7 @@ def test_a_signature_is_the_one_of_the_reference_library():
     }
 
 
+@pytest.mark.clause("22.4", "22.7")
 @pytest.mark.parametrize(
     "secret",
     [
@@ -53,6 +58,7 @@ def test_an_invalid_secret_is_refused_without_repeating_it(secret):
     assert secret.removeprefix("whsec_") == "" or secret not in str(refused.value)
 
 
+@pytest.mark.clause("22.4", "22.7")
 @pytest.mark.parametrize("size", [24, 64])
 def test_the_shortest_and_the_longest_secret_are_accepted(size):
     key = bytes(range(size))
@@ -67,6 +73,7 @@ META = {"source": "simulated", "simulated": True, "stale": False, "note": "Not h
 EVENT = {**ROW, "meta": {"source": "simulated", "simulated": True, "stale": False}}
 
 
+@pytest.mark.clause("22.4", "22.7")
 async def test_a_program_gets_the_row_as_one_line_of_json(tmp_path):
     await ProgramRunner(f"cat >> {tmp_path}/rows")(ROW, META)
     text = (tmp_path / "rows").read_text()
@@ -74,15 +81,18 @@ async def test_a_program_gets_the_row_as_one_line_of_json(tmp_path):
     assert json.loads(text) == EVENT
 
 
+@pytest.mark.clause("22.4", "22.7")
 async def test_a_program_does_not_have_to_read_the_row():
     await ProgramRunner("exec true")({**ROW, "indicator_name": "x" * 1_000_000}, META)
 
 
+@pytest.mark.clause("22.4", "22.7")
 async def test_a_failed_program_is_run_again():
     with pytest.raises(TransientError, match="the program failed with status 3"):
         await ProgramRunner("exit 3")(ROW, META)
 
 
+@pytest.mark.clause("22.4", "22.7")
 async def test_a_program_that_does_not_exist_ends_the_command():
     with pytest.raises(DeliveryError, match="status 127"):
         await ProgramRunner("/nowhere/program 2> /dev/null")(ROW, META)
@@ -93,7 +103,7 @@ def open_sender(url: str, *times: int) -> WebhookSender:
     return WebhookSender(f"{url}/hook", parse_webhook_secret(SECRET), lambda: next(clock))
 
 
-@pytest.mark.clause("22.4")
+@pytest.mark.clause("22.4", "22.7")
 async def test_each_attempt_has_the_same_id_and_a_signature_of_its_own():
     import time
 
@@ -115,6 +125,7 @@ async def test_each_attempt_has_the_same_id_and_a_signature_of_its_own():
     assert times[1] - times[0] == 9
 
 
+@pytest.mark.clause("22.4", "22.7")
 @pytest.mark.parametrize("status", [302, 400, 404, 429, 500])
 async def test_an_answer_without_success_is_tried_again(status):
     refusal = Response(status_code=status, headers={"Retry-After": "7", "Location": "/other"})
@@ -125,19 +136,148 @@ async def test_an_answer_without_success_is_tried_again(status):
     assert len(received) == 1
 
 
+@pytest.mark.clause("22.4", "22.7")
 async def test_an_address_that_does_not_answer_is_named_without_its_path():
     with pytest.raises(TransientError, match=r"^127\.0\.0\.1:1 did not answer \(ConnectError\)$"):
         await open_sender("http://127.0.0.1:1/secret", 0)(ROW, META)
 
 
+@pytest.mark.clause("22.4", "22.7")
 async def test_an_address_that_is_gone_ends_the_command():
     async with answering(Response(status_code=410)) as (url, _):
         with pytest.raises(DeliveryError, match="410"):
             await open_sender(url, 0)(ROW, META)
 
 
+@pytest.mark.clause("22.4", "22.7")
 @pytest.mark.parametrize("url", ["example.com", "ftp://h/", "http://", "https://me:secret@h/"])
 def test_an_invalid_address_is_refused_without_repeating_it(url):
     with pytest.raises(DeliveryError, match="--post must be") as refused:
         parse_post_url(url)
     assert "secret" not in str(refused.value)
+
+
+BEFORE, AT = "2026-09-30T12:03:00.000Z", "2026-09-30T12:03:00.001Z"
+SERVED_ROW: dict[str, Any] = {
+    **{"id": "universe.BTC.enzo.1h.1", "tier": "universe", "ticker": "BTC", "timeframe": "1h"},
+    **{"asset_class": "crypto", "indicator": "enzo", "direction": "bullish", "created_at": AT},
+    **{"transition": None, "change_type": None, "action": "LONG", "price": 1.5},
+}
+SERVED_META: dict[str, Any] = {
+    **{"source": "recorded", "simulated": False, "stale": False, "as_of": AT},
+    **{"nothing_new_before": None, "next_update": {"1h": None}},
+}
+NASTY = "\x1b]0;owned\x07\x9b2J\u202e\r\n\x7f"
+ESCAPED = r"\u001b]0;owned\u0007\u009b2J\u202e\r\n\u007f"
+
+
+def make_page(row: object = SERVED_ROW, **members: object) -> bytes:
+    """Return a page of a feed whose recording has ended, with some members changed."""
+    pagination = {"has_more": False, "next_cursor": AT}
+    page = {"signals": [row], "meta": SERVED_META, "pagination": pagination, **members}
+    return json.dumps(page).encode()
+
+
+def ask(folder, body: bytes, *arguments: str):
+    with loopback(200, body) as (address, _):
+        return run_signals(folder, *arguments, "--url", address, api_key=KEY)
+
+
+MALFORMED = {
+    "nested deeply": b'{"signals":' + b"[" * 100_000,
+    "nested below the parser's limit": make_page(note=json.loads("[" * 100 + "]" * 100)),
+    "half a character": make_page(SERVED_ROW | {"ticker": "\ud800"}),
+    "UTF-16": make_page().decode().encode("utf-16"),
+    "a time that is a word": make_page(SERVED_ROW | {"created_at": "yesterday"}),
+    "a year of five digits": make_page(SERVED_ROW | {"created_at": "99999-01-01T00:00:00.000Z"}),
+    "a month that is none": make_page(SERVED_ROW | {"created_at": "2026-99-01T00:00:00.000Z"}),
+    "no time": make_page(SERVED_ROW | {"created_at": None}),
+    "a time of two lines": make_page(SERVED_ROW | {"created_at": f"{AT}\n"}),
+    "a row that is none": make_page(7),
+    "rows that are none": make_page(signals=7),
+    "meta that is none": make_page(meta=[]),
+}
+
+
+@pytest.mark.clause("22.8")
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_answer_is_one_line(tmp_path, body: bytes):
+    for arguments in (("feed",), ("feed", "--follow", "--since", BEFORE)):
+        done = ask(tmp_path, body, *arguments)
+        lines = done.stderr.splitlines()
+        assert done.returncode == 1
+        assert lines[-1].startswith("signals: http://127.0.0.1:")
+        assert [line for line in lines[:-1] if "following the rows" not in line] == []
+
+
+@pytest.mark.clause("22.8")
+@pytest.mark.parametrize(
+    "change", [{"ticker": []}, {"price": "x"}, {"price": 10**400}, {"transition": {}}]
+)
+def test_a_value_of_another_type_is_one_line(tmp_path, change):
+    done = ask(tmp_path, make_page(SERVED_ROW | change), "feed")
+    assert done.returncode == 1
+    assert only_line(done.stderr).endswith("read it with --json, or upgrade")
+
+
+@pytest.mark.clause("22.8")
+def test_a_place_that_is_no_time_is_not_saved(tmp_path):
+    page = make_page(pagination={"has_more": False, "next_cursor": "yesterday"})
+    done = ask(tmp_path, page, "feed", "--follow", "--cursor", "cursor")
+    assert done.returncode == 1
+    assert only_line(done.stderr).endswith("read it with --json, or upgrade")
+    assert not (tmp_path / "cursor").exists()
+
+
+@pytest.mark.clause("22.8")
+def test_a_huge_flag_takes_no_memory(tmp_path):
+    body = {"groups": [], "capped": 10**12, "query": {}, "as_of": AT, "meta": SERVED_META}
+    done = ask(tmp_path, json.dumps(body).encode(), "flips")
+    assert done.returncode == 0
+    assert "choose fewer --hours" in done.stdout
+
+
+@pytest.mark.clause("22.8")
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_no_text_of_a_service_controls_the_terminal(tmp_path, form: str, follows: bool):
+    arguments = ["feed", *(() if form == "table" else (f"--{form}",))]
+    arguments += ("--follow", "--since", BEFORE) if follows else ()
+    page = json.loads(make_page(SERVED_ROW | {"ticker": NASTY}))
+    # Raw, as a service may send everything that JSON does not forbid.
+    done = ask(tmp_path, json.dumps(page, ensure_ascii=False, indent=1).encode(), *arguments)
+    assert done.returncode == 0
+    assert done.stdout.replace("\n", "").replace("\r", "").isprintable()
+    assert ESCAPED in done.stdout
+    if form == "json":
+        shown = json.loads(done.stdout)
+        assert (shown if follows else shown["signals"][0])["ticker"] == NASTY
+    if form == "csv":
+        _, record = csv.reader(io.StringIO(done.stdout))
+        assert record[2] == ESCAPED
+
+
+@pytest.mark.clause("22.8")
+def test_an_id_that_is_no_header_is_not_posted(tmp_path):
+    done = run_following(tmp_path, SERVED_ROW | {"id": "a\r\nb"}, "--post", "http://127.0.0.1:9/")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("read it with --json, or upgrade")
+
+
+def run_following(folder, row: dict[str, Any], *arguments: str):
+    with loopback(200, make_page(row)) as (address, _):
+        return run_signals(
+            folder,
+            *("feed", "--follow", "--since", BEFORE, "--url", address, *arguments),
+            api_key=KEY,
+            webhook_secret="whsec_" + "A" * 32,
+        )
+
+
+@pytest.mark.clause("22.8")
+def test_rows_that_come_again_are_not_followed(tmp_path):
+    pagination = {"has_more": True, "next_cursor": AT}
+    done = ask(tmp_path, make_page(pagination=pagination), "feed", "--follow", "--since", BEFORE)
+    assert done.returncode == 1
+    assert done.stdout.count(" BTC ") == 1
+    assert done.stderr.endswith(f"sent a row of {AT} after one of {AT}\n")

@@ -27,7 +27,7 @@ from service.terminal.follow import (
 )
 from service.terminal.views import RowPrinter
 from tests.doubles.fixed_answers import KEY
-from tests.mcp_server.tools.test_get_signals_alerts import ALERTS, publish_alerts
+from tests.mcp_server.tools.test_get_signals import ALERTS, publish_alerts
 from tests.service.commands.test_cli import only_line
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
 from tests.support.running_service import RunningService, run_service, skip_sleep

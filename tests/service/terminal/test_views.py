@@ -4,16 +4,20 @@ import csv
 import io
 import json
 import re
+import shutil
 
 import pytest
 
 from schemas.errors import OperatorError
+from service.terminal.follow import TransientError
+from tests.doubles.fixed_answers import KEY, loopback
+from tests.service.commands.test_cli import only_line
 from tests.service.terminal.conftest import Read, ReadFrom
 from tests.support.example_market import HOUR_MS, NOON
-from tests.support.running_service import RunningService
+from tests.support.running_service import RunningService, run_service
 from tests.support.running_service import served as served
-
-pytestmark = pytest.mark.clause("operation")
+from tests.support.signals_command import run_signals
+from verifier.client import ServiceClient, ServiceError
 
 COMMANDS = ["state", "board", "feed", "flips", "confluence", "usage"]
 ESCAPE = re.compile(r"\x1b\[[\d;]*m")
@@ -29,6 +33,7 @@ def parse_csv(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
+@pytest.mark.clause("operation")
 async def test_state_has_a_row_for_each_indicator_of_the_given_assets(read: Read):
     printed = await read("state", "btc", "XAU", "--indicator", "ceres")
     assert cells(printed)[1:4] == [
@@ -38,6 +43,7 @@ async def test_state_has_a_row_for_each_indicator_of_the_given_assets(read: Read
     ]
 
 
+@pytest.mark.clause("operation")
 @pytest.mark.parametrize("command", ["feed", "flips"])
 async def test_several_tickers_and_a_class_filter_changes(read: Read, command: str):
     printed = await read(command, "--ticker", "BTC,NVDA", "--asset-class", "stock", "--json")
@@ -45,12 +51,14 @@ async def test_several_tickers_and_a_class_filter_changes(read: Read, command: s
     assert {row["ticker"] for row in answer.get("signals") or answer["groups"]} == {"NVDA"}
 
 
+@pytest.mark.clause("operation")
 async def test_state_shows_only_the_timeframes_that_it_has(read: Read):
     printed = await read("state", "NVDA", "--timeframe", "1d")
     assert cells(printed)[1][3:] == ["1d", "LAST BAR (UTC)"]
     assert ["NVDA", "NVIDIA", "llnr", "neutral", "-"] in cells(printed)
 
 
+@pytest.mark.clause("operation")
 async def test_the_board_has_a_letter_for_each_reading_and_explains_them(read: Read):
     printed = await read("board", "--timeframe", "1d", "--asset-class", "metal")
     lines = printed.splitlines()
@@ -60,6 +68,7 @@ async def test_the_board_has_a_letter_for_each_reading_and_explains_them(read: R
     assert "U bullish  D bearish  N neutral" in printed
 
 
+@pytest.mark.clause("operation")
 async def test_the_feed_has_a_row_for_each_change(read: Read):
     printed = await read("feed", "--ticker", "NVDA")
     assert cells(printed)[1:3] == [
@@ -68,6 +77,7 @@ async def test_the_feed_has_a_row_for_each_change(read: Read):
     ]
 
 
+@pytest.mark.clause("operation")
 async def test_flips_and_confluence_are_ranked_as_the_service_ranks_them(
     read: Read, served: RunningService
 ):
@@ -82,11 +92,13 @@ async def test_flips_and_confluence_are_ranked_as_the_service_ranks_them(
         assert len(wanted) > 1
 
 
+@pytest.mark.clause("operation")
 async def test_usage_shows_the_quota_of_the_key(read: Read):
     await read("usage")
     assert cells(await read("usage"))[2][:5] == ["tests", "test", "2", "9998", "10000"]
 
 
+@pytest.mark.clause("operation")
 @pytest.mark.parametrize("command", COMMANDS)
 async def test_json_is_the_answer_of_the_service(read: Read, served: RunningService, command):
     printed = json.loads(await read(command, "--json"))
@@ -98,6 +110,7 @@ async def test_json_is_the_answer_of_the_service(read: Read, served: RunningServ
     assert printed == answer
 
 
+@pytest.mark.clause("operation")
 @pytest.mark.parametrize(
     ("command", "path"),
     [
@@ -132,6 +145,7 @@ PAGE_ONLY = {
 }
 
 
+@pytest.mark.clause("operation")
 async def test_state_as_csv_has_a_record_for_each_reading(read: Read):
     given = parse_csv(await read("state", "XAU", "--csv"))
     assert given[0] == {
@@ -142,13 +156,13 @@ async def test_state_as_csv_has_a_record_for_each_reading(read: Read):
     assert len(given) == 7
 
 
-@pytest.mark.clause("22.1", "fresh")
+@pytest.mark.clause("operation", "22.1", "fresh")
 @pytest.mark.parametrize("command", COMMANDS)
 async def test_every_table_says_that_its_data_are_simulated(read: Read, command):
     assert (await read(command)).startswith("SIMULATED")
 
 
-@pytest.mark.clause("22.1", "fresh")
+@pytest.mark.clause("operation", "22.1", "fresh")
 @pytest.mark.parametrize("command", COMMANDS[:-1])
 async def test_a_stale_table_says_so_above_and_below(
     served_alone: RunningService, read_from: ReadFrom, command
@@ -160,6 +174,7 @@ async def test_a_stale_table_says_so_above_and_below(
     assert lines[-1] == "Late: ETH (1h)."
 
 
+@pytest.mark.clause("operation")
 async def test_colours_are_for_terminals_and_repeat_the_words(read: Read, monkeypatch):
     plain = await read("state", "BTC")
     assert ESCAPE.search(plain) is None
@@ -173,6 +188,84 @@ async def test_colours_are_for_terminals_and_repeat_the_words(read: Read, monkey
     assert COLOUR.search(await read("state", "BTC")) is None
 
 
+@pytest.mark.clause("operation")
 async def test_a_bad_argument_gets_the_message_of_the_service(read: Read):
     with pytest.raises(OperatorError, match=r'answered 400: ticker: unknown "BTCC" \(did you mean'):
         await read("state", "BTCC")
+
+
+async def refuse(address: str, api_key: str, view: str = "state") -> ServiceError | TransientError:
+    """Return the error of a call."""
+    async with ServiceClient(address, api_key) as client:
+        with pytest.raises((ServiceError, TransientError)) as refused:
+            await client.read_view(view)
+    error: ServiceError | TransientError = refused.value
+    assert "\n" not in str(error)
+    assert api_key not in str(error)
+    return error
+
+
+@pytest.mark.clause("22.5")
+@pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.parametrize("command", [*COMMANDS, "feed --follow"])
+def test_without_a_key_it_says_where_one_comes_from(tmp_path, command):
+    done = run_signals(tmp_path, *command.split())
+    assert (done.returncode, done.stdout) == (1, "")
+    line = only_line(done.stderr)
+    assert line.startswith("signals: SIGNALS_API_KEY is not set: ")
+    assert "`signals keys create" in line
+
+
+@pytest.mark.clause("22.5")
+@pytest.mark.usefixtures("use_single_ca")
+async def test_a_refused_key_is_not_tried_again(served: RunningService):
+    error = await refuse(served.base_url, KEY)
+    assert isinstance(error, ServiceError)
+    assert "answered 401: The API key is unknown" in str(error)
+    assert str(error).endswith("Check the key in SIGNALS_API_KEY.")
+
+
+@pytest.mark.clause("22.5")
+@pytest.mark.usefixtures("use_single_ca")
+def test_a_service_that_does_not_run_is_named_with_the_next_step(tmp_path):
+    done = run_signals(tmp_path, "state", port="1", api_key=KEY)
+    assert (done.returncode, done.stdout) == (1, "")
+    line = only_line(done.stderr)
+    assert line.startswith("signals: http://127.0.0.1:1/api/v1/state did not answer: ConnectError")
+    assert "(`signals serve`), or set --url" in line
+
+
+@pytest.mark.clause("22.5")
+@pytest.mark.usefixtures("use_single_ca")
+async def test_an_exhausted_quota_says_when_to_come_back(tmp_path, seeded):
+    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
+    async with run_service(tmp_path, daily_limit=1) as running:
+        await running.get_api("/usage")
+        await running.get_api("/state")
+        error = await refuse(running.base_url, running.api_key)
+    assert isinstance(error, TransientError)
+    # It is 12:06:20, and the quota is reset at midnight.
+    assert error.retry_after_s == 3600  # at most an hour, of the 12 until midnight
+    assert "The daily quota of 1 calls is used up" in str(error)
+
+
+@pytest.mark.clause("22.5")
+@pytest.mark.usefixtures("use_single_ca")
+async def test_a_first_start_that_has_computed_nothing_may_pass(served_empty: RunningService):
+    error = await refuse(served_empty.base_url, served_empty.api_key)
+    assert isinstance(error, TransientError)
+    assert error.retry_after_s > 0
+
+
+@pytest.mark.clause("22.5")
+@pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.parametrize("body", [b"{}", b'{"meta": {}, "key": null}', b'{"meta": 1, "key": 2}'])
+def test_an_answer_in_another_form_is_one_line(tmp_path, body):
+    with loopback(200, body) as (address, _):
+        done = run_signals(tmp_path, "usage", "--url", address, api_key=KEY)
+        as_json = run_signals(tmp_path, "usage", "--json", "--url", address, api_key=KEY)
+        followed = run_signals(tmp_path, "feed", "--follow", "--url", address, api_key=KEY)
+    for refused in (done, followed):
+        assert refused.returncode == 1
+        assert "answered in a form that this version does not know" in only_line(refused.stderr)
+    assert as_json.stdout == f"{body.decode()}\n"

@@ -1,20 +1,22 @@
-"""The skill follows the format of agentskills.io, and names only what the tools have."""
+"""The files for registries: the skill by agentskills.io, server.json for MCP, and glama.json."""
 
 import json
 import re
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
 import yaml
 
+from access.oauth.parameters import RESOURCE_PATH
 from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
+from rest_shim.endpoints import CALL_MCP
 from rest_shim.error_catalog import ERROR_MEANINGS
+from schemas.version import VERSION
 from serving.json_schema import build_input_schema, build_output_schema
 from tests.support.example_market import make_coverage
 from tests.support.signals_command import ROOT
-
-pytestmark = pytest.mark.clause("install")
 
 PATH = ROOT / "skills" / "signals" / "SKILL.md"
 FRONT_MATTER, BODY = re.fullmatch(r"---\n(.*?)---\n(.*)", PATH.read_text(), re.S).groups()
@@ -32,6 +34,7 @@ def list_names(schema: Any) -> set[str]:
     return own.union(*map(list_names, schema.values()))
 
 
+@pytest.mark.clause("install")
 def test_the_front_matter_has_the_fields_of_the_format():
     fields = yaml.safe_load(FRONT_MATTER)
     assert set(fields) == {"name", "description", "license", "compatibility"}
@@ -42,18 +45,21 @@ def test_the_front_matter_has_the_fields_of_the_format():
     assert len(BODY.splitlines()) < 500
 
 
+@pytest.mark.clause("install")
 def test_every_tool_is_in_the_table_and_no_other():
     table = re.findall(r"^\| .*\? \| `(\w+)` \|$", BODY, re.M)
     assert sorted(table) == sorted(TOOLS_BY_NAME)
     assert {word for word in CODE_WORDS if word.startswith("signals_")} == set(TOOLS_BY_NAME)
 
 
+@pytest.mark.clause("install")
 def test_the_tools_without_a_key_are_named():
     (sentence,) = re.findall(r"Only (.*) work without a key", BODY)
     named = set(re.findall(r"`(\w+)`", sentence))
     assert named == {tool.name for tool in TOOLS if not tool.requires_key}
 
 
+@pytest.mark.clause("install")
 @pytest.mark.parametrize("call", CALLS, ids=[json.dumps(call) for call in CALLS])
 def test_an_example_call_is_valid_by_the_schema_of_its_tool(call):
     tool = TOOLS_BY_NAME[call["name"]]
@@ -63,6 +69,7 @@ def test_an_example_call_is_valid_by_the_schema_of_its_tool(call):
     tool.query.model_validate(call["arguments"])
 
 
+@pytest.mark.clause("install")
 def test_the_calls_show_the_tools_that_return_readings():
     assert {call["name"] for call in CALLS} == {
         "signals_get_state",
@@ -72,6 +79,7 @@ def test_the_calls_show_the_tools_that_return_readings():
     }
 
 
+@pytest.mark.clause("install")
 def test_every_field_that_it_names_is_one_of_the_tools():
     fields = set().union(
         *(list_names(build_output_schema(tool.result)) for tool in TOOLS),
@@ -80,3 +88,50 @@ def test_every_field_that_it_names_is_one_of_the_tools():
     codes = {meaning.error for meaning in ERROR_MEANINGS}
     assert fields | codes | set(TOOLS_BY_NAME) | {"isError", "CLOSE", "meta"} >= CODE_WORDS
     assert codes <= CODE_WORDS
+
+
+SERVER = json.loads((ROOT / "server.json").read_text())
+
+
+@pytest.mark.clause("documents")
+def test_server_json_names_the_version_and_the_endpoint_of_any_host():
+    assert SERVER["version"] == VERSION
+    assert SERVER["name"].endswith("/signals")
+    # Registries reject remotes that are not https, or whose scheme is a variable.
+    urls = ["https://{host}" + path for path in (RESOURCE_PATH, CALL_MCP.path)]
+    assert [remote["url"] for remote in SERVER["remotes"]] == urls
+    for remote in SERVER["remotes"]:
+        assert remote["type"] == "streamable-http"
+        assert remote["variables"]["host"]["isRequired"] is True
+    assert "packages" not in SERVER
+
+
+@pytest.mark.clause("documents")
+def test_the_key_of_server_json_is_a_secret_that_clients_prompt_for():
+    oauth, keyed = SERVER["remotes"]
+    assert "headers" not in oauth
+    (header,) = keyed["headers"]
+    assert (header["name"], header["value"]) == ("Authorization", "Bearer {api_key}")
+    assert set(header["variables"]) == set(re.findall(r"\{(\w+)\}", header["value"]))
+    assert header["isSecret"] is header["variables"]["api_key"]["isSecret"] is True
+
+
+@pytest.mark.clause("documents")
+def test_glama_json_names_its_schema_and_a_maintainer():
+    claim = json.loads((ROOT / "glama.json").read_text())
+    assert set(claim) == {"$schema", "maintainers"}
+    assert claim["$schema"] == "https://glama.ai/mcp/schemas/server.json"
+    # The same owner as in server.json.
+    owner = SERVER["name"].removeprefix("io.github.").partition("/")[0]
+    assert claim["maintainers"] == [owner]
+
+
+@pytest.mark.clause("documents")
+@pytest.mark.prove
+def test_server_json_is_valid_by_its_schema():
+    """Validate it by the published schema at `$schema`, which is not in the repository."""
+    try:
+        published = httpx.get(SERVER["$schema"])
+    except httpx.ConnectError:
+        pytest.skip("the published schema cannot be reached from here")
+    jsonschema.validate(SERVER, published.raise_for_status().json())

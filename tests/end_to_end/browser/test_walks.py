@@ -1,0 +1,359 @@
+"""A person buys, pays, connects a program and manages a membership in a real browser."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from starlette.types import Receive, Scope, Send
+
+from serving.http import respond
+from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
+from tests.support.running_service import RunningService, open_loopback_socket, run_app
+from tests.support.web_page import (
+    EMAIL,
+    HOME,
+    TITLE,
+    Page,
+    fetch_readings,
+    get_usage_status,
+    parse_heat_map,
+    run_second_service,
+    wait_for_link,
+)
+
+pytestmark = [*BROWSER_TESTS]
+
+
+BUYER = "a.buyer@a-department-with-a-long-name.example.com"
+
+
+@pytest.mark.clause("18.1", "18.2", "18.4")
+@pytest.mark.parametrize(
+    ("width", "scheme", "is_scripted"),
+    [(WIDTHS[1], "light", True), (WIDTHS[0], "dark", True), (WIDTHS[0], "light", False)],
+)
+async def test_a_person_buys_access_and_goes_back_without_buying_twice(
+    served: RunningService, width: int, scheme: str, is_scripted: bool
+) -> None:
+    async with open_window(width, scheme, is_scripted=is_scripted) as walk:
+        await walk.page.goto(f"{served.base_url}/buy")
+        await walk.wait_for_title("Choose a plan")
+        # The browser accepts this address, and the service does not.
+        await walk.fill_in("contact_email", "buyer@localhost")
+        await walk.wait_for_title("Choose a plan")
+        assert await walk.page.evaluate("document.activeElement.name") == "contact_email"
+        await walk.page.keyboard.press("Control+A")
+        await walk.page.keyboard.type(BUYER)
+        async with walk.page.expect_navigation():
+            await walk.page.keyboard.press("Enter")
+        await walk.wait_for_title("Pay for the premium plan")
+        await walk.press("Pay USD 129")
+        await walk.wait_for_title("Your key")
+        api_key = await walk.page.inner_text("pre >> nth=0")
+        assert API_KEY.fullmatch(api_key)
+        assert await get_usage_status(served, api_key) == 200
+        await walk.page.reload()
+        await walk.wait_for_title("No new key to show")
+        await walk.page.go_back()
+        assert await walk.title() in {"Paid in the sandbox", "Choose a plan"}
+        # The refused form is answered with status 400, which the console reports.
+        assert [said for said in walk.complaints if "400" not in said] == []
+        assert walk.hosts == {urlsplit(served.base_url).netloc}
+    members = await served.access.list_memberships_by_email(BUYER)
+    assert len(members) == 1
+
+
+async def begun(served: RunningService) -> dict[str, Any]:
+    email = "procurement.agent+signals@a-department-with-a-long-name.example.com"
+    response = await served.client.post("/api/v1/access/checkout", json={"contact_email": email})
+    checkout: dict[str, Any] = response.json()
+    return checkout
+
+
+async def claim_status(served: RunningService, checkout: dict[str, Any]) -> str:
+    body = {"claim_token": checkout["claim_token"]}
+    response = await served.client.post("/api/v1/access/claim", json=body)
+    answer = response.json()
+    return str(answer["status"] if response.status_code == 200 else response.status_code)
+
+
+@pytest.mark.clause("sales")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_buyer_cancels_with_the_pointer(served: RunningService, scheme: str) -> None:
+    checkout = await begun(served)
+    async with open_window(WIDTHS[0], scheme) as walk:
+        await walk.page.goto(checkout["checkout_url"])
+        await walk.check_fits()
+        async with walk.page.expect_navigation():
+            await walk.page.get_by_role("button", name="Cancel").click()
+        assert await walk.title() == "Checkout cancelled"
+        assert await walk.page.get_by_role("status").count() == 1
+        assert await walk.page.get_by_role("button").count() == 0
+        await walk.check_fits()
+        assert walk.complaints == []
+    assert await claim_status(served, checkout) == "404"
+
+
+HTML = (b"content-type", b"text/html; charset=utf-8")
+DONE = b"<!doctype html><title>Connected</title><h1>Connected</h1>"
+
+
+@dataclass
+class ProgramCallback:
+    """The page of a program that receives the code and leads on to a page at another host."""
+
+    port: int
+    answers: list[dict[str, list[str]]] = field(default_factory=list)
+
+    @property
+    def uri(self) -> str:
+        return f"http://127.0.0.1:{self.port}/callback"
+
+    @property
+    def done_url(self) -> str:
+        return f"http://localhost:{self.port}/done"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/callback":
+            self.answers.append(parse_qs(scope["query_string"].decode()))
+            await respond(scope, send, 302, [(b"location", self.done_url.encode())])
+        else:
+            await respond(scope, send, 200, [HTML], DONE)
+
+
+@asynccontextmanager
+async def run_program() -> AsyncIterator[ProgramCallback]:
+    with open_loopback_socket() as bound:
+        program = ProgramCallback(bound.getsockname()[1])
+        async with run_app(program, bound):
+            yield program
+
+
+async def build_authorize_url(served: RunningService, program: ProgramCallback) -> str:
+    """Register the program; return the address that it opens in the browser."""
+    metadata = {"client_name": "Desk Assistant", "redirect_uris": [program.uri]}
+    registered = await served.client.post("/oauth/register", json=metadata)
+    query = {
+        "response_type": "code",
+        "client_id": registered.json()["client_id"],
+        "redirect_uri": program.uri,
+        "state": "opaque",
+        "code_challenge": CHALLENGE,
+        "code_challenge_method": "S256",
+        "resource": f"{served.base_url}/mcp",
+    }
+    return f"{served.base_url}/oauth/authorize?{urlencode(query)}"
+
+
+async def buys(walk: BrowserWindow) -> None:
+    """Buy the plan in the sandbox and return to the request."""
+    await walk.wait_for_title("Sign in")
+    await walk.press("Buy the plan")
+    await walk.wait_for_title("Buy the plan")
+    await walk.fill_in("contact_email", EMAIL)
+    await walk.page.wait_for_url("**/sandbox/checkout/*")
+    await walk.wait_for_title("Pay for the premium plan")
+    await walk.press("Pay USD 129")
+    await walk.wait_for_title("Paid in the sandbox")
+    await walk.press("Continue to connect the program")
+
+
+async def signs_in(served: RunningService, walk: BrowserWindow, email: str = EMAIL) -> None:
+    """Open a link from the mailbox."""
+    await walk.wait_for_title("Sign in")
+    await walk.fill_in("contact_email", email)
+    await walk.wait_for_title("Check your inbox")
+    await walk.page.goto(served.base_url + await wait_for_link(served))
+    await walk.wait_for_title("Sign in to Signals")
+    await walk.press("Sign in")
+
+
+async def presses_and_arrives(walk: BrowserWindow, program: ProgramCallback, button: str) -> None:
+    """Press a button of the consent page; the browser ends at the program's last page."""
+    await walk.wait_for_title("Connect a program")
+    assert "a program on this computer" in await walk.page.inner_text("main")
+    await walk.press(button)
+    await walk.page.wait_for_url(program.done_url)
+
+
+@pytest.mark.clause("consent", "pages")
+@pytest.mark.parametrize(
+    ("scheme", "is_scripted"), [("dark", True), ("light", False)], ids=["scripts", "no-scripts"]
+)
+async def test_a_person_without_a_plan_buys_signs_in_and_connects_by_keyboard_only(
+    served: RunningService, scheme: str, is_scripted: bool
+) -> None:
+    async with (
+        run_program() as program,
+        open_window(WIDTHS[0], scheme, is_scripted=is_scripted) as walk,
+    ):
+        await walk.page.goto(await build_authorize_url(served, program))
+        await buys(walk)
+        await signs_in(served, walk)
+        await presses_and_arrives(walk, program, "Allow")
+        assert walk.complaints == []
+    (answer,) = program.answers
+    assert (answer["state"], answer["iss"]) == (["opaque"], [served.base_url])
+    assert answer["code"][0].startswith("ac_")
+
+
+@pytest.mark.clause("consent", "pages")
+async def test_the_owner_connects_a_program_without_a_plan_and_can_cancel(
+    served: RunningService,
+) -> None:
+    async with (
+        run_program() as program,
+        run_second_service(served, owner_uid=os.getuid()) as own,
+        open_window(WIDTHS[1]) as walk,
+    ):
+        for button in ("Cancel", "Allow as owner of this service"):
+            await walk.page.goto(await build_authorize_url(own, program))
+            await presses_and_arrives(walk, program, button)
+        assert walk.complaints == []
+    denied, allowed = program.answers
+    assert denied["error"] == ["access_denied"]
+    assert allowed["code"][0].startswith("ac_")
+
+
+MEMBER = "procurement.agent+signals@a-department-with-a-long-name.example.com"
+LABEL = "the server that asks every hour, in the rack on the left"
+SAMPLE, SIMULATED = "Sample, not live data", "Simulated market"
+
+
+class Window(NamedTuple):
+    """The browser window of a person: its size and whether scripts run."""
+
+    width: int
+    scheme: str
+    is_scripted: bool
+
+
+WINDOWS = (
+    Window(WIDTHS[0], "dark", is_scripted=True),
+    Window(WIDTHS[1], "light", is_scripted=True),
+    Window(WIDTHS[0], "light", is_scripted=False),
+)
+
+
+async def sent(served: RunningService, path: str, **body: str) -> dict[str, Any]:
+    """Return the response to an agent's POST to an endpoint of the purchase."""
+    response = await served.client.post(f"/api/v1/access/{path}", json=body)
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+async def statuses(served: RunningService, api_key: str) -> tuple[int, int]:
+    """Return the statuses of a call with a key over MCP, by the SDK's client, and over REST."""
+    headers = {"Authorization": f"Bearer {api_key}"}
+    async with httpx2.AsyncClient(headers=headers) as http:
+        transport = streamable_http_client(f"{served.base_url}/api/v1/mcp", http_client=http)
+        async with Client(transport, read_timeout_seconds=10) as client:
+            result = await client.call_tool("signals_get_state", {"ticker": "BTC"})
+    response = await served.client.get("/api/v1/state?ticker=BTC", headers=headers)
+    return (result.meta or {}).get("signals/status", 200), response.status_code
+
+
+async def looks_around(served: RunningService, walk: BrowserWindow) -> None:
+    """Open the sample and the page about buying access."""
+    await walk.page.goto(served.base_url)
+    await walk.wait_for_title(TITLE)
+    assert await walk.page.inner_text(".badge") == SAMPLE
+    await walk.press("Buy access")
+    await walk.wait_for_title("Choose a plan")
+
+
+async def pays(served: RunningService, walk: BrowserWindow) -> None:
+    """Pay for the checkout that the agent began; the agent then has its key."""
+    checkout = await sent(served, "checkout", contact_email=MEMBER)
+    token = checkout["claim_token"]
+    await walk.page.goto(checkout["checkout_url"])
+    await walk.wait_for_title("Pay for the premium plan")
+    assert (await sent(served, "claim", claim_token=token))["status"] == "pending"
+    await walk.press("Pay USD 129")
+    await walk.wait_for_title("Paid in the sandbox")
+    assert walk.page.url == checkout["checkout_url"]
+    assert (await sent(served, "claim", claim_token=token))["status"] == "active"
+
+
+async def sees_what_is_so_now(served: RunningService, walk: BrowserWindow) -> None:
+    """Compare the board with the agent's answers, and open an asset."""
+    await walk.press("Board")
+    await walk.wait_for_title(TITLE)
+    assert await walk.page.inner_text(".badge") == SIMULATED
+    shown = Page(httpx.Response(200, html=await walk.page.content()))
+    assert parse_heat_map(shown) == await fetch_readings(served, "4h")
+    await walk.press("BTC")
+    await walk.wait_for_title("Bitcoin (BTC)")
+
+
+async def makes_a_key(walk: BrowserWindow) -> str:
+    """Return a new key, copied by its button, or from the text if scripts are off."""
+    await walk.press("API access")
+    await walk.fill_in("label", LABEL)
+    await walk.wait_for_title("Your new key")
+    api_key = await (copied(walk) if walk.is_scripted else walk.page.inner_text("pre >> nth=0"))
+    assert API_KEY.fullmatch(api_key)
+    return str(api_key)
+
+
+async def copied(walk: BrowserWindow) -> str:
+    """Press the first copy button; return what the clipboard has then."""
+    await walk.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await walk.tab_to("Copy")
+    await walk.page.keyboard.press("Enter")
+    await walk.page.get_by_text("Copied").wait_for()
+    text: str = await walk.page.evaluate("navigator.clipboard.readText()")
+    return text
+
+
+async def renames_it(walk: BrowserWindow) -> None:
+    """Rename the key, which needs no script either."""
+    await walk.tab_to(f"Rename {LABEL}")
+    await walk.page.keyboard.press("Enter")
+    await walk.fill_in("label", "server")
+    await walk.wait_for_title("API access")
+
+
+async def revokes_it(walk: BrowserWindow) -> None:
+    await walk.press("Revoke server")
+    await walk.wait_for_title("Revoke this key?")
+    assert "server" in await walk.page.inner_text("main")
+    await walk.press("Revoke key")
+    await walk.wait_for_title("API access")
+
+
+@pytest.mark.clause("pages", "dashboard", "sales", "5.13")
+@pytest.mark.parametrize("window", WINDOWS)
+async def test_a_stranger_buys_looks_makes_a_key_and_revokes_it_by_keyboard_only(
+    served: RunningService, window: Window
+) -> None:
+    async with open_window(window.width, window.scheme, is_scripted=window.is_scripted) as walk:
+        await looks_around(served, walk)
+        await pays(served, walk)
+        await walk.press("Sign in")
+        await signs_in(served, walk, MEMBER)
+        await walk.wait_for_title("API access")
+        assert walk.page.url == served.base_url + HOME
+        await sees_what_is_so_now(served, walk)
+        api_key = await makes_a_key(walk)
+        assert await statuses(served, api_key) == (200, 200)
+        await walk.press("I have stored the key: back to API access")
+        await walk.wait_for_title("API access")
+        assert "2 of 10,000" in await walk.page.inner_text("main")
+        await renames_it(walk)
+        await revokes_it(walk)
+        assert await statuses(served, api_key) == (403, 403)
+        await walk.press("Sign out")
+        await walk.wait_for_title("Sign in")
+        await walk.press("Board")
+        assert await walk.page.inner_text(".badge") == SAMPLE
+        assert walk.complaints == []
+        assert walk.hosts == {urlsplit(served.base_url).netloc}

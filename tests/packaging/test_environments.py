@@ -1,0 +1,331 @@
+"""The environments of make and CI, run with interpreters that only say their version or name."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.signals_command import ROOT
+
+# Answers `-c` with its version, and `-m venv` with a folder that holds a copy of itself.
+INTERPRETER = """#!/bin/sh
+case "$1" in
+-c) echo {version} ;;
+-m) mkdir -p .venv/bin && touch .venv/pyvenv.cfg && cp "$0" .venv/bin/python &&
+    echo "#!$(pwd -P)/.venv/bin/python" > .venv/bin/pip ;;
+esac
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkout"
+    (folder / "tools").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "tools/create_venv.sh"):
+        (folder / name).write_bytes((ROOT / name).read_bytes())
+    (folder / "tools" / "create_venv.sh").chmod(0o755)
+    return folder
+
+
+def write_version(folder: Path, version: str) -> str:
+    path = folder / f"python{version}"
+    path.write_text(INTERPRETER.format(version=version))
+    path.chmod(0o755)
+    return str(path)
+
+
+def make_venv(checkout: Path, *variables: str, **environment: str) -> tuple[int, list[str]]:
+    """Return make's status and the lines printed, without those of make itself."""
+    made = subprocess.run(
+        ["make", *variables, ".venv/pyvenv.cfg"],
+        cwd=checkout,
+        env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return made.returncode, [x for x in made.stderr.splitlines() if not x.startswith("make: ")]
+
+
+def read_version(checkout: Path) -> str:
+    return subprocess.check_output([checkout / ".venv/bin/python", "-c", ""], text=True).strip()
+
+
+@pytest.mark.clause("operation")
+@pytest.mark.parametrize("version", ["2.7", "3.9", "3.10"])
+def test_an_old_python_is_refused_in_one_line_that_names_both_versions(
+    checkout: Path, version: str
+) -> None:
+    python = write_version(checkout, version)
+    status, (line,) = make_venv(checkout, f"PYTHON={python}")
+    assert status != 0
+    assert line.startswith(f"signals needs Python 3.11 or newer, and {python} is {version};")
+    assert not (checkout / ".venv").exists()
+
+
+@pytest.mark.clause("operation")
+def test_a_missing_python_is_reported_in_one_line(checkout: Path) -> None:
+    status, (line,) = make_venv(checkout, "PYTHON=python3.99")
+    assert status != 0
+    assert line.startswith(
+        "signals needs Python 3.11 or newer, and python3.99 is not a working Python;"
+    )
+
+
+@pytest.mark.clause("operation")
+@pytest.mark.parametrize("version", ["3.11", "3.14", "4.0"])
+def test_a_new_enough_python_creates_the_environment_once(checkout: Path, version: str) -> None:
+    python = write_version(checkout, version)
+    assert make_venv(checkout, f"PYTHON={python}") == (0, [])
+    (checkout / ".venv" / "installed").touch()
+    assert make_venv(checkout, f"PYTHON={python}") == (0, [])
+    assert (checkout / ".venv" / "installed").exists()
+    assert read_version(checkout) == version
+
+
+@pytest.mark.clause("operation")
+def test_another_version_is_installed_only_on_request(checkout: Path) -> None:
+    (first, second) = (write_version(checkout, version) for version in ("3.12", "3.13"))
+    make_venv(checkout, PYTHON=first)
+    assert make_venv(checkout) == (0, [])
+    assert read_version(checkout) == "3.12"
+    status, (line,) = make_venv(checkout, PYTHON=second)
+    assert (status, line) == (0, "recreating .venv: its Python is 3.12, not 3.13")
+    assert read_version(checkout) == "3.13"
+
+
+@pytest.mark.clause("operation")
+@pytest.mark.parametrize("content", ["", "#!/gone/python3\n", INTERPRETER.format(version="3.10")])
+def test_an_environment_with_an_unusable_python_is_recreated(checkout: Path, content: str) -> None:
+    python = write_version(checkout, "3.12")
+    make_venv(checkout, PYTHON=python)
+    (checkout / ".venv" / "bin" / "python").write_text(content)
+    (checkout / ".venv" / "installed").touch()
+    status, (line,) = make_venv(checkout, PYTHON=python)
+    assert status == 0
+    assert line.startswith("recreating .venv: its Python ")
+    assert read_version(checkout) == "3.12"
+    assert not (checkout / ".venv" / "installed").exists()
+
+
+@pytest.mark.clause("operation")
+def test_an_environment_that_was_moved_is_recreated(checkout: Path, tmp_path: Path) -> None:
+    python = write_version(tmp_path, "3.12")
+    make_venv(checkout, PYTHON=python)
+    moved = checkout.rename(tmp_path / "moved")
+    assert make_venv(moved, PYTHON=python) == (0, ["recreating .venv: it was moved"])
+
+
+OWN_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+OTHER_VERSIONS = [f"3.{minor}" for minor in (11, 12, 13, 14) if f"3.{minor}" != OWN_VERSION]
+
+MAKEFILE = """
+test check:
+	@echo $@
+test-fast:
+	@echo "$@ $(PYTHON) $(VENV)"
+	@! grep -q failing "$(PYTHON)"
+"""
+# The probe runs in this interpreter, whatever version the file is named after.
+WORKING = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+UNUSABLE = f"""#!/bin/sh
+exec {sys.executable} -c 'import sys; FAULT; exec(sys.argv[1])' "$2"
+"""
+BROKEN = "#!/bin/sh\necho 'pyenv: command not found' >&2\nexit 127\n"
+
+
+@pytest.fixture
+def ci_checkout(tmp_path: Path) -> Path:
+    folder = tmp_path / "a checkout"
+    for name in ("pyproject.toml", "tools/list_pythons.sh", ".ci/run"):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, target)
+    (folder / "Makefile").write_text(MAKEFILE)
+    write_python(folder / ".venv" / "bin" / "python", WORKING)
+    for tool in ("bash", "dirname", "echo", "grep", "make", "sed"):
+        found = shutil.which(tool)
+        assert found is not None
+        (folder / "tools" / tool).symlink_to(found)
+    return folder
+
+
+def write_python(path: Path, content: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    path.chmod(0o755)
+    return path
+
+
+def run(ci_checkout: Path, *command: str) -> tuple[int, list[str], list[str]]:
+    """Return the status and the lines of both outputs; PATH has only folders of the checkout."""
+    done = subprocess.run(
+        command,
+        cwd=ci_checkout,
+        env={
+            "PATH": os.pathsep.join(
+                f"{ci_checkout}/{name}" for name in ("tools", "first", "second")
+            ),
+            "PYENV_ROOT": f"{ci_checkout}/pyenv",
+            "HOME": "/nonexistent",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+
+def list_pythons(ci_checkout: Path) -> tuple[list[str], list[str]]:
+    status, listed, reported = run(ci_checkout, "tools/list_pythons.sh", OWN_VERSION)
+    assert status == 0, reported
+    return listed, reported
+
+
+@pytest.mark.clause("tests")
+def test_the_first_interpreter_of_each_other_supported_version_is_listed(ci_checkout: Path) -> None:
+    first, second, third = OTHER_VERSIONS
+    for version in (OWN_VERSION, "3.10", "3.99", first):
+        write_python(ci_checkout / "first" / f"python{version}", WORKING)
+    for version in (first, second):
+        write_python(ci_checkout / "second" / f"python{version}", WORKING)
+    for version in (second, third):
+        write_python(ci_checkout / "pyenv/versions" / version / f"bin/python{version}", WORKING)
+    assert list_pythons(ci_checkout) == (
+        [
+            f"{first} {ci_checkout}/first/python{first}",
+            f"{second} {ci_checkout}/second/python{second}",
+            f"{third} {ci_checkout}/pyenv/versions/{third}/bin/python{third}",
+        ],
+        [],
+    )
+
+
+@pytest.mark.clause("tests")
+def test_an_interpreter_that_does_not_work_is_passed_over(ci_checkout: Path) -> None:
+    version = OTHER_VERSIONS[0]
+    write_python(ci_checkout / "first" / f"python{version}", BROKEN)
+    assert list_pythons(ci_checkout) == ([], [])
+    working = write_python(ci_checkout / "second" / f"python{version}", WORKING)
+    assert list_pythons(ci_checkout) == ([f"{version} {working}"], [])
+
+
+@pytest.mark.clause("tests")
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ('sys.modules["ensurepip"] = None', "it has no module ensurepip"),
+        (
+            "import ensurepip, sysconfig, venv; "
+            'sys.version_info = type("", (), {"releaselevel": "candidate"})',
+            "it is a pre-release",
+        ),
+        (
+            'import sysconfig; sysconfig.get_config_var = {"Py_GIL_DISABLED": 1}.get',
+            "it is free-threaded",
+        ),
+    ],
+)
+def test_an_interpreter_that_cannot_be_used_is_named_and_skipped(
+    ci_checkout: Path, fault: str, reason: str
+) -> None:
+    version = OTHER_VERSIONS[0]
+    content = UNUSABLE.replace("FAULT", fault)
+    unusable = write_python(ci_checkout / "first" / f"python{version}", content)
+    assert list_pythons(ci_checkout) == ([], [f"skipping {unusable}: {reason}"])
+    usable = write_python(ci_checkout / "second" / f"python{version}", WORKING)
+    assert list_pythons(ci_checkout)[0] == [f"{version} {usable}"]
+
+
+@pytest.mark.clause("tests")
+def test_ci_runs_the_fast_tests_on_every_other_python_and_fails_if_one_fails(
+    ci_checkout: Path,
+) -> None:
+    first, second, third = OTHER_VERSIONS
+    for version in OTHER_VERSIONS:
+        write_python(ci_checkout / "first" / f"python{version}", WORKING)
+    expected = ["test", "check"]
+    for version in OTHER_VERSIONS:
+        python = ci_checkout / "first" / f"python{version}"
+        expected += [
+            f"Running the fast tests on Python {version} ({python})",
+            f"test-fast {python} .venv-{version}",
+        ]
+    status, lines, _ = run(ci_checkout, ".ci/run")
+    assert lines == [*expected, f"Tests passed on Python {OWN_VERSION} {first} {second} {third}"]
+    assert status == 0
+    write_python(ci_checkout / "first" / f"python{second}", f"{WORKING}# failing")
+    status, lines, _ = run(ci_checkout, ".ci/run")
+    result = f"Tests passed on Python {OWN_VERSION} {first} {third}, failed on {second}"
+    assert lines == [*expected, result]
+    assert status == 1
+
+
+@pytest.mark.clause("tests")
+def test_ci_needs_no_other_python(ci_checkout: Path) -> None:
+    passed = ["test", "check", f"Tests passed on Python {OWN_VERSION}"]
+    assert run(ci_checkout, ".ci/run") == (0, passed, [])
+
+
+BODIES = """
+import pytest
+
+def test_a():
+    pytest.skip("faketime is not installed")
+
+def test_b():
+    pytest.skip("no recorded bars in /data")
+
+@pytest.mark.skipif(True, reason="no such tool")
+def test_c():
+    pass
+
+@pytest.mark.xfail
+def test_d():
+    raise AssertionError
+"""
+
+
+@pytest.mark.clause("operation")
+@pytest.mark.parametrize(
+    ("variable", "status", "skipped"),
+    [pytest.param("", 0, 3, marks=pytest.mark.prove), ("1", 1, 1)],
+)
+@pytest.mark.prove
+def test_an_unexpected_skip_fails_only_on_request(
+    tmp_path: Path, variable: str, status: int, skipped: int
+) -> None:
+    rules = tmp_path / "rules.py"
+    rules.write_text(
+        "from tests.conftest import pytest_runtest_makereport as it\n"
+        "pytest_runtest_makereport = it\n"
+    )
+    (tmp_path / "test_bodies.py").write_text(BODIES)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "rules",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "/dev/null",
+    ]
+    ran = subprocess.run(
+        [*command, f"--rootdir={tmp_path}", tmp_path],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}", "FAIL_ON_SKIP": variable},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == status, ran.stdout + ran.stderr
+    assert f"{skipped} skipped" in ran.stdout
+    assert ("unexpected skip: " in ran.stdout) is bool(status)
