@@ -20,7 +20,7 @@ from service.config.settings import PREFIX
 from tests.doubles.venues.server import VenuesDouble, run_venues_double
 from tests.doubles.venues.venue import VenueRequest
 from tests.service.commands.test_serve import served_process, stored
-from tests.support.live_service import UNIVERSE, build_live_settings, list_universe
+from tests.support.live_service import KEY, UNIVERSE, build_live_settings, list_universe
 from tests.support.signals_command import ROOT, create_store, run_signals, start_signals
 from tests.support.small_market import DENSE, list_opens, make_bars, write_bars
 

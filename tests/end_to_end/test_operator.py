@@ -26,7 +26,7 @@ from tests.support.signals_command import (
     build_environment,
     find_free_port,
 )
-from tests.support.web_page import check_page, request_link
+from tests.support.web_page import buy_plan, check_page, request_link
 
 ACME = Operator(
     "Acme *Signals* & Sons",

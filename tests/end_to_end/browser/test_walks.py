@@ -18,6 +18,8 @@ from serving.http import respond
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
 from tests.support.web_page import (
+    API_KEY,
+    CHALLENGE,
     EMAIL,
     HOME,
     TITLE,
