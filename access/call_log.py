@@ -79,45 +79,46 @@ class CallLog:
         async with self._flush_lock:
             self._is_full.clear()
             try:
-                await self._write_calls()
-                await self._write_usage()
+                while self._pending:
+                    await self._write_batch()
+                # Add the numbers of calls to the stored ones, each once.
+                counts = list(self._used.items())
+                for start in range(0, len(counts), ROWS_PER_FLUSH):
+                    batch = dict(counts[start : start + ROWS_PER_FLUSH])
+                    rows = [
+                        ToolUsage(await self._find_key_id(key_hash), day, tool, used)
+                        for (key_hash, day, tool), used in batch.items()
+                    ]
+                    await self._store.add_tool_usage(rows)
+                    # Calls that came meanwhile stay.
+                    self._used.subtract(batch)
+                    self._used = +self._used
             except Exception as error:
                 log.warning("calls_not_stored", **describe_failure(error))
                 return False
         return True
 
-    async def _write_calls(self) -> None:
-        while self._pending:
-            batch = self._take_batch()
-            try:
-                calls_by_id = {
-                    await self._find_key_id(key_hash): calls for key_hash, calls in batch.items()
-                }
-                await self._store.add_calls(calls_by_id, CALLS_KEPT_PER_KEY)
-            except Exception:
-                self._restore(batch)
-                raise
-
-    async def _write_usage(self) -> None:
-        """Add the numbers of calls to the stored ones, each once."""
-        counts = list(self._used.items())
-        for start in range(0, len(counts), ROWS_PER_FLUSH):
-            batch = dict(counts[start : start + ROWS_PER_FLUSH])
-            rows = [
-                ToolUsage(await self._find_key_id(key_hash), day, tool, used)
-                for (key_hash, day, tool), used in batch.items()
-            ]
-            await self._store.add_tool_usage(rows)
-            # Calls that came meanwhile stay.
-            self._used.subtract(batch)
-            self._used = +self._used
-
-    def _restore(self, batch: Batch) -> None:
-        """Put the calls of a batch before those that were added since."""
-        newer, self._pending, self._pending_count = self._pending, {}, 0
-        for part in (batch, newer):
-            for key_hash, calls in part.items():
-                self._put(key_hash, calls)
+    async def _write_batch(self) -> None:
+        """Store the calls of as many keys as fit into a flush, at least of one key."""
+        batch: Batch = {}
+        count = 0
+        for key_hash in list(self._pending):
+            count += len(self._pending[key_hash])
+            if batch and count > ROWS_PER_FLUSH:
+                break
+            batch[key_hash] = self._take(key_hash)
+        try:
+            calls_by_id = {
+                await self._find_key_id(key_hash): calls for key_hash, calls in batch.items()
+            }
+            await self._store.add_calls(calls_by_id, CALLS_KEPT_PER_KEY)
+        except Exception:
+            # Before those that were added since.
+            newer, self._pending, self._pending_count = self._pending, {}, 0
+            for part in (batch, newer):
+                for key_hash, calls in part.items():
+                    self._put(key_hash, calls)
+            raise
 
     def _put(self, key_hash: bytes, calls: Iterable[LoggedCall]) -> None:
         pending = self._pending.get(key_hash)
@@ -133,17 +134,6 @@ class CallLog:
         calls = self._pending.pop(key_hash)
         self._pending_count -= len(calls)
         return calls
-
-    def _take_batch(self) -> Batch:
-        """Take the calls of as many keys as fit into a flush, at least one key."""
-        batch: Batch = {}
-        count = 0
-        for key_hash in list(self._pending):
-            count += len(self._pending[key_hash])
-            if batch and count > ROWS_PER_FLUSH:
-                break
-            batch[key_hash] = self._take(key_hash)
-        return batch
 
     async def _find_key_id(self, key_hash: bytes) -> int:
         key_id = self._key_ids.get(key_hash)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
-from schemas.errors import ApiError
+from schemas.errors import ApiError, rate_limited_error
 from schemas.usage import QuotaUsage
 from schemas.vocabulary import DAY_MS, Clock, Instant, Mode, format_instant
 from store.access_rows import MAX_CALL_GROUPS, CallGroup, CountedGroup, KeyRow
@@ -117,17 +117,12 @@ class OperatorKeys:
 
 
 def identify_key(authorization: str | None, x_api_key: str | None) -> bytes:
-    """Return the hash of the key in the headers; raise ApiError 401 as `read_key_headers` does."""
-    # The lookup by hash need not take constant time. Its duration can only reveal how much of a
-    # SHA-256 matched, which does not help to find a key.
-    return hash_key(read_key_headers(authorization, x_api_key))
-
-
-def read_key_headers(authorization: str | None, x_api_key: str | None) -> str:
-    """Return the key from the headers; raise ApiError 401 if they have none, or two keys.
+    """Return the hash of the key in the headers; raise ApiError 401 if they have none, or two keys.
 
     A key in one header wins over anything else in the other, such as a proxy's Basic credentials.
     """
+    # The lookup by hash need not take constant time. Its duration can only reveal how much of a
+    # SHA-256 matched, which does not help to find a key.
     bearer = None if authorization is None else _BEARER_PATTERN.fullmatch(authorization)
     plain = None if x_api_key is None else _API_KEY_PATTERN.fullmatch(x_api_key.strip())
     if bearer is not None and plain is not None and bearer[1] != plain[0]:
@@ -135,9 +130,9 @@ def read_key_headers(authorization: str | None, x_api_key: str | None) -> str:
             "Authorization and X-Api-Key carry different keys: send one of them."
         )
     if bearer is not None:
-        return bearer[1]
+        return hash_key(bearer[1])
     if plain is not None:
-        return plain[0]
+        return hash_key(plain[0])
     if authorization is None and x_api_key is None:
         raise ApiError("missing_key", f"This call needs an API key. {SEND_KEY_HINT}", 401)
     raise invalid_key_error(_find_mistake((authorization or "").strip(), (x_api_key or "").strip()))
@@ -256,7 +251,7 @@ class QuotaGuard:
             f"The daily quota of {self._daily_limit} calls is used up. It is reset at "
             f"{quota.resets_at}: retry after {retry_after_s} seconds."
         )
-        return ApiError("rate_limited", message, 429, retry_after_s=retry_after_s, quota=quota)
+        return rate_limited_error(message, retry_after_s, quota=quota)
 
     def _enqueue(self, key_hash: bytes, now: int) -> "asyncio.Future[CountedGroup]":
         """Return a future for the result of a call: its count, or the refusal."""

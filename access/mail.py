@@ -141,11 +141,6 @@ class SmtpServer:
         """Whether the server runs on this machine."""
         return is_loopback(self.host)
 
-    @property
-    def needs_starttls(self) -> bool:
-        """Whether a password would cross the network unencrypted without STARTTLS."""
-        return bool(self.user) and not self.has_tls and not self.is_local
-
 
 TIMEOUT_S = 15.0
 
@@ -190,7 +185,9 @@ class SmtpMailer:
             # The client's own timeout applies per reply; a slow server could still take minutes.
             async with asyncio.timeout(self._timeout_s):
                 await client.connect()
-                await self._start_tls(client)
+                await client.ehlo()
+                if not self._server.has_tls:
+                    await self._start_tls(client)
                 if self._server.user:
                     await client.login(self._server.user, self._server.password)
                 yield client
@@ -204,13 +201,11 @@ class SmtpMailer:
 
     async def _start_tls(self, client: "aiosmtplib.SMTP") -> None:
         """Switch to TLS if the server offers it; raise MailError if it is needed and missing."""
-        await client.ehlo()
-        if self._server.has_tls:
-            return
         if client.supports_extension("starttls"):
             await client.starttls()
             await client.ehlo()
-        elif self._server.needs_starttls:
+        # A password must not cross the network unencrypted.
+        elif self._server.user and not self._server.is_local:
             raise MailError(
                 f"{self._server.name} does not offer STARTTLS, so the password would be sent "
                 "unencrypted: use smtps://, or a server that offers STARTTLS"

@@ -50,15 +50,12 @@ class MaintenanceJob:
         """Run rounds until cancelled; log failures and continue."""
         while True:
             now = self._clock()
-            if self._is_due(now):
+            # If the clock was set back, the failure lies in the future and must not delay a round.
+            failed_at = self._failed_at
+            has_failed = failed_at is not None and 0 <= now - failed_at < RETRY_MS
+            if now // DAY_MS != self._last_done_day and not has_failed:
                 await self._run_round(now)
             await self._sleep(SLEEP_STEP_S)
-
-    def _is_due(self, now: int) -> bool:
-        if now // DAY_MS == self._last_done_day:
-            return False
-        # If the clock was set back, the failure lies in the future and must not delay a round.
-        return self._failed_at is None or not 0 <= now - self._failed_at < RETRY_MS
 
     async def _run_round(self, now: int) -> None:
         try:

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from access.billing.provider import BillingError, Provider, SettledPayment, SubscriptionStatus
+from access.billing.provider import BillingError, Provider, SubscriptionStatus
 from access.keys import MAX_LABEL_CHARS, generate_key, hash_key, is_valid_label
 from access.purchases import Claims
 from access.single_flight_cache import SingleFlightCache, call_provider
@@ -218,10 +218,8 @@ class MemberKeys:
         """
         # For buyers whose agent lost the claim token. Redeeming is the same statement as with the
         # token, so only the first of the two gets the key.
-        claim, payment = await self._get_unredeemed(email, claim_id)
-        api_key = await call_provider(self._claims.create_key(claim, payment))
-        if api_key is None:
-            raise _spent_payment_error()
+        api_key = generate_key()
+        await self._redeem(email, claim_id, api_key)
         return api_key
 
     async def activate(self, email: str, claim_id: str) -> None:
@@ -229,14 +227,17 @@ class MemberKeys:
 
         Raise as `claim`.
         """
-        unredeemed = await self._get_unredeemed(email, claim_id)
-        if not await call_provider(self._claims.create_membership(*unredeemed)):
-            raise _spent_payment_error()
+        await self._redeem(email, claim_id, None)
 
-    async def _get_unredeemed(self, email: str, claim_id: str) -> tuple[ClaimRow, SettledPayment]:
+    async def _redeem(self, email: str, claim_id: str, api_key: str | None) -> None:
         for claim, payment in await self._claims.list_unredeemed(email):
             if claim.id == claim_id:
-                return claim, payment
+                if await call_provider(self._claims.redeem(claim, payment, api_key)):
+                    return
+                raise _conflict_error(
+                    "Another client has just used this payment, or the payment was reversed. "
+                    "Reload the page to see which"
+                )
         raise _not_found_error("payment without a key")
 
     async def _get_membership(self, email: str, membership_id: int) -> StoredMembership:
@@ -289,13 +290,6 @@ def _not_found_error(name: str) -> ApiError:
         "invalid_parameter",
         f"You have no such {name}. Reload the page to see the current list.",
         404,
-    )
-
-
-def _spent_payment_error() -> ApiError:
-    return _conflict_error(
-        "Another client has just used this payment, or the payment was reversed. Reload the page "
-        "to see which"
     )
 
 

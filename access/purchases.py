@@ -84,24 +84,12 @@ class Claims:
             and normalize_email(payment.contact_email) == normalize_email(email)
         ]
 
-    async def create_key(self, claim: ClaimRow, payment: SettledPayment) -> str | None:
-        """Create the one key of a paid claim and return it; it cannot be shown again.
+    async def redeem(self, claim: ClaimRow, payment: SettledPayment, api_key: str | None) -> bool:
+        """Create the membership of a paid claim, and its one key if one is given.
 
-        Return None if the claim was already redeemed, or if the payment has just been reversed.
-        Raise BillingError, and create none, if the payment could not be checked again.
+        Return False if the claim was already redeemed, or if the payment has just been reversed.
+        Raise BillingError, and create nothing, if the payment could not be checked again.
         """
-        api_key = generate_key()
-        return api_key if await self._redeem(claim, payment, api_key) else None
-
-    async def create_membership(self, claim: ClaimRow, payment: SettledPayment) -> bool:
-        """Create the membership of a paid claim without a key; return whether it was created.
-
-        False if the claim was already redeemed, or if the payment has just been reversed. Raise as
-        `create_key`.
-        """
-        return await self._redeem(claim, payment, None)
-
-    async def _redeem(self, claim: ClaimRow, payment: SettledPayment, api_key: str | None) -> bool:
         # A client that disconnects after the commit must not cancel the check that follows it.
         redemption = asyncio.create_task(self._store_redemption(claim, payment, api_key))
         self._redemptions.add(redemption)
@@ -249,10 +237,6 @@ class Purchases:
             return None
         return OpenedCheckout(claim, claim_token, claim.checkout_url)
 
-    async def fetch_payment(self, claim: ClaimRow) -> Payment:
-        """Return the payment of a checkout, which redeems nothing; ApiError 503 as `claim`."""
-        return await self._claims.fetch_payment(claim)
-
     async def claim(self, body: ClaimBody, address: str) -> ClaimResult:
         """Redeem a claim token for its one key, or return that the payment is pending.
 
@@ -281,11 +265,12 @@ class Purchases:
             )
         if not isinstance(payment, SettledPayment):
             return self._build_pending()
+        api_key = generate_key()
         try:
-            api_key = await self._claims.create_key(claim, payment)
+            is_redeemed = await self._claims.redeem(claim, payment, api_key)
         except BillingError:
             return self._build_pending()
-        if api_key is None:
+        if not is_redeemed:
             raise await self._already_redeemed_error(claim)
         return ActiveClaim(
             status="active",

@@ -6,7 +6,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Literal, Self
 
-from schemas.errors import ApiError
+from schemas.errors import rate_limited_error
 from schemas.vocabulary import DAY_MS, Clock
 from store.access_rows import AttemptLimit, RefusedAttempt
 from store.sql.access_store import AccessStore
@@ -99,12 +99,10 @@ class Throttle:
             else f"the network {address}"
         )
         retry_after_s = max(-(-(refused.free_at - now) // 1000), 1)
-        raise ApiError(
-            "rate_limited",
+        raise rate_limited_error(
             f"Too many {self._kind} submissions from {source}: at most {attempts} in "
             f"{window_s} seconds are accepted. Retry after {retry_after_s} seconds.",
-            429,
-            retry_after_s=retry_after_s,
+            retry_after_s,
         )
 
 

@@ -1,6 +1,6 @@
 """Buffers bars until all timeframes have stepped them, and selects those due at a run. Pure."""
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -87,10 +87,18 @@ class BarBuffer:
         # Annualised funding sums the 24 hours before a close, so the settlements of the day before
         # the oldest buffered bar stay.
         for ticker, settlements in self._funding.items():
-            self._funding[ticker] = settlements.select_between(
-                self._find_earliest_pending(ticker, until) - DAY_S, until
-            )
-        return _concatenate_due(parts)
+            pending = (self._pending[ticker, each] for each in self.list_timeframes(ticker))
+            oldest = min([until, *(int(bars.close_time[0]) for bars in pending if len(bars))])
+            self._funding[ticker] = settlements.select_between(oldest - DAY_S, until)
+        rows, runs, series, fundings = zip(*parts, strict=True) if parts else ((), (), (), ())
+        prices = ([getattr(bars, name) for bars in series] for name in Bar._fields[:-1])
+        return DueBars(
+            row=np.array(rows, dtype=np.int64),
+            length=np.array([len(bars) for bars in series], dtype=np.int64),
+            run=np.concatenate([NO_BARS.close_time, *runs]),
+            close_time=np.concatenate([NO_BARS.close_time, *(bars.close_time for bars in series)]),
+            bar=Bar(*(np.concatenate([NO_BARS.open, *column]) for column in (*prices, fundings))),
+        )
 
     def joins_sundays(self, series_key: SeriesKey) -> bool:
         """Return whether the bars of a sequence are daily ones with Sunday's hours in Monday's."""
@@ -139,11 +147,6 @@ class BarBuffer:
             joins_sundays=self.joins_sundays(series_key),
         )
 
-    def _find_earliest_pending(self, ticker: str, until: int) -> int:
-        """Return the earliest close of an asset's buffered bars, `until` at most."""
-        pending = (self._pending[ticker, timeframe] for timeframe in self.list_timeframes(ticker))
-        return min([until, *(int(bars.close_time[0]) for bars in pending if len(bars))])
-
     def _take_ready(
         self, series_key: SeriesKey, start: int, watermark: int, until: int
     ) -> tuple[Times, Series]:
@@ -165,16 +168,3 @@ class BarBuffer:
             self._pending[series_key] = pending.select(pending.close_time > bars.close_time[-1])
         steps = due < self._ends.get(ticker, until + 1)
         return due[steps], bars.select(steps)
-
-
-def _concatenate_due(parts: Sequence[tuple[int, Times, Series, Prices]]) -> DueBars:
-    """Join the bars of several sequences, given as (row, runs, bars, funding), into columns."""
-    rows, runs, series, funding = zip(*parts, strict=True) if parts else ((), (), (), ())
-    prices = ([getattr(bars, name) for bars in series] for name in Bar._fields[:-1])
-    return DueBars(
-        row=np.array(rows, dtype=np.int64),
-        length=np.array([len(bars) for bars in series], dtype=np.int64),
-        run=np.concatenate([NO_BARS.close_time, *runs]),
-        close_time=np.concatenate([NO_BARS.close_time, *(bars.close_time for bars in series)]),
-        bar=Bar(*(np.concatenate([NO_BARS.open, *column]) for column in (*prices, funding))),
-    )

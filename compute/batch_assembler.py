@@ -1,19 +1,14 @@
-"""Steps the bars that a source delivered and assembles the batch to commit."""
+"""Steps the bars that a source delivered, and builds the rows of the batch to commit."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
+from compute.alerts.alert_pipeline import Alert
+from compute.alerts.engines import compute_cooldown_ms
 from compute.bars import NO_BARS, Funding, Series, Times
-from compute.batch_rows import (
-    build_bar_block,
-    build_feed_rows,
-    build_funding_rows,
-    build_missing_bars_row,
-    find_publish_from,
-    find_silent_hours,
-)
 from compute.block_step import (
     BlockResult,
     BlockTask,
@@ -26,25 +21,152 @@ from compute.block_step import (
 from compute.engine_state import EngineState
 from compute.executor import split_into_blocks
 from compute.fetch_tracker import FetchTracker
-from compute.schedule import HistoryBounds, to_market_ms
+from compute.indicators.contract import NO_READING
+from compute.schedule import RUN_DELAY_S, HistoryBounds, find_last_run, to_market_ms
 from compute.sources.source import FetchResult
-from compute.stepper import Cell, SeriesKey
+from compute.stepper import Cell, Changes, SeriesKey
 from compute.universe import Universe
-from schemas.vocabulary import Action, Clock
-from store.market_rows import BarBlock, Batch, FundingRow, MissingBarsRow, WatermarkRow
+from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, LOGGED_IDS, Action, Clock
+from store.change_table import NO_BEFORE, ChangedCell, ChangeTable
+from store.market_rows import AlertRow, BarBlock, Batch, FundingRow, MissingBarsRow, WatermarkRow
+
+NEVER = np.iinfo(np.int64).max
 
 
-class Draft(NamedTuple):
-    """A batch without the results of its blocks."""
+def keep_cooldowns(
+    times: Times,
+    alerts: Iterable[tuple[int, Cell, Action]],
+    published_at: dict[Cell, dict[Action, int]],
+) -> None:
+    """Move `created_at` of rows so that no alert, given by its index, is within its cooldown.
 
-    until: int
-    bars: Sequence[BarBlock]
-    funding: Sequence[FundingRow]
-    publish_from: Mapping[str, int]
-    missing_bars: Sequence[MissingBarsRow]
-    held_bars: int
-    written_at: int | None
-    tasks: Sequence[BlockTask]
+    The rows after it move too. `published_at` has each engine's last `created_at` of an action, and
+    takes those of the alerts.
+    """
+    for place, cell, action in alerts:
+        last_times = published_at.setdefault(cell, {})
+        end = last_times.get(action, -NEVER) + compute_cooldown_ms(cell.timeframe)
+        if times[place] < end:
+            times[place:] = np.maximum(times[place:], end + np.arange(len(times) - place))
+        last_times[action] = int(times[place])
+
+
+def assign_feed_times(
+    changes: Changes,
+    alerts: Sequence[Alert],
+    earliest: Callable[[int], int],
+    last: int,
+    published_at: dict[Cell, dict[Action, int]],
+) -> tuple[Times, Times]:
+    """Return `created_at` of changes and of alerts; an hour's changes come before its alerts.
+
+    `earliest` returns the first time (epoch ms) at which the rows of an hour may be written;
+    `published_at` is as for `keep_cooldowns`.
+    """
+    # The changes come first in the joined columns, and a stable sort by hour keeps that order.
+    alert_hours = np.array([alert.hour for alert in alerts], dtype=np.int64)
+    hours, which = np.unique(np.concatenate([changes.run, alert_hours]), return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    times = np.array([earliest(hour) for hour in hours.tolist()], dtype=np.int64)[which]
+    # Each is the larger of its earliest time and the time before it + 1. Less their positions,
+    # times that are 1 ms apart are equal, so a running maximum will do.
+    offsets = np.arange(len(order))
+    assigned = np.maximum.accumulate(np.maximum(times[order] - offsets, last + 1)) + offsets
+    # The sort by hour keeps the order of the alerts.
+    places = np.flatnonzero(order >= len(changes.run)).tolist()
+    pairs = zip(places, alerts, strict=True)
+    keep_cooldowns(assigned, ((at, a.cell, a.action) for at, a in pairs), published_at)
+    times[order] = assigned
+    return times[: len(changes.run)], times[len(changes.run) :]
+
+
+def build_feed_rows(
+    changes: Changes,
+    alerts: Sequence[Alert],
+    written_at: int | None,
+    last: int,
+    published_at: dict[Cell, dict[Action, int]],
+    cells: Sequence[Cell],
+    get_epoch: Callable[[Cell], int],
+    publish_from: Mapping[str, int],
+) -> tuple[ChangeTable, list[AlertRow]]:
+    """Return the rows of a batch, without alerts of bars that closed before `publish_from`.
+
+    Changes and alerts share one sequence of `created_at`, which continues after `last`. Without
+    `written_at` the rows have the nominal times of their runs. `published_at` is as for
+    `keep_cooldowns`.
+    """
+    # The alerts that are not stored follow from the bars; they still start a cooldown.
+    shown = [
+        alert
+        for alert in alerts
+        if to_market_ms(alert.close_time) >= publish_from.get(alert.cell.ticker, 0)
+    ]
+    change_times, alert_times = assign_feed_times(
+        changes, shown, lambda run: written_at or to_market_ms(run), last, published_at
+    )
+    alert_rows = [
+        AlertRow(
+            at,
+            cell.ticker,
+            INDICATORS_BY_ENGINE_KEY[cell.key],
+            cell.timeframe,
+            alert.close_time,
+            get_epoch(cell),
+            alert.action,
+            alert.price,
+        )
+        for at, alert in zip(alert_times.tolist(), shown, strict=True)
+        for cell in [alert.cell]
+    ]
+    return build_change_rows(changes, cells, change_times, get_epoch, publish_from), alert_rows
+
+
+def find_publish_from(start: int, *, has_backlog: bool) -> int:
+    """Return from when on (epoch ms) the changes of an asset that is new to the store show.
+
+    `start` is the first hour of the batch. No change shows before the feed of a first start begins.
+    """
+    # Bars older than the batch warm up without publishing: the service did not know the asset when
+    # they closed.
+    return to_market_ms(start) + 1 if has_backlog and start > 0 else 0
+
+
+def find_silent_hours(building: Iterable[str], publish_from: Mapping[str, int]) -> dict[str, int]:
+    """Return the hour up to which the feed shows no row of each asset whose history is built."""
+    # These alerts have no `created_at`, so nominal hours decide when they would have gone out.
+    return {ticker: find_last_run(publish_from.get(ticker, 0) - 1) for ticker in building}
+
+
+def build_change_rows(
+    changes: Changes,
+    cells: Sequence[Cell],
+    created_at: Times,
+    get_epoch: Callable[[Cell], int],
+    publish_from: Mapping[str, int],
+) -> ChangeTable:
+    """Return changes as rows to store, dated by `created_at`.
+
+    The universe feed shows a change if its key is logged, it is not a first reading, and its bar
+    closed at or after the asset's `publish_from`.
+    """
+    numbers, which = np.unique(changes.cell, return_inverse=True)
+    moved = [cells[number] for number in numbers.tolist()]
+    # The bar decides, not the run: the backlog of a new asset steps in a run that is published.
+    shown_from = [
+        publish_from.get(cell.ticker, 0) if cell.key in LOGGED_IDS else NEVER for cell in moved
+    ]
+    is_shown = to_market_ms(changes.close_time) >= np.array(shown_from, dtype=np.int64)[which]
+    return ChangeTable(
+        [ChangedCell(c.ticker, c.key, c.timeframe, get_epoch(c)) for c in moved],
+        created_at,
+        which,
+        changes.close_time,
+        np.where(changes.before == NO_READING, np.int8(NO_BEFORE), changes.before),
+        changes.after,
+        changes.price,
+        is_shown & (changes.before != NO_READING),
+    )
 
 
 class BatchAssembler:
@@ -131,67 +253,69 @@ class BatchAssembler:
 
     def assemble(self, start: int, until: int, fetched: Mapping[str, FetchResult]) -> Batch:
         """Buffer the fetched bars, step those due from `start` to `until`, and build the rows."""
-        draft = self.begin(start, until, fetched)
-        return self.finish(draft, list(map(step_block, draft.tasks)))
+        batch, tasks = self.begin(start, until, fetched)
+        return self.finish(batch, list(map(step_block, tasks)))
 
-    def begin(self, start: int, until: int, fetched: Mapping[str, FetchResult]) -> Draft:
-        """Record the fetched bars; return the batch with a task for each block."""
+    def begin(
+        self, start: int, until: int, fetched: Mapping[str, FetchResult]
+    ) -> tuple[Batch, list[BlockTask]]:
+        """Record the fetched bars; return a batch without results, and a task for each block."""
         # Read once, because the cooldowns and `created_at` must go by the same time, which the
         # store records.
         written_at = self._find_written_at(until)
         bars, funding, publish_from = self._build_fetched_rows(start, fetched)
         self._publish_from_by_ticker.update(publish_from)
         self._tracker.update_lagging(until)
-        return Draft(
-            until,
-            bars,
-            funding,
-            publish_from,
-            [
-                build_missing_bars_row(block, missing)
+        batch = Batch(
+            market_time=to_market_ms(until),
+            bars=bars,
+            funding=funding,
+            publish_from=publish_from,
+            written_at=written_at,
+            # The closes that new bars lack, of each block that lacks any.
+            missing_bars=[
+                MissingBarsRow(
+                    block.ticker, block.revision, len(missing), *missing[[0, -1]].tolist()
+                )
                 for block in bars
                 if len(missing := fetched[block.ticker].missing)
             ],
-            sum(new.is_newly_held for new in fetched.values()),
-            written_at,
-            [self._build_task(block, start, until, fetched, written_at) for block in self._blocks],
+            held_bars=sum(new.is_newly_held for new in fetched.values()),
         )
+        return batch, [
+            self._build_task(block, start, until, fetched, written_at) for block in self._blocks
+        ]
 
-    def finish(self, draft: Draft, results: Sequence[BlockResult]) -> Batch:
+    def finish(self, batch: Batch, results: Sequence[BlockResult]) -> Batch:
         """Return the batch with the rows that the tasks gave, one result for each block."""
+        until = batch.market_time // 1000 - RUN_DELAY_S
         self._blocks = [result.state for result in results]
-        now_s = (draft.written_at or to_market_ms(draft.until)) // 1000
-        self._tracker.update_late(draft.until, now_s, self.find_pending_closes())
+        now_s = (batch.written_at or batch.market_time) // 1000
+        self._tracker.update_late(until, now_s, self.find_pending_closes())
         all_changes = merge_changes([result.changes for result in results], self._cell_numbers)
         engine_keys = list(self._blocks[0].alerts.versions)
         alerts = merge_alerts([result.alerts for result in results], engine_keys)
         changes, alert_rows = build_feed_rows(
             all_changes,
             alerts,
-            draft.written_at,
+            batch.written_at,
             self._last_created_at,
             self._published_at,
             self._cells,
-            self._get_epoch,
+            lambda cell: self._get_block(cell.ticker).get_epoch(cell),
             self._publish_from_by_ticker,
         )
         newest = [rows[-1].created_at for rows in (changes, alert_rows) if len(rows)]
         self._last_created_at = max(newest, default=self._last_created_at)
-        return Batch(
-            market_time=to_market_ms(draft.until),
-            bars=draft.bars,
-            funding=draft.funding,
+        return replace(
+            batch,
             changes=changes,
             carries=merge_rows([result.carries for result in results]),
             epochs=merge_rows([result.epochs for result in results]),
-            publish_from=draft.publish_from,
             # Part of the commit, and so of its digest: an audit has to know which assets this
             # batch did not wait for, because they decide which longer bars could step.
             watermarks=self._list_watermarks(),
-            written_at=draft.written_at,
             alerts=alert_rows,
-            missing_bars=draft.missing_bars,
-            held_bars=draft.held_bars,
         )
 
     def build_empty_batch(self, until: int) -> Batch:
@@ -212,9 +336,6 @@ class BatchAssembler:
 
     def _get_block(self, ticker: str) -> EngineState:
         return next(b for b in self._blocks if ticker in b.buffer.native_timeframes)
-
-    def _get_epoch(self, cell: Cell) -> int:
-        return self._get_block(cell.ticker).get_epoch(cell)
 
     def _find_written_at(self, run: int) -> int | None:
         """Return the market clock, None if the rows up to a run get their nominal times."""
@@ -266,9 +387,19 @@ class BatchAssembler:
             self._tracker.record_watermark(ticker, new.watermark)
             series, settlements = self._tracker.cut_at_removal(ticker, new)
             if len(series):
-                source = self._tracker.get_source_name(ticker)
-                bars.append(build_bar_block(self._get_block(ticker), ticker, series, source))
-            funding += build_funding_rows(ticker, settlements)
+                state = self._get_block(ticker)
+                columns = series.open, series.high, series.low, series.close, series.volume
+                block = BarBlock(
+                    ticker,
+                    state.buffer.native_timeframes[ticker],
+                    series.open_time,
+                    np.column_stack(columns),
+                    state.get_revision(ticker),
+                    self._tracker.get_source_name(ticker),
+                )
+                bars.append(block)
+            pairs = zip(settlements.settled_at.tolist(), settlements.rate.tolist(), strict=True)
+            funding += [FundingRow(ticker, settled_at, rate) for settled_at, rate in pairs]
             if ticker not in self._publish_from_by_ticker and (
                 len(series) or len(settlements.rate)
             ):

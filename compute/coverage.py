@@ -36,8 +36,10 @@ def build_coverage(
                 ticker=asset.ticker,
                 name=asset.name,
                 asset_class=asset.asset_class,
-                timeframes=list_served_timeframes(source.get_native_timeframe(asset.ticker)),
-                alerts=_list_alert_timeframes(asset, source),
+                timeframes=timeframes,
+                alerts=tuple(
+                    each for each in timeframes if asset.alerts and each in ALERT_TIMEFRAMES
+                ),
                 listing=source.get_listing(asset.ticker),
                 delay_s=source.get_delay_s(asset.ticker),
                 has_off_hour_bars=source.has_off_hour_bars(asset.ticker),
@@ -47,6 +49,7 @@ def build_coverage(
                 **_find_end(asset, source),
             )
             for asset in universe.assets
+            for timeframes in [list_served_timeframes(source.get_native_timeframe(asset.ticker))]
         ),
         indicators=tuple(
             CoveredIndicator.model_validate(
@@ -72,7 +75,16 @@ def add_dropped_assets(new: Coverage, old: Coverage | None, today: date) -> Cove
     # still have to name it. If the asset returns, the new coverage lists it and wins.
     new_tickers = {asset.ticker for asset in new.assets}
     dropped = [a for a in (old.assets if old else ()) if a.ticker not in new_tickers]
-    removed = [_mark_removed(asset, min(asset.removed_on or today, today)) for asset in dropped]
+    removed = [
+        asset.model_copy(
+            update={
+                "timeframes": (),
+                "alerts": (),
+                "removed_on": min(asset.removed_on or today, today),
+            }
+        )
+        for asset in dropped
+    ]
     return new.model_copy(update={"assets": (*new.assets, *removed)})
 
 
@@ -81,10 +93,6 @@ def list_served_timeframes(native: Timeframe | None) -> tuple[Timeframe, ...]:
     if native is None:
         return ()
     return TIMEFRAMES if native == "1h" else (native,)
-
-
-def _mark_removed(asset: CoveredAsset, removed_on: date) -> CoveredAsset:
-    return asset.model_copy(update={"timeframes": (), "alerts": (), "removed_on": removed_on})
 
 
 def _find_end(asset: Asset, source: Source) -> dict[str, int]:
@@ -96,11 +104,3 @@ def _find_end(asset: Asset, source: Source) -> dict[str, int]:
     period_s = TIMEFRAME_DURATIONS_S[native]
     following = -(-find_next_close(asset.session, last) // period_s) * period_s
     return {"last_close": 1000 * last, "outdated_from": 1000 * following}
-
-
-def _list_alert_timeframes(asset: Asset, source: Source) -> tuple[Timeframe, ...]:
-    """Return the timeframes on which the alert engines follow an asset."""
-    timeframes = (
-        list_served_timeframes(source.get_native_timeframe(asset.ticker)) if asset.alerts else ()
-    )
-    return tuple(timeframe for timeframe in timeframes if timeframe in ALERT_TIMEFRAMES)

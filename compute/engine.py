@@ -87,7 +87,12 @@ class Engine(Generic[Columns]):
         """Return the carries of several sequences for one indicator, each as bytes."""
         # Sorted by name, so that the bytes do not depend on the order in which `start` lists them.
         arrays = (array[rows] for _, array in sorted(self._carries[column].items()))
-        parts = [_rows_to_bytes(array) for array in arrays]
+        parts = [
+            np.ascontiguousarray(array)
+            .reshape(len(array), math.prod(array.shape[1:]))
+            .view(np.uint8)
+            for array in arrays
+        ]
         return [row.tobytes() for row in np.concatenate(parts, axis=1)]
 
     def restore_carry(self, column: int, row: int, data: bytes) -> None:
@@ -99,12 +104,6 @@ class Engine(Generic[Columns]):
             stored = np.frombuffer(data, cell.dtype, cell.size, offset)
             cell[...] = stored.reshape(cell.shape)
             offset += cell.nbytes
-
-
-def _rows_to_bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """Return each row of an array as its bytes, shape (rows, bytes)."""
-    rows = np.ascontiguousarray(array).reshape(len(array), math.prod(array.shape[1:]))
-    return rows.view(np.uint8)
 
 
 def _to_slice(rows: Rows) -> Rows | slice:

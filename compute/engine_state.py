@@ -1,108 +1,15 @@
-"""The state that a run advances: stepper, alert engines, buffered bars, carries, epochs; rebuilds.
+"""The state that a run advances: stepper, alert engines, buffered bars, carries and epochs."""
 
-A rebuild steps whole sequences. They do not depend on each other, so many of them step in about the
-time of one.
-"""
-
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
-
-import numpy as np
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Final
 
 from compute.alerts.alert_pipeline import LAYOUT, Alert, AlertPipeline
-from compute.alerts.engines import AlertEngine, BarWithReading
 from compute.bar_buffer import BarBuffer
-from compute.bars import NO_BARS, Funding, Prices, Series, Times
-from compute.engine import Columns, Engine, StepFunction, hash_layout
-from compute.indicators.contract import Bar, Indicator, Readings
+from compute.bars import Funding, Series
+from compute.engine import hash_layout
 from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell, DueBars, SeriesKey, Stepper
-from schemas.vocabulary import ENGINE_KEYS, Action, Timeframe
+from schemas.vocabulary import Action, Timeframe
 from store.market_rows import CarryRow, EpochRow
-
-
-class SeriesHistory(NamedTuple):
-    """The bars that a sequence has stepped, and the keys whose carries are rebuilt from them."""
-
-    series_key: SeriesKey
-    bars: Series
-    funding: Funding
-    stored_keys: Collection[str]
-
-
-class HistoryBlock(NamedTuple):
-    """A block of sequences, and the indicators that read them."""
-
-    indicators: Sequence[Indicator]
-    histories: Sequence[SeriesHistory]
-
-
-def rebuild_carries(block: HistoryBlock) -> dict[Cell, bytes]:
-    """Return the rebuilt carries; that of an alert engine lacks its publisher's part."""
-    carries: dict[Cell, bytes] = {}
-    for indicator in block.indicators:
-        engine_key = ENGINE_KEYS[indicator.id]
-        # An engine steps on readings, so its indicator is stepped even if only the engine's
-        # carry is outdated.
-        histories = [
-            past for past in block.histories if {indicator.id, engine_key} & set(past.stored_keys)
-        ]
-        carry_data, readings = _step_histories(indicator, histories, _collect_bars(histories))
-        carries |= _select_carries(indicator.id, histories, carry_data)
-        engine_histories = [past for past in histories if engine_key in past.stored_keys]
-        if engine_histories:
-            chosen = np.repeat(
-                [engine_key in past.stored_keys for past in histories], _count_bars(histories)
-            )
-            carry_data, _ = _step_histories(
-                AlertEngine(),
-                engine_histories,
-                _collect_bars_with_readings(engine_histories, readings[chosen]),
-            )
-            carries |= _select_carries(engine_key, engine_histories, carry_data)
-    return carries
-
-
-def _step_histories(
-    step_function: StepFunction[Columns], histories: Sequence[SeriesHistory], bars: Columns
-) -> tuple[list[bytes], Readings]:
-    """Step all bars from the first on; return the carries, and readings of shape (bars,)."""
-    rows = np.arange(len(histories))
-    engine = Engine((step_function,), len(histories))
-    readings = engine.step(rows, _count_bars(histories), bars)[:, 0]
-    return engine.dump_carries(0, rows), readings
-
-
-def _select_carries(
-    key: str, histories: Sequence[SeriesHistory], carries: Iterable[bytes]
-) -> dict[Cell, bytes]:
-    pairs = zip(histories, carries, strict=True)
-    return {
-        Cell(*history.series_key, key): data
-        for history, data in pairs
-        if key in history.stored_keys
-    }
-
-
-def _count_bars(histories: Sequence[SeriesHistory]) -> Times:
-    return np.array([len(history.bars) for history in histories], dtype=np.int64)
-
-
-def _collect_bars(histories: Sequence[SeriesHistory]) -> Bar:
-    prices = (_collect_column(histories, name) for name in Bar._fields[:-1])
-    funding = [history.funding.annualise(history.bars.close_time) for history in histories]
-    return Bar(*(*prices, np.concatenate([NO_BARS.open, *funding])))
-
-
-def _collect_bars_with_readings(
-    histories: Sequence[SeriesHistory], readings: Readings
-) -> BarWithReading:
-    high, low, close = (_collect_column(histories, name) for name in ("high", "low", "close"))
-    return BarWithReading(high, low, close, readings)
-
-
-def _collect_column(histories: Sequence[SeriesHistory], name: str) -> Prices:
-    return np.concatenate([NO_BARS.open, *(getattr(history.bars, name) for history in histories)])
-
 
 # Epochs are stored with these words and are never rewritten.
 FIRST_BAR, REPLACES = "first bar", "replaces version"
@@ -151,10 +58,6 @@ class EngineState:
     def revisions(self) -> Mapping[str, int]:
         """The revision of every asset whose history was restated."""
         return dict(self._revisions)
-
-    def get_carry(self, cell: Cell) -> CarryRow | None:
-        """Return the carry row of a cell, None before its first bar."""
-        return self._carries.get(cell)
 
     def get_epoch(self, cell: Cell) -> int:
         """Return the epoch of a cell's readings; the legacy key shares that of its indicator."""
@@ -209,7 +112,9 @@ class EngineState:
         outdated_cells = self.list_outdated_cells(series_key)
         for cell, _ in self._list_carried_cells(series_key):
             if cell not in outdated_cells:
-                self._restore_carry(cell, self._carries[cell].data)
+                is_engine = cell.key in self.alerts.versions
+                restore = self.alerts.restore_carry if is_engine else self.stepper.restore_carry
+                restore(cell, self._carries[cell].data)
 
     def resume_series(
         self, series_key: SeriesKey, stepped_to: int, bars: Series, funding: Funding
@@ -226,25 +131,6 @@ class EngineState:
     def adopt_revision(self, ticker: str, revision: int) -> None:
         """Set an asset's revision to that of the stored bars which are added next."""
         self._revisions[ticker] = revision
-
-    def rebuild_series(
-        self,
-        series_key: SeriesKey,
-        stepped_to: int,
-        bars: Series,
-        funding: Funding,
-        published_at: PublishedTimes,
-    ) -> Container[Cell]:
-        """Rebuild a sequence from restated bars up to its last stepped bar, publishing nothing.
-
-        Return the rebuilt cells.
-        """
-        history = self.resume_series(series_key, stepped_to, bars, funding)
-        keys = [cell.key for cell, _ in self.list_cells(series_key)]
-        sequences = [SeriesHistory(series_key, history, funding, keys)]
-        carries = rebuild_carries(HistoryBlock(self.stepper.indicators, sequences))
-        self.install_carries(carries, published_at)
-        return carries
 
     def install_carries(self, carries: Mapping[Cell, bytes], published_at: PublishedTimes) -> None:
         """Install rebuilt carries; a rebuilt alert engine publishes from the next bar on.
@@ -266,7 +152,15 @@ class EngineState:
         stepped_to = self._find_series_end(series_key)
         for cell, version in self._list_carried_cells(series_key):
             if cell in rebuilt_cells:
-                self._begin_epoch(cell, version, stepped_to, reason)
+                old = self._carries.get(cell)
+                epoch = 0 if old is None else old.epoch + 1
+                self._carries[cell] = self._build_carry_row(
+                    cell, version, epoch, stepped_to, self.dump_carry(cell)
+                )
+                self._rebuilt_cells.add(cell)
+                why = reason or _describe_reason(old, version)
+                row = self._build_epoch_row(cell, epoch, version, stepped_to + 1, why)
+                self._new_epochs.append(row)
 
     def take_carry_rows(
         self, due: DueBars, alerts: Sequence[Alert]
@@ -279,10 +173,19 @@ class EngineState:
         # Each source of rows overrides the ones before: a cell that steps in this batch has the
         # newest carry, whether it was also rebuilt or published or not.
         rows = {cell: self._carries[cell] for cell in self._rebuilt_cells}
-        rows |= self._build_published_rows(alerts)
+        # A held alert goes out when its cooldown ends, without a bar, and changes the carry.
+        rows |= {
+            cell: carry._replace(data=self.alerts.dump_carry(cell))
+            for cell in {alert.cell for alert in alerts}
+            if (carry := self._carries.get(cell)) is not None
+        }
         firsts = due.close_time[due.first_index].tolist()
         lasts = due.close_time[due.last_index].tolist()
-        carry_data = self._dump_carries(due.row)
+        stepped: list[SeriesKey] = [self.stepper.series_keys[row] for row in due.row.tolist()]
+        followed = filter(self.alerts.is_followed, stepped)
+        engines = [Cell(*key, engine) for key in followed for engine in self.alerts.versions]
+        carry_data = self.stepper.dump_carries(due.row)
+        carry_data |= {cell: self.alerts.dump_carry(cell) for cell in engines}
         for row, first, last in zip(due.row.tolist(), firsts, lasts, strict=True):
             for cell, version in self.list_cells(self.stepper.series_keys[row]):
                 if cell not in self._carries:
@@ -304,41 +207,8 @@ class EngineState:
         """Return the cells of a sequence and their versions; none if no bar was stepped."""
         return self.list_cells(series_key) if self._find_series_end(series_key) >= 0 else []
 
-    def _restore_carry(self, cell: Cell, data: bytes) -> None:
-        if cell.key in self.alerts.versions:
-            self.alerts.restore_carry(cell, data)
-        else:
-            self.stepper.restore_carry(cell, data)
-
     def _get_layout(self, cell: Cell) -> str:
         return self._layouts.get(cell.key, LAYOUT)
-
-    def _dump_carries(self, rows: Times) -> dict[Cell, bytes]:
-        """Return the carries of indicators and engines for some rows of the stepper."""
-        series_keys: list[SeriesKey] = [self.stepper.series_keys[row] for row in rows.tolist()]
-        followed = filter(self.alerts.is_followed, series_keys)
-        cells = [Cell(*series_key, key) for series_key in followed for key in self.alerts.versions]
-        alert_carries = {cell: self.alerts.dump_carry(cell) for cell in cells}
-        return self.stepper.dump_carries(rows) | alert_carries
-
-    def _build_published_rows(self, alerts: Sequence[Alert]) -> dict[Cell, CarryRow]:
-        """Return the carries of the engines that published."""
-        # A held alert goes out when its cooldown ends, without a bar, and changes the carry.
-        return {
-            cell: carry._replace(data=self.alerts.dump_carry(cell))
-            for cell in {alert.cell for alert in alerts}
-            if (carry := self._carries.get(cell)) is not None
-        }
-
-    def _begin_epoch(self, cell: Cell, version: int, stepped_to: int, reason: str) -> None:
-        old = self._carries.get(cell)
-        epoch = 0 if old is None else old.epoch + 1
-        self._carries[cell] = self._build_carry_row(
-            cell, version, epoch, stepped_to, self.dump_carry(cell)
-        )
-        self._rebuilt_cells.add(cell)
-        reason = reason or _describe_reason(old, version)
-        self._new_epochs.append(self._build_epoch_row(cell, epoch, version, stepped_to + 1, reason))
 
     def _build_carry_row(
         self, cell: Cell, version: int, epoch: int, close_time: int, data: bytes

@@ -21,7 +21,7 @@ from compute.universe import Universe
 from schemas.longer_bars import compute_close_time
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Clock, Timeframe, compute_midnight_s
 from store.failure_log import FailureLog
-from store.market_rows import History, WatermarkRow
+from store.market_rows import WatermarkRow
 from store.sql.market_store import MarketStore
 
 
@@ -185,7 +185,15 @@ class FetchTracker:
         lagging = {t for t in self.list_live() if self._watermarks[t] < until}
         lagging.update(self._building)
         self._lagging = tuple(
-            WatermarkRow(ticker, self._watermarks[ticker], history=self._get_history(ticker))
+            WatermarkRow(
+                ticker,
+                self._watermarks[ticker],
+                history="built"
+                if ticker in self._built
+                else "building"
+                if ticker in self._building
+                else "followed",
+            )
             for ticker in sorted(lagging)
         )
         for ticker in self._built:
@@ -229,11 +237,6 @@ class FetchTracker:
         native = self._source.get_native_timeframe(ticker)
         return () if native is None else list_served_timeframes(native)
 
-    def _get_history(self, ticker: str) -> History:
-        if ticker in self._built:
-            return "built"
-        return "building" if ticker in self._building else "followed"
-
     def _is_behind(self, ticker: str, watermark: int, until: int) -> bool:
         """Return whether an asset lacks a bar that closed before the run at `until`."""
         at = until - max(HOUR_S, self._source.get_delay_s(ticker))
@@ -268,22 +271,18 @@ async def open_tracker(
     watermarks |= {row.ticker: row.watermark for row in lagging if row.ticker in native_timeframes}
     for ticker, native in native_timeframes.items():
         if ticker in stored_tickers and ticker not in covered_before:
-            watermarks[ticker] = await _load_last_close(store, ticker, native)
+            blocks = await store.bars(ticker)
+            watermarks[ticker] = -1
+            if blocks:
+                opens = np.array([max(block.open_time[-1] for block in blocks)])
+                closes = compute_close_time(opens, TIMEFRAME_DURATIONS_S[native])
+                watermarks[ticker] = int(closes[0])
     building = {ticker: False for ticker, at in watermarks.items() if at < 0}
     if done_hour < 0 or source.ends_at is not None:
         building = {}
     resumed = (row for row in lagging if row.history == "building" and row.ticker in watermarks)
     building |= {row.ticker: bool(row.late) for row in resumed}
     return FetchTracker(source, universe, watermarks, lagging, building)
-
-
-async def _load_last_close(store: MarketStore, ticker: str, native: Timeframe) -> int:
-    """Return the close of an asset's last stored bar."""
-    blocks = await store.bars(ticker)
-    if not blocks:
-        return -1
-    opens = np.array([max(block.open_time[-1] for block in blocks)])
-    return int(compute_close_time(opens, TIMEFRAME_DURATIONS_S[native])[0])
 
 
 # As many assets at a time as keep the fetched histories in memory below 20 MB. More assets step
@@ -324,7 +323,16 @@ class HistoryBuilder:
         free = MAX_FETCHES - sum(
             build.task is not None or build.fetched is not None for build in self._builds.values()
         )
-        for ticker in [t for t, build in self._builds.items() if self._is_idle(build)][:free]:
+        # A clock that was put back ends a wait, which could otherwise take as long again.
+        now = self._clock()
+        idle = [
+            ticker
+            for ticker, build in self._builds.items()
+            if build.task is None
+            and build.fetched is None
+            and not build.failed_at <= now < build.failed_at + build.wait_ms
+        ]
+        for ticker in idle[:free]:
             build = self._builds.pop(ticker)
             # Moved to the end, so that assets that keep failing do not hold up the others.
             self._builds[ticker] = build
@@ -356,11 +364,6 @@ class HistoryBuilder:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _is_idle(self, build: _Build) -> bool:
-        # A clock that was put back ends a wait, which could otherwise take as long again.
-        is_waiting = build.failed_at <= self._clock() < build.failed_at + build.wait_ms
-        return build.task is None and build.fetched is None and not is_waiting
 
     def _collect(self, ticker: str, build: _Build) -> None:
         """Take the result of a finished fetch; one without a bar counts as failed."""

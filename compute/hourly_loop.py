@@ -99,16 +99,13 @@ class HourlyLoop:
             except Exception as error:
                 # The state in memory may be ahead of the store, so it is loaded again.
                 await self._close_pipeline()
-                self._log_failure(error)
+                log_run_failure(self._failures, error)
                 await self._sleep(RETRY_S)
 
     async def _close_pipeline(self) -> None:
         pipeline, self._pipeline, self._has_resumed = self._pipeline, None, False
         if pipeline is not None:
             await pipeline.close()
-
-    def _log_failure(self, error: Exception) -> None:
-        log_run_failure(self._failures, error)
 
     async def _prune(self) -> None:
         began = perf_counter()
@@ -122,7 +119,7 @@ class HourlyLoop:
                 await self._prune()
                 return
             except StoreError as error:
-                self._log_failure(error)
+                log_run_failure(self._failures, error)
                 await self._sleep(RETRY_S)
 
     async def _reopen_pipeline(self) -> HourlyPipeline:

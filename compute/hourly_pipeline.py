@@ -20,6 +20,7 @@ from compute.coverage import add_dropped_assets, build_coverage
 from compute.executor import OpenExecutor, open_local_executor, run_tasks
 from compute.fetch_tracker import FetchTracker, HistoryBuilder, open_tracker
 from compute.indicators.contract import Indicator
+from compute.rebuild import StateLoader, load_published_times
 from compute.schedule import (
     NAMED_PAUSE_DAYS,
     HistoryBounds,
@@ -29,7 +30,6 @@ from compute.schedule import (
     to_market_ms,
 )
 from compute.sources.source import FetchResult, Source, SpreadableSource
-from compute.state_loader import StateLoader, load_published_times
 from compute.universe import Universe
 from schemas.coverage import Coverage
 from schemas.vocabulary import Clock, Timeframe, format_instant
@@ -249,7 +249,8 @@ class HourlyPipeline:
             count_pause_days(*times, believes_clock=self._believes_clock)
         await self._source.check_ready()
         end = until if self._source.ends_at is None else min(until, self._source.ends_at)
-        start = self._find_start_hour()
+        first = self._find_next_hour()
+        start = self._done_hour if first is None else max(self._done_hour, first - HOUR_S)
         on_progress(start, end)
         # Starting processes takes longer than stepping a few days, and live venues answer so slowly
         # that waiting processes would only take memory.
@@ -287,11 +288,6 @@ class HourlyPipeline:
             batch = await self._commit_while_stepping(batch, stepping)
             on_progress(self._done_hour, end)
         return batch
-
-    def _find_start_hour(self) -> int:
-        """Return the hour at which the progress of a catch-up begins."""
-        first = self._find_next_hour()
-        return self._done_hour if first is None else max(self._done_hour, first - HOUR_S)
 
     async def run_late(self) -> RowCounts:
         """Run the last hour again for the assets that lag behind it.
@@ -387,7 +383,10 @@ class HourlyPipeline:
         if restated:
             await self._wait_for_commit()
             self._assembler.join(self._universe)
-            await self._rebuild_restated(restated)
+            # As part of this batch. The rebuild reads the store, so no commit may be in progress.
+            for ticker, new in restated.items():
+                series, _ = self._tracker.cut_at_removal(ticker, new)
+                await self._loader.rebuild_asset(self._assembler.state, ticker, series, new.reason)
         batch = await self._assemble(start, until, fetched)
         self._done_hour = until
         return batch
@@ -400,18 +399,9 @@ class HourlyPipeline:
         executor, parallelism = spread
         if assembler.block_count == 1:
             await asyncio.to_thread(assembler.split, parallelism, self._universe)
-        draft = await asyncio.to_thread(assembler.begin, start, until, fetched)
-        stepped = await run_tasks(executor, step_block, draft.tasks)
-        return await asyncio.to_thread(assembler.finish, draft, stepped)
-
-    async def _rebuild_restated(self, fetched: Mapping[str, FetchResult]) -> None:
-        """Rebuild the state of assets whose history was restated, as part of the next batch.
-
-        The rebuild reads the store, so no commit may be in progress.
-        """
-        for ticker, new in fetched.items():
-            series, _ = self._tracker.cut_at_removal(ticker, new)
-            await self._loader.rebuild_asset(self._assembler.state, ticker, series, new.reason)
+        batch, tasks = await asyncio.to_thread(assembler.begin, start, until, fetched)
+        stepped = await run_tasks(executor, step_block, tasks)
+        return await asyncio.to_thread(assembler.finish, batch, stepped)
 
     async def _wait_for_commit(self) -> None:
         """Wait until the commit in progress has ended."""

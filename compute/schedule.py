@@ -88,7 +88,10 @@ def judge_clocks(skews_ms: Mapping[str, float]) -> ClockVerdict:
     dissenting = {name: skew for name, skew in skews_ms.items() if abs(skew) > MAX_SKEW_MS}
     if 2 * len(dissenting) <= len(skews_ms):
         return ClockVerdict(None, dissenting)
-    agreeing = _find_largest_agreement(sorted(dissenting.values()))
+    # The largest group of them that differ by at most 30 s from each other.
+    skews = sorted(dissenting.values())
+    groups = ([s for s in skews[at:] if s - first <= MAX_SKEW_MS] for at, first in enumerate(skews))
+    agreeing = max(groups, key=len)
     if len(agreeing) > 1 and 2 * len(agreeing) > len(skews_ms):
         skew = median(agreeing)
         side = "ahead of" if skew > 0 else "behind"
@@ -117,12 +120,3 @@ def describe_clock(venue: str, skew_ms: float) -> str:
 def compute_lag_s(skew_ms: float) -> int:
     """Return how long after its close by this machine's clock a bar may still form at a venue."""
     return -int(-skew_ms // 1000) if MAX_SKEW_MS < skew_ms <= MAX_LAG_MS else 0
-
-
-def _find_largest_agreement(skews_ms: list[float]) -> list[float]:
-    """Return the largest group of sorted skews that differ by at most 30 s from each other."""
-    groups = (
-        [skew for skew in skews_ms[first:] if skew - skews_ms[first] <= MAX_SKEW_MS]
-        for first in range(len(skews_ms))
-    )
-    return max(groups, key=len, default=[])

@@ -4,7 +4,7 @@ A change is a new reading that differs from the cell's current one, which is the
 Changes are ordered by run, bar close, timeframe, ticker, indicator.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -72,16 +72,6 @@ class Changes(NamedTuple):
         return Changes(run, close_time, cell, *readings, self.price[chosen])
 
 
-def list_series_keys(tickers: Iterable[str]) -> tuple[SeriesKey, ...]:
-    """Return the sequences of some assets in row order: by timeframe, then by ticker."""
-    return tuple((t, timeframe) for timeframe in TIMEFRAMES for t in sorted(tickers))
-
-
-def list_stored_keys(indicators: Iterable[Indicator]) -> tuple[str, ...]:
-    """Return the stored keys of readings, the legacy key last."""
-    return (*(i.id for i in indicators), LEGACY_KEY)
-
-
 class Stepper:
     """The engine and the current readings, with a row for every timeframe of every asset."""
 
@@ -89,12 +79,15 @@ class Stepper:
         self, tickers: Sequence[str], universe: Universe, indicators: Sequence[Indicator]
     ) -> None:
         self.tickers: Final = tuple(sorted(tickers))
-        self.series_keys: Final = list_series_keys(tickers)
+        # In row order: by timeframe, then by ticker.
+        self.series_keys: Final[tuple[SeriesKey, ...]] = tuple(
+            (ticker, timeframe) for timeframe in TIMEFRAMES for ticker in self.tickers
+        )
         series_keys = self.series_keys
         self.row_by_series: Final[Mapping[SeriesKey, int]] = {
             place: row for row, place in enumerate(series_keys)
         }
-        self.stored_keys: Final = list_stored_keys(indicators)
+        self.stored_keys: Final = (*(i.id for i in indicators), LEGACY_KEY)
         self.cells: Final = tuple(
             Cell(*place, key) for place in series_keys for key in self.stored_keys
         )

@@ -6,7 +6,6 @@ from collections.abc import Container, Mapping
 from datetime import date
 from functools import cached_property
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
@@ -142,7 +141,7 @@ class _UniverseFile(_FrozenModel):
 
 def load_universe(path: Path | None = None) -> Universe:
     """Read a universe file, by default the packaged one; raise UniverseError if it is invalid."""
-    source = locate_universe_file(path)
+    source = files("compute").joinpath("universe.toml") if path is None else path
     try:
         content = tomllib.loads(source.read_bytes().decode())
         parsed = _UniverseFile.model_validate(content)
@@ -156,11 +155,6 @@ def load_universe(path: Path | None = None) -> Universe:
     except ValueError as error:
         raise _build_error(source, str(error)) from error
     return Universe(assets=tuple(parsed.asset), renamed_on=parsed.universe.renamed_on)
-
-
-def locate_universe_file(path: Path | None) -> Traversable:
-    """Return a universe file by its path, or the packaged one."""
-    return files("compute").joinpath("universe.toml") if path is None else path
 
 
 def _check_assets(assets: list[Asset]) -> None:
@@ -198,14 +192,11 @@ def _describe_first_fault(error: ValidationError, content: dict[str, Any]) -> st
     if first["type"] in ("missing", "extra_forbidden"):
         fault = {"missing": "is missing", "extra_forbidden": "is not a known field"}[first["type"]]
     if location[0] == "asset" and len(location) > 1 and isinstance(location[1], int):
-        return f"{_describe_entry(content, location[1])}: {_format_location(location[2:])}{fault}"
+        entry = content["asset"][location[1]]
+        ticker = entry.get("ticker") if isinstance(entry, dict) else None
+        name = f"asset {location[1] + 1}" + (f" ({ticker})" if isinstance(ticker, str) else "")
+        return f"{name}: {_format_location(location[2:])}{fault}"
     return f"{_format_location(location)}{fault}"
-
-
-def _describe_entry(content: dict[str, Any], index: int) -> str:
-    entry = content["asset"][index]
-    ticker = entry.get("ticker") if isinstance(entry, dict) else None
-    return f"asset {index + 1}" + (f" ({ticker})" if isinstance(ticker, str) else "")
 
 
 def _format_location(location: tuple[int | str, ...]) -> str:

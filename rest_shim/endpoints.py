@@ -10,13 +10,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from mcp_server.endpoint import PATHS as MCP_PATHS
-from mcp_server.tools.get_catalog import GET_CATALOG
-from mcp_server.tools.get_confluence import GET_CONFLUENCE
-from mcp_server.tools.get_flips import GET_FLIPS
-from mcp_server.tools.get_signals import GET_SIGNALS
-from mcp_server.tools.get_state import GET_STATE
-from mcp_server.tools.get_stats import GET_STATS
-from mcp_server.tools.get_usage import GET_USAGE
+from mcp_server.tools.registry import TOOLS
 from rest_shim import error_catalog as refusals
 from rest_shim.error_catalog import Refusal
 from rest_shim.log import GET_LOG_LEAVES, GET_LOG_PROOF, LOG_PATH
@@ -94,14 +88,14 @@ class Endpoint:
         return self.tool or self.reader
 
 
-def _build_read_endpoint(path: str, tool: AnyTool) -> Endpoint:
-    """Return the GET endpoint of a tool; its operation id is the tool's name."""
+def _build_read_endpoint(tool: AnyTool) -> Endpoint:
+    """Return the GET endpoint of a tool; its operation id is the tool's name, its path the end."""
     # A tool without arguments cannot get a bad one, since open endpoints ignore unknown names.
     argument_refusals = (refusals.INVALID_ARGUMENT,) if tool.query.model_fields else ()
     open_refusals = (*argument_refusals, refusals.UNAVAILABLE, *refusals.OPEN_REFUSALS)
     return Endpoint(
         operation_id=tool.name,
-        paths=(path,),
+        paths=(f"/api/v1/{tool.name.removeprefix('signals_get_')}",),
         tag="reads" if tool.requires_key else "open",
         summary=tool.title,
         description=tool.description,
@@ -287,18 +281,13 @@ def _build_log_read(
 # In the order of the manifest and the OpenAPI document: open reads, keyed reads, purchase, MCP.
 ENDPOINTS: tuple[Endpoint, ...] = (
     GET_MANIFEST,
-    _build_read_endpoint("/api/v1/catalog", GET_CATALOG),
-    _build_read_endpoint("/api/v1/stats", GET_STATS),
+    *(_build_read_endpoint(tool) for tool in TOOLS if not tool.requires_key),
     GET_SAMPLE,
     GET_OPENAPI,
     GET_LEGAL,
     GET_LOG_CHECKPOINT,
     GET_LOG_KEY,
-    _build_read_endpoint("/api/v1/state", GET_STATE),
-    _build_read_endpoint("/api/v1/signals", GET_SIGNALS),
-    _build_read_endpoint("/api/v1/confluence", GET_CONFLUENCE),
-    _build_read_endpoint("/api/v1/flips", GET_FLIPS),
-    _build_read_endpoint("/api/v1/usage", GET_USAGE),
+    *(_build_read_endpoint(tool) for tool in TOOLS if tool.requires_key),
     _build_log_read(
         f"{LOG_PATH}/proof",
         GET_LOG_PROOF,

@@ -216,6 +216,5 @@ def _render_failure(request: Request, error: ApiError) -> Response:
     response = _render_error(
         error.status, codes.get(error.status, "invalid_request"), error.message
     )
-    if error.retry_after_s is not None:
-        response.headers["Retry-After"] = str(error.retry_after_s)
+    response.headers.update(error.retry_headers)
     return response

@@ -65,6 +65,11 @@ class ApiError(Exception):
         self.outcome = outcome or code
         self.names_operator = names_operator
 
+    @property
+    def retry_headers(self) -> dict[str, str]:
+        """The header that says when to repeat the request, none if that is not known."""
+        return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+
     def describe(self, operator: Operator) -> str:
         """Return the message as the users of an operator see it."""
         return operator.complete(self.message) if self.names_operator else self.message
@@ -101,6 +106,19 @@ def unavailable_error(
     """Return a 503 error for a request that can succeed after `retry_after_s` seconds."""
     return ApiError(
         "unavailable", message, 503, retry_after_s=retry_after_s, names_operator=names_operator
+    )
+
+
+def rate_limited_error(
+    message: str,
+    retry_after_s: int,
+    *,
+    quota: "QuotaUsage | None" = None,
+    outcome: str | None = None,
+) -> ApiError:
+    """Return a 429 error, for a limit that is used up for now."""
+    return ApiError(
+        "rate_limited", message, 429, retry_after_s=retry_after_s, quota=quota, outcome=outcome
     )
 
 

@@ -34,8 +34,7 @@ def build_error_response(
     headers = {"Cache-Control": "no-store"} | quota_fields | (headers or {})
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if error.retry_after_s is not None:
-        headers["Retry-After"] = str(error.retry_after_s)
+    headers |= error.retry_headers
     return Response(runner.format_error(error), error.status, headers, media_type=JSON)
 
 

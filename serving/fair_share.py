@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from access.throttle import find_client
-from schemas.errors import ApiError
+from schemas.errors import ApiError, rate_limited_error
 from serving.http import HEALTH_PATHS, IS_KEY_LIVE, ON_DISCONNECT_KEY, read_headers
 
 CallerId = bytes | str
@@ -249,4 +249,4 @@ class KeysFirstMiddleware:
 
 
 def _build_refusal(message: str, outcome: str) -> ApiError:
-    return ApiError("rate_limited", message, 429, retry_after_s=RETRY_AFTER_S, outcome=outcome)
+    return rate_limited_error(message, RETRY_AFTER_S, outcome=outcome)

@@ -57,11 +57,16 @@ def digest_bars(
     digest = sha256()
     for block in sorted(bars, key=lambda block: (block.ticker, block.timeframe)):
         digest.update(_encode_block(block))
-    digest.update(b"".join(map(_encode_funding, sorted(funding))))
-    lagging = sorted(watermarks, key=lambda row: row.ticker)
-    digest.update(b"".join(map(_encode_watermark, lagging)))
+    for row in sorted(funding):
+        rate = _pack_funding(row.settled_at, row.funding_rate + 0.0)
+        digest.update(f"f{row.ticker}\0".encode() + rate)
+    for lagging in sorted(watermarks, key=lambda row: row.ticker):
+        kind = "w" if lagging.history == "followed" else f"h{HISTORY_CODES[lagging.history]}\0"
+        late = _pack_watermark(lagging.watermark, TIMEFRAME_SET_CODES[lagging.late])
+        digest.update(f"{kind}{lagging.ticker}\0".encode() + late)
     # A commit that begins no revision adds no bytes, as all commits of earlier versions.
-    digest.update(b"".join(map(_encode_source, sorted(sources))))
+    for source in sorted(sources):
+        digest.update(f"s{source.ticker}\0{source.revision}\0{source.listing}\0".encode())
     return digest.digest()
 
 
@@ -84,7 +89,7 @@ def digest_context(rows: Iterable[ContextRow]) -> bytes:
     """Return the SHA-256 of a commit's context; the order of the rows does not matter.
 
     A row is encoded as a JSON array, in ASCII without spaces, that ends with a line feed. The lines
-    are sorted by their bytes. store/sql/commit_context.py lists the rows.
+    are sorted by their bytes. store/sql/market_writes.py lists the rows.
     """
     lines = sorted(f"{json.dumps(row, separators=(',', ':'))}\n".encode() for row in rows)
     return sha256(b"".join(lines)).digest()
@@ -127,20 +132,6 @@ def _encode_block(block: BarBlock) -> bytes:
     rows["open_time"] = block.open_time
     rows["values"] = block.values + 0.0  # -0.0 becomes 0.0: SQLite stores no sign of zero
     return rows.tobytes()
-
-
-def _encode_funding(row: FundingRow) -> bytes:
-    return f"f{row.ticker}\0".encode() + _pack_funding(row.settled_at, row.funding_rate + 0.0)
-
-
-def _encode_watermark(row: WatermarkRow) -> bytes:
-    kind = "w" if row.history == "followed" else f"h{HISTORY_CODES[row.history]}\0"
-    late = TIMEFRAME_SET_CODES[row.late]
-    return f"{kind}{row.ticker}\0".encode() + _pack_watermark(row.watermark, late)
-
-
-def _encode_source(row: SourceRow) -> bytes:
-    return f"s{row.ticker}\0{row.revision}\0{row.listing}\0".encode()
 
 
 def _encode_changes(table: ChangeTable) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from typing import Final, Protocol
+from typing import Final
 
 INTERVAL_S = 60.0
 # Failures that are told apart at a time. Later ones share a line with others of the same event.
@@ -11,13 +11,8 @@ MAX_CAUSES = 100
 KEY_CHARS = 200
 
 
-class CallLater(Protocol):
-    """Schedules a call, as `asyncio.AbstractEventLoop.call_later` does."""
-
-    def __call__(
-        self, delay: float, callback: Callable[..., object], *args: object, context: Context
-    ) -> object:
-        """Call `callback` with `args` after `delay` seconds, in a context of its own."""
+# Schedules a call in a context of its own, as `asyncio.AbstractEventLoop.call_later` does.
+CallLater = Callable[..., object]
 
 
 class FailureLog:

@@ -6,7 +6,6 @@ indicators and the classes of assets come from the catalog, and may change.
 
 from decimal import Decimal
 from functools import lru_cache
-from typing import NamedTuple
 
 from schemas.vocabulary import ACTION_DIRECTIONS, READING_NAMES, classify_change, format_instant
 from store.log_tree import hash_leaf
@@ -17,12 +16,6 @@ SALT_BYTES = 16
 MIN_PLAIN, MAX_PLAIN = 1e-6, 1e21
 # The largest cells of a run, and the seconds in which its rows are written.
 MAX_CACHED = 8192
-
-
-class _ReadingText(NamedTuple):
-    change_type: str
-    direction: str
-    transition: str
 
 
 def hash_row(row: FeedRow, salt: bytes) -> bytes:
@@ -60,12 +53,13 @@ def _render_alert(row: AlertRow) -> str:
 
 
 @lru_cache
-def _render_readings(before: int | None, after: int) -> _ReadingText:
+def _render_readings(before: int | None, after: int) -> tuple[str, str, str]:
+    """Return the JSON of `change_type`, the name of `direction` and the JSON of `transition`."""
     direction = READING_NAMES[after]
     if before is None:
-        return _ReadingText("null", direction, "null")
+        return "null", direction, "null"
     transition = f'{{"from":"{READING_NAMES[before]}","to":"{direction}"}}'
-    return _ReadingText(f'"{classify_change(before, after)}"', direction, transition)
+    return f'"{classify_change(before, after)}"', direction, transition
 
 
 def _render_time(created_at: int) -> str:

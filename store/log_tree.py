@@ -5,7 +5,7 @@ hashes of the full tiles below. A range is a half-open range of leaves.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -66,7 +66,8 @@ def extend_tiles(edge: Tiles, size: int, hashes: bytes) -> dict[TileId, bytes]:
 
 def list_edge(size: int) -> list[TileId]:
     """Return the partial tiles of a tree, one per level at most."""
-    widths = ((level, size >> TILE_HEIGHT * level) for level in _list_levels(size))
+    levels = range(-(-size.bit_length() // TILE_HEIGHT))
+    widths = ((level, size >> TILE_HEIGHT * level) for level in levels)
     return [TileId(level, count >> TILE_HEIGHT) for level, count in widths if count % TILE_WIDTH]
 
 
@@ -80,7 +81,13 @@ def list_inclusion_ranges(leaf: int, size: int) -> list[Range]:
     """Return the ranges whose hashes prove a leaf, from its sibling up to a child of the root."""
     if not 0 <= leaf < size:
         raise ValueError(f"leaf must be below the size {size}: {leaf}")
-    return list(_iterate_path(leaf, Range(0, size)))[::-1]
+    whole = Range(0, size)
+    siblings: list[Range] = []
+    while whole.end - whole.start > 1:
+        left, right = _halve(whole)
+        whole, sibling = (left, right) if leaf < left.end else (right, left)
+        siblings.append(sibling)
+    return siblings[::-1]
 
 
 def list_consistency_ranges(old: int, size: int) -> list[Range]:
@@ -89,7 +96,14 @@ def list_consistency_ranges(old: int, size: int) -> list[Range]:
         raise ValueError(f"old must be at most the size {size}: {old}")
     if old in (0, size):
         return []
-    return list(_iterate_changes(old, Range(0, size)))[::-1]
+    whole = Range(0, size)
+    siblings: list[Range] = []
+    while whole.end != old:
+        left, right = _halve(whole)
+        whole, sibling = (left, right) if old <= left.end else (right, left)
+        siblings.append(sibling)
+    # The last part of the old tree, unless that is complete.
+    return [*([whole] if whole.start else []), *siblings[::-1]]
 
 
 def list_tiles(ranges: Iterable[Range]) -> set[TileId]:
@@ -99,7 +113,17 @@ def list_tiles(ranges: Iterable[Range]) -> set[TileId]:
 
 def hash_ranges(ranges: Iterable[Range], tiles: Tiles) -> list[bytes]:
     """Return the hash of each range; TreeError if a tile is missing or too short."""
-    return [_hash_range(each, tiles) for each in ranges]
+    found = []
+    for each in ranges:
+        # A range begins where `_halve` may cut.
+        parts = []
+        for tile, part in _split(each):
+            hashes = tiles.get(tile, b"")[part]
+            if len(hashes) != part.stop - part.start:
+                raise TreeError(f"tile {tile.level}/{tile.number} is missing or too short")
+            parts.append(_hash_row(hashes))
+        found.append(reduce(lambda right, left: hash_node(left, right), reversed(parts)))
+    return found
 
 
 def verify_consistency(
@@ -118,10 +142,6 @@ def verify_consistency(
         raise TreeError(f"the tree of {size} leaves does not begin with that of {old} leaves")
 
 
-def _list_levels(size: int) -> range:
-    return range(-(-size.bit_length() // TILE_HEIGHT))
-
-
 # A root and its proof share parts of tiles, and so do the trees of two runs.
 @lru_cache(maxsize=32)
 def _hash_row(hashes: bytes) -> bytes:
@@ -138,24 +158,6 @@ def _halve(whole: Range) -> tuple[Range, Range]:
     return Range(whole.start, middle), Range(middle, whole.end)
 
 
-def _iterate_path(leaf: int, whole: Range) -> Iterator[Range]:
-    """Yield the siblings on the path from the root to a leaf."""
-    while whole.end - whole.start > 1:
-        left, right = _halve(whole)
-        whole, sibling = (left, right) if leaf < left.end else (right, left)
-        yield sibling
-
-
-def _iterate_changes(old: int, whole: Range) -> Iterator[Range]:
-    """Yield the siblings on the path to the end of an old tree, and then the last part of it."""
-    while whole.end != old:
-        left, right = _halve(whole)
-        whole, sibling = (left, right) if old <= left.end else (right, left)
-        yield sibling
-    if whole.start:
-        yield whole
-
-
 def _split(whole: Range) -> Iterator[tuple[TileId, slice]]:
     """Yield the complete trees of a range, largest first, each as the part of a tile."""
     start = whole.start
@@ -166,21 +168,6 @@ def _split(whole: Range) -> Iterator[tuple[TileId, slice]]:
         first = HASH_BYTES * place
         yield TileId(level, number), slice(first, first + (HASH_BYTES << lower))
         start += 1 << height
-
-
-def _hash_range(whole: Range, tiles: Tiles) -> bytes:
-    """Return the hash of a range, which begins where `_halve` may cut."""
-    *before, last = (_hash_part(tiles, tile, part) for tile, part in _split(whole))
-    for left in reversed(before):
-        last = hash_node(left, last)
-    return last
-
-
-def _hash_part(tiles: Tiles, tile: TileId, part: slice) -> bytes:
-    hashes = tiles.get(tile, b"")[part]
-    if len(hashes) != part.stop - part.start:
-        raise TreeError(f"tile {tile.level}/{tile.number} is missing or too short")
-    return _hash_row(hashes)
 
 
 def _fold(whole: Range, hashes: Mapping[Range, bytes]) -> bytes:

@@ -270,15 +270,13 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitContent:
-    """The rows of one commit in the order of its digests; pruned rows are missing."""
+class CommitInputs:
+    """The inputs of one commit, in the order of its digest."""
 
     bars: list[BarBlock]
     funding: list[FundingRow]
     watermarks: list[WatermarkRow]
-    changes: list[ChangeRow]
-    alerts: list[AlertRow] = field(default_factory=list)
-    sources: list[SourceRow] = field(default_factory=list)
+    sources: list[SourceRow]
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,12 @@ class WriteHealth:
         together cause one test per MIN_TEST_INTERVAL_S at most.
         """
         now = self._clock()
-        doubtful = [kind for kind in tests if self._is_doubtful(kind, now - max_age_s)]
+        since, never = now - max_age_s, float("-inf")
+        doubtful = [
+            kind
+            for kind in tests
+            if kind in self._failures or self._succeeded_at.get(kind, never) < since
+        ]
         is_due = self._test is None and now - self._tested_at >= MIN_TEST_INTERVAL_S
         if doubtful and is_due:
             self._tested_at = now
@@ -59,9 +64,6 @@ class WriteHealth:
         """Wait for the test in progress."""
         if self._test is not None:
             await self._test
-
-    def _is_doubtful(self, kind: WriteKind, since: float) -> bool:
-        return kind in self._failures or self._succeeded_at.get(kind, float("-inf")) < since
 
     async def _run_tests(self, tests: list[TestWrite]) -> None:
         try:

@@ -104,20 +104,14 @@ def hash_key(name: str, material: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Signature:
-    """One signature line of a note."""
-
-    name: str
-    key_id: bytes
-    content: bytes
-
-
-@dataclass(frozen=True)
 class SignedNote:
-    """The text of a note, which ends in a newline, and its signatures."""
+    """The text of a note, which ends in a newline, and its signatures.
+
+    A signature is the name and the id of a key, and the bytes that it signed with.
+    """
 
     text: str
-    signatures: tuple[Signature, ...]
+    signatures: tuple[tuple[str, bytes, bytes], ...]
 
     @classmethod
     def parse(cls, note: str) -> Self:
@@ -127,28 +121,26 @@ class SignedNote:
         text, blank, lines = note.rpartition("\n\n")
         if not blank or not lines.endswith("\n"):
             raise NoteError("the note has no signatures")
-        signatures = tuple(_parse_signature(line) for line in lines[:-1].split("\n"))
-        return cls(text + "\n", signatures)
+        signatures = []
+        for line in lines[:-1].split("\n"):
+            name, _, encoded = line.removeprefix(SIGNATURE_PREFIX).partition(" ")
+            if not line.startswith(SIGNATURE_PREFIX) or not is_key_name(name):
+                raise NoteError(f"{line[:60]!r} is not a signature line")
+            content = decode_base64(encoded)
+            if len(content) < 5:
+                raise NoteError(f"the signature of {name} is too short")
+            signatures.append((name, content[:4], content[4:]))
+        return cls(text + "\n", tuple(signatures))
 
     def find_signatures(self, key: VerifierKey) -> list[bytes]:
         """Return the signatures that claim to be of a key."""
         identity = (key.name, key.key_id)
-        return [one.content for one in self.signatures if (one.name, one.key_id) == identity]
+        return [content for *names, content in self.signatures if tuple(names) == identity]
 
     def is_signed_by(self, key: VerifierKey) -> bool:
         """Return whether the note has signatures of a log's key, and all of them verify."""
         found = self.find_signatures(key)
         return bool(found) and all(key.verify(one, self.text.encode()) for one in found)
-
-
-def _parse_signature(line: str) -> Signature:
-    name, _, encoded = line.removeprefix(SIGNATURE_PREFIX).partition(" ")
-    if not line.startswith(SIGNATURE_PREFIX) or not is_key_name(name):
-        raise NoteError(f"{line[:60]!r} is not a signature line")
-    content = decode_base64(encoded)
-    if len(content) < 5:
-        raise NoteError(f"the signature of {name} is too short")
-    return Signature(name, content[:4], content[4:])
 
 
 TIME_BYTES, MAX_TIME = 8, 1 << 63
@@ -191,21 +183,15 @@ class Checkpoint:
         if not 0 < int.from_bytes(time, "big") < MAX_TIME:
             return False
         if witness.kind == POST_QUANTUM_COSIGNER_KEY:
-            message = self._build_subtree_message(time, witness)
+            # The structure `cosigned_message` of tlog-cosignature for the whole tree.
+            names = [one.encode() for one in (witness.name, self.origin)]
+            name, origin = (bytes([len(one)]) + one for one in names)
+            start, end = (number.to_bytes(8, "big") for number in (0, self.size))
+            message = b"".join((b"subtree/v1\n\0", name, time, origin, start, end, self.root))
         else:
             line = f"time {int.from_bytes(time, 'big')}"
             message = f"cosignature/v1\n{line}\n{self.note.text}".encode()
         return witness.verify(signature, message)
-
-    def _build_subtree_message(self, time: bytes, witness: VerifierKey) -> bytes:
-        """Return the structure `cosigned_message` of tlog-cosignature for the whole tree."""
-        name, origin = (_prefix_length(one.encode()) for one in (witness.name, self.origin))
-        start, end = (number.to_bytes(8, "big") for number in (0, self.size))
-        return b"".join((b"subtree/v1\n\0", name, time, origin, start, end, self.root))
-
-
-def _prefix_length(name: bytes) -> bytes:
-    return bytes([len(name)]) + name
 
 
 FIRST_LINE = "c2sp.org/tlog-proof@v1"
@@ -250,21 +236,16 @@ class PolicyError(Exception):
     """A line of a policy file that is not valid, or a missing one."""
 
 
-@dataclass(frozen=True)
-class Group:
-    """Some witnesses and groups; it counts as one that signed if `threshold` members did."""
-
-    threshold: int
-    members: tuple[str, ...]
-
-
 @dataclass
 class Policy:
-    """The logs that are accepted (any if empty), and the quorum of witnesses."""
+    """The logs that are accepted (any if empty), and the quorum of witnesses.
+
+    A group counts as one that signed if as many of its members did as its number says.
+    """
 
     logs: list[VerifierKey] = field(default_factory=list)
     witnesses: dict[str, VerifierKey] = field(default_factory=dict)
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     quorum: str = ""
 
     def list_cosigners(self, checkpoint: Checkpoint) -> list[str]:
@@ -278,8 +259,8 @@ class Policy:
     def _has_signed(self, name: str, cosigners: list[str]) -> bool:
         if name in self.witnesses:
             return name in cosigners
-        group = self.groups[name]
-        return sum(self._has_signed(one, cosigners) for one in group.members) >= group.threshold
+        threshold, members = self.groups[name]
+        return sum(self._has_signed(one, cosigners) for one in members) >= threshold
 
 
 def parse_policy(text: str) -> Policy:
@@ -344,7 +325,7 @@ class _PolicyReader:
         needed = parse_number(threshold) if word is None else word(count)
         if not 1 <= needed <= count:
             raise PolicyError(f"{needed} of {count} members cannot be required")
-        self.policy.groups[name] = Group(needed, members)
+        self.policy.groups[name] = needed, members
 
     def _read_quorum(self, name: str) -> None:
         if self.policy.quorum:

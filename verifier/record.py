@@ -51,15 +51,6 @@ def is_kept(created_at: str, tier: str | None, now: datetime) -> bool:
     return parse_served_time(created_at) > now - retention + AGE_MARGIN
 
 
-def describe_changes(before: Row, now: Row) -> list[str]:
-    """Return each covered member that differs, such as `price was 1.5, is 2`."""
-    return [
-        f"{name} was {_format(before[name])}, is {_format(now[name])}"
-        for name in COVERED
-        if _format(before[name]) != _format(now[name])
-    ]
-
-
 def _format(value: object) -> str:
     """Return a value as JSON, equal for numbers that are equal as JSON numbers."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -80,8 +71,11 @@ def compare_rows(
             if is_kept(one.created_at, str(one.row["tier"]), now):
                 yield one, f"{one.id} of {one.created_at} was deleted: the feed no longer has it"
         # Most rows are equal, and comparing their texts would take most of the time.
-        elif pick_covered(row) != one.row and (changes := describe_changes(one.row, row)):
-            yield one, f"{one.id}: {'; '.join(changes)}"
+        elif pick_covered(row) != one.row:
+            values = [(name, _format(one.row[name]), _format(row[name])) for name in COVERED]
+            changes = [f"{name} was {old}, is {new}" for name, old, new in values if old != new]
+            if changes:
+                yield one, f"{one.id}: {'; '.join(changes)}"
 
 
 class Record:
@@ -160,8 +154,13 @@ class Record:
 
     def _append_rows(self, rows: Iterable[RecordedRow]) -> None:
         with open(self.folder / "rows.jsonl", "ab+") as file:
-            _drop_unfinished_line(file.fileno())
-            file.write(b"".join(_format_entry(one) for one in rows))
+            # Cut off the end after the last newline, which a process left that was killed.
+            content = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+            os.ftruncate(file.fileno(), content.rfind(b"\n") + 1)
+            for one in rows:
+                salt = base64.b64encode(one.salt).decode()
+                entry = {"leaf": one.leaf, "salt": salt, "row": one.row}
+                file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -180,16 +179,3 @@ class Record:
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise VerifyError(f"{self.folder / name} cannot be read: {error}") from None
-
-
-def _drop_unfinished_line(descriptor: int) -> None:
-    """Cut off the end of a file after its last newline."""
-    size = os.fstat(descriptor).st_size
-    content = os.pread(descriptor, size, 0)
-    os.ftruncate(descriptor, content.rfind(b"\n") + 1)
-
-
-def _format_entry(one: RecordedRow) -> bytes:
-    salt = base64.b64encode(one.salt).decode()
-    entry = {"leaf": one.leaf, "salt": salt, "row": one.row}
-    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"

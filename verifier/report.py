@@ -86,7 +86,11 @@ class Report:
         lines += self.findings[:MAX_SHOWN_FINDINGS]
         if len(self.findings) > MAX_SHOWN_FINDINGS:
             lines.append(f"and {len(self.findings) - MAX_SHOWN_FINDINGS} more")
-        return [*map(format_one_line, lines), *self.format_evidence(), self._format_verdict()]
+        count = len(self.findings)
+        verdict = "verified" if self.status == VERIFIED else "not verified"
+        if count:
+            verdict = f"{count} finding{'s' if count > 1 else ''}"
+        return [*map(format_one_line, lines), *self.format_evidence(), verdict]
 
     def format_evidence(self) -> list[str]:
         """Return the signed notes with their captions, nothing without findings."""
@@ -103,9 +107,3 @@ class Report:
             )
         ]
         return [*notes, ""]
-
-    def _format_verdict(self) -> str:
-        if self.status == CONTRADICTED:
-            count = len(self.findings)
-            return f"{count} finding{'s' if count > 1 else ''}"
-        return "verified" if self.status == VERIFIED else "not verified"

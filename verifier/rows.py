@@ -81,28 +81,21 @@ def format_number(value: float) -> str:
     if value == 0:
         return "0"
     sign = "-" if value < 0 else ""
-    return sign + _place_point(*_split_number(abs(value)))
-
-
-def _split_number(value: float) -> tuple[str, int]:
-    """Return the significant digits of a positive number, and the place of its decimal point."""
-    mantissa, _, exponent = repr(value).partition("e")
+    # The significant digits, and the place of the decimal point among them.
+    mantissa, _, exponent = repr(abs(value)).partition("e")
     whole, _, fraction = mantissa.partition(".")
-    digits = whole + fraction
-    point = len(whole) + int(exponent or 0)
-    stripped = digits.lstrip("0")
-    return stripped.rstrip("0"), point - (len(digits) - len(stripped))
-
-
-def _place_point(digits: str, point: int) -> str:
+    stripped = (whole + fraction).lstrip("0")
+    point = len(stripped) - len(fraction) + int(exponent or 0)
+    digits = stripped.rstrip("0")
     if len(digits) <= point <= MAX_PLAIN_DIGITS:
-        return digits.ljust(point, "0")
-    if 0 < point <= MAX_PLAIN_DIGITS:
-        return f"{digits[:point]}.{digits[point:]}"
-    if -MAX_LEADING_ZEROS < point <= 0:
-        return f"0.{'0' * -point}{digits}"
-    fraction = f".{digits[1:]}" if digits[1:] else ""
-    return f"{digits[0]}{fraction}e{point - 1:+d}"
+        text = digits.ljust(point, "0")
+    elif 0 < point <= MAX_PLAIN_DIGITS:
+        text = f"{digits[:point]}.{digits[point:]}"
+    elif -MAX_LEADING_ZEROS < point <= 0:
+        text = f"0.{'0' * -point}{digits}"
+    else:
+        text = f"{digits[0]}{'.' * (len(digits) > 1)}{digits[1:]}e{point - 1:+d}"
+    return sign + text
 
 
 DAILY_QUOTA = 10_000

@@ -40,7 +40,7 @@ from serving.signal_rows import FeedQuery, to_signal
 from serving.snapshot import Snapshot
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 from web.pages import format_minute
-from web.prices import format_price
+from web.price_texts import format_price
 
 MAX_TICKS = 9
 # The share of the axis after the last bar, so that a change at its close is seen.

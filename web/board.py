@@ -45,7 +45,7 @@ from web.pages import (
     redirect_to,
     render_page,
 )
-from web.prices import build_path, format_percent, format_signed
+from web.price_texts import build_path, format_percent, format_signed
 from web.sessions import Sessions, Viewer
 
 # As the headers of the columns; the packaged universe is quoted in US dollars or their tokens.

@@ -26,7 +26,7 @@ from schemas.vocabulary import (
 from serving.arguments import parse_arguments, parse_query_string
 from serving.context import Context
 from serving.prices import PriceSummary
-from web.prices import compute_week_change
+from web.price_texts import compute_week_change
 
 BoardTimeframe = Literal[Timeframe, "all"]
 SortColumn = Literal["asset", "score", "price", "change", "week", IndicatorId]

@@ -289,8 +289,7 @@ class BuyPages:
             response = self._show_form_again(request, viewer, form, {"": message}, error.status)
             # The processor may repeat its failure for this token.
             self.own.remember(response, generate_claim_token())
-            if error.retry_after_s is not None:
-                response.headers["Retry-After"] = str(error.retry_after_s)
+            response.headers.update(error.retry_headers)
             return response
         response = self._open_checkout(request, checkout.checkout_url)
         self.own.remember(response, claim_token)

@@ -40,6 +40,7 @@ from serving.json_text import to_json
 from serving.response_cache import ResponseBody
 from serving.tool_runner import ToolRunner
 from web.docs import OPERATORS, PAGES_BY_READER, list_shown_links
+from web.pages import PUBLIC_PAGES
 
 SKILL_PATH = "/skills/signals/SKILL.md"
 # The format's section "Optional" holds what readers in a hurry can skip.
@@ -162,7 +163,6 @@ DISCOVERY_PATHS = tuple(path for endpoint, _ in FILES for path in endpoint.paths
 
 # Their pages are forms or a person's own; `noindex` keeps out all else that is not public.
 PRIVATE_PATHS = ("/api/", "/oauth/", "/operations", "/sandbox/", "/settings", "/sign-in")
-PUBLIC_PATHS = ("", "assets", "feed", "flips", "confluence", "docs")
 NAMESPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
 
 
@@ -171,7 +171,7 @@ def build_crawler_routes(runner: ToolRunner) -> list[Route]:
     base_url, sells_keys = runner.context.base_url, runner.context.sells_keys
     links = list_shown_links(sells_keys=sells_keys)
     paths = [
-        *PUBLIC_PATHS,
+        *(path for path, _ in PUBLIC_PAGES),
         *(["buy"] if sells_keys else []),
         *(f"docs/{link.name}" for link in links),
     ]

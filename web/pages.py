@@ -28,7 +28,7 @@ from serving.context import Context
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_NO_STORE, accepts_gzip, prefers_html, read_headers
 from serving.tool_runner import ToolRunner
-from web.prices import format_percent, format_price
+from web.price_texts import format_percent, format_price
 
 MEDIA_TYPES = {
     "css": "text/css",
@@ -143,13 +143,18 @@ STEPS: dict[str, tuple[Step, ...]] = {
     "sign-in": (Step("Request a new link", "sign-in"),),
     "sign-out": (SIGN_IN,),
 }
+# The pages of every header and of the site map: path and title.
+PUBLIC_PAGES = [
+    ("", "Board"),
+    ("feed", "Feed"),
+    ("flips", "Flips"),
+    ("confluence", "Confluence"),
+    ("assets", "Assets"),
+    ("docs", "Docs"),
+]
 # The pages that a misspelled path may mean.
 PAGES = {
-    "feed": Step("Feed", "feed"),
-    "flips": Step("Flips", "flips"),
-    "confluence": Step("Confluence", "confluence"),
-    "assets": Step("Assets", "assets"),
-    "docs": Step("Docs", "docs"),
+    **{path: Step(title, path) for path, title in PUBLIC_PAGES if path},
     "buy": BUY,
     "sign-in": SIGN_IN,
     "settings": Step("API access", "settings/api-access"),
@@ -191,6 +196,7 @@ MAX_VISITOR_BYTES = 12_000_000
 DEFAULT_VALUES: dict[str, Any] = {
     "badge": "",
     "here": None,
+    "public_pages": PUBLIC_PAGES,
     "is_wide": False,
     "is_public": False,
     "viewer": None,
@@ -429,8 +435,7 @@ def _render_error(
         has_session=b"signals_session=" in read_headers(scope).get(b"cookie", b""),
     )
     response = make_page_response(page, status)
-    if error.retry_after_s is not None:
-        response.headers["Retry-After"] = str(error.retry_after_s)
+    response.headers.update(error.retry_headers)
     return response
 
 

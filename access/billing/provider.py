@@ -1,5 +1,6 @@
 """The only plan and its prices, and the base of the providers that sell it."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from schemas.errors import ApiError, HowToGetAccess, OperatorError
@@ -106,7 +107,7 @@ class WebhookEvent:
     customer: str | None
 
 
-class Provider:
+class Provider(ABC):
     """A billing provider; any method that queries the processor can raise BillingError.
 
     `mode` is None if nothing is sold. A payment that is not settled is cached for `pending_ttl_ms`.
@@ -120,17 +121,17 @@ class Provider:
     accepts_special_use_email: bool = True
     pending_ttl_ms: int = 0
 
+    @abstractmethod
     async def open_session(self, order: Order) -> CheckoutSession:
         """Open a checkout; repeating the call with the same order opens no second one."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
         """Return the payment status of a checkout."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
         """Return the status of a membership."""
-        raise NotImplementedError
 
     async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
         """Return the URL of the processor's portal, where a member manages a subscription.
@@ -151,13 +152,13 @@ class Provider:
             "invalid_parameter", "This server accepts no webhooks: it does not sell by Stripe.", 404
         )
 
-    async def check_prices(self) -> None:
+    async def check_prices(self) -> None:  # noqa: B027
         """Compare the processor's prices to the plan; raise BillingSetupError if they differ."""
 
-    async def check_portal(self) -> None:
+    async def check_portal(self) -> None:  # noqa: B027
         """Check that the portal can be opened; raise BillingSetupError with the cause if not."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027
         """Close connections to the processor; idempotent."""
 
 

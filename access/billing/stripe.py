@@ -48,7 +48,6 @@ from access.billing.stripe_api import (
     Subscription,
     call_stripe,
     diff_fields,
-    format_status,
     parse_event,
     parse_renewal,
     parse_subject,
@@ -97,7 +96,14 @@ class StripeBilling(Provider):
         deadline_s: float = DEADLINE_S,
         dunning_days: int = 30,
     ) -> None:
-        self.mode: Mode | None = _parse_mode(api_key)
+        match = re.fullmatch(r"[rs]k_(test|live)_\w+", api_key, re.ASCII)
+        if match is None:
+            raise BillingSetupError(
+                "SIGNALS_STRIPE_API_KEY is not a Stripe secret key: expected one that begins with "
+                "sk_test_, rk_test_, sk_live_ or rk_live_"
+            )
+        self._is_live = match[1] == "live"
+        self.mode: Mode | None = "live" if self._is_live else "test"
         stripe.enable_telemetry = False  # it writes a file into the home directory
         self._http = BoundedHttpClient(timeout_s)
         self._api = stripe.StripeClient(
@@ -263,10 +269,6 @@ class StripeBilling(Provider):
             dunning_ms=self._dunning_ms,
         )
 
-    @property
-    def _is_live(self) -> bool:
-        return self.mode == "live"
-
     async def _diff_price(self, billing: Billing, price_id: str) -> list[str]:
         try:
             price = await call_stripe(self._api.prices.retrieve_async(price_id), Price, price_id)
@@ -348,16 +350,6 @@ class StripeBilling(Provider):
         return SettledPayment(subscription.id, customer, email)
 
 
-def _parse_mode(api_key: str) -> Mode:
-    match = re.fullmatch(r"[rs]k_(test|live)_\w+", api_key, re.ASCII)
-    if match is None:
-        raise BillingSetupError(
-            "SIGNALS_STRIPE_API_KEY is not a Stripe secret key: expected one that begins with "
-            "sk_test_, rk_test_, sk_live_ or rk_live_"
-        )
-    return "live" if match[1] == "live" else "test"
-
-
 def _reject_mismatch(claim: ClaimRow, mismatches: Iterable[str]) -> FailedPayment:
     log.error("checkout_differs", session=claim.session, wrong=", ".join(mismatches))
     return FailedPayment(f"does not match the order ({CONTACT_OPERATOR})")
@@ -389,7 +381,7 @@ def judge_subscription(
     its money. `price_ids` are those of the settings. Without a payment, access ends `dunning_ms`
     after the last paid period.
     """
-    state = f"the subscription is {format_status(subscription.status)}"
+    state = f"the subscription is {subscription.status.replace('_', ' ')}"
     if subscription.status in FINAL_STATUSES:
         return SubscriptionStatus(ended_reason=state, is_final=True)
     if subscription.status in STOPPED_STATUSES:

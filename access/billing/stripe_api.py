@@ -266,26 +266,25 @@ class BoundedHttpClient(stripe.HTTPClient):
             async with self._client.stream(
                 method, url, headers=sent, content=post_data or b""
             ) as response:
-                body = await _read_body(response)
+                if response.headers.get("Content-Encoding", "identity") != "identity":
+                    raise BillingError(
+                        "Stripe: the response is compressed, which the request declined"
+                    )
+                body = bytearray()
+                async for chunk in response.aiter_raw():
+                    body += chunk
+                    if len(body) > MAX_RESPONSE_BYTES:
+                        raise BillingError(
+                            f"Stripe: the response exceeds {MAX_RESPONSE_BYTES} bytes"
+                        )
         except httpx2.HTTPError as error:
             failure = stripe.APIConnectionError("", should_retry=True)  # type: ignore[no-untyped-call]
             raise failure from error
-        return body, response.status_code, response.headers
+        return bytes(body), response.status_code, response.headers
 
     async def close_async(self) -> None:
         """Close all connections; idempotent."""
         await self._client.aclose()
-
-
-async def _read_body(response: httpx2.Response) -> bytes:
-    if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise BillingError("Stripe: the response is compressed, which the request declined")
-    body = bytearray()
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > MAX_RESPONSE_BYTES:
-            raise BillingError(f"Stripe: the response exceeds {MAX_RESPONSE_BYTES} bytes")
-    return bytes(body)
 
 
 RecordT = TypeVar("RecordT", bound=Record)
@@ -382,11 +381,6 @@ def parse_renewal(subscription: Subscription) -> SubscriptionStatus:
     at = None if ends_s is None else ends_s * 1000
     is_last = subscription.cancel_at is not None or subscription.cancel_at_period_end
     return SubscriptionStatus(ends_at=at) if is_last else SubscriptionStatus(renews_at=at)
-
-
-def format_status(status: str) -> str:
-    """Return a Stripe status in words, for use in a sentence."""
-    return status.replace("_", " ")
 
 
 TOLERANCE_S = 300

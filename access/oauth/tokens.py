@@ -23,7 +23,7 @@ from access.oauth.parameters import (
     check_resource,
     matches_challenge,
 )
-from schemas.errors import ApiError
+from schemas.errors import rate_limited_error
 from schemas.vocabulary import DAY_MS, HOUR_MS, Clock
 from store.access_rows import AccessTokenRow, ConnectionRow, NewTokens
 from store.sql.access_store import AccessStore
@@ -175,11 +175,9 @@ class TokenIssuer:
         if outcome == "renewed":
             return tokens
         if outcome == "busy":
-            raise ApiError(
-                "rate_limited",
+            raise rate_limited_error(
                 "This connection was refreshed too often: use the access token until it expires.",
-                429,
-                retry_after_s=ACCESS_TOKEN_MS // 1000,
+                ACCESS_TOKEN_MS // 1000,
             )
         if outcome == "ended":
             raise _invalid_grant_error("the connection was revoked or has expired: connect again")

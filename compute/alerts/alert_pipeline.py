@@ -3,7 +3,7 @@
 Backfill, live runs and audit share them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -32,21 +32,6 @@ class Alert(NamedTuple):
     price: float
 
 
-def list_followed_series(series_keys: Iterable[SeriesKey], universe: Universe) -> list[SeriesKey]:
-    """Return the sequences that alert engines follow, in the given order."""
-    return [
-        (ticker, timeframe)
-        for ticker, timeframe in series_keys
-        if timeframe in ALERT_TIMEFRAMES and universe.by_ticker[ticker].alerts
-    ]
-
-
-def compute_engine_version(indicator: Indicator) -> int:
-    """Return the version of an indicator's alert engines."""
-    # It changes with the version of either part, because both decide what an engine remembers.
-    return 1000 * ENGINE.version + indicator.version
-
-
 class AlertPipeline:
     """One engine and one publisher for each followed sequence and indicator."""
 
@@ -57,10 +42,15 @@ class AlertPipeline:
         indicators: Sequence[Indicator],
     ) -> None:
         """`row_by_series` has the stepper's rows of all sequences, in order."""
-        series_keys = list_followed_series(row_by_series, universe)
+        series_keys = [
+            (ticker, timeframe)
+            for ticker, timeframe in row_by_series
+            if timeframe in ALERT_TIMEFRAMES and universe.by_ticker[ticker].alerts
+        ]
         self._followed_series: Final = frozenset(series_keys)
+        # It changes with the version of either part, because both decide what an engine remembers.
         self.versions: Final[Mapping[str, int]] = {
-            ENGINE_KEYS[i.id]: compute_engine_version(i) for i in indicators
+            ENGINE_KEYS[i.id]: 1000 * ENGINE.version + i.version for i in indicators
         }
         self.cells: Final = tuple(
             Cell(*place, key) for place in series_keys for key in self.versions

@@ -194,7 +194,7 @@ class Publisher:
         return 0 if last is None else last + self._cooldown_ms
 
     def _is_due(self, action: Action, time: int) -> bool:
-        # `batch_rows.keep_cooldowns` dates the row at the end, if that is later.
+        # `batch_assembler.keep_cooldowns` dates the row at the end, if that is later.
         return time + MAX_AHEAD_MS >= self._find_end(action)
 
     def _release(self, until: int, written_at: int | None) -> list[Firing]:

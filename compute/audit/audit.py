@@ -12,22 +12,22 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from compute.audit.context import (
+from compute.audit.checks import (
     InputsCheck,
     check_beside_chain,
+    check_checkpoint,
     check_commits,
     check_epochs,
+    check_leaves,
     parse_coverage,
 )
-from compute.audit.log_check import check_checkpoint, check_leaves
 from compute.audit.replay import (
     BlockReplay,
     CommitPart,
-    CommitsTask,
     Replayed,
     ReplayedState,
     replay_commits,
@@ -41,14 +41,14 @@ from compute.audit.rows import (
     stack_keys,
 )
 from compute.bars import HOUR_S, Times
-from compute.batch_rows import NEVER, build_feed_rows, find_silent_hours
+from compute.batch_assembler import NEVER, build_feed_rows, find_silent_hours
 from compute.block_step import build_state, merge_alerts, merge_changes, regroup_states
 from compute.engine_state import FIRST_BAR
 from compute.executor import OpenExecutor, open_local_executor, run_tasks, split_into_blocks
 from compute.indicators.contract import Indicator
+from compute.rebuild import build_funding
 from compute.schedule import find_last_run
 from compute.signing.log_signer import LogKey
-from compute.state_loader import build_funding
 from compute.stepper import Cell
 from compute.universe import Universe
 from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, Action, Timeframe
@@ -56,7 +56,7 @@ from store.change_table import ChangeTable
 from store.codes import ACTIONS_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.digest import digest_alerts, digest_bars, digest_changes
 from store.errors import DamagedError
-from store.market_rows import AlertRow, CarryRow, CommitContent, CommitRow
+from store.market_rows import AlertRow, CarryRow, CommitInputs, CommitRow
 from store.sql.audit_reads import StoredMarket
 from store.sql.market_store import MarketStore
 
@@ -66,12 +66,8 @@ MAX_BLOCK_ASSETS = 512
 OnProgress = Callable[[int, int], None]
 
 
-class LoadedCommit(NamedTuple):
-    """A commit with each block's part of it, and the places of its stored rows."""
-
-    commit: CommitRow
-    parts: list[CommitPart]
-    places: slice
+# A commit with each block's part of it, and the places of its stored rows.
+LoadedCommit = tuple[CommitRow, list[CommitPart], slice]
 
 
 @dataclass(slots=True)
@@ -176,7 +172,7 @@ class Audit:
         loaded: list[LoadedCommit] = await anext(reading, [])
         while loaded or stepped:
             building = asyncio.to_thread(self._add_commits, stepped, on_progress)
-            replaying = self._replay_parts(executor, [commit.parts for commit in loaded])
+            replaying = self._replay_parts(executor, [parts for _, parts, _ in loaded])
             replayed, following, _ = await asyncio.gather(replaying, anext(reading, []), building)
             stepped, loaded = list(zip(loaded, replayed, strict=True)), following
 
@@ -228,7 +224,8 @@ class Audit:
 
         A damaged commit is the end: a finding names it.
         """
-        loaded, bars, first, previous_run = [], 0, 0, -HOUR_S
+        loaded: list[LoadedCommit] = []
+        bars, first, previous_run = 0, 0, -HOUR_S
         for commit in self._market.commits:
             try:
                 content = await self._store.commit_inputs(commit.number)
@@ -236,7 +233,13 @@ class Audit:
                 self._report.findings.append(f"damage: {error}: what follows from it is unchecked")
                 self._is_whole = False
                 break
-            self._check_inputs(commit, content)
+            checked, bars_read = self._report.checked, sum(map(len, content.bars))
+            checked.update(commits=1, bars=bars_read, settlements=len(content.funding))
+            inputs = content.bars, content.funding, content.watermarks, content.sources
+            if digest_bars(*inputs) != commit.bars_digest:
+                self._report.findings.append(
+                    f"bars: commit {commit.number} does not hold the bars it was committed with"
+                )
             run = find_last_run(commit.market_time)
             # A late commit runs the last hour again.
             start = run if run == previous_run else previous_run + HOUR_S
@@ -245,26 +248,17 @@ class Audit:
             times, last = self._stored.rows.created_at, commit.last_created_at or 0
             places = slice(first, max(first, int(np.searchsorted(times, last, side="right"))))
             parts = self._split_content(commit, start, content, places)
-            loaded.append(LoadedCommit(commit, parts, places))
+            loaded.append((commit, parts, places))
             first, previous_run = places.stop, run
-            bars += 1 + sum(map(len, content.bars))
+            bars += 1 + bars_read
             if bars >= BARS_PER_READ:
                 yield loaded
                 loaded, bars = [], 0
         if loaded:
             yield loaded
 
-    def _check_inputs(self, commit: CommitRow, content: CommitContent) -> None:
-        checked, bars = self._report.checked, sum(map(len, content.bars))
-        checked.update(commits=1, bars=bars, settlements=len(content.funding))
-        inputs = content.bars, content.funding, content.watermarks, content.sources
-        if digest_bars(*inputs) != commit.bars_digest:
-            self._report.findings.append(
-                f"bars: commit {commit.number} does not hold the bars it was committed with"
-            )
-
     def _split_content(
-        self, commit: CommitRow, start: int, content: CommitContent, places: slice
+        self, commit: CommitRow, start: int, content: CommitInputs, places: slice
     ) -> list[CommitPart]:
         """Return each block's part of a commit."""
         run = find_last_run(commit.market_time)
@@ -305,13 +299,13 @@ class Audit:
         """Replay commits in tasks over the blocks; return what each commit gives, by block."""
         if not commits:
             return []
-        tasks = list(map(CommitsTask, self._blocks, zip(*commits, strict=True)))
+        tasks = list(zip(self._blocks, zip(*commits, strict=True), strict=True))
         # Each task holds its parts now; the leader frees its own references to bound the memory.
         for parts in commits:
             parts.clear()
         results = await run_tasks(executor, replay_commits, tasks)
-        self._blocks = [result.block for result in results]
-        return [list(parts) for parts in zip(*(r.replayed for r in results), strict=True)]
+        self._blocks = [block for block, _ in results]
+        return [list(parts) for parts in zip(*(replayed for _, replayed in results), strict=True)]
 
     def _add_commits(
         self, stepped: Sequence[tuple[LoadedCommit, list[Replayed]]], on_progress: OnProgress

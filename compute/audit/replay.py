@@ -17,7 +17,7 @@ from compute.block_step import BlockTask, step_due
 from compute.engine import hash_layout
 from compute.engine_state import EngineState
 from compute.indicators.contract import NO_READING
-from compute.state_loader import build_series
+from compute.rebuild import build_series, rebuild_series
 from compute.stepper import Cell, Changes, SeriesKey
 from schemas.vocabulary import Action
 from store.market_rows import BarBlock, CarryRow, EpochRow
@@ -145,7 +145,7 @@ class BlockReplay:
             for timeframe in buffer.list_timeframes(ticker):
                 key = ticker, timeframe
                 to = self._stepped_to.get(key, -1)
-                self.state.rebuild_series(key, to, series, earlier, self._published_at)
+                rebuild_series(self.state, key, to, series, earlier, self._published_at)
             series = NO_BARS
         buffer.add(ticker, series, funding)
         self._funding[ticker] = earlier.concatenate(funding)
@@ -168,21 +168,10 @@ class BlockReplay:
         return epochs.tolist(), kinds.tolist()
 
 
-class CommitsTask(NamedTuple):
-    """A block, and its parts of some commits in their order."""
-
-    block: BlockReplay
-    parts: Sequence[CommitPart]
-
-
-class CommitsResult(NamedTuple):
-    """The block after the commits, and what each gives."""
-
-    block: BlockReplay
-    replayed: Sequence[Replayed]
-
-
-def replay_commits(task: CommitsTask) -> CommitsResult:
-    """Replay the parts of some commits; the returned block is the advanced one."""
+def replay_commits(
+    task: tuple[BlockReplay, Sequence[CommitPart]],
+) -> tuple[BlockReplay, list[Replayed]]:
+    """Replay a block's parts of some commits; return the advanced block, and what each gives."""
     # In a thread it is the given object; another process returns a copy of its own.
-    return CommitsResult(task.block, [task.block.step(part) for part in task.parts])
+    block, parts = task
+    return block, [block.step(part) for part in parts]

@@ -10,8 +10,7 @@ from compute.bars import Times
 from compute.engine_state import EngineState
 from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell
 from schemas.vocabulary import ACTION_CODES, ENGINE_KEYS, INDICATORS_BY_ENGINE_KEY
-from store.change_columns import ChangeColumns
-from store.change_table import NO_BEFORE, ChangeTable
+from store.change_table import NO_BEFORE, ChangeColumns, ChangeTable
 from store.codes import ACTIONS_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.market_rows import AlertRow, ChangeRow, EpochRow, FeedRow
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compute.indicators.contract import Bar, Carry, Flags, Floats, Readings, Values
+from compute.indicators.contract import Bar, Carry, Flags, Floats, Indicator, Readings, Values
 from compute.indicators.windows import (
     count_bars,
     get_floats,
@@ -147,3 +147,6 @@ def _update(belief: Belief, variance: Floats, log_close: Floats) -> Belief:
         belief.covariance * (1.0 - level_gain),
         belief.slope_variance - slope_gain * belief.covariance,
     )
+
+
+INDICATOR: Indicator = BayesianTrend()

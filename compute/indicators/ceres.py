@@ -5,7 +5,16 @@ Donchian's channel rule as described in Faith (2003), *The Original Turtle Tradi
 
 import numpy as np
 
-from compute.indicators.contract import BEARISH, BULLISH, NEUTRAL, Bar, Carry, Readings, Values
+from compute.indicators.contract import (
+    BEARISH,
+    BULLISH,
+    NEUTRAL,
+    Bar,
+    Carry,
+    Indicator,
+    Readings,
+    Values,
+)
 from compute.indicators.windows import (
     count_bars,
     extend_across,
@@ -61,3 +70,6 @@ class Ceres:
         lowest = np.where(bars.close > channel["highest20"], np.int8(NEUTRAL), np.int8(BEARISH))
         lowest[bars.close > channel["highest40"]] = BULLISH
         return carry, withhold(carry, hold_within(get_held_readings(carry), lowest, highest))
+
+
+INDICATOR: Indicator = Ceres()

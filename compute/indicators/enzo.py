@@ -5,7 +5,15 @@ Kaufman (1995), *Smarter Trading*: KAMA; Wilder (1978): true range.
 
 import numpy as np
 
-from compute.indicators.contract import ZERO_DIVISOR, Bar, Carry, Floats, Readings, Values
+from compute.indicators.contract import (
+    ZERO_DIVISOR,
+    Bar,
+    Carry,
+    Floats,
+    Indicator,
+    Readings,
+    Values,
+)
 from compute.indicators.windows import (
     Counts,
     atr,
@@ -98,3 +106,6 @@ def _compute_smoothing(closes: Floats) -> Floats:
     efficiency = np.divide(change, path, out=np.ones_like(path), where=is_bent)
     root: Floats = np.ascontiguousarray(efficiency.T) * (FASTEST - SLOWEST) + SLOWEST
     return root * root
+
+
+INDICATOR: Indicator = Enzo()

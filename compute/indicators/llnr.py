@@ -6,7 +6,7 @@ over past bars only.
 
 import numpy as np
 
-from compute.indicators.contract import Bar, Carry, Floats, Readings, Values
+from compute.indicators.contract import Bar, Carry, Floats, Indicator, Readings, Values
 from compute.indicators.windows import (
     count_bars,
     divide,
@@ -64,3 +64,6 @@ class Llnr:
         """Advance by the bars and latch `s`."""
         score = self.advance(carry, bars)["s"]
         return carry, withhold(carry, latch(get_held_readings(carry), score, ENTER, EXIT))
+
+
+INDICATOR: Indicator = Llnr()

@@ -14,6 +14,7 @@ from compute.indicators.contract import (
     Bar,
     Carry,
     Floats,
+    Indicator,
     Readings,
     Values,
 )
@@ -105,3 +106,6 @@ def _trail(
         last = moved
     line[...] = last
     return basic
+
+
+INDICATOR: Indicator = PerpKit()

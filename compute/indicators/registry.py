@@ -1,20 +1,10 @@
-"""The one place that creates the indicators, in the order in which they are published."""
+"""The indicators in the order in which they are published: `INDICATOR` of each id's module."""
 
-from compute.indicators.bayesian_trend import BayesianTrend
-from compute.indicators.ceres import Ceres
+from importlib import import_module
+
 from compute.indicators.contract import Indicator
-from compute.indicators.enzo import Enzo
-from compute.indicators.llnr import Llnr
-from compute.indicators.perpkit import PerpKit
-from compute.indicators.reversals import Reversals
-from compute.indicators.trend_oracle import TrendOracle
+from schemas.vocabulary import INDICATOR_IDS
 
-INDICATORS: tuple[Indicator, ...] = (
-    TrendOracle(),
-    BayesianTrend(),
-    Reversals(),
-    Ceres(),
-    Enzo(),
-    Llnr(),
-    PerpKit(),
+INDICATORS: tuple[Indicator, ...] = tuple(
+    import_module(f"compute.indicators.{id_}").INDICATOR for id_ in INDICATOR_IDS
 )

@@ -9,14 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from compute.indicators.contract import (
-    NEUTRAL,
-    Bar,
-    Carry,
-    Floats,
-    Readings,
-    Values,
-)
+from compute.indicators.contract import NEUTRAL, Bar, Carry, Floats, Indicator, Readings, Values
 from compute.indicators.windows import (
     Counts,
     count_bars,
@@ -130,3 +123,6 @@ def _move_sides(carry: Carry, close: Floats, events: Readings, levels: Floats) -
         age *= (side != NEUTRAL) & ~fires[bar]
         sides[bar] = side
     return sides
+
+
+INDICATOR: Indicator = Reversals()

@@ -6,7 +6,7 @@ Section and Time Series*. The response falls again if a trend is extreme.
 
 import numpy as np
 
-from compute.indicators.contract import Bar, Carry, Floats, Readings, Values
+from compute.indicators.contract import Bar, Carry, Floats, Indicator, Readings, Values
 from compute.indicators.windows import (
     count_bars,
     divide,
@@ -76,3 +76,6 @@ def _compute_response(z: Floats) -> Floats:
     responses = z * np.exp(z * z * -0.25) / RESPONSE_PEAK
     mean: Floats = (responses[:, 0] + responses[:, 1] + responses[:, 2]) / SPEEDS
     return mean
+
+
+INDICATOR: Indicator = TrendOracle()

@@ -193,7 +193,8 @@ class LogSigner:
             return
         vkey = key.vkey.format()
         if stored != CheckpointRow(key.size, stored.note, vkey):
-            stored = CheckpointRow(key.size, _sign_tree(key), vkey)
+            tree = Checkpoint(key.origin, key.size, key.root)
+            stored = CheckpointRow(key.size, sign_checkpoint(tree, key.private_key), vkey)
             await self._log.save_checkpoint(stored)
             self._on_checkpoint("signed")
         self._submit(stored)
@@ -222,7 +223,10 @@ class LogSigner:
     async def _advance_key(self) -> tuple[LogKey, CheckpointRow]:
         """Return the key, once its file has the stored tree, and the last checkpoint."""
         key = await self._use_file(load_key, self._path)
-        head = await self._load_head(0 if key is None else key.size)
+        try:
+            head = await self._log.head(0 if key is None else key.size)
+        except DamagedError as error:
+            raise RefusalError("the stored tree of the log is damaged") from error
         if key is None and head.checkpoint.note is not None:
             raise RefusalError("the key file of the log is missing")
         advanced = _advance_tree(key or LogKey.create(self._origin), head)
@@ -230,12 +234,6 @@ class LogSigner:
         if advanced != key:
             await self._use_file(save_key, self._path, advanced)
         return advanced, head.checkpoint
-
-    async def _load_head(self, old: int) -> LogHead:
-        try:
-            return await self._log.head(old)
-        except DamagedError as error:
-            raise RefusalError("the stored tree of the log is damaged") from error
 
     async def _use_file(self, use: Callable[..., Used], *arguments: object) -> Used:
         """Call a function of the key file in a thread; refuse if the file cannot be used."""
@@ -275,7 +273,3 @@ def _advance_tree(key: LogKey, head: LogHead) -> LogKey:
     except TreeError:
         raise RefusalError(f"the first {key.size} rows are not those that were signed") from None
     return key.with_tree(head.size, head.root)
-
-
-def _sign_tree(key: LogKey) -> str:
-    return sign_checkpoint(Checkpoint(key.origin, key.size, key.root), key.private_key)

@@ -77,9 +77,5 @@ def sign_checkpoint(checkpoint: Checkpoint, key: Ed25519PrivateKey) -> str:
     """Return the signed note; the same key and checkpoint always give the same bytes."""
     text = checkpoint.format()
     vkey = build_vkey(checkpoint.origin, key)
-    return f"{text}\n{format_signature(vkey, key.sign(text.encode()))}"
-
-
-def format_signature(vkey: Vkey, signature: bytes) -> str:
-    """Return a line of a note."""
-    return f"— {vkey.name} {b64encode(vkey.key_id + signature).decode()}\n"
+    signature = b64encode(vkey.key_id + key.sign(text.encode())).decode()
+    return f"{text}\n— {vkey.name} {signature}\n"

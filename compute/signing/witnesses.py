@@ -64,7 +64,12 @@ def is_cosignature(vkey: Vkey, checkpoint: Checkpoint, payload: bytes) -> bool:
         return False
     try:
         if vkey.signature_type == ML_DSA_COSIGNATURE:
-            message = _build_ml_dsa_message(vkey, checkpoint, timestamp)
+            # The structure `cosigned_message`, whose subtree is the whole tree.
+            names = [text.encode() for text in (vkey.name, checkpoint.origin)]
+            name, origin = (bytes([len(text)]) + text for text in names)
+            size = checkpoint.size.to_bytes(8)
+            parts = b"subtree/v1\n\0", name, timestamp, origin, bytes(8), size, checkpoint.root
+            message = b"".join(parts)
             MLDSA44PublicKey.from_public_bytes(vkey.public_key).verify(signature, message)
         else:
             message = f"cosignature/v1\ntime {at}\n{checkpoint.format()}".encode()
@@ -72,22 +77,6 @@ def is_cosignature(vkey: Vkey, checkpoint: Checkpoint, payload: bytes) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-def _build_ml_dsa_message(vkey: Vkey, checkpoint: Checkpoint, timestamp: bytes) -> bytes:
-    """Return the structure `cosigned_message`, whose subtree is the whole tree."""
-    name, origin = vkey.name.encode(), checkpoint.origin.encode()
-    return b"".join(
-        (
-            b"subtree/v1\n\0",
-            bytes([len(name)]) + name,
-            timestamp,
-            bytes([len(origin)]) + origin,
-            (0).to_bytes(8),
-            checkpoint.size.to_bytes(8),
-            checkpoint.root,
-        )
-    )
 
 
 KEYWORDS = ("log", "witness", "group", "quorum")
@@ -143,7 +132,13 @@ def _parse_policy(text: str) -> Iterator[Witness]:
             raise NoteError(f"line {number}: this key is there twice")
         keys.add(vkey.public_key)
         if len(words) == 4:
-            yield Witness(words[1], vkey, _parse_url(number, words[3]))
+            url = urlsplit(words[3])
+            is_http = url.scheme in ("http", "https") and bool(url.hostname)
+            if not is_http or url.query or url.fragment:
+                raise NoteError(
+                    f"line {number}: expected an http(s):// address without query or fragment"
+                )
+            yield Witness(words[1], vkey, words[3].rstrip("/"))
 
 
 def _parse_key(number: int, text: str) -> Vkey:
@@ -157,13 +152,6 @@ def _parse_key(number: int, text: str) -> Vkey:
             "(ML-DSA-44)"
         )
     return vkey
-
-
-def _parse_url(number: int, text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise NoteError(f"line {number}: expected an http(s):// address without query or fragment")
-    return text.rstrip("/")
 
 
 TIMEOUT_S = 10.0

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from compute.bars import NO_BARS, Series
+from compute.rebuild import build_series
 from compute.signing.log_signer import LogSigner, OnCheckpoint
 from compute.sources.files import FilesSource
 from compute.sources.history_checks import StoredBarsLoader, check_recorded_past
@@ -20,7 +21,6 @@ from compute.sources.live import LiveSource, SourcesLoader
 from compute.sources.simulated import SimulatedSource, choose_start, parse_source_name
 from compute.sources.source import Source
 from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
-from compute.state_loader import build_series
 from compute.universe import Universe
 from schemas.vocabulary import Clock
 from service.config.settings import Settings, SettingsError

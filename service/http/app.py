@@ -252,7 +252,7 @@ def create_app(
                 config.outbox,
                 None if oauth is None else oauth.authorizations,
                 purchases,
-                Checkouts(sales.find_opened, sales.fetch_payment),
+                Checkouts(sales.find_opened, claims.fetch_payment),
                 config.owner_uid,
                 access,
                 doctor,

@@ -19,8 +19,7 @@ from store.addresses import redact_database_url
 from store.errors import DatabaseFailureError, StoreError
 from store.postgres.schema import DATABASE_ERRORS, migrate
 from store.postgres.transaction import PostgresDatabase
-from store.sql.database import Folded
-from store.sql.lanes import READ_LIMITS_S, Lane, limit_seconds
+from store.sql.database import READ_LIMITS_S, Folded, Lane, limit_seconds
 from store.write_health import TestWrite, WriteHealth, WriteKind
 
 POOL_SIZE = 5
@@ -29,17 +28,24 @@ COMMAND_TIMEOUT_S = 60.0
 # The server ends a statement first, so that its message names the cause. If the server is silent,
 # the client gives up.
 SILENCE_S = 5.0
-# Room for all statements: preparing one costs a round trip.
-STATEMENT_CACHE_SIZE = 512
-# Every read fetches few rows by index, in the order of that index. On a small table the planner
-# prefers a sequential scan or a sort, and a generic plan keeps that choice when the table is large.
-# These settings leave it index scans and merges wherever they are possible.
+CONNECT_OPTIONS: Mapping[str, Any] = {
+    "timeout": CONNECT_TIMEOUT_S,
+    "command_timeout": COMMAND_TIMEOUT_S,
+    # Room for all statements: preparing one costs a round trip.
+    "statement_cache_size": 512,
+    # 0 removes both limits: the merged feed statements exceed asyncpg's 15 KB default.
+    "max_cacheable_statement_size": 0,
+    "max_cached_statement_lifetime": 0,
+}
 MEASURE_SCHEMA = """
 SELECT current_setting('server_version') AS version,
   coalesce(sum(pg_total_relation_size(pg_class.oid)), 0)::bigint AS size_bytes
 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
 WHERE nspname = ? AND relkind = 'r'
 """
+# Every read fetches few rows by index, in the order of that index. On a small table the planner
+# prefers a sequential scan or a sort, and a generic plan keeps that choice when the table is large.
+# These settings leave it index scans and merges wherever they are possible.
 PLANNER_SETTINGS = {
     "jit": "off",
     "enable_seqscan": "off",
@@ -87,8 +93,8 @@ class PostgresEngine:
                 reset=_skip_reset,
                 server_settings=_build_server_settings(schema)
                 | PLANNER_SETTINGS
-                | _build_time_limit(),
-                **_build_connect_options(),
+                | {"statement_timeout": f"{1000 * READ_LIMITS_S[Lane.PAGES]:.0f}"},
+                **CONNECT_OPTIONS,
             )
         return cls(url, schema, pool)
 
@@ -195,7 +201,7 @@ async def set_time_limit(database: PostgresDatabase, limit_s: float) -> None:
 async def connect(url: str, schema: str, **settings: str) -> asyncpg.Connection:
     """Open a session outside the pool, with the schema as its search path."""
     server_settings = _build_server_settings(schema) | settings
-    return await asyncpg.connect(url, server_settings=server_settings, **_build_connect_options())
+    return await asyncpg.connect(url, server_settings=server_settings, **CONNECT_OPTIONS)
 
 
 @contextmanager
@@ -226,19 +232,3 @@ async def _skip_reset(session: asyncpg.Connection) -> None:
 
 def _build_server_settings(schema: str) -> dict[str, str]:
     return {"search_path": schema, "application_name": "signals"}
-
-
-def _build_time_limit() -> dict[str, str]:
-    """Return the server setting that limits each statement of a serving session."""
-    return {"statement_timeout": f"{1000 * READ_LIMITS_S[Lane.PAGES]:.0f}"}
-
-
-def _build_connect_options() -> Mapping[str, Any]:
-    return {
-        "timeout": CONNECT_TIMEOUT_S,
-        "command_timeout": COMMAND_TIMEOUT_S,
-        "statement_cache_size": STATEMENT_CACHE_SIZE,
-        # 0 removes both limits: the merged feed statements exceed asyncpg's 15 KB default.
-        "max_cacheable_statement_size": 0,
-        "max_cached_statement_lifetime": 0,
-    }

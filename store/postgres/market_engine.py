@@ -16,6 +16,7 @@ import asyncpg
 from asyncpg import Connection
 
 from store.errors import LockTakenError, StoreError
+from store.migrations import SchemaObjects, list_schema_faults
 from store.postgres.engine import (
     COMMAND_TIMEOUT_S,
     PostgresEngine,
@@ -30,8 +31,7 @@ from store.postgres.schema import (
     load_statements,
 )
 from store.postgres.transaction import PostgresDatabase
-from store.schema_faults import SchemaObjects, list_schema_faults
-from store.sql.lanes import Lane
+from store.sql.database import Lane
 
 # Advisory locks are numbered per database; schema.py uses the number before this one.
 COMPUTE_LOCK_ID = 5_189_272
@@ -106,7 +106,7 @@ class PostgresMarketEngine(PostgresEngine):
         """Hold a write transaction: committed at the end, rolled back on any exception."""
         async with super().begin_write() as database:
             yield database
-            await _bump_version(database)
+            await database.connection.execute(BUMP_VERSION, CHANNEL)
 
     def begin_test_write(self) -> AbstractAsyncContextManager[PostgresDatabase]:
         """Hold a write transaction that makes no reader read again."""
@@ -125,25 +125,20 @@ class PostgresMarketEngine(PostgresEngine):
         process's session has ended.
         """
         with self._health.report("transaction"):
-            async with self._begin_locked_write() as database:
-                yield database
-                await _bump_version(database)
-
-    @asynccontextmanager
-    async def _begin_locked_write(self) -> AsyncIterator[PostgresDatabase]:
-        async with (
-            self._session_turn,
-            self._acquire_lock_session() as database,
-            database.connection.transaction(),
-        ):
-            # Always succeeds in the session that holds the lock. A process that never locked
-            # commits only if no other process holds it.
-            if not await database.execute(
-                "SELECT 1 WHERE pg_try_advisory_xact_lock(?)", COMPUTE_LOCK_ID
+            async with (
+                self._session_turn,
+                self._acquire_lock_session() as database,
+                database.connection.transaction(),
             ):
-                raise LockTakenError(f"another process is computing on {self.name}")
-            await set_time_limit(database, COMMAND_TIMEOUT_S)
-            yield database
+                # Always succeeds in the session that holds the lock. A process that never locked
+                # commits only if no other process holds it.
+                if not await database.execute(
+                    "SELECT 1 WHERE pg_try_advisory_xact_lock(?)", COMPUTE_LOCK_ID
+                ):
+                    raise LockTakenError(f"another process is computing on {self.name}")
+                await set_time_limit(database, COMMAND_TIMEOUT_S)
+                yield database
+                await database.connection.execute(BUMP_VERSION, CHANNEL)
 
     async def find_schema_faults(self) -> list[str]:
         """Describe how the schema differs from the one that the migrations create."""
@@ -176,7 +171,8 @@ class PostgresMarketEngine(PostgresEngine):
     async def _open_lock_session(self) -> asyncpg.Connection:
         """Open a session and acquire the lock in it; raise LockTakenError if it is taken."""
         with raise_store_errors(self.name):
-            session = await connect(self.url, self.schema, application_name=_build_session_name())
+            session_name = f"signals process (pid {os.getpid()} on {socket.gethostname()})"
+            session = await connect(self.url, self.schema, application_name=session_name)
             try:
                 if not await session.fetchval(TRY_LOCK, COMPUTE_LOCK_ID):
                     holder = await self._check_lock_holder(session)
@@ -237,19 +233,11 @@ class PostgresMarketEngine(PostgresEngine):
         self._version = int(str(payload))
 
 
-async def _bump_version(database: PostgresDatabase) -> None:
-    await database.connection.execute(BUMP_VERSION, CHANNEL)
-
-
 async def _cancel_task(task: "asyncio.Task[None] | None") -> None:
     if task is not None:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-
-
-def _build_session_name() -> str:
-    return f"signals process (pid {os.getpid()} on {socket.gethostname()})"
 
 
 # Each row: the kind of an object, its table (or its own name, if it has none), name and definition.

@@ -5,13 +5,18 @@ No copy is made before migrating: backups are the operator's, by PostgreSQL's ow
 
 import time
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 
 import asyncpg
 import structlog
 from asyncpg import Connection
 
-from store.errors import StoreError, describe_failed_migration, describe_statement
+from store.errors import StoreError
+from store.migrations import (
+    check_applied,
+    describe_failed_migration,
+    describe_statement,
+    read_migration,
+)
 
 MARKET_MIGRATIONS = ("postgres_market_0001",)
 ACCESS_MIGRATIONS = ("postgres_access_0001",)
@@ -70,8 +75,7 @@ async def migrate(connection: Connection, name: str, schema: str, names: Sequenc
 
 def load_statements(migration: str) -> Iterator[str]:
     """Yield the statements of a named migration."""
-    folder = files("store.postgres").joinpath("migrations")
-    return split_statements(folder.joinpath(f"{migration}.sql").read_text(encoding="utf-8"))
+    return split_statements(read_migration("store.postgres", migration))
 
 
 def split_statements(script: str) -> Iterator[str]:
@@ -99,10 +103,5 @@ async def list_applied_migrations(
         return []
     rows = await connection.fetch("SELECT name FROM migrations ORDER BY name")
     done = [row["name"] for row in rows]
-    if done != list(names[: len(done)]):
-        unknown = ", ".join(sorted(set(done) - set(names))) or "gaps"
-        raise StoreError(
-            f"{name} was written by another version of signals (migrations: {unknown}): run that "
-            "version, or name a new database"
-        )
+    check_applied(name, done, names)
     return done

@@ -6,18 +6,16 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from store.change_columns import ChangeColumns, build_columns, concatenate
+from store.change_table import ChangeColumns, build_columns, concatenate
 from store.digest import ContextRow
 from store.errors import DamagedError
 from store.log_tree import TileId
 from store.market_rows import CarryRow, CheckpointRow, CommitRow, EpochRow, ReadingRow
 from store.sql import market_statements as statements
-from store.sql.commit_context import load_context
-from store.sql.database import Database, MarketEngine, Row, fetch_value
+from store.sql.database import Database, Lane, MarketEngine, Row, fetch_value
 from store.sql.feed_log import load_checkpoint
-from store.sql.lanes import Lane
 from store.sql.market_reads import SELECT_READINGS, decode_cell, load_last_number
-from store.sql.market_writes import load_facts, parse_fact_time
+from store.sql.market_writes import load_context, load_facts, parse_fact_time
 
 ROWS_PER_READ = 20_000
 # In the columns of changes: the reading after is the code of the action.

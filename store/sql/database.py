@@ -1,16 +1,51 @@
-"""The interface between stores and database engines: transactions, statements, locks.
+"""The interface between stores and database engines: transactions, statements, locks, lanes.
 
 Both engines take the same statements: `?` and `:name` are placeholders, and an engine without index
 hints (NOT INDEXED, INDEXED BY) removes them. No `?` has a number, because Python 3.12.0 to 3.12.3
 takes it for a name, with a warning.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from store.sql.lanes import Lane
+from store.errors import StoreError
 from store.write_health import TestWrite, WriteKind
+
+
+class Lane(StrEnum):
+    """The kinds of reads, from those that everybody waits for to those that may take long.
+
+    A read waits only for reads of its own lane: engines give each lane connections of its own, or a
+    share of their sessions.
+    """
+
+    SNAPSHOT = "snapshot"
+    PAGES = "pages"
+    PAST = "past"
+    # Reads of the compute process, audits and moves.
+    BATCH = "batch"
+
+
+# The slowest read of a call takes less than a second on ten million rows. A batch may read every
+# stored bar.
+READ_LIMITS_S = {Lane.SNAPSHOT: 10.0, Lane.PAGES: 10.0, Lane.PAST: 10.0, Lane.BATCH: 600.0}
+
+
+@asynccontextmanager
+async def limit_seconds(lane: Lane, database: str, activity: str) -> AsyncIterator[None]:
+    """Raise StoreError if the block takes longer than a read of the lane may."""
+    limit_s = READ_LIMITS_S[lane]
+    limit = asyncio.timeout(limit_s)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise StoreError(f"{database}: {activity} took longer than {limit_s:g} s") from error
 
 
 class Row(Protocol):

@@ -1,4 +1,7 @@
-"""Reads that several methods of the market store share, as functions over an open transaction."""
+"""Reads that parts of the market store share, as functions over an open transaction.
+
+Here it is decided which assets a snapshot calls late, or whose history is being built.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -6,6 +9,7 @@ from typing import Any
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import (
+    DAY_MS,
     HOUR_MS,
     RUN_DELAY_MS,
     TIMEFRAME_CODES,
@@ -21,12 +25,9 @@ from store.codes import (
     TIMEFRAME_SETS_BY_CODE,
     TIMEFRAMES_BY_CODE,
 )
-from store.lagging import COUNTED_HISTORY_MS, find_building_tickers, find_late
 from store.market_rows import (
     AlertRow,
     ChangeRow,
-    PastKey,
-    ReadingRow,
     SourceRow,
     StoredSnapshot,
     WatermarkRow,
@@ -50,6 +51,13 @@ SELECT a.ticker, r.timeframe, r.indicator, r.reading
 FROM changes c CROSS JOIN readings r CROSS JOIN assets a
 WHERE c.created_at > ? AND r.asset_id = c.asset_id AND r.timeframe = c.timeframe
   AND r.indicator = c.indicator AND a.id = c.asset_id
+"""
+# A past board must be one that was served: not before the first commit was written, nor before the
+# first asset's changes are published.
+FIRST_SERVED = """
+SELECT coalesce(written_at, first_created_at, market_time),
+  coalesce((SELECT min(publish_from) FROM assets), 0)
+FROM passes WHERE number = 1
 """
 LATEST_COMMIT_AT = """
 SELECT number, market_time FROM passes INDEXED BY passes_written
@@ -85,15 +93,6 @@ async def load_last_created_at(db: Database) -> int:
     return newest
 
 
-async def load_readings(db: Database) -> list[ReadingRow]:
-    """Return the current readings, sorted by ticker, indicator and timeframe."""
-    sql = f"{SELECT_READINGS} ORDER BY a.ticker, r.indicator, r.timeframe"
-    return [
-        ReadingRow(ticker, TIMEFRAMES_BY_CODE[timeframe], KEYS_BY_CODE[indicator], reading)
-        for ticker, timeframe, indicator, reading in await db.execute(sql)
-    ]
-
-
 async def load_grouped_readings(
     db: Database, market_time: int | None, known: StoredSnapshot | None
 ) -> Readings:
@@ -101,23 +100,28 @@ async def load_grouped_readings(
 
     If `known` is at most some hours older than the market time, only what changed since is read.
     """
-    if known is not None and _is_shortly_before(known.market_time, market_time):
-        changed = await db.fetch_packed(
-            READING_COLUMNS, SELECT_CHANGED_READINGS, known.last_created_at
-        )
-        return _update_readings(known.readings, group_readings(changed))
-    return group_readings(await db.fetch_packed(READING_COLUMNS, SELECT_READINGS))
+    age_ms = -1 if known is None else (market_time or 0) - (known.market_time or 0)
+    if known is None or not known.market_time or not 0 <= age_ms <= MAX_UPDATED_MS:
+        return group_readings(await db.fetch_packed(READING_COLUMNS, SELECT_READINGS))
+    rows = await db.fetch_packed(READING_COLUMNS, SELECT_CHANGED_READINGS, known.last_created_at)
+    # Readings of other assets are shared with `known`, and equal ones are one dict.
+    updated = dict(known.readings)
+    for ticker, cells in group_readings(rows).items():
+        stored = updated.get(ticker, {})
+        merged = {key: {**stored.get(key, {}), **readings} for key, readings in cells.items()}
+        updated[ticker] = stored | {
+            key: _unpack_readings(
+                sum((reading + 2) << (2 * TIMEFRAME_CODES[each]) for each, reading in cell.items())
+            )
+            for key, cell in merged.items()
+        }
+    return updated
 
 
 async def load_publish_from(db: Database) -> dict[str, int]:
     """Return the market time (ms) from which each ticker's changes are published."""
     rows = await db.execute("SELECT ticker, publish_from FROM assets ORDER BY ticker")
     return {row["ticker"]: row["publish_from"] for row in rows}
-
-
-async def load_last_watermarks(db: Database) -> list[WatermarkRow]:
-    """Return the assets whose bars were incomplete at the last commit, sorted by ticker."""
-    return await load_watermarks(db, await load_last_number(db))
 
 
 async def load_last_number(db: Database) -> int | None:
@@ -157,17 +161,6 @@ async def load_coverage(db: Database) -> Coverage | None:
         return coverage
     # In order of revision, so the newest one wins.
     listings = {row.ticker: row.listing for row in await load_sources(db)}
-    return _name_stored_listings(coverage, listings)
-
-
-# It changes only when a compute process starts, but is loaded with every snapshot. Two entries,
-# because tests and moves have two stores open.
-@lru_cache(maxsize=2)
-def _parse_coverage(document: str) -> Coverage:
-    return Coverage.model_validate_json(document)
-
-
-def _name_stored_listings(coverage: Coverage, listings: Mapping[str, str]) -> Coverage:
     if all(a.listing == listings.get(a.ticker, a.listing) for a in coverage.assets):
         return coverage
     assets = tuple(
@@ -177,17 +170,11 @@ def _name_stored_listings(coverage: Coverage, listings: Mapping[str, str]) -> Co
     return coverage.model_copy(update={"assets": assets})
 
 
-async def load_history_start(db: Database) -> int | None:
-    """Return the earliest time of a past snapshot, or None before the first commit."""
-    # A past board must be one that was served: not before the first commit was written, nor before
-    # the first asset's changes are published.
-    sql = """
-        SELECT coalesce(written_at, first_created_at, market_time),
-          coalesce((SELECT min(publish_from) FROM assets), 0)
-        FROM passes WHERE number = 1
-    """
-    first = await db.execute(sql)
-    return max(first[0]) if first else None
+# It changes only when a compute process starts, but is loaded with every snapshot. Two entries,
+# because tests and moves have two stores open.
+@lru_cache(maxsize=2)
+def _parse_coverage(document: str) -> Coverage:
+    return Coverage.model_validate_json(document)
 
 
 async def load_last_closes(db: Database, number: int | None, market_time: int) -> dict[str, int]:
@@ -208,49 +195,34 @@ async def load_last_closes(db: Database, number: int | None, market_time: int) -
     return closes
 
 
-async def load_missing_bars(db: Database, market_time: int) -> dict[str, int]:
-    """Return how many bars the history of each ticker lacks at a market time (ms), if any."""
-    after, until = (market_time - COUNTED_HISTORY_MS) // 1000, market_time // 1000
-    rows = await db.execute_named(COUNT_MISSING_BARS, {"after": after, "until": until})
-    return {row["ticker"]: row["count"] for row in rows}
-
-
-async def find_past_key(db: Database, at: int) -> PastKey:
-    """Return the key of the state that was the latest at a time (epoch ms)."""
-    number, market_time = await _find_commit_at(db, at)
-    # A commit without written_at (backfill, replay) spans many hourly runs with nominal times. If
-    # the next commit is one, `at` may lie inside it: the snapshot is that of the last run by then.
-    run = find_latest_run(at)
-    if await fetch_value(db, IS_NOMINAL, number + 1) and run > market_time:
-        return PastKey(None, run, run + HOUR_MS - 1)
-    last = await fetch_value(db, LAST_CREATED_AT, number) or 0
-    return PastKey(number, market_time, last)
-
-
-async def load_past_snapshot(db: Database, key: PastKey, readings: Readings) -> StoredSnapshot:
-    """Return the state of a key, with its readings."""
+async def load_snapshot(
+    db: Database,
+    number: int | None,
+    market_time: int | None,
+    last_created_at: int,
+    readings: Readings,
+) -> StoredSnapshot:
+    """Return a state with its readings; `number` is that of the commit it follows, if any."""
     published_coverage = await load_coverage(db)
-    watermarks = await load_watermarks(db, key.number)
+    watermarks = await load_watermarks(db, number)
     published_from = await load_publish_from(db)
     building, unbuilt = find_building_tickers(watermarks, published_from)
+    first = await db.execute(FIRST_SERVED)
+    time = market_time or 0
+    times = {"after": (time - COUNTED_HISTORY_MS) // 1000, "until": time // 1000}
+    missing = await db.execute_named(COUNT_MISSING_BARS, times)
     return StoredSnapshot(
         coverage=published_coverage,
-        market_time=key.market_time,
-        last_created_at=key.last_created_at,
+        market_time=market_time,
+        last_created_at=last_created_at,
         readings=readings,
         late=find_late(watermarks, published_coverage, published_from),
         building_tickers=building,
         unbuilt_tickers=unbuilt,
-        history_starts_at=await load_history_start(db),
-        last_closes=await load_last_closes(db, key.number, key.market_time),
-        missing_bars=await load_missing_bars(db, key.market_time),
+        history_starts_at=max(first[0]) if first else None,
+        last_closes=await load_last_closes(db, number, time),
+        missing_bars={row["ticker"]: row["count"] for row in missing},
     )
-
-
-async def _find_commit_at(db: Database, at: int) -> tuple[int, int]:
-    """Return number and market time of the newest commit by then, zeros before the first."""
-    found = await db.execute(LATEST_COMMIT_AT, at)
-    return (found[0]["number"], found[0]["market_time"]) if found else (0, 0)
 
 
 def group_readings(rows: Iterable[Sequence[Any]]) -> Readings:
@@ -269,27 +241,6 @@ def group_readings(rows: Iterable[Sequence[Any]]) -> Readings:
         ticker: {KEYS_BY_CODE[code]: _unpack_readings(bits) for code, bits in cells.items()}
         for ticker, cells in packed.items()
     }
-
-
-def _is_shortly_before(time: int | None, later: int | None) -> bool:
-    return None not in (time, later) and 0 <= (later or 0) - (time or 0) <= MAX_UPDATED_MS
-
-
-def _update_readings(known: Readings, changed: Readings) -> Readings:
-    """Return readings with some replaced; those of other assets are shared with `known`."""
-    updated = dict(known)
-    for ticker, cells in changed.items():
-        stored = known.get(ticker, {})
-        merged = {key: {**stored.get(key, {}), **readings} for key, readings in cells.items()}
-        updated[ticker] = stored | {key: _share_readings(cell) for key, cell in merged.items()}
-    return updated
-
-
-def _share_readings(readings: Mapping[Timeframe, int]) -> dict[Timeframe, int]:
-    """Return the dict that all equal readings share."""
-    return _unpack_readings(
-        sum((reading + 2) << (2 * TIMEFRAME_CODES[each]) for each, reading in readings.items())
-    )
 
 
 @cache
@@ -314,3 +265,46 @@ def parse_alert(row: Iterable[Any]) -> AlertRow:
     at, ticker, indicator, timeframe, closed, epoch, action, price = row
     names = KEYS_BY_CODE[indicator], TIMEFRAMES_BY_CODE[timeframe]
     return AlertRow(at, ticker, *names, closed, epoch, ACTIONS_BY_CODE[action], price)
+
+
+# The first start of a live source fetches as much; older holes no longer move a reading.
+COUNTED_HISTORY_MS = 330 * DAY_MS
+
+
+def find_building_tickers(
+    rows: Iterable[WatermarkRow], published_from: Mapping[str, int]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the assets whose history is being built, and those that a first start lacks.
+
+    The latter never had all of it, and are not assets which a universe file added later.
+    """
+    building = [row for row in rows if row.history == "building"]
+    if not building:
+        return (), ()
+    # The feed of all assets of a first start begins at one time, that of later ones after it.
+    first = min(published_from.values())
+    unbuilt = [
+        row.ticker for row in building if not row.late and published_from.get(row.ticker) == first
+    ]
+    return tuple(row.ticker for row in building), tuple(unbuilt)
+
+
+def find_late(
+    rows: Iterable[WatermarkRow],
+    published_coverage: Coverage | None,
+    published_from: Mapping[str, int],
+) -> dict[str, tuple[Timeframe, ...]]:
+    """Return the timeframes on which each late asset is late, by ticker, sorted.
+
+    If the source is live, these include assets that never had a bar.
+    """
+    late = {row.ticker: row.late for row in rows if row.late}
+    # An asset that never had a bar has no watermark row. Such a live asset is late because it has a
+    # source, which fails: an empty result would not say so. Past snapshots too use today's assets.
+    if published_coverage is not None and published_coverage.recorded_until is None:
+        late |= {
+            a.ticker: tuple(a.timeframes)
+            for a in published_coverage.tracked
+            if a.timeframes and a.ticker not in published_from
+        }
+    return dict(sorted(late.items()))

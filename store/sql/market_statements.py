@@ -81,13 +81,11 @@ SELECT a.ticker, e.timeframe, e.indicator, e.epoch, e.version, e.generation AS r
   e.from_close_time, e.reason
 FROM epochs e JOIN assets a ON a.id = e.asset_id ORDER BY e.id
 """
-_SELECT_COMMITS = """
+LIST_COMMITS = """
 SELECT number, market_time, written_at, first_created_at, last_created_at, bars_digest,
   changes_digest, alerts_digest, digest, context_digest
-FROM passes
+FROM passes ORDER BY number
 """
-LIST_COMMITS = f"{_SELECT_COMMITS} ORDER BY number"
-FIND_COMMIT = f"{_SELECT_COMMITS} WHERE number = ?"
 COUNT_UNREFERENCED = """
 SELECT
   (SELECT coalesce(CAST(sum(count) AS BIGINT), 0) FROM bars
@@ -111,9 +109,56 @@ FROM changes WHERE created_at > :after ORDER BY created_at LIMIT :limit
 LIST_ALERTS_AFTER = f"""
 {SELECT_ALERT} FROM alerts a WHERE a.created_at > :after ORDER BY a.created_at LIMIT :limit
 """
-LIST_CHANGES_BETWEEN = f"""
-{SELECT_CHANGE} FROM changes c WHERE c.created_at BETWEEN ? AND ? ORDER BY c.created_at
+# Bars, each in one packed value however many commits wrote them, and closes.
+BARS_OF_ASSET = f"""
+SELECT a.ticker, b.generation, b.timeframe, {{packed_bars}} AS bars FROM assets a CROSS JOIN bars b
+WHERE a.ticker = ? AND b.asset_id = a.id AND b.generation = {LATEST_REVISION}
+  AND b.timeframe IN (0, 1, 2) AND b.last_open > ?
+GROUP BY a.ticker, b.generation, b.timeframe
 """
-LIST_ALERTS_BETWEEN = f"""
-{SELECT_ALERT} FROM alerts a WHERE a.created_at BETWEEN ? AND ? ORDER BY a.created_at
+# The blocks that end within some seconds of each asset's last one, which may have ended long before
+# those of other assets. MATERIALIZED and CROSS JOIN make SQLite search the last blocks first.
+RECENT_BARS = f"""
+WITH cell AS MATERIALIZED (
+  SELECT a.id, a.ticker, p.column1 AS timeframe, {LATEST_REVISION} AS generation
+  FROM assets a CROSS JOIN (VALUES (0), (1), (2)) p
+), newest AS MATERIALIZED (
+  SELECT c.id, c.ticker, c.timeframe, c.generation, (
+    SELECT max(b.last_open) FROM bars b
+    WHERE b.asset_id = c.id AND b.generation = c.generation AND b.timeframe = c.timeframe
+  ) AS last_open
+  FROM cell c
+)
+SELECT n.ticker, n.generation, n.timeframe, {{packed_bars}} AS bars FROM newest n CROSS JOIN bars b
+WHERE b.asset_id = n.id AND b.generation = n.generation AND b.timeframe = n.timeframe
+  AND b.last_open > n.last_open - ?
+GROUP BY n.ticker, n.generation, n.timeframe
+"""
+BARS_OF_LATER_COMMITS = f"""
+SELECT a.ticker, b.generation, b.timeframe, {{packed_bars}} AS bars
+FROM bars b JOIN assets a ON a.id = b.asset_id
+WHERE b.pass > ? AND b.generation = {LATEST_REVISION}
+GROUP BY a.ticker, b.generation, b.timeframe
+"""
+LIST_STEPPED_CLOSES = """
+SELECT c.timeframe, max(c.close_time) AS close_time
+FROM carries c JOIN assets a ON a.id = c.asset_id WHERE a.ticker = ? GROUP BY c.timeframe
+"""
+# The block with the bar that closed at :closed_at, which may have opened off its boundary.
+LIST_BLOCKS_AT = f"""
+WITH cell AS MATERIALIZED (
+  SELECT a.id, a.ticker, p.column1 AS timeframe, p.column2 AS period_s,
+    {LATEST_REVISION} AS generation
+  FROM assets a CROSS JOIN (VALUES (2, 86400), (0, 3600)) p
+  WHERE :tickers LIKE '%,' || a.ticker || ',%'
+), block AS MATERIALIZED (
+  SELECT l.id, l.ticker, l.timeframe, l.generation, (
+    SELECT min(b.last_open) FROM bars b WHERE b.asset_id = l.id AND b.generation = l.generation
+      AND b.timeframe = l.timeframe AND b.last_open > :closed_at - 2 * l.period_s
+  ) AS last_open
+  FROM cell l
+)
+SELECT k.ticker, k.timeframe, b.data FROM block k JOIN bars b ON b.asset_id = k.id
+  AND b.generation = k.generation AND b.timeframe = k.timeframe AND b.last_open = k.last_open
+ORDER BY k.ticker, k.timeframe DESC
 """

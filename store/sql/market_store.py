@@ -4,19 +4,17 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from schemas.coverage import Coverage
-from store.bar_blocks import build_blocks
+from schemas.vocabulary import HOUR_MS, TIMEFRAME_DURATIONS_S, find_latest_run
+from store.bar_blocks import build_blocks, build_packed_block, find_close
+from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.errors import StoreError
-from store.lagging import find_building_tickers, find_late
 from store.market_rows import (
     AlertRow,
     AssetBars,
     BarBlock,
     Batch,
     CarryRow,
-    ChangeRow,
-    CommitContent,
-    CommitRow,
-    EpochRow,
+    CommitInputs,
     FundingRow,
     PastKey,
     Progress,
@@ -26,15 +24,13 @@ from store.market_rows import (
     StoredSnapshot,
     WatermarkRow,
 )
-from store.sql import chart_reads as chart
 from store.sql import market_reads as reads
 from store.sql import market_statements as statements
 from store.sql import market_writes as writes
 from store.sql import migrate_database as moving
 from store.sql.audit_reads import AuditReads
-from store.sql.database import Database, MarketEngine, Row, fetch_value
+from store.sql.database import Database, Lane, MarketEngine, Row, fetch_value
 from store.sql.feed_log import FeedLog
-from store.sql.lanes import Lane
 from store.sql.ledger_reads import LedgerReads
 from store.sql.operations import MarketOperations
 from store.write_health import TestWrite, WriteKind
@@ -137,7 +133,14 @@ class MarketStore:
         # that may be gone. Then many short transactions, so that no other writer waits for long.
         async with self._engine.begin_write() as db:
             cutoffs = await writes.write_prune_cutoffs(db)
-        return sum([await self._prune(table, before) for table, before in cutoffs.items()])
+        pruned = 0
+        for table, before in cutoffs.items():
+            deleted = 1
+            while deleted:
+                async with self._engine.begin_write() as db:
+                    deleted = await writes.prune_rows(db, table, before)
+                pruned += deleted
+        return pruned
 
     async def move_from(
         self, source: "MarketStore", on_progress: Callable[[int, int], None]
@@ -149,12 +152,12 @@ class MarketStore:
         """
         await source.lock()
         await self.lock()
-        await moving.begin_move(source._engine, self._engine)
         await moving.move_market(source._engine, self._engine, on_progress)
 
     async def finish_move(self) -> None:
         """Mark the move as verified, so that a process can compute on this store."""
-        await moving.finish_move(self._engine)
+        async with self._engine.begin_compute_write() as db:
+            await db.execute("DELETE FROM facts WHERE key = ?", writes.MOVE_SOURCE_KEY)
 
     async def progress(self) -> Progress:
         """Return the newest state of the store."""
@@ -187,9 +190,13 @@ class MarketStore:
         """Return an asset's bars that open after a time (epoch s), and some older ones."""
         async with self._engine.begin_read(Lane.PAST) as db:
             number = await reads.load_last_number(db)
-            blocks = await chart.load_asset_bars(db, ticker, after)
-            stepped = await chart.load_stepped_closes(db, ticker)
-        return AssetBars(number, {block.timeframe: block for block in blocks}, stepped)
+            blocks = await _load_packed(db, statements.BARS_OF_ASSET, ticker, after)
+            stepped = await db.execute(statements.LIST_STEPPED_CLOSES, ticker)
+        return AssetBars(
+            number,
+            {block.timeframe: block for block in blocks},
+            {TIMEFRAMES_BY_CODE[code]: close_time for code, close_time in stepped},
+        )
 
     async def recent_bars(self, span_s: int, after_number: int | None = None) -> RecentBars:
         """Return the bars that open less than `span_s` before their asset's last, and some older.
@@ -198,7 +205,11 @@ class MarketStore:
         """
         async with self._engine.begin_read(Lane.PAST) as db:
             number = await reads.load_last_number(db)
-            return RecentBars(number, await chart.load_recent_bars(db, span_s, after_number))
+            if after_number is None:
+                blocks = await _load_packed(db, statements.RECENT_BARS, span_s)
+            else:
+                blocks = await _load_packed(db, statements.BARS_OF_LATER_COMMITS, after_number)
+        return RecentBars(number, blocks)
 
     async def revisions(self) -> dict[str, int]:
         """Return the newest revision of every ticker whose history was restated."""
@@ -222,78 +233,43 @@ class MarketStore:
 
     async def readings(self) -> list[ReadingRow]:
         """Return the current readings, sorted by ticker, indicator and timeframe."""
-        async with self._engine.begin_read(Lane.BATCH) as db:
-            return await reads.load_readings(db)
+        order = "ORDER BY a.ticker, r.indicator, r.timeframe"
+        return [
+            ReadingRow(ticker, TIMEFRAMES_BY_CODE[timeframe], KEYS_BY_CODE[indicator], reading)
+            for ticker, timeframe, indicator, reading in await self._read(
+                f"{reads.SELECT_READINGS} {order}"
+            )
+        ]
 
     async def watermarks(self) -> list[WatermarkRow]:
         """Return the assets whose bars were incomplete at the last commit, sorted by ticker."""
         async with self._engine.begin_read(Lane.BATCH) as db:
-            return await reads.load_last_watermarks(db)
-
-    async def epochs(self) -> list[EpochRow]:
-        """Return every epoch, oldest first."""
-        rows = await self._read(statements.LIST_EPOCHS)
-        return [EpochRow(**reads.decode_cell(row)) for row in rows]
+            return await reads.load_watermarks(db, await reads.load_last_number(db))
 
     async def publish_from(self) -> dict[str, int]:
         """Return the market time (ms) from which each ticker's changes are published."""
         async with self._engine.begin_read(Lane.BATCH) as db:
             return await reads.load_publish_from(db)
 
-    async def tickers(self) -> dict[int, str]:
-        """Return the ticker of each asset by its id."""
-        rows = await self._read("SELECT id, ticker FROM assets")
-        return {row["id"]: row["ticker"] for row in rows}
-
-    async def commits(self) -> list[CommitRow]:
-        """Return the digest chain, oldest first."""
-        return [CommitRow(**row) for row in await self._read(statements.LIST_COMMITS)]
-
-    async def commit_content(self, number: int) -> CommitContent:
-        """Return the rows of a commit in the order of its digests.
-
-        Raise StoreError if there is no such commit, DamagedError if its bars are not valid.
-        """
-        async with self._engine.begin_read(Lane.BATCH) as db:
-            found = await db.execute(statements.FIND_COMMIT, number)
-            if not found:
-                raise StoreError(f"there is no commit {number}")
-            ends = found[0]["first_created_at"], found[0]["last_created_at"]
-            change_rows = await db.execute(statements.LIST_CHANGES_BETWEEN, *ends)
-            alert_rows = await db.execute(statements.LIST_ALERTS_BETWEEN, *ends)
-            return replace(
-                await _load_inputs(db, number),
-                changes=[reads.parse_change(row) for row in change_rows],
-                alerts=[reads.parse_alert(row) for row in alert_rows],
-            )
-
-    async def commit_inputs(self, number: int) -> CommitContent:
-        """Return the bars of a commit and all else of `commit_content` but changes and alerts.
+    async def commit_inputs(self, number: int) -> CommitInputs:
+        """Return the inputs of a commit, in the order of its digest.
 
         Raise DamagedError if the bars are not valid.
         """
         async with self._engine.begin_read(Lane.BATCH) as db:
-            return await _load_inputs(db, number)
-
-    async def count_unreferenced(self) -> int:
-        """Return how many rows of what commits write belong to no commit."""
-        async with self._engine.begin_read(Lane.BATCH) as db:
-            count: int = await fetch_value(db, statements.COUNT_UNREFERENCED)
-        return count
-
-    async def changes(self) -> AsyncIterator[ChangeRow]:
-        """Yield every stored change, published or not, oldest first; no cursor stays open."""
-        # Reads pages by key: an open cursor would hold a read transaction while the caller works.
-        newest = 0
-        while rows := await self._read(
-            statements.LIST_CHANGES_AFTER, after=newest, limit=ROWS_PER_READ
-        ):
-            for row in rows:
-                yield reads.parse_change(row)
-            newest = rows[-1]["created_at"]
+            bars = await db.execute(statements.LIST_BARS_OF_COMMIT, number)
+            funding = await db.execute(statements.LIST_FUNDING_OF_COMMIT, number)
+            sources = await db.execute(statements.LIST_SOURCES_OF_COMMIT, number)
+            return CommitInputs(
+                bars=build_blocks(bars),
+                funding=[FundingRow._make(row) for row in funding],
+                watermarks=await reads.load_watermarks(db, number),
+                sources=[SourceRow._make(row) for row in sources],
+            )
 
     async def alerts(self) -> AsyncIterator[AlertRow]:
         """Yield every stored alert, oldest first; no cursor stays open."""
+        # Reads pages by key: an open cursor would hold a read transaction while the caller works.
         newest = 0
         while rows := await self._read(
             statements.LIST_ALERTS_AFTER, after=newest, limit=ROWS_PER_READ
@@ -312,30 +288,28 @@ class MarketStore:
         `known` is an earlier result, with which the new one shares the readings that are the same.
         """
         async with self._engine.begin_read(Lane.SNAPSHOT) as db:
-            coverage = await reads.load_coverage(db)
             number = await reads.load_last_number(db)
-            watermarks = await reads.load_watermarks(db, number)
             market_time = await reads.load_market_time(db)
-            published_from = await reads.load_publish_from(db)
-            building, unbuilt = find_building_tickers(watermarks, published_from)
-            return StoredSnapshot(
-                coverage=coverage,
-                market_time=market_time,
-                last_created_at=await reads.load_last_created_at(db),
-                readings=await reads.load_grouped_readings(db, market_time, known),
-                late=find_late(watermarks, coverage, published_from),
-                building_tickers=building,
-                unbuilt_tickers=unbuilt,
-                history_starts_at=await reads.load_history_start(db),
-                last_closes=await reads.load_last_closes(db, number, market_time or 0),
-                missing_bars=await reads.load_missing_bars(db, market_time or 0),
-                number=number,
-            )
+            last_created_at = await reads.load_last_created_at(db)
+            readings = await reads.load_grouped_readings(db, market_time, known)
+            latest = await reads.load_snapshot(db, number, market_time, last_created_at, readings)
+            return replace(latest, number=number)
 
     async def past_key(self, at: int) -> PastKey:
         """Return the key of the state that was the latest at a time (epoch ms)."""
         async with self._engine.begin_read(Lane.PAST) as db:
-            return await reads.find_past_key(db, at)
+            found = await db.execute(reads.LATEST_COMMIT_AT, at)
+            number, market_time = 0, 0
+            if found:
+                number, market_time = found[0]
+            # A commit without written_at (backfill, replay) spans many hourly runs with nominal
+            # times. If the next commit is one, `at` may lie inside it: the snapshot is that of the
+            # last run by then.
+            run = find_latest_run(at)
+            if await fetch_value(db, reads.IS_NOMINAL, number + 1) and run > market_time:
+                return PastKey(None, run, run + HOUR_MS - 1)
+            last = await fetch_value(db, reads.LAST_CREATED_AT, number) or 0
+            return PastKey(number, market_time, last)
 
     async def past_snapshot(self, key: PastKey, readings: reads.Readings) -> StoredSnapshot:
         """Return the state of a key, with its readings.
@@ -344,7 +318,7 @@ class MarketStore:
         restated history and the published coverage.
         """
         async with self._engine.begin_read(Lane.PAST) as db:
-            return await reads.load_past_snapshot(db, key, readings)
+            return await reads.load_snapshot(db, *key, readings)
 
     async def closes(self, closed_at: Mapping[int, Iterable[str]]) -> dict[str, float]:
         """Return closes by ticker, of the bars that closed at the given times (epoch s).
@@ -354,17 +328,13 @@ class MarketStore:
         closes: dict[str, float] = {}
         async with self._engine.begin_read(Lane.PAST) as db:
             for at, tickers in closed_at.items():
-                closes |= await chart.load_closes(db, at, tickers)
+                values = {"closed_at": at, "tickers": f",{','.join(tickers)},"}
+                for ticker, code, data in await db.execute_page(statements.LIST_BLOCKS_AT, values):
+                    period_s = TIMEFRAME_DURATIONS_S[TIMEFRAMES_BY_CODE[code]]
+                    # An asset has bars of one timeframe; if it has two, the shorter ones count.
+                    if (close := find_close(bytes(data), at - period_s)) is not None:
+                        closes[ticker] = close
         return closes
-
-    async def _prune(self, table: str, before: int) -> int:
-        pruned = 0
-        while True:
-            async with self._engine.begin_write() as db:
-                deleted = await writes.prune_rows(db, table, before)
-            pruned += deleted
-            if not deleted:
-                return pruned
 
     async def _test_write(self) -> None:
         """Commit a write that leaves no trace."""
@@ -378,14 +348,13 @@ class MarketStore:
             return await db.execute_named(sql, values)
 
 
-async def _load_inputs(db: Database, number: int) -> CommitContent:
-    """Return the content of a commit without changes and alerts."""
-    funding_rows = await db.execute(statements.LIST_FUNDING_OF_COMMIT, number)
-    source_rows = await db.execute(statements.LIST_SOURCES_OF_COMMIT, number)
-    return CommitContent(
-        bars=build_blocks(await db.execute(statements.LIST_BARS_OF_COMMIT, number)),
-        funding=[FundingRow._make(row) for row in funding_rows],
-        watermarks=await reads.load_watermarks(db, number),
-        changes=[],
-        sources=[SourceRow._make(row) for row in source_rows],
-    )
+async def _load_packed(db: Database, sql: str, *values: object) -> list[BarBlock]:
+    """Return the blocks of a query for packed bars, some of which may open before its limit."""
+    # After weeks of hourly commits there are 48,000 blocks, and fetching each would compete with
+    # the event loop.
+    sql = sql.replace("{packed_bars}", db.packed_bars)
+    columns = "ticker, generation, timeframe, bars"
+    return [
+        build_packed_block(ticker, revision, code, bytes.fromhex(packed))
+        for ticker, revision, code, packed in await db.fetch_packed(columns, sql, *values)
+    ]

@@ -1,8 +1,7 @@
 """Writes of the market store, as functions over an open write transaction."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from store.change_table import ChangeTable
 from store.codes import HISTORY_CODES, KEY_CODES, TIMEFRAME_SET_CODES
 from store.digest import (
     GENESIS,
+    ContextRow,
     digest_alerts,
     digest_bars,
     digest_changes,
@@ -26,8 +26,7 @@ from store.digest import (
     digest_coverage,
 )
 from store.errors import DamagedError, StoreError
-from store.market_rows import AlertRow, Batch, SourceRow
-from store.sql.commit_context import build_times_row, load_context
+from store.market_rows import Batch, SourceRow
 from store.sql.database import Database
 from store.sql.feed_log import LEAVES_PER_APPEND, append_leaves
 from store.sql.market_reads import load_last_created_at, load_market_time, load_sources
@@ -46,49 +45,110 @@ RETAINED_GROUPS = {
 }
 
 
+CHANGE_COLUMNS = (
+    "created_at, asset_id, indicator, timeframe, close_time, epoch, "
+    '"before", "after", price, published'
+)
+ALERT_COLUMNS = "created_at, asset_id, indicator, timeframe, close_time, epoch, action, price"
 _ON_CELL_CONFLICT = "ON CONFLICT (asset_id, timeframe, indicator)"
 
 
-@dataclass(frozen=True, slots=True)
-class _ChainHead:
-    """The end of the digest chain, which the next commit follows."""
-
-    number: int
-    market_time: int | None
-    created_at: int
-    digest: bytes
+# The facts by which the history of a store was built.
+HASHED_FACTS = ("source", "started_at")
+# Each has the kind of its rows; the first column is the number of the commit.
+_CONTEXT_TABLES = {
+    "asset": "SELECT pass, ticker, publish_from FROM assets WHERE pass BETWEEN ? AND ?",
+    "epoch": """
+        SELECT e.pass, a.ticker, e.timeframe, e.indicator, e.epoch, e.version, e.generation,
+          e.from_close_time, e.reason
+        FROM epochs e JOIN assets a ON a.id = e.asset_id WHERE e.pass BETWEEN ? AND ?
+    """,
+    "missing": """
+        SELECT m.pass, a.ticker, m.generation, m.count, m.first_close, m.last_close
+        FROM missing_bars m JOIN assets a ON a.id = m.asset_id WHERE m.pass BETWEEN ? AND ?
+    """,
+    "source": """
+        SELECT s.pass, a.ticker, s.generation, s.listing
+        FROM sources s JOIN assets a ON a.id = s.asset_id WHERE s.pass BETWEEN ? AND ?
+    """,
+    "pass": """
+        SELECT number, market_time, written_at, first_created_at, last_created_at
+        FROM passes WHERE number BETWEEN ? AND ?
+    """,
+}
+_LIST_FACTS = f"""
+SELECT key, value FROM facts WHERE key IN ({", ".join("?" for _ in HASHED_FACTS)})
+"""
 
 
 async def write_batch(db: Database, batch: Batch) -> None:
     """Write a batch; raise StoreError if its times are not later than the stored ones."""
-    head = await _load_head(db)
-    _refuse_out_of_order(head, batch)
-    number = head.number + 1
-    await write_clock(db, head.market_time, batch.market_time)
-    assets = await _write_assets(db, batch, number)
-    await _write_bars(db, batch, assets, number)
-    sources = await _write_sources(db, batch, assets, number)
-    await _write_watermarks(db, batch, assets, number)
-    await _write_missing_bars(db, batch, assets, number)
-    await _write_feed_rows(db, batch, assets)
+    last_number, last_digest = await _load_chain_end(db)
+    market_time = await load_market_time(db)
+    changes = ChangeTable.from_rows(batch.changes)
+    if market_time is not None and batch.market_time < market_time:
+        raise StoreError(f"market_time must not decrease: {batch.market_time} < {market_time}")
+    # Only the order within each tier is checked here; triggers check the order across both tiers.
+    last_created_at = await load_last_created_at(db)
+    alert_times = np.array([row.created_at for row in batch.alerts], dtype=np.int64)
+    for created_at in (changes.created_at, alert_times):
+        before = np.append(last_created_at, created_at)[:-1]
+        if (is_early := created_at <= before).any():
+            at = int(np.argmax(is_early))
+            raise StoreError(f"created_at must grow: {created_at[at]} <= {before[at]}")
+    number = last_number + 1
+    await write_clock(db, market_time, batch.market_time)
+    assets = await _write_assets(db, batch, changes, number)
+    sources = await _write_inputs(db, batch, assets, number)
+    await _write_feed_rows(db, batch, changes, assets)
     while await append_leaves(db) == LEAVES_PER_APPEND:
         pass
-    await _write_readings(db, batch, assets)
-    await _write_carries(db, batch, assets)
-    await _write_epochs(db, batch, assets, number)
-    await _write_commit(db, head, batch, sources)
+    await _write_state(db, batch, changes, assets, number)
+    # A backfill batch hashes millions of bars, which would block the event loop for too long.
+    bars = await asyncio.to_thread(
+        digest_bars, batch.bars, batch.funding, batch.watermarks, sources
+    )
+    digests = bars, await asyncio.to_thread(digest_changes, changes), digest_alerts(batch.alerts)
+    times = np.concatenate([changes.created_at, alert_times])
+    ends = (int(times.min()), int(times.max())) if len(times) else (None, None)
+    commit_times = number, batch.market_time, batch.written_at, *ends
+    # The first commit also covers the facts.
+    context = await load_context(db, number if last_number else 0, number)
+    context_digest = digest_context([*context, ("pass", *commit_times)])
+    digest = digest_commit(last_digest, batch.market_time, *digests, context_digest)
+    await db.insert(
+        "passes",
+        "number, market_time, written_at, first_created_at, last_created_at, "
+        "bars_digest, changes_digest, alerts_digest, context_digest, digest",
+        [(*commit_times, *digests, context_digest, digest)],
+    )
 
 
 async def write_coverage(db: Database, coverage: Coverage) -> None:
     """Replace the published coverage; its digest follows that of the last commit."""
     document = coverage.model_dump_json()
-    (digest,) = digest_coverage(document, [(await _load_head(db)).digest])
+    (digest,) = digest_coverage(document, [(await _load_chain_end(db))[1]])
     await db.insert(
         "coverage",
         "id, document, digest",
         [(1, document, digest)],
         "ON CONFLICT (id) DO UPDATE SET document = excluded.document, digest = excluded.digest",
     )
+
+
+async def load_context(db: Database, first: int, last: int) -> list[ContextRow]:
+    """Return the context of the commits from one number to another; from 0 on, with the facts.
+
+    Each row has its kind and the number of its commit before its values; a fact has no number.
+    """
+    rows = [
+        (kind, *row)
+        for kind, sql in _CONTEXT_TABLES.items()
+        for row in await db.execute(sql, first, last)
+    ]
+    if first == 0:
+        rows += [("fact", *row) for row in await db.execute(_LIST_FACTS, *HASHED_FACTS)]
+    return rows
 
 
 async def load_facts(db: Database) -> dict[str, str]:
@@ -134,26 +194,10 @@ async def prune_rows(db: Database, table: str, before: int) -> int:
     return len(await db.execute_named(sql, {"before": before, "limit": ROWS_PER_PRUNE}))
 
 
-async def _load_head(db: Database) -> _ChainHead:
+async def _load_chain_end(db: Database) -> tuple[int, bytes]:
+    """Return the number and the digest of the last commit, which the next one follows."""
     newest = await db.execute("SELECT number, digest FROM passes ORDER BY number DESC LIMIT 1")
-    return _ChainHead(
-        number=newest[0]["number"] if newest else 0,
-        market_time=await load_market_time(db),
-        created_at=await load_last_created_at(db),
-        digest=newest[0]["digest"] if newest else GENESIS,
-    )
-
-
-def _refuse_out_of_order(head: _ChainHead, batch: Batch) -> None:
-    if head.market_time is not None and batch.market_time < head.market_time:
-        raise StoreError(f"market_time must not decrease: {batch.market_time} < {head.market_time}")
-    # Only the order within each tier is checked here; triggers check the order across both tiers.
-    changes = ChangeTable.from_rows(batch.changes).created_at
-    for times in (changes, np.array([row.created_at for row in batch.alerts], dtype=np.int64)):
-        before = np.append(head.created_at, times)[:-1]
-        if (is_early := times <= before).any():
-            at = int(np.argmax(is_early))
-            raise StoreError(f"created_at must grow: {times[at]} <= {before[at]}")
+    return (newest[0]["number"], newest[0]["digest"]) if newest else (0, GENESIS)
 
 
 async def write_clock(db: Database, previous: int | None, market_time: int) -> None:
@@ -167,11 +211,12 @@ async def write_clock(db: Database, previous: int | None, market_time: int) -> N
     await db.execute(sql, market_time)
 
 
-async def _write_assets(db: Database, batch: Batch, number: int) -> dict[str, int]:
+async def _write_assets(
+    db: Database, batch: Batch, changes: ChangeTable, number: int
+) -> dict[str, int]:
     """Insert the assets that are new in this batch; return the id of every ticker."""
     stored_tickers = {row["ticker"] for row in await db.execute("SELECT ticker FROM assets")}
-    cells = ChangeTable.from_rows(batch.changes).cells
-    rows = (batch.bars, batch.funding, cells, batch.alerts, batch.carries, batch.epochs)
+    rows = batch.bars, batch.funding, changes.cells, batch.alerts, batch.carries, batch.epochs
     mentioned_tickers = {row.ticker for kind in (*rows, batch.watermarks) for row in kind}
     await db.insert(
         "assets",
@@ -184,7 +229,10 @@ async def _write_assets(db: Database, batch: Batch, number: int) -> dict[str, in
     return {row["ticker"]: row["id"] for row in await db.execute("SELECT ticker, id FROM assets")}
 
 
-async def _write_bars(db: Database, batch: Batch, assets: dict[str, int], number: int) -> None:
+async def _write_inputs(
+    db: Database, batch: Batch, assets: dict[str, int], number: int
+) -> list[SourceRow]:
+    """Write the rows that sources delivered; return the sources that were not recorded yet."""
     await db.insert(
         "bars",
         "asset_id, generation, timeframe, pass, first_open, last_open, count, data",
@@ -204,12 +252,6 @@ async def _write_bars(db: Database, batch: Batch, assets: dict[str, int], number
             for ticker, settled_at, rate in sorted(batch.funding)
         ],
     )
-
-
-async def _write_sources(
-    db: Database, batch: Batch, assets: dict[str, int], number: int
-) -> list[SourceRow]:
-    """Record the sources of the batch's bars; return those that were not recorded yet."""
     # If a revision already has another source, the insert fails, and so does the commit.
     stored = {(row.ticker, row.revision, row.listing) for row in await load_sources(db)}
     new = [
@@ -222,12 +264,6 @@ async def _write_sources(
         "asset_id, generation, listing, pass",
         [(assets[row.ticker], *row[1:]) for row in new],
     )
-    return new
-
-
-async def _write_watermarks(
-    db: Database, batch: Batch, assets: dict[str, int], number: int
-) -> None:
     await db.insert(
         "watermarks",
         "pass, asset_id, watermark, late, history",
@@ -239,30 +275,29 @@ async def _write_watermarks(
             for row in batch.watermarks
         ],
     )
-
-
-async def _write_missing_bars(
-    db: Database, batch: Batch, assets: dict[str, int], number: int
-) -> None:
     await db.insert(
         "missing_bars",
         "pass, asset_id, generation, count, first_close, last_close",
         [(number, assets[row.ticker], *row[1:]) for row in batch.missing_bars],
     )
+    return new
 
 
-async def _write_feed_rows(db: Database, batch: Batch, assets: dict[str, int]) -> None:
+async def _write_feed_rows(
+    db: Database, batch: Batch, changes: ChangeTable, assets: dict[str, int]
+) -> None:
     """Append changes and alerts in the common order of `created_at`."""
     # The append-only triggers accept a row only after all rows of both tiers, so the two lists are
     # merged. Alerts are few: each is one insert between slices of changes.
-    changes, done = ChangeTable.from_rows(batch.changes), 0
-    rows = _list_change_values(changes, assets)
-    for alert in batch.alerts:
-        before = int(np.searchsorted(changes.created_at, alert.created_at))
-        await _write_changes(db, rows[done:before])
-        await _write_alert(db, alert, assets)
+    rows, done = _list_change_values(changes, assets), 0
+    for created_at, ticker, indicator, timeframe, close_time, epoch, action, price in batch.alerts:
+        before = int(np.searchsorted(changes.created_at, created_at))
+        await db.insert("changes", CHANGE_COLUMNS, rows[done:before])
+        names = KEY_CODES[indicator], TIMEFRAME_CODES[timeframe]
+        alert = created_at, assets[ticker], *names, close_time, epoch, ACTION_CODES[action], price
+        await db.insert("alerts", ALERT_COLUMNS, [alert])
         done = before
-    await _write_changes(db, rows[done:])
+    await db.insert("changes", CHANGE_COLUMNS, rows[done:])
 
 
 def _list_change_values(
@@ -285,26 +320,10 @@ def _list_change_values(
     return list(zip(*columns, strict=True))
 
 
-async def _write_changes(db: Database, rows: Sequence[tuple[int | float | None, ...]]) -> None:
-    await db.insert(
-        "changes",
-        "created_at, asset_id, indicator, timeframe, close_time, epoch, "
-        '"before", "after", price, published',
-        rows,
-    )
-
-
-async def _write_alert(db: Database, alert: AlertRow, assets: dict[str, int]) -> None:
-    created_at, ticker, indicator, timeframe, close_time, epoch, action, price = alert
-    names = KEY_CODES[indicator], TIMEFRAME_CODES[timeframe]
-    row = created_at, assets[ticker], *names, close_time, epoch, ACTION_CODES[action], price
-    columns = "created_at, asset_id, indicator, timeframe, close_time, epoch, action, price"
-    await db.insert("alerts", columns, [row])
-
-
-async def _write_readings(db: Database, batch: Batch, assets: dict[str, int]) -> None:
-    """Update current readings from the batch's changes; the newest change of a cell wins."""
-    changes = ChangeTable.from_rows(batch.changes)
+async def _write_state(
+    db: Database, batch: Batch, changes: ChangeTable, assets: dict[str, int], number: int
+) -> None:
+    """Write readings, of which the newest change of a cell wins, carries and epochs."""
     await db.insert(
         "readings",
         "asset_id, timeframe, indicator, reading",
@@ -319,9 +338,6 @@ async def _write_readings(db: Database, batch: Batch, assets: dict[str, int]) ->
         ],
         f"{_ON_CELL_CONFLICT} DO UPDATE SET reading = excluded.reading",
     )
-
-
-async def _write_carries(db: Database, batch: Batch, assets: dict[str, int]) -> None:
     await db.insert(
         "carries",
         "asset_id, timeframe, indicator, version, layout, epoch, close_time, data",
@@ -341,9 +357,6 @@ async def _write_carries(db: Database, batch: Batch, assets: dict[str, int]) -> 
         f"{_ON_CELL_CONFLICT} DO UPDATE SET version = excluded.version, layout = excluded.layout, "
         "epoch = excluded.epoch, close_time = excluded.close_time, data = excluded.data",
     )
-
-
-async def _write_epochs(db: Database, batch: Batch, assets: dict[str, int], number: int) -> None:
     await db.insert(
         "epochs",
         "asset_id, timeframe, indicator, epoch, version, generation, from_close_time, reason, pass",
@@ -361,30 +374,4 @@ async def _write_epochs(db: Database, batch: Batch, assets: dict[str, int], numb
             )
             for row in batch.epochs
         ],
-    )
-
-
-async def _write_commit(
-    db: Database, head: _ChainHead, batch: Batch, sources: Sequence[SourceRow]
-) -> None:
-    """Append the batch to the digest chain."""
-    # A backfill batch hashes millions of bars, which would block the event loop for too long.
-    bars = await asyncio.to_thread(
-        digest_bars, batch.bars, batch.funding, batch.watermarks, sources
-    )
-    changes = await asyncio.to_thread(digest_changes, batch.changes)
-    alerts = digest_alerts(batch.alerts)
-    times = [row.created_at for rows in (batch.changes[:1], batch.changes[-1:]) for row in rows]
-    times += [row.created_at for row in batch.alerts]
-    number, ends = head.number + 1, (min(times, default=None), max(times, default=None))
-    commit_times = number, batch.market_time, batch.written_at, *ends
-    # The first commit also covers the facts.
-    rows = await load_context(db, number if head.number else 0, number)
-    context = digest_context([*rows, build_times_row(commit_times)])
-    digests = bars, changes, alerts, context
-    await db.insert(
-        "passes",
-        "number, market_time, written_at, first_created_at, last_created_at, "
-        "bars_digest, changes_digest, alerts_digest, context_digest, digest",
-        [(*commit_times, *digests, digest_commit(head.digest, batch.market_time, *digests))],
     )

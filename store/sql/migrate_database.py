@@ -9,8 +9,7 @@ from itertools import groupby
 
 from schemas.vocabulary import DAY_MS
 from store.errors import StoreError
-from store.sql.database import Database, Engine, MarketEngine, Row, fetch_value
-from store.sql.lanes import Lane
+from store.sql.database import Database, Engine, Lane, MarketEngine, Row, fetch_value
 from store.sql.market_reads import load_market_time
 from store.sql.market_writes import ACCESS_ID_KEY, MOVE_SOURCE_KEY, load_facts, write_clock
 
@@ -60,8 +59,12 @@ ACCESS_TABLES: Mapping[str, str] = {
 NUMBERED_TABLES = ("assets", "epochs", "memberships", "keys", "calls")
 
 
-async def begin_move(source: MarketEngine, target: MarketEngine) -> None:
-    """Mark the target as receiving a move; raise StoreError if it is in use."""
+async def move_market(source: MarketEngine, target: MarketEngine, on_progress: OnProgress) -> None:
+    """Copy a market store; `on_progress` is called with the commits copied and their total.
+
+    Raise StoreError if the target is in use. It is marked as receiving a move until that is
+    verified.
+    """
     async with target.begin_compute_write() as db:
         facts = await load_facts(db)
         if MOVE_SOURCE_KEY in facts:
@@ -71,10 +74,6 @@ async def begin_move(source: MarketEngine, target: MarketEngine) -> None:
         if facts.keys() - {ACCESS_ID_KEY}:
             raise StoreError(f"{target.name} is in use: name a database that holds nothing")
         await db.insert("facts", "key, value", [(MOVE_SOURCE_KEY, source.name)])
-
-
-async def move_market(source: MarketEngine, target: MarketEngine, on_progress: OnProgress) -> None:
-    """Copy a market store; `on_progress` is called with the commits copied and their total."""
     async with source.begin_read(Lane.BATCH) as source_db, target.begin_compute_write() as db:
         sql = "SELECT number, market_time FROM passes ORDER BY number"
         commits = [*await source_db.execute(sql)]
@@ -90,9 +89,9 @@ async def move_market(source: MarketEngine, target: MarketEngine, on_progress: O
     async with source.begin_read(Lane.BATCH) as source_db, target.begin_compute_write() as db:
         for table, order in OTHER_MARKET_TABLES.items():
             await _copy_table(source_db, db, table, order)
-        facts = await source_db.execute("SELECT key, value FROM facts")
+        source_facts = await source_db.execute("SELECT key, value FROM facts")
         on_conflict = "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-        await db.insert("facts", "key, value", facts, on_conflict)
+        await db.insert("facts", "key, value", source_facts, on_conflict)
         if (now := await load_market_time(source_db)) is not None:
             await write_clock(db, None, now)
 
@@ -106,12 +105,6 @@ async def move_access(source: Engine, target: Engine) -> None:
             await db.execute(f"DELETE FROM {table}")
         for table, order in ACCESS_TABLES.items():
             await _copy_table(source_db, db, table, order)
-
-
-async def finish_move(target: MarketEngine) -> None:
-    """Remove the mark of a verified move, so that a process can compute on the target."""
-    async with target.begin_compute_write() as db:
-        await db.execute("DELETE FROM facts WHERE key = ?", MOVE_SOURCE_KEY)
 
 
 async def _copy_commits(source_db: Database, db: Database, first: int, last: int) -> None:

@@ -6,9 +6,8 @@ Its reads use the batch lane, so that calls never wait for them.
 from typing import NamedTuple
 
 from store.access_rows import MemberKey, StoredMembership
-from store.sql.database import Engine, fetch_value
+from store.sql.database import Engine, Lane, fetch_value
 from store.sql.key_store import SELECT_USED_KEYS, parse_used_key
-from store.sql.lanes import Lane
 from store.sql.purchase_store import SELECT_MEMBERSHIPS, parse_membership
 
 # `created_at` is the key of both tables, so each count reads only the rows of its commit.

@@ -17,6 +17,7 @@ from contextlib import (
     asynccontextmanager,
     closing,
     contextmanager,
+    nullcontext,
     suppress,
 )
 from itertools import chain
@@ -27,7 +28,7 @@ import aiosqlite
 from aiosqlite import Connection
 
 from store.errors import DatabaseFailureError, LockTakenError, StoreError
-from store.sql.lanes import Lane, limit_seconds
+from store.sql.database import Lane, limit_seconds
 from store.sqlite.files import FileGuard
 from store.sqlite.schema import delete_old_copies, find_schema_faults, migrate
 from store.write_health import TestWrite, WriteHealth, WriteKind
@@ -283,13 +284,15 @@ class SqliteEngine:
                 await self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     @asynccontextmanager
-    async def begin_write(self) -> AsyncIterator[SqliteDatabase]:
+    async def begin_write(
+        self, around: AbstractAsyncContextManager[None] | None = None
+    ) -> AsyncIterator[SqliteDatabase]:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
         self._guard.check(self._count_bytes)
         transaction = self._begin_transaction(self._writer, "BEGIN IMMEDIATE")
         async with self._writer_lock:
             with self._health.report("transaction"):
-                async with transaction as writer:
+                async with around or nullcontext(), transaction as writer:
                     yield writer
 
     # Other processes see another version() after it, whatever it wrote.
@@ -309,15 +312,9 @@ class SqliteEngine:
         """Hold a write transaction; the lock file keeps a second compute process out."""
         return self.begin_write()
 
-    @asynccontextmanager
-    async def begin_durable_write(self) -> AsyncIterator[SqliteDatabase]:
+    def begin_durable_write(self) -> AbstractAsyncContextManager[SqliteDatabase]:
         """Hold a write transaction that is on the disk once it is committed."""
-        self._guard.check(self._count_bytes)
-        transaction = self._begin_transaction(self._writer, "BEGIN IMMEDIATE")
-        async with self._writer_lock:
-            with self._health.report("transaction"):
-                async with self._sync_fully(), transaction as writer:
-                    yield writer
+        return self.begin_write(self._sync_fully())
 
     @asynccontextmanager
     async def begin_read(self, lane: Lane = Lane.PAGES) -> AsyncIterator[SqliteDatabase]:

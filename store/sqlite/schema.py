@@ -11,13 +11,19 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from importlib.resources import files
 from pathlib import Path
 
 import structlog
 
-from store.errors import StoreError, describe_failed_migration, describe_statement
-from store.schema_faults import SchemaObjects, list_schema_faults
+from store.errors import StoreError
+from store.migrations import (
+    SchemaObjects,
+    check_applied,
+    describe_failed_migration,
+    describe_statement,
+    list_schema_faults,
+    read_migration,
+)
 from store.sqlite.copies import copy_database, open_read_only
 from store.sqlite.files import create_private_file, restrict_to_owner
 
@@ -72,8 +78,7 @@ def list_applied_migrations(path: Path, names: Sequence[str]) -> list[str]:
 
 def load_statements(migration: str) -> Iterator[str]:
     """Yield the statements of a named migration."""
-    folder = files("store.sqlite").joinpath("migrations")
-    return split_statements(folder.joinpath(f"{migration}.sql").read_text(encoding="utf-8"))
+    return split_statements(read_migration("store.sqlite", migration))
 
 
 def split_statements(script: str) -> Iterator[str]:
@@ -112,12 +117,7 @@ def _list_applied(connection: sqlite3.Connection, path: Path, names: Sequence[st
     if "migrations" not in tables:
         raise StoreError(f"{path} is not a signals database: name another file")
     done = [name for (name,) in connection.execute("SELECT name FROM migrations ORDER BY name")]
-    if done != list(names[: len(done)]):
-        unknown = ", ".join(sorted(set(done) - set(names))) or "gaps"
-        raise StoreError(
-            f"{path} was written by another version of signals (migrations: {unknown}): run that "
-            "version, or name a new database"
-        )
+    check_applied(str(path), done, names)
     return done
 
 

@@ -12,7 +12,7 @@ import pytest
 from access.billing.sandbox import NoBilling
 from access.keys import generate_key, hash_key
 from schemas.vocabulary import DAY_MS, Mode, format_instant
-from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
+from tests.store.sql.test_purchase_store import CLAIM, MEMBER
 from tests.support.bad_inputs import (
     CATALOG,
     CONFLUENCE,

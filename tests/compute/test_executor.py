@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compute import executor as executor_module
-from compute import state_loader as restore_module
+from compute import rebuild as restore_module
 from compute.audit import audit as audit_module
 from compute.audit.audit import Report
 from compute.executor import OpenExecutor, open_local_executor, run_tasks, split_into_blocks

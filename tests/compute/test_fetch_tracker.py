@@ -31,6 +31,7 @@ from tests.doubles.scripted_source import (
     load_changes,
     march_s,
 )
+from tests.support.stored_rows import list_changes, list_epochs
 
 pytestmark = pytest.mark.clause("steps")
 
@@ -97,10 +98,10 @@ async def load_content(path: Path) -> Content:
         return Content(
             await store.readings(),
             await store.carries(),
-            sorted(map(repr, await store.epochs())),
+            sorted(map(repr, await list_epochs(store))),
             await store.publish_from(),
             [[*block.iter_rows()] for block in await store.bars()],
-            sorted([row[1:] for row in [row async for row in store.changes()]], key=repr),
+            sorted([row[1:] for row in await list_changes(store)], key=repr),
             sorted([row[1:] for row in [row async for row in store.alerts()]], key=repr),
         )
 
@@ -110,7 +111,7 @@ async def check_clean(
 ) -> None:
     async with opened(path) as store:
         assert (await audit_market(store, universe, indicators)).findings == []
-        times = [row.created_at async for row in store.changes()]
+        times = [row.created_at for row in await list_changes(store)]
         times += [row.created_at async for row in store.alerts()]
     assert len(times) == len(set(times))
 

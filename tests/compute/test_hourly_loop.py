@@ -47,6 +47,7 @@ from tests.doubles.scripted_source import (
 from tests.support.postgres.server import cut_sessions
 from tests.support.small_market import Content, drop_commit_details, find_longer_close, load_content
 from tests.support.store_homes import open_and_close
+from tests.support.stored_rows import list_changes, list_commits
 
 prove = pytest.mark.prove
 BEGINS = march_s("00:00", day=2)
@@ -330,7 +331,7 @@ class OldReadings:
         if store.version() != self._version:
             self._version = store.version()
             self._read = {
-                (row.ticker, row.timeframe): row.close_time async for row in store.changes()
+                (row.ticker, row.timeframe): row.close_time for row in await list_changes(store)
             }
             self._snapshot = await store.snapshot()
         run = ((self._snapshot.market_time or 0) - RUN_DELAY_MS) // 1000
@@ -499,7 +500,7 @@ async def test_a_second_loop_ends_while_another_computes_and_continues_after_it(
         logs.clear()
         with pytest.raises(LockTakenError, match=str(os.getpid())):
             await run_loop_until(path, source, clock, march_s("13:30"))
-        assert len(await first.commits()) == 2
+        assert len(await list_commits(first)) == 2
     assert logs == []
     clock.now = march_s("14:30") * 1000
     await run_loop_until(path, source, clock, march_s("15:30"))
@@ -1004,7 +1005,7 @@ async def test_a_leader_cut_off_during_a_run_writes_no_more_and_one_with_a_slow_
         with pytest.raises(LockTakenError, match="no longer computing"):
             await loop.run()
         rows = await check_store(first, source, march_s("16:00"))
-        commit_rows = await first.commits()
+        commit_rows = await list_commits(first)
     assert [run.market_time // 1000 - 180 for run in commit_rows[1:]] == list_hours(
         "11:00", "16:00"
     )

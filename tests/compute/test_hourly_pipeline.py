@@ -72,6 +72,7 @@ from tests.support.small_market import (
     write_universe,
 )
 from tests.support.store_homes import open_and_close, open_market_as
+from tests.support.stored_rows import list_changes, list_commits
 
 # Rows enough for a reading: of daily bars, on 4h of BTC's and on 4h of NVDA's, 7 of whom give 3.
 SUBSET = {"AAPL_1d.csv": 240, "BTC_1h.csv": 840, "BTC_funding.csv": 840, "NVDA_1h.csv": 560}
@@ -228,7 +229,7 @@ async def test_a_replay_in_one_piece_shows_the_same_past_boards_as_one_in_many(
             await runs.run_until(hour)
             ended[to_market_ms(hour)] = latest(await pieces.snapshot())
         async with open_store(small_market_parent / "market.db") as one:
-            assert len(await one.commits()) < len(hours) < len(await pieces.commits())
+            assert len(await list_commits(one)) < len(hours) < len(await list_commits(pieces))
             for at, expected in ended.items():
                 assert await past(one, at) == await past(one, at + NEARLY_AN_HOUR_MS) == expected
                 assert (
@@ -286,7 +287,7 @@ async def test_a_first_start_leaves_the_readings_that_follow_from_its_history(
         await runs.run_until(runs.due_hour)
         report = await audit_market(store, universe, FIRST_START_INDICATORS)
         snapshot, published_from = await store.snapshot(), await store.publish_from()
-        rows = [row async for row in store.changes()]
+        rows = await list_changes(store)
         alerts = [row async for row in store.alerts()]
         carries = await store.carries()
     assert report.findings == []
@@ -440,7 +441,7 @@ class Long:
             return
         gc.collect()
         self.traced += [tracemalloc.get_traced_memory()[0]] if tracemalloc.is_tracing() else []
-        held = [row async for row in self.store.changes()]
+        held = await list_changes(self.store)
         progress = await self.store.progress()
         assert held == list(_kept(self.copy, progress.pruned_before))
         if tenth % 4 == 1:

@@ -35,6 +35,7 @@ from tests.doubles.scripted_source import (
 )
 from tests.support.small_market import Content, load_content, load_past, open_store, select_tickers
 from tests.support.store_homes import open_and_close, open_market_as
+from tests.support.stored_rows import list_changes
 
 pytestmark = pytest.mark.clause("live")
 
@@ -291,7 +292,7 @@ async def test_audit_verifies_rows_from_both_sides_of_a_split_with_their_own_bar
         )
     assert (report.findings, sum(report.not_verifiable.values())) == ([], 0)
     async with open_store(path) as store:
-        sides = {(row.timeframe, row.epoch) for row in [row async for row in store.changes()]}
+        sides = {(row.timeframe, row.epoch) for row in await list_changes(store)}
         engines = {row.epoch async for row in store.alerts()}
     assert sides == {("1h", 0), ("1h", 1), ("4h", 0), ("4h", 1)}
     assert engines == {0, 1}

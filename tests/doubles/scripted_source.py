@@ -37,6 +37,7 @@ from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.venues.market import make_bar
 from tests.support.small_market import find_longer_close
 from tests.support.store_homes import open_and_close, open_market_as
+from tests.support.stored_rows import list_changes, list_commits
 
 NEVER = None
 YEAR, MONTH, DAY = 2026, 3, 4  # a Wednesday
@@ -285,13 +286,13 @@ class LateHistory:
 async def load_changes(path: Path) -> list[ChangeRow]:
     """Return every stored change, oldest first."""
     async with open_and_close(open_sqlite_market(path)) as store:
-        return [row async for row in store.changes()]
+        return await list_changes(store)
 
 
 async def load_commits(path: Path) -> list[CommitRow]:
     """Return the commits of a store, oldest first."""
     async with open_and_close(open_sqlite_market(path)) as store:
-        return await store.commits()
+        return await list_commits(store)
 
 
 def list_stepped_closes(
@@ -314,7 +315,7 @@ async def check_store(store: MarketStore, source: ScriptedSource, until: int) ->
     clean.
     """
     report = await audit_market(store, source.universe, ALTERNATING)
-    rows = [row async for row in store.changes()]
+    rows = await list_changes(store)
     assert report.findings == []
     created = [row.created_at for row in rows]
     assert created == sorted(set(created))

@@ -34,6 +34,7 @@ from tests.support.running_service import ServiceProcess, run_service_process
 from tests.support.signals_command import find_free_port, run_signals, start_signals
 from tests.support.small_market import open_store
 from tests.support.store_homes import StoreHome, build_database_url
+from tests.support.stored_rows import list_commits
 
 KEY_FILE = "log-key.json"
 
@@ -214,7 +215,7 @@ async def live(
         open_pipeline = partial(HourlyPipeline.open, store, source, universe, INDICATORS, clock)
         with pytest.raises(ClockEnded):
             await HourlyLoop(open_pipeline, store, clock, clock.sleep).run()
-        return await store.commits()
+        return await list_commits(store)
 
 
 @pytest.mark.clause("answers")

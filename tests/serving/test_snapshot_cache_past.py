@@ -11,7 +11,7 @@ import pytest
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, STORED_KEYS, TIMEFRAMES, format_instant
 from serving.freshness import GRACE_MS
 from store.market_rows import ChangeRow, WatermarkRow
-from store.sql.lanes import READ_LIMITS_S, Lane
+from store.sql.database import READ_LIMITS_S, Lane
 from tests.support.bad_inputs import CONFLUENCE, STATE
 from tests.support.example_market import (
     ASSETS,

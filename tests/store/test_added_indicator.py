@@ -25,10 +25,6 @@ NEW_FILES = {
 }
 # By file: an existing text, and the line to insert before it.
 NEW_LINES = {
-    "compute/indicators/registry.py": {
-        "from compute.indicators.perpkit ": "from compute.indicators.momentum import Momentum\n",
-        "    PerpKit(),\n": "    Momentum(),\n",
-    },
     "schemas/vocabulary.py": {
         "]\nIndicatorId = ": '    "momentum",\n',
         "}\nLEGACY_CODES": '    "momentum": (15, 16),\n',
@@ -55,7 +51,7 @@ def copy_tree(parent: Path) -> Path:
 
 @pytest.mark.prove
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-def test_an_indicator_is_added_by_a_file_and_two_lines_in_two_files(tmp_path: Path, engine: str):
+def test_an_indicator_is_added_by_a_file_and_two_lines_in_one_file(tmp_path: Path, engine: str):
     tree = copy_tree(tmp_path)
     done = subprocess.run(
         [

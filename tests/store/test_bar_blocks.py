@@ -21,7 +21,7 @@ async def test_blocks_are_read_back_bit_for_bit(market: MarketStore) -> None:
     opens = np.array([-(2**62), -1, 0, 1, 2**40, 2**62, 2**63 - 1])
     values = np.column_stack([np.roll(EXTREMES, place) for place in range(5)])
     await market.commit(make_batch(bars=[BarBlock("BTC", "1d", opens, values)]))
-    (held,) = (await market.commit_content(1)).bars
+    (held,) = (await market.commit_inputs(1)).bars
     (found,) = await market.bars(after=-(2**63))
     for block in (held, found):
         assert (block.ticker, block.timeframe, len(block)) == ("BTC", "1d", 7)
@@ -49,7 +49,7 @@ async def test_the_blocks_of_several_commits_are_joined_in_order(market: MarketS
     btc, eth_block = await market.bars()
     assert list(btc.iter_rows()) == HOURS
     assert [row.open_time for row in eth_block.iter_rows()] == [0, 14400]
-    assert to_rows((await market.commit_content(2)).bars) == HOURS[2:4]
+    assert to_rows((await market.commit_inputs(2)).bars) == HOURS[2:4]
 
 
 @pytest.mark.parametrize("after", [-1, 0, 1, 3599, 3600, 7200, 10_800, 17_999, 18_000, 10**9])
@@ -79,7 +79,7 @@ async def test_a_new_revision_supersedes_the_old_one_which_can_still_be_read(
     assert to_rows(await market.bars("BTC", 3600)) == [*anew[2:], HOURS[4]]
     assert to_rows(await market.bars("BTC", revision=0)) == HOURS[:3]
     assert await market.bars("BTC", revision=2) == []
-    (held,) = (await market.commit_content(2)).bars
+    (held,) = (await market.commit_inputs(2)).bars
     assert (held.revision, list(held.iter_rows())) == (1, anew)
 
 
@@ -154,7 +154,7 @@ async def test_the_database_refuses_a_block_of_the_wrong_form(
 async def test_damaged_bytes_are_reported_in_one_line(market: MarketStore, home: StoreHome) -> None:
     await market.commit(make_batch(bars=make_blocks(*HOURS)))
     await run_sql(home, "INSERT INTO bars VALUES (1, 0, 0, 90000, 90000, 1, 1, ?)", BYTES)
-    for reading in (market.bars("BTC"), market.commit_content(1)):
+    for reading in (market.bars("BTC"), market.commit_inputs(1)):
         with pytest.raises(DamagedError) as refusal:
             await reading
         assert str(refusal.value) == "commit 1 holds damaged bars of BTC"

@@ -12,7 +12,7 @@ from schemas.vocabulary import TIMEFRAMES
 from store import digest
 from store.market_rows import BarRow, ChangeRow, FundingRow, SourceRow, WatermarkRow
 from store.sql.market_store import MarketStore
-from tests.store.sql.test_market_store_coverage import make_coverage
+from tests.store.sql.test_market_reads import make_coverage
 from tests.store.test_change_table import ROWS as CHANGES
 from tests.support.row_builders import (
     NOW,
@@ -24,6 +24,7 @@ from tests.support.row_builders import (
     make_epoch,
     make_full_batch,
 )
+from tests.support.stored_rows import list_changes, list_commits
 
 pytestmark = pytest.mark.clause("audit")
 
@@ -142,7 +143,7 @@ async def test_the_stored_chain_is_the_one_computed_by_hand(market: MarketStore)
     second = sha256(
         first.digest() + struct.pack(">q", NOW + 1) + nothing + nothing + b"x" + contexts[1]
     )
-    one, two = await market.commits()
+    one, two = await list_commits(market)
     assert (one.number, one.bars_digest, one.changes_digest) == (1, bars, nothing)
     assert [one.context_digest, two.context_digest] == contexts
     assert (one.digest, two.digest) == (first.digest(), second.digest())
@@ -155,7 +156,7 @@ async def test_the_context_of_a_commit_has_every_row_that_no_other_digest_covers
     await market.commit(make_full_batch(NOW))
     batch = make_full_batch(NOW + 1, step=1)
     await market.commit(replace(batch, written_at=NOW + 9, epochs=[make_epoch("ÉTÉ", 1)]))
-    one, two = await market.commits()
+    one, two = await list_commits(market)
     assert (
         one.context_digest
         == sha256(
@@ -187,7 +188,7 @@ async def test_a_published_coverage_follows_the_last_commit(market: MarketStore)
     assert row.digest == sha256(bytes(32) + document).digest()
     await market.commit(make_batch(NOW))
     await market.publish_coverage(first)
-    (commit,) = await market.commits()
+    (commit,) = await list_commits(market)
     (row,) = (await market.audit_reads.load_market()).coverage
     assert row.digest == sha256(commit.digest + document).digest()
 
@@ -198,14 +199,18 @@ async def test_every_commit_can_be_recomputed_from_stored_rows(
     for step in range(3):
         await market.commit(make_full_batch(NOW + step, step=step))
     await market.commit(make_batch(NOW + 3, funding=[FundingRow("BTC", 9, -0.0)]))
-    previous = digest.GENESIS
-    for row in await market.commits():
-        held = await market.commit_content(row.number)
+    previous, changes = digest.GENESIS, await list_changes(market)
+    alerts = [row async for row in market.alerts()]
+    for row in await list_commits(market):
+        held = await market.commit_inputs(row.number)
         assert bool(held.sources) == (row.number == 1)
         taken_in = digest.digest_bars(held.bars, held.funding, held.watermarks, held.sources)
         assert taken_in == row.bars_digest
-        assert digest.digest_changes(held.changes) == row.changes_digest
-        assert digest.digest_alerts(held.alerts) == row.alerts_digest
+        times = range(row.first_created_at or 0, (row.last_created_at or -1) + 1)
+        own_changes = [change for change in changes if change.created_at in times]
+        own_alerts = [alert for alert in alerts if alert.created_at in times]
+        assert digest.digest_changes(own_changes) == row.changes_digest
+        assert digest.digest_alerts(own_alerts) == row.alerts_digest
         parts = row.bars_digest, row.changes_digest, row.alerts_digest, row.context_digest
         previous = digest.digest_commit(previous, row.market_time, *parts)
         assert previous == row.digest

@@ -17,7 +17,7 @@ from store.access_rows import (
     ToolUsage,
 )
 from store.sql.access_store import AccessStore
-from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW, SESSION
+from tests.store.sql.test_purchase_store import CLAIM, MEMBER, NOW, SESSION
 from tests.support.row_builders import DAY_MS, make_call_group
 
 HASH = bytes(range(32))

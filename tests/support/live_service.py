@@ -41,6 +41,7 @@ from tests.doubles.venues.server import VenuesDouble
 from tests.support.running_service import ManualClock
 from tests.support.signals_command import find_free_port
 from tests.support.store_homes import open_and_close
+from tests.support.stored_rows import list_changes
 
 # 2026-09-30T12:00:00Z, a Wednesday; both venues of equities and of metals trade.
 START = 1_790_769_600
@@ -120,7 +121,7 @@ class LiveService:
         return [-(-(at + HOUR_S) // HOUR_S) * HOUR_S for at in opens]
 
     async def load_changes(self) -> list[ChangeRow]:
-        return [row async for row in self.store.changes()]
+        return await list_changes(self.store)
 
     async def load_freshness(self) -> dict[str, Any]:
         """Return what `meta` says now."""
@@ -313,7 +314,7 @@ class StoredResult(NamedTuple):
 
     @classmethod
     async def load(cls, store: MarketStore) -> "StoredResult":
-        changes = [row async for row in store.changes()]
+        changes = await list_changes(store)
         return cls(await store.snapshot(), changes, [row async for row in store.alerts()])
 
     def created_before(self, start: int) -> list[int]:

@@ -25,6 +25,7 @@ from serving.signal_rows import FeedQuery
 from store.market_rows import FeedRow, StoredSnapshot
 from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
+from tests.support.stored_rows import list_changes, list_commits, list_epochs
 
 HOUR_S = 3600
 DAY_S = 86_400
@@ -250,14 +251,14 @@ async def load_content(store: MarketStore) -> Content:
     return Content(
         bars=[tuple(row) for block in await store.bars() for row in block.iter_rows()],
         funding=[tuple(row) for row in await store.funding()],
-        changes=[tuple(row) async for row in store.changes()],
+        changes=[tuple(row) for row in await list_changes(store)],
         alerts=[tuple(row) async for row in store.alerts()],
         carries=[tuple(row) for row in await store.carries()],
         readings=[astuple(row) for row in await store.readings()],
-        epochs=sorted(astuple(row) for row in await store.epochs()),
+        epochs=sorted(astuple(row) for row in await list_epochs(store)),
         publish_from=sorted((await store.publish_from()).items()),
         market_time=[(progress.market_time, progress.last_created_at)],
-        passes=[astuple(row) for row in await store.commits()],
+        passes=[astuple(row) for row in await list_commits(store)],
     )
 
 

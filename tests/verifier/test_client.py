@@ -18,9 +18,9 @@ from verifier.client import (
     TransientError,
     fetch,
 )
-from verifier.log import LogReader
 from verifier.report import VerifyError
 from verifier.rows import read_feed
+from verifier.verification import LogReader
 
 pytestmark = [pytest.mark.clause("verify", "22.5"), pytest.mark.usefixtures("use_single_ca")]
 

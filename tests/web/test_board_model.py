@@ -6,7 +6,7 @@ from schemas.catalog import CatalogAsset
 from schemas.state import AssetState
 from serving.prices import PriceSummary
 from web.board_model import BoardQuery, build_heat_map
-from web.prices import build_path, format_percent, format_signed
+from web.price_texts import build_path, format_percent, format_signed
 
 pytestmark = pytest.mark.clause("pages")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from compute.alerts.engines import ACTIONS, AlertEngine, BarWithReading, Firing, Publisher
 from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
-from compute.batch_rows import keep_cooldowns
+from compute.batch_assembler import keep_cooldowns
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import NO_READING
 from compute.schedule import to_market_ms

@@ -28,6 +28,7 @@ from tests.support.store_homes import (
     make_postgres_home,
     open_and_close,
 )
+from tests.support.stored_rows import list_commits
 from tests.support.tampering import (
     Column,
     Market,
@@ -144,7 +145,7 @@ async def test_an_audit_beside_a_writer_reads_one_version(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with filled.copy() as home, open_and_close(home.open_market()) as store:
-        load_market, before = store.audit_reads.load_market, await store.commits()
+        load_market, before = store.audit_reads.load_market, await list_commits(store)
 
         async def load_before_a_commit() -> StoredMarket:
             market = await load_market()
@@ -154,7 +155,7 @@ async def test_an_audit_beside_a_writer_reads_one_version(
         monkeypatch.setattr(store.audit_reads, "load_market", load_before_a_commit)
         report = await audit_market(store, Market().universe, ALTERNATING)
         assert (report.findings, dict(report.not_verifiable)) == ([], {})
-        assert report.checked["commits"] == len(before) == len(await store.commits()) - 1
+        assert report.checked["commits"] == len(before) == len(await list_commits(store)) - 1
 
 
 async def test_the_list_names_every_column_of_the_store(filled: Filled) -> None:

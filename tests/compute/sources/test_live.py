@@ -38,6 +38,7 @@ from tests.support.live_service import (
     write_recording,
 )
 from tests.support.small_market import load_past
+from tests.support.stored_rows import list_epochs
 
 pytestmark = pytest.mark.clause("live")
 
@@ -755,7 +756,7 @@ async def test_a_split_replaces_the_history_and_touches_no_published_row(
         count = len(old[0])
         assert np.allclose(old[0].values[:, :4], 4 * new[0].values[:count, :4])
         assert one.runs.late == {}
-        reasons = {row.reason for row in await one.store.epochs() if row.ticker == "NVDA"}
+        reasons = {row.reason for row in await list_epochs(one.store) if row.ticker == "NVDA"}
         assert "split 4:1" in reasons
         await one.check_audit()
 
@@ -777,7 +778,7 @@ async def test_if_a_venue_begins_to_refuse_the_next_one_restates_the_history(
         assert block.values[:, 4].tolist() == [doubled[at] for at in block.open_time.tolist()]
         assert block.open_time[-1] == OPENS
         assert set(one.source.late_reasons) == {"ETH", "XAU"}
-        epochs = [row for row in await one.store.epochs() if row.ticker == "BTC"]
+        epochs = [row for row in await list_epochs(one.store) if row.ticker == "BTC"]
         assert {row.reason for row in epochs if row.revision} == {
             "bars of okx BTC/USDT instead of binance BTC/USDT"
         }
@@ -966,7 +967,7 @@ async def test_an_asset_that_moves_away_and_back_has_three_revisions(
         async with open_service() as one:
             await run_until(one, clock, START + hour * HOUR_S)
             await check_sources(one, volumes, *[BINANCE, OKX, BINANCE][: hour + 1])
-            reasons = [e.reason for e in await one.store.epochs() if e.revision == hour]
+            reasons = [e.reason for e in await list_epochs(one.store) if e.revision == hour]
             expected = [OKX, BINANCE][hour - 1], [BINANCE, OKX][hour - 1]
             assert set(reasons) == {"bars of {} instead of {}".format(*expected)}
 

@@ -50,6 +50,7 @@ from tests.doubles.venues.server import VenuesDouble
 from tests.support.live_service import list_universe, make_asset, open_live_service
 from tests.support.running_service import ManualClock
 from tests.support.small_market import open_store
+from tests.support.stored_rows import list_changes
 
 prove = pytest.mark.prove
 
@@ -671,7 +672,7 @@ async def open_simulated(folder: Path, begins: int) -> AsyncIterator[Market]:
         runs = await HourlyPipeline.open(store, source, some(TICKERS), ALTERNATING, clock)
 
         async def written() -> AsyncIterator[tuple[str, Timeframe, int, int]]:
-            async for row in store.changes():
+            for row in await list_changes(store):
                 yield row.ticker, row.timeframe, row.close_time, row.created_at
 
         yield Market(runs, clock, written)
@@ -771,7 +772,7 @@ async def test_a_live_stock_is_read_three_minutes_after_each_close_and_its_plans
         assert one.runs.delays == ((delay_s,) if delay_s else ())
 
         async def written() -> AsyncIterator[tuple[str, Timeframe, int, int]]:
-            async for row in one.store.changes():
+            for row in await list_changes(one.store):
                 yield row.ticker, row.timeframe, row.close_time, row.created_at
 
         market = Market(one.runs, clock, written)

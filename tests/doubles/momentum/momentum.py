@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from compute.indicators.contract import Bar, Carry, Readings, Values
+from compute.indicators.contract import Bar, Carry, Indicator, Readings, Values
 from compute.indicators.windows import (
     count_bars,
     extend_across,
@@ -39,3 +39,6 @@ class Momentum:
         sides = np.sign(np.nan_to_num(self.advance(carry, bars)["change"])).astype(np.int8)
         get_held_readings(carry)[...] = sides[-1]
         return carry, withhold(carry, sides)
+
+
+INDICATOR: Indicator = Momentum()

@@ -25,6 +25,7 @@ from tests.support.bad_inputs import SIGNALS
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.running_service import served as served
+from tests.support.stored_rows import list_changes
 
 pytestmark = pytest.mark.clause("feed")
 
@@ -88,7 +89,7 @@ class Writer:
         """Return the ids of all published rows of a tier, oldest first."""
         rows: list[FeedRow] = []
         if tier != "alerts":
-            rows += [row async for row in self.store.changes() if row.published]
+            rows += [row for row in await list_changes(self.store) if row.published]
         if tier != "universe":
             rows += [row async for row in self.store.alerts()]
         return [row.id for row in sorted(rows, key=lambda row: row.created_at)]

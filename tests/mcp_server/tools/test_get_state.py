@@ -25,6 +25,7 @@ from tests.support.example_market import (
 )
 from tests.support.running_service import RunningService
 from tests.support.running_service import served as served
+from tests.support.stored_rows import list_commits
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -296,7 +297,7 @@ def full_board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def whole(full_board: Path) -> AsyncIterator[MarketStore]:
     """A service with the whole universe, filled once."""
     store = await open_sqlite_market(full_board)
-    if not await store.commits():
+    if not await list_commits(store):
         await fill_full_universe(store)
     yield store
     await store.close()

@@ -12,7 +12,7 @@ from store.access_rows import AccessRequestRow, AttemptLimit, LoggedCall
 from store.sql.access_store import AccessStore
 from store.sqlite.access_store import open_sqlite_access
 from tests.service.commands.test_cli import only_line, write_bars
-from tests.store.sql.test_access_store_purchases import CLAIM, KEY_HASH, MEMBER, NOW
+from tests.store.sql.test_purchase_store import CLAIM, KEY_HASH, MEMBER, NOW
 from tests.support.row_builders import make_call_group, run_sql
 from tests.support.signals_command import create_store, run_signals
 

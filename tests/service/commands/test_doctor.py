@@ -22,7 +22,7 @@ from tests.doubles.stripe.server import StripeDouble, run_stripe_double
 from tests.service.commands.test_access import with_store
 from tests.service.commands.test_cli import write_bars
 from tests.service.config.test_billing import STRIPE, selling
-from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW
+from tests.store.sql.test_purchase_store import CLAIM, MEMBER, NOW
 from tests.support.example_market import make_coverage
 from tests.support.row_builders import run_sql
 from tests.support.running_service import ManualClock, run_service

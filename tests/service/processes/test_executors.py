@@ -13,7 +13,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from compute import executor as executor_module
-from compute import state_loader as restore_module
+from compute import rebuild as restore_module
 from compute.audit import audit as audit_module
 from compute.audit.audit import Report
 from compute.executor import run_tasks

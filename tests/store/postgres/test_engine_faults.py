@@ -9,13 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from store.errors import StoreError
-from store.postgres import schema as postgres_schema
 from store.postgres.access_store import open_postgres_access
 from store.postgres.engine import connect
 from store.postgres.market_store import open_postgres_market
 from store.postgres.schema import SCHEMAS
-from store.sql.database import fetch_value
-from store.sql.lanes import Lane
+from store.sql.database import Lane, fetch_value
 from store.sql.market_store import MarketStore
 from tests.support.postgres.server import PostgresServer
 from tests.support.row_builders import NOW, make_full_batch
@@ -89,7 +87,7 @@ async def test_a_migration_that_fails_names_its_statement_and_changes_nothing(
     second = "CREATE TABLE added (id INTEGER);\n-- A comment;\n"
     (folder / "postgres_market_9999.sql").write_text(second + statement)
     with monkeypatch.context() as next_version:
-        next_version.setattr(postgres_schema, "files", lambda _: tmp_path)
+        next_version.setattr("store.migrations.files", lambda _: tmp_path)
         names = (*migrations, "postgres_market_9998", "postgres_market_9999")
         next_version.setitem(SCHEMAS, "market", (schema, names))
         with pytest.raises(StoreError) as failure, capture_logs() as logs:

@@ -21,6 +21,7 @@ from tests.support.access_store_calls import REQUEST_CALLS
 from tests.support.postgres.server import SharedServer
 from tests.support.row_builders import NOW
 from tests.support.store_homes import PostgresHome, make_postgres_home, open_and_close
+from tests.support.stored_rows import list_changes
 
 pytestmark = pytest.mark.clause("feed")
 
@@ -152,7 +153,7 @@ async def test_every_other_read_neither_scans_nor_sorts(market: MarketStore) -> 
     await market.past_snapshot(await market.past_key(NOW + 5), {})
     assert [part async for part in market.ledger_reads.load_rows(NOW, NOW + 5)]
     await market.progress()
-    assert await anext(market.changes())
+    assert await list_changes(market)
     assert await anext(market.alerts())
     async with market._engine.acquire_connection() as db:
         assert await assert_read_by_index(db) >= 15

@@ -16,7 +16,7 @@ from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 from tests.conftest import MAJORS
 from tests.store.conftest import OpenMarket
-from tests.store.sql.test_access_store_purchases import CLAIM
+from tests.store.sql.test_purchase_store import CLAIM
 from tests.support.postgres.server import cut_sessions
 from tests.support.row_builders import DAY_MS, NOW, make_batch, make_change, make_full_batch
 from tests.support.store_homes import DEADLINE_S, PostgresHome, run_sql, wait_for_version

@@ -8,7 +8,7 @@ from store.access_rows import AccessRequestRow, AttemptLimit, KeyRow, Notice, Re
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from tests.store.conftest import OpenAccess
-from tests.store.sql.test_access_store_purchases import NOW
+from tests.store.sql.test_purchase_store import NOW
 from tests.support.access_store_calls import HASH, REQUEST
 from tests.support.row_builders import DAY_MS, NO_CUTOFFS, make_call_group
 from tests.support.store_homes import StoreHome, run_sql

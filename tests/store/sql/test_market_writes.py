@@ -12,13 +12,17 @@ from typing import cast
 import numpy as np
 import pytest
 
+from store.digest import digest_bars
 from store.errors import StoreError
-from store.market_rows import BarBlock, Batch, ChangeRow, CommitContent, FundingRow, ReadingRow
+from store.market_rows import AlertRow, BarBlock, Batch, CommitInputs, FundingRow, ReadingRow
 from store.sql import market_store
+from store.sql import market_writes as writes
 from store.sql.market_store import MarketStore
 from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
+    DAY_MS,
     NOW,
+    make_alert,
     make_bar,
     make_batch,
     make_blocks,
@@ -28,7 +32,14 @@ from tests.support.row_builders import (
     make_full_batch,
     to_rows,
 )
-from tests.support.store_homes import StoreHome, read_tables, take_lock_when_free, wait_for_version
+from tests.support.store_homes import (
+    StoreHome,
+    read_tables,
+    run_sql,
+    take_lock_when_free,
+    wait_for_version,
+)
+from tests.support.stored_rows import list_changes, list_commits, list_epochs
 
 pytestmark = pytest.mark.clause("store")
 
@@ -59,19 +70,15 @@ def make_empty_block(ticker: str) -> BarBlock:
     return BarBlock(ticker, "1h", np.empty(0, dtype=np.int64), np.empty((0, 5)))
 
 
-async def load_changes(store: MarketStore) -> list[ChangeRow]:
-    return [row async for row in store.changes()]
-
-
 async def test_everything_in_a_batch_is_read_back_unchanged(market: MarketStore) -> None:
     given = make_full_batch()
     await market.commit(given)
     assert to_rows(await market.bars()) == to_rows([given.bars[1], given.bars[0]])
     assert await market.funding() == list(given.funding)
-    assert await load_changes(market) == list(given.changes)
+    assert await list_changes(market) == list(given.changes)
     assert [row async for row in market.alerts()] == list(given.alerts)
     assert await market.carries() == list(given.carries)
-    assert await market.epochs() == list(given.epochs)
+    assert await list_epochs(market) == list(given.epochs)
     assert await market.publish_from() == {"BTC": 5, "ETH": 7}
     progress = await market.progress()
     assert (progress.market_time, progress.last_created_at, progress.commit_count) == (
@@ -130,7 +137,7 @@ async def test_a_carry_is_replaced_and_an_epoch_is_added(market: MarketStore) ->
         make_batch(carries=[make_carry(data=b"new")], epochs=[make_epoch(number=2)])
     )
     assert await market.carries() == [make_carry(data=b"new")]
-    assert await market.epochs() == [make_epoch(), make_epoch(number=2)]
+    assert await list_epochs(market) == [make_epoch(), make_epoch(number=2)]
 
 
 async def test_an_empty_batch_moves_the_clock_and_joins_the_chain(
@@ -139,16 +146,11 @@ async def test_an_empty_batch_moves_the_clock_and_joins_the_chain(
     await market.commit(make_batch(NOW))
     await market.commit(make_batch(NOW + 1))
     assert (await market.progress()).market_time == NOW + 1
-    assert [(row.number, row.first_created_at) for row in await market.commits()] == [
+    assert [(row.number, row.first_created_at) for row in await list_commits(market)] == [
         (1, None),
         (2, None),
     ]
-    assert await market.commit_content(2) == CommitContent([], [], [], [])
-
-
-async def test_an_unknown_commit_is_refused(market: MarketStore) -> None:
-    with pytest.raises(StoreError, match="no commit 1"):
-        await market.commit_content(1)
+    assert await market.commit_inputs(2) == CommitInputs([], [], [], [])
 
 
 @pytest.mark.clause("4.7.21")
@@ -231,8 +233,8 @@ async def test_a_killed_process_leaves_complete_commits(
     assert killed.returncode == -signal.SIGKILL
     store = await open_market()
     assert (await store.progress()).commit_count == 1
-    assert await load_changes(store) == list(make_full_batch().changes)
-    assert await store.count_unreferenced() == 0
+    assert await list_changes(store) == list(make_full_batch().changes)
+    assert (await store.audit_reads.load_market()).unreferenced == 0
     await take_lock_when_free(store)
     await store.commit(make_full_batch(NOW + 1, step=1))
     assert len(to_rows(await store.bars())) == 4
@@ -257,7 +259,7 @@ async def test_a_cancelled_commit_leaves_complete_commits(
 async def test_commits_at_once_follow_each_other(market: MarketStore) -> None:
     passes = [make_batch(NOW, bars=make_blocks(make_bar("BTC", 3600 * step))) for step in range(5)]
     await asyncio.gather(*map(market.commit, passes))
-    assert [row.number for row in await market.commits()] == [1, 2, 3, 4, 5]
+    assert [row.number for row in await list_commits(market)] == [1, 2, 3, 4, 5]
     assert len(to_rows(await market.bars())) == 5
 
 
@@ -304,19 +306,126 @@ async def test_the_version_moves_with_every_commit_of_any_process(
     assert len(set(seen)) == len(seen)
 
 
-async def test_changes_come_in_batches_without_a_gap(
+async def test_alerts_come_in_batches_without_a_gap(
     market: MarketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(market_store, "ROWS_PER_READ", 3)
-    rows = [make_change(1000 * at, published=at % 2 == 0) for at in range(1, 11)]
-    await market.commit(make_batch(changes=rows))
-    assert await load_changes(market) == rows
+    rows = [make_alert(1000 * at) for at in range(1, 11)]
+    await market.commit(make_batch(alerts=rows))
+    assert [row async for row in market.alerts()] == rows
 
 
-async def test_a_stream_of_changes_left_early_holds_nothing_open(market: MarketStore) -> None:
+async def test_a_stream_of_alerts_left_early_holds_nothing_open(market: MarketStore) -> None:
     await market.commit(make_full_batch())
-    stream = cast(AsyncGenerator[ChangeRow, None], market.changes())
-    assert (await anext(stream)).created_at == NOW
+    stream = cast(AsyncGenerator[AlertRow, None], market.alerts())
+    assert await anext(stream) == make_full_batch().alerts[0]
     await market.commit(make_full_batch(NOW + 1, step=1))
     assert (await market.progress()).commit_count == 2
     await stream.aclose()
+
+
+EDGE = NOW - 365 * DAY_MS
+
+
+async def load_created_at(store: MarketStore) -> list[int]:
+    return [row.created_at for row in await list_changes(store)]
+
+
+@pytest.mark.clause("1.33", "1.35", "8.38")
+async def test_prune_keeps_the_newest_old_row_of_each_cell(market: MarketStore) -> None:
+    old = [
+        make_change(EDGE - 9),
+        make_change(EDGE - 8, "ETH"),
+        make_change(EDGE - 7, timeframe="4h"),
+        make_change(EDGE - 6, indicator="dexter", published=False),
+        make_change(EDGE - 5, indicator="dexter", published=False),
+        make_change(EDGE - 1),
+    ]
+    young = [make_change(EDGE), make_change(NOW)]
+    await market.commit(make_batch(NOW, changes=[*old, *young]))
+    assert await market.prune() == 2
+    expected = [EDGE - 8, EDGE - 7, EDGE - 5, EDGE - 1, EDGE, NOW]
+    assert await load_created_at(market) == expected
+    assert await market.prune() == 0
+    assert (await market.progress()).pruned_before == EDGE
+
+
+async def test_prune_follows_only_the_recorded_clock(market: MarketStore) -> None:
+    assert await market.prune() == 0
+    await market.commit(make_batch(NOW, changes=[make_change(NOW - 1), make_change(NOW)]))
+    assert await market.prune() == 0
+    await market.commit(make_batch(NOW + 365 * DAY_MS))
+    assert await market.prune() == 0
+    await market.commit(make_batch(NOW + 365 * DAY_MS + 1))
+    assert await market.prune() == 1
+    assert await load_created_at(market) == [NOW]
+
+
+async def test_prune_leaves_the_board_the_bars_and_the_chain(market: MarketStore) -> None:
+    rows = [make_change(EDGE - 9), make_change(EDGE - 8, after=-1)]
+    await market.commit(make_batch(NOW, bars=make_blocks(make_bar()), changes=rows))
+    chain = await list_commits(market)
+    assert await market.prune() == 1
+    assert await list_commits(market) == chain
+    assert await market.readings() == [ReadingRow("BTC", "1h", "enzo", -1)]
+    held = await market.commit_inputs(1)
+    assert digest_bars(held.bars, held.funding) == chain[0].bars_digest
+    assert await list_changes(market) == rows[1:]
+
+
+@pytest.mark.parametrize("new_home", ["sqlite"], indirect=True)
+async def test_prune_deletes_in_short_transactions(
+    market: MarketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [make_change(EDGE - 9 + n, after=1 - 2 * (n % 2)) for n in range(9)]
+    await market.commit(make_batch(NOW, changes=rows))
+    monkeypatch.setattr(writes, "ROWS_PER_PRUNE", 3)
+    pruning = asyncio.ensure_future(market.prune())
+    committing = asyncio.ensure_future(market.commit(make_batch(NOW + 1)))
+    await asyncio.wait([pruning, committing], return_when=asyncio.FIRST_COMPLETED)
+    assert (committing.done(), pruning.done()) == (True, False)
+    assert await pruning == 8
+    assert await load_created_at(market) == [EDGE - 1]
+
+
+async def test_created_at_keeps_growing_after_all_rows_were_pruned(market: MarketStore) -> None:
+    await market.commit(make_batch(NOW, changes=[make_change(EDGE - 9), make_change(EDGE - 8)]))
+    await market.prune()
+    assert (await market.progress()).last_created_at == EDGE - 8
+    await market.commit(make_batch(NOW, changes=[make_change(EDGE - 7)]))
+
+
+@pytest.mark.parametrize("wrong", [1, NOW])
+async def test_rows_of_no_commit_are_counted(
+    market: MarketStore, home: StoreHome, wrong: int
+) -> None:
+    await market.commit(make_batch(NOW, bars=make_blocks(make_bar())))
+    assert (await market.audit_reads.load_market()).unreferenced == 0
+    block = "INSERT INTO bars VALUES (1, 0, 1, 3, 0, 2, ?, ?)"
+    await run_sql(home, block, wrong + 1, bytes(96))
+    await run_sql(home, "INSERT INTO funding VALUES (1, 0, 1.0, ?)", wrong + 1)
+    assert (await market.audit_reads.load_market()).unreferenced == 3
+
+
+@pytest.mark.clause("1.34", "1.35", "8.39")
+async def test_prune_keeps_the_newest_old_alert_of_each_engine_action_and_epoch(
+    market: MarketStore,
+) -> None:
+    edge = NOW - 90 * DAY_MS
+    dropped = [make_alert(edge - 9), make_alert(edge - 8, "CLOSE")]
+    base = [
+        make_alert(edge - 7, "CLOSE"),
+        make_alert(edge - 6, epoch=1),
+        make_alert(edge - 5, ticker="ETH"),
+        make_alert(edge - 4, timeframe="1d"),
+        make_alert(edge - 3, indicator="enzo"),
+        make_alert(edge - 1),
+    ]
+    young = [make_alert(edge), make_alert(NOW)]
+    await market.commit(make_batch(NOW, alerts=[*dropped, *base, *young]))
+    assert await market.prune() == 2
+    assert [row async for row in market.alerts()] == [*base, *young]
+    assert await market.prune() == 0
+    progress = await market.progress()
+    assert (progress.pruned_before, progress.alerts_pruned_before) == (EDGE, edge)
+    assert progress.last_created_at == NOW

@@ -8,10 +8,10 @@ import pytest
 
 from store.errors import LockTakenError, StoreError
 from store.market_rows import CheckpointRow
-from store.sql.lanes import Lane
+from store.sql.database import Lane
 from store.sql.migrate_database import ACCESS_TABLES, OTHER_MARKET_TABLES, TABLES_OF_COMMITS
-from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
-from tests.store.sql.test_market_store_coverage import make_coverage
+from tests.store.sql.test_market_reads import make_coverage
+from tests.store.sql.test_purchase_store import CLAIM, MEMBER
 from tests.support.access_store_calls import CALL, DURABLE_CALLS, FAST_CALLS, TOOL_USAGE
 from tests.support.postgres.server import SharedServer, find_installations
 from tests.support.row_builders import (
@@ -32,6 +32,7 @@ from tests.support.store_homes import (
     open_and_close,
     run_sql,
 )
+from tests.support.stored_rows import list_commits
 
 pytestmark = pytest.mark.clause("postgres")
 
@@ -150,7 +151,7 @@ async def test_the_target_has_the_rows_of_the_source_and_can_be_continued(
     async with open_and_close(target.open_market()) as market:
         await market.adopt_source("simulated", NOW)
         await market.commit(make_batch(NOW + PASSES * DAY_MS, bars=make_blocks(make_bar("XAU"))))
-        assert len(await market.commits()) == PASSES + 1
+        assert len(await list_commits(market)) == PASSES + 1
     async with open_and_close(target.open_access()) as access:
         newest = max(key.id for key in await access.list_keys())
         assert await access.create_key(bytes(32), "after", NOW) == 1 + newest

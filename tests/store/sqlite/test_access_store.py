@@ -13,8 +13,8 @@ from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.database import fetch_value
 from store.sqlite.engine import SqliteEngine
-from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW
-from tests.store.sql.test_access_store_usage import NOON, make_hash
+from tests.store.sql.test_key_store import NOON, hash_name
+from tests.store.sql.test_purchase_store import CLAIM, MEMBER, NOW
 from tests.support.access_store_calls import DURABLE_CALLS, FAST_CALLS, HASH, REQUEST_CALLS
 from tests.support.store_homes import SqliteHome, StoreHome
 
@@ -107,7 +107,7 @@ BROUGHT = re.compile(r"SCAN (arrived|\d+-ROW VALUES CLAUSE|(\d+ )?CONSTANT ROWS?
 
 
 async def test_calls_interrupted_by_another_process_are_counted_once(access: AccessStore) -> None:
-    await access.create_key(make_hash("member"), "member", 1)
+    await access.create_key(hash_name("member"), "member", 1)
     rival = sqlite3.connect(access._engine.path, timeout=0, check_same_thread=False)
     interrupted: list[str] = []
 
@@ -122,6 +122,6 @@ async def test_calls_interrupted_by_another_process_are_counted_once(access: Acc
     access._engine._direct.set_trace_callback(interrupt)
     with closing(rival):
         (decided,) = await access.count_calls(
-            [CallGroup(make_hash("member"), 20_000, 5, NOON)], None, 3
+            [CallGroup(hash_name("member"), 20_000, 5, NOON)], None, 3
         )
     assert decided == CountedGroup(3, "exhausted", 3, "member")

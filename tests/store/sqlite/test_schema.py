@@ -59,7 +59,7 @@ def added_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[st
         shutil.copy(ROOT / "store" / "sqlite" / "migrations" / f"{name}.sql", migrations)
     added = "CREATE TABLE added (id INTEGER PRIMARY KEY) STRICT;"
     (migrations / "market_9999.sql").write_text(added)
-    monkeypatch.setattr(sqlite_migrations, "files", lambda _: package)
+    monkeypatch.setattr("store.migrations.files", lambda _: package)
     return (*sqlite_migrations.MARKET_MIGRATIONS, "market_9999")
 
 
@@ -228,6 +228,7 @@ KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 KILLED = f"""
 import os, signal, sys
 from pathlib import Path
+from store import migrations
 from store.sqlite import schema as m
 def split(script):
     yield "CREATE TABLE half (id INTEGER)"
@@ -239,7 +240,7 @@ if sys.argv[2] == "copy":
     m.os.replace = replace
 else:
     m.split_statements = split
-m.files = lambda _: Path(sys.argv[3])
+migrations.files = lambda _: Path(sys.argv[3])
 m.migrate(Path(sys.argv[1]), (*m.MARKET_MIGRATIONS, "market_9999"))
 """
 

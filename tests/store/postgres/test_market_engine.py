@@ -18,6 +18,7 @@ from tests.store.conftest import OpenMarket
 from tests.support.postgres.server import cut_sessions
 from tests.support.row_builders import NOW, make_full_batch
 from tests.support.store_homes import DEADLINE_S, PostgresHome, take_lock_when_free
+from tests.support.stored_rows import list_changes, list_commits
 
 pytestmark = [
     pytest.mark.clause("store"),
@@ -71,16 +72,16 @@ asyncio.run(main())
 async def assert_whole(store: MarketStore, passes: int) -> None:
     """Assert that the digest chain and the order of rows are intact."""
     digest = GENESIS
-    chain = await store.commits()
+    chain = await list_commits(store)
     for row in chain:
         parts = row.bars_digest, row.changes_digest, row.alerts_digest, row.context_digest
         digest = digest_commit(digest, row.market_time, *parts)
         assert digest == row.digest
     assert [row.number for row in chain] == list(range(1, passes + 1))
-    created = [row.created_at async for row in store.changes()]
+    created = [row.created_at for row in await list_changes(store)]
     created += [row.created_at async for row in store.alerts()]
     assert sorted(created) == [NOW + 10 * step + n for step in range(passes) for n in range(4)]
-    assert await store.count_unreferenced() == 0
+    assert (await store.audit_reads.load_market()).unreferenced == 0
 
 
 async def test_a_holder_stopped_during_a_commit_loses_the_lock_and_the_commit(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from web.prices import format_price
+from web.price_texts import format_price
 
 
 @pytest.mark.clause("pages")
