@@ -39,6 +39,7 @@ BAR_FAULTS = (
     "open time is repeated",
     "opens less than an hour after its predecessor",
     "closes together with its predecessor",
+    "opens while its session is closed",
 )
 
 

@@ -87,6 +87,9 @@ class FetchTracker:
 
         It may be late yet or not. `closes` has the next close of each sequence with buffered bars.
         """
+        # A recording has all bars that it will ever have: a candle it does not fill never steps.
+        if self._source.ends_at is not None:
+            return ()
         # The last bar of a session may be there long before its daily candle closes. That candle
         # waits for a watermark at its close.
         held = {
@@ -219,7 +222,7 @@ class FetchTracker:
 
         Its bars are missing, or they came too late for its run and wait for the next one.
         """
-        timeframes = self._list_timeframes(ticker)
+        timeframes = self._list_timeframes(ticker) if self._source.ends_at is None else ()
         if ticker in self._building:
             return timeframes if self._building[ticker] else ()
         watermark = self._watermarks[ticker]

@@ -24,7 +24,7 @@ _MAX_CLOSED_S = 8 * DAY_S
 _EPOCH = date(1970, 1, 1)
 _NEW_YORK = ZoneInfo("America/New_York")
 MONDAY, THURSDAY, SATURDAY = 0, 3, 5
-JUNETEENTH_SINCE = 2022
+MARTIN_LUTHER_KING_SINCE, JUNETEENTH_SINCE = 1998, 2022
 # No rule gives these. If the exchanges announce another, add it: a bar that never comes would make
 # every US equity late.
 MOURNING_DAYS = frozenset({date(2018, 12, 5), date(2025, 1, 9)})
@@ -146,6 +146,23 @@ def _find_next_bar(session: Calendar, after: int) -> tuple[int, int]:
     return int(upcoming.begin_time[0]), int(upcoming.close_time[0])
 
 
+def find_trading_days(session: Calendar, times: Times) -> Times:
+    """Return the trading days, in days since 1970, that have the stamps of daily bars.
+
+    A stamp at 00:00 UTC is its date; any other one lies in its day, from the opening on.
+    """
+    rules, days = _RULES[session], times // DAY_S
+    is_stamped = times % DAY_S != 0
+    stamped_days, places = np.unique(days[is_stamped], return_inverse=True)
+    # Clocks change on Sunday nights, so noon's offset holds for every stamp of a day.
+    noons = [datetime.fromtimestamp(12 * HOUR_S + day * DAY_S, rules.zone) for day in stamped_days]
+    offsets = np.array([int((noon.utcoffset() or timedelta()).total_seconds()) for noon in noons])
+    begins_before_s = max(0, -rules.opening_offset_s)
+    local = times[is_stamped] + offsets.astype(np.int64)[places] + begins_before_s
+    days[is_stamped] = local // DAY_S
+    return days
+
+
 @lru_cache(maxsize=4096)
 def _find_trading_times(rules: _SessionRules, day: int) -> tuple[int, int] | None:
     """Return when trading begins and ends on a local date, None if it is no trading day."""
@@ -184,7 +201,8 @@ def _generate_holidays(year: int) -> Iterator[date]:
     # A New Year's Day on a Saturday is not observed on the Friday, which ends the old year.
     if new_year.weekday() != SATURDAY:
         yield _shift_to_weekday(new_year)
-    yield _find_nth_weekday(year, 1, MONDAY, 3)  # Martin Luther King
+    if year >= MARTIN_LUTHER_KING_SINCE:
+        yield _find_nth_weekday(year, 1, MONDAY, 3)
     yield _find_nth_weekday(year, 2, MONDAY, 3)  # Presidents
     yield _compute_easter(year) - timedelta(days=2)  # Good Friday
     yield _find_nth_weekday(year, 6, MONDAY, 1) - timedelta(

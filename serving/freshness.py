@@ -130,7 +130,8 @@ def list_timing_exceptions(coverage: Coverage) -> Iterable[str]:
     if coverage.off_hour_tickers:
         yield (
             f"Some recorded bars of {_format_tickers(coverage.off_hour_tickers)} open off the "
-            "hour: such a bar counts as closed at the next full hour after it ends."
+            "hour, or daily ones off 00:00 UTC: such a bar counts as closed at the next full hour, "
+            "or 00:00 UTC, after it ends."
         )
 
 

@@ -11,9 +11,10 @@ from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from stat import S_ISREG
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final, NoReturn, cast
 
 import numpy as np
 import structlog
@@ -33,6 +34,8 @@ from compute.bars import (
     find_spacing_faults,
     find_value_faults,
 )
+from compute.sessions import Calendar, find_next_close
+from compute.sources import bar_judgement as judgement
 from compute.sources.source import FetchResult, SourceError
 from compute.universe import Universe
 from schemas.longer_bars import compute_close_time
@@ -40,13 +43,18 @@ from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe, for
 
 BARS_HEADER = ["ts", "open", "high", "low", "close", "volume"]
 FUNDING_HEADER = ["ts", "funding_rate"]
-EXPECTED_NAMES = "TICKER_1h.csv, TICKER_1d.csv or TICKER_funding.csv, also as .csv.gz"
-_NAME = re.compile(r"(?P<ticker>.+)_(?P<what>1h|1d|funding)(?i:\.csv(?:\.gz)?)")
-_LIKE_BARS = re.compile(r"\.csv|_(\d+[mhdw]|funding)(\.|$)", re.IGNORECASE)
+JUMPS_HEADER = ["ts"]
+EXPECTED_NAMES = (
+    "TICKER_1h.csv, TICKER_1d.csv, TICKER_funding.csv or TICKER_jumps.csv, also as .csv.gz"
+)
+_NAME = re.compile(r"(?P<ticker>.+)_(?P<what>1h|1d|funding|jumps)(?i:\.csv(?:\.gz)?)")
+_LIKE_BARS = re.compile(r"\.csv|_(\d+[mhdw]|funding|jumps)(\.|$)", re.IGNORECASE)
 _OF_EDITOR = re.compile(r"[.#~].*|.*(~|#|\.sw[a-p])")
 MAX_TIME_DIGITS = len(str(MAX_TIME_S))
 # Cells as text take some ten times the memory of columns, so few rows are held as text at a time.
 CHUNK_CHARS = 1 << 18
+# Rows that cannot be read are left out while they are so few; more show that a file is no bars.
+ROWS_PER_UNREADABLE, MAX_UNREADABLE_ROWS = 1000, 100
 MAX_LINE_BYTES = 1_000_000
 MAX_FILE_BYTES = 4_000_000_000
 BLOCK_BYTES = 1 << 20
@@ -77,6 +85,8 @@ class FilesSource:
         self._limits = max_line_bytes, max_file_bytes
         self.rejected_counts: Counter[str] = Counter()
         self.ignored_names: list[str] = []
+        self.doubts: list[str] = []
+        self._universe = universe
         self._bars: dict[str, _Bars] = {}
         self._native_timeframes: dict[str, Timeframe] = {}
         self._funding: dict[str, Funding] = {}
@@ -84,11 +94,16 @@ class FilesSource:
         for (ticker, what), path in self._files.items():
             if what == "funding":
                 self._funding[ticker] = self._read_funding(path)
-            elif what == "1h" or (ticker, "1h") not in self._files:
+            elif what in ("1h", "1d"):
                 self._native_timeframes[ticker] = "1h" if what == "1h" else "1d"
-                self._bars[ticker] = self._read_bars(path, self._native_timeframes[ticker])
+                self._bars[ticker] = self._read_bars(path, ticker)
         if not any(len(bars.open_time) for bars in self._bars.values()):
             raise SourceError(f"{folder}: holds no bars; expected files such as BTC_1h.csv")
+        counts = {ticker: len(bars.missing) for ticker, bars in self._bars.items()}
+        if holes := ", ".join(f"{ticker} {count}" for ticker, count in counts.items() if count):
+            self.doubts.append(f"bars missing inside the files: {holes}")
+        for doubt in self.doubts:
+            structlog.get_logger().warning("files_doubtful", doubt=doubt)
 
     @property
     def ends_at(self) -> int | None:
@@ -124,9 +139,11 @@ class FilesSource:
         return None
 
     def has_off_hour_bars(self, ticker: str) -> bool:
-        """Return whether any recorded hourly bar of the asset opens off the hour."""
-        is_hourly = self._native_timeframes.get(ticker) == "1h"
-        return is_hourly and bool((self._bars[ticker].open_time % HOUR_S != 0).any())
+        """Return whether a recorded bar opens off the hour, or a daily one off 00:00 UTC."""
+        native = self._native_timeframes.get(ticker)
+        if native is None:
+            return False
+        return bool((self._bars[ticker].open_time % TIMEFRAME_DURATIONS_S[native] != 0).any())
 
     def get_delay_s(self, ticker: str) -> int:
         """Return 0: a recording is complete."""
@@ -149,9 +166,19 @@ class FilesSource:
         """Return at once: a recording depends on nothing outside."""
 
     async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
-        """Return the recorded bars and settlements in (after, until]; the watermark is `until`."""
-        funding = self._funding.get(ticker, NO_FUNDING).select_between(after, until)
-        return FetchResult(self._bars[ticker].select_between(after, until), funding, until)
+        """Return the recorded bars and settlements in (after, until]; the watermark is `until`.
+
+        Behind the end of hourly bars it stays before the next one that the session expects, so that
+        no longer bar is built without it.
+        """
+        bars, watermark = self._bars[ticker], until
+        if self._native_timeframes[ticker] == "1h" and len(bars.open_time):
+            hour = int(bars.open_time[-1]) // HOUR_S * HOUR_S
+            end = find_next_close(self._universe.by_ticker[ticker].session, hour + HOUR_S) - 1
+            watermark = max(after, min(until, max(end, bars.find_last_close() or 0)))
+        funding = self._funding.get(ticker, NO_FUNDING).select_between(after, watermark)
+        missing = bars.select_missing(after, until)
+        return FetchResult(bars.select_between(after, until), funding, watermark, missing=missing)
 
     def _list_files(self, universe: Universe) -> dict[tuple[str, str], Path]:
         try:
@@ -175,64 +202,142 @@ class FilesSource:
                     f"{path}: holds the same bars as {files[series_key].name}; keep one of them"
                 )
             files[series_key] = path
+        for ticker, what in files:
+            if what == "1d" and (hourly := files.get((ticker, "1h"))):
+                raise SourceError(
+                    f"{files[ticker, what]}: the daily bars of {ticker} are built from "
+                    f"{hourly.name}; keep one of the two files"
+                )
         if self.ignored_names:
             structlog.get_logger().warning(
                 "files_ignored", folder=str(self.folder), files=", ".join(self.ignored_names)
             )
         return files
 
-    def _read_bars(self, path: Path, native: Timeframe) -> "_Bars":
+    def _read_bars(self, path: Path, ticker: str) -> "_Bars":
         """Read the accepted bars of a file into columns, oldest first."""
-        period_s = TIMEFRAME_DURATIONS_S[native]
+        native, session = self._native_timeframes[ticker], self._universe.by_ticker[ticker].session
         rejected = _RejectedRows()
+        bars = self._read_columns(path, TIMEFRAME_DURATIONS_S[native], rejected)
+        if fault := judgement.describe_wrong_times(bars.open_time, native):
+            raise SourceError(f"{path}: {fault}")
+        bars.open_time = judgement.find_opens(session, bars.open_time, native)
+        bars.sort()
+        bars.reject(rejected, judgement.find_session_faults(session, bars.open_time, native))
+        conflict = judgement.find_conflict(bars.open_time, bars.columns)
+        if conflict is not None:
+            self._refuse_conflict(path, BARS_HEADER, int(bars.open_time[conflict]), session, native)
+        bars.reject(rejected, find_spacing_faults(bars.open_time, bars.period_s))
+        self._check_jumps(path, ticker, bars)
+        bars.missing = judgement.list_holes(session, bars.open_time, native)
+        self._report_rejected_rows(path, rejected)
+        return bars
+
+    def _read_columns(self, path: Path, period_s: int, rejected: "_RejectedRows") -> "_Bars":
+        """Read the bars of a file whose values can be right, oldest first."""
         # Arrays grow in place. Ten million bars take 480 MB; lists of parsed rows took 4.1 GB.
         times, columns = array("q"), [array("d") for _ in BARS_HEADER[1:]]
-        for open_time, table in read_chunks(path, BARS_HEADER, *self._limits):
+        chunks = read_chunks(path, BARS_HEADER, *self._limits, rejected.unreadable)
+        for _, open_time, table in chunks:
+            volumes = table[:, 4].copy()
+            table[judgement.mark_without_volume(volumes), 4] = 0
             faults = find_value_faults(open_time, table)
             rejected.add(open_time, faults)
             times.frombytes(open_time[faults == 0].tobytes())
-            for column, values in zip(columns, table.T, strict=True):
+            for column, values in zip(columns, (*table.T[:4], volumes), strict=True):
                 column.frombytes(values[faults == 0].tobytes())
         bars = _Bars(
             np.frombuffer(times, dtype=np.int64),
             [np.frombuffer(column, dtype=np.float64) for column in columns],
             period_s,
         )
+        bars.reject(rejected, judgement.find_volume_faults(bars.columns[4]))
+        if judgement.mark_without_volume(bars.columns[4]).any():
+            bars.columns[4] = np.zeros(len(bars.open_time))
         bars.sort()
-        faults = find_spacing_faults(bars.open_time, period_s)
-        rejected.add(bars.open_time, faults)
-        if faults.any():
-            bars.keep(faults == 0)
-        self._report_rejected_rows(path, rejected)
         return bars
+
+    def _refuse_conflict(
+        self, path: Path, header: list[str], time: int, session: Calendar, native: Timeframe
+    ) -> NoReturn:
+        """Raise SourceError with the first two rows of a time that have different values."""
+        rows = [
+            (int(numbers[index]), table[index].tolist())
+            for numbers, times, table in read_chunks(path, header, *self._limits, {})
+            for index in np.flatnonzero(
+                judgement.find_opens(session, times, native) == time
+            ).tolist()
+        ]
+        before, first = rows[0]
+        after, other = next((row for row in rows if row[1] != first), rows[-1])
+        names = zip(header[1:], first, other, strict=True)
+        name, old, new = next(values for values in names if values[1] != values[2])
+        raise SourceError(
+            f"{path}: rows {before} and {after} are of the same time, {time} "
+            f"({format_instant(1000 * time)}), but differ: {name} is {old!r} and {new!r}; "
+            "delete the wrong ones, often bars that were still forming when they were fetched"
+        )
+
+    def _check_jumps(self, path: Path, ticker: str, bars: "_Bars") -> None:
+        """Refuse hourly prices that jump as at a split, unless listed; daily ones are a doubt."""
+        accepted: set[int] = set()
+        if listed := self._files.get((ticker, "jumps")):
+            for _, times, _ in read_chunks(listed, JUMPS_HEADER, *self._limits, {}):
+                accepted.update(times.tolist())
+        found = judgement.list_jumps(bars.open_time, bars.columns[0], bars.columns[3])
+        jumps = [jump for jump in found if jump.time not in accepted]
+        if not jumps:
+            return
+        others = f" (and {len(jumps) - 1} other rows)" if len(jumps) > 1 else ""
+        text = (
+            f"{path}: {jumps[0].describe()}{others}; or, if the market moved so, list the row's ts "
+            f"in {ticker}_jumps.csv, below the header ts"
+        )
+        # An hourly bar opens where the one before closed, but for a night or a halt. Over the days
+        # of an old daily file the market itself may have moved so.
+        if self._native_timeframes[ticker] == "1h":
+            raise SourceError(text)
+        self.doubts.append(text)
 
     def _read_funding(self, path: Path) -> Funding:
         rejected = _RejectedRows()
         rates: dict[int, float] = {}
+        chunks = read_chunks(path, FUNDING_HEADER, *self._limits, rejected.unreadable)
         read = [
             pair
-            for settled_at, table in read_chunks(path, FUNDING_HEADER, *self._limits)
+            for _, settled_at, table in chunks
             for pair in zip(settled_at.tolist(), table[:, 0].tolist(), strict=True)
         ]
         for settled_at, rate in sorted(read, key=lambda row: row[0]):
+            if judgement.MAX_FUNDING_RATE < abs(rate) < inf:
+                raise SourceError(
+                    f"{path}: the settlement with ts {settled_at} has a rate of {rate!r}, which is "
+                    f"{rate:.4%} of the position; funding_rate is a fraction, so divide all rates "
+                    "by 100 if they are in percent, else delete the row"
+                )
             if fault := find_settlement_fault(settled_at, rate):
                 rejected.add_row(settled_at, fault)
-            elif settled_at in rates:
+            elif settled_at not in rates:
+                rates[settled_at] = rate
+            elif rates[settled_at] == rate:
                 rejected.add_row(settled_at, "settlement time is repeated")
             else:
-                rates[settled_at] = rate
+                self._refuse_conflict(path, FUNDING_HEADER, settled_at, "24x7", "1h")
         self._report_rejected_rows(path, rejected)
         return Funding.from_pairs(list(rates.items()))
 
     def _report_rejected_rows(self, path: Path, rejected: "_RejectedRows") -> None:
         """Count and log the rejected rows of a file, in one line per reason."""
+        if unreadable := rejected.unreadable:
+            row, fault = next(iter(unreadable.items()))
+            rejected.counts[f"row cannot be read, as row {row}: {fault}"] += len(unreadable)
         self.rejected_counts += rejected.counts
         for reason, count in rejected.counts.items():
             structlog.get_logger().warning(
                 "row_rejected",
                 file=path.name,
                 rows=count,
-                first_ts=rejected.first_times[reason],
+                first_ts=rejected.first_times.get(reason),
                 reason=reason,
             )
 
@@ -243,8 +348,9 @@ class _Bars:
     def __init__(self, open_time: Times, columns: Sequence[Prices], period_s: int) -> None:
         """Take the columns open, high, low, close and volume."""
         self.open_time = open_time
-        self._columns: Final = list(columns)
-        self._period_s: Final = period_s
+        self.columns: Final = list(columns)
+        self.period_s: Final = period_s
+        self.missing = open_time[:0]
 
     def sort(self) -> None:
         """Sort the bars by open time; bars that open together keep their order."""
@@ -254,15 +360,27 @@ class _Bars:
     def keep(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> None:
         """Keep the chosen bars, column by column, so that no second table is in memory."""
         self.open_time = self.open_time[chosen]
-        for index, column in enumerate(self._columns):
-            self._columns[index] = column[chosen]
+        for index, column in enumerate(self.columns):
+            self.columns[index] = column[chosen]
+
+    def reject(self, rejected: "_RejectedRows", faults: BarFaults) -> None:
+        """Count the bars that have a fault, and keep the others."""
+        if faults.any():
+            rejected.add(self.open_time, faults)
+            self.keep(faults == 0)
 
     def select_between(self, after: int, until: int) -> Series:
         """Return the bars that close in (after, until]."""
         chosen = slice(self._count_closed(after), self._count_closed(until))
         open_time = self.open_time[chosen]
-        close_time = compute_close_time(open_time, self._period_s)
-        return Series(open_time, close_time, *(column[chosen] for column in self._columns))
+        close_time = compute_close_time(open_time, self.period_s)
+        return Series(open_time, close_time, *(column[chosen] for column in self.columns))
+
+    def select_missing(self, after: int, until: int) -> Times:
+        """Return the closes that lack a bar before the bars that close in (after, until]."""
+        last_closes = (self._find_close(self._count_closed(at) - 1) for at in (after, until))
+        begin, end = (-1 if close is None else close for close in last_closes)
+        return self.missing[(self.missing > begin) & (self.missing <= end)]
 
     def find_next_close(self, after: int) -> int | None:
         """Return the close of the first bar that closes after a time."""
@@ -275,12 +393,12 @@ class _Bars:
     def _find_close(self, index: int) -> int | None:
         if not 0 <= index < len(self.open_time):
             return None
-        return int(compute_close_time(self.open_time[index : index + 1], self._period_s)[0])
+        return int(compute_close_time(self.open_time[index : index + 1], self.period_s)[0])
 
     def _count_closed(self, until: int) -> int:
         """Return how many bars close by a time."""
         # A bar closes at the first full period that is at least a period after it opens.
-        last_open = (until // self._period_s - 1) * self._period_s
+        last_open = (until // self.period_s - 1) * self.period_s
         return int(np.searchsorted(self.open_time, last_open, side="right"))
 
 
@@ -290,6 +408,7 @@ class _RejectedRows:
     def __init__(self) -> None:
         self.counts: Final[Counter[str]] = Counter()
         self.first_times: Final[dict[str, int]] = {}
+        self.unreadable: Final[dict[int, str]] = {}
 
     def add(self, times: Times, faults: BarFaults) -> None:
         """Count rows by the index of their fault in BAR_FAULTS; 0 is none."""
@@ -352,11 +471,14 @@ def read_chunks(
     header: list[str],
     max_line_bytes: int = MAX_LINE_BYTES,
     max_file_bytes: int = MAX_FILE_BYTES,
-) -> Iterator[tuple[Times, Prices]]:
-    """Yield times, and a table (rows, other columns), of successive rows of a CSV file.
+    unreadable: dict[int, str] | None = None,
+) -> Iterator[tuple[Times, Times, Prices]]:
+    """Yield numbers, times, and a table (rows, other columns), of successive rows of a CSV file.
 
-    Raise SourceError with file, row and fault.
+    Raise SourceError with file, row and fault. If rows that cannot be read are few, they are left
+    out, and `unreadable` gets the fault of each by its number. Blank lines are skipped.
     """
+    unreadable = {} if unreadable is None else unreadable
     try:
         # `utf-8-sig`, because spreadsheets put a byte-order mark before the header.
         with (
@@ -373,8 +495,14 @@ def read_chunks(
                 # Only lines are counted, so a row within quotes ends with its chunk.
                 while chunk := lines.readlines(CHUNK_CHARS):
                     reader = csv.reader(chunk, strict=True)
-                    yield _parse_chunk(rows := list(reader), len(header), row)
+                    rows = list(enumerate(reader, row))
                     row += len(rows)
+                    yield _parse_chunk(rows, len(header), unreadable)
+                    if len(unreadable) > MAX_UNREADABLE_ROWS:
+                        break
+                if len(unreadable) > min(MAX_UNREADABLE_ROWS, row // ROWS_PER_UNREADABLE):
+                    number, fault = next(iter(unreadable.items()))
+                    raise ValueError(f"row {number}: {fault}")
             except csv.Error as error:
                 raise ValueError(f"row {row + reader.line_num - 1}: {error}") from None
             except UnicodeDecodeError:
@@ -433,19 +561,30 @@ def _describe_bad_byte(path: Path) -> str:
             row += block.count(b"\n")
 
 
-def _parse_chunk(rows: Sequence[Sequence[str]], width: int, first_row: int) -> tuple[Times, Prices]:
-    """Return the times and the other columns of some rows, the first of which has a number."""
+def _parse_chunk(
+    rows: Sequence[tuple[int, Sequence[str]]], width: int, unreadable: dict[int, str]
+) -> tuple[Times, Times, Prices]:
+    """Return the numbers, times and other columns of the rows that can be read."""
     try:
-        times, *columns = zip(*rows, strict=True)
-        if len(columns) != width - 1:
-            raise ValueError
-        return _parse_times(times), np.array([_parse_numbers(column) for column in columns]).T
+        return _parse_rows(rows, width)
     except ValueError:
-        # Columns are parsed as a whole, which is faster; a second look finds the row.
-        for number, row in enumerate(rows, first_row):
-            if fault := _find_row_fault(row, width):
-                raise ValueError(f"row {number}: {fault}") from None
-        raise
+        # Columns are parsed as a whole, which is faster; a second look finds the rows.
+        faults = {number: _find_row_fault(row, width) for number, row in rows if row}
+        unreadable.update((number, fault) for number, fault in faults.items() if fault)
+        return _parse_rows([row for row in rows if faults.get(row[0]) == ""], width)
+
+
+def _parse_rows(
+    rows: Sequence[tuple[int, Sequence[str]]], width: int
+) -> tuple[Times, Times, Prices]:
+    numbers = np.array([number for number, _ in rows], dtype=np.int64)
+    if not rows:
+        return numbers, numbers, np.empty((0, width - 1))
+    times, *columns = zip(*(row for _, row in rows), strict=True)
+    if len(columns) != width - 1:
+        raise ValueError
+    table = np.array([_parse_numbers(column) for column in columns]).reshape(width - 1, len(rows))
+    return numbers, _parse_times(times), table.T
 
 
 def _parse_times(cells: Sequence[str]) -> Times:

@@ -94,6 +94,7 @@ def _describe_source(source: Source) -> Finding:
     faults: list[str] = []
     if isinstance(source, FilesSource):
         faults += [f"{rows} rows rejected: {why}" for why, rows in source.rejected_counts.items()]
+        faults += source.doubts
         if source.ignored_names:
             faults.append(f"files ignored: {format_names(source.ignored_names)}")
     return Finding("warn" if faults else "ok", "source", "; ".join([source.name, *faults]))

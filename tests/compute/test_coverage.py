@@ -79,17 +79,20 @@ def by_ticker(held: Coverage) -> dict[str, CoveredAsset]:
         # A Friday: New York trades until 20:00 UTC, and from 13:30 on Monday.
         ("XNYS", "1h", "2013-05-03T19:00", "2013-05-03T20:00"),
         ("XNYS", "1h", "2013-05-03T20:00", "2013-05-06T14:00"),
-        ("XNYS", "1h", "2013-05-03T21:00", "2013-05-06T14:00"),
+        ("XNYS", "half past", "2013-05-03T21:00", "2013-05-06T14:00"),
         ("XNYS", "1d", "2013-05-04T00:00", "2013-05-07T00:00"),
     ],
 )
 def test_a_recorded_asset_is_outdated_from_the_next_close_of_its_session(
     tmp_path, session, timeframe, last_close, outdated_from
 ):
-    hours = {"1h": 1, "1d": 24}[timeframe]
+    hours = {"1d": 24}.get(timeframe, 1)
     last = int(datetime.fromisoformat(f"{last_close}+00:00").timestamp())
-    opens = list_opens(last - 3 * hours * 3600, last, hours)
-    write_bars(tmp_path, "BTC", make_bars("BTC", opens), timeframe)
+    # The day's last bar, from 15:30 to 16:00 in New York, counts as closed at 17:00.
+    early_s = 1800 if timeframe == "half past" else 0
+    opens = list_opens(last - early_s - 3 * hours * 3600, last, hours)[:3]
+    rows = make_bars("BTC", opens)
+    write_bars(tmp_path, "BTC", rows, "1d" if timeframe == "1d" else "1h")
     known = universe_of(asset("BTC").model_copy(update={"session": session}), asset("ETH"))
     held = by_ticker(build_coverage(known, FilesSource(tmp_path, known), INDICATORS, 5, 7))
     assert held["BTC"].last_close == last * 1000
@@ -204,13 +207,14 @@ async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, f
 
 def test_recorded_assets_with_bars_off_the_hour_are_marked(tmp_path: Path):
     write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + 9 * 3600)))
-    off_hour = [START, START + 3600, START + 2 * 3600 + 1800]
+    opening = START // 86_400 * 86_400 + 14 * 3600
+    off_hour = [opening, opening + 3600, opening + 2 * 3600 + 1800]
     write_bars(tmp_path, "NVDA", make_bars("NVDA", off_hour))
     write_bars(tmp_path, "IBM", make_bars("IBM", list_opens(START + 1800, END, 24)), "1d")
     universe = universe_of(asset("BTC"), asset("IBM"), asset("NVDA"), asset("TSLA"))
     source = FilesSource(tmp_path, universe)
     made = build_coverage(universe, source, INDICATORS, 0, to_market_ms(END))
-    assert made.off_hour_tickers == ("NVDA",)
+    assert made.off_hour_tickers == ("IBM", "NVDA")
     assert Coverage.model_validate_json(made.model_dump_json()) == made
 
 

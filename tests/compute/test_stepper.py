@@ -283,11 +283,11 @@ def test_a_removed_asset_keeps_its_readings_and_no_longer_steps(whole: Content, 
     recorded = (bars_folder / "MATIC_1h.csv").read_text().splitlines()
     assert int(recorded[-1].split(",")[0]) > removed
     bars = [row for row in whole["bars"] if row[0] == "MATIC"]
-    assert max(row[2] for row in bars) == removed - 4 * HOUR_S
+    assert max(row[2] for row in bars) == removed - 3 * HOUR_S
     assert max(row[1] for row in whole["funding"] if row[0] == "MATIC") < removed
     carried = {row[1]: row[6] for row in whole["carries"] if row[0] == "MATIC"}
     assert carried == {
-        "1h": removed - 3 * HOUR_S,
+        "1h": removed - 2 * HOUR_S,
         "4h": removed - 4 * HOUR_S,
         "1d": removed - DAY_S,
     }

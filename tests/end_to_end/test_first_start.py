@@ -180,8 +180,11 @@ def twelve_assets(folder: Path) -> Path:
 
 
 def write_market(folder: Path, count: int) -> None:
+    # Rows outside a session are left out, so those assets need more of them.
+    days_before = {"NVDA": 45, DROPPED: 7}
     for ticker in ("BTC", "DOGE", "NVDA", DROPPED):
-        write_bars(folder, ticker, make_bars(ticker, list_opens(DENSE, DENSE + count * 3600)))
+        first = DENSE - days_before.get(ticker, 0) * DAY_S
+        write_bars(folder, ticker, make_bars(ticker, list_opens(first, DENSE + count * 3600)))
 
 
 def fetch_answers(address: str, api_key: str) -> Answers:

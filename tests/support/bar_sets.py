@@ -25,6 +25,9 @@ HOUR_S = 3600
 DAY_S = 24 * HOUR_S
 PERIODS_S = {"1h": HOUR_S, "4h": 4 * HOUR_S, "1d": DAY_S}
 METALS = ("XAU", "XAG", "XPT", "XPD")
+HOURLY_STOCKS = ("NVDA", "TSLA")
+# Days of the recorded bars on which the exchanges closed at 13:00.
+HALF_DAYS = ("2025-07-03", "2025-11-28", "2025-12-24")
 PRICES = ["open", "high", "low", "close"]
 FIELDS = [*PRICES, "volume"]
 
@@ -107,7 +110,10 @@ def load_series(folder: Path, rows: int = 10**9) -> list[tuple[str, Series]]:
     series = []
     for path in sorted(folder.glob("*_1[hd].csv")):
         ticker, timeframe = path.stem.split("_")
-        bars = _accept_bars(pd.read_csv(path).tail(rows), HOUR_S if timeframe == "1h" else 0)
+        raw = pd.read_csv(path).tail(rows)
+        if ticker in HOURLY_STOCKS:
+            raw = _keep_trading_hours(raw)
+        bars = _accept_bars(raw, HOUR_S if timeframe == "1h" else 0)
         bars["close_time"] = bars["ts"] + PERIODS_S[timeframe]
         built = {timeframe: bars}
         if timeframe == "1h":
@@ -115,9 +121,20 @@ def load_series(folder: Path, rows: int = 10**9) -> list[tuple[str, Series]]:
                 "4h": _build_longer_bars(bars, PERIODS_S["4h"]),
                 "1d": _build_longer_bars(bars, DAY_S, joins_sundays=ticker in METALS),
             }
+            # A file of a coin may end within a longer bar, which is never complete.
+            if ticker not in HOURLY_STOCKS:
+                end = bars["close_time"].max()
+                built = {name: frame[frame["close_time"] <= end] for name, frame in built.items()}
         rates = _load_funding_rates(folder / f"{ticker}_funding.csv")
         series += [(f"{ticker} {name}", _to_arrays(frame, rates)) for name, frame in built.items()]
     return series
+
+
+def _keep_trading_hours(raw: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a stock that open before its session ends."""
+    local = pd.to_datetime(raw["ts"], unit="s", utc=True).dt.tz_convert("America/New_York")
+    is_half_day = local.dt.strftime("%Y-%m-%d").isin(HALF_DAYS)
+    return raw[local.dt.hour < np.where(is_half_day, 13, 16)]
 
 
 def _accept_bars(raw: pd.DataFrame, spacing_s: int) -> pd.DataFrame:
@@ -294,8 +311,8 @@ def write_generated_bars(folder: Path, rows: int) -> None:
         opened = sessions.open_time[-min(rows, 1740) :] + HOUR_S // 2
         _write_bars(folder / f"{ticker}_1h.csv", opened, price, _open_random(ticker))
     for ticker, price in DAILY_STOCKS.items():
-        days = END // DAY_S - np.arange(rows * 7 // 5, 0, -1)
-        opened = days[(days + 3) % 7 < 5] * DAY_S
+        sessions = list_expected_bars("XNAS", END - rows * 7 // 5 * DAY_S, END)
+        opened = np.unique(sessions.day) * DAY_S
         _write_bars(folder / f"{ticker}_1d.csv", opened, price, _open_random(ticker))
 
 

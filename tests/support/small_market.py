@@ -37,12 +37,13 @@ END = DENSE + 14 * DAY_S
 
 Row = tuple[int, float, float, float, float, float]
 
-# ticker: (asset class, session, added_on, removed_on). Only HYPE was added after the renaming.
+# ticker: (asset class, session, added_on, removed_on). Only HYPE was added after the renaming. IBM
+# trades every day, so that a short time has many of its daily bars.
 ASSETS: Mapping[str, tuple[str, str, date, date | None]] = {
     "BTC": ("crypto", "24x7", date(2024, 1, 1), None),
     "ETH": ("crypto", "24x7", date(2024, 1, 1), None),
     "HYPE": ("crypto", "24x7", RENAMED_ON, None),
-    "IBM": ("stock", "XNYS", date(2024, 1, 1), None),
+    "IBM": ("stock", "24x7", date(2024, 1, 1), None),
     "MATIC": ("crypto", "24x7", date(2024, 1, 1), REMOVED_ON),
     "NVDA": ("stock", "XNAS", date(2024, 1, 1), None),
     "XAU": ("metal", "24x5", date(2024, 1, 1), None),
@@ -100,13 +101,18 @@ def list_session_opens(first: int, last: int) -> list[int]:
 
 
 def list_metal_opens(first: int, last: int) -> list[int]:
-    """Return the opening times of a bar per day: at 22:00 on Sundays, at 05:00 on other days."""
-    hours = {"Sunday": 22, "Saturday": None}
-    days = (
-        (day, hours.get(f"{datetime.fromtimestamp(day, UTC):%A}", 5))
+    """Return the opening times of a few bars: at 23:00 on Sundays, at 05:00 and 06:00 on others."""
+    hours = {"Sunday": (23,), "Saturday": ()}
+    return [
+        day + hour * HOUR_S
         for day in range(first, last, DAY_S)
-    )
-    return [day + hour * HOUR_S for day, hour in days if hour is not None]
+        for hour in hours.get(f"{datetime.fromtimestamp(day, UTC):%A}", (5, 6))
+    ]
+
+
+def list_sparse_opens(first: int, last: int) -> list[int]:
+    """Return the opening times of the first two of every four hours."""
+    return [at + hour for at in list_opens(first, last, 4) for hour in (0, HOUR_S)]
 
 
 def find_longer_close(ticker: str, ended: int, timeframe: Timeframe) -> int:
@@ -139,8 +145,8 @@ def write_table(path: Path, header: str, rows: Iterable[Iterable[float]]) -> Pat
 def write_small_market(parent: Path) -> Path:
     """Write the small market: each timeframe of some asset passes bar 200.
 
-    BTC and ETH are dense but short; MATIC has a bar every four hours and is removed; XAU has one
-    bar per trading day and another on Sundays; NVDA has hourly bars in exchange hours; HYPE starts
+    BTC and ETH are dense but short; MATIC has two bars every four hours and is removed; XAU has two
+    bars per trading day and another on Sundays; NVDA has hourly bars in exchange hours; HYPE starts
     late; IBM is daily.
     """
     folder = parent / "bars"
@@ -152,7 +158,9 @@ def write_small_market(parent: Path) -> Path:
     write_bars(folder, "IBM", make_bars("IBM", list_opens(START, END, 24)), "1d")
     removal = compute_midnight_s(REMOVED_ON)
     write_bars(
-        folder, "MATIC", make_bars("MATIC", list_opens(removal - 35 * DAY_S, removal + DAY_S, 4))
+        folder,
+        "MATIC",
+        make_bars("MATIC", list_sparse_opens(removal - 35 * DAY_S, removal + DAY_S)),
     )
     write_bars(folder, "NVDA", make_bars("NVDA", list_session_opens(END - 42 * DAY_S, END)))
     write_bars(folder, "XAU", make_bars("XAU", list_metal_opens(END - 315 * DAY_S, END)))

@@ -24,6 +24,9 @@ from tests.support.small_market import (
     DAY_S,
     END,
     START,
+    Content,
+    audit_store,
+    drop_commit_details,
     list_opens,
     make_bars,
     replay_bars,
@@ -47,7 +50,6 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
     "empty file": ("BTC_1h.csv", b"", "row 1: the header must be"),
     "a cell too few": ("BTC_1h.csv", f"{HEADER}{ROW}7200,1,2,1,2\n".encode(), "row 3: 5 cells"),
     "a cell too many": ("BTC_1h.csv", f"{HEADER}{ROW}7200,1,2,1,2,5,6\n".encode(), "row 3: 7"),
-    "a blank line": ("BTC_1h.csv", f"{HEADER}{ROW}\n{ROW}".encode(), "row 3: 0 cells"),
     "not a number": ("BTC_1h.csv", f"{HEADER}{ROW}7200,1,2,x,2,5\n".encode(), "row 3: 'x'"),
     "an empty cell": ("BTC_1h.csv", f"{HEADER}7200,1,2,,2,5\n".encode(), "row 2: ''"),
     "a grouped number": ("BTC_1h.csv", f"{HEADER}7200,1_0,2,1,2,5\n".encode(), "row 2: '1_0'"),
@@ -83,6 +85,55 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
     "a funding header": ("ETH_funding.csv", b"ts,rate\n7200,0.1\n", "row 1: the header must be"),
     "a funding rate": ("ETH_funding.csv", b"ts,funding_rate\n7200,none\n", "row 2: 'none'"),
     "a funding time": ("ETH_funding.csv", b"ts,funding_rate\nnow,0.1\n", "row 2: 'now'"),
+    "funding in percent": (
+        "ETH_funding.csv",
+        b"ts,funding_rate\n7200,-0.0625\n",
+        "ts 7200 has a rate of -0.0625, which is -6.2500% of the position; funding_rate is a frac",
+    ),
+    "a time with two values": (
+        "BTC_1h.csv",
+        f"{HEADER}{ROW}7200,2,2,2,2,0\n7200,2,2,2,2,0\n3600,1,2,1,1.5,5\n".encode(),
+        "rows 2 and 5 are of the same time, 3600 (1970-01-01T01:00:00.000Z), but differ: close is "
+        "2.0 and 1.5; delete the wrong ones",
+    ),
+    "a day with two values": (
+        "NVDA_1d.csv",
+        f"{HEADER}1704463200,1,2,1,2,5\n1704466800,1,2,1,1.5,5\n".encode(),
+        "rows 2 and 3 are of the same time, 1704412800 (2024-01-05T00:00:00.000Z), but differ: ",
+    ),
+    "a settlement with two rates": (
+        "ETH_funding.csv",
+        b"ts,funding_rate\n7200,0.01\n7200,0.02\n",
+        "rows 2 and 3 are of the same time, 7200 (1970-01-01T02:00:00.000Z), but differ: funding_ra"
+        "te is 0.01 and 0.02",
+    ),
+    "daily bars as hourly ones": (
+        "BTC_1h.csv",
+        f"{HEADER}0,1,2,1,2,5\n86400,1,2,1,2,5\n172800,1,2,1,2,5\n259200,1,2,1,2,5\n".encode(),
+        "most rows are 86400 s apart, but 1h bars are 3600 s apart; rename it to TICKER_1d.csv",
+    ),
+    "stamps at the close": (
+        "BTC_1h.csv",
+        f"{HEADER}3599,1,2,1,2,5\n7199,1,2,1,2,5\n".encode(),
+        "rows are stamped at their close (the first has ts 3599); ts must be the opening time, so",
+    ),
+    "a split": (
+        "NVDA_1h.csv",
+        f"{HEADER}1704465000,120,121,119,120,5\n1704724200,12,12,12,12,5\n".encode(),
+        "the row with ts 1704724200 (2024-01-08T14:30:00.000Z) opens at 0.1 times the close before "
+        "it, as after a split of 10:1; divide all prices before it by 10; or, if the market moved s"
+        "o, list the row's ts in NVDA_jumps.csv, below the header ts",
+    ),
+    "daily bars of an asset with hourly ones": (
+        "ETH_1d.csv",
+        f"{HEADER}{ROW}".encode(),
+        "the daily bars of ETH are built from ETH_1h.csv; keep one of the two files",
+    ),
+    "many cells that are no number": (
+        "BTC_1h.csv",
+        f"{HEADER}{ROW * 2500}7200,1,2,1,x,5\n7200,1,2,1,x,5\n7200,1,2,1,x,5\n".encode(),
+        "row 2502: 'x' is not a number",
+    ),
 }
 
 
@@ -127,7 +178,7 @@ def test_a_folder_without_bars_is_one_line_and_stores_nothing(
     elif kind != "missing":
         folder.mkdir()
     if kind == "funding alone":
-        write_table(folder / "BTC_funding.csv", "ts,funding_rate", [(7200, 0.1)])
+        write_table(folder / "BTC_funding.csv", "ts,funding_rate", [(7200, 0.01)])
     if kind == "header alone":
         write_table(folder / "BTC_1h.csv", HEADER.strip(), [])
     ran = signals("replay", "--bars", folder)
@@ -173,18 +224,6 @@ def test_replay_reports_how_many_bars_were_rejected(tmp_path: Path, signals: Run
     assert ran.err.count("\n") == 2  # one line for both rejected bars, and no progress bar
 
 
-async def test_a_daily_file_is_ignored_if_there_is_an_hourly_one(
-    tmp_path: Path, universe: Universe
-):
-    rows = make_bars("NVDA", list_opens(START, START + DAY_S))
-    write_bars(tmp_path, "NVDA", rows)
-    (tmp_path / "NVDA_1d.csv").write_text("nothing that could be read")
-    source = FilesSource(tmp_path, universe)
-    assert source.get_native_timeframe("NVDA") == "1h"
-    fetched = await source.fetch("NVDA", -1, END)
-    assert fetched.bars.open_time.tolist() == [row[0] for row in rows]
-
-
 async def test_an_asset_with_only_a_daily_file_has_daily_bars(tmp_path: Path, universe: Universe):
     write_bars(tmp_path, "IBM", make_bars("IBM", list_opens(START, START + 3 * DAY_S, 24)), "1d")
     source = FilesSource(tmp_path, universe)
@@ -211,17 +250,15 @@ async def test_the_order_of_rows_in_a_file_does_not_matter(tmp_path: Path, unive
 
 async def test_a_settlement_that_is_not_finite_is_left_out(tmp_path: Path, universe: Universe):
     write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
-    rates = [(START, 0.1), (START + 9, float("nan")), (START + 99, float("inf"))]
+    rates = [(START, 0.01), (START + 9, float("nan")), (START + 99, float("inf"))]
     write_table(tmp_path / "BTC_funding.csv", "ts,funding_rate", rates)
     held = await replay_bars(tmp_path / "market.db", tmp_path, universe)
-    assert held["funding"] == [("BTC", START, 0.1)]
+    assert held["funding"] == [("BTC", START, 0.01)]
 
 
-async def test_a_repeated_or_infinite_settlement_is_counted_and_the_first_of_a_time_stays(
-    tmp_path: Path, universe: Universe
-):
+async def test_a_repeated_or_infinite_settlement_is_counted(tmp_path: Path, universe: Universe):
     write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
-    rates = [(START + 9, float("inf")), (START, 0.1), (START, 0.2)]
+    rates = [(START + 9, float("inf")), (START, 0.01), (START, 0.01)]
     write_table(tmp_path / "BTC_funding.csv", "ts,funding_rate", rates)
     source = FilesSource(tmp_path, universe)
     assert source.rejected_counts == {
@@ -229,21 +266,23 @@ async def test_a_repeated_or_infinite_settlement_is_counted_and_the_first_of_a_t
         "settlement time is repeated": 1,
     }
     fetched = await source.fetch("BTC", -1, START + DAY_S)
-    assert fetched.funding.rate.tolist() == [0.1]
+    assert fetched.funding.rate.tolist() == [0.01]
 
 
 def test_rows_with_a_fault_are_logged_once_per_file_and_reason(tmp_path: Path, universe: Universe):
     count = 2 * CHUNK_ROWS + 5
     bars = [(START + n * HOUR_S, 1.0, 1.0, 2.0, 1.0, 0.0) for n in range(count)]
-    write_bars(tmp_path, "BTC", [*bars, *make_bars("BTC", [START, START + 60, START])])
-    write_table(tmp_path / "BTC_funding.csv", "ts,funding_rate", [(9, 2.0), (8, -3.0), (7, 0.1)])
+    first, second = make_bars("BTC", [START, START + 60])
+    write_bars(tmp_path, "BTC", [*bars, first, second, first])
+    rates = [(9, float("inf")), (8, float("nan")), (7, 0.01)]
+    write_table(tmp_path / "BTC_funding.csv", "ts,funding_rate", rates)
     with structlog.testing.capture_logs() as logged:
         source = FilesSource(tmp_path, universe)
     assert [(row["event"], row["file"], row["reason"]) for row in logged] == [
         ("row_rejected", "BTC_1h.csv", "high is below low"),
         ("row_rejected", "BTC_1h.csv", "open time is repeated"),
         ("row_rejected", "BTC_1h.csv", "opens less than an hour after its predecessor"),
-        ("row_rejected", "BTC_funding.csv", "a rate is above 100 % of the position"),
+        ("row_rejected", "BTC_funding.csv", "a rate is NaN or infinite"),
     ]
     assert [(row["rows"], row["first_ts"]) for row in logged] == [
         (count, START),
@@ -441,11 +480,110 @@ def test_rows_of_several_chunks_are_read_in_any_order(tmp_path: Path, universe: 
     assert source.find_next_close("BTC", 7 * HOUR_S) == 8 * HOUR_S
 
 
-def test_the_first_faulty_row_of_a_later_chunk_is_named(tmp_path: Path, universe: Universe):
-    text = HEADER + ROW * CHUNK_ROWS + "7200,1,2,1,_2,5\n"
+async def test_one_bad_cell_of_many_rows_costs_its_row_and_blank_lines_cost_nothing(
+    tmp_path: Path, universe: Universe
+):
+    text = f"{HEADER}{ROW * CHUNK_ROWS}7200,1,2,1,_2,5\n\n10800,2,2,1,2,5\n\n\n"
     (tmp_path / "BTC_1h.csv").write_text(text)
-    with pytest.raises(SourceError, match=f"row {CHUNK_ROWS + 2}: '_2' is not a number"):
-        FilesSource(tmp_path, universe)
+    source = FilesSource(tmp_path, universe)
+    assert source.rejected_counts == {
+        f"row cannot be read, as row {CHUNK_ROWS + 2}: '_2' is not a number": 1,
+        "open time is repeated": CHUNK_ROWS - 1,
+    }
+    fetched = await source.fetch("BTC", -1, END)
+    assert fetched.bars.open_time.tolist() == [3600, 10800]
+
+
+async def test_a_file_without_volumes_has_bars_without_volume(tmp_path: Path, universe: Universe):
+    rows = make_bars("XAU", list_opens(START, START + 4 * HOUR_S))
+    for missing in (-1.0, float("nan")):
+        write_bars(tmp_path, "XAU", [(*row[:5], missing) for row in rows])
+        source = FilesSource(tmp_path, universe)
+        assert source.rejected_counts == {}
+        assert (await source.fetch("XAU", -1, END)).bars.volume.tolist() == [0.0] * 4
+
+
+async def test_rows_outside_the_session_are_left_out_and_counted(
+    tmp_path: Path, universe: Universe
+):
+    # 2024-01-05 in New York: 04:00 to 09:00 before the bell, 09:30 to 15:30, 16:00 to 19:00 after.
+    day, premarket, after_hours = START + 2 * DAY_S, range(9, 15), range(21, 25)
+    halves = [day + hour * HOUR_S + 1800 for hour in range(14, 21)]
+    opens = sorted([*halves, *(day + hour * HOUR_S for hour in (*premarket, *after_hours))])
+    write_bars(tmp_path, "NVDA", make_bars("NVDA", opens))
+    source = FilesSource(tmp_path, universe)
+    assert (await source.fetch("NVDA", -1, END)).bars.open_time.tolist() == halves
+    assert source.rejected_counts == {"opens while its session is closed": 10}
+
+
+def test_a_jump_that_is_listed_is_accepted_and_one_of_daily_bars_is_reported(
+    tmp_path: Path, universe: Universe, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
+):
+    rows = [(START + n * HOUR_S, *[100.0 / (5 if n > 2 else 1)] * 4, 1.0) for n in range(6)]
+    write_bars(tmp_path, "BTC", rows)
+    write_table(tmp_path / "BTC_jumps.csv", "ts", [(START + 3 * HOUR_S,)])
+    assert FilesSource(tmp_path, universe).doubts == []
+    write_bars(tmp_path, "IBM", [(START + n * DAY_S, *row[1:]) for n, row in enumerate(rows)], "1d")
+    doubt = (
+        f"{tmp_path / 'IBM_1d.csv'}: the row with ts {START + 3 * DAY_S} (2024-01-06T00:00:00.000Z)"
+        " opens at 0.2 times the close before it, as after a split of 5:1; divide all prices before"
+        " it by 5; or, if the market moved so, list the row's ts in IBM_jumps.csv, below the header"
+        " ts"
+    )
+    assert FilesSource(tmp_path, universe).doubts == [doubt]
+    monkeypatch.setenv("SIGNALS_SOURCE", f"files:{tmp_path}")
+    assert f"warn source: files:{tmp_path}; {doubt}\n" in signals("doctor").out
+
+
+@pytest.mark.parametrize("step_s", [HOUR_S, 5 * HOUR_S, DAY_S])
+async def test_each_hole_is_reported_once_however_a_file_is_fetched(
+    step_s: int, tmp_path: Path, universe: Universe
+):
+    opens = list_opens(START, START + DAY_S)
+    holes = {*opens[7:19], opens[21]}
+    write_bars(tmp_path, "BTC", make_bars("BTC", [at for at in opens if at not in holes]))
+    with structlog.testing.capture_logs() as logged:
+        source = FilesSource(tmp_path, universe)
+    assert [line["doubt"] for line in logged] == ["bars missing inside the files: BTC 13"]
+    missing: list[int] = []
+    for after in range(START, START + 2 * DAY_S, step_s):
+        fetched = await source.fetch("BTC", after, after + step_s)
+        # They are stored with the bars behind them.
+        assert len(fetched.bars) or not len(fetched.missing)
+        missing += fetched.missing.tolist()
+    assert missing == [at + HOUR_S for at in sorted(holes)]
+
+
+async def test_an_unfinished_longer_bar_of_a_file_that_ends_is_never_stepped(
+    tmp_path: Path, universe: Universe
+):
+    hourly = make_bars("BTC", list_opens(START, START + 3 * DAY_S))
+    others = make_bars("ETH", list_opens(START, START + 3 * DAY_S))
+    parent = tmp_path / "bars"
+    parent.mkdir()
+    write_bars(parent, "ETH", others)
+
+    async def compute(name: str, bar_count: int, *until: int) -> Content:
+        """Return the content of a store after runs to some hours over a file of so many bars."""
+        write_bars(parent, "BTC", hourly[:bar_count])
+        for hour in until:
+            held = await replay_bars(tmp_path / name, parent, universe, START + hour * HOUR_S)
+        assert (await audit_store(tmp_path / name, universe)).findings == []
+        return held
+
+    def last_closes(held: Content) -> dict[str, int]:
+        return {row[1]: (row[6] - START) // HOUR_S for row in held["carries"] if row[0] == "BTC"}
+
+    whole = await compute("whole.db", 41, 72)
+    assert last_closes(whole) == {"1h": 41, "4h": 40, "1d": 24}
+    split = await compute("split.db", 41, 17, 42, 45, 72)
+    assert drop_commit_details(split) == drop_commit_details(whole)
+    assert last_closes(await compute("full.db", 48, 72)) == {"1h": 48, "4h": 48, "1d": 48}
+    # A file that grows later goes on at its own end.
+    write_bars(parent, "ETH", make_bars("ETH", list_opens(START, START + 4 * DAY_S)))
+    grown = await compute("split.db", 72, 96)
+    assert last_closes(grown) == {"1h": 72, "4h": 72, "1d": 72}
+    assert [row[2:] for row in grown["bars"] if row[0] == "BTC"] == hourly
 
 
 # Prints the peak of a process that reads a folder. Measured: 65 bytes a row, once over 400.

@@ -390,8 +390,8 @@ async def test_the_cadence_is_a_run_at_minute_three_and_a_poll_every_900_seconds
         ),
         (
             {"BTC": {"has_off_hour_bars": True}},
-            "Some recorded bars of BTC open off the hour: such a bar counts as closed at the next "
-            "full hour after it ends.",
+            "Some recorded bars of BTC open off the hour, or daily ones off 00:00 UTC: such a bar "
+            "counts as closed at the next full hour, or 00:00 UTC, after it ends.",
         ),
     ],
     ids=["punctual", "delayed", "off the hour"],

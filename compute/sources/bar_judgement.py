@@ -1,0 +1,160 @@
+"""Judges the columns of one file of bars; docs/sources.md has the rules. Pure NumPy.
+
+Times are epoch seconds UTC, oldest first.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import exp
+from math import log as ln
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compute.bars import BAR_FAULTS, DAY_S, HOUR_S, BarFaults, Prices, Times
+from compute.sessions import Calendar, ExpectedBars, find_trading_days, list_expected_bars
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, format_instant
+
+# The fewest distances between rows that show how far apart they are.
+MIN_DISTANCES: Final = 3
+# New shares for an old one, or old ones for a new one. The open after a split differs from the
+# close before it by little more than a night's move; no split that is usual is nearer to 1.
+USUAL_RATIOS: Final = (1.5, 2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 40, 50, 100, 1000)
+MAX_RATIO_DEVIATION: Final = 0.05
+# Funding above this a settlement is in percent: venues cap it at 4 % and less.
+MAX_FUNDING_RATE: Final = 0.05
+
+
+class Jump(NamedTuple):
+    """A price that changes by nearly a usual ratio: before it, it was `factor` times as high."""
+
+    time: int
+    factor: float
+
+    def describe(self) -> str:
+        """Name the row and the ratio."""
+        ratio = _find_nearest_ratio(abs(ln(self.factor)))
+        kind, act = (f"{ratio:g}:1", "divide") if self.factor > 1 else (f"1:{ratio:g}", "multiply")
+        return (
+            f"the row with ts {self.time} ({format_instant(1000 * self.time)}) opens at "
+            f"{1 / self.factor:.4g} times the close before it, as after a split of {kind}; "
+            f"{act} all prices before it by {ratio:g}"
+        )
+
+
+def describe_wrong_times(times: Times, timeframe: Timeframe) -> str:
+    """Return why rows cannot be bars of a timeframe, and the remedy; empty if they can be."""
+    if len(times) and np.count_nonzero(times % 60 == 59) * 2 > len(times):
+        return (
+            f"rows are stamped at their close (the first has ts {times[0]}); ts must be the opening"
+            f" time, so subtract {TIMEFRAME_DURATIONS_S[timeframe] - 1} from each"
+        )
+    period_s, distances = TIMEFRAME_DURATIONS_S[timeframe], np.diff(times)
+    distances = distances[distances > 0]
+    is_native = np.count_nonzero(distances == period_s) * 2 >= len(distances)
+    if is_native or len(distances) < MIN_DISTANCES:
+        return ""
+    found, counts = np.unique(distances, return_counts=True)
+    spacing_s = int(found[counts.argmax()])
+    # Sessions have pauses, and days have 23 or 25 hours where clocks change.
+    if spacing_s == period_s or (timeframe == "1d" and abs(spacing_s - period_s) <= HOUR_S):
+        return ""
+    other = {HOUR_S: "rename it to TICKER_1h.csv", DAY_S: "rename it to TICKER_1d.csv"}
+    remedy = other.get(spacing_s, f"write a file of {timeframe} bars instead")
+    return (
+        f"most rows are {spacing_s} s apart, but {timeframe} bars are {period_s} s apart; {remedy}"
+    )
+
+
+def find_opens(session: Calendar, times: Times, timeframe: Timeframe) -> Times:
+    """Return the open times of bars: of daily ones 00:00 UTC of their trading day.
+
+    Only a coin's day ends a day after its stamp, whenever that is.
+    """
+    if timeframe == "1h" or session == "24x7":
+        return times
+    return find_trading_days(session, times) * DAY_S
+
+
+def find_session_faults(session: Calendar, times: Times, timeframe: Timeframe) -> BarFaults:
+    """Return the faults of bars that open while their session is closed."""
+    faults = np.zeros(len(times), dtype=np.int8)
+    if session == "24x7" or not len(times):
+        return faults
+    expected = list_expected_bars(session, int(times[0]) - DAY_S, int(times[-1]) + 2 * DAY_S)
+    if timeframe == "1d":
+        is_outside = ~np.isin(times // DAY_S, expected.day)
+    else:
+        is_outside = _mark_outside(expected, times)
+    faults[is_outside] = BAR_FAULTS.index("opens while its session is closed")
+    return faults
+
+
+def _mark_outside(expected: ExpectedBars, times: Times) -> NDArray[np.bool_]:
+    hours = times // HOUR_S * HOUR_S
+    places = np.searchsorted(expected.open_time, hours).clip(max=len(expected) - 1)
+    is_early = times < expected.begin_time[places]
+    # A bar of the clock hour in which the session opens has its first half hour, unless another
+    # one begins with the opening: then the earlier one was traded before it.
+    is_followed = np.append((hours[1:] == hours[:-1]) & ~is_early[1:], np.False_)
+    is_other_hour = expected.open_time[places] != hours
+    is_outside: NDArray[np.bool_] = is_other_hour | (is_early & is_followed)
+    return is_outside
+
+
+def mark_without_volume(volume: Prices) -> NDArray[np.bool_]:
+    """Return where a vendor wrote that there is no volume."""
+    is_without: NDArray[np.bool_] = np.isnan(volume) | (volume == -1)
+    return is_without
+
+
+def find_volume_faults(volume: Prices) -> BarFaults:
+    """Return the faults of missing volumes; none if all are missing, as in a market without any."""
+    faults, is_missing = np.zeros(len(volume), dtype=np.int8), mark_without_volume(volume)
+    if not is_missing.all():
+        faults[is_missing] = BAR_FAULTS.index("a number is NaN or infinite")
+        faults[volume < 0] = BAR_FAULTS.index("volume is negative")
+    return faults
+
+
+def find_conflict(times: Times, columns: Sequence[Prices]) -> int | None:
+    """Return the index of the first row that has its predecessor's time and other values."""
+    repeats = np.flatnonzero(times[1:] == times[:-1])
+    differs = np.zeros(len(repeats), dtype=np.bool_)
+    for column in columns:
+        differs |= column[repeats + 1] != column[repeats]
+    return int(repeats[differs][0]) + 1 if differs.any() else None
+
+
+def list_jumps(times: Times, opened: Prices, closed: Prices) -> Iterator[Jump]:
+    """Yield the bars that open nearly a usual ratio above or below the close before them."""
+    factor = closed[:-1] / opened[1:]
+    least = min(USUAL_RATIOS) * (1 - MAX_RATIO_DEVIATION)
+    for index in np.flatnonzero((factor > least) | (factor < 1 / least)).tolist():
+        distance = abs(ln(factor[index]))
+        if abs(exp(distance) / _find_nearest_ratio(distance) - 1) <= MAX_RATIO_DEVIATION:
+            yield Jump(int(times[index + 1]), float(factor[index]))
+
+
+def _find_nearest_ratio(distance: float) -> float:
+    return min(USUAL_RATIOS, key=lambda ratio: abs(distance - ln(ratio)))
+
+
+def list_holes(session: Calendar, times: Times, timeframe: Timeframe) -> Times:
+    """Return the closes between the first and the last bar that the session expects without a bar.
+
+    A bar that opens off the hour is the bar of the clock hour in which it opens.
+    """
+    period_s = TIMEFRAME_DURATIONS_S[timeframe]
+    slots = times // period_s
+    holes = [times[:0]]
+    for index in np.flatnonzero(np.diff(slots) > 1).tolist():
+        after, until = (slots[index] + 1) * period_s, slots[index + 1] * period_s
+        expected = list_expected_bars(session, int(after), int(until))
+        if timeframe == "1h":
+            holes.append(expected.close_time)
+        else:
+            days = np.unique(expected.day)
+            days = days[(days > slots[index]) & (days < slots[index + 1])]
+            holes.append((days + 1) * DAY_S)
+    return np.concatenate(holes)
