@@ -1,13 +1,26 @@
 """Which calls of a key count, over both transports."""
 
+import asyncio
 import json
 import re
+import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from access.billing.sandbox import NoBilling
 from access.keys import generate_key, hash_key
@@ -49,6 +62,19 @@ BAD_CALLS: list[tuple[str, dict[str, Any]]] = [
     (CONFLUENCE, {"as_of": "2020-01-01"}),
     (FLIPS, {"timeframe": "1h", "hours": 7}),
 ]
+# Every tool that needs a key, and each page of a feed.
+GOOD_CALLS: list[tuple[str, dict[str, Any]]] = [
+    *((tool, {}) for tool in KEYED_PATHS if tool != USAGE),
+    *((SIGNALS, {"limit": 3, "offset": offset}) for offset in (0, 3, 6)),
+]
+UNKNOWN_KEYS: list[dict[str, str]] = [
+    {},
+    {"X-Api-Key": "nonsense"},
+    {"Authorization": f"Bearer ek_{'a' * 43}"},
+]
+FACES: st.SearchStrategy[Transport] = st.sampled_from(["mcp", "rest"])
+# Statuses over all examples: a run that never reached one of them would prove nothing.
+SEEN = Counter[int]()
 AGENTS = Path("docs/agents.md").read_text()
 
 
@@ -154,34 +180,165 @@ async def scarce(tmp_path: Path) -> AsyncIterator[RunningService]:
         yield running
 
 
-@pytest.mark.clause("4.0.4", "4.14.15", "8.1", "8.5", "8.8", "8.9", "8.10")
-async def test_rest_and_mcp_share_one_count(served: RunningService) -> None:
-    faces: list[Transport] = ["rest", "mcp", "mcp", "rest", "mcp"]
-    left = [(await call(served, transport, **BTC)).quota for transport in faces]
-    assert left == [
-        (10_000, 10_000 - made, "2026-10-01T00:00:00.000Z") for made in range(1, len(faces) + 1)
-    ]
-    assert count_usage(served) == len(faces)
+class QuotaMachine(RuleBasedStateMachine):
+    """Calls of several keys over both transports, across midnights, revocations and faults."""
 
+    keys = Bundle("keys")
 
-@pytest.mark.clause("4.0.4", "4.10.2", "8.4", "8.11")
-async def test_every_key_protected_call_counts(
-    served: RunningService, transport: Transport
-) -> None:
-    for made, tool in enumerate(KEYED_PATHS, 1):
-        called = await call(served, transport, tool)
-        assert (called.status, called.quota) == (
-            200,
-            (10_000, 10_000 - made, "2026-10-01T00:00:00.000Z"),
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.folder = tempfile.TemporaryDirectory()
+        self.place = run_service(Path(self.folder.name), make_coverage(), daily_limit=LIMIT)
+        self.served = self.run(self.place.__aenter__())
+        self.created: list[str] = []
+        self.revoked: set[str] = set()
+        self.used = Counter[tuple[str, int]]()
+
+    def run(self, work: Any) -> Any:
+        return self.runner.run(work)
+
+    def teardown(self) -> None:
+        self.run(self.place.__aexit__(None, None, None))
+        self.runner.close()
+        self.folder.cleanup()
+
+    @initialize(target=keys)
+    def begin(self) -> str:
+        self.created.append(self.served.api_key)
+        return self.created[0]
+
+    @rule(target=keys)
+    def create(self) -> str:
+        self.created.append(self.run(self.served.keys.create("another")))
+        return self.created[-1]
+
+    @rule(key=keys)
+    def revoke(self, key: str) -> None:
+        self.run(self.served.keys.revoke(self.created.index(key) + 1))
+        self.revoked.add(key)
+
+    def call_as(self, key: str, transport: Transport, tool: str, **arguments: Any) -> Called:
+        called: Called = self.run(
+            call(self.served, transport, tool, {"X-Api-Key": key}, **arguments)
         )
-    assert count_usage(served) == len(KEYED_PATHS) == 5
+        SEEN[called.status] += 1
+        return called
+
+    def quota_of(self, key: str) -> tuple[int, int, str]:
+        day = self.served.clock.now // DAY_MS
+        return LIMIT, LIMIT - self.used[key, day], format_instant((day + 1) * DAY_MS)
+
+    def count(self, key: str) -> None:
+        day = self.served.clock.now // DAY_MS
+        self.used[key, day] = min(self.used[key, day] + 1, LIMIT)
+
+    @rule(key=keys, transport=FACES, request=st.sampled_from(GOOD_CALLS + BAD_CALLS))
+    def call(self, key: str, transport: Transport, request: tuple[str, dict[str, Any]]) -> None:
+        """Call; a revoked or exhausted key is refused before its arguments are read."""
+        called = self.call_as(key, transport, request[0], **request[1])
+        limit, left, reset = self.quota_of(key)
+        if key in self.revoked:
+            assert (called.status, called.code) == (403, "revoked_key")
+        elif left == 0 and request[0] != USAGE:
+            retry_after_s = -((self.served.clock.now % DAY_MS - DAY_MS) // 1000)
+            assert (called.status, called.code) == (429, "rate_limited")
+            assert called.retry_after_s == retry_after_s
+            for words in ("3 calls", reset, f"{retry_after_s} seconds"):
+                assert words in called.message
+        else:
+            assert called.status == (400 if request in BAD_CALLS else 200)
+            self.count(key)
+        assert called.quota == self.quota_of(key)
+
+    @rule(key=keys, transport=FACES)
+    def read_usage(self, key: str, transport: Transport) -> None:
+        """Read the quota, which an exhausted key may."""
+        if key in self.revoked:
+            assert self.call_as(key, transport, USAGE).status == 403
+            return
+        self.count(key)
+        limit, left, reset = self.quota_of(key)
+        self.served.api_key = key
+        answer = self.run(self.served.fetch_answer(transport, USAGE))
+        assert (answer["quota"]["used_today"], answer["quota"]["remaining_today"]) == (
+            limit - left,
+            left,
+        )
+        note = answer["meta"]["note"]
+        assert left > 0 if note is None else ("exhausted" in note and reset in note)
+
+    @rule(transport=FACES, headers=st.sampled_from(UNKNOWN_KEYS))
+    def call_without_a_known_key(self, transport: Transport, headers: dict[str, str]) -> None:
+        called = self.run(call(self.served, transport, headers=headers))
+        assert (called.status, called.quota) == (401, None)
+
+    @rule(key=keys, transport=FACES, request=st.sampled_from(GOOD_CALLS + BAD_CALLS))
+    def call_while_nothing_can_be_counted(
+        self, key: str, transport: Transport, request: tuple[str, dict[str, Any]]
+    ) -> None:
+        with break_usage_counting(self.served.access):
+            called = self.call_as(key, transport, request[0], **request[1])
+        assert (called.status, called.code, called.quota) == (503, "unavailable", None)
+        assert called.retry_after_s == 60
+
+    @rule(before_midnight_ms=st.sampled_from([0, 1, 999, 1000, 1001, 3_600_000]))
+    def wait(self, before_midnight_ms: int) -> None:
+        now = self.served.clock.now
+        midnight = (now // DAY_MS + 1) * DAY_MS
+        self.served.clock.now = max(now, midnight - before_midnight_ms)
+
+    @invariant()
+    def every_counted_call_is_stored(self) -> None:
+        assert count_usage(self.served) == self.used.total()
 
 
-@pytest.mark.clause("8.6")
-async def test_each_page_of_the_feed_counts(served: RunningService, transport: Transport) -> None:
-    for offset in (0, 3, 6):
-        assert (await call(served, transport, SIGNALS, limit=3, offset=offset)).status == 200
-    assert count_usage(served) == 3
+@pytest.mark.clause(
+    "2.13.11",
+    "3.5.3",
+    "3.5.4",
+    "4.0.4",
+    "4.6.10",
+    "4.10.1",
+    "4.10.2",
+    "4.14.15",
+    "5.2",
+    "5.25",
+    "5.26",
+    "7.19",
+    "7.23",
+    "7.24",
+    "8.1",
+    "8.2",
+    "8.3",
+    "8.4",
+    "8.5",
+    "8.6",
+    "8.7",
+    "8.8",
+    "8.9",
+    "8.10",
+    "8.11",
+    "8.13",
+    "8.14",
+    "8.15",
+    "8.52",
+)
+@pytest.mark.parametrize("lives", [6, pytest.param(60, marks=pytest.mark.prove)])
+def test_both_transports_share_exact_counts_of_each_key_and_day(lives: int) -> None:
+    SEEN.clear()
+    run_state_machine_as_test(
+        QuotaMachine,
+        settings=settings(
+            max_examples=lives,
+            stateful_step_count=50,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
+    assert {200, 400, 403, 429, 503} <= set(SEEN)
 
 
 @pytest.mark.clause("8.46")
@@ -193,39 +350,6 @@ async def test_polling_all_day_as_recommended_takes_96_calls(served: RunningServ
         polled = await call_rest(served, "/signals?since=2026-09-30T12:03:00Z", served.key_headers)
         served.clock.now += interval_ms
     assert polled.quota == (10_000, 10_000 - 96, "2026-10-02T00:00:00.000Z")
-
-
-@pytest.mark.clause("5.2", "8.2")
-async def test_calls_are_counted_per_key(served: RunningService, transport: Transport) -> None:
-    await call(served, transport)
-    other = {"X-Api-Key": await served.keys.create("other")}
-    for remaining in (9_999, 9_998):
-        quota = (await call(served, transport, headers=other)).quota
-        assert quota is not None
-        assert quota[1] == remaining
-
-
-@pytest.mark.clause("8.52")
-async def test_a_call_with_bad_arguments_counts_like_any_other(
-    served: RunningService, transport: Transport
-) -> None:
-    for count, (tool, arguments) in enumerate(BAD_CALLS, 1):
-        refused = await call(served, transport, tool, **arguments)
-        assert refused.status == 400
-        assert refused.quota == (10_000, 10_000 - count, "2026-10-01T00:00:00.000Z")
-    assert count_usage(served) == len(BAD_CALLS)
-
-
-@pytest.mark.clause("8.52")
-async def test_an_exhausted_key_is_refused_before_its_arguments_are_read(
-    scarce: RunningService, transport: Transport
-) -> None:
-    for _ in range(LIMIT):
-        assert (await call(scarce, transport, STATE, ticker="BTX")).status == 400
-    for arguments in (BTC, {"ticker": "BTX"}):
-        refused = await call(scarce, transport, STATE, **arguments)
-        assert (refused.status, refused.quota) == (429, (LIMIT, 0, "2026-10-01T00:00:00.000Z"))
-    assert count_usage(scarce) == LIMIT
 
 
 async def test_a_repeated_query_is_accepted_until_the_time_that_it_names_is_refused(
@@ -250,30 +374,12 @@ async def test_a_query_that_could_not_be_checked_at_first_is_checked_when_repeat
         assert count_usage(served) == 2
 
 
-async def test_a_call_with_bad_arguments_that_cannot_be_counted_is_503(
-    served: RunningService, transport: Transport
-) -> None:
-    with break_usage_counting(served.access):
-        refused = await call(served, transport, STATE, ticker="BTX")
-    assert (refused.status, refused.code, refused.quota) == (503, "unavailable", None)
-
-
 @pytest.mark.clause("8.52")
 async def test_a_call_before_the_first_compute_counts(
     served_empty: RunningService, transport: Transport
 ) -> None:
     assert (await call(served_empty, transport)).status == 503
     assert count_usage(served_empty) == 1
-
-
-@pytest.mark.clause("8.13", "8.52")
-async def test_a_call_without_a_known_key_is_not_counted_and_has_no_quota(
-    served: RunningService, transport: Transport
-) -> None:
-    for headers in ({}, {"X-Api-Key": "nonsense"}, {"Authorization": f"Bearer ek_{'a' * 43}"}):
-        refused = await call(served, transport, headers=headers)
-        assert (refused.status, refused.quota) == (401, None)
-    assert count_usage(served) == 0
 
 
 @pytest.mark.clause("5.1", "5.2", "5.29")
@@ -359,36 +465,6 @@ async def test_open_endpoints_are_not_counted(served: RunningService) -> None:
     assert count_usage(served) == 0
 
 
-@pytest.mark.clause(
-    "4.6.10",
-    "4.14.15",
-    "5.26",
-    "7.23",
-    "7.24",
-    "8.1",
-    "8.8",
-    "8.9",
-    "8.10",
-    "8.14",
-    "8.15",
-    "8.52",
-)
-async def test_the_limit_is_exact_and_the_error_says_when_to_retry(
-    scarce: RunningService, transport: Transport
-) -> None:
-    left = [(await call(scarce, transport, **BTC)).quota for _ in range(LIMIT)]
-    assert [quota and quota[1] for quota in left] == [2, 1, 0]
-    for _ in range(2):
-        refused = await call(scarce, transport, **BTC)
-        assert (refused.status, refused.code) == (429, "rate_limited")
-        assert refused.quota == (LIMIT, 0, "2026-10-01T00:00:00.000Z")
-        # 12:06:20 to midnight.
-        assert refused.retry_after_s == 11 * 3600 + 53 * 60 + 40
-        for words in ("3 calls", "2026-10-01T00:00:00.000Z", "42820 seconds"):
-            assert words in refused.message
-    assert count_usage(scarce) == LIMIT
-
-
 async def test_the_page_for_agents_names_every_key_that_a_results_meta_can_have(
     scarce: RunningService,
 ) -> None:
@@ -396,70 +472,6 @@ async def test_the_page_for_agents_names_every_key_that_a_results_meta_can_have(
     results.append(await scarce.call(STATE, headers={}))
     named = re.findall(r"^\| `(signals/\w+)` \|", AGENTS, re.MULTILINE)
     assert set(named) == {key for result in results for key in result["_meta"]}
-
-
-@pytest.mark.clause("8.7", "8.15")
-async def test_retry_after_is_in_whole_seconds_that_lead_into_the_next_day(
-    scarce: RunningService, transport: Transport
-) -> None:
-    for before_ms, told_s in ((1, 1), (999, 1), (1000, 1), (1001, 2), (DAY_MS, 86_400)):
-        scarce.clock.now = MIDNIGHT - before_ms
-        for _ in range(LIMIT):
-            await call(scarce, transport)
-        assert (await call(scarce, transport)).retry_after_s == told_s
-        scarce.clock.now += told_s * 1000
-        assert (await call(scarce, transport)).status == 200
-        scarce.api_key = await scarce.keys.create("another")
-
-
-@pytest.mark.clause("8.3", "8.7", "8.10")
-async def test_the_count_restarts_at_midnight(scarce: RunningService, transport: Transport) -> None:
-    scarce.clock.now = MIDNIGHT - 1
-    statuses = [(await call(scarce, transport)).status for _ in range(LIMIT + 1)]
-    scarce.clock.now = MIDNIGHT
-    again = [await call(scarce, transport) for _ in range(LIMIT + 1)]
-    assert statuses == [one.status for one in again] == [200, 200, 200, 429]
-    assert again[0].quota == (LIMIT, 2, "2026-10-02T00:00:00.000Z")
-
-
-@pytest.mark.clause("2.13.11", "4.10.1", "4.10.2", "5.26", "7.23", "8.4", "8.52")
-async def test_usage_is_counted_and_answers_with_an_exhausted_quota(
-    scarce: RunningService, transport: Transport
-) -> None:
-    quotas = []
-    for _ in range(LIMIT + 2):
-        answer = await scarce.fetch_answer(transport, USAGE)
-        quotas.append((answer["quota"]["used_today"], answer["quota"]["remaining_today"]))
-        note = answer["meta"]["note"]
-        assert (note is None) is (answer["quota"]["remaining_today"] > 0)
-    assert quotas == [(1, 2), (2, 1), (3, 0), (3, 0), (3, 0)]
-    assert "exhausted" in note
-    assert "2026-10-01T00:00:00.000Z" in note
-    assert (await call(scarce, transport, USAGE)).quota == (LIMIT, 0, "2026-10-01T00:00:00.000Z")
-    assert (await call(scarce, transport)).status == 429
-    assert count_usage(scarce) == LIMIT
-
-
-async def test_bad_arguments_of_usage_are_refused_with_an_exhausted_quota(
-    scarce: RunningService, transport: Transport
-) -> None:
-    for _ in range(LIMIT):
-        await call(scarce, transport, USAGE)
-    assert (await call(scarce, transport, USAGE, colour="red")).status == 400
-
-
-@pytest.mark.clause("3.5.3", "3.5.4", "5.25", "7.19", "8.11", "8.52")
-async def test_a_revoked_key_is_refused_at_once_keeps_its_quota_and_counts_no_more(
-    served: RunningService, transport: Transport
-) -> None:
-    assert (await call(served, transport)).status == 200
-    (key,) = await served.keys.list()
-    await served.keys.revoke(key.id)
-    for tool in (STATE, USAGE):
-        refused = await call(served, transport, tool)
-        assert (refused.status, refused.code) == (403, "revoked_key")
-        assert refused.quota == (10_000, 9_999, "2026-10-01T00:00:00.000Z")
-    assert count_usage(served) == 1
 
 
 @pytest.mark.clause("2.11.2", "2.11.5", "2.11.6", "4.0.4", "5.18", "5.22", "7.2", "8.52")
@@ -512,16 +524,6 @@ async def test_with_billing_off_every_key_works(tmp_path: Path, transport: Trans
             await bought(served, "live"),
         ):
             assert (await call(served, transport, headers=headers)).status == 200
-
-
-async def test_a_call_that_cannot_be_counted_is_503_and_the_next_one_works(
-    served: RunningService, transport: Transport
-) -> None:
-    with break_usage_counting(served.access):
-        refused = await call(served, transport)
-    assert (refused.status, refused.code, refused.quota) == (503, "unavailable", None)
-    assert refused.retry_after_s == 60
-    assert (await call(served, transport)).quota == (10_000, 9_999, "2026-10-01T00:00:00.000Z")
 
 
 @pytest.mark.clause("3.5.4", "5.25", "5.31")

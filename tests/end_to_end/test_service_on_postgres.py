@@ -19,7 +19,6 @@ from service.commands.compute_command import PLAYED_OUT_NOTE, compute
 from service.config.settings import Settings
 from store.access_rows import AttemptLimit
 from store.postgres.engine import POOL_SIZE, PostgresEngine, connect
-from tests.access import test_quota_transports as test_quota
 from tests.mcp_server.tools import test_get_confluence as test_get_confluence
 from tests.mcp_server.tools import test_get_flips as test_get_flips
 from tests.mcp_server.tools import test_get_signals as test_get_signals
@@ -313,7 +312,6 @@ BODIES = (
     test_past.test_a_past_board_that_waits_too_long_is_unavailable_and_delays_no_other_call,
     test_past.test_dexter_has_its_reading_of_that_time,
     test_past.test_hourly_runs_within_one_nominal_batch_are_distinguished,
-    test_quota.test_calls_are_counted_per_key,
     test_reading_forward.test_filters_and_offset_work_in_both_orders,
     test_reading_forward.test_the_cursor_of_a_page_is_its_newest_row_in_both_orders,
     test_verifier.test_every_row_of_every_run_is_verified_while_the_log_grows,
