@@ -258,8 +258,8 @@ class PurchaseMachine(RuleBasedStateMachine):
     ("new_home", "lives", "steps"),
     [
         ("sqlite", 10, 40),
-        pytest.param("sqlite", 300, 60, marks=[pytest.mark.prove, pytest.mark.long]),
-        *(pytest.param(major, 40, 40, marks=pytest.mark.prove) for major in find_installations()),
+        pytest.param("sqlite", 100, 60, marks=[pytest.mark.prove, pytest.mark.long]),
+        *(pytest.param(major, 15, 40, marks=pytest.mark.prove) for major in find_installations()),
     ],
     indirect=["new_home"],
 )
