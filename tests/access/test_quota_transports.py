@@ -67,6 +67,7 @@ GOOD_CALLS: list[tuple[str, dict[str, Any]]] = [
     *((tool, {}) for tool in KEYED_PATHS if tool != USAGE),
     *((SIGNALS, {"limit": 3, "offset": offset}) for offset in (0, 3, 6)),
 ]
+REQUESTS = st.sampled_from(GOOD_CALLS + BAD_CALLS)
 UNKNOWN_KEYS: list[dict[str, str]] = [
     {},
     {"X-Api-Key": "nonsense"},
@@ -233,23 +234,26 @@ class QuotaMachine(RuleBasedStateMachine):
         day = self.served.clock.now // DAY_MS
         self.used[key, day] = min(self.used[key, day] + 1, LIMIT)
 
-    @rule(key=keys, transport=FACES, request=st.sampled_from(GOOD_CALLS + BAD_CALLS))
-    def call(self, key: str, transport: Transport, request: tuple[str, dict[str, Any]]) -> None:
-        """Call; a revoked or exhausted key is refused before its arguments are read."""
-        called = self.call_as(key, transport, request[0], **request[1])
-        _, left, reset = self.quota_of(key)
-        if key in self.revoked:
-            assert (called.status, called.code) == (403, "revoked_key")
-        elif left == 0 and request[0] != USAGE:
-            retry_after_s = -((self.served.clock.now % DAY_MS - DAY_MS) // 1000)
-            assert (called.status, called.code) == (429, "rate_limited")
-            assert called.retry_after_s == retry_after_s
-            for words in ("3 calls", reset, f"{retry_after_s} seconds"):
-                assert words in called.message
-        else:
-            assert called.status == (400 if request in BAD_CALLS else 200)
-            self.count(key)
-        assert called.quota == self.quota_of(key)
+    @rule(key=keys, transport=FACES, requests=st.lists(REQUESTS, min_size=1, max_size=LIMIT + 1))
+    def call(
+        self, key: str, transport: Transport, requests: list[tuple[str, dict[str, Any]]]
+    ) -> None:
+        """Call a few times; a revoked or exhausted key is refused before its arguments are read."""
+        for request in requests:
+            called = self.call_as(key, transport, request[0], **request[1])
+            _, left, reset = self.quota_of(key)
+            if key in self.revoked:
+                assert (called.status, called.code) == (403, "revoked_key")
+            elif left == 0 and request[0] != USAGE:
+                retry_after_s = -((self.served.clock.now % DAY_MS - DAY_MS) // 1000)
+                assert (called.status, called.code) == (429, "rate_limited")
+                assert called.retry_after_s == retry_after_s
+                for words in ("3 calls", reset, f"{retry_after_s} seconds"):
+                    assert words in called.message
+            else:
+                assert called.status == (400 if request in BAD_CALLS else 200)
+                self.count(key)
+            assert called.quota == self.quota_of(key)
 
     @rule(key=keys, transport=FACES)
     def read_usage(self, key: str, transport: Transport) -> None:
@@ -273,7 +277,7 @@ class QuotaMachine(RuleBasedStateMachine):
         called = self.run(call(self.served, transport, headers=headers))
         assert (called.status, called.quota) == (401, None)
 
-    @rule(key=keys, transport=FACES, request=st.sampled_from(GOOD_CALLS + BAD_CALLS))
+    @rule(key=keys, transport=FACES, request=REQUESTS)
     def call_while_nothing_can_be_counted(
         self, key: str, transport: Transport, request: tuple[str, dict[str, Any]]
     ) -> None:
