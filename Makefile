@@ -11,10 +11,9 @@ REQUESTED := $(filter-out file,$(origin PYTHON))
 RUNTIME := $(VENV)/installed
 DEV := $(VENV)/installed-dev
 # Tests of the parts that depend on the version of Python: SQLite, asyncio, schemas, commands,
-# processes. Those on PostgreSQL repeat tests on SQLite, and would take as long again.
-FAST := tests/access tests/compute/test_executor.py tests/mcp_server tests/rest_shim tests/serving \
-  tests/service/commands/test_cli.py tests/service/config tests/service/http tests/service/processes \
-  tests/store/sql tests/store/sqlite tests/web
+# processes. What is built of these, such as pages and purchases, and PostgreSQL repeat them.
+FAST := tests/compute/test_executor.py tests/mcp_server tests/serving tests/service/commands/test_cli.py \
+  tests/service/config tests/service/http tests/service/processes tests/store/sql tests/store/sqlite
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
   --no-strip-extras pyproject.toml
 
