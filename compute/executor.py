@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
 from itertools import pairwise
@@ -17,7 +18,7 @@ from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -92,17 +93,24 @@ async def run_tasks(
     """Return the results in the order of the blocks."""
     task = partial(run_task, hash_code(), work)
     futures = [asyncio.wrap_future(executor.submit(partial(task, block))) for block in blocks]
-    return await asyncio.gather(*futures)
+    return [done.result for done in await asyncio.gather(*futures)]
 
 
-def run_task(leader_code: str, work: Callable[[Block], Result], block: Block) -> Result:
+@dataclass(frozen=True)
+class Done(Generic[Result]):
+    """The result of a task, which Dask passes on as it is; in a dict it changes named tuples."""
+
+    result: Result
+
+
+def run_task(leader_code: str, work: Callable[[Block], Result], block: Block) -> Done[Result]:
     """Run a task on a worker; OperatorError if its code differs from the leader's."""
     # Other code could rebuild other carries, and nothing would notice.
     if hash_code() != leader_code:
         raise OperatorError(
             "a worker has another version of signals or NumPy: install the same versions there"
         )
-    return work(block)
+    return Done(work(block))
 
 
 @cache
