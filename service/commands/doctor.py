@@ -64,7 +64,7 @@ TIMEOUT_S = 150.0
 
 @dataclass
 class Case:
-    """The service that is checked, and what the checks opened of it, which `stack` closes."""
+    """The service that is checked, and its stores, which `stack` closes."""
 
     settings: Settings
     clock: Clock

@@ -90,7 +90,7 @@ async def examine_source(
 
 
 def _describe_source(source: Source) -> Finding:
-    """Name the source, and what was left out of a recording."""
+    """Name the source, and the parts of a recording that are left out."""
     faults: list[str] = []
     if isinstance(source, FilesSource):
         faults += [f"{rows} rows rejected: {why}" for why, rows in source.rejected_counts.items()]
@@ -335,7 +335,7 @@ async def _check_freshness(
 
 
 async def check_universe(settings: Settings, clock: Clock) -> int:
-    """Print what the venues list of each asset, by venue; return 1 if one has no listing."""
+    """Print the findings by venue; return 1 if an asset has no listing."""
     # Findings report the same problems that the venues' clients would log.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     universe, now = load_universe(settings.universe), clock() // 1000

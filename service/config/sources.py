@@ -1,4 +1,4 @@
-"""Opens what the settings select for computing: the source, and the signer of the feed's log.
+"""Opens the source that the settings select, and the signer of the feed's log.
 
 The source is live, recorded files, or simulated.
 """
