@@ -33,8 +33,12 @@ class Server(NamedTuple):
         """Wait for a response with the status, or with any if none is given."""
         give_up = time.monotonic() + START_S
         while time.monotonic() < give_up and self.process.poll() is None:
-            with suppress(httpx.TransportError):
-                if status in (None, httpx.get(self.url + path, timeout=START_S).status_code):
+            with (
+                suppress(httpx.TransportError),
+                # Without its body: the SDK answers GET with a stream that never ends.
+                httpx.stream("GET", self.url + path, timeout=START_S) as response,
+            ):
+                if status in (None, response.status_code):
                     return
             time.sleep(0.02)
         raise SystemExit(f"{self.url}{path} did not answer as expected in {START_S} s")
