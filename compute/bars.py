@@ -22,7 +22,7 @@ FUNDING_DAYS = 365
 # Bounds of plausible numbers, far beyond any market's. Inside them, no indicator overflows, even
 # if it squares a sum of prices or divides one bar's number by another's.
 MIN_VALUE, MAX_PRICE, MAX_VOLUME, MAX_RATE = 1e-15, 1e15, 1e18, 1.0
-MAX_TIME_S = 253_402_300_799  # the end of the year 9999
+MAX_TIME_S = 7_258_118_399  # the end of the year 2199
 # Clients of venues give this time to a row whose own cannot be read.
 NO_TIME = -1
 # Why a bar is rejected. `BarFaults` hold an index in this tuple for each bar, 0 if it is accepted.

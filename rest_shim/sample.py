@@ -15,7 +15,7 @@ import numpy as np
 
 from mcp_server.tools.get_signals import render_page
 from schemas.coverage import Coverage
-from schemas.signals import SignalsQuery, SignalsResponse
+from schemas.signals import SignalsQuery
 from schemas.vocabulary import (
     TIMEFRAMES,
     UNIVERSE_RETENTION_MS,
@@ -134,7 +134,8 @@ def load_sample() -> SampleStore:
 def build_sample_runner(runner: ToolRunner) -> ToolRunner:
     """Return a runner for visitors: the tools of another one, over the sample."""
     snapshots = SnapshotCache(load_sample())
-    prices = None if runner.context.prices is None else Prices(snapshots)
+    # They are made up, so no source forbids to show them.
+    prices = Prices(snapshots)
     return runner.with_context(replace(runner.context, snapshots=snapshots, prices=prices))
 
 
@@ -146,8 +147,3 @@ def render_sample(limit: int = 50) -> str:
     assert snapshot is not None
     query = SignalsQuery(tier="all", limit=limit)
     return render_page(query, store.build_ledger(), snapshot, snapshot.newest_at).text.decode()
-
-
-def build_sample(limit: int = 50) -> SignalsResponse:
-    """Return what `render_sample` does as the tool's result."""
-    return SignalsResponse.model_validate_json(render_sample(limit))

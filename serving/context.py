@@ -89,7 +89,9 @@ class Context:
     def find_history_bounds(self, latest: Snapshot) -> tuple[int, int]:
         """Return the first and the last `as_of` that is accepted, in epoch ms."""
         # A recording's market time can be ahead of the wall clock, so "now" is the later of both.
-        return find_history_start(latest), max(self.clock(), latest.newest_at)
+        # No time passes in the sample.
+        now = latest.newest_at if latest.stored.is_sample else self.clock()
+        return find_history_start(latest), max(now, latest.newest_at)
 
     def _outside_history_error(self, as_of: str, latest: Snapshot) -> ArgumentError:
         first, last = self.find_history_bounds(latest)

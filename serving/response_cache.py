@@ -75,10 +75,14 @@ class ResponseCache:
 
         `expires_at` is when responses of that time expire, None for never.
         """
-        if not self._is_valid_at(now):
+        until = expires_at or math.inf
+        if until == self._valid_until:
+            # A response that took longer than the first one of this time to be rendered.
+            self._valid_from = min(self._valid_from, now)
+        elif not self._is_valid_at(now):
             self._bodies.clear()
             self._size_bytes = 0
-            self._valid_from, self._valid_until = now, expires_at or math.inf
+            self._valid_from, self._valid_until = now, until
         if (replaced := self._bodies.pop(key, None)) is not None:
             self._size_bytes -= _measure(key, replaced)
         self._bodies[key] = body

@@ -249,7 +249,7 @@ class ViewPage:
         view = self._view
         errors = describe_problems(error, view.tool.query, visit.sent, view.texts, visit.offered)
         exact = dict(view.explain(visit.sent, visit.runner.context))
-        if not visit.is_member:
+        if not visit.is_member and error.code == "unknown_ticker":
             exact["ticker"] = "The sample does not have this asset. Choose one from the list."
         return {name: exact.get(name, text) for name, text in errors.items()}
 

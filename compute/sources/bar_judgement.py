@@ -21,6 +21,9 @@ MIN_DISTANCES: Final = 3
 # close before it by little more than a night's move; no split that is usual is nearer to 1.
 USUAL_RATIOS: Final = (1.5, 2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 40, 50, 100, 1000)
 MAX_RATIO_DEVIATION: Final = 0.05
+# The bars that show that a level lasts, and the longest pause of a session: a holiday's weekend.
+LASTING_BARS: Final = 6
+MAX_GAP_S: Final = 5 * DAY_S
 # Funding above this a settlement is in percent: venues cap it at 4 % and less.
 MAX_FUNDING_RATE: Final = 0.05
 
@@ -76,6 +79,15 @@ def find_opens(session: Calendar, times: Times, timeframe: Timeframe) -> Times:
     return find_trading_days(session, times) * DAY_S
 
 
+def is_of_another_market(session: Calendar, times: Times) -> bool:
+    """Return whether hourly bars of a stock go on over weekends, so no exchange's session cut them.
+
+    Trading before and after the bell rests on Saturdays as well.
+    """
+    on_saturdays = int(np.count_nonzero((times // DAY_S + 3) % 7 == 5))
+    return session not in ("24x7", "24x5") and 10 * on_saturdays > len(times)
+
+
 def find_session_faults(session: Calendar, times: Times, timeframe: Timeframe) -> BarFaults:
     """Return the faults of bars that open while their session is closed."""
     faults = np.zeros(len(times), dtype=np.int8)
@@ -126,13 +138,22 @@ def find_conflict(times: Times, columns: Sequence[Prices]) -> int | None:
     return int(repeats[differs][0]) + 1 if differs.any() else None
 
 
-def list_jumps(times: Times, opened: Prices, closed: Prices) -> Iterator[Jump]:
-    """Yield the bars that open nearly a usual ratio above or below the close before them."""
-    factor = closed[:-1] / opened[1:]
+def list_jumps(
+    times: Times, opened: Prices, closed: Prices, max_gap_s: int = MAX_GAP_S
+) -> Iterator[Jump]:
+    """Yield the bars that open nearly a usual ratio above or below the close before them.
+
+    Not those of single wrong prices, after which the level is the one before again, and not those
+    that open more than `max_gap_s` later, because the market itself may have moved so.
+    """
+    factor, gaps = closed[:-1] / opened[1:], np.diff(times)
     least = min(USUAL_RATIOS) * (1 - MAX_RATIO_DEVIATION)
-    for index in np.flatnonzero((factor > least) | (factor < 1 / least)).tolist():
-        distance = abs(ln(factor[index]))
-        if abs(exp(distance) / _find_nearest_ratio(distance) - 1) <= MAX_RATIO_DEVIATION:
+    is_far = (factor > least) | (factor < 1 / least)
+    for index in np.flatnonzero(is_far & (gaps <= max_gap_s)).tolist():
+        distance, later = abs(ln(factor[index])), closed[index + 1 : index + 1 + LASTING_BARS]
+        is_usual = abs(exp(distance) / _find_nearest_ratio(distance) - 1) <= MAX_RATIO_DEVIATION
+        # Nearer to the new level than to the old one.
+        if is_usual and (abs(np.log(later / opened[index + 1])) < distance / 2).all():
             yield Jump(int(times[index + 1]), float(factor[index]))
 
 

@@ -223,8 +223,15 @@ class FilesSource:
             raise SourceError(f"{path}: {fault}")
         bars.open_time = judgement.find_opens(session, bars.open_time, native)
         bars.sort()
-        bars.reject(rejected, judgement.find_session_faults(session, bars.open_time, native))
-        conflict = judgement.find_conflict(bars.open_time, bars.columns)
+        if native == "1h" and judgement.is_of_another_market(session, bars.open_time):
+            self.doubts.append(
+                f"{path}: has bars of whole weekends, so all of them are used, although the "
+                f"session of {ticker} is {session}"
+            )
+        else:
+            bars.reject(rejected, judgement.find_session_faults(session, bars.open_time, native))
+        # No reading depends on a volume.
+        conflict = judgement.find_conflict(bars.open_time, bars.columns[:4])
         if conflict is not None:
             self._refuse_conflict(path, BARS_HEADER, int(bars.open_time[conflict]), session, native)
         bars.reject(rejected, find_spacing_faults(bars.open_time, bars.period_s))
@@ -284,7 +291,9 @@ class FilesSource:
         if listed := self._files.get((ticker, "jumps")):
             for _, times, _ in read_chunks(listed, JUMPS_HEADER, *self._limits, {}):
                 accepted.update(times.tolist())
-        found = judgement.list_jumps(bars.open_time, bars.columns[0], bars.columns[3])
+        has_pauses = self._universe.by_ticker[ticker].session != "24x7"
+        max_gap_s = judgement.MAX_GAP_S if has_pauses else bars.period_s
+        found = judgement.list_jumps(bars.open_time, bars.columns[0], bars.columns[3], max_gap_s)
         jumps = [jump for jump in found if jump.time not in accepted]
         if not jumps:
             return

@@ -235,10 +235,10 @@ class _Rows(NamedTuple):
 
 
 async def check_recorded_past(store: MarketStore, source: FilesSource, universe: Universe) -> None:
-    """Raise SourceError if the recording has other prices or rates than the store, or more rows.
+    """Raise SourceError if the recording has other prices, rates or rows than the store.
 
-    All that the recording has up to each asset's watermark is compared. Later rows may be added,
-    and stored rows may be gone from the recording: they stay in the store.
+    All that the recording has up to the last run is compared. Later rows may be added, and the
+    oldest rows may be gone from the recording: they stay in the store.
     """
     # The stored rows were published, and a recording cannot say why its past is another one now.
     # So nothing is restated, as it is for a split of a live stock; the operator has to decide.
@@ -259,7 +259,6 @@ async def _find_differences(
     coverage = (await store.snapshot()).coverage
     covered = {asset.ticker for asset in coverage.assets if asset.timeframes} if coverage else ()
     done_hour = find_last_run(progress.market_time)
-    watermarks = {row.ticker: row.watermark for row in await store.watermarks()}
     for ticker in sorted(await store.publish_from()):
         native = source.get_native_timeframe(ticker)
         if native is None:
@@ -267,7 +266,7 @@ async def _find_differences(
         bars = build_series(await store.bars(ticker), native)
         # An asset that was not covered for a while continues at its last stored bar.
         is_continued = ticker in covered or not len(bars)
-        until = watermarks.get(ticker, done_hour) if is_continued else int(bars.close_time[-1])
+        until = done_hour if is_continued else int(bars.close_time[-1])
         # A removed asset has no bars that close after its removal.
         until = min(until, universe.end_time_by_ticker.get(ticker, until + 1) - 1)
         recorded = await source.fetch(ticker, -1, until)
@@ -292,8 +291,11 @@ def _describe_difference(columns: Sequence[str], stored: _Rows, recorded: _Rows)
         stored.times, recorded.times, assume_unique=True, return_indices=True
     )
     differs = stored.values[stored_indexes] != recorded.values[recorded_indexes]
+    gone = np.setdiff1d(stored.times, times, assume_unique=True)
     rows_by_kind = {
         "changed": times[differs.any(axis=1)],
+        # An export of the newest bars begins later than the one before.
+        "removed": gone[gone > recorded.times[0]] if len(recorded.times) else gone,
         "added": np.setdiff1d(recorded.times, times, assume_unique=True),
     }
     counts = [f"{len(rows)} {kind}" for kind, rows in rows_by_kind.items() if len(rows)]

@@ -398,6 +398,9 @@ def build_page_routes(
     sessions = Sessions(sign_in, member_keys, runner.context.base_url)
     billing = MemberBilling(member_keys, provider, runner.context.clock)
     context, sample = runner.context, build_sample_runner(runner)
+    # A board without a column of prices has none for visitors either.
+    sample_prices = None if context.prices is None else sample.context.prices
+    sample_board = sample.with_context(replace(sample.context, prices=sample_prices))
     own = OwnPurchases(checkouts, context.base_url)
     consent_routes = (
         []
@@ -424,7 +427,7 @@ def build_page_routes(
         *build_operations_routes(access, billing, sessions, runner, doctor),
         *build_static_routes(),
         *build_crawler_routes(runner),
-        *build_board_routes(runner, sample, sessions, Watchlists(access, context.clock)),
+        *build_board_routes(runner, sample_board, sessions, Watchlists(access, context.clock)),
         *build_view_routes(runner, sample, sessions.find_viewer),
         *build_asset_list_routes(runner, sessions.find_viewer),
         *build_asset_page_routes(runner, sample, sessions.find_viewer),

@@ -137,7 +137,7 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         if self.room >= 0:
             if not self.is_paused:
                 self.transport.resume_reading()
-        elif self.is_before_head:
+        elif self.is_before_head or not self.scope:
             self.refuse(build_size_error(431, "head of the request", MAX_HEAD_BYTES))
         elif self.is_awaited:
             part = "framing of the body (heads of chunks, trailers)"
@@ -191,7 +191,8 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         """Note that the app has ended; `unread_bytes` of its request may still come."""
         if self.room < 0:
             self.loop.call_soon(self.check_room)
-        self.scope, self.is_before_head, self.is_answered = {}, True, False
+        self.scope, self.is_before_head = {}, True
+        self.is_answered = self.is_awaited = False
         self.room = MAX_HEAD_BYTES + unread_bytes
         self.wait_anew()
 

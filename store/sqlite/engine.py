@@ -340,6 +340,7 @@ class SqliteEngine:
 
         def read() -> Result:
             with closing(_connect_directly(self.path)) as connection:
+                connection.execute(WAIT_FOR_LOCK)
                 connection.row_factory = None
                 return fold(connection.execute(sql, values))
 

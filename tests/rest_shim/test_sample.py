@@ -6,11 +6,13 @@ import pytest
 
 from compute.indicators.registry import INDICATORS
 from compute.universe import load_universe
-from rest_shim.sample import build_sample, render_sample
+from rest_shim.sample import render_sample
+from schemas.signals import SignalsResponse
 
 pytestmark = pytest.mark.clause("documents")
 
-ROWS = build_sample().signals
+SAMPLE = SignalsResponse.model_validate_json(render_sample())
+ROWS = SAMPLE.signals
 
 
 @pytest.mark.clause("4.5.1")
@@ -75,7 +77,7 @@ def test_it_shows_every_kind_of_row():
 def test_its_rows_are_newest_first_and_its_page_is_whole():
     times = [row.created_at for row in ROWS]
     assert times == sorted(set(times), reverse=True)
-    assert build_sample().pagination.model_dump() == {
+    assert SAMPLE.pagination.model_dump() == {
         "limit": 50,
         "offset": 0,
         "returned": len(ROWS),
@@ -86,7 +88,7 @@ def test_its_rows_are_newest_first_and_its_page_is_whole():
 
 @pytest.mark.clause("4.5.3")
 def test_its_meta_says_that_it_is_not_live():
-    meta = build_sample().meta
+    meta = SAMPLE.meta
     assert (meta.source, meta.simulated, meta.stale) == ("sample", False, False)
     assert meta.note == "Fixed documentation rows, not live data."
     assert set(meta.next_update.model_dump().values()) == {None}

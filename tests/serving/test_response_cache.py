@@ -117,6 +117,13 @@ def test_all_responses_expire_at_the_same_time():
     assert [cache.get(key, 60) for key in "abcd"] == [None] * 4
 
 
+def test_a_response_that_took_longer_to_render_leaves_the_others():
+    cache = ResponseCache()
+    fill(cache, {"a": 1}, now=50)
+    fill(cache, {"b": 1}, now=40)
+    assert [cache.get(key, 60) is not None for key in "ab"] == [True, True]
+
+
 def test_a_response_that_never_expires_stays():
     cache = ResponseCache()
     cache.put("a", ResponseBody(b"a"), 10, None)

@@ -1,13 +1,16 @@
 """Visitors see the sample on the same pages as members, and nothing of the live store."""
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 
-from rest_shim.sample import build_sample
+from rest_shim.sample import render_sample
+from schemas.signals import SignalsResponse
 from schemas.vocabulary import TIMEFRAMES
 from tests.support.example_market import HOUR_MS, NAMES, NOON, make_batch, make_change
-from tests.support.running_service import RunningService
+from tests.support.running_service import RunningService, run_service
 from tests.support.running_service import served as served
 from tests.support.web_page import (
     TITLE,
@@ -46,7 +49,8 @@ async def test_every_asset_of_the_sample_board_has_a_page_that_ends_in_its_readi
 async def test_rows_of_the_sample_feed_are_on_the_pages_with_a_bar_at_their_price(
     served: RunningService,
 ) -> None:
-    rows = [row for row in build_sample().signals if row.ticker in COVERED]
+    sample = SignalsResponse.model_validate_json(render_sample())
+    rows = [row for row in sample.signals if row.ticker in COVERED]
     assert rows
     for row in rows:
         path = f"/assets/{row.ticker}/chart.json?timeframe={row.timeframe}"
@@ -135,3 +139,35 @@ async def test_before_the_first_run_members_get_503_and_visitors_the_sample(
     page = check_page(await served_empty.get_page("/", is_member=True), 503, "Not ready yet")
     assert "Nothing has been computed yet" in page.text
     assert parse_heat_map(await get_board(served_empty, is_member=False)).keys() == SAMPLED
+
+
+@pytest.mark.clause("15.6")
+async def test_no_time_passes_in_the_sample(served: RunningService) -> None:
+    served.clock.now += 60 * 24 * HOUR_MS
+    answer = await served.client.get("/confluence?as_of=2026-11-01T00:00:00Z")
+    assert answer.status_code == 400
+    assert "2026-10-02" in answer.text
+
+
+@pytest.mark.clause("15.6")
+@pytest.mark.parametrize(
+    ("query", "is_outside"), [("ticker=ADA", True), ("ticker=BTC&ticker=ETH", False)]
+)
+async def test_only_an_asset_outside_of_the_sample_is_said_to_be_there(
+    served: RunningService, query: str, is_outside: bool
+) -> None:
+    answer = await served.client.get(f"/feed?{query}")
+    assert answer.status_code == 400
+    assert ("The sample does not have this asset." in answer.text) is is_outside
+
+
+@pytest.mark.clause("16.4")
+async def test_only_the_board_hides_the_prices_of_the_sample(tmp_path: Path, seeded: Path) -> None:
+    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
+    async with run_service(tmp_path, shows_prices=False) as running:
+        board = (await running.client.get("/board.json")).json()["assets"]
+        chart = (await running.client.get("/assets/BTC/chart.json")).json()
+        feed = (await running.client.get("/feed.csv")).text
+    assert not any("last_close_usd" in asset for asset in board)
+    assert chart["bars"]
+    assert "price" in feed.splitlines()[0].split(",")

@@ -158,11 +158,37 @@ def test_bars_outside_the_session_are_found(
 def test_an_open_near_a_usual_ratio_of_the_close_before_it_is_a_jump(
     close: float, opened: float, ratio: str | None, remedy: str
 ):
-    opens, closes = np.array([close, close, opened, opened]), np.array([close, close, opened, 50.0])
+    opens, closes = (
+        np.array([close, close, opened, opened]),
+        np.array([close, close, opened, opened]),
+    )
     jumps = list(judgement.list_jumps(span(HOUR_S, 4), opens, closes))
     assert [jump.time for jump in jumps] == ([START + 2 * HOUR_S] if ratio else [])
     for jump in jumps:
         assert jump.describe().endswith(f"as after a split of {ratio}; {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("times", "opens", "closes"),
+    [
+        (span(HOUR_S, 4), [100, 100, 10, 100], [100, 100, 100, 100]),  # a wrong open
+        (span(HOUR_S, 4), [100, 100, 10, 10], [100, 100, 10, 100]),  # a wrong bar
+        (span(6 * DAY_S, 4), [100, 100, 10, 10], [100, 100, 10, 10]),  # a hole
+    ],
+)
+def test_a_wrong_row_and_a_hole_are_no_jump(
+    times: np.ndarray, opens: list[float], closes: list[float]
+):
+    assert not list(judgement.list_jumps(times, np.array(opens), np.array(closes)))
+
+
+def test_a_stock_with_bars_of_whole_weekends_is_of_another_market():
+    fortnight = span(HOUR_S, 14 * 24)
+    kept = fortnight[(fortnight // DAY_S + 3) % 7 < 5]
+    assert [
+        judgement.is_of_another_market(session, times)
+        for session, times in (("XNYS", fortnight), ("XNYS", kept), ("24x5", fortnight))
+    ] == [True, False, False]
 
 
 @pytest.mark.parametrize(

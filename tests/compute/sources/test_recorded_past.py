@@ -78,6 +78,22 @@ CHANGED: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "BTC_1h.csv",
         "(1 changed)",
     ),
+    "a bar is gone": (
+        lambda folder: write_folder(folder, [*BTC[:5], *BTC[6:]]),
+        "BTC_1h.csv",
+        f"(1 removed); the first has ts {AT} ({AT_TEXT}), open: {BTC[5][1]} in the database, "
+        "no row in the file",
+    ),
+    "bars behind the last run": (
+        lambda folder: write_folder(folder, BTC[:-9]),
+        "BTC_1h.csv",
+        "(9 removed)",
+    ),
+    "no funding": (
+        lambda folder: (folder / "BTC_funding.csv").unlink(),
+        "BTC_funding.csv",
+        "(9 removed)",
+    ),
     "bars before the first": (
         lambda folder: write_folder(
             folder, [*make_bars("ETH", list_opens(START - DAY_S, START)), *BTC]
@@ -109,7 +125,7 @@ CHANGED: dict[str, tuple[Callable[[Path], object], str, str]] = {
             folder, [BTC[0], *edit_close(BTC, 5)[2:]], [*RATES, (START + 9, 0.01)], daily=scale(IBM)
         ),
         "BTC_1h.csv",
-        "(1 changed)",
+        "(1 changed, 1 removed)",
     ),
 }
 
