@@ -214,7 +214,8 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         elif self.is_head_held:
             self.is_head_held, self.head = False, data
         elif self.head:
-            self.transport.writelines([self.head, data])
+            # asyncio's own transport would keep an empty part, and never close.
+            self.transport.writelines([self.head, data] if data else [self.head])
             self.head = b""
         else:
             self.transport.write(data)
