@@ -432,7 +432,7 @@ class _RejectedRows:
 
 
 def _parse_name(path: Path, universe: Universe) -> tuple[str, str]:
-    """Return the ticker and the content (1h, 1d or funding) that a file's name states."""
+    """Return the ticker and the content (1h, 1d, funding or jumps) that a file's name states."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         raise SourceError(f"{path}: not a bars file; expected {EXPECTED_NAMES}")

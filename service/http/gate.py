@@ -73,7 +73,7 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
     is_parsing = is_closed = is_paused = is_answered = is_head_held = False
     # Whether the app has read all that came of the body, and waits for more.
     is_awaited = False
-    # Whether the head of the next request is still to come.
+    # Whether the next end of a head is that of the next request, not part of a body before it.
     is_before_head = True
     # Whether the whole request has been read; there is none at first.
     is_read = True
@@ -137,7 +137,7 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         if self.room >= 0:
             if not self.is_paused:
                 self.transport.resume_reading()
-        elif self.is_before_head or not self.scope:
+        elif not self.scope:
             self.refuse(build_size_error(431, "head of the request", MAX_HEAD_BYTES))
         elif self.is_awaited:
             part = "framing of the body (heads of chunks, trailers)"
@@ -173,6 +173,7 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
     def begin(self, scope: Scope, headers: HeaderMap) -> None:
         """Note that the app begins to run on a request."""
         self.scope, self.is_before_head, self.is_answered = scope, False, False
+        self.room = min(self.room, MAX_FRAMING_BYTES)
         self.is_read = b"content-length" not in headers and b"transfer-encoding" not in headers
         self.wait_anew()
 
@@ -191,7 +192,7 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         """Note that the app has ended; `unread_bytes` of its request may still come."""
         if self.room < 0:
             self.loop.call_soon(self.check_room)
-        self.scope, self.is_before_head = {}, True
+        self.scope, self.is_before_head = {}, unread_bytes == 0
         self.is_answered = self.is_awaited = False
         self.room = MAX_HEAD_BYTES + unread_bytes
         self.wait_anew()

@@ -186,6 +186,21 @@ async def test_a_head_of_16_kib_is_served_and_a_longer_one_refused(
         assert await send_in_pieces(served.base_url, sent + LAST, ends) == before + expected
 
 
+@pytest.mark.parametrize(("size", "status"), [(MAX_HEAD_BYTES, 200), (MAX_HEAD_BYTES + 1, 431)])
+async def test_a_body_that_comes_after_its_refusal_takes_no_room_of_the_next_head(
+    served: RunningService, size: int, status: int
+):
+    body = b"a\r\n\r\n" * 1000
+    async with open_raw_connection(served.base_url) as (reader, writer):
+        writer.write(b"POST /mcp HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(body))
+        assert b" 401 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(body)
+        # Another exchange with the same event loop, so that the body has been read.
+        await exchange_bytes(served.base_url, LAST)
+        writer.write(build_head(size) + LAST)
+        assert parse_statuses(await read_until_closed(reader))[0] == status
+
+
 MANY = b"ab:\r\n" * 5000
 LONG = b"a" * 2 * MAX_FRAMING_BYTES
 FRAMING, HEAD = "framing of the body (heads of chunks, trailers)", "head of the request exceeds 16"
