@@ -25,8 +25,8 @@ from serving.http import (
 )
 from serving.tool_runner import format_error_body
 
-# The heads of chunks and the trailers of a body. Each chunk costs a microsecond, and uvicorn keeps
-# trailers of any length. A body of a megabyte in chunks of a kilobyte has 7 KB.
+# The heads of chunks and the trailers of a body. Each chunk costs about a microsecond, and uvicorn
+# keeps trailers of any length. A body of a megabyte in chunks of a kilobyte has 7 KB.
 MAX_FRAMING_BYTES = 8 * 1024
 # Time for a client to read a refusal and close, while the rest of its request is discarded.
 LINGER_S = 2.0

@@ -170,26 +170,16 @@ async def test_the_clock_can_advance(market: MarketStore, home: StoreHome) -> No
     assert (await market.progress()).market_time == NOW + 1
 
 
-@pytest.mark.clause("1.32", "1.33")
-async def test_a_change_may_be_deleted_from_the_age_of_retention_on(
-    market: MarketStore, home: StoreHome
+@pytest.mark.clause("1.32", "1.33", "1.34")
+@pytest.mark.parametrize(("table", "days"), [("changes", 365), ("alerts", 90)])
+async def test_a_row_may_be_deleted_from_the_age_of_retention_on(
+    market: MarketStore, home: StoreHome, table: str, days: int
 ) -> None:
-    edge = NOW - 365 * DAY_MS
-    await market.commit(make_batch(NOW, changes=[make_change(edge - 1), make_change(edge)]))
-    await assert_refused(home, f"DELETE FROM changes WHERE created_at = {edge}")
-    await run_sql(home, f"DELETE FROM changes WHERE created_at = {edge - 1}")
-    assert await run_sql(home, "SELECT created_at FROM changes") == [(edge,)]
-
-
-@pytest.mark.clause("1.34")
-async def test_an_alert_may_be_deleted_from_the_age_of_90_days_on(
-    market: MarketStore, home: StoreHome
-) -> None:
-    edge = NOW - 90 * DAY_MS
-    await market.commit(make_batch(NOW, alerts=[make_alert(edge - 1), make_alert(edge)]))
-    await assert_refused(home, f"DELETE FROM alerts WHERE created_at = {edge}")
-    await run_sql(home, f"DELETE FROM alerts WHERE created_at = {edge - 1}")
-    assert await run_sql(home, "SELECT created_at FROM alerts") == [(edge,)]
+    edge, make_row = NOW - days * DAY_MS, {"changes": make_change, "alerts": make_alert}[table]
+    await market.commit(make_batch(NOW, **{table: [make_row(edge - 1), make_row(edge)]}))
+    await assert_refused(home, f"DELETE FROM {table} WHERE created_at = {edge}")
+    await run_sql(home, f"DELETE FROM {table} WHERE created_at = {edge - 1}")
+    assert await run_sql(home, f"SELECT created_at FROM {table}") == [(edge,)]
 
 
 @pytest.mark.usefixtures("market")
