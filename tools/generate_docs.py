@@ -47,7 +47,6 @@ from schemas.vocabulary import (
     Timeframe,
 )
 from service.commands.cli import _build_parser, walk_commands
-from service.commands.command_table import EXAMPLES
 from service.config.settings import PREFIX, Settings
 from serving.json_schema import build_input_schema
 from tools.field_rows import FieldRow, list_shapes, walk_field_rows
@@ -195,30 +194,41 @@ def _format_default(default: object) -> str:
 
 
 def render_commands() -> str:
-    """Return a section for each command: its usage, its purpose and its options."""
-    return "\n".join(_render_command(command) for command in walk_commands(_build_parser()))
+    """Return the table of commands: the usage, the purpose and the options of each."""
+    return _render_table(
+        ("command", "purpose", "options"),
+        (
+            (
+                f"`{_format_usage(command)}`",
+                _format_sentence(command.description or ""),
+                ", ".join(f"`{one.option_strings[-1]}`" for one in _list_options(command)),
+            )
+            for command in walk_commands(_build_parser())
+        ),
+    )
 
 
-def _render_command(command: argparse.ArgumentParser) -> str:
-    arguments = [one for one in command._actions if not isinstance(one, argparse._HelpAction)]
+def _list_options(command: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [
+        one
+        for one in command._actions
+        if one.option_strings and not one.required and not isinstance(one, argparse._HelpAction)
+    ]
+
+
+def _format_usage(command: argparse.ArgumentParser) -> str:
+    """Return the usage in one line, without options."""
+    options = {*_list_options(command)}
+    arguments = [
+        one
+        for one in command._actions
+        if one not in options and not isinstance(one, argparse._HelpAction)
+    ]
     # `format_usage` would wrap at the width of the terminal, so the page would depend on it.
     formatter = argparse.HelpFormatter(command.prog, width=MAX_USAGE_CHARS)
     formatter.add_usage(None, arguments, [], prefix="")
     # Python 3.14 colours it on a terminal.
-    usage = re.sub(r"\x1b\[[\d;]*m", "", formatter.format_help()).strip()
-    purpose = _format_sentence(command.description or "")
-    options = "".join(
-        f"- `{' '.join((*one.option_strings, str(one.metavar or ''))).strip()}`: "
-        f"{_format_sentence(one.help)}\n"
-        for one in arguments
-        if one.help
-    )
-    examples = "".join(f"{line}\n" for line in EXAMPLES.get(command.prog, ()))
-    parts = (
-        *(f"### {command.prog}\n", f"```sh\n{usage}\n```\n", f"{purpose}\n", options),
-        f"For example:\n\n```sh\n{examples}```\n" if examples else "",
-    )
-    return "\n".join(filter(None, parts))
+    return re.sub(r"\x1b\[[\d;]*m", "", formatter.format_help()).strip()
 
 
 def _format_sentence(text: str) -> str:

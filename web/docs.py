@@ -46,17 +46,14 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
         "getting-started",
         "indicator-guide",
         "indicators",
-        "behavior",
         "universe",
-        "faq",
     ),
     "Agents and their builders": ("connect", "agents", "tools", "interop"),
-    "Script authors": ("terminal", "rest", "examples", "contract", "proof"),
+    "Script authors": ("commands", "rest", "examples", "contract", "proof"),
     "Members": ("buy", "members", "legal"),
     OPERATORS: (
         "deployment",
         "settings",
-        "commands",
         "sources",
         "selling",
         "monitoring",
@@ -68,7 +65,14 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
 }
 PAGE_ORDER = tuple(name for names in PAGES_BY_READER.values() for name in names)
 # Former pages, by the page that now answers their readers' questions.
-MOVED_PAGES = {"performance": "docs/scaling", "openapi": "docs/rest", "try": "docs/rest"}
+MOVED_PAGES = {
+    "behavior": "docs/indicators#what-to-expect",
+    "faq": "docs/getting-started#questions",
+    "openapi": "docs/rest",
+    "performance": "docs/scaling",
+    "terminal": "docs/commands",
+    "try": "docs/rest",
+}
 # RapiDoc writes `style` attributes and one style sheet, of which this is the hash.
 VIEWER_STYLE = "sha256-1n7zAaXyg5Nmm/NVb55rhtw8sE0GvWOM2FuLw5Ixw5c="
 VIEWER_POLICY = (

@@ -1,6 +1,6 @@
 """The guide to the indicators, for people new to trading: pictures and plain words.
 
-The pictures are fragments of SVG in web/diagrams, docs/behavior.md has the measured changes.
+The pictures are fragments of SVG in web/diagrams, docs/indicators.md has the measured changes.
 """
 
 import re
@@ -151,7 +151,7 @@ def load_picture(id_: IndicatorId) -> Markup:
 @cache
 def load_changes() -> dict[str, list[float]]:
     """Return the measured changes per asset and day by indicator, in the table's columns."""
-    match = CHANGES_PATTERN.search(read_text("behavior"))
+    match = CHANGES_PATTERN.search(read_text("indicators"))
     assert match is not None
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in match[1].splitlines()]
     return {name: [float(cell) for cell in cells] for name, *cells in rows if name in INDICATOR_IDS}

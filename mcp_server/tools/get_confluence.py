@@ -44,7 +44,7 @@ DESCRIPTION = (
     "min_agree or filter by asset_class. "
     "If no asset reaches min_agree, meta.note says why. "
     "It forecasts nothing, and the votes depend on each other: "
-    # docs/behavior.md explains the figure.
+    # docs/indicators.md explains the figure.
     "all seven are worth 2.1 to 2.6 independent votes."
 )
 RULES = {

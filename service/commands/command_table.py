@@ -562,7 +562,7 @@ COMMANDS: Final = (
         ),
     ),
 )
-# Shown by `--help` and docs/commands.md.
+# Shown by `--help`.
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "signals": (
         "signals serve",
@@ -594,7 +594,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "signals state": (
         "signals state BTC ETH --timeframe 1d",
         "signals state --asset-class metal --direction bullish",
-        "signals state NVDA --as-of 2026-09-30T12:00:00Z --json",
+        "signals state NVDA --as-of $(date -u +%F) --json",
     ),
     "signals board": (
         "signals board",

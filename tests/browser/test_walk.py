@@ -44,7 +44,6 @@ PAGES: dict[Role, tuple[str, ...]] = {
         "/docs/buy",
         "/docs/connect",
         "/docs/contract",
-        "/docs/faq",
         "/docs/getting-started",
         "/docs/indicator-guide",
         "/docs/indicators",

@@ -30,7 +30,6 @@ GUIDES = (
     "settings",
     "commands",
     "sources",
-    "terminal",
 )
 PRINT_SECRETS = """printf '\\n%s\\n%s\\n' "$api_key" "$claim_token"\n"""
 SHELL = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
@@ -89,14 +88,15 @@ def test_every_setting_that_a_page_names_exists():
 
 def test_every_command_that_a_guide_runs_exists():
     commands = next(action for action in _build_parser()._actions if action.choices).choices
-    for name in (*GUIDES, "deployment", "faq"):
+    for name in (*GUIDES, "deployment"):
         command = r"(?:as_signals|bin/signals|`signals|^signals) ([a-z][a-z-]+)"
         run = re.findall(command, PAGES[name], re.M)
         assert set(run) - set(commands) == set(), name
 
 
-def test_the_questions_explain_every_indicator_in_one_line():
-    rows = re.findall(r"^\| (.+) \| .+ \|$", PAGES["faq"], re.MULTILINE)
+def test_the_page_explains_every_indicator_in_one_line():
+    section = PAGES["indicators"].split("## In one line each")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \| .+ \|$", section, re.MULTILINE)
     assert rows == ["indicator", *(indicator.name for indicator in INDICATORS)]
 
 

@@ -208,11 +208,13 @@ def test_the_interop_page_has_every_client_in_the_version_that_the_tests_pin():
     assert set(shown) == pinned
 
 
-TERMINAL = (ROOT / "docs" / "terminal.md").read_text()
+COMMANDS = (ROOT / "docs" / "commands.md").read_text()
 
 
-async def test_the_request_on_the_terminal_page_has_the_fields_of_a_row(served: RunningService):
-    (block,) = re.findall(r"```json\n(.*?)```", TERMINAL, re.DOTALL)
+async def test_the_request_on_the_page_of_the_command_has_the_fields_of_a_row(
+    served: RunningService,
+):
+    (block,) = re.findall(r"```json\n(.*?)```", COMMANDS, re.DOTALL)
     example = json.loads(block)
     answer = await served.fetch_answer("rest", "signals_get_signals", ticker="ETH", limit=1)
     event = build_event(answer["signals"][0], answer["meta"])

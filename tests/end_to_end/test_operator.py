@@ -38,7 +38,15 @@ CONTACT_PAGE = "https://acme.example/support"
 INTRODUCTION = "Contact the operator: Acme *Signals* & Sons (support@acme.example)."
 CLAIM = {"claim_token": "ct_" + "A" * 43}
 CACHE = "public, max-age=60"
-PAGES = ("/", "/assets/BTC", "/docs", "/docs/faq", "/docs/legal", "/sign-in", "/docs/missing")
+PAGES = (
+    "/",
+    "/assets/BTC",
+    "/docs",
+    "/docs/getting-started",
+    "/docs/legal",
+    "/sign-in",
+    "/docs/missing",
+)
 
 
 @pytest.fixture
@@ -136,7 +144,7 @@ async def test_every_page_ends_with_the_operator(named: RunningService, path: st
 async def test_a_page_links_to_our_own_terms_if_the_operator_has_none(tmp_path: Path) -> None:
     operator = Operator(contact=CONTACT_PAGE)
     async with run_service(tmp_path, make_coverage(), operator=operator) as served:
-        footer = read_footer((await served.get_page("/docs/faq")).text)
+        footer = read_footer((await served.get_page("/docs/getting-started")).text)
         assert "Run by" not in footer
         links = re.findall(r'href="([^"]+)"', footer)
         assert links == ["../docs/legal#terms-of-use", "../docs/legal#privacy", CONTACT_PAGE]
@@ -209,7 +217,7 @@ async def test_with_billing_off_every_refusal_names_the_operator(unbilled: Runni
 @pytest.mark.clause("7.36")
 async def test_with_billing_off_pages_name_whom_to_ask(unbilled: RunningService) -> None:
     shown = "Contact the operator: Acme *Signals* &amp; Sons (support@acme.example)."
-    for path in ("/sign-in", "/docs/faq"):
+    for path in ("/sign-in", "/docs/getting-started"):
         assert shown in (await unbilled.get_page(path)).text
 
 

@@ -267,7 +267,7 @@ def find_offer(text: str) -> str | None:
 @pytest.mark.sampled(2)
 async def test_no_page_offers_a_sale(unbilled: RunningService, is_member: bool) -> None:
     pages = await crawl(unbilled, is_member=is_member)
-    assert {"/", "/docs/faq", "/docs/rest", "/docs/buy", "/assets/BTC"} <= set(pages)
+    assert {"/", "/docs/getting-started", "/docs/rest", "/docs/buy", "/assets/BTC"} <= set(pages)
     for path, response in pages.items():
         if path.startswith("/docs/") and response.status_code == 200:
             assert NOTICE in response.text, path
@@ -329,4 +329,4 @@ async def test_with_billing_on_the_same_crawl_finds_the_offers(served: RunningSe
     pages = await crawl(served, is_member=False)
     offering = {path for path, response in pages.items() if find_offer(response.text)}
     assert {"/", "/assets/BTC", "/sign-in", "/docs/buy", "/no/such/path"} <= offering
-    assert NOTICE not in pages["/docs/faq"].text
+    assert NOTICE not in pages["/docs/getting-started"].text

@@ -121,7 +121,7 @@ async def test_the_page_explains_every_indicator_with_a_picture(served: RunningS
 def test_the_changes_a_month_are_those_of_the_measured_table() -> None:
     changes = load_changes()
     assert set(changes) == set(INDICATOR_IDS)
-    # docs/behavior.md, by hand: Trend Oracle changes once a day on 1h for crypto.
+    # docs/indicators.md, by hand: Trend Oracle changes once a day on 1h for crypto.
     assert changes["trend_oracle"][:3] == [1.00, 0.26, 0.05]
 
 

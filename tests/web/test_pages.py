@@ -122,7 +122,9 @@ async def test_the_pay_page_answers_browsers_with_pages(served: RunningService) 
 
 
 @pytest.mark.clause("20.4")
-@pytest.mark.parametrize("path", ["/", "/docs", "/docs/faq", "/sign-in", "/web/page.css"])
+@pytest.mark.parametrize(
+    "path", ["/", "/docs", "/docs/getting-started", "/sign-in", "/web/page.css"]
+)
 async def test_head_has_the_headers_of_get_and_no_body(served: RunningService, path: str) -> None:
     got, head = await served.client.get(path), await served.client.head(path)
     assert (head.status_code, head.content) == (200, b"")
@@ -212,7 +214,7 @@ async def test_every_page_has_a_title_and_a_description_of_its_own_and_a_picture
 
 @pytest.mark.clause("20.7")
 async def test_every_icon_is_served_with_its_type(served: RunningService) -> None:
-    links = Page(await served.get_page("/docs/faq")).find_all("link")
+    links = Page(await served.get_page("/docs/getting-started")).find_all("link")
     icons = {link["rel"]: f"/docs/{link['href']}" for link in links if "icon" in str(link["rel"])}
     icons["fallback"] = "/favicon.ico"
     types = {

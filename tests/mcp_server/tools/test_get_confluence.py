@@ -350,10 +350,10 @@ async def test_the_description_names_the_size_of_the_largest_answer(served):
 
 @pytest.mark.clause("4.8.15")
 def test_texts_for_agents_have_the_independent_votes_that_were_measured() -> None:
-    behavior, agents = (
-        (ROOT / "docs" / f"{name}.md").read_text() for name in ("behavior", "agents")
+    indicators, agents = (
+        (ROOT / "docs" / f"{name}.md").read_text() for name in ("indicators", "agents")
     )
-    row = re.search(r"^\| independent votes \| (.+) \|$", behavior, re.MULTILINE)
+    row = re.search(r"^\| independent votes \| (.+) \|$", indicators, re.MULTILINE)
     assert row
     worth = [float(cell) for cell in row[1].split(" | ")]
     expected = f"{min(worth):.1f} to {max(worth):.1f}"

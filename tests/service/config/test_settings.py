@@ -33,11 +33,11 @@ def shown(default: object) -> str:
     return str(int(default)) if isinstance(default, bool) else str(default)
 
 
-def test_the_commands_page_has_a_section_for_every_command():
+def test_the_commands_page_has_a_row_for_every_command():
     page = (DOCS / "commands.md").read_text()
     commands = next(a for a in _build_parser()._actions if a.choices)
     for name in commands.choices:
-        assert f"### signals {name}" in page, name
+        assert f"| `signals {name}" in page, name
 
 
 def test_an_unknown_variable_is_refused_with_the_nearest_name():
