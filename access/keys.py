@@ -6,14 +6,13 @@ One statement checks keys and quotas and counts, for many calls at a time.
 import asyncio
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
 from schemas.errors import ApiError, rate_limited_error
 from schemas.usage import QuotaUsage
-from schemas.vocabulary import DAY_MS, Clock, Instant, Mode, format_instant
+from schemas.vocabulary import DAY_MS, Clock, Mode, format_instant
 from store.access_rows import MAX_CALL_GROUPS, CallGroup, CountedGroup, KeyRow
 from store.sql.access_store import AccessStore
 
@@ -215,11 +214,23 @@ class QuotaGuard:
         checked or the call cannot be counted: no call is free.
         """
         now = self._clock()
-        decision = await self._enqueue(key_hash, now)
+        key = (key_hash, now // DAY_MS)
+        batch = self._pending.get(key)
+        if batch is None:
+            batch = self._pending[key] = PendingBatch([], [])
+        decided: asyncio.Future[CountedGroup] = asyncio.get_running_loop().create_future()
+        batch.futures.append(decided)
+        batch.arrival_times.append(now)
+        self._arrival_count += 1
+        if self._flush_task is None:
+            self._flush_task = asyncio.create_task(self._flush())
+        decision = await decided
         if decision.verdict == "unknown":
             raise invalid_key_error("The API key is unknown: check that it was copied whole.")
         limit, used = self._daily_limit, decision.used
-        quota = QuotaUsage(limit, used, max(limit - used, 0), _format_reset(now // DAY_MS))
+        quota = QuotaUsage(
+            limit, used, max(limit - used, 0), format_instant((now // DAY_MS + 1) * DAY_MS)
+        )
         is_over_quota = decision.verdict == "exhausted"
         if decision.verdict == "counted" or (is_over_quota and allow_over_quota):
             return Caller(decision.label, quota)
@@ -252,20 +263,6 @@ class QuotaGuard:
             f"{quota.resets_at}: retry after {retry_after_s} seconds."
         )
         return rate_limited_error(message, retry_after_s, quota=quota)
-
-    def _enqueue(self, key_hash: bytes, now: int) -> "asyncio.Future[CountedGroup]":
-        """Return a future for the result of a call: its count, or the refusal."""
-        key = (key_hash, now // DAY_MS)
-        batch = self._pending.get(key)
-        if batch is None:
-            batch = self._pending[key] = PendingBatch([], [])
-        future: asyncio.Future[CountedGroup] = asyncio.get_running_loop().create_future()
-        batch.futures.append(future)
-        batch.arrival_times.append(now)
-        self._arrival_count += 1
-        if self._flush_task is None:
-            self._flush_task = asyncio.create_task(self._flush())
-        return future
 
     async def _flush(self) -> None:
         """Count pending calls until there are none."""
@@ -301,40 +298,24 @@ class QuotaGuard:
             return
         for (key, batch), group in zip(batches.items(), decisions, strict=True):
             if group.verdict == "expired":
-                batch = await self._count_arrivals_before_expiry(key, batch, group)
-            _resolve_futures(batch.futures, group)
-
-    async def _count_arrivals_before_expiry(
-        self, key: tuple[bytes, int], batch: PendingBatch, group: CountedGroup
-    ) -> PendingBatch:
-        """Count the calls that arrived before their key expired; return the others."""
-        assert group.expires_at is not None
-        early, late = PendingBatch([], []), PendingBatch([], [])
-        for future, arrived_at in zip(batch.futures, batch.arrival_times, strict=True):
-            part = early if arrived_at < group.expires_at else late
-            part.futures.append(future)
-            part.arrival_times.append(arrived_at)
-        if early.futures:
-            await self._write({key: early})
-        return late
-
-
-def _resolve_futures(
-    futures: Sequence["asyncio.Future[CountedGroup]"], group: CountedGroup
-) -> None:
-    """Resolve the first calls of a group with their counts, the rest with the refusal."""
-    first_count = group.used - group.counted + 1
-    for number, future in enumerate(futures):
-        if not future.done():  # done if its client disconnected; the call is counted all the same
-            is_counted = number < group.counted
-            outcome = (
-                CountedGroup(1, "counted", first_count + number, group.label)
-                if is_counted
-                else group
-            )
-            future.set_result(outcome)
-
-
-@lru_cache(maxsize=2)
-def _format_reset(day: int) -> Instant:
-    return format_instant((day + 1) * DAY_MS)
+                # The calls that arrived before the key expired are counted.
+                assert group.expires_at is not None
+                early, late = PendingBatch([], []), PendingBatch([], [])
+                for future, arrived_at in zip(batch.futures, batch.arrival_times, strict=True):
+                    part = early if arrived_at < group.expires_at else late
+                    part.futures.append(future)
+                    part.arrival_times.append(arrived_at)
+                if early.futures:
+                    await self._write({key: early})
+                batch = late
+            # The first calls get their counts, the rest the refusal.
+            first_count = group.used - group.counted + 1
+            for number, future in enumerate(batch.futures):
+                if future.done():  # its client disconnected; the call is counted all the same
+                    continue
+                is_counted = number < group.counted
+                future.set_result(
+                    CountedGroup(1, "counted", first_count + number, group.label)
+                    if is_counted
+                    else group
+                )

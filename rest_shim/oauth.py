@@ -57,7 +57,7 @@ class OAuthEndpoints:
             tokens = await self.tokens.exchange(form)
         except OAuthError as error:
             return await self._refuse(request, error)
-        return JSONResponse(tokens.to_response(), headers=NO_STORE_HEADERS)
+        return JSONResponse(tokens, headers=NO_STORE_HEADERS)
 
     async def revoke(self, request: Request) -> Response:
         """Revoke the connection of a token (RFC 7009)."""

@@ -31,7 +31,6 @@ from access.billing.provider import (
     WebhookEvent,
 )
 from access.billing.stripe_api import (
-    EVENT_TYPES,
     MAX_CONNECTIONS,
     BoundedHttpClient,
     Charge,
@@ -49,8 +48,6 @@ from access.billing.stripe_api import (
     call_stripe,
     diff_fields,
     parse_event,
-    parse_renewal,
-    parse_subject,
 )
 from schemas.errors import invalid_parameter_error
 from schemas.vocabulary import DAY_MS, Billing, Clock, Mode
@@ -235,10 +232,9 @@ class StripeBilling(Provider):
         The customer is None if the message cannot end a membership.
         """
         now_s = self._clock() // 1000
-        event = parse_event(payload, signature, self._webhook_secret, now_s)
-        if event.type not in EVENT_TYPES or event.livemode != self._is_live:
+        event, subject = parse_event(payload, signature, self._webhook_secret, now_s)
+        if event.livemode != self._is_live:
             return WebhookEvent(event.id, None)
-        subject = parse_subject(event)
         if not event.type.startswith("charge.dispute."):
             return WebhookEvent(event.id, subject.customer)
         # A dispute names its charge, but no customer.
@@ -396,7 +392,11 @@ def judge_subscription(
     if subscription.pause_collection is not None:
         state = "the collection of payments is paused"
     elif subscription.status in PAID_STATUSES:
-        return parse_renewal(subscription)
+        # Stripe moved the period from the subscription to its items, of which this one has one.
+        ends_s = subscription.cancel_at or subscription.items.data[0].current_period_end
+        is_last = subscription.cancel_at is not None or subscription.cancel_at_period_end
+        times = {"ends_at" if is_last else "renews_at": ends_s * 1000}
+        return SubscriptionStatus(**times)
     paid_at = 0 if last_payment is None else last_payment.created * 1000
     ends_at = paid_at + period_days * DAY_MS + dunning_ms
     if now >= ends_at:

@@ -4,7 +4,7 @@ A response that does not fit is not Stripe's, or is newer than this code: nothin
 """
 
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import anyio
@@ -12,7 +12,7 @@ import httpx2
 import stripe
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from access.billing.provider import BillingError, SubscriptionStatus
+from access.billing.provider import BillingError
 from schemas.errors import invalid_parameter_error
 
 Text = Annotated[str, Field(max_length=500)]
@@ -315,46 +315,43 @@ async def call_stripe(
     try:
         record = kind.model_validate((await request).to_dict())
     except stripe.StripeError as error:
+        status, cause = error.http_status, error.__cause__
+        facts = [
+            type(error).__name__,
+            cause and type(cause).__name__,
+            status and f"HTTP {status}",
+            error.code,
+            error.request_id,
+        ]
+        message = f"Stripe: {', '.join(_shorten(fact) for fact in facts if fact)}"
         # Without the cause: Stripe's messages quote e-mail addresses, which must not be logged.
-        raise _to_billing_error(error) from None
+        if status is None:
+            raise BillingError(message) from None
+        body = error.json_body.get("error") if isinstance(error.json_body, dict) else None
+        # Reported by Stripe itself, and not by a proxy before it.
+        is_unknown = (
+            status == 404
+            and isinstance(body, dict)
+            and (body.get("type"), body.get("code"))
+            == ("invalid_request_error", "resource_missing")
+        )
+        refusal = NotFoundError if is_unknown else RefusedError
+        raise refusal(message, status, getattr(error, "param", None)) from None
     except BillingError:
         raise
     except ValidationError as error:
-        raise BillingError(f"Stripe: unreadable response, {_locate(error)}") from None
+        # The kind and path of the first field that does not fit, without its value.
+        detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        path = ".".join(map(str, detail["loc"]))
+        raise BillingError(
+            f"Stripe: unreadable response, {error.title} {path}: {detail['type']}"
+        ) from None
     # The library fails with almost anything on JSON that is not Stripe's, such as a proxy's.
     except Exception as error:
         raise BillingError(f"Stripe: unreadable response, {type(error).__name__}") from None
     if id_ is not None and getattr(record, "id", None) != id_:
         raise BillingError(f"Stripe: the response is another {kind.__name__}, not {id_}")
     return record
-
-
-def _locate(error: ValidationError) -> str:
-    """Return kind and path of the first field that does not fit, without its value."""
-    detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return f"{error.title} {'.'.join(map(str, detail['loc']))}: {detail['type']}"
-
-
-def _to_billing_error(error: stripe.StripeError) -> BillingError:
-    status = error.http_status
-    cause = error.__cause__ and type(error.__cause__).__name__
-    http = status and f"HTTP {status}"
-    facts = [type(error).__name__, cause, http, error.code, error.request_id]
-    message = f"Stripe: {', '.join(_shorten(fact) for fact in facts if fact)}"
-    if status is None:
-        return BillingError(message)
-    kind = NotFoundError if _is_unknown_object(error) else RefusedError
-    return kind(message, status, getattr(error, "param", None))
-
-
-def _is_unknown_object(error: stripe.StripeError) -> bool:
-    """Return whether Stripe itself, and not a proxy before it, reports an unknown object."""
-    body = error.json_body.get("error") if isinstance(error.json_body, dict) else None
-    return (
-        error.http_status == 404
-        and isinstance(body, dict)
-        and (body.get("type"), body.get("code")) == ("invalid_request_error", "resource_missing")
-    )
 
 
 def _shorten(fact: object) -> str:
@@ -372,17 +369,6 @@ def diff_fields(found: BaseModel, expected: Mapping[str, object]) -> list[str]:
     ]
 
 
-def parse_renewal(subscription: Subscription) -> SubscriptionStatus:
-    """Return when an active subscription renews or ends."""
-    ends_s = subscription.cancel_at
-    if ends_s is None:
-        # Stripe moved the period from the subscription to its items.
-        ends_s = min((item.current_period_end for item in subscription.items.data), default=None)
-    at = None if ends_s is None else ends_s * 1000
-    is_last = subscription.cancel_at is not None or subscription.cancel_at_period_end
-    return SubscriptionStatus(ends_at=at) if is_last else SubscriptionStatus(renews_at=at)
-
-
 TOLERANCE_S = 300
 EVENT_TYPES = (
     "charge.dispute.closed",
@@ -397,29 +383,13 @@ EVENT_TYPES = (
 )
 
 
-def parse_event(payload: bytes, signature: str | None, secret: str, now_s: int) -> StripeEvent:
-    """Return the event of a signed webhook; raise ApiError 400 for any other message."""
-    _verify_signature(payload, signature, secret, now_s)
-    return _read_event(lambda: StripeEvent.model_validate_json(payload))
+def parse_event(
+    payload: bytes, signature: str | None, secret: str, now_s: int
+) -> tuple[StripeEvent, EventSubject]:
+    """Return the event of a signed webhook and its object, empty unless it is of EVENT_TYPES.
 
-
-def parse_subject(event: StripeEvent) -> EventSubject:
-    """Return the object of an event of EVENT_TYPES; raise ApiError 400 if it is not a snapshot."""
-    return _read_event(lambda: EventSubject.model_validate(event.data.object))
-
-
-def _read_event(parse: Callable[[], RecordT]) -> RecordT:
-    try:
-        return parse()
-    except ValueError:
-        raise invalid_parameter_error(
-            "The body is not a Stripe event: register the endpoint for snapshot events, such as "
-            f"{EVENT_TYPES[0]}."
-        ) from None
-
-
-def _verify_signature(payload: bytes, signature: str | None, secret: str, now_s: int) -> None:
-    """Raise ApiError 400 unless Stripe signed the payload within TOLERANCE_S of now."""
+    Raise ApiError 400 unless Stripe signed the payload within TOLERANCE_S of now.
+    """
     if not signature:
         raise invalid_parameter_error(
             "The header Stripe-Signature is missing: only webhooks that Stripe signed are accepted."
@@ -441,3 +411,12 @@ def _verify_signature(payload: bytes, signature: str | None, secret: str, now_s:
             f"The message was signed {abs(age_s)} seconds {direction}; at most {TOLERANCE_S} are "
             "accepted: check the clock of this server, then resend the event."
         )
+    try:
+        event = StripeEvent.model_validate_json(payload)
+        is_handled = event.type in EVENT_TYPES
+        return event, EventSubject.model_validate(event.data.object if is_handled else {})
+    except ValueError:
+        raise invalid_parameter_error(
+            "The body is not a Stripe event: register the endpoint for snapshot events, such as "
+            f"{EVENT_TYPES[0]}."
+        ) from None

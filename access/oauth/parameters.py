@@ -154,13 +154,25 @@ def parse_client_metadata(data: object) -> ClientMetadata:
     # The model of the MCP SDK is not used, because it rewrites the redirect URIs that it parses.
     if not isinstance(data, dict):
         raise _metadata_error("the client metadata must be a JSON object")
-    _check_offers(data, "grant_types", "authorization_code")
-    _check_offers(data, "response_types", "code")
-    methods = _read_texts(data, "token_endpoint_auth_methods_supported") or ()
+    for field, needed in (("grant_types", "authorization_code"), ("response_types", "code")):
+        if (offered := _read_texts(data, field)) and needed not in offered:
+            raise _metadata_error(f"{field} must include {needed}, the only one that is supported")
+    uris = _read_texts(data, "redirect_uris")
+    problem = ""
+    if not 1 <= len(uris) <= MAX_REDIRECT_URIS:
+        problem = f"redirect_uris must list 1 to {MAX_REDIRECT_URIS} addresses"
+    for number, uri in enumerate(uris, 1):
+        if not problem and not is_redirect_uri(uri):
+            problem = f"Entry {number} of redirect_uris is not accepted"
+    if problem:
+        raise OAuthClientError(
+            "invalid_redirect_uri", f"{problem}. Accepted is {ACCEPTED_REDIRECTS}."
+        )
+    methods = _read_texts(data, "token_endpoint_auth_methods_supported")
     method = _read_text(data, "token_endpoint_auth_method")
     return ClientMetadata(
         name=clean_name(_read_text(data, "client_name") or ""),
-        redirect_uris=_read_redirect_uris(data),
+        redirect_uris=tuple(dict.fromkeys(uris)),
         auth_methods=frozenset(methods if method is None else (*methods, method)),
     )
 
@@ -174,30 +186,6 @@ def clean_name(text: str) -> str:
     return " ".join(words)[:MAX_NAME_CHARS].rstrip() or UNNAMED
 
 
-def _read_redirect_uris(data: Mapping[str, Any]) -> tuple[str, ...]:
-    uris = _read_texts(data, "redirect_uris") or ()
-    if not 1 <= len(uris) <= MAX_REDIRECT_URIS:
-        raise OAuthClientError(
-            "invalid_redirect_uri",
-            f"redirect_uris must list 1 to {MAX_REDIRECT_URIS} addresses. Accepted is "
-            f"{ACCEPTED_REDIRECTS}.",
-        )
-    for number, uri in enumerate(uris, 1):
-        if not is_redirect_uri(uri):
-            raise OAuthClientError(
-                "invalid_redirect_uri",
-                f"Entry {number} of redirect_uris is not accepted. Accepted is "
-                f"{ACCEPTED_REDIRECTS}.",
-            )
-    return tuple(dict.fromkeys(uris))
-
-
-def _check_offers(data: Mapping[str, Any], field: str, needed: str) -> None:
-    values = _read_texts(data, field)
-    if values and needed not in values:
-        raise _metadata_error(f"{field} must include {needed}, the only one that is supported")
-
-
 def _read_text(data: Mapping[str, Any], field: str) -> str | None:
     # Clients also send null or an empty text for a field that they leave out.
     value = data.get(field) or None
@@ -206,10 +194,10 @@ def _read_text(data: Mapping[str, Any], field: str) -> str | None:
     raise _metadata_error(f"{field} must be a text")
 
 
-def _read_texts(data: Mapping[str, Any], field: str) -> tuple[str, ...] | None:
+def _read_texts(data: Mapping[str, Any], field: str) -> tuple[str, ...]:
     value = data.get(field)
     if value is None:
-        return None
+        return ()
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return tuple(value)
     raise _metadata_error(f"{field} must be a list of texts")

@@ -8,7 +8,6 @@ import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import NamedTuple
 
 import structlog
 
@@ -44,23 +43,6 @@ FAMILY_CHARS = len("rt_") + 43
 log = structlog.get_logger("oauth")
 
 
-class Tokens(NamedTuple):
-    """The clear tokens of a response, which are shown only once."""
-
-    access_token: str
-    refresh_token: str
-
-    def to_response(self) -> dict[str, object]:
-        """Return the body of the response (RFC 6749, section 5.1)."""
-        return {
-            "access_token": self.access_token,
-            "token_type": "Bearer",
-            "expires_in": ACCESS_TOKEN_MS // 1000,
-            "refresh_token": self.refresh_token,
-            "scope": SCOPE,
-        }
-
-
 class TokenIssuer:
     """Issues and revokes tokens; `issuer` is the base URL, `clock` returns epoch ms."""
 
@@ -72,8 +54,8 @@ class TokenIssuer:
         self._clock = clock
         self._resource = f"{issuer}{RESOURCE_PATH}"
 
-    async def exchange(self, form: Mapping[str, str]) -> Tokens:
-        """Exchange a code or a refresh token; raise OAuthError if it is refused.
+    async def exchange(self, form: Mapping[str, str]) -> dict[str, object]:
+        """Exchange a code or a refresh token for a response; raise OAuthError if it is refused.
 
         ApiError 429 if a client refreshes too often.
         """
@@ -86,7 +68,13 @@ class TokenIssuer:
         check_resource(form.get("resource"), self._resource)
         if grant_type == "authorization_code":
             return await self._exchange_code(form)
-        return await self._refresh(form)
+        token = form.get("refresh_token", "")
+        family = token[:FAMILY_CHARS]
+        connection = await self._store.oauth.find_connection(hash_key(family))
+        await self._check_client(form, None if connection is None else connection.client_id)
+        if connection is None:
+            raise _invalid_grant_error("the refresh token is unknown: connect again")
+        return await self._renew(connection, token, family, self._clock())
 
     async def revoke(self, form: Mapping[str, str]) -> None:
         """End the connection of an access or refresh token (RFC 7009); unknown ones are ignored.
@@ -107,7 +95,7 @@ class TokenIssuer:
         await self._store.revoke_key(key_id, self._clock())
         log.info("connection_revoked", key=key_id, why="revoked_by_client")
 
-    async def _exchange_code(self, form: Mapping[str, str]) -> Tokens:
+    async def _exchange_code(self, form: Mapping[str, str]) -> dict[str, object]:
         code, now = form.get("code", ""), self._clock()
         code_hash = hash_key(code)
         # Made of the code, so that a repeated exchange finds the connection of the first one.
@@ -155,16 +143,9 @@ class TokenIssuer:
             raise _invalid_grant_error("the code is unknown or expired: connect again")
         return await self._renew(connection, grant, family, now)
 
-    async def _refresh(self, form: Mapping[str, str]) -> Tokens:
-        token = form.get("refresh_token", "")
-        family = token[:FAMILY_CHARS]
-        connection = await self._store.oauth.find_connection(hash_key(family))
-        await self._check_client(form, None if connection is None else connection.client_id)
-        if connection is None:
-            raise _invalid_grant_error("the refresh token is unknown: connect again")
-        return await self._renew(connection, token, family, self._clock())
-
-    async def _renew(self, connection: ConnectionRow, grant: str, family: str, now: int) -> Tokens:
+    async def _renew(
+        self, connection: ConnectionRow, grant: str, family: str, now: int
+    ) -> dict[str, object]:
         """Return new tokens of a connection for a grant, which may be used again for a moment."""
         check_resource(connection.resource, self._resource)
         tokens, stored = create_tokens(family, now)
@@ -205,8 +186,8 @@ class TokenIssuer:
             raise _invalid_grant_error("it was issued to another client: connect again")
 
 
-def create_tokens(family: str, now: int) -> tuple[Tokens, NewTokens]:
-    """Return new tokens of a connection in clear and as they are stored."""
+def create_tokens(family: str, now: int) -> tuple[dict[str, object], NewTokens]:
+    """Return new tokens of a connection as a response (RFC 6749, section 5.1) and as stored."""
     access_token = f"at_{secrets.token_urlsafe(32)}"
     refresh_token = f"{family}.{secrets.token_urlsafe(32)}"
     stored = NewTokens(
@@ -215,7 +196,14 @@ def create_tokens(family: str, now: int) -> tuple[Tokens, NewTokens]:
         hash_key(access_token),
         now + ACCESS_TOKEN_MS,
     )
-    return Tokens(access_token, refresh_token), stored
+    response: dict[str, object] = {
+        "access_token": access_token,
+        "token_type": "Bearer",
+        "expires_in": ACCESS_TOKEN_MS // 1000,
+        "refresh_token": refresh_token,
+        "scope": SCOPE,
+    }
+    return response, stored
 
 
 def _invalid_grant_error(reason: str) -> OAuthError:

@@ -21,7 +21,6 @@ from access.oauth.tokens import (
     REFRESH_TOKEN_MS,
     AccessTokens,
     TokenIssuer,
-    Tokens,
 )
 from access.throttle import Limit, Throttle
 from schemas.errors import ApiError
@@ -61,6 +60,9 @@ class OneClient:
         return CLIENT if client_id == CLIENT.client_id else None
 
 
+Tokens = dict[str, Any]
+
+
 class Process:
     """The OAuth server of one process on a shared database."""
 
@@ -90,7 +92,7 @@ class Process:
             return error
 
     async def is_live(self, tokens: Tokens) -> bool:
-        key_hash = await self.access_tokens.find_key_hash(tokens.access_token.encode())
+        key_hash = await self.access_tokens.find_key_hash(tokens["access_token"].encode())
         return await self.access_tokens.is_live(key_hash)
 
 
@@ -112,11 +114,11 @@ async def processes(home: StoreHome, clock: ManualClock) -> AsyncIterator[list[P
 def split(outcomes: list[Any]) -> tuple[list[Tokens], list[OAuthError]]:
     """Return the tokens and the errors of several exchanges."""
     errors = [each for each in outcomes if isinstance(each, OAuthError)]
-    return [each for each in outcomes if isinstance(each, Tokens)], errors
+    return [each for each in outcomes if isinstance(each, dict)], errors
 
 
 def get_tokens(outcome: Tokens | OAuthError) -> Tokens:
-    assert isinstance(outcome, Tokens), outcome
+    assert isinstance(outcome, dict), outcome
     return outcome
 
 
@@ -130,7 +132,7 @@ async def test_several_exchanges_of_a_code_at_once_share_one_connection(
     won.append(await processes[0].exchange(code))
     for tokens in map(get_tokens, won):
         assert await processes[1].is_live(tokens)
-        get_tokens(await processes[1].refresh(tokens.refresh_token))
+        get_tokens(await processes[1].refresh(tokens["refresh_token"]))
     assert len(await processes[0].store.list_keys()) == 1
     clock.now += 1
     assert isinstance(await processes[1].exchange(code), OAuthError)
@@ -145,7 +147,7 @@ async def test_a_code_is_exchanged_again_only_by_its_client_with_its_verifier(
     code = await processes[0].get_code()
     tokens = get_tokens(await processes[0].exchange(code))
     again = await processes[1].exchange(code, **changed)
-    assert isinstance(again, OAuthError if changed else Tokens)
+    assert isinstance(again, OAuthError if changed else dict)
     assert await processes[1].is_live(tokens) is not bool(changed)
 
 
@@ -154,14 +156,14 @@ async def test_several_refreshes_of_a_token_at_once_all_get_tokens_that_go_on(
     processes: list[Process], clock: ManualClock
 ) -> None:
     first = get_tokens(await processes[0].exchange(await processes[0].get_code()))
-    racing = (one.refresh(first.refresh_token) for one in processes * RACERS)
+    racing = (one.refresh(first["refresh_token"]) for one in processes * RACERS)
     won = list(map(get_tokens, await asyncio.gather(*racing)))
-    assert len({tokens.refresh_token for tokens in won}) == len(won)
+    assert len({tokens["refresh_token"] for tokens in won}) == len(won)
     # Each process goes on with its own, an hour later and minutes apart.
     clock.now += ACCESS_TOKEN_MS
     for tokens in won:
         clock.now += 2 * REFRESH_GRACE_MS
-        renewed = get_tokens(await processes[1].refresh(tokens.refresh_token))
+        renewed = get_tokens(await processes[1].refresh(tokens["refresh_token"]))
         assert await processes[0].is_live(renewed)
     assert len(await processes[0].store.list_keys()) == 1
 
@@ -174,9 +176,9 @@ async def test_the_tokens_of_a_connection_are_bounded(
     # The exchange has made one of the first twenty.
     for allowed in (MAX_LIVE_ACCESS_TOKENS - 1, *[MAX_LIVE_ACCESS_TOKENS] * 4):
         for _ in range(allowed):
-            renewed = get_tokens(await processes[1].refresh(tokens.refresh_token))
+            renewed = get_tokens(await processes[1].refresh(tokens["refresh_token"]))
         with pytest.raises(ApiError, match="too often"):
-            await processes[0].refresh(tokens.refresh_token)
+            await processes[0].refresh(tokens["refresh_token"])
         tokens = renewed
         clock.now += ACCESS_TOKEN_MS
     async with processes[0].store._engine.acquire_connection() as db:
@@ -192,7 +194,7 @@ async def test_a_client_is_kept_as_long_as_it_has_a_live_connection(
     await one.store.oauth.add_client(client, 9, 0)
     tokens = get_tokens(await one.exchange(await one.get_code()))
     clock.now += REFRESH_TOKEN_MS - 1
-    get_tokens(await one.refresh(tokens.refresh_token))
+    get_tokens(await one.refresh(tokens["refresh_token"]))
     for later_ms, expected in ((REFRESH_TOKEN_MS, client), (1, None)):
         clock.now += later_ms
         await one.store.prune(compute_cutoffs(clock.now))
@@ -231,12 +233,12 @@ async def test_a_connection_lives_until_a_grant_is_used_after_its_grace(
                 is_live = False
         else:
             is_code = step == "exchange"
-            grant = code if is_code else issued[number % len(issued)].refresh_token
+            grant = code if is_code else issued[number % len(issued)]["refresh_token"]
             outcome = await (one.exchange if is_code else one.refresh)(grant)
             age_ms = clock.now - used.setdefault(grant, clock.now)
             is_live &= age_ms <= (CODE_GRACE_MS if is_code else REFRESH_GRACE_MS)
-            assert isinstance(outcome, Tokens) is is_live
-            if isinstance(outcome, Tokens):
+            assert isinstance(outcome, dict) is is_live
+            if isinstance(outcome, dict):
                 issued.append(outcome)
         assert {await processes[0].is_live(tokens) for tokens in issued} == {is_live}
 
@@ -275,12 +277,12 @@ async def test_a_key_revoked_by_one_process_is_refused_by_the_others_at_once(
     processes: list[Process], clock: ManualClock
 ) -> None:
     tokens = await processes[0].exchange(await processes[0].get_code())
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, dict)
     assert await processes[1].is_live(tokens)
     (key,) = await processes[0].store.list_keys()
     await processes[0].store.revoke_key(key.id, clock())
     assert not await processes[1].is_live(tokens)
-    assert isinstance(await processes[1].refresh(tokens.refresh_token), OAuthError)
+    assert isinstance(await processes[1].refresh(tokens["refresh_token"]), OAuthError)
 
 
 @pytest.mark.clause("10.2")
@@ -299,7 +301,7 @@ async def test_a_token_of_another_address_is_refused(
 ) -> None:
     code, late = [await processes[0].get_code() for _ in range(2)]
     tokens = await processes[0].exchange(code)
-    assert isinstance(tokens, Tokens)
+    assert isinstance(tokens, dict)
     # The operator has moved the service to another address.
     moved = Process(processes[0].store, clock)
     other = "https://other.example"
@@ -307,7 +309,7 @@ async def test_a_token_of_another_address_is_refused(
     moved.access_tokens = AccessTokens(moved.store, clock, issuer=other)
     with pytest.raises(ApiError, match="unknown"):
         await moved.is_live(tokens)
-    for outcome in (await moved.refresh(tokens.refresh_token), await moved.exchange(late)):
+    for outcome in (await moved.refresh(tokens["refresh_token"]), await moved.exchange(late)):
         assert isinstance(outcome, OAuthError)
         assert outcome.error == "invalid_target"
 
