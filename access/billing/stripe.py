@@ -394,9 +394,9 @@ def judge_subscription(
     elif subscription.status in PAID_STATUSES:
         # Stripe moved the period from the subscription to its items, of which this one has one.
         ends_s = subscription.cancel_at or subscription.items.data[0].current_period_end
-        is_last = subscription.cancel_at is not None or subscription.cancel_at_period_end
-        times = {"ends_at" if is_last else "renews_at": ends_s * 1000}
-        return SubscriptionStatus(**times)
+        if subscription.cancel_at is not None or subscription.cancel_at_period_end:
+            return SubscriptionStatus(ends_at=ends_s * 1000)
+        return SubscriptionStatus(renews_at=ends_s * 1000)
     paid_at = 0 if last_payment is None else last_payment.created * 1000
     ends_at = paid_at + period_days * DAY_MS + dunning_ms
     if now >= ends_at:
