@@ -1,4 +1,4 @@
-"""The assets that the service covers, read from one TOML file; docs/universe.md has its fields."""
+"""The assets that the service covers, read from one TOML file; docs/sources.md has its fields."""
 
 import reprlib
 import tomllib

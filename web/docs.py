@@ -46,7 +46,6 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
         "getting-started",
         "indicator-guide",
         "indicators",
-        "universe",
     ),
     "Agents and their builders": ("connect", "agents", "tools", "interop"),
     "Script authors": ("commands", "rest", "examples", "contract", "proof"),
@@ -59,7 +58,6 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
         "monitoring",
         "recovery",
         "proof-of-storage",
-        "faults",
         "scaling",
     ),
 }
@@ -67,11 +65,13 @@ PAGE_ORDER = tuple(name for names in PAGES_BY_READER.values() for name in names)
 # Former pages, by the page that now answers their readers' questions.
 MOVED_PAGES = {
     "behavior": "docs/indicators#what-to-expect",
+    "faults": "docs/sources#when-data-are-bad",
     "faq": "docs/getting-started#questions",
     "openapi": "docs/rest",
     "performance": "docs/scaling",
     "terminal": "docs/commands",
     "try": "docs/rest",
+    "universe": "docs/sources#cover-other-assets",
 }
 # RapiDoc writes `style` attributes and one style sheet, of which this is the hash.
 VIEWER_STYLE = "sha256-1n7zAaXyg5Nmm/NVb55rhtw8sE0GvWOM2FuLw5Ixw5c="

@@ -46,7 +46,7 @@ from store.sql.market_store import MarketStore
 # 1d readings begin after this many daily bars.
 MIN_HISTORY_DAYS = 200
 ALPACA_KEY_SETTINGS = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
-# The venues in the order in which docs/universe.md prefers them, with the quote currency of coins.
+# The venues in the order of compute/universe.toml, with the quote currency of coins.
 _QUOTES: Final = {
     "binance": "USDT",
     "bybit": "USDT",

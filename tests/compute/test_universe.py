@@ -472,34 +472,3 @@ def test_the_page_of_sources_counts_the_stocks_without_a_proxy_instrument(packag
     page = Path("docs/sources.md").read_text(encoding="utf-8")
     assert f"Without a key {covered} stocks and funds" in page
     assert f"the other {len(stocks) - covered} are not covered" in page
-
-
-@pytest.mark.clause("live")
-def test_the_page_of_the_universe_counts_the_open_and_the_confirmed_listings(packaged: Universe):
-    page = Path("docs/universe.md").read_text(encoding="utf-8")
-    facts = re.findall(r"^\| (\w+) \| `(\w+) (\S+)` \| (.*) \| (\S+) \|$", page, re.M)
-    open_by_venue = counted(packaged, lasting)
-    confirmed = {venue: list[str]() for venue in VENUES}
-    for ticker, venue, symbol, fact, day in facts:
-        [listing] = [
-            one for one in packaged.by_ticker[ticker].listings if str(one) == f"{venue} {symbol}"
-        ]
-        if listing.until is None and not fact.startswith("unconfirmed"):
-            confirmed[venue].append(day)
-    proxies = [
-        (asset.asset_class, listing)
-        for asset in packaged.tracked_assets
-        for listing in lasting(asset)
-        if listing.is_proxy and listing.venue == "binance"
-    ]
-    of_stocks = [kind for kind, _ in proxies if kind == "stock"]
-    text = rf"^\| {len(of_stocks)} stocks and funds, 4 metals \| .* \| public list \| (\S+) \|$"
-    [day] = re.findall(text, page, re.M)
-    confirmed["binance"] += [day] * len(proxies)
-    rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \| (\S+) \|$", page, re.M)
-    assert {venue: (int(count), int(known), day) for venue, count, known, day in rows} == {
-        venue: (open_by_venue[venue], len(days), max(days, default="none"))
-        for venue, days in confirmed.items()
-    }
-    ended = {f"{a.ticker} {one}" for a, one in every_listing(packaged) if one.until}
-    assert ended <= {f"{ticker} {venue} {symbol}" for ticker, venue, symbol, _, _ in facts}
