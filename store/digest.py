@@ -140,7 +140,17 @@ def _encode_changes(table: ChangeTable) -> bytes:
     cells = [table.cells[number] for number in numbers.tolist()]
     names = [_encode_cell(c.ticker, c.indicator, c.timeframe) for c in cells]
     width = max(map(len, names), default=0)
-    rows = np.empty(len(table), dtype=_build_change_dtype(width))
+    layout = [
+        *(("kind", "u1"), ("created_at", ">i8"), ("name", "u1", (width,)), ("close_time", ">i8")),
+        *(
+            ("epoch", ">i8"),
+            ("before", "i1"),
+            ("after", "i1"),
+            ("price", ">f8"),
+            ("published", "?"),
+        ),
+    ]
+    rows = np.empty(len(table), dtype=layout)
     rows["kind"] = ord("c")
     rows["created_at"] = table.created_at
     padded = b"".join(name.ljust(width, b"\0") for name in names)
@@ -155,23 +165,6 @@ def _encode_changes(table: ChangeTable) -> bytes:
     is_kept[:, _NAME_AT : _NAME_AT + width] = np.arange(width) < lengths[:, np.newaxis]
     chosen = is_kept[cell]
     return rows.view(np.uint8).reshape(chosen.shape)[chosen].tobytes()
-
-
-def _build_change_dtype(width: int) -> np.dtype[np.void]:
-    """Return the encoding of a change whose names take `width` bytes."""
-    return np.dtype(
-        [
-            ("kind", "u1"),
-            ("created_at", ">i8"),
-            ("name", "u1", (width,)),
-            ("close_time", ">i8"),
-            ("epoch", ">i8"),
-            ("before", "i1"),
-            ("after", "i1"),
-            ("price", ">f8"),
-            ("published", "?"),
-        ]
-    )
 
 
 def _encode_alert(row: AlertRow) -> bytes:

@@ -171,10 +171,9 @@ async def has_store(settings: Settings, kind: StoreKind) -> bool:
     """Return whether a store exists; StoreError if that cannot be found out."""
     if settings.is_sqlite:
         return _has_content(get_path(settings, kind))
-    from store.postgres.database_info import has_schema
     from store.postgres.schema import SCHEMAS
 
-    return await has_schema(settings.database_url.get_secret_value(), *SCHEMAS[kind])
+    return await count_pending_migrations(settings, kind) < len(SCHEMAS[kind][1])
 
 
 def get_location(settings: Settings, kind: StoreKind) -> str:

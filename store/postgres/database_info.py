@@ -22,11 +22,6 @@ class DatabaseInfo(NamedTuple):
     lock_holder: str | None
 
 
-async def has_schema(url: str, schema: str, migrations: Sequence[str]) -> bool:
-    """Return whether the schema has at least one of the migrations."""
-    return await count_missing_migrations(url, schema, migrations) < len(migrations)
-
-
 async def count_missing_migrations(url: str, schema: str, migrations: Sequence[str]) -> int:
     """Return how many migrations are pending; raise StoreError if another version wrote it."""
     with raise_store_errors(redact_database_url(url)):

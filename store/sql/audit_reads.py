@@ -98,55 +98,43 @@ class AuditReads:
             clock = await db.execute("SELECT id, market_time FROM clock ORDER BY id")
             assets = await db.execute("SELECT id, ticker FROM assets")
             facts = await load_facts(db)
+            try:
+                keys = "pruned_before", "alerts_pruned_before"
+                cutoffs = [parse_fact_time(facts, key) for key in keys]
+            except DamagedError as error:
+                damage.append(str(error))
+                cutoffs = [0, 0]
+            sql = "SELECT created_at, leaf, salt FROM log_leaves ORDER BY created_at"
+            leaves = [tuple(row) for row in await db.execute_page(sql, {})]
+            tiles = await db.execute("SELECT level, number, hashes FROM log_tiles")
+            logged_at, leaf, salts = zip(*leaves, strict=True) if leaves else ((), (), ())
+            # Of equal times, which only altered rows have, the alert is first.
+            alerts = await _load_columns(db, LIST_ALERT_COLUMNS)
+            feed = concatenate([alerts, await _load_columns(db, statements.LIST_CHANGE_COLUMNS)])
+            order = np.argsort(feed.created_at, kind="stable")
             return StoredMarket(
                 [CommitRow(**row) for row in commits],
                 await load_context(db, 0, await load_last_number(db) or 0),
                 facts,
-                _parse_cutoffs(facts, damage),
+                (cutoffs[0], cutoffs[1]),
                 [CoverageRow(*row) for row in coverage],
                 [(id_, market_time) for id_, market_time in clock],
-                await _load_log(db),
+                StoredLog(
+                    np.array(logged_at, dtype=np.int64),
+                    np.array(leaf, dtype=np.int64),
+                    b"".join(salts),
+                    {TileId(level, number): hashes for level, number, hashes in tiles},
+                    await load_checkpoint(db),
+                ),
                 {row["id"]: row["ticker"] for row in assets},
                 _decode(EpochRow, await db.execute(statements.LIST_EPOCHS), damage),
                 _decode(CarryRow, await db.execute(statements.LIST_CARRIES), damage),
                 _decode(ReadingRow, await db.execute(SELECT_READINGS), damage),
-                *await _load_feed(db),
+                feed.select(order),
+                order < len(alerts.created_at),
                 await fetch_value(db, statements.COUNT_UNREFERENCED),
                 damage,
             )
-
-
-def _parse_cutoffs(facts: Mapping[str, str], damage: list[str]) -> tuple[int, int]:
-    try:
-        keys = "pruned_before", "alerts_pruned_before"
-        changes, alerts = (parse_fact_time(facts, key) for key in keys)
-    except DamagedError as error:
-        damage.append(str(error))
-        return 0, 0
-    return changes, alerts
-
-
-async def _load_log(db: Database) -> StoredLog:
-    sql = "SELECT created_at, leaf, salt FROM log_leaves ORDER BY created_at"
-    leaves = [tuple(row) for row in await db.execute_page(sql, {})]
-    tiles = await db.execute("SELECT level, number, hashes FROM log_tiles")
-    created_at, leaf, salts = zip(*leaves, strict=True) if leaves else ((), (), ())
-    return StoredLog(
-        np.array(created_at, dtype=np.int64),
-        np.array(leaf, dtype=np.int64),
-        b"".join(salts),
-        {TileId(level, number): hashes for level, number, hashes in tiles},
-        await load_checkpoint(db),
-    )
-
-
-async def _load_feed(db: Database) -> tuple[ChangeColumns, NDArray[np.bool_]]:
-    """Return all rows of both tiers, and which of them are alerts."""
-    # Of equal times, which only altered rows have, the alert is first.
-    alerts = await _load_columns(db, LIST_ALERT_COLUMNS)
-    feed = concatenate([alerts, await _load_columns(db, statements.LIST_CHANGE_COLUMNS)])
-    order = np.argsort(feed.created_at, kind="stable")
-    return feed.select(order), order < len(alerts.created_at)
 
 
 async def _load_columns(db: Database, sql: str) -> ChangeColumns:

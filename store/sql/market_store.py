@@ -4,7 +4,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from schemas.coverage import Coverage
-from schemas.vocabulary import HOUR_MS, TIMEFRAME_DURATIONS_S, find_latest_run
+from schemas.vocabulary import (
+    ALERTS_RETENTION_MS,
+    HOUR_MS,
+    TIMEFRAME_DURATIONS_S,
+    UNIVERSE_RETENTION_MS,
+    find_latest_run,
+)
 from store.bar_blocks import build_blocks, build_packed_block, find_close
 from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.errors import StoreError
@@ -132,13 +138,28 @@ class MarketStore:
         # The cutoff is committed before the first row goes, so that an audit never requires a row
         # that may be gone. Then many short transactions, so that no other writer waits for long.
         async with self._engine.begin_write() as db:
-            cutoffs = await writes.write_prune_cutoffs(db)
+            if (now := await reads.load_market_time(db)) is None:
+                return 0
+            cutoffs = {"changes": now - UNIVERSE_RETENTION_MS, "alerts": now - ALERTS_RETENTION_MS}
+            facts = [(writes.PRUNE_CUTOFF_KEYS[table], str(at)) for table, at in cutoffs.items()]
+            on_conflict = "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+            await db.insert("facts", "key, value", facts, on_conflict)
         pruned = 0
         for table, before in cutoffs.items():
+            sql = f"""
+                DELETE FROM {table} WHERE created_at IN (
+                  SELECT created_at FROM {table} WHERE created_at < :before AND created_at NOT IN (
+                    SELECT max(created_at) FROM {table} WHERE created_at < :before
+                    GROUP BY {writes.RETAINED_GROUPS[table]}
+                  )
+                  ORDER BY created_at LIMIT :limit
+                ) RETURNING 1
+            """
             deleted = 1
             while deleted:
                 async with self._engine.begin_write() as db:
-                    deleted = await writes.prune_rows(db, table, before)
+                    values = {"before": before, "limit": writes.ROWS_PER_PRUNE}
+                    deleted = len(await db.execute_named(sql, values))
                 pruned += deleted
         return pruned
 

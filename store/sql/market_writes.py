@@ -8,9 +8,7 @@ import numpy as np
 from schemas.coverage import Coverage
 from schemas.vocabulary import (
     ACTION_CODES,
-    ALERTS_RETENTION_MS,
     TIMEFRAME_CODES,
-    UNIVERSE_RETENTION_MS,
 )
 from store.bar_blocks import pack_block
 from store.change_table import ChangeTable
@@ -164,36 +162,6 @@ def parse_fact_time(facts: Mapping[str, str], key: str) -> int:
         raise DamagedError(f"facts: {key} is no time") from error
 
 
-async def write_prune_cutoffs(db: Database) -> dict[str, int]:
-    """Record and return the time (ms) before which rows of each table may be pruned.
-
-    Return an empty dict before the first commit.
-    """
-    now = await load_market_time(db)
-    if now is None:
-        return {}
-    retention_ms = {"changes": UNIVERSE_RETENTION_MS, "alerts": ALERTS_RETENTION_MS}
-    cutoffs = {table: now - duration_ms for table, duration_ms in retention_ms.items()}
-    facts = [(PRUNE_CUTOFF_KEYS[table], str(at)) for table, at in cutoffs.items()]
-    on_conflict = "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-    await db.insert("facts", "key, value", facts, on_conflict)
-    return cutoffs
-
-
-async def prune_rows(db: Database, table: str, before: int) -> int:
-    """Delete up to ROWS_PER_PRUNE rows before a time, except retained ones; return how many."""
-    sql = f"""
-        DELETE FROM {table} WHERE created_at IN (
-          SELECT created_at FROM {table} WHERE created_at < :before AND created_at NOT IN (
-            SELECT max(created_at) FROM {table} WHERE created_at < :before
-            GROUP BY {RETAINED_GROUPS[table]}
-          )
-          ORDER BY created_at LIMIT :limit
-        ) RETURNING 1
-    """
-    return len(await db.execute_named(sql, {"before": before, "limit": ROWS_PER_PRUNE}))
-
-
 async def _load_chain_end(db: Database) -> tuple[int, bytes]:
     """Return the number and the digest of the last commit, which the next one follows."""
     newest = await db.execute("SELECT number, digest FROM passes ORDER BY number DESC LIMIT 1")
@@ -289,7 +257,18 @@ async def _write_feed_rows(
     """Append changes and alerts in the common order of `created_at`."""
     # The append-only triggers accept a row only after all rows of both tiers, so the two lists are
     # merged. Alerts are few: each is one insert between slices of changes.
-    rows, done = _list_change_values(changes, assets), 0
+    cells = [
+        (assets[c.ticker], KEY_CODES[c.indicator], TIMEFRAME_CODES[c.timeframe], c.epoch)
+        for c in changes.cells
+    ]
+    codes = np.array(cells, dtype=np.int64).reshape(-1, 4)
+    asset_ids, indicators, timeframes, epochs = codes[changes.cell].T.tolist()
+    columns = (
+        *(changes.created_at.tolist(), asset_ids, indicators, timeframes),
+        *(changes.close_time.tolist(), epochs, changes.list_before(), changes.after.tolist()),
+        *(changes.price.tolist(), changes.published.tolist()),
+    )
+    rows, done = list(zip(*columns, strict=True)), 0
     for created_at, ticker, indicator, timeframe, close_time, epoch, action, price in batch.alerts:
         before = int(np.searchsorted(changes.created_at, created_at))
         await db.insert("changes", CHANGE_COLUMNS, rows[done:before])
@@ -298,26 +277,6 @@ async def _write_feed_rows(
         await db.insert("alerts", ALERT_COLUMNS, [alert])
         done = before
     await db.insert("changes", CHANGE_COLUMNS, rows[done:])
-
-
-def _list_change_values(
-    changes: ChangeTable, assets: dict[str, int]
-) -> list[tuple[int | float | None, ...]]:
-    """Return the values of each change in the order of the table's columns."""
-    codes = np.array(
-        [
-            (assets[c.ticker], KEY_CODES[c.indicator], TIMEFRAME_CODES[c.timeframe], c.epoch)
-            for c in changes.cells
-        ],
-        dtype=np.int64,
-    ).reshape(-1, 4)
-    asset, indicator, timeframe, epoch = codes[changes.cell].T.tolist()
-    columns = (
-        *(changes.created_at.tolist(), asset, indicator, timeframe, changes.close_time.tolist()),
-        *(epoch, changes.list_before(), changes.after.tolist(), changes.price.tolist()),
-        changes.published.tolist(),
-    )
-    return list(zip(*columns, strict=True))
 
 
 async def _write_state(

@@ -37,17 +37,6 @@ RETURNING day, used, (SELECT key_hash FROM keys WHERE id = key_id) AS key_hash,
 """
 
 
-@lru_cache(maxsize=MAX_CALL_GROUPS)
-def _build_usage_query(groups: int) -> str:
-    """Return the query for label, mode, end and usage of `groups` keys and days."""
-    rows = ", ".join(["(?, ?)"] * groups)
-    return f"""
-SELECT k.key_hash, arrived.column2 AS day, k.label, k.mode, k.revoked_at, k.expires_at,
-  coalesce((SELECT used FROM usage WHERE key_id = k.id AND day = arrived.column2), 0) AS used
-FROM (VALUES {rows}) AS arrived CROSS JOIN keys AS k ON k.key_hash = arrived.column1
-"""
-
-
 class SqliteUsageCounter:
     """A UsageCounter on the engine's direct connection."""
 
@@ -69,14 +58,14 @@ class SqliteUsageCounter:
 
     async def test_write(self) -> None:
         """Commit a write to the tables of counts that leaves no trace."""
-        await self._engine.run_decision(_write_test_rows)
 
+        def write(db: Connection) -> None:
+            db.execute("BEGIN IMMEDIATE")
+            with db:
+                for statement in TEST_COUNTS:
+                    db.execute(statement)
 
-def _write_test_rows(db: Connection) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    with db:
-        for statement in TEST_COUNTS:
-            db.execute(statement)
+        await self._engine.run_decision(write)
 
 
 def count_whole_groups(
@@ -101,22 +90,19 @@ def count_partial_groups(
     # counted by an interrupted attempt would count twice. The refusals are read in it too.
     db.execute("BEGIN IMMEDIATE")
     with db:
-        fitting_calls = {group.key: _count_one_by_one(db, group, mode, limit) for group in groups}
+        fitting_calls = dict.fromkeys((group.key for group in groups), 0)
+        for group in groups:
+            single_call = [group._replace(calls=1)]
+            # At least one call is refused: the group was already refused as a whole.
+            while fitting_calls[group.key] < group.calls - 1 and count_whole_groups(
+                db, single_call, mode, limit
+            ):
+                fitting_calls[group.key] += 1
         refusals = _explain_refusals(db, groups, mode, limit)
     return {
         group_key: refusals[group_key]._replace(counted=calls)
         for group_key, calls in fitting_calls.items()
     }
-
-
-def _count_one_by_one(db: Connection, group: CallGroup, mode: Mode | None, limit: int) -> int:
-    """Count the calls of a group one by one while they fit; return how many did."""
-    single_call = group._replace(calls=1)
-    counted = 0
-    # At least one call is refused: count_whole_groups has already refused the group as a whole.
-    while counted < group.calls - 1 and count_whole_groups(db, [single_call], mode, limit):
-        counted += 1
-    return counted
 
 
 def _explain_refusals(
@@ -126,7 +112,13 @@ def _explain_refusals(
     refusals = {group.key: CountedGroup(0, "unknown") for group in groups}
     arrivals = {group.key: group.last_at for group in groups}
     parameters = [value for group_key in arrivals for value in group_key]
-    for row in db.execute(_build_usage_query(len(groups)), parameters):
+    rows = ", ".join(["(?, ?)"] * len(arrivals))
+    sql = f"""
+SELECT k.key_hash, arrived.column2 AS day, k.label, k.mode, k.revoked_at, k.expires_at,
+  coalesce((SELECT used FROM usage WHERE key_id = k.id AND day = arrived.column2), 0) AS used
+FROM (VALUES {rows}) AS arrived CROSS JOIN keys AS k ON k.key_hash = arrived.column1
+"""
+    for row in db.execute(sql, parameters):
         group_key = row["key_hash"], row["day"]
         if verdict := find_refusal(row, arrivals[group_key], mode, limit):
             refusals[group_key] = build_uncounted(row, verdict)
