@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, SecretStr
 
-from mcp_server.registration import CLIENTS, CLIENTS_BY_NAME, FRAMEWORKS, HOSTS, Client
+from mcp_server.registration import CLIENTS, CLIENTS_BY_NAME, Client
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.error_catalog import ERROR_MEANINGS
@@ -338,13 +338,11 @@ def _render_compact_table(head: Sequence[str], rows: Iterable[Sequence[str]]) ->
 BLOCK_RENDERERS: dict[str, Callable[[], str]] = {
     "tools": render_tools,
     "clients": render_clients,
-    "hosts": partial(render_registrations, HOSTS),
     "first_clients": partial(
         render_registrations, [CLIENTS_BY_NAME[name] for name in FIRST_CLIENTS]
     ),
     "settings": render_settings,
     "commands": render_commands,
-    "frameworks": partial(render_registrations, FRAMEWORKS),
     "types": render_types,
     **{f"fields_{name}": partial(render_fields, model) for name, model in RESPONSES.items()},
     **{f"parameters_{name}": partial(render_parameters, model) for name, model in REQUESTS.items()},

@@ -47,8 +47,8 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
         "indicator-guide",
         "indicators",
     ),
-    "Agents and their builders": ("connect", "agents", "tools", "interop"),
-    "Script authors": ("commands", "rest", "examples", "contract", "proof"),
+    "Agents and their builders": ("connect", "agents", "tools"),
+    "Script authors": ("commands", "rest", "contract", "proof"),
     "Members": ("buy", "members", "legal"),
     OPERATORS: (
         "deployment",
@@ -65,8 +65,10 @@ PAGE_ORDER = tuple(name for names in PAGES_BY_READER.values() for name in names)
 # Former pages, by the page that now answers their readers' questions.
 MOVED_PAGES = {
     "behavior": "docs/indicators#what-to-expect",
+    "examples": "docs/tools",
     "faults": "docs/sources#when-data-are-bad",
     "faq": "docs/getting-started#questions",
+    "interop": "docs/agents#clients-and-frameworks",
     "openapi": "docs/rest",
     "performance": "docs/scaling",
     "terminal": "docs/commands",

@@ -69,8 +69,9 @@ def load_articles(other_pages: tuple[str, ...]) -> dict[str, Article]:
 @cache
 def load_examples() -> dict[str, tuple[str, str]]:
     """Return an example of each tool by name: a call and its result, both as JSON text."""
-    # In docs/examples.md, code blocks alternate between a call and its result.
-    blocks = list_code_blocks(read_text("examples"))
+    # In examples.md, code blocks alternate between a call and its result.
+    text = files("web").joinpath("examples.md").read_text(encoding="utf-8")
+    blocks = list_code_blocks(text)
     pairs = zip(blocks[::2], blocks[1::2], strict=True)
     return {json.loads(call)["name"]: (call, answer) for call, answer in pairs}
 

@@ -35,7 +35,7 @@ def parse_calls(page: str) -> tuple[Shown, Shown]:
 
 
 AGENTS = (ROOT / "docs" / "agents.md").read_text()
-EXAMPLES = (ROOT / "docs" / "examples.md").read_text()
+EXAMPLES = (ROOT / "web" / "examples.md").read_text()
 CALLS, ANSWERS = parse_calls(AGENTS)
 SIZED = [(STATE, {}), (SIGNALS, {"limit": 200})]
 REQUEST_ID = "1f0c9d7e5b3a2c48-0002"
