@@ -8,14 +8,14 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.billing.provider import ASK_OPERATOR_HINT, PRICES_USD, SubscriptionStatus
+from access.billing.provider import ASK_OPERATOR_HINT, PRICES_USD
 from access.keys import MAX_LABEL_CHARS
 from access.maintenance import CALL_RETENTION_DAYS
 from access.members import (
@@ -26,7 +26,6 @@ from access.members import (
     OVERLAP_CHOICES_HOURS,
     MemberBilling,
     MemberKeys,
-    MemberPlan,
 )
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.errors import ApiError, invalid_parameter_error
@@ -48,17 +47,7 @@ TOOL_NUMBERS = {tool: number for number, tool in enumerate(TOOLS_BY_NAME)}
 UNKNOWN_TOOL, UNKNOWN_NUMBER = "not recorded", len(TOOL_NUMBERS)
 
 
-@dataclass(frozen=True, slots=True)
-class BarPart:
-    """The calls with one tool on one day; `number` is the tool's."""
-
-    number: int
-    y: float
-    height: float
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCalls:
+class ToolCalls(NamedTuple):
     """The number and name of a tool, and calls with it."""
 
     number: int
@@ -66,65 +55,52 @@ class ToolCalls:
     calls: int
 
 
-@dataclass(frozen=True, slots=True)
-class DayBar:
-    """A UTC day, its calls, and where its bar stands."""
+def build_usage_chart(rows: Sequence[DayUsage], at: int) -> dict[str, Any]:
+    """Return the chart of the CHART_DAYS days that end at a time (epoch ms), oldest first.
 
-    date: str
-    calls: int
-    x: int
-    parts: Sequence[BarPart]
-    tools: Sequence[ToolCalls]
-
-
-@dataclass(frozen=True, slots=True)
-class UsageChart:
-    """The calls of CHART_DAYS days, oldest first, and their total by tool."""
-
-    days: Sequence[DayBar]
-    tools: Sequence[ToolCalls]
-    calls: int
-    busiest: DayBar
-    width: int = DAY_WIDTH * CHART_DAYS
-    height: int = CHART_HEIGHT
-    bar_width: int = BAR_WIDTH
-
-
-def build_usage_chart(rows: Sequence[DayUsage], at: int) -> UsageChart:
-    """Return the chart of rows of the CHART_DAYS days that end at a time (epoch ms)."""
+    The bar of a day is stacked by tool: the parts have the tool's number, their top and height.
+    """
     totals = Counter[str]()
     by_day: dict[int, Counter[str]] = {}
     for row in rows:
         totals[row.tool] += row.used
         by_day.setdefault(row.day, Counter())[row.tool] += row.used
     highest = max((counts.total() for counts in by_day.values()), default=0)
-    today = at // DAY_MS
-    days = [
-        _build_day(position, day, by_day.get(day, Counter()), highest)
-        for position, day in enumerate(range(today - CHART_DAYS + 1, today + 1))
-    ]
-    busiest = max(days, key=lambda day: day.calls)
-    return UsageChart(days, _list_tools(totals), totals.total(), busiest)
-
-
-def _build_day(position: int, day: int, counts: Counter[str], highest: int) -> DayBar:
-    tools, top = _list_tools(counts), float(CHART_HEIGHT)
-    parts: list[BarPart] = []
-    for tool in tools:
-        height = round(tool.calls / highest * CHART_HEIGHT, 1)
-        top = round(top - height, 1)
-        parts.append(BarPart(tool.number, max(top, 0.0), height))
-    date = format_instant(day * DAY_MS)[:10]
-    return DayBar(date, counts.total(), position * DAY_WIDTH, parts, tools)
+    last_day = at // DAY_MS
+    days: list[dict[str, Any]] = []
+    for day in range(last_day - CHART_DAYS + 1, last_day + 1):
+        counts, top = by_day.get(day, Counter[str]()), float(CHART_HEIGHT)
+        parts = []
+        for tool in _list_tools(counts):
+            height = round(tool.calls / highest * CHART_HEIGHT, 1)
+            top = round(top - height, 1)
+            parts.append((tool.number, max(top, 0.0), height))
+        days.append(
+            {
+                "date": format_instant(day * DAY_MS)[:10],
+                "calls": counts.total(),
+                "x": len(days) * DAY_WIDTH,
+                "parts": parts,
+                "tools": _list_tools(counts),
+            }
+        )
+    return {
+        "days": days,
+        "tools": _list_tools(totals),
+        "calls": totals.total(),
+        "busiest": max(days, key=itemgetter("calls")),
+        "width": DAY_WIDTH * CHART_DAYS,
+        "height": CHART_HEIGHT,
+        "bar_width": BAR_WIDTH,
+    }
 
 
 def _list_tools(counts: Counter[str]) -> list[ToolCalls]:
     """Return the tools of some calls, by number."""
-    tools = [
+    return sorted(
         ToolCalls(TOOL_NUMBERS.get(tool, UNKNOWN_NUMBER), tool or UNKNOWN_TOOL, calls)
         for tool, calls in counts.items()
-    ]
-    return sorted(tools, key=lambda tool: (tool.number, tool.name))
+    )
 
 
 KEYS_PATH = f"/{HOME_PATH}/{{membership}}/keys"
@@ -197,9 +173,11 @@ class _ApiAccessPages:
             except ApiError as error:
                 if error.status not in {400, 409}:
                     raise
-                errors = {"": error.message}
+                errors, ids = {"": error.message}, request.path_params
                 if error.message.startswith("label:"):
-                    errors = {_name_label_field(request): LABEL_ERROR}
+                    # The form is that of a key, or of a new key.
+                    field = f"label-{ids['key']}" if "key" in ids else f"new-{ids['membership']}"
+                    errors = {field: LABEL_ERROR}
                 return await self._show_plans(request, viewer, form, errors, error.status)
 
         return respond_or_show
@@ -231,6 +209,10 @@ class _ApiAccessPages:
             self._billing.fetch_statuses([plan.membership for plan in plans]),
             self._billing.list_unclaimed(viewer.email),
         )
+        # The processor must report a status for every plan that may still change.
+        is_all_known = unclaimed is not None and all(
+            status is not None for plan, status in zip(plans, statuses, strict=True) if plan.is_live
+        )
         return _render_page(
             request,
             "api_access.html",
@@ -241,7 +223,7 @@ class _ApiAccessPages:
             errors=errors or {},
             plans=list(zip(plans, statuses, charts, strict=True)),
             unclaimed=unclaimed or [],
-            is_all_known=unclaimed is not None and _is_billing_known(plans, statuses),
+            is_all_known=is_all_known,
             manages=self._billing.is_manageable,
             daily_limit=self._daily_limit,
             sells_keys=self._sells_keys,
@@ -339,12 +321,6 @@ def _render_page(
     )
 
 
-def _is_billing_known(plans: list[MemberPlan], statuses: list[SubscriptionStatus | None]) -> bool:
-    """Return whether the processor reported a status for every plan that may still change."""
-    pairs = zip(plans, statuses, strict=True)
-    return all(status is not None for plan, status in pairs if plan.is_live)
-
-
 def _parse_choice(form: Form, name: str, choices: Mapping[str, ChoiceT], default: str) -> ChoiceT:
     """Return the value of a form's choice; ApiError 400 if the page does not offer it."""
     chosen = form.get(name, default)
@@ -358,12 +334,6 @@ def _parse_choice(form: Form, name: str, choices: Mapping[str, ChoiceT], default
 def _parse_key_ids(request: Request) -> tuple[int, int]:
     """Return the ids of a membership and of one of its keys."""
     return _parse_id(request, "membership"), _parse_id(request, "key")
-
-
-def _name_label_field(request: Request) -> str:
-    """Return the id of the field that a form's label came from: of a new key, or of a key."""
-    ids = request.path_params
-    return f"label-{ids['key']}" if "key" in ids else f"new-{ids['membership']}"
 
 
 def _parse_id(request: Request, name: str) -> int:

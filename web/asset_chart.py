@@ -3,7 +3,7 @@
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -37,7 +37,6 @@ from schemas.vocabulary import (
 from serving.context import Context, find_history_start
 from serving.prices import BarColumns, PriceSummary
 from serving.signal_rows import FeedQuery, to_signal
-from serving.snapshot import Snapshot
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 from web.pages import format_minute
 from web.price_texts import format_price
@@ -117,12 +116,13 @@ class TimeAxis:
             starts = self._list_starts([at // (hours * HOUR_MS) for at in self.opens])
             if len(starts) <= MAX_TICKS:
                 return [Tick(i, self._format_tick(i)) for i in starts]
-        months = [_count_months(at) for at in self.opens]
+        days = [_to_utc(at) for at in self.opens]
+        months = [day.year * 12 + day.month - 1 for day in days]
         for number in MONTHS_PER_TICK:
             starts = self._list_starts([month // number for month in months])
             if len(starts) <= MAX_TICKS:
                 break
-        return [Tick(i, f"{_to_utc(self.opens[i]):%b %Y}") for i in starts]
+        return [Tick(i, f"{days[i]:%b %Y}") for i in starts]
 
     def _format_tick(self, index: int) -> str:
         """Return the date at the first bar of a day, the time at any other."""
@@ -150,30 +150,21 @@ def build_lanes(
     lanes = []
     for indicator in indicators:
         own = [row for row in rows if row.indicator == indicator]
-        lanes.append(Lane(indicator, _build_spans(own, now.get(indicator), axis, begins, ends)))
+        # The reading before the first change is its `before`, None if it is the very first reading.
+        before = own[0].before if own else None
+        first = None if before is None else READING_NAMES[before]
+        turns: list[tuple[int | None, Reading | None]]
+        turns = [(None, first if own else now.get(indicator))]
+        turns += [(row.close_time * 1000, READING_NAMES[row.after]) for row in own]
+        times = [begins, *(min(max(row.close_time * 1000, begins), ends) for row in own)]
+        positions = [*(axis.place(at) for at in times), float(axis.size)]
+        spans = [
+            Span(reading, start, end, since)
+            for (since, reading), (start, end) in zip(turns, pairwise(positions), strict=True)
+            if reading is not None and start < end
+        ]
+        lanes.append(Lane(indicator, spans))
     return lanes
-
-
-def _build_spans(
-    rows: Sequence[ChangeRow], now: Reading | None, axis: TimeAxis, begins: int, ends: int
-) -> list[Span]:
-    # The reading before the first change is its `before`, None if it is the very first reading.
-    before = rows[0].before if rows else None
-    first = now if not rows else None if before is None else READING_NAMES[before]
-    turns: list[tuple[int | None, Reading | None]] = [(None, first)]
-    turns += [(row.close_time * 1000, READING_NAMES[row.after]) for row in rows]
-    times = [begins, *(min(max(row.close_time * 1000, begins), ends) for row in rows)]
-    positions = [*(axis.place(at) for at in times), float(axis.size)]
-    return [
-        Span(reading, start, end, since)
-        for (since, reading), (start, end) in zip(turns, pairwise(positions), strict=True)
-        if reading is not None and start < end
-    ]
-
-
-def _count_months(at: int) -> int:
-    day = _to_utc(at)
-    return day.year * 12 + day.month - 1
 
 
 def _to_utc(at: int) -> datetime:
@@ -190,6 +181,9 @@ PRICE_TICKS = 7
 PRICE_DIGITS = 8
 
 
+MarkKind = Literal["change", "alert", "held"]
+
+
 class Mark(NamedTuple):
     """A change or alert at the close of the bar that fired it.
 
@@ -197,7 +191,7 @@ class Mark(NamedTuple):
     of that bar.
     """
 
-    kind: Literal["change", "alert", "held"]
+    kind: MarkKind
     direction: Direction
     indicator: str
     at: int
@@ -326,8 +320,20 @@ def build_marks(
     `alerts` include those of one cooldown before `begins`, newest first.
     """
     held = find_held_alerts(alerts)
-    described = [_describe_change(row, names) for row in changes if row.before is not None]
-    described += [_describe_alert(row, names, is_held=row.id in held) for row in alerts]
+    described = []
+    for row in changes:
+        if row.before is not None:
+            before, after = READING_NAMES[row.before], READING_NAMES[row.after]
+            text = f"{names.get(row.indicator, row.indicator)}: {before} → {after}"
+            described.append(_create_mark("change", after, row, text))
+    for alert in alerts:
+        text = f"Alert {alert.action} of {names.get(alert.indicator, alert.indicator)}"
+        if alert.id in held:
+            hours = round((alert.created_at - alert.close_time * 1000) / HOUR_MS)
+            text += f", held {hours} hours until {format_minute(alert.created_at)}"
+        direction = ACTION_DIRECTIONS[alert.action]
+        kind: MarkKind = "held" if alert.id in held else "alert"
+        described.append(_create_mark(kind, direction, alert, text))
     levels: dict[tuple[int | None, bool], int] = {}
     marks = []
     for mark in sorted(described, key=lambda mark: mark.at):
@@ -345,40 +351,19 @@ def find_held_alerts(alerts: Sequence[AlertRow]) -> set[str]:
 
     The same action was published before, and its cooldown had not ended when the alert fired.
     """
-    return {row.id for row, until in _pair_with_cooldowns(alerts) if row.close_time * 1000 < until}
-
-
-def _pair_with_cooldowns(alerts: Sequence[AlertRow]) -> Iterator[tuple[AlertRow, int]]:
-    """Yield each alert with the end (epoch ms) of the cooldown before it, 0 if there is none."""
     ends: dict[tuple[str, str, str], int] = {}
+    held = set()
     for row in reversed(alerts):
         cell = (row.indicator, row.timeframe, row.action)
-        yield row, ends.get(cell, 0)
+        if row.close_time * 1000 < ends.get(cell, 0):
+            held.add(row.id)
         hour = find_latest_run(row.created_at) - RUN_DELAY_MS
         ends[cell] = hour + COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S[row.timeframe] * 1000
-
-
-def _describe_change(row: ChangeRow, names: Mapping[str, str]) -> Mark:
-    assert row.before is not None
-    before, after = READING_NAMES[row.before], READING_NAMES[row.after]
-    text = f"{names.get(row.indicator, row.indicator)}: {before} → {after}"
-    return _create_mark("change", after, row, text)
-
-
-def _describe_alert(row: AlertRow, names: Mapping[str, str], *, is_held: bool) -> Mark:
-    text = f"Alert {row.action} of {names.get(row.indicator, row.indicator)}"
-    if is_held:
-        hours = round((row.created_at - row.close_time * 1000) / HOUR_MS)
-        text += f", held {hours} hours until {format_minute(row.created_at)}"
-    kind: Literal["alert", "held"] = "held" if is_held else "alert"
-    return _create_mark(kind, ACTION_DIRECTIONS[row.action], row, text)
+    return held
 
 
 def _create_mark(
-    kind: Literal["change", "alert", "held"],
-    direction: Direction,
-    row: ChangeRow | AlertRow,
-    text: str,
+    kind: MarkKind, direction: Direction, row: ChangeRow | AlertRow, text: str
 ) -> Mark:
     at = row.close_time * 1000
     text = f"{format_minute(at)}\n{text}\nPrice {format_price(row.price)}"
@@ -436,18 +421,30 @@ async def load_asset_model(
     names = build_names(await get_catalog(CatalogQuery(ticker=asset.ticker), context))
     ends = _find_end(snapshot.market_time, asset)
     begins = ends - CHART_DAYS[timeframe] * DAY_MS
-    bars = await _load_bars(asset, timeframe, begins, context)
+    bars = prices = None
+    if context.prices is not None:
+        bars = await context.prices.load_bars(asset.ticker, timeframe, begins)
+        prices = await context.prices.load_summaries()
     ledger, until = await context.snapshots.ledger(snapshot), snapshot.stored.last_created_at
     history = ledger.find_history(asset.ticker, timeframe, begins, until)
-    places, _ = ledger.find_page(_build_alerts_query(asset, timeframe, begins, snapshot))
+    # The alerts of one cooldown before the chart decide which of its alerts were held.
+    cooldown = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S[timeframe] * 1000
+    after = max(begins - cooldown, snapshot.market_time - ALERTS_RETENTION_MS)
+    wanted = FeedQuery(
+        *("alerts", after, after, until, MAX_ALERTS), tickers=(asset.ticker,), timeframe=timeframe
+    )
+    places, _ = ledger.find_page(wanted)
     alerts = [row for row in ledger.build_rows(places) if isinstance(row, AlertRow)]
     lanes_begin = max(begins, find_history_start(snapshot))
     changes = [r for r in history if r.timeframe == timeframe and r.created_at > lanes_begin]
     readings = state.assets[0].signals if state.assets else {}
     now = {key: cells[timeframe] for key, cells in readings.items() if timeframe in cells}
     chart = build_chart(changes, alerts, now, names, bars, timeframe, lanes_begin, ends)
-    prices = await context.prices.load_summaries() if context.prices else {}
-    rows = _list_newest(changes, alerts, begins)
+    # The newest rows of the feed of both tiers, by the bars that fired.
+    shown: list[FeedRow] = [row for row in changes if row.published]
+    shown += [row for row in alerts if row.created_at > begins]
+    newest = sorted(shown, key=lambda row: row.created_at)[-MAX_ROWS:]
+    rows = sorted(newest, key=lambda row: (row.close_time, row.created_at), reverse=True)
     return AssetModel(
         state=state,
         names=names,
@@ -457,7 +454,7 @@ async def load_asset_model(
         rows=[to_signal(row, snapshot) for row in rows],
         fired_at={row.id: row.close_time * 1000 for row in rows},
         held=frozenset(find_held_alerts(alerts)),
-        price=prices.get(asset.ticker),
+        price=None if prices is None else prices.get(asset.ticker),
     )
 
 
@@ -475,6 +472,7 @@ def build_chart(
 
     Without bars, the axis covers the time of the readings.
     """
+    bars = bars if bars and bars.open_times else None
     if bars is None:
         axis = TimeAxis.build_regular(begins, ends, timeframe)
     else:
@@ -484,46 +482,6 @@ def build_chart(
     lanes = build_lanes(changes, now, INDICATOR_IDS, axis, begins, ends) if begins < ends else []
     marks = build_marks(changes, alerts, axis, names, max(begins, axis.opens[0]))
     return Chart(axis, bars, [lane for lane in lanes if lane.spans], marks, names, begins)
-
-
-async def _load_bars(
-    asset: CoveredAsset, timeframe: Timeframe, begins: int, context: Context
-) -> BarColumns | None:
-    """Return the bars of the chart, None if there are none or the operator shows no prices."""
-    if context.prices is None:
-        return None
-    bars = await context.prices.load_bars(asset.ticker, timeframe, begins)
-    return bars if bars.open_times else None
-
-
-def _build_alerts_query(
-    asset: CoveredAsset, timeframe: Timeframe, begins: int, snapshot: Snapshot
-) -> FeedQuery:
-    """Return the query for the alerts from one cooldown before `begins` on.
-
-    The earlier ones decide which alerts were held.
-    """
-    cooldown = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S[timeframe] * 1000
-    after = max(begins - cooldown, snapshot.market_time - ALERTS_RETENTION_MS)
-    return FeedQuery(
-        "alerts",
-        after,
-        after,
-        snapshot.stored.last_created_at,
-        limit=MAX_ALERTS,
-        tickers=(asset.ticker,),
-        timeframe=timeframe,
-    )
-
-
-def _list_newest(
-    changes: Sequence[ChangeRow], alerts: Sequence[AlertRow], begins: int
-) -> list[FeedRow]:
-    """Return the newest rows of the feed of both tiers, by the bars that fired, newest first."""
-    rows: list[FeedRow] = [row for row in changes if row.published]
-    rows += [row for row in alerts if row.created_at > begins]
-    newest = sorted(rows, key=lambda row: row.created_at)[-MAX_ROWS:]
-    return sorted(newest, key=lambda row: (row.close_time, row.created_at), reverse=True)
 
 
 def _find_end(as_of: int, asset: CoveredAsset) -> int:

@@ -1,6 +1,5 @@
 """The list of all assets, and the page of each: live for members, else the sample or facts."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
@@ -30,18 +29,29 @@ from web.board_model import CLASS_NAMES, AssetPageQuery, parse_page_query, read_
 from web.pages import SECURITY_HEADERS, build_page_route, compress_page, get_site, render_page
 from web.sessions import FindViewer, Viewer
 
-ASSET_PATH = "/assets/{ticker}"
-CHART_PATH = "/assets/{ticker}/chart.json"
+ABOUT = (
+    "All assets that the service covers: crypto assets, stocks and metals, with their timeframes."
+)
 
 
-def build_asset_page_routes(
+class AssetListQuery(Query):
+    """The filters of the list; an asset must match both."""
+
+    text: str | None = Field(
+        default=None, max_length=60, description="Part of a ticker or name, at most 60 characters."
+    )
+    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
+
+
+def build_asset_routes(
     runner: ToolRunner, sample: ToolRunner, find_viewer: FindViewer
 ) -> list[Route]:
-    """Return the routes of every asset's page and of its chart; visitors see the `sample`."""
+    """Return the routes of the list, every asset's page and its chart; visitors see the sample."""
     page = AssetPage(runner.context, sample.context, find_viewer)
     return [
-        build_page_route(ASSET_PATH, runner, page.respond),
-        build_page_route(CHART_PATH, runner, page.respond_chart),
+        build_page_route("/assets", runner, page.show_list),
+        build_page_route("/assets/{ticker}", runner, page.respond),
+        build_page_route("/assets/{ticker}/chart.json", runner, page.respond_chart),
     ]
 
 
@@ -80,9 +90,12 @@ class AssetPage:
     ) -> Response:
         model = await self._load_model(asset, timeframe, viewer)
         values = _build_values(asset, timeframe, model)
-        assets = _list_by_board(coverage.assets)
+        # In the order of the board.
+        classes = [*CLASS_NAMES]
+        assets = sorted(coverage.assets, key=lambda a: (classes.index(a.asset_class), a.ticker))
         shown = (await self._sample.snapshot()).assets if values["is_sample"] else None
-        values |= _find_neighbours(asset, [a for a in assets if shown is None or a.ticker in shown])
+        listed = [None, *(a for a in assets if shown is None or a.ticker in shown), None]
+        place = next(i for i, each in enumerate(listed) if each and each.ticker == asset.ticker)
         return render_page(
             request,
             "asset.html",
@@ -90,8 +103,60 @@ class AssetPage:
             path=f"assets/{asset.ticker}",
             sells_keys=self._context.sells_keys,
             assets=assets,
+            previous=listed[place - 1],
+            next=listed[place + 1],
             **values,
         )
+
+    async def show_list(self, request: Request) -> Response:
+        """Return the list of all assets that match the filters."""
+        query = parse_page_query(request, AssetListQuery)
+        is_unfiltered = query == AssetListQuery()
+        viewer = await self._find_viewer(request)
+
+        async def draw() -> Response:
+            tracked = (await get_coverage(self._context)).tracked
+            text = (query.text or "").casefold().strip()
+            found = [
+                asset
+                for asset in tracked
+                if query.asset_class in (None, asset.asset_class)
+                and text in f"{asset.ticker} {asset.name}".casefold()
+            ]
+            groups = [
+                (kind, name, [asset for asset in found if asset.asset_class == kind])
+                for kind, name in CLASS_NAMES.items()
+            ]
+            response = render_page(
+                request,
+                "asset_list.html",
+                title="Assets",
+                description=ABOUT,
+                here="assets",
+                is_wide=True,
+                is_public=is_unfiltered,
+                viewer=viewer,
+                query=query,
+                is_unfiltered=is_unfiltered,
+                classes=CLASS_NAMES,
+                groups=[group for group in groups if group[2]],
+                shown=len(found),
+                total=len(tracked),
+            )
+            if viewer is None and is_unfiltered:
+                response.headers["Cache-Control"] = CACHE_ONE_MINUTE
+            return response
+
+        if not is_unfiltered:
+            # The page repeats the URL's text next to a member's form token: see `compress_page`.
+            return await draw()
+        if viewer is None:
+            return await get_site(request).visitor_pages.respond(
+                request, self._context, "assets", draw
+            )
+        response = compress_page(request, await draw())
+        response.headers["Vary"] = "Accept-Encoding, Cookie"
+        return response
 
     async def respond_chart(self, request: Request) -> Response:
         """Return the data of the chart as JSON; ApiError 403 for visitors, 404 without a chart."""
@@ -140,21 +205,6 @@ def _find_asset(ticker: str, coverage: Coverage) -> CoveredAsset:
         raise ApiError(unknown.code, unknown.message, 404) from None
 
 
-def _list_by_board(assets: Sequence[CoveredAsset]) -> list[CoveredAsset]:
-    """Return the assets in the order of the board: by class, then by ticker."""
-    classes = [*CLASS_NAMES]
-    return sorted(assets, key=lambda asset: (classes.index(asset.asset_class), asset.ticker))
-
-
-def _find_neighbours(asset: CoveredAsset, assets: Sequence[CoveredAsset]) -> dict[str, Any]:
-    """Return the assets before and after an asset in a list, None at an end."""
-    place = next(i for i, each in enumerate(assets) if each.ticker == asset.ticker)
-    return {
-        "previous": assets[place - 1] if place else None,
-        "next": assets[place + 1] if place + 1 < len(assets) else None,
-    }
-
-
 def _build_values(
     asset: CoveredAsset, timeframe: Timeframe, model: AssetModel | None
 ) -> dict[str, Any]:
@@ -185,79 +235,6 @@ def format_age(ms: int) -> str:
     """Return a duration as pages show it: in hours up to two days, then in days."""
     hours = max(0, ms) // HOUR_MS
     return f"{hours} h" if hours < 48 else f"{hours // 24} d"
-
-
-ABOUT = (
-    "All assets that the service covers: crypto assets, stocks and metals, with their timeframes."
-)
-
-
-class AssetListQuery(Query):
-    """The filters of the list; an asset must match both."""
-
-    text: str | None = Field(
-        default=None, max_length=60, description="Part of a ticker or name, at most 60 characters."
-    )
-    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
-
-    @property
-    def is_unfiltered(self) -> bool:
-        """Whether no filter is set."""
-        return self == AssetListQuery()
-
-
-def build_asset_list_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
-    """Return the route of the list."""
-    context = runner.context
-
-    async def respond(request: Request) -> Response:
-        query = parse_page_query(request, AssetListQuery)
-        viewer = await find_viewer(request)
-        if viewer is None and query.is_unfiltered:
-            return await get_site(request).visitor_pages.respond(
-                request, context, "assets", lambda: draw(request, query, None)
-            )
-        return await draw(request, query, viewer)
-
-    async def draw(request: Request, query: AssetListQuery, viewer: Viewer | None) -> Response:
-        tracked = (await get_coverage(context)).tracked
-        text = (query.text or "").casefold().strip()
-        found = [
-            asset
-            for asset in tracked
-            if query.asset_class in (None, asset.asset_class)
-            and text in f"{asset.ticker} {asset.name}".casefold()
-        ]
-        groups = [
-            (kind, name, [asset for asset in found if asset.asset_class == kind])
-            for kind, name in CLASS_NAMES.items()
-        ]
-        response = render_page(
-            request,
-            "asset_list.html",
-            title="Assets",
-            description=ABOUT,
-            here="assets",
-            is_wide=True,
-            is_public=query.is_unfiltered,
-            viewer=viewer,
-            query=query,
-            classes=CLASS_NAMES,
-            groups=[group for group in groups if group[2]],
-            shown=len(found),
-            total=len(tracked),
-        )
-        if not query.is_unfiltered:
-            # The page repeats the URL's text next to a member's form token: see `compress_page`.
-            return response
-        if viewer is None:
-            response.headers["Cache-Control"] = CACHE_ONE_MINUTE
-            return response
-        response = compress_page(request, response)
-        response.headers["Vary"] = "Accept-Encoding, Cookie"
-        return response
-
-    return [build_page_route("/assets", runner, respond)]
 
 
 async def get_coverage(context: Context) -> Coverage:

@@ -1,8 +1,8 @@
 """The board at `/`, as page, CSV and JSON: of live data for members, else of the sample."""
 
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -16,7 +16,7 @@ from rest_shim.endpoints import is_not_modified
 from schemas.catalog import CatalogQuery
 from schemas.errors import ApiError
 from schemas.query import MAX_LIST_CHARS, MAX_NAME_CHARS, NoArguments
-from schemas.vocabulary import TIMEFRAMES, IndicatorId, Reading, Timeframe, format_instant
+from schemas.vocabulary import TIMEFRAMES, Reading, format_instant
 from serving.argument_values import find_asset
 from serving.context import Context
 from serving.error_responses import guard_route
@@ -36,7 +36,7 @@ from web.board_model import (
     parse_page_query,
     read_one_version,
 )
-from web.csv_text import Cell, render_csv
+from web.csv_text import render_csv
 from web.pages import (
     SECURITY_HEADERS,
     build_page_route,
@@ -53,70 +53,16 @@ PRICE_FIELDS = ("last_close_usd", "change_24h_percent", "change_7d_percent", "la
 SCORE_NOTE = "bullish minus bearish readings of all indicators on the shown timeframes"
 
 
-def build_csv(model: BoardModel, heat: HeatMap, query: BoardQuery) -> bytes:
-    """Return the view as CSV: a row per asset, a column per indicator and timeframe."""
-    cells = [(column, place) for column in heat.columns for place in range(len(query.timeframes))]
-    header = [
-        *("ticker", "name", "asset_class", "net_score"),
-        *(f"{column}_{query.timeframes[place]}" for column, place in cells),
-        *(() if model.prices is None else PRICE_FIELDS),
-        *("as_of", "source"),
-    ]
-    ends = (model.state.as_of, model.state.meta.source)
-    rows = [
-        [
-            *(row.ticker, row.name, row.asset_class, row.score),
-            *(row.readings[column][place] for column, place in cells),
-            *(() if model.prices is None else _list_prices(row)),
-            *ends,
-        ]
-        for row in heat.rows  # in the order of the page
-    ]
-    return render_csv(header, rows)
-
-
-def build_json(model: BoardModel, heat: HeatMap, query: BoardQuery) -> dict[str, Any]:
-    """Return the view as an object, with its source and time."""
-    meta = model.state.meta
-    return {
-        "as_of": model.state.as_of,
-        "source": meta.source,
-        "note": meta.note,
-        "query": query.model_dump(exclude_none=True),
-        "net_score": SCORE_NOTE,
-        "total_assets": heat.total,
-        "assets": [
-            {
-                "ticker": row.ticker,
-                "name": row.name,
-                "asset_class": row.asset_class,
-                "net_score": row.score,
-                "readings": _name_readings(row, heat.columns, query.timeframes),
-                **(
-                    {}
-                    if model.prices is None
-                    else dict(zip(PRICE_FIELDS, _list_prices(row), strict=True))
-                ),
-            }
-            for row in heat.rows
-        ],
-    }
-
-
-def _name_readings(
-    row: Row, columns: Sequence[IndicatorId], timeframes: Sequence[Timeframe]
-) -> dict[str, dict[str, str | None]]:
-    return {column: dict(zip(timeframes, row.readings[column], strict=True)) for column in columns}
-
-
-def _list_prices(row: Row) -> tuple[Cell, ...]:
-    """Return the values of PRICE_FIELDS, None for each that is unknown."""
-    price = row.price
-    if price is None:
-        return (None,) * len(PRICE_FIELDS)
+def _name_values(model: BoardModel, row: Row) -> dict[str, str | float | None]:
+    """Return the prices of a row by their names, None for each that is unknown."""
+    if model.prices is None:
+        return {}
+    if (price := row.price) is None:
+        return dict.fromkeys(PRICE_FIELDS)
     changes = (price.day_change, row.week_change)
     percents = [None if change is None else 100 * change for change in changes]
-    return price.last_close, *percents, format_instant(price.closed_at)
+    values = (price.last_close, *percents, format_instant(price.closed_at))
+    return dict(zip(PRICE_FIELDS, values, strict=True))
 
 
 BADGES = {
@@ -233,15 +179,6 @@ CSV = "text/csv; charset=utf-8"
 WATCHLIST_FIELDS = {"add": MAX_NAME_CHARS, "remove": MAX_NAME_CHARS, "back": 3 * MAX_LIST_CHARS}
 
 
-def _read_view(query_string: str) -> str:
-    """Return the query string of a view of the board, that of the default one if it is not one."""
-    scope = {"type": "http", "query_string": query_string.encode()}
-    try:
-        return parse_page_query(Request(scope), BoardQuery).change()
-    except ApiError:
-        return BoardQuery().change()
-
-
 def _send(body: bytes, media_type: str, headers: dict[str, str] | None = None) -> Response:
     shared = {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE}
     return Response(body, headers=shared | (headers or {}), media_type=media_type)
@@ -258,17 +195,57 @@ def build_board_routes(
         """Return the view of the URL as CSV, for spreadsheets; visitors get the sample."""
         view = await page.find_view(request)
         model, heat = await page.load_map(view)
+        timeframes, ends = view.query.timeframes, (model.state.as_of, model.state.meta.source)
+        cells = [(column, place) for column in heat.columns for place in range(len(timeframes))]
+        header = [
+            *("ticker", "name", "asset_class", "net_score"),
+            *(f"{column}_{timeframes[place]}" for column, place in cells),
+            *(() if model.prices is None else PRICE_FIELDS),
+            *("as_of", "source"),
+        ]
+        rows = [
+            [
+                *(row.ticker, row.name, row.asset_class, row.score),
+                *(row.readings[column][place] for column, place in cells),
+                *_name_values(model, row).values(),
+                *ends,
+            ]
+            for row in heat.rows  # in the order of the page
+        ]
         stamp = model.state.as_of[:16].replace(":", "")
         sample = "" if view.is_member else "-sample"
         name = f"signals-board{sample}-{view.query.timeframe}-{stamp}Z.csv"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return _send(build_csv(model, heat, view.query), CSV, headers)
+        return _send(render_csv(header, rows), CSV, headers)
 
     async def respond_json(request: Request) -> Response:
         """Return the view of the URL as JSON; visitors get the sample."""
         view = await page.find_view(request)
         model, heat = await page.load_map(view)
-        return _send(to_utf8(to_json(build_json(model, heat, view.query))), JSON)
+        assets = [
+            {
+                "ticker": row.ticker,
+                "name": row.name,
+                "asset_class": row.asset_class,
+                "net_score": row.score,
+                "readings": {
+                    column: dict(zip(view.query.timeframes, row.readings[column], strict=True))
+                    for column in heat.columns
+                },
+                **_name_values(model, row),
+            }
+            for row in heat.rows
+        ]
+        document = {
+            "as_of": model.state.as_of,
+            "source": model.state.meta.source,
+            "note": model.state.meta.note,
+            "query": view.query.model_dump(exclude_none=True),
+            "net_score": SCORE_NOTE,
+            "total_assets": heat.total,
+            "assets": assets,
+        }
+        return _send(to_utf8(to_json(document)), JSON)
 
     async def change_star(request: Request, viewer: Viewer, form: dict[str, str]) -> Response:
         """Star or unstar an asset and return to its row; ApiError 404 for unknown assets."""
@@ -284,7 +261,12 @@ def build_board_routes(
             except ApiError as unknown:
                 raise ApiError(unknown.code, unknown.message, 404) from None
             await watchlists.add(viewer.email, ticker)
-        return redirect_to(request, f"?{_read_view(form.get('back', ''))}#{quote(ticker)}")
+        scope = {"type": "http", "query_string": form.get("back", "").encode()}
+        try:
+            query = parse_page_query(Request(scope), BoardQuery)
+        except ApiError:
+            query = BoardQuery()
+        return redirect_to(request, f"?{query.change()}#{quote(ticker)}")
 
     async def respond_latest(request: Request) -> Response:
         """Return the time of the data, which the catalog publishes too, and of the next run."""

@@ -26,7 +26,6 @@ from schemas.vocabulary import (
 from serving.arguments import parse_arguments, parse_query_string
 from serving.context import Context
 from serving.prices import PriceSummary
-from web.price_texts import compute_week_change
 
 BoardTimeframe = Literal[Timeframe, "all"]
 SortColumn = Literal["asset", "score", "price", "change", "week", IndicatorId]
@@ -160,8 +159,9 @@ class Row(NamedTuple):
 
     @property
     def week_change(self) -> float | None:
-        """The change of the price over the week, as a fraction."""
-        return None if self.price is None else compute_week_change(self.price)
+        """The change of the price over the week, as a fraction; None if there is no older one."""
+        closes = () if self.price is None else self.price.closes
+        return closes[-1] / closes[0] - 1 if len(closes) > 1 and closes[0] else None
 
 
 class HeatMap(NamedTuple):
@@ -195,32 +195,22 @@ def build_heat_map(
     wanted = {each.upper() for each in (watched if query.watched is None else query.watched)}
     rows = []
     for ticker, asset in sorted(assets.items()):
-        state, is_watched = by_ticker.get(ticker), ticker.upper() in wanted
-        readings = _read_cells(state, query.timeframes)
+        signals = by_ticker[ticker].signals if ticker in by_ticker else {}
+        readings = {
+            column: tuple(signals.get(column, {}).get(timeframe) for timeframe in query.timeframes)
+            for column in INDICATOR_IDS
+        }
+        is_watched = ticker.upper() in wanted
         row = Row(ticker, asset.name, asset.asset_class, readings, prices.get(ticker), is_watched)
-        if _is_match(row, columns, query):
+        shown = (cell for column in columns for cell in row.readings[column])
+        if (
+            query.asset_class in (None, row.asset_class)
+            and (query.direction is None or query.direction in shown)
+            and (query.text or "").casefold() in f"{row.ticker} {row.name}".casefold()
+            and (row.is_watched or not query.shows_watched)
+        ):
             rows.append(row)
     return HeatMap(columns, _sort_rows(rows, query), len(assets))
-
-
-def _read_cells(
-    state: AssetState | None, timeframes: Sequence[Timeframe]
-) -> dict[IndicatorId, tuple[Reading | None, ...]]:
-    signals = {} if state is None else state.signals
-    return {
-        column: tuple(signals.get(column, {}).get(timeframe) for timeframe in timeframes)
-        for column in INDICATOR_IDS
-    }
-
-
-def _is_match(row: Row, columns: Sequence[IndicatorId], query: BoardQuery) -> bool:
-    shown = (cell for column in columns for cell in row.readings[column])
-    return (
-        query.asset_class in (None, row.asset_class)
-        and (query.direction is None or query.direction in shown)
-        and (query.text or "").casefold() in f"{row.ticker} {row.name}".casefold()
-        and (row.is_watched or not query.shows_watched)
-    )
 
 
 def _sort_rows(rows: list[Row], query: BoardQuery) -> list[Row]:

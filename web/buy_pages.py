@@ -38,14 +38,15 @@ from schemas.purchase import (
 from schemas.vocabulary import DAY_MS, Billing
 from serving.context import Context
 from serving.error_responses import guard_route
-from serving.http import read_cookie
 from serving.tool_runner import ToolRunner
-from store.access_rows import ClaimRow, SandboxSession
+from store.access_rows import ClaimRow
 from web.forms import (
     EMAIL_ERROR,
     EMAIL_FIELD,
     MAX_CHOICE_CHARS,
     MAX_EMAIL_CHARS,
+    Cookie,
+    get_address,
     read_form,
 )
 from web.pages import build_page_route, redirect_to, render_error_for_browser, render_page
@@ -71,10 +72,9 @@ class OwnPurchases:
     def __init__(self, checkouts: Checkouts, base_url: str) -> None:
         self._checkouts = checkouts
         self.fetch_payment = checkouts.fetch_payment
-        self._is_secure = base_url.startswith("https://")
-        # Whoever could set the cookie of a buyer could claim the key too. No other host can set a
-        # `__Host-` cookie for us.
-        self._cookie_name = "__Host-signals_purchase" if self._is_secure else "signals_purchase"
+        # As long as a checkout can be paid. Whoever could set the cookie of a buyer could claim the
+        # key too.
+        self._cookie = Cookie("signals_purchase", base_url, DAY_MS // 1000)
 
     async def find(self, request: Request) -> OpenedCheckout | None:
         """Return the checkout that this browser opened, None if there is none any more."""
@@ -87,26 +87,16 @@ class OwnPurchases:
 
     def _read_token(self, request: Request) -> str | None:
         # Another form could be guessed, or is that of an earlier version.
-        claim_token = read_cookie(request.scope, self._cookie_name)
+        claim_token = self._cookie.read(request)
         return claim_token if CLAIM_TOKEN_PATTERN.fullmatch(claim_token) else None
 
     def remember(self, response: Response, claim_token: str) -> None:
-        """Let the browser find its checkout again for a day, as long as it can be paid."""
-        # `lax`: the cookie is needed when the payment processor's page leads back here.
-        response.set_cookie(
-            self._cookie_name,
-            claim_token,
-            max_age=DAY_MS // 1000,
-            secure=self._is_secure,
-            httponly=True,
-            samesite="lax",
-        )
+        """Let the browser find its checkout again."""
+        self._cookie.set(response, claim_token)
 
     def forget(self, response: Response) -> None:
-        """Delete the cookie."""
-        response.delete_cookie(
-            self._cookie_name, secure=self._is_secure, httponly=True, samesite="lax"
-        )
+        """Forget the browser's checkout."""
+        self._cookie.delete(response)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +233,7 @@ class BuyPages:
         response = render_page(
             request,
             "buy.html",
-            form={"contact_email": _find_email(viewer)},
+            form={"contact_email": "" if viewer is None or viewer.is_owner else viewer.email},
             errors={},
             opened=None if opened is None or opened.claim.redeemed_at else opened,
             **self._build_values(viewer),
@@ -260,7 +250,7 @@ class BuyPages:
             return self._show_no_key(request, viewer, is_unpaid=False)
         try:
             result = await self.purchases.claim(
-                ClaimBody(claim_token=opened.claim_token), _get_address(request)
+                ClaimBody(claim_token=opened.claim_token), get_address(request)
             )
         except ApiError as error:
             if error.status not in {404, 409}:
@@ -277,11 +267,13 @@ class BuyPages:
         opened = await self.own.find(request)
         claim_token = self.own.get_token(request)
         if opened is not None:
-            if _is_order_of(opened, body) and (next_page := await self._resume(request, opened)):
+            before = (opened.claim.contact_email, opened.claim.billing)
+            is_same = before == (body.contact_email, body.billing)
+            if is_same and (next_page := await self._resume(request, opened)):
                 return next_page
             claim_token = generate_claim_token()
         try:
-            checkout = await self.purchases.checkout(body, _get_address(request), claim_token)
+            checkout = await self.purchases.checkout(body, get_address(request), claim_token)
         except ApiError as error:
             if error.status == 400:
                 return self._show_form_again(request, viewer, form, {EMAIL_FIELD: EMAIL_ERROR})
@@ -295,7 +287,7 @@ class BuyPages:
         self.own.remember(response, claim_token)
         if viewer is None:
             response.background = BackgroundTask(
-                self.sign_in.mail_buyer, body.contact_email, _get_address(request)
+                self.sign_in.mail_buyer, body.contact_email, get_address(request)
             )
         return response
 
@@ -436,19 +428,6 @@ def build_key_values(api_key: str, base_url: str) -> dict[str, Any]:
     }
 
 
-def _is_order_of(opened: OpenedCheckout, body: CheckoutBody) -> bool:
-    claim = opened.claim
-    return (claim.contact_email, claim.billing) == (body.contact_email, body.billing)
-
-
-def _find_email(viewer: Viewer | None) -> str:
-    return "" if viewer is None or viewer.is_owner else viewer.email
-
-
-def _get_address(request: Request) -> str:
-    return request.client.host if request.client else "unknown"
-
-
 PAY_PATH = "/sandbox/checkout/{session_id}"
 SANDBOX_BADGE = "Sandbox"
 START_OVER = "To buy a key, have your agent start a new checkout with POST /api/v1/access/checkout."
@@ -468,48 +447,35 @@ def build_pay_page_routes(
     billing: SandboxBilling, steps: CheckoutSteps, runner: ToolRunner
 ) -> list[Route]:
     """Return the route of the page that every checkout_url of the sandbox points to."""
-    respond = guard_route(
-        PAY_PATH, runner, _PayPage(billing, steps).respond, on_error=render_error_for_browser
-    )
-    return [Route(PAY_PATH, respond, methods=["GET", "POST"])]
 
-
-@dataclass(frozen=True, slots=True)
-class _PayPage:
-    billing: SandboxBilling
-    steps: CheckoutSteps
-
-    async def respond(self, request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         """Show a checkout, or pay or cancel it."""
-        session = await self.billing.find_session(request.path_params["session_id"])
+        session = await billing.find_session(request.path_params["session_id"])
         if session is None:
             raise ApiError("invalid_parameter", f"There is no such checkout. {START_OVER}", 404)
-        if request.method != "POST":
-            return await self._render(request, session, self.billing.get_status(session))
-        requested = _parse_action(await read_form(request, {"action": MAX_CHOICE_CHARS}))
-        status = await self.billing.settle(session, requested)
-        if status == "paid" and await self.steps.is_own(request, session.id):
-            return redirect_to(request, KEY_PATH)
-        # Not a redirect: scripts pay with one POST and read the new state from its response.
-        return await self._render(request, session, status, 200 if status == requested else 409)
-
-    async def _render(
-        self,
-        request: Request,
-        session: SandboxSession,
-        status: SessionStatus,
-        http_status: int = 200,
-    ) -> Response:
-        """Return the page of a checkout; status 409 adds that it can no longer be changed."""
+        requested, status = None, billing.get_status(session)
+        if request.method == "POST":
+            form = await read_form(request, {"action": MAX_CHOICE_CHARS})
+            requested = ACTIONS.get(form.get("action", ""))
+            if requested is None:
+                raise invalid_parameter_error(
+                    "action: is missing or not accepted; accepted: pay, cancel. Send one of them "
+                    "form-encoded: action=pay."
+                )
+            status = await billing.settle(session, requested)
+            if status == "paid" and await steps.is_own(request, session.id):
+                return redirect_to(request, KEY_PATH)
         title, text = STATUS_TEXTS[status]
-        step = await self.steps.find(request, session.id, status)
-        if http_status != 200:
+        is_refused = requested not in (None, status)
+        if is_refused:
             text = f"This checkout can no longer be changed. {text}"
+        step = await steps.find(request, session.id, status)
         amount = f"USD {session.amount_usd:,}"
+        # Not a redirect: scripts pay with one POST and read the new state from its response.
         return render_page(
             request,
             "checkout.html",
-            status=http_status,
+            status=409 if is_refused else 200,
             title=title,
             badge=SANDBOX_BADGE,
             text=f"{text} {step.text}".rstrip(),
@@ -524,12 +490,5 @@ class _PayPage:
             until=session.expires_at,
         )
 
-
-def _parse_action(form: dict[str, str]) -> Literal["paid", "cancelled"]:
-    """Return the action of a form; ApiError 400 if it is neither pay nor cancel."""
-    if form.get("action") not in ACTIONS:
-        raise invalid_parameter_error(
-            "action: is missing or not accepted; accepted: pay, cancel. Send one of them "
-            "form-encoded: action=pay."
-        )
-    return ACTIONS[form["action"]]
+    guarded_respond = guard_route(PAY_PATH, runner, respond, on_error=render_error_for_browser)
+    return [Route(PAY_PATH, guarded_respond, methods=["GET", "POST"])]

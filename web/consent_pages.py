@@ -56,6 +56,7 @@ from web.forms import (
     MAX_CHOICE_CHARS,
     MAX_EMAIL_CHARS,
     MAX_TOKEN_CHARS,
+    get_address,
     read_form,
 )
 from web.pages import SECURITY_HEADERS, build_page_route, redirect_to, render_page
@@ -133,8 +134,7 @@ def build_authorize_route(authorizations: Authorizations, runner: ToolRunner) ->
     async def respond(request: Request) -> Response:
         # Parameters without a value count as omitted (RFC 6749, section 3.1).
         parameters = [pair for pair in request.query_params.multi_items() if pair[1]]
-        address = request.client.host if request.client else "unknown"
-        target = await authorizations.begin(parameters, address)
+        target = await authorizations.begin(parameters, get_address(request))
         headers = {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE}
         # The request's parameters are for this server only.
         headers["Referrer-Policy"] = "no-referrer"
@@ -238,9 +238,8 @@ class ConsentPages:
             return await self._show_order_form(request, pending)
         form = await read_form(request, BUY_FIELDS)
         pending = await self.pending_requests.get(form.get("request", ""))
-        address = request.client.host if request.client else "unknown"
         try:
-            opened = await self.checkout(_parse_order(form), address)
+            opened = await self.checkout(_parse_order(form), get_address(request))
         except ApiError as error:
             if error.status != 400 or not error.message.startswith(EMAIL_FIELD):
                 raise

@@ -14,10 +14,8 @@ def render_csv(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> bytes:
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow(header)
-    writer.writerows([_defuse(cell) for cell in row] for row in rows)
+    for row in rows:
+        # An apostrophe makes a text cell of a formula. Numbers stay numbers.
+        risky = [isinstance(cell, str) and cell.startswith(FORMULA_MARKS) for cell in row]
+        writer.writerow([f"'{cell}" if at else cell for cell, at in zip(row, risky, strict=True)])
     return file.getvalue().encode()
-
-
-def _defuse(cell: Cell) -> Cell:
-    # An apostrophe makes a text cell of it. Numbers stay numbers.
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_MARKS) else cell

@@ -73,13 +73,11 @@ def render_llms_text(base_url: str, *, sells_keys: bool) -> str:
         "Optional": [row for name, row in pages.items() if name in OPTIONAL_PAGES],
     }
     prompts = "\n".join(f"- {prompt}" for prompt in EXAMPLE_PROMPTS)
-    head = [f"# {TITLE}", f"> {DESCRIPTION}", DISCLAIMER, INSTRUCTIONS, f"Examples:\n\n{prompts}"]
-    rest = [f"## {title}\n\n{_render_links(base_url, rows)}" for title, rows in sections.items()]
-    return "\n\n".join([*head, *rest]) + "\n"
-
-
-def _render_links(base_url: str, rows: list[LinkRow]) -> str:
-    return "\n".join(f"- [{title}]({base_url}{path}): {about}" for title, path, about in rows)
+    parts = [f"# {TITLE}", f"> {DESCRIPTION}", DISCLAIMER, INSTRUCTIONS, f"Examples:\n\n{prompts}"]
+    for heading, rows in sections.items():
+        lines = [f"- [{title}]({base_url}{path}): {about}" for title, path, about in rows]
+        parts.append("\n".join([f"## {heading}\n", *lines]))
+    return "\n\n".join(parts) + "\n"
 
 
 FileRenderer = Callable[[Context], bytes]
@@ -120,42 +118,31 @@ def _describe_file(name: str, media_type: str, *paths: str) -> Endpoint:
     )
 
 
-def _render_server_card(context: Context) -> bytes:
-    return to_json(build_server_card(context.base_url, context.operator)).encode()
-
-
-def _render_ai_catalog(context: Context) -> bytes:
-    return to_json(build_ai_catalog(context.base_url, SKILL_PATH)).encode()
-
-
-def _render_llms_text(context: Context) -> bytes:
-    return render_llms_text(context.base_url, sells_keys=context.sells_keys).encode()
-
-
-def _load_skill(context: Context) -> bytes:
-    # A symbolic link into `skills`; a wheel contains its target.
-    return files("web").joinpath("skill.md").read_bytes()
-
-
-def _render_bundle(context: Context) -> bytes:
-    return build_bundle(context.base_url, context.operator)
-
-
 FILES: tuple[tuple[Endpoint, FileRenderer], ...] = (
     (
         _describe_file(
             "server_card", CARD_TYPE, RESOURCE_PATH + CARD_SUFFIX, PATHS[0] + CARD_SUFFIX
         ),
-        _render_server_card,
+        lambda context: to_json(build_server_card(context.base_url, context.operator)).encode(),
     ),
     (
         _describe_file("ai_catalog", CATALOG_TYPE, "/.well-known/ai-catalog.json"),
-        _render_ai_catalog,
+        lambda context: to_json(build_ai_catalog(context.base_url, SKILL_PATH)).encode(),
     ),
-    (_describe_file("llms_text", "text/plain", "/llms.txt"), _render_llms_text),
-    (_describe_file("skill", "text/markdown", SKILL_PATH), _load_skill),
-    # Not application/zip, because some browsers unpack such a download.
-    (_describe_file("bundle", "application/octet-stream", "/signals.mcpb"), _render_bundle),
+    (
+        _describe_file("llms_text", "text/plain", "/llms.txt"),
+        lambda context: render_llms_text(context.base_url, sells_keys=context.sells_keys).encode(),
+    ),
+    (
+        # A symbolic link into `skills`; a wheel contains its target.
+        _describe_file("skill", "text/markdown", SKILL_PATH),
+        lambda context: files("web").joinpath("skill.md").read_bytes(),
+    ),
+    (
+        # Not application/zip, because some browsers unpack such a download.
+        _describe_file("bundle", "application/octet-stream", "/signals.mcpb"),
+        lambda context: build_bundle(context.base_url, context.operator),
+    ),
 )
 # Pages of any origin may read these paths.
 DISCOVERY_PATHS = tuple(path for endpoint, _ in FILES for path in endpoint.paths)
@@ -177,25 +164,21 @@ def build_crawler_routes(runner: ToolRunner) -> list[Route]:
     ]
     urls = "".join(f"<url><loc>{escape(f'{base_url}/{path}')}</loc></url>\n" for path in paths)
     rules = "".join(f"Disallow: {path}\n" for path in PRIVATE_PATHS)
-    return [
-        _build_route(
-            "/robots.txt",
+    crawler_files = {
+        "/robots.txt": (
             f"User-agent: *\n{rules}\nSitemap: {base_url}/sitemap.xml\n",
             "text/plain",
         ),
-        _build_route(
-            "/sitemap.xml",
+        "/sitemap.xml": (
             '<?xml version="1.0" encoding="UTF-8"?>\n'
             f'<urlset xmlns="{NAMESPACE}">\n{urls}</urlset>\n',
             "application/xml",
         ),
-    ]
-
-
-def _build_route(path: str, text: str, media_type: str) -> Route:
+    }
     headers = {"Cache-Control": CACHE_ONE_HOUR, "X-Content-Type-Options": "nosniff"}
 
     async def respond(request: Request) -> Response:
+        text, media_type = crawler_files[request.url.path]
         return Response(text, headers=headers, media_type=media_type)
 
-    return Route(path, respond, methods=["GET"])
+    return [Route(path, respond, methods=["GET"]) for path in crawler_files]

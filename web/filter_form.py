@@ -1,6 +1,6 @@
 """Builds a page's filter form from the query model of its tool, so that no filter is missing."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -88,41 +88,42 @@ def build_fields(
     offered: FormValues,
 ) -> list[FilterField]:
     """Return the fields of a form with the values that were sent."""
-    return [
-        _build_field(name, schema, sent.get(name), errors.get(name, ""), texts, offered)
-        for name, schema in get_argument_schemas(query).items()
-        if name != PAGING_ARGUMENT
-    ]
-
-
-def _build_field(
-    name: str, schema: Schema, sent: Any, error: str, texts: FormTexts, offered: FormValues
-) -> FilterField:
-    kind = _find_kind(name, schema)
-    choices = _list_choices(name, schema, texts, offered) if kind == "choice" else []
-    typed = "" if sent is None or isinstance(sent, Rejected) else str(sent)
-    if error:
-        typed = typed[:MAX_ECHOED_CHARS]
-    default = str(schema.get("default", ""))
-    if kind == "choice":
-        value = _find_choice(typed or default, choices)
-        if error and typed:
+    fields = []
+    for name, schema in get_argument_schemas(query).items():
+        if name == PAGING_ARGUMENT:
+            continue
+        kind, error, value = _find_kind(name, schema), errors.get(name, ""), sent.get(name)
+        choices = _list_choices(name, schema, texts, offered) if kind == "choice" else []
+        typed = "" if value is None or isinstance(value, Rejected) else str(value)
+        if error:
+            typed = typed[:MAX_ECHOED_CHARS]
+        default = str(schema.get("default", ""))
+        if kind == "choice" and error and typed:
             # The value that was sent stays visible beside its error.
-            choices, value = [*choices, Choice(typed, typed)], typed
-    else:
-        value = _to_local_time(typed) if kind == "time" and not error else typed
-    return FilterField(
-        name=name,
-        label=texts.labels.get(name, name.replace("_", " ").capitalize()),
-        kind=kind,
-        value=value,
-        is_main=name in texts.main,
-        choices=choices,
-        minimum=schema.get("minimum"),
-        maximum=schema.get("maximum"),
-        default=default,
-        error=error,
-    )
+            choices = [*choices, Choice(typed, typed)]
+        elif kind == "choice":
+            # A value or its label, ignoring case and spacing.
+            labels = {
+                fold_name(text): one.value for one in choices for text in (one.label, one.value)
+            }
+            typed = labels.get(fold_name(typed or default), "")
+        elif kind == "time" and not error:
+            typed = _to_local_time(typed)
+        fields.append(
+            FilterField(
+                name=name,
+                label=texts.labels.get(name, name.replace("_", " ").capitalize()),
+                kind=kind,
+                value=typed,
+                is_main=name in texts.main,
+                choices=choices,
+                minimum=schema.get("minimum"),
+                maximum=schema.get("maximum"),
+                default=default,
+                error=error,
+            )
+        )
+    return fields
 
 
 def _find_kind(name: str, schema: Schema) -> FieldKind:
@@ -152,12 +153,6 @@ def _list_numbers(schema: Schema) -> list[str]:
     if low is None or high is None or high - low >= MAX_LISTED_NUMBERS:
         return []
     return [str(number) for number in range(low, high + 1)]
-
-
-def _find_choice(text: str, choices: Iterable[Choice]) -> str:
-    """Return the value of the choice with this value or label, ignoring case and spacing."""
-    names = {fold_name(name): one.value for one in choices for name in (one.label, one.value)}
-    return names.get(fold_name(text), "")
 
 
 def _to_local_time(text: str) -> str:
@@ -192,8 +187,13 @@ def _describe_problem(
     if isinstance(sent, Rejected):
         return "This value cannot be read. Choose it again."
     if kind == "asset":
-        hint = _suggest_asset(str(sent)[:MAX_ECHOED_CHARS], offered.assets)
-        return f"There is no asset {quote_value(sent)}.{hint}"
+        hints, text = AssetHints(offered.assets), str(sent)[:MAX_ECHOED_CHARS]
+        hint = "Choose one from the list."
+        if explanation := hints.explain(text):
+            hint = f"{explanation}."
+        elif asset := hints.find_similar(text):
+            hint = f"Did you mean {format_asset(asset)}?"
+        return f"There is no asset {quote_value(sent)}. {hint}"
     if kind == "number":
         return f"Enter a whole number from {schema['minimum']} to {schema['maximum']}."
     if kind == "time":
@@ -202,11 +202,3 @@ def _describe_problem(
     options = f"{', '.join(labels[:-1])} or {labels[-1]}" if len(labels) > 1 else "".join(labels)
     named = f"Choose {options}" if 0 < len(labels) <= MAX_NAMED_CHOICES else "Choose from the list"
     return f"{quote_value(sent)} is not available. {named}."
-
-
-def _suggest_asset(text: str, assets: Collection[NamedAsset]) -> str:
-    hints = AssetHints(assets)
-    if explanation := hints.explain(text):
-        return f" {explanation}."
-    asset = hints.find_similar(text)
-    return f" Did you mean {format_asset(asset)}?" if asset else " Choose one from the list."

@@ -1,4 +1,4 @@
-"""Reads the forms that browsers send from our own pages, and shows what is wrong with a field.
+"""What browsers send from our own pages: their forms, with what is wrong with a field, and cookies.
 
 A page with a form shows it with `form` (the text of the fields) and `errors` (by field name). The
 macros `field_error` and `field_state` of parts.html put each error at its field.
@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from schemas.errors import ApiError
-from serving.http import MAX_FORM_BYTES, read_body
+from serving.http import MAX_FORM_BYTES, read_body, read_cookie
 
 MAX_FIELDS = 20
 # It makes a cut text one character too long.
@@ -45,14 +46,46 @@ async def read_form(request: Request, fields: Mapping[str, int]) -> dict[str, st
     except ValueError:
         return {}
     return {
-        name: cut_text(sent[name][0], limit)
+        # Checks such as that of an e-mail address take long for long texts. Without the mark, the
+        # beginning of a text could be accepted.
+        name: text if len(text := sent[name][0]) <= limit else text[:limit] + CUT_MARK
         for name, limit in fields.items()
         if len(sent.get(name, ())) == 1
     }
 
 
-def cut_text(text: str, limit: int) -> str:
-    """Return a text of a field; cut and marked if it has more than `limit` characters."""
-    # Checks such as that of an e-mail address take long for long texts. Without the mark, the
-    # beginning of a text could be accepted.
-    return text if len(text) <= limit else text[:limit] + CUT_MARK
+def get_address(request: Request) -> str:
+    """Return the address of a client, by which attempts are throttled."""
+    return request.client.host if request.client else "unknown"
+
+
+class Cookie:
+    """A cookie that scripts cannot read, sent over TLS only if `base_url` uses https."""
+
+    def __init__(self, name: str, base_url: str, max_age_s: int) -> None:
+        self._is_secure = base_url.startswith("https://")
+        # Browsers accept a `__Host-` cookie only over TLS and only from this exact host, so another
+        # subdomain cannot set one for us.
+        self._name = f"__Host-{name}" if self._is_secure else name
+        self._max_age_s = max_age_s
+
+    def read(self, request: Request) -> str:
+        """Return the value that a browser sent, empty if it sent none."""
+        return read_cookie(request.scope, self._name)
+
+    def set(self, response: Response, value: str) -> None:
+        """Set the cookie."""
+        # `lax`, not `strict`: a strict cookie is not sent when a page is opened from an e-mail or
+        # by the payment processor. Lax is not sent with another site's POST.
+        response.set_cookie(
+            self._name,
+            value,
+            max_age=self._max_age_s,
+            secure=self._is_secure,
+            httponly=True,
+            samesite="lax",
+        )
+
+    def delete(self, response: Response) -> None:
+        """Delete the cookie."""
+        response.delete_cookie(self._name, secure=self._is_secure, httponly=True, samesite="lax")

@@ -6,11 +6,10 @@ Links between the files become links between pages.
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -48,21 +47,26 @@ def parse_article(text: str, pages: Collection[str]) -> Article:
     """Parse Markdown that begins with its title; only links to `pages` are kept."""
     tokens = _create_parser().parse(MARKS_PATTERN.sub("", DEVELOPERS_PATTERN.sub("", text)))
     title, *headings = _add_anchors(tokens)
-    _resolve_links(tokens, pages)
-    _align_cells(tokens)
+    for token in tokens:
+        token.children = list(_resolve_links(token.children or (), pages)) or None
+        # The Content-Security-Policy forbids the inline styles by which the parser aligns cells.
+        if style := str(token.attrs.pop("style", "")):
+            token.attrSet("class", style.removeprefix("text-align:"))
     about = next(_extract_text(tokens[at + 1]) for at in _find_tokens(tokens, "paragraph_open"))
+    parser = _create_parser()
     return Article(
         title.text,
         about.split(". ")[0].rstrip(".:") + ".",
         tuple(headings),
-        _render_tokens(tokens[3:]),
+        Markup(parser.renderer.render(tokens[3:], parser.options, {})),
     )
 
 
 @cache
 def load_articles(other_pages: tuple[str, ...]) -> dict[str, Article]:
     """Return all articles by name; they can link to each other and to `other_pages`."""
-    names = [name.removesuffix(".md") for name in _list_file_names() if name.endswith(".md")]
+    found = [file.name for file in files("web").joinpath("texts").iterdir()]
+    names = [name.removesuffix(".md") for name in found if name.endswith(".md")]
     return {name: parse_article(read_text(name), [*other_pages, *names]) for name in names}
 
 
@@ -74,10 +78,6 @@ def load_examples() -> dict[str, tuple[str, str]]:
     blocks = list_code_blocks(text)
     pairs = zip(blocks[::2], blocks[1::2], strict=True)
     return {json.loads(call)["name"]: (call, answer) for call, answer in pairs}
-
-
-def _list_file_names() -> list[str]:
-    return [file.name for file in files("web").joinpath("texts").iterdir()]
 
 
 def read_text(name: str) -> str:
@@ -112,14 +112,9 @@ def _add_anchors(tokens: Sequence[Token]) -> Iterator[Heading]:
         yield Heading(int(tokens[at].tag[1:]), id_, text)
 
 
-def _resolve_links(tokens: Sequence[Token], pages: Collection[str]) -> None:
+def _resolve_links(children: Sequence[Token], pages: Collection[str]) -> Iterator[Token]:
     """Point links between files to pages; replace links to other files with their text."""
     # A file that is not served would be a dead link, which is worse than none.
-    for token in tokens:
-        token.children = list(_resolve_child_links(token.children or (), pages)) or None
-
-
-def _resolve_child_links(children: Sequence[Token], pages: Collection[str]) -> Iterator[Token]:
     is_kept = True
     for child in children:
         if child.type == "link_open":
@@ -128,15 +123,6 @@ def _resolve_child_links(children: Sequence[Token], pages: Collection[str]) -> I
             child.attrSet("href", target or "")
         if is_kept or child.type not in ("link_open", "link_close"):
             yield child
-
-
-def _align_cells(tokens: Sequence[Token]) -> None:
-    """Set the alignment of table cells by class."""
-    # The Content-Security-Policy forbids the inline styles that the parser writes.
-    for token in tokens:
-        style = str(token.attrs.pop("style", ""))
-        if style:
-            token.attrSet("class", style.removeprefix("text-align:"))
 
 
 def _resolve_target(href: str, pages: Collection[str]) -> str | None:
@@ -157,28 +143,21 @@ def _extract_text(token: Token) -> str:
     return "".join(kinds.get(child.type, child.content) for child in token.children or ())
 
 
-def _render_tokens(tokens: Sequence[Token]) -> Markup:
-    parser = _create_parser()
-    return Markup(parser.renderer.render(tokens, parser.options, {}))
-
-
-def _render_table_open(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
-    # A wide table scrolls inside its own box; `tabindex` lets the keyboard scroll it too.
-    return '<div class="scroll" role="group" aria-label="Table" tabindex="0"><table>\n'
-
-
-def _render_table_close(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
-    return "</table></div>\n"
-
-
-def _render_fence(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
-    return f'<pre tabindex="0" data-copy><code>{escape(tokens[at].content)}</code></pre>\n'
-
-
 @cache
 def _create_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    parser.add_render_rule("table_open", _render_table_open)
-    parser.add_render_rule("table_close", _render_table_close)
-    parser.add_render_rule("fence", _render_fence)
+    rules: dict[str, Callable[[Token], str]] = {
+        # A wide table scrolls inside its own box; `tabindex` lets the keyboard scroll it too.
+        "table_open": lambda token: (
+            '<div class="scroll" role="group" aria-label="Table" tabindex="0"><table>\n'
+        ),
+        "table_close": lambda token: "</table></div>\n",
+        "fence": lambda token: (
+            f'<pre tabindex="0" data-copy><code>{escape(token.content)}</code></pre>\n'
+        ),
+    }
+    for name, render in rules.items():
+        parser.add_render_rule(
+            name, lambda renderer, tokens, at, *rest, render=render: render(tokens[at])
+        )
     return parser

@@ -8,12 +8,12 @@ import asyncio
 import json
 import platform
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 from starlette.requests import Request
@@ -43,57 +43,37 @@ from web.sessions import FORM_TOKEN_FIELD, Sessions, Viewer, check_form_token
 # A run that ends later was not due at its minute :03: the service was down, or computes its past.
 CATCH_UP_MS = 600_000
 MINUTE_MS = 60_000
-Grade = Literal["ok", "warn", "fix"]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The commits of one hourly run: its time, the hours it covers, and its published rows.
+def group_runs(commits: Sequence[CommitSummary]) -> list[dict[str, Any]]:
+    """Return the hourly runs of some commits; both are newest first.
 
-    `duration` is the text of the time from minute :03 to the first commit, None if the run was
-    computed afterwards; `late` is that to the last commit, if late bars made another one.
+    `hours` are those that a run covers. `duration` is the time from minute :03 to the first commit,
+    None if the run was computed afterwards; `late` that to the last one, if late bars made another.
     """
-
-    at: int
-    hours: int | None
-    duration: str | None
-    late: str | None
-    changes: int
-    alerts: int
-
-
-def group_runs(commits: Sequence[CommitSummary], limit: int) -> list[Run]:
-    """Return the newest runs, newest first; `commits` are newest first."""
     groups = [list(group) for _, group in groupby(commits, attrgetter("market_time"))]
     runs = []
     for group, before in zip(groups, [*groups, None][1:], strict=True):
-        at, first, last = group[0].market_time, group[-1], group[0]
+        at = group[0].market_time
         runs.append(
-            Run(
-                at=at,
-                hours=None if before is None else (at - before[0].market_time) // HOUR_MS,
-                duration=_describe_delay(first),
-                late=_describe_delay(last) if len(group) > 1 else None,
-                changes=sum(commit.changes for commit in group),
-                alerts=sum(commit.alerts for commit in group),
-            )
+            {
+                "at": at,
+                "hours": None if before is None else (at - before[0].market_time) // HOUR_MS,
+                "duration": _describe_delay(group[-1]),
+                "late": _describe_delay(group[0]) if len(group) > 1 else None,
+                "changes": sum(commit.changes for commit in group),
+                "alerts": sum(commit.alerts for commit in group),
+            }
         )
-    return runs[:limit]
+    return runs
 
 
 def _describe_delay(commit: CommitSummary) -> str | None:
-    if commit.written_at is None:
+    delay_ms = -1 if commit.written_at is None else commit.written_at - commit.market_time
+    if not 0 <= delay_ms < CATCH_UP_MS:
         return None
-    delay_ms = commit.written_at - commit.market_time
-    return format_duration(delay_ms) if 0 <= delay_ms < CATCH_UP_MS else None
-
-
-def format_duration(ms: int) -> str:
-    """Return a duration in seconds, from a minute on in minutes and seconds."""
-    if ms < MINUTE_MS:
-        return f"{ms / 1000:.1f} s"
-    minutes, rest_ms = divmod(ms, MINUTE_MS)
-    return f"{minutes} min {rest_ms // 1000} s"
+    minutes, rest_ms = divmod(delay_ms, MINUTE_MS)
+    return f"{minutes} min {rest_ms // 1000} s" if minutes else f"{rest_ms / 1000:.1f} s"
 
 
 def format_bytes(count: int) -> str:
@@ -103,38 +83,34 @@ def format_bytes(count: int) -> str:
     return f"{count / 2**20:.1f} MiB" if count < 2**30 else f"{count / 2**30:.2f} GiB"
 
 
-@dataclass(frozen=True, slots=True)
-class VenueHealth:
-    """The assets that a venue supplies, and how many of them are late or being built.
+def list_venues(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return the health of each venue that supplies assets, largest first.
 
-    `newest` and `oldest` are the closes (epoch ms) of their newest bars, `missing` the number of
-    bars that their history lacks.
+    `newest` and `oldest` are the closes (epoch ms) of its assets' newest bars, `missing` is the
+    number of bars that their history lacks. All assets late is a failure, some late a warning.
     """
-
-    name: str
-    assets: int
-    late: int
-    building: int
-    missing: int
-    newest: int | None
-    oldest: int | None
-
-    @property
-    def grade(self) -> Grade:
-        """Whether the venue delivers: all late is a failure, some late a warning."""
-        if self.late == 0:
-            return "ok"
-        return "fix" if self.late == self.assets else "warn"
-
-
-def list_venues(snapshot: Snapshot) -> list[VenueHealth]:
-    """Return the health of each venue that supplies assets, largest first."""
-    by_venue: dict[str, list[CoveredAsset]] = {}
+    stored, by_venue = snapshot.stored, dict[str, set[str]]()
     for asset in snapshot.coverage.tracked:
         if asset.timeframes:
-            by_venue.setdefault(name_venue(snapshot, asset), []).append(asset)
-    venues = [_judge_venue(snapshot, name, assets) for name, assets in by_venue.items()]
-    return sorted(venues, key=lambda venue: (-venue.assets, venue.name))
+            by_venue.setdefault(name_venue(snapshot, asset), set()).add(asset.ticker)
+    venues = []
+    for name, tickers in by_venue.items():
+        closes = [1000 * at for ticker, at in stored.last_closes.items() if ticker in tickers]
+        late = len(tickers.intersection(stored.late))
+        missing = [bars for ticker, bars in stored.missing_bars.items() if ticker in tickers]
+        venues.append(
+            {
+                "name": name,
+                "grade": "ok" if not late else "fix" if late == len(tickers) else "warn",
+                "assets": len(tickers),
+                "late": late,
+                "building": len(tickers.intersection(snapshot.building_tickers)),
+                "missing": sum(missing),
+                "newest": max(closes, default=None),
+                "oldest": min(closes, default=None),
+            }
+        )
+    return sorted(venues, key=lambda venue: (-len(by_venue[venue["name"]]), venue["name"]))
 
 
 def name_venue(snapshot: Snapshot, asset: CoveredAsset) -> str:
@@ -142,50 +118,24 @@ def name_venue(snapshot: Snapshot, asset: CoveredAsset) -> str:
     return (asset.listing or snapshot.coverage.source).partition(" ")[0]
 
 
-def _judge_venue(snapshot: Snapshot, name: str, assets: list[CoveredAsset]) -> VenueHealth:
-    tickers, stored = {asset.ticker for asset in assets}, snapshot.stored
-    closes = [1000 * at for ticker, at in stored.last_closes.items() if ticker in tickers]
-    return VenueHealth(
-        name=name,
-        assets=len(assets),
-        late=len(tickers.intersection(stored.late)),
-        building=len(tickers.intersection(snapshot.building_tickers)),
-        missing=sum(count for ticker, count in stored.missing_bars.items() if ticker in tickers),
-        newest=max(closes, default=None),
-        oldest=min(closes, default=None),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """An asset whose bars are late, missing, or still being built; `last_close` is epoch ms."""
-
-    ticker: str
-    venue: str
-    state: str
-    last_close: int | None
-    missing: int
-
-
-def list_troubles(snapshot: Snapshot) -> list[Trouble]:
-    """Return the assets that an operator may look into, late ones first."""
-    stored = snapshot.stored
-    late, building = set(stored.late), set(snapshot.building_tickers)
-
-    def build_troubles() -> Iterator[Trouble]:
-        for asset in snapshot.coverage.tracked:
-            ticker = asset.ticker
-            missing = stored.missing_bars.get(ticker, 0)
-            if ticker in late or ticker in building or missing:
-                state = "late" if ticker in late else "building" if ticker in building else "holes"
-                close = stored.last_closes.get(ticker)
-                venue = name_venue(snapshot, asset)
-                yield Trouble(
-                    ticker, venue, state, None if close is None else 1000 * close, missing
-                )
-
-    order = {"late": 0, "building": 1, "holes": 2}
-    return sorted(build_troubles(), key=lambda one: (order[one.state], -one.missing, one.ticker))
+def list_troubles(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return the assets whose bars are late, missing or still being built, late ones first."""
+    stored, troubles = snapshot.stored, []
+    for asset in snapshot.coverage.tracked:
+        ticker, missing = asset.ticker, stored.missing_bars.get(asset.ticker, 0)
+        is_building = ticker in snapshot.building_tickers
+        if ticker in stored.late or is_building or missing:
+            # In the order of the page.
+            rank = 0 if ticker in stored.late else 1 if is_building else 2
+            trouble = {
+                "ticker": ticker,
+                "venue": name_venue(snapshot, asset),
+                "state": ("late", "building", "holes")[rank],
+                "last_close": 1000 * stored.last_closes.get(ticker, 0),
+                "missing": missing,
+            }
+            troubles.append((rank, -missing, ticker, trouble))
+    return [trouble for *_, trouble in sorted(troubles)]
 
 
 def build_data_values(snapshot: Snapshot | None, now: int) -> dict[str, Any]:
@@ -207,30 +157,17 @@ def build_data_values(snapshot: Snapshot | None, now: int) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Sale:
-    """A membership and its state; `status` is the payment processor's, if it was requested."""
-
-    membership: StoredMembership
-    status: SubscriptionStatus | None
-
-    @property
-    def state(self) -> str:
-        """The state in a word or two."""
-        if self.membership.ended_at is not None:
-            return "ended" if self.membership.closed_at is not None else "no access"
-        if self.status is None:
-            return "active"
-        if self.status.ended_reason is not None:
-            return "ended"
-        if self.status.due_reason is not None:
-            return "payment due"
-        return "cancelled" if self.status.ends_at is not None else "active"
-
-
-def count_grades(findings: Sequence[tuple[str, str, str]]) -> Counter[str]:
-    """Return how many findings have each grade."""
-    return Counter(grade for grade, _, _ in findings)
+def describe_sale(membership: StoredMembership, status: SubscriptionStatus | None) -> str:
+    """Return the state of a sale; `status` is the payment processor's, if it was requested."""
+    if membership.ended_at is not None:
+        return "ended" if membership.closed_at is not None else "no access"
+    if status is None:
+        return "active"
+    if status.ended_reason is not None:
+        return "ended"
+    if status.due_reason is not None:
+        return "payment due"
+    return "cancelled" if status.ends_at is not None else "active"
 
 
 OPERATIONS_PATH = "operations"
@@ -295,12 +232,15 @@ class OperationsPages:
         self._checks: set[asyncio.Task[None]] = set()
 
     async def show(self, request: Request, viewer: Viewer) -> Response:
-        """Show everything; all parts are read at once."""
+        """Show everything."""
         with_status = "payments" in request.query_params or not self._billing.is_remote
         snapshot, now = await self._context.snapshots.snapshot(), self._context.clock()
-        commits, accounts, sizes, sales, checks = await asyncio.gather(
+        operations, day = self._access.operations, now // DAY_MS
+        plans = await operations.count_memberships(now - SALES_WINDOW_DAYS * DAY_MS)
+        commits, keys, key_counts, sizes, sales, checks = await asyncio.gather(
             self._market.operations.list_commits(COMMITS_READ),
-            self._build_account_values(now),
+            operations.list_keys(day, MAX_KEYS_SHOWN),
+            operations.count_keys(now, day),
             self._sizes.get("sizes", self._measure_stores),
             self._list_sales(with_status=with_status),
             self._build_check_values(snapshot, now),
@@ -313,7 +253,10 @@ class OperationsPages:
             is_wide=True,
             viewer=viewer,
             now=now,
-            runs=group_runs(commits, RUNS_SHOWN),
+            runs=group_runs(commits)[:RUNS_SHOWN],
+            keys=keys,
+            key_counts=key_counts,
+            plans=plans,
             daily_limit=self._context.daily_limit,
             sales=sales,
             has_status=with_status,
@@ -328,7 +271,6 @@ class OperationsPages:
             software=[f"Signals {VERSION}", f"Python {platform.python_version()}"],
             billing=self._context.mode or "off",
             **build_data_values(snapshot, now),
-            **accounts,
             **checks,
         )
         if checks["is_checking"]:
@@ -383,32 +325,21 @@ class OperationsPages:
     async def _measure_stores(self) -> list[StoreSize]:
         return [await self._market.operations.measure(), await self._access.operations.measure()]
 
-    async def _build_account_values(self, now: int) -> dict[str, Any]:
-        """Return the keys with their calls of today, and the numbers of keys and plans."""
-        operations, day = self._access.operations, now // DAY_MS
-        return {
-            "keys": await operations.list_keys(day, MAX_KEYS_SHOWN),
-            "key_counts": await operations.count_keys(now, day),
-            "plans": await operations.count_memberships(now - SALES_WINDOW_DAYS * DAY_MS),
-        }
-
-    async def _list_sales(self, *, with_status: bool) -> list[Sale]:
+    async def _list_sales(self, *, with_status: bool) -> list[dict[str, Any]]:
         """Return the newest memberships, with their status at the payment processor if wanted."""
         memberships = await self._access.operations.list_memberships(MAX_SALES_SHOWN)
-        if not with_status:
-            return [Sale(membership, None) for membership in memberships]
-        statuses = await self._billing.fetch_statuses(memberships)
-        return [Sale(*pair) for pair in zip(memberships, statuses, strict=True)]
+        statuses: Sequence[SubscriptionStatus | None] = [None] * len(memberships)
+        if with_status:
+            statuses = await self._billing.fetch_statuses(memberships)
+        return [
+            {"membership": one, "status": status, "state": describe_sale(one, status)}
+            for one, status in zip(memberships, statuses, strict=True)
+        ]
 
     async def _build_check_values(self, snapshot: Snapshot | None, now: int) -> dict[str, Any]:
         """Return the findings of the quick checks now, and of the last run of all checks."""
         if self._doctor is None:
-            return {
-                "findings": [],
-                "grades": count_grades([]),
-                "checked_at": None,
-                "is_checking": False,
-            }
+            return {"findings": [], "grades": {}, "checked_at": None, "is_checking": False}
         quick, notices = await asyncio.gather(
             self._doctor.run_quick_checks(snapshot), self._load_notices()
         )
@@ -419,7 +350,7 @@ class OperationsPages:
         findings = [*quick, *(one for one in found if one[1] not in subjects)]
         return {
             "findings": findings,
-            "grades": count_grades(findings),
+            "grades": Counter(grade for grade, _, _ in findings),
             "checked_at": None if stored is None else stored.at,
             "is_checking": _is_checking(notices, now),
         }

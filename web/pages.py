@@ -42,19 +42,18 @@ MEDIA_TYPES = {
 
 def build_static_routes() -> list[Route]:
     """Return the routes of the files; browsers ask for the icon at the root without a link."""
+    names = [file.name for file in files("web").joinpath("static").iterdir()]
+    paths = {"/favicon.ico": "favicon.ico"}
+    paths |= {f"/web/{name}": name for name in names if name.rpartition(".")[2] in MEDIA_TYPES}
     return [
-        Route("/favicon.ico", _create_static_responder("favicon.ico"), methods=["GET"]),
-        *(
-            Route(f"/web/{name}", _create_static_responder(name), methods=["GET"])
-            for name in _list_static_names()
-        ),
+        Route(path, _create_static_responder(name), methods=["GET"]) for path, name in paths.items()
     ]
 
 
 @cache
 def hash_file(name: str) -> str:
     """Return the hash of a file, which is the query string of its URL."""
-    return blake2b(_read_file(name), digest_size=6).hexdigest()
+    return blake2b(_read_file(name)[0], digest_size=6).hexdigest()
 
 
 def _create_static_responder(name: str) -> Responder:
@@ -68,30 +67,21 @@ def _create_static_responder(name: str) -> Responder:
             "Content-Security-Policy": "default-src 'none'",
             "X-Content-Type-Options": "nosniff",
         }
-        content = _read_file(name)
+        content, packed = _read_file(name)
         if not media_type.startswith("image/png"):
             headers["Vary"] = "Accept-Encoding"
             if accepts_gzip(read_headers(request.scope).get(b"accept-encoding", b"")):
-                content, headers["Content-Encoding"] = _compress_file(name), "gzip"
+                content, headers["Content-Encoding"] = packed, "gzip"
         return Response(content, headers=headers, media_type=media_type)
 
     return respond
 
 
 @cache
-def _read_file(name: str) -> bytes:
-    return files("web").joinpath("static", name).read_bytes()
-
-
-@cache
-def _compress_file(name: str) -> bytes:
-    return gzip.compress(_read_file(name), mtime=0)
-
-
-@cache
-def _list_static_names() -> tuple[str, ...]:
-    names = (file.name for file in files("web").joinpath("static").iterdir())
-    return tuple(sorted(name for name in names if name.rpartition(".")[2] in MEDIA_TYPES))
+def _read_file(name: str) -> tuple[bytes, bytes]:
+    """Return the bytes of a file, plain and compressed."""
+    content = files("web").joinpath("static", name).read_bytes()
+    return content, gzip.compress(content, mtime=0)
 
 
 TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
@@ -261,12 +251,11 @@ class VisitorPages:
             del response.headers["Content-Length"]
             headers = {**response.headers, "vary": "Accept-Encoding, Cookie"}
             self._pages[key] = headers, gzip.compress(response.body, mtime=0)
-            while len(self._pages) > 1 and self._count_bytes() > self._max_bytes:
-                del self._pages[next(iter(self._pages))]
+            size = sum(len(packed) for _, packed in self._pages.values())
+            while len(self._pages) > 1 and size > self._max_bytes:
+                _, dropped = self._pages.pop(next(iter(self._pages)))
+                size -= len(dropped)
         return self._pages[key]
-
-    def _count_bytes(self) -> int:
-        return sum(len(packed) for _, packed in self._pages.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +331,7 @@ def render_template(template: str, root: str, **values: Any) -> str:
         **DEFAULT_VALUES,
         **values,
         "root": root,
-        "asset": _create_asset_url_builder(root),
+        "asset": lambda name: f"{root}web/{name}?{hash_file(name)}",
     }
     return _create_environment().get_template(template).render(variables)
 
@@ -437,10 +426,6 @@ def _render_error(
     response = make_page_response(page, status)
     response.headers.update(error.retry_headers)
     return response
-
-
-def _create_asset_url_builder(root: str) -> Callable[[str], str]:
-    return lambda name: f"{root}web/{name}?{hash_file(name)}"
 
 
 @cache

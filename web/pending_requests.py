@@ -13,8 +13,8 @@ from starlette.responses import Response
 from access.oauth.authorizations import Authorizations
 from access.oauth.parameters import is_loopback_redirect
 from schemas.errors import ApiError
-from serving.http import read_cookie
 from store.access_rows import PendingAuthorization
+from web.forms import Cookie
 from web.pages import SECURITY_HEADERS
 
 CONSENT_PATH = "oauth/consent"
@@ -30,8 +30,7 @@ class PendingRequests:
 
     def __init__(self, authorizations: Authorizations | None, base_url: str) -> None:
         self._authorizations = authorizations
-        self._is_secure = base_url.startswith("https://")
-        self._cookie_name = "__Host-signals_request" if self._is_secure else "signals_request"
+        self._cookie = Cookie("signals_request", base_url, COOKIE_MAX_AGE_S)
 
     async def find(self, request_id: str) -> PendingAuthorization | None:
         """Return a request, None if it is unknown, answered or has expired."""
@@ -53,30 +52,20 @@ class PendingRequests:
 
     async def find_of_browser(self, request: Request) -> PendingAuthorization | None:
         """Return the request that this browser began and has not answered yet, or None."""
-        request_id = read_cookie(request.scope, self._cookie_name)
+        request_id = self._cookie.read(request)
         return await self.find(request_id) if request_id else None
 
     def is_of_browser(self, request: Request, pending: PendingAuthorization) -> bool:
         """Return whether this browser began a request."""
-        return read_cookie(request.scope, self._cookie_name) == pending.id
+        return self._cookie.read(request) == pending.id
 
     def remember(self, response: Response, pending: PendingAuthorization) -> None:
         """Let the browser return to a request after signing in and paying."""
-        # `lax`: the cookie is needed when the payment processor's page or a mail leads back here.
-        response.set_cookie(
-            self._cookie_name,
-            pending.id,
-            max_age=COOKIE_MAX_AGE_S,
-            secure=self._is_secure,
-            httponly=True,
-            samesite="lax",
-        )
+        self._cookie.set(response, pending.id)
 
     def forget(self, response: Response) -> None:
-        """Delete the cookie."""
-        response.delete_cookie(
-            self._cookie_name, secure=self._is_secure, httponly=True, samesite="lax"
-        )
+        """Forget the request that the browser began."""
+        self._cookie.delete(response)
 
 
 def build_consent_path(pending: PendingAuthorization) -> str:

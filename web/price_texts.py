@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from serving.prices import PriceSummary
-
 
 def format_price(value: float) -> str:
     """Return a price with thousands separators and four or more significant digits.
@@ -39,12 +37,6 @@ def build_path(closes: Sequence[float]) -> str:
     steps = [after - before for before, after in pairwise(heights)]
     line = " ".join(f"{STEP_PX}{step}" if step < 0 else f"{STEP_PX} {step}" for step in steps)
     return f"M{start} {heights[0]}l{line}"
-
-
-def compute_week_change(price: PriceSummary) -> float | None:
-    """Return the change over the week of closes as a fraction; None if there is no earlier one."""
-    closes = price.closes
-    return closes[-1] / closes[0] - 1 if len(closes) > 1 and closes[0] else None
 
 
 def format_signed(value: int) -> str:

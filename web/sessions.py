@@ -1,20 +1,41 @@
-"""Sessions of signed-in viewers: the cookie, the check that one is signed in, form tokens."""
+"""Sessions: the pages to sign in and out, the cookie, the check of a viewer, form tokens."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from secrets import compare_digest
+from typing import Any
 
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
+from access.billing.provider import ASK_OPERATOR_HINT
 from access.members import MemberKeys
-from access.sign_in import SESSION_MS, SignIn
+from access.sign_in import LINK_MINUTES, SESSION_MS, SIGN_IN_PATH, SignIn
 from schemas.errors import ApiError
 from serving.error_responses import Responder
-from serving.http import read_cookie
-from web.forms import MAX_TOKEN_CHARS, read_form
-from web.pages import redirect_to, render_page
+from serving.tool_runner import ToolRunner
+from store.access_rows import PendingAuthorization
+from web.forms import (
+    EMAIL_ERROR,
+    EMAIL_FIELD,
+    MAX_EMAIL_CHARS,
+    MAX_TOKEN_CHARS,
+    Cookie,
+    get_address,
+    read_form,
+)
+from web.pages import build_page_route, redirect_to, render_page
+from web.pending_requests import (
+    CONSENT_PATH,
+    PendingRequests,
+    allow_redirect,
+    build_consent_path,
+    describe_client,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +68,16 @@ class Sessions:
     def __init__(self, sign_in: SignIn, members: MemberKeys, base_url: str) -> None:
         self._sign_in = sign_in
         self._members = members
-        self._is_secure = base_url.startswith("https://")
-        # Browsers accept a `__Host-` cookie only over TLS and only from this exact host, so another
-        # subdomain cannot set one for us.
-        self._cookie_name = "__Host-signals_session" if self._is_secure else "signals_session"
+        self.cookie = Cookie("signals_session", base_url, SESSION_MS // 1000)
 
     async def find_viewer(self, request: Request) -> Viewer | None:
         """Return the signed-in viewer of a request, None if there is none."""
-        token = self._read_token(request)
+        token = self.cookie.read(request)
         session = await self._sign_in.find_session(token) if token else None
         if session is None:
             return None
-        form_token, email = _derive_form_token(token), session.contact_email
+        # Other sites cannot read the cookie to compute it.
+        form_token, email = sha256(f"form {token}".encode()).hexdigest(), session.contact_email
         if session.is_owner:
             return Viewer(email, form_token, is_member=True, is_owner=True)
         return Viewer(email, form_token, await self._members.is_member(email))
@@ -106,29 +125,6 @@ class Sessions:
 
         return self.require_viewer(check_and_respond)
 
-    def set_cookie(self, response: Response, token: str) -> None:
-        """Set the cookie of a new session."""
-        # `lax`, not `strict`: a strict cookie is not sent when a page is opened from an e-mail, so
-        # a member would seem to be signed out. Lax is not sent with another site's POST.
-        response.set_cookie(
-            self._cookie_name,
-            token,
-            max_age=SESSION_MS // 1000,
-            secure=self._is_secure,
-            httponly=True,
-            samesite="lax",
-        )
-
-    async def end_session(self, request: Request, response: Response) -> None:
-        """End all sessions of the viewer, and delete the cookie."""
-        await self._sign_in.sign_out(self._read_token(request))
-        response.delete_cookie(
-            self._cookie_name, secure=self._is_secure, httponly=True, samesite="lax"
-        )
-
-    def _read_token(self, request: Request) -> str:
-        return read_cookie(request.scope, self._cookie_name)
-
 
 def check_form_token(form: dict[str, str], viewer: Viewer) -> None:
     """Raise ApiError 403 if the form token is not this viewer's."""
@@ -140,6 +136,132 @@ def check_form_token(form: dict[str, str], viewer: Viewer) -> None:
         )
 
 
-def _derive_form_token(session_token: str) -> str:
-    """Return the form token of a session; other sites cannot read the cookie to compute it."""
-    return sha256(f"form {session_token}".encode()).hexdigest()
+SIGN_IN_FIELDS = {
+    EMAIL_FIELD: MAX_EMAIL_CHARS,
+    "request": MAX_TOKEN_CHARS,
+}
+
+
+def build_sign_in_routes(
+    sign_in: SignIn,
+    sessions: Sessions,
+    pending: PendingRequests,
+    runner: ToolRunner,
+    outbox: Path | None,
+) -> list[Route]:
+    """Return the routes of signing in and out; pages name the `outbox` folder if there is one."""
+    pages = _SignInPages(sign_in, sessions, pending, outbox, runner.context.sells_keys)
+    return [
+        build_page_route("/sign-in", runner, pages.request_link, "GET", "POST"),
+        build_page_route(f"{SIGN_IN_PATH}{{link_token}}", runner, pages.use_link, "GET", "POST"),
+        build_page_route("/sign-out", runner, sessions.require_form(pages.sign_out), "GET", "POST"),
+    ]
+
+
+class _SignInPages:
+    def __init__(
+        self,
+        sign_in: SignIn,
+        sessions: Sessions,
+        pending: PendingRequests,
+        outbox: Path | None,
+        sells_keys: bool,
+    ) -> None:
+        self._sign_in = sign_in
+        self._sessions = sessions
+        self._pending = pending
+        self._outbox = outbox
+        self._sells_keys = sells_keys
+
+    async def request_link(self, request: Request) -> Response:
+        """Show the form, or accept it and e-mail a link."""
+        if request.method == "POST":
+            form = await read_form(request, SIGN_IN_FIELDS)
+            pending = await self._pending.get(form["request"]) if "request" in form else None
+            return await self._submit_request(request, form, pending)
+        viewer = await self._sessions.find_viewer(request)
+        if viewer is not None:
+            return redirect_to(request, _get_home_path(viewer.is_owner))
+        return render_page(request, "sign_in.html", **self._build_values(None))
+
+    async def use_link(self, request: Request) -> Response:
+        """Show the sign-in button of a link, or use the link and begin a session."""
+        # Mail scanners open every link, so GET must not use it up. Only the button's POST does.
+        if request.method != "POST":
+            title = "Sign in to Signals"
+            return render_page(request, "sign_in_link.html", title=title, here="sign-in")
+        await read_form(request, {})  # Rejects forms from other sites; ours has no field.
+        session_token = await self._sign_in.redeem_link(request.path_params["link_token"])
+        session = await self._sign_in.find_session(session_token)
+        home_path = _get_home_path(session is not None and session.is_owner)
+        response = redirect_to(request, await self._find_next_path(request, home_path))
+        self._sessions.cookie.set(response, session_token)
+        return response
+
+    async def sign_out(self, request: Request, viewer: Viewer, form: dict[str, str]) -> Response:
+        """End the viewer's sessions and return to the sign-in page."""
+        response = redirect_to(request, "sign-in")
+        await self._sign_in.sign_out(self._sessions.cookie.read(request))
+        self._sessions.cookie.delete(response)
+        return response
+
+    async def _find_next_path(self, request: Request, home_path: str) -> str:
+        """Return the page after signing in: the connection that the link is for, or a home page."""
+        request_id = request.query_params.get("request")
+        if request_id is None:
+            return home_path
+        pending = await self._pending.find(request_id)
+        if pending is None:
+            # It says that the connection must be started again.
+            return CONSENT_PATH
+        # The consent page warns if another browser, perhaps someone else's, began the request.
+        is_own = self._pending.is_of_browser(request, pending)
+        return f"{build_consent_path(pending)}{'' if is_own else '&elsewhere=1'}"
+
+    def _build_values(self, pending: PendingAuthorization | None) -> dict[str, Any]:
+        """Return the values of the sign-in page, which leads on to a connection if one is given."""
+        return {
+            "title": "Sign in",
+            "here": "sign-in",
+            "description": "Sign in to Signals with a link that we e-mail you; no password needed.",
+            "minutes": LINK_MINUTES,
+            "sells_keys": self._sells_keys,
+            "ask_operator": ASK_OPERATOR_HINT,
+            "pending": pending,
+            "client": None if pending is None else describe_client(pending),
+        }
+
+    async def _submit_request(
+        self, request: Request, form: dict[str, str], pending: PendingAuthorization | None
+    ) -> Response:
+        email = form.get(EMAIL_FIELD, "")
+        try:
+            mailbox, wait_s = await self._sign_in.request_link(email, get_address(request))
+        except ApiError as error:
+            if error.status != 400:
+                raise
+            values = {"errors": {EMAIL_FIELD: EMAIL_ERROR}, **self._build_values(pending)}
+            response = render_page(request, "sign_in.html", status=400, form=form, **values)
+            if pending is not None:
+                allow_redirect(response, pending)
+            return response
+        response = render_page(
+            request,
+            "sign_in_sent.html",
+            title="Check your inbox",
+            here="sign-in",
+            minutes=LINK_MINUTES,
+            wait_s=wait_s,
+            outbox=self._outbox,
+            pending=pending,
+        )
+        # The store is queried after the response. Otherwise its time would reveal who is a member.
+        response.background = BackgroundTask(
+            self._sign_in.mail_link, mailbox, wait_s, None if pending is None else pending.id
+        )
+        return response
+
+
+def _get_home_path(is_owner: bool) -> str:
+    """Return the page to see first: the owner's is the board, and a member's has the keys."""
+    return "" if is_owner else HOME_PATH

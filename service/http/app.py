@@ -56,7 +56,7 @@ from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from web.api_access import build_api_access_routes
-from web.asset_page import build_asset_list_routes, build_asset_page_routes
+from web.asset_page import build_asset_routes
 from web.board import build_board_routes
 from web.buy_pages import (
     BuyPages,
@@ -74,8 +74,7 @@ from web.operations import Doctor, build_operations_routes
 from web.pages import Site, build_refusal_renderer, build_static_routes
 from web.pending_requests import PendingRequests
 from web.sessions import HOME_PATH as API_ACCESS_PATH
-from web.sessions import Sessions
-from web.sign_in_pages import build_sign_in_routes
+from web.sessions import Sessions, build_sign_in_routes
 
 # Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
 # pages for people are not among them, because their forms contain tokens.
@@ -429,8 +428,7 @@ def build_page_routes(
         *build_crawler_routes(runner),
         *build_board_routes(runner, sample_board, sessions, Watchlists(access, context.clock)),
         *build_view_routes(runner, sample, sessions.find_viewer),
-        *build_asset_list_routes(runner, sessions.find_viewer),
-        *build_asset_page_routes(runner, sample, sessions.find_viewer),
+        *build_asset_routes(runner, sample, sessions.find_viewer),
         *build_log_proof_routes(runner, sessions),
     ]
 

@@ -9,7 +9,7 @@ from schemas.vocabulary import INDICATOR_IDS
 from tests.support.running_service import RunningService
 from tests.support.running_service import served as served
 from tests.support.web_page import Page
-from web.indicator_guide import GUIDES, load_changes, load_picture
+from web.docs import GUIDES, load_changes, load_picture
 from web.markdown import list_code_blocks, parse_article, render_inline
 
 TEXT = """# A *title*

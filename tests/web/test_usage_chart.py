@@ -26,25 +26,23 @@ def test_each_day_has_a_bar_stacked_by_tool_in_proportion_to_the_busiest_day() -
         DayUsage(TODAY, STATE, 30),
     ]
     chart = build_usage_chart(rows, NOW)
-    assert (len(chart.days), chart.calls, chart.busiest.calls) == (CHART_DAYS, 90, 60)
-    assert (chart.days[0].date, chart.days[-1].date) == ("1970-01-12", "1970-02-10")
-    assert chart.tools == [
+    days = chart["days"]
+    assert (len(days), chart["calls"], chart["busiest"]["calls"]) == (CHART_DAYS, 90, 60)
+    assert (days[0]["date"], days[-1]["date"]) == ("1970-01-12", "1970-02-10")
+    assert chart["tools"] == [
         ToolCalls(0, STATE, 30),
         ToolCalls(2, CONFLUENCE, 45),
         ToolCalls(7, "not recorded", 15),
     ]
     # 60 calls are as high as the chart, 120 units. The first tool stands at the bottom.
-    today = [(part.number, part.y, part.height) for part in chart.days[-1].parts]
-    assert today == [(0, 60, 60), (2, 30, 30), (7, 0, 30)]
-    first = [(part.number, part.y, part.height) for part in chart.days[0].parts]
-    assert first == [(2, 60, 60)]
-    assert chart.days[-1].x + chart.bar_width <= chart.width
-    assert chart.days[1].parts == []
+    assert days[-1]["parts"] == [(0, 60, 60), (2, 30, 30), (7, 0, 30)]
+    assert (days[0]["parts"], days[1]["parts"]) == ([(2, 60, 60)], [])
+    assert days[-1]["x"] + chart["bar_width"] <= chart["width"]
 
 
 def test_without_calls_there_is_nothing_to_draw() -> None:
     chart = build_usage_chart([], NOW)
-    assert (chart.calls, chart.tools, len(chart.days)) == (0, [], CHART_DAYS)
+    assert (chart["calls"], chart["tools"], len(chart["days"])) == (0, [], CHART_DAYS)
 
 
 async def test_the_page_shows_a_members_calls_by_day_and_tool(
