@@ -44,9 +44,13 @@ class ProtectedMcpEndpoint:
         """Handle one HTTP request."""
         headers = read_headers(scope)
         try:
-            # A cached token is found without awaiting, which covers most calls.
-            key_hash = self._peek_token(headers) or await self._identify(headers)
-            if not await self._is_live(key_hash):
+            key_hash = await self._identify(headers)
+            try:
+                is_live = await self._tokens.is_live(key_hash)
+            except StoreError:
+                # The endpoint reports the outage, to models in a result: it can count no call.
+                is_live = True
+            if not is_live:
                 raise invalid_key_error("The API key or connection is unknown or was revoked.")
         except ApiError as error:
             await self._refuse(scope, send, error)
@@ -56,18 +60,6 @@ class ProtectedMcpEndpoint:
         else:
             scope[KEY_HASH_KEY] = key_hash
             await self._endpoint(scope, receive, send)
-
-    async def _is_live(self, key_hash: bytes) -> bool:
-        try:
-            return await self._tokens.is_live(key_hash)
-        except StoreError:
-            # The endpoint reports the outage, to models in a result, because it can count no call.
-            return True
-
-    def _peek_token(self, headers: HeaderMap) -> bytes | None:
-        """Return the hash of the key of an access token that is cached and has not expired."""
-        match = _TOKEN_PATTERN.fullmatch(headers.get(b"authorization", b""))
-        return None if match is None else self._tokens.peek(match[1])
 
     async def _identify(self, headers: HeaderMap) -> bytes:
         """Return the hash of the caller's key; ApiError 401 if there is none."""

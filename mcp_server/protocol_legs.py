@@ -86,7 +86,9 @@ def choose_leg(message: Message, version: bytes | None) -> Leg:
     if message.method == DISCOVER:
         return MODERN
     if version not in _LEGACY_HEADERS:
-        if not _is_legacy_body(message):
+        # A legacy body names no version, or one that has a handshake.
+        named = _get_meta(message).get(mcp_types.PROTOCOL_VERSION_META_KEY)
+        if isinstance(named, str) and named not in HANDSHAKE_PROTOCOL_VERSIONS:
             return MODERN
         # No version is negotiated yet when a client sends `initialize`.
         if message.method != "initialize":
@@ -131,21 +133,17 @@ def check_modern_request(message: Message, headers: HeaderMap, scope: Scope) -> 
         raise _mismatch_error(VERSION_HEADER, "must repeat the protocol version of params._meta")
     if not _repeats(_get_header(headers, METHOD_HEADER), message.method):
         raise _mismatch_error(METHOD_HEADER, "must repeat the method of the body")
-    if message.method == "tools/call":
-        _check_name_header(_as_mapping(message.params).get("name"), headers)
+    tool = _as_mapping(message.params).get("name")
+    if message.method == "tools/call" and tool is not None:
+        repeated = _get_header(headers, NAME_HEADER)
+        if repeated is None or _decode_name(repeated) != tool:
+            raise _mismatch_error(NAME_HEADER, "must repeat params.name of the body")
     if version != MODERN_VERSION:
         raise RpcError(
             mcp_types.UNSUPPORTED_PROTOCOL_VERSION,
             f"Unsupported protocol version {quote_value(version)}; supported: {MODERN_VERSION}.",
             data={"supported": [MODERN_VERSION], "requested": version},
         )
-
-
-def _check_name_header(tool_name: object, headers: HeaderMap) -> None:
-    """Raise RpcError -32020 if `Mcp-Name` does not repeat the name of a tool, if there is one."""
-    value = _get_header(headers, NAME_HEADER)
-    if tool_name is not None and (value is None or _decode_name(value) != tool_name):
-        raise _mismatch_error(NAME_HEADER, "must repeat params.name of the body")
 
 
 def _decode_name(value: bytes) -> str | None:
@@ -161,12 +159,6 @@ def _decode_name(value: bytes) -> str | None:
         return decoded.decode() if is_canonical else None
     except ValueError:  # Neither base64 nor UTF-8.
         return None
-
-
-def _is_legacy_body(message: Message) -> bool:
-    """Return true if a body names no protocol version, or one that has a handshake."""
-    version = _get_meta(message).get(mcp_types.PROTOCOL_VERSION_META_KEY)
-    return not isinstance(version, str) or version in HANDSHAKE_PROTOCOL_VERSIONS
 
 
 def _get_meta(message: Message) -> Mapping[str, object]:

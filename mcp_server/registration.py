@@ -143,11 +143,6 @@ def _list_http_options(base_url: str) -> list[str]:
     return [] if is_safe else ["--allow-http"]
 
 
-def render_claude_desktop(base_url: str) -> str:
-    """Return the file of Claude Desktop, which accepts only local commands."""
-    return render_json({"mcpServers": {"signals": _build_bridge(base_url)}})
-
-
 def render_mcp_remote(base_url: str) -> str:
     """Return the command of a local MCP server that forwards to the service."""
     # Double quotes, so that the shell expands the variable: mcp-remote then gets the key itself.
@@ -206,33 +201,32 @@ def _quote(text: str) -> str:
     return quote(text, safe="")
 
 
-def render_goose(base_url: str) -> str:
-    """Return the entry in Goose's file, which reads the key from the keyring or the environment."""
-    return (
-        "extensions:\n"
-        "  signals:\n"
-        "    type: streamable_http\n"
-        "    name: signals\n"
-        "    enabled: true\n"
-        f"    uri: {json.dumps(base_url + PATHS[0])}\n"
-        f"    env_keys: [{KEY_VARIABLE}]\n"
-        "    headers:\n"
-        f'      Authorization: "Bearer ${{{KEY_VARIABLE}}}"\n'
-        "    timeout: 300"
-    )
+def create_text_renderer(template: str) -> Callable[[str], str]:
+    """Return a renderer of a text in which URL stands for the address and KEY for the variable."""
+    text = template.replace("KEY", KEY_VARIABLE)
+    return lambda base_url: text.replace("URL", json.dumps(base_url + PATHS[0]))
 
 
-def render_librechat(base_url: str) -> str:
-    """Return the entry in LibreChat's file."""
-    return (
-        "mcpServers:\n"
-        "  signals:\n"
-        "    type: streamable-http\n"
-        f"    url: {json.dumps(base_url + PATHS[0])}\n"
-        "    headers:\n"
-        f'      Authorization: "Bearer ${{{KEY_VARIABLE}}}"\n'
-        "    serverInstructions: true"
-    )
+GOOSE_FILE = """extensions:
+  signals:
+    type: streamable_http
+    name: signals
+    enabled: true
+    uri: URL
+    env_keys: [KEY]
+    headers:
+      Authorization: "Bearer ${KEY}"
+    timeout: 300"""
+LIBRECHAT_FILE = """mcpServers:
+  signals:
+    type: streamable-http
+    url: URL
+    headers:
+      Authorization: "Bearer ${KEY}"
+    serverInstructions: true"""
+CODEX_FILE = """[mcp_servers.signals]
+url = URL
+bearer_token_env_var = "KEY\""""
 
 
 def render_opencode(base_url: str) -> str:
@@ -240,15 +234,6 @@ def render_opencode(base_url: str) -> str:
     entry = _build_entry(base_url, f"{{env:{KEY_VARIABLE}}}", type="remote")
     schema = {"$schema": "https://opencode.ai/config.json"}
     return render_json({**schema, "mcp": {"servers": {"signals": entry}}})
-
-
-def render_codex(base_url: str) -> str:
-    """Return the entry in Codex's file."""
-    return (
-        "[mcp_servers.signals]\n"
-        f"url = {json.dumps(base_url + PATHS[0])}\n"
-        f"bearer_token_env_var = {json.dumps(KEY_VARIABLE)}"
-    )
 
 
 def create_python_renderer(imports: str, body: str) -> Callable[[str], str]:
@@ -289,7 +274,7 @@ HOSTS = (
         "Claude Desktop, with a key",
         "in `claude_desktop_config.json` (Settings, Developer, Edit Config)",
         "json",
-        render_claude_desktop,
+        lambda base_url: render_json({"mcpServers": {"signals": _build_bridge(base_url)}}),
         "https://modelcontextprotocol.io/docs/develop/connect-local-servers",
         f"needs Node.js; {PASTE_NOTE}",
     ),
@@ -340,7 +325,7 @@ HOSTS = (
         "Codex",
         "in `~/.codex/config.toml`",
         "toml",
-        render_codex,
+        create_text_renderer(CODEX_FILE),
         "https://developers.openai.com/codex/mcp",
         tried="0.169.0",
     ),
@@ -393,7 +378,7 @@ HOSTS = (
         "Goose",
         "in `~/.config/goose/config.yaml`",
         "yaml",
-        render_goose,
+        create_text_renderer(GOOSE_FILE),
         "https://goose-docs.ai/docs/guides/config-files",
         render_link=render_goose_link,
     ),
@@ -445,7 +430,7 @@ HOSTS = (
         "LibreChat",
         "in `librechat.yaml`",
         "yaml",
-        render_librechat,
+        create_text_renderer(LIBRECHAT_FILE),
         "https://www.librechat.ai/docs/configuration/librechat_yaml/object_structure/mcp_servers",
     ),
     Client(

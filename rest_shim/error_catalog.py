@@ -114,7 +114,7 @@ QUOTA_REACHED = Refusal(
     "QuotaReached",
     429,
     "Daily quota reached: Retry-After is the number of seconds until 00:00 UTC. Or too many calls "
-    "at the same time, which are not counted, or with as_of, which are: Retry-After is 1.",
+    "at the same time, which are not counted: Retry-After is 1.",
     ("Retry-After", *QUOTA_HEADERS),
     errors=("rate_limited",),
 )

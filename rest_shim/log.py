@@ -79,8 +79,14 @@ async def get_log_proof(query: LogProofQuery, context: Context) -> ResponseBody:
         raise ArgumentError(Problem("id", f"id is missing; {ID_FORMS}"))
     log = context.snapshots.store.feed_log
     size, note = await load_signed_note(log)
-    leaf = await _find_leaf(log, query.id)
-    if leaf is None or leaf.leaf >= size:
+    try:
+        leaf = await log.find_leaf(query.id)
+    except UnloggedRowError:
+        raise unavailable_error(NOT_SIGNED_YET, RETRY_S) from None
+    if leaf is None:
+        text = f"id: {quote_value(query.id)} is not the id of a published row; {ID_FORMS}"
+        raise ArgumentError(Problem("id", text))
+    if leaf.leaf >= size:
         raise unavailable_error(NOT_SIGNED_YET, RETRY_S)
     proof = await log.prove_inclusion(leaf.leaf, size)
     return ResponseBody(format_proof(leaf, proof, note).encode())
@@ -91,7 +97,11 @@ async def get_log_leaves(query: LogLeavesQuery, context: Context) -> LogLeavesRe
     log = context.snapshots.store.feed_log
     size, _ = await load_signed_note(log)
     rows = await log.leaves(query.start, min(size, query.start + query.limit))
-    return LogLeavesResponse(size=size, leaves=[_build_leaf(row) for row in rows])
+    leaves = [
+        Leaf(index=row.leaf, created_at=format_instant(row.created_at), salt=_encode(row.salt))
+        for row in rows
+    ]
+    return LogLeavesResponse(size=size, leaves=leaves)
 
 
 def format_proof(leaf: LeafRow, proof: list[bytes], note: str) -> str:
@@ -103,22 +113,6 @@ def format_proof(leaf: LeafRow, proof: list[bytes], note: str) -> str:
         *map(_encode, proof),
     ]
     return "\n".join(lines) + f"\n\n{note}"
-
-
-async def _find_leaf(log: FeedLog, row_id: str) -> LeafRow | None:
-    """Return the leaf of a row, None if it has none yet; ArgumentError for an unknown row."""
-    try:
-        leaf = await log.find_leaf(row_id)
-    except UnloggedRowError:
-        return None
-    if leaf is None:
-        text = f"id: {quote_value(row_id)} is not the id of a published row; {ID_FORMS}"
-        raise ArgumentError(Problem("id", text))
-    return leaf
-
-
-def _build_leaf(row: LeafRow) -> Leaf:
-    return Leaf(index=row.leaf, created_at=format_instant(row.created_at), salt=_encode(row.salt))
 
 
 def _encode(value: bytes) -> str:

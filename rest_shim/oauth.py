@@ -8,6 +8,7 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 from starlette.requests import Request
@@ -105,7 +106,7 @@ def build_oauth_routes(endpoints: OAuthEndpoints, runner: ToolRunner) -> list[Ro
         REGISTER_PATH: endpoints.register,
     }
     return [
-        *(Route(path, _create_document_responder(each)) for path, each in documents.items()),
+        *(Route(path, partial(_send_document, each)) for path, each in documents.items()),
         *(
             Route(path, guard_route(path, runner, post, on_error=_render_failure), methods=["POST"])
             for path, post in posts.items()
@@ -147,11 +148,8 @@ def build_resource_metadata(base_url: str) -> dict[str, object]:
     }
 
 
-def _create_document_responder(document: dict[str, object]) -> Responder:
-    async def respond(request: Request) -> Response:
-        return JSONResponse(document, headers={"Cache-Control": CACHE_ONE_MINUTE})
-
-    return respond
+async def _send_document(document: dict[str, object], request: Request) -> Response:
+    return JSONResponse(document, headers={"Cache-Control": CACHE_ONE_MINUTE})
 
 
 async def _read_form(request: Request) -> Mapping[str, str]:

@@ -124,22 +124,22 @@ def build_operation(endpoint: Endpoint, coverage: Coverage | None) -> JsonObject
         "tags": [endpoint.tag],
         "summary": endpoint.summary,
         "description": endpoint.description,
-        "security": _build_security(endpoint),
+        # Whether the MCP endpoint needs a key depends on the tool, so {} (no key) is possible.
+        "security": [{}, *KEY_SECURITY]
+        if endpoint is CALL_MCP
+        else KEY_SECURITY
+        if endpoint.auth == "api_key"
+        else [],
     }
     if parameters := _build_parameters(endpoint, coverage):
         operation["parameters"] = parameters
     if endpoint.body:
-        operation["requestBody"] = _build_request_body(endpoint, endpoint.body.__name__)
+        content: JsonObject = {"schema": build_ref("schemas", endpoint.body.__name__)}
+        if endpoint is CALL_MCP:
+            content["example"] = MCP_CALL
+        operation["requestBody"] = {"required": True, "content": {JSON: content}}
     operation["responses"] = _build_responses(endpoint)
     return operation
-
-
-def _build_security(endpoint: Endpoint) -> list[JsonObject]:
-    """Return the alternative security requirements of an operation."""
-    # Whether the MCP endpoint needs a key depends on the tool, so {} (no key) is an alternative.
-    if endpoint is CALL_MCP:
-        return [{}, *KEY_SECURITY]
-    return KEY_SECURITY if endpoint.auth == "api_key" else []
 
 
 def _build_parameters(endpoint: Endpoint, coverage: Coverage | None) -> list[JsonObject]:
@@ -174,13 +174,6 @@ def _build_parameter(
         **description,
         "schema": value_schema,
     }
-
-
-def _build_request_body(endpoint: Endpoint, model: str) -> JsonObject:
-    content: JsonObject = {"schema": build_ref("schemas", model)}
-    if endpoint is CALL_MCP:
-        content["example"] = MCP_CALL
-    return {"required": True, "content": {JSON: content}}
 
 
 def _build_responses(endpoint: Endpoint) -> JsonObject:
@@ -291,8 +284,12 @@ def _build_schemas(*, sells_keys: bool) -> JsonObject:
     # One call for all models, so that equal names become one shared component. Responses and
     # request bodies differ in mode: a default is optional in a request, always there in a response.
     endpoints = list_endpoints(sells_keys=sells_keys)
+    models: list[type[BaseModel]] = [
+        success.model for e in endpoints for success in e.successes if success.model
+    ]
+    models += [ErrorBody, RpcFailure]
     _, generated = models_json_schema(
-        [(model, "serialization") for model in _list_response_models(endpoints)]
+        [(model, "serialization") for model in dict.fromkeys(models)]
         + [(endpoint.body, "validation") for endpoint in endpoints if endpoint.body],
         by_alias=True,
         ref_template="#/components/schemas/{model}",
@@ -302,24 +299,14 @@ def _build_schemas(*, sells_keys: bool) -> JsonObject:
     return schemas
 
 
-def _list_response_models(endpoints: tuple[Endpoint, ...]) -> list[type[BaseModel]]:
-    successes = [success.model for e in endpoints for success in e.successes if success.model]
-    return list(dict.fromkeys([*successes, ErrorBody, RpcFailure]))
-
-
 def _build_response(refusal: Refusal, *, sells_keys: bool) -> JsonObject:
     schema = build_ref("schemas", refusal.body.__name__)
     # how_to_get_access is optional in the shared Error model, but a 401 has it if keys are sold.
     if refusal is NO_LIVE_KEY and sells_keys:
         schema = {"allOf": [schema, {"required": ["how_to_get_access"]}]}
+    codes = f" error: {', '.join(refusal.errors)}." if refusal.body is ErrorBody else ""
     response = {
-        "description": _describe_refusal(refusal),
+        "description": refusal.description + codes,
         "content": {JSON: {"schema": schema}},
     }
     return response | ({"headers": build_header_refs(refusal.headers)} if refusal.headers else {})
-
-
-def _describe_refusal(refusal: Refusal) -> str:
-    if refusal.body is not ErrorBody:
-        return refusal.description
-    return f"{refusal.description} error: {', '.join(refusal.errors)}."

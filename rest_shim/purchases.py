@@ -110,7 +110,12 @@ async def run_while_connected(request: Request, work: Awaitable[ResultT]) -> Res
     connections allows.
     """
     work_task = asyncio.ensure_future(work)
-    disconnect_task = asyncio.create_task(_wait_for_disconnect(request))
+
+    async def wait_for_disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    disconnect_task = asyncio.create_task(wait_for_disconnect())
     try:
         await asyncio.wait({work_task, disconnect_task}, return_when=asyncio.FIRST_COMPLETED)
         if not work_task.done():
@@ -119,11 +124,6 @@ async def run_while_connected(request: Request, work: Awaitable[ResultT]) -> Res
     finally:
         work_task.cancel()
         disconnect_task.cancel()
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def parse_body(content: bytes, model: type[BodyT], check_email: EmailCheck) -> BodyT:

@@ -43,20 +43,6 @@ class Context:
         """Whether keys can be bought; with billing off, the operator creates them."""
         return self.mode is not None
 
-    def with_caller(self, caller: Caller | None) -> "Context":
-        """Return a copy with a caller."""
-        return Context(
-            self.snapshots,
-            self.base_url,
-            self.docs_url,
-            self.clock,
-            self.mode,
-            self.daily_limit,
-            caller,
-            self.operator,
-            self.prices,
-        )
-
     async def snapshot(self) -> Snapshot:
         """Return the latest snapshot; NotBuiltError until the first start has built the history."""
         snapshot = await self.snapshots.snapshot()

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from access.throttle import find_client
-from schemas.errors import ApiError, rate_limited_error
+from schemas.errors import rate_limited_error
 from serving.http import HEALTH_PATHS, IS_KEY_LIVE, ON_DISCONNECT_KEY, read_headers
 
 CallerId = bytes | str
@@ -25,14 +25,13 @@ MonotonicClock = Callable[[], float]
 CallLater = Callable[[float, Callable[[], object]], object]
 
 MAX_CALLS = 32
-MAX_WAIT_S = MAX_PAST_WAIT_S = 1.0
+MAX_WAIT_S = 1.0
 # A refused client calls again at once, so each waiting call adds this much to the next one's wait:
 # a caller gets at most 250 refusals a second, no matter how many connections it has.
 WAIT_PER_CALL_S = 0.004
-PAST_BURST, PAST_PER_S = 20, 10
 RETRY_AFTER_S = 1
-# The outcomes of refused calls in metrics, where `rate_limited` is an exhausted quota.
-CALL_LIMIT_OUTCOMES = TOO_MANY_CALLS, TOO_MANY_PAST = "too_many_calls", "too_many_past"
+# The outcome of refused calls in metrics, where `rate_limited` is an exhausted quota.
+TOO_MANY_CALLS = "too_many_calls"
 # The second slot is for a call that waits for the store.
 WORK_SLOTS = 2
 # A cached response takes six turns of the event loop, from reading the request to the response.
@@ -117,8 +116,6 @@ class FairShare:
         self._max_calls, self._clock, self._call_later = max_calls, clock, call_later
         # Those of a caller vanish with its last call.
         self.places: WeakValueDictionary[CallerId, Places] = WeakValueDictionary()
-        # When the whole burst of a caller's past calls is available again.
-        self.full_at: dict[CallerId, float] = {}
         # No call of the present waits behind reads of the past.
         self._work, self._past, self._strangers = Turns(WORK_SLOTS), Turns(1), Turns(1)
         self._pauses_until = 0.0
@@ -148,33 +145,18 @@ class FairShare:
                     scope[ON_DISCONNECT_KEY] = leave
                 await places.acquire()
         except TimeoutError:
-            raise _build_refusal(
+            raise rate_limited_error(
                 f"Too many calls at the same time: {self._max_calls} are in progress, and none "
                 "ended while this one waited. It was not counted. Make fewer calls at a time; "
                 f"retry after {RETRY_AFTER_S} second.",
-                TOO_MANY_CALLS,
+                RETRY_AFTER_S,
+                outcome=TOO_MANY_CALLS,
             ) from None
         finally:
             places.waiting -= 1
             if scope is not None:
                 scope[ON_DISCONNECT_KEY] = None
         return places
-
-    def reserve_past(self, caller: CallerId) -> float:
-        """Return the seconds until a past call may go on; 429 if that is too long."""
-        now = self._clock()
-        self.full_at = {each: at for each, at in self.full_at.items() if at > now}
-        full_at = self.full_at.get(caller, now)
-        # Rounded, or a sum of tenths would refuse a wait of exactly one second.
-        wait_s = round(full_at - now - (PAST_BURST - 1) / PAST_PER_S, 6)
-        if wait_s > MAX_PAST_WAIT_S:
-            raise _build_refusal(
-                f"Too many calls with as_of: {PAST_PER_S} per second are accepted after a burst of "
-                f"{PAST_BURST}. Retry after {RETRY_AFTER_S} second.",
-                TOO_MANY_PAST,
-            )
-        self.full_at[caller] = full_at + 1 / PAST_PER_S
-        return max(wait_s, 0.0)
 
     @asynccontextmanager
     async def take_turn(self, caller: CallerId, *, is_past: bool = False) -> AsyncIterator[None]:
@@ -246,7 +228,3 @@ class KeysFirstMiddleware:
             self._live_keys[key] = None
             if len(self._live_keys) > MAX_LIVE_KEYS:
                 self._live_keys.popitem(last=False)
-
-
-def _build_refusal(message: str, outcome: str) -> ApiError:
-    return rate_limited_error(message, RETRY_AFTER_S, outcome=outcome)

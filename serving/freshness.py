@@ -83,9 +83,12 @@ def find_expiry(snapshot: Snapshot, now: int) -> int | None:
     return None if is_final(snapshot) else min((at for at in times if at > now), default=None)
 
 
-def keep_response(snapshot: Snapshot, key: Hashable, body: ResponseBody, now: int) -> None:
+def keep_response(
+    snapshot: Snapshot, key: Hashable, body: ResponseBody, now: int, *, is_past: bool = False
+) -> None:
     """Cache a response with the snapshot and the time (epoch ms) for which it was rendered."""
-    snapshot.responses.put(key, body, now, find_expiry(snapshot, now))
+    cache = snapshot.past_responses if is_past else snapshot.responses
+    cache.put(key, body, now, find_expiry(snapshot, now))
 
 
 def find_nothing_new_before(snapshot: Snapshot, now: int, timeframe: Timeframe) -> Instant | None:

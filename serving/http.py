@@ -183,28 +183,20 @@ def accepts_json(accept: bytes) -> bool:
 
     An empty header allows everything.
     """
-    if not accept.strip():
-        return True
-    ranges = parse_qualities(accept)
-    for media in ("application/json", "application/*", "*/*"):
-        if media in ranges:
-            return ranges[media] > 0
-    return False
+    return not accept.strip() or _find_json_quality(parse_qualities(accept)) > 0
 
 
 @lru_cache(MAX_CACHED_VALUES)
 def prefers_html(accept: bytes) -> bool:
     """Return true if an Accept header names HTML and rates it above JSON, as browsers do."""
     ranges = parse_qualities(accept)
-    json_quality = next(
-        (
-            ranges[media]
-            for media in ("application/json", "application/*", "*/*")
-            if media in ranges
-        ),
-        0.0,
-    )
-    return ranges.get("text/html", 0.0) > json_quality
+    return ranges.get("text/html", 0.0) > _find_json_quality(ranges)
+
+
+def _find_json_quality(ranges: Mapping[str, float]) -> float:
+    """Return the quality of JSON by the most specific range that matches it, 0 without one."""
+    matching = (each for each in ("application/json", "application/*", "*/*") if each in ranges)
+    return ranges.get(next(matching, ""), 0.0)
 
 
 @lru_cache(MAX_CACHED_VALUES)
@@ -242,9 +234,12 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int = MAX_BODY_BY
             raise ClientDisconnect
         body += event.get("body", b"")
         if not event.get("more_body", False) or len(body) > max_bytes:
-            return _check_body_size(bytes(body), max_bytes)
+            break
         # A stalled body must not be held twice.
         del event
+    if len(body) > max_bytes:
+        raise _too_large_error(max_bytes)
+    return bytes(body)
 
 
 @lru_cache(MAX_CACHED_VALUES)
@@ -266,12 +261,6 @@ def _parse_quality(parameters: str) -> float:
             except ValueError:
                 return 1.0
     return 1.0
-
-
-def _check_body_size(body: bytes, max_bytes: int) -> bytes:
-    if len(body) > max_bytes:
-        raise _too_large_error(max_bytes)
-    return body
 
 
 def _too_large_error(max_bytes: int) -> ApiError:

@@ -281,7 +281,9 @@ class Ledger:
                     *CELLS[kind // MOVES],
                     at,
                     price,
-                    self._is_current(asset, kind // MOVES, epoch),
+                    # Whether the asset's history was not restated since the change.
+                    self._names.epochs.get((asset, _CELL_CODES[kind // MOVES], epoch), 0)
+                    == self._names.revisions[asset],
                 ]
             )
             for at, asset, kind, _, epoch, price in self._list(places)
@@ -319,11 +321,6 @@ class Ledger:
         is_own = (at >= 0) & (last >> 32 == cells)
         return cells[is_own], last[is_own] & 0xFFFF_FFFF
 
-    def _is_current(self, asset: int, cell: int, epoch: int) -> bool:
-        """Return whether the asset's history was not restated since a change."""
-        revision = self._names.epochs.get((asset, _CELL_CODES[cell], epoch), 0)
-        return revision == self._names.revisions[asset]
-
     # Counts.
 
     def count_kinds(self, tier: Tier, after: int, until: int) -> Counter[Counted]:
@@ -345,7 +342,17 @@ class Ledger:
 
     def build_rows(self, places: Sequence[int]) -> list[FeedRow]:
         """Return rows in the given order."""
-        return [self._build_row(*row) for row in self._list(places)]
+        rows: list[FeedRow] = []
+        for at, asset, kind, close_time, epoch, price in self._list(places):
+            move = MOVES_BY_CODE[kind % MOVES]
+            indicator, timeframe = CELLS[kind // MOVES]
+            row = at, self._names.tickers[asset], indicator, timeframe, close_time, epoch
+            if move.action is not None:
+                rows.append(AlertRow(*row, move.action, price))
+            else:
+                is_published = move.tier is not None
+                rows.append(ChangeRow(*row, move.before, move.after, price, is_published))
+        return rows
 
     def encode_rows(self, places: Sequence[int], snapshot: Snapshot) -> list[bytes]:
         """Return rows as JSON objects, as pages contain them."""
@@ -368,17 +375,6 @@ class Ledger:
 
     def _list(self, places: Sequence[int] | Places) -> Iterator[Sequence[Any]]:
         return zip(*(column[places].tolist() for column in self._columns), strict=True)
-
-    def _build_row(
-        self, at: int, asset: int, kind: int, close_time: int, epoch: int, price: float
-    ) -> FeedRow:
-        indicator, timeframe = CELLS[kind // MOVES]
-        move = MOVES_BY_CODE[kind % MOVES]
-        cell = self._names.tickers[asset], indicator, timeframe
-        if move.action is not None:
-            return AlertRow(at, *cell, close_time, epoch, move.action, price)
-        is_published = move.tier is not None
-        return ChangeRow(at, *cell, close_time, epoch, move.before, move.after, price, is_published)
 
     def _drop_old(self) -> "Ledger":
         """Drop the rows long past retention, except the newest change of each cell before that.

@@ -3,12 +3,14 @@
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import AssetClass, compute_midnight_s
 from serving.response_cache import ResponseCache
 from store.market_rows import StoredSnapshot
+
+MAX_PAST_BYTES = 6_000_000
 
 
 @dataclass(frozen=True)
@@ -16,8 +18,9 @@ class Snapshot:
     """The readings and coverage of one version of the store, immutable except for its cache.
 
     `market_time` is the epoch ms of the last compute. `is_past` marks a snapshot rebuilt for
-    `as_of`. `responses` caches the responses that depend only on this snapshot, `feeds` what the
-    arguments of feed calls refer to.
+    `as_of`. `responses` caches the responses that depend only on this snapshot, `past_responses`
+    those with `as_of`, which must not displace them, and `feeds` what the arguments of feed calls
+    refer to.
     """
 
     stored: StoredSnapshot
@@ -27,6 +30,9 @@ class Snapshot:
     indicator_names: dict[str, str]
     is_past: bool = False
     responses: ResponseCache = field(default_factory=ResponseCache, compare=False, repr=False)
+    past_responses: ResponseCache = field(
+        default_factory=lambda: ResponseCache(MAX_PAST_BYTES), compare=False, repr=False
+    )
     feeds: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -78,15 +84,7 @@ class Snapshot:
 
     def list_tickers(self, asset_class: AssetClass) -> tuple[str, ...]:
         """Return the covered tickers of a class."""
-        return self._tickers_by_class[asset_class]
-
-    @cached_property
-    def _tickers_by_class(self) -> dict[AssetClass, tuple[str, ...]]:
-        classes: tuple[AssetClass, ...] = get_args(AssetClass)
-        return {
-            each: tuple(a.ticker for a in self.assets.values() if a.asset_class == each)
-            for each in classes
-        }
+        return tuple(a.ticker for a in self.assets.values() if a.asset_class == asset_class)
 
     def is_removed(self, asset: CoveredAsset) -> bool:
         """Return true if an asset was removed by the market time."""

@@ -117,27 +117,21 @@ class SnapshotCache:
             if self._last_read is None or self.store.version() != self._version:
                 return None
             self._is_fresh = True
-            asyncio.get_running_loop().call_soon(self._expire)
+            asyncio.get_running_loop().call_soon(setattr, self, "_is_fresh", False)
         return self._last_read
-
-    def _expire(self) -> None:
-        self._is_fresh = False
 
     async def _read_latest(self) -> _LatestRead:
         """Return a state at least as new as this call; concurrent callers share one read."""
         for _ in range(2):
-            read = await self._share_read()
+            if self._reading is None:
+                self._reading = asyncio.create_task(self._read())
+                self._reading.add_done_callback(self._on_read)
+            # No caller can cancel the read for the others.
+            read = await asyncio.shield(self._reading)
             # The first one may have begun before a commit that the caller knows of.
             if self._get_if_current() is not None:
                 break
         return read
-
-    async def _share_read(self) -> _LatestRead:
-        """Join the read in progress, or begin one; no caller can cancel it for the others."""
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._read())
-            self._reading.add_done_callback(self._on_read)
-        return await asyncio.shield(self._reading)
 
     def _on_read(self, task: "asyncio.Task[_LatestRead]") -> None:
         self._reading = None

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -211,47 +212,29 @@ class ToolRunner:
         hint = BUY_KEY_HINT if context.sells_keys else ask_operator
         return format_error_body(error, context.docs_url, access, hint)
 
-    async def _await_past_budget(self, caller_id: CallerId, as_of: str) -> None:
-        """Wait until the caller may request a past snapshot; raise ApiError 429 if that is long.
-
-        An `as_of` that will be refused is not limited.
-        """
-        snapshot = self.context.snapshots.peek()
-        if snapshot is not None:
-            try:
-                self.context.parse_as_of(as_of, snapshot)
-            except ArgumentError:
-                return
-        if wait_s := self._fair_share.reserve_past(caller_id):
-            await asyncio.sleep(wait_s)
-
     async def _get_response(
         self, tool: AnyTool, query: BaseModel, caller_id: CallerId, caller: Caller | None
     ) -> ResponseBody:
         """Return the response to a query, from the cache if it depends only on the snapshot."""
         if not tool.depends_on_snapshot:
-            return await _render_response(tool, query, self.context.with_caller(caller))
-        share, snapshots = self._fair_share, self.context.snapshots
-        # Not getattr(): for a missing attribute, pydantic takes a microsecond.
-        if (as_of := vars(query).get("as_of")) is not None:
-            await self._await_past_budget(caller_id, as_of)
-            async with share.take_turn(caller_id, is_past=True):
-                # Hardly one instant is requested twice, so these would only displace others.
-                return await _render_response(tool, query, self.context)
+            return await _render_response(tool, query, replace(self.context, caller=caller))
+        snapshots = self.context.snapshots
         if snapshots.peek() is None:
             # Not within a turn, because all calls share the read of a new snapshot.
             await snapshots.snapshot()
         # Most responses are cached or made at once, without awaiting.
         if (response := self._respond_at_once(tool, query)) is not None:
             return response
-        async with share.take_turn(caller_id):
+        async with self._fair_share.take_turn(caller_id, is_past=_is_past(query)):
             # Another call may have rendered it while this one waited.
             if (response := self._respond_at_once(tool, query)) is not None:
                 return response
             snapshot, now = await snapshots.snapshot(), self.context.clock()
             response = await _render_response(tool, query, self.context)
             if snapshot is not None and tool.render_at_once is None:
-                keep_response(snapshot, _build_key(tool, query), response, now)
+                keep_response(
+                    snapshot, _build_key(tool, query), response, now, is_past=_is_past(query)
+                )
             return response
 
     def _respond_at_once(self, tool: AnyTool, query: BaseModel) -> ResponseBody | None:
@@ -261,7 +244,13 @@ class ToolRunner:
             return None
         if tool.render_at_once is not None:
             return tool.render_at_once(query, self.context, snapshot)
-        return snapshot.responses.get(_build_key(tool, query), self.context.clock())
+        cache = snapshot.past_responses if _is_past(query) else snapshot.responses
+        return cache.get(_build_key(tool, query), self.context.clock())
+
+
+def _is_past(query: BaseModel) -> bool:
+    # Not getattr(): for a missing attribute, pydantic takes a microsecond.
+    return vars(query).get("as_of") is not None
 
 
 def _build_key(tool: AnyTool, query: BaseModel) -> Hashable:

@@ -225,11 +225,6 @@ class AccessTokens:
         self._resource = f"{issuer}{RESOURCE_PATH}"
         self._rows: dict[bytes, AccessTokenRow] = {}
 
-    def peek(self, token: bytes) -> bytes | None:
-        """Return the hash of a token's key if it is cached and has not expired."""
-        row = self._rows.get(sha256(token).digest())
-        return None if row is None or row.expires_at <= self._clock() else row.key_hash
-
     async def find_key_hash(self, token: bytes) -> bytes:
         """Return the hash of a token's key; ApiError 401 if the token is unknown or expired."""
         token_hash = sha256(token).digest()

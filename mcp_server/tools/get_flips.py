@@ -171,19 +171,13 @@ def _build_group(rows: list[ChangeRow], snapshot: Snapshot) -> FlipGroup:
         ticker=asset.ticker,
         name=asset.name,
         asset_class=asset.asset_class,
-        dominant=_find_dominant_side(bullish, bearish),
+        dominant="mixed" if bullish == bearish else "bullish" if bullish > bearish else "bearish",
         bullish=bullish,
         bearish=bearish,
         score=max(bullish, bearish),
         latest_at=format_instant(rows[0].created_at),
         flips=[_build_flip(row, snapshot) for row in rows],
     )
-
-
-def _find_dominant_side(bullish: int, bearish: int) -> Literal["bullish", "bearish", "mixed"]:
-    if bullish == bearish:
-        return "mixed"
-    return "bullish" if bullish > bearish else "bearish"
 
 
 def _build_flip(row: ChangeRow, snapshot: Snapshot) -> Flip:

@@ -120,9 +120,11 @@ def _build_tier(
     names = {indicator.id: indicator.name for indicator in coverage.indicators}
     counts = statistics.counts
     total = sum(counts.values())
-    by_indicator, by_timeframe, by_direction = (
-        _sum_by_column(counts, column) for column in range(3)
-    )
+    sums = [Counter[str](), Counter[str](), Counter[str]()]
+    for row, count in counts.items():
+        for column, value in zip(sums, row, strict=True):
+            column[value] += count
+    by_indicator, by_timeframe, by_direction = sums
     return TierStats(
         total_signals=total,
         signals_per_day=total / STATISTICS_DAYS,
@@ -137,14 +139,6 @@ def _build_tier(
         by_direction=[DirectionCount(direction=d, signals=by_direction[d]) for d in directions],
         history_starts_at=None if statistics.oldest is None else format_instant(statistics.oldest),
     )
-
-
-def _sum_by_column(counts: Mapping[Row, int], column: int) -> Counter[str]:
-    """Sum counts by one column: 0 indicator, 1 timeframe, 2 direction."""
-    sums = Counter[str]()
-    for row, count in counts.items():
-        sums[row[column]] += count
-    return sums
 
 
 def _list_notes(

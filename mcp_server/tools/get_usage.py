@@ -1,15 +1,9 @@
 """signals_get_usage: the label of the API key and its daily quota."""
 
-from functools import lru_cache
-
 from schemas.query import NoArguments
-from schemas.usage import UsageKey, UsageMeta, UsageResponse
-from schemas.vocabulary import Instant, Mode, SourceKind
+from schemas.usage import Quota, UsageKey, UsageMeta, UsageResponse
 from serving.context import Context
-from serving.response_cache import ResponseBody
 from serving.tool import Tool
-
-MAX_TEMPLATES = 256
 
 DESCRIPTION = (
     "Returns how many API calls or requests the key has left today: the calls used and the "
@@ -32,42 +26,25 @@ def describe_counted_calls(daily_limit: int) -> str:
     )
 
 
-async def get_usage(query: NoArguments, context: Context) -> ResponseBody:
+async def get_usage(query: NoArguments, context: Context) -> UsageResponse:
     """Return the label and quota of the key that was sent."""
-    # Only the counters differ between calls with a key on one day. The rest is rendered once and
-    # the counters are inserted into its bytes.
     assert context.caller is not None
     label, quota = context.caller
     source = await context.snapshots.source()
     exhausted_until = quota.resets_at if quota.remaining_today == 0 else None
-    template = build_template(label, context.mode, source, exhausted_until, context.daily_limit)
-    return ResponseBody(template % quota.to_json().encode())
-
-
-@lru_cache(maxsize=MAX_TEMPLATES)
-def build_template(
-    label: str | None,
-    mode: Mode | None,
-    source: SourceKind | None,
-    exhausted_until: Instant | None,
-    daily_limit: int,
-) -> bytes:
-    """Return the rendered result, with `%b` as its quota."""
-    meta = UsageMeta(
-        source=source,
-        simulated=source == "simulated",
-        nothing_new_before=exhausted_until,
-        counted=describe_counted_calls(daily_limit),
-        note=exhausted_until and _format_exhausted_note(exhausted_until),
+    note = f"The quota is exhausted: other keyed calls are refused until {exhausted_until}."
+    return UsageResponse(
+        key=UsageKey(label=label),
+        mode=context.mode,
+        quota=Quota(**quota._asdict()),
+        meta=UsageMeta(
+            source=source,
+            simulated=source == "simulated",
+            nothing_new_before=exhausted_until,
+            counted=describe_counted_calls(context.daily_limit),
+            note=exhausted_until and note,
+        ),
     )
-    usage = UsageResponse(key=UsageKey(label=label), mode=mode, quota=None, meta=meta)
-    # Quotes inside a JSON string are escaped, so this text can occur only as a member.
-    text = usage.model_dump_json(by_alias=True).replace("%", "%%")
-    return text.replace('"quota":null', '"quota":%b').encode()
-
-
-def _format_exhausted_note(until: Instant) -> str:
-    return f"The quota is exhausted: other keyed calls are refused until {until}."
 
 
 GET_USAGE = Tool(

@@ -18,7 +18,7 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 from schemas.vocabulary import RETENTION_MS, ErrorCode
-from serving.fair_share import CALL_LIMIT_OUTCOMES
+from serving.fair_share import TOO_MANY_CALLS
 from serving.tool_runner import OK
 from store.change_table import count_rows
 from store.market_rows import Batch
@@ -66,7 +66,7 @@ class Metrics:
         )
         # All series are created now, so that each starts at 0, which rate() needs. A lookup of
         # labels for each call would also cost more.
-        outcomes = OK, *get_args(ErrorCode), *CALL_LIMIT_OUTCOMES
+        outcomes = OK, *get_args(ErrorCode), TOO_MANY_CALLS
         self._calls = {
             (tool, each): calls.labels(tool, each) for tool in tools for each in outcomes
         }

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from mcp_server.tools.get_usage import build_template
-from schemas.usage import Quota, QuotaUsage, UsageResponse
+from schemas.usage import QuotaUsage
 from serving.json_text import escape_json
 from serving.response_cache import (
     COPIES_PER_RESPONSE,
@@ -57,15 +56,6 @@ def test_the_compressed_form_is_the_whole_text_in_one_member(size: int):
 def test_exactly_equal_texts_have_equal_tags():
     assert ResponseBody(TEXT).etag == ResponseBody(bytes(TEXT)).etag
     assert ResponseBody(TEXT + b" ").etag != ResponseBody(TEXT).etag
-
-
-@pytest.mark.parametrize("label", ["mine", None, "100 %b", '"quota":null', '\\"quota\\":null, é'])
-def test_a_template_of_usage_renders_the_same_as_its_model(label: str | None):
-    template = build_template(label, "test", "simulated", None, 100)
-    text = template % ALLOWANCE.to_json().encode()
-    usage = UsageResponse.model_validate_json(text)
-    assert (usage.key.label, usage.quota) == (label, Quota(**ALLOWANCE._asdict()))
-    assert text.decode() == usage.model_dump_json()
 
 
 def fill(cache: ResponseCache, sizes: dict[str, int], now: int = 1) -> None:
