@@ -37,8 +37,7 @@ class ProtectedMcpEndpoint:
         self._endpoint = endpoint
         self._tokens = tokens
         self._runner = runner
-        metadata = f"{runner.context.base_url}{RESOURCE_METADATA_PATH}{RESOURCE_PATH}"
-        self._challenge = f'Bearer resource_metadata="{metadata}", scope="{SCOPE}"'
+        self._metadata = f"{runner.context.base_url}{RESOURCE_METADATA_PATH}{RESOURCE_PATH}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one HTTP request."""
@@ -78,5 +77,8 @@ class ProtectedMcpEndpoint:
         if error.code in CREDENTIAL_CODES:
             status = 401
             reason = "" if error.code == "missing_key" else ', error="invalid_token"'
-            headers.append((b"www-authenticate", f"{self._challenge}{reason}".encode()))
+            # Some clients compare the resource of the document to the address they were given.
+            slash = "/" if scope["path"].endswith("/") else ""
+            challenge = f'Bearer resource_metadata="{self._metadata}{slash}", scope="{SCOPE}"'
+            headers.append((b"www-authenticate", f"{challenge}{reason}".encode()))
         await respond(scope, send, status, headers, self._runner.format_error(error))

@@ -66,7 +66,7 @@ def read_version(headers: HeaderMap) -> bytes | None:
     Equal copies count as one: a large host sends one of its own and the negotiated one.
     """
     versions = {part.strip() for part in headers.get(VERSION_HEADER, b"").split(b",")}
-    return b", ".join(sorted(versions)) or None
+    return b", ".join(sorted(versions - {b""})) or None
 
 
 def guess_leg(version: bytes | None) -> Leg:

@@ -95,11 +95,12 @@ def build_oauth_routes(endpoints: OAuthEndpoints, runner: ToolRunner) -> list[Ro
     base_path = urlsplit(base_url).path
     server = build_server_metadata(base_url)
     resource = build_resource_metadata(base_url)
-    resource_paths = {"", RESOURCE_PATH, f"{base_path}{RESOURCE_PATH}"}
-    documents = {
-        **{f"{SERVER_METADATA_PATH}{path}": server for path in ("", base_path)},
-        **{f"{RESOURCE_METADATA_PATH}{path}": resource for path in resource_paths},
-    }
+    documents = {f"{SERVER_METADATA_PATH}{path}": server for path in ("", base_path)}
+    for path in ("", RESOURCE_PATH, f"{base_path}{RESOURCE_PATH}"):
+        documents[f"{RESOURCE_METADATA_PATH}{path}"] = resource
+    for path in (RESOURCE_PATH, f"{base_path}{RESOURCE_PATH}"):
+        slashed = {**resource, "resource": f"{resource['resource']}/"}
+        documents[f"{RESOURCE_METADATA_PATH}{path}/"] = slashed
     posts: dict[str, Responder] = {
         TOKEN_PATH: endpoints.exchange,
         REVOKE_PATH: endpoints.revoke,

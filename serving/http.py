@@ -22,6 +22,8 @@ HeaderList = list[tuple[bytes, bytes]]
 # tickers with encoded commas.
 MAX_PATH_BYTES = 1024
 MAX_TARGET_BYTES = 8 * 1024
+# An authorization request has a `state` of up to 8 KiB.
+LONG_TARGETS = {"/oauth/authorize": 12 * 1024}
 # Reading thousands of empty fields takes longer than most answers; no query needs so many.
 MAX_QUERY_FIELDS = 100
 MAX_HEAD_BYTES = 16 * 1024
@@ -96,8 +98,9 @@ def find_size_error(scope: Scope, headers: HeaderMap) -> ApiError | None:
     path_bytes, query, sent = len(scope["raw_path"]), scope["query_string"], scope["headers"]
     if path_bytes > MAX_PATH_BYTES:
         return build_size_error(414, "path", MAX_PATH_BYTES)
-    if path_bytes + 1 + len(query) > MAX_TARGET_BYTES:
-        return build_size_error(414, "path with its query", MAX_TARGET_BYTES)
+    max_bytes = LONG_TARGETS.get(scope["path"], MAX_TARGET_BYTES)
+    if path_bytes + 1 + len(query) > max_bytes:
+        return build_size_error(414, "path with its query", max_bytes)
     if query.count(b"&") >= MAX_QUERY_FIELDS:
         return http_error(414, f"The query has more than {MAX_QUERY_FIELDS} fields; send fewer.")
     if len(sent) > MAX_HEADERS:

@@ -18,8 +18,8 @@ from store.addresses import is_loopback
 
 SCOPE = "read"
 RESOURCE_PATH = "/mcp"
-# Longer values are refused, because requests are stored.
-MAX_STATE_CHARS = 2048
+# Longer values are refused, because requests are stored. Hosts put signed JSON of some KB into it.
+MAX_STATE_CHARS = 8192
 
 _CHALLENGE_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 _VERIFIER_PATTERN = re.compile(r"[A-Za-z0-9._~-]{43,128}", re.ASCII)
@@ -40,9 +40,11 @@ def find_repeated(pairs: Iterable[tuple[str, str]]) -> set[str]:
 def check_resource(requested: str | None, resource: str) -> None:
     """Raise OAuthError `invalid_target` if a request names another resource than ours.
 
-    None is accepted: this server has only one resource, to which every token is bound.
+    None is accepted, and so is the address of the server, which some hosts name instead: this
+    server has only one resource, to which every token is bound.
     """
-    if requested is not None and _normalize(requested) != _normalize(resource):
+    accepted = map(_normalize, (resource, resource.removesuffix(RESOURCE_PATH)))
+    if requested is not None and _normalize(requested) not in accepted:
         raise OAuthError("invalid_target", f"resource: this server's only resource is {resource}")
 
 
@@ -220,7 +222,7 @@ ACCEPTED_REDIRECTS = (
 _URI_PATTERN = re.compile(r"([a-z][a-z0-9+.-]+):[!$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]+", re.I)
 _AUTHORITY_PATTERN = re.compile(r"([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.I)
 _LOOPBACK_PATTERN = re.compile(
-    r"\A(http://(?:127\.0\.0\.1|\[::1\]|localhost))(?::[0-9]+)?(?=[/?]|\Z)"
+    r"\A(http://(?:127\.0\.0\.1|\[::1\]|localhost))(:[0-9]+)?(?:/|(?=\?)|\Z)"
 )
 # An app owns the private scheme that is its domain name in reverse, with a dot (RFC 8252, section
 # 7.1). Others belong to browsers, office programs or the system, which run, show or send the rest.
@@ -259,7 +261,7 @@ def is_redirect_uri(uri: str) -> bool:
 
 
 def matches_redirect_uri(registered: str, requested: str) -> bool:
-    """Compare two addresses exactly, except for the port of a loopback address.
+    """Compare two addresses exactly, except for the port of a loopback address and its empty path.
 
     A program on the user's computer takes any free port (RFC 8252, section 7.3). The path and the
     host have to be the same: a program that registers localhost does not get 127.0.0.1.
@@ -269,11 +271,16 @@ def matches_redirect_uri(registered: str, requested: str) -> bool:
         return False
     if registered == requested:
         return True
-    without_port = _LOOPBACK_PATTERN.sub(r"\1", registered)
+    without_port = _LOOPBACK_PATTERN.sub(r"\1/", registered)
     return (
         _LOOPBACK_PATTERN.match(registered) is not None
-        and _LOOPBACK_PATTERN.sub(r"\1", requested) == without_port
+        and _LOOPBACK_PATTERN.sub(r"\1/", requested) == without_port
     )
+
+
+def complete_path(uri: str) -> str:
+    """Return an address with the path `/` if it is a loopback one without a path."""
+    return _LOOPBACK_PATTERN.sub(r"\1\2/", uri)
 
 
 def is_loopback_redirect(uri: str) -> bool:

@@ -20,6 +20,7 @@ from access.oauth.parameters import (
     OAuthClientError,
     OAuthError,
     check_resource,
+    complete_path,
     matches_challenge,
 )
 from schemas.errors import rate_limited_error
@@ -109,7 +110,8 @@ class TokenIssuer:
             if now >= request.approved_at + CODE_MS:
                 raise _invalid_grant_error("the code has expired: connect again")
             # OAuth 2.1 clients no longer send it; PKCE protects the exchange.
-            if form.get("redirect_uri", request.redirect_uri) != request.redirect_uri:
+            sent_uri = form.get("redirect_uri", request.redirect_uri)
+            if complete_path(sent_uri) != complete_path(request.redirect_uri):
                 raise _invalid_grant_error(
                     "redirect_uri differs from that of the authorization request"
                 )

@@ -62,13 +62,13 @@ def test_the_challenge_is_that_of_rfc_7636() -> None:
 
 @pytest.mark.clause("10.1")
 async def test_a_client_finds_every_address_from_the_401(served: RunningService) -> None:
-    refused = await served.client.post("/mcp", json={})
-    assert refused.status_code == 401
-    challenge = refused.headers["www-authenticate"]
     metadata_url = f"{served.base_url}/.well-known/oauth-protected-resource/mcp"
-    assert challenge == f'Bearer resource_metadata="{metadata_url}", scope="read"'
-    resource = (await served.client.get(metadata_url)).json()
-    assert resource["resource"] == f"{served.base_url}/mcp"
+    for slash in ("/", ""):
+        refused = await served.client.post(f"/mcp{slash}", json={})
+        challenge = refused.headers["www-authenticate"]
+        assert challenge == f'Bearer resource_metadata="{metadata_url}{slash}", scope="read"'
+        resource = (await served.client.get(metadata_url + slash)).json()
+        assert resource["resource"] == f"{served.base_url}/mcp{slash}"
     assert resource == (await served.client.get("/.well-known/oauth-protected-resource")).json()
     (issuer,) = resource["authorization_servers"]
     assert issuer == served.base_url
@@ -108,6 +108,25 @@ async def test_a_connection_is_a_key_that_its_member_sees(host: HandClient) -> N
     assert (held.key.label, held.key.client_id, held.used) == ("Hand", host.client_id, 2)
     await served.call_log.flush()
     assert len(await served.access.list_calls(held.key.id, 10)) == 2
+
+
+@pytest.mark.clause("10.7", "10.9")
+@pytest.mark.parametrize("named", ["/mcp", "/mcp/", "", "/"])
+async def test_hosts_name_the_resource_in_several_ways(host: HandClient, named: str) -> None:
+    resource = f"{host.served.base_url}{named}"
+    code = await host.get_code(resource=resource)
+    tokens = (await host.exchange(code, resource=resource)).json()
+    assert await is_connected(host, tokens)
+    assert (await host.refresh(tokens["refresh_token"])).status_code == 200
+
+
+@pytest.mark.clause("10.7")
+async def test_a_state_of_eight_kilobytes_comes_back(host: HandClient) -> None:
+    state = "s" * 8192
+    request_id = await host.begin(state=state)
+    answer = read_answer(await host.authorizations.approve(request_id, None))
+    assert answer["state"] == state
+    assert (await host.authorize(state="s" * 12_288)).status_code == 414
 
 
 @pytest.mark.clause("10.3")
@@ -306,7 +325,7 @@ async def test_a_client_revokes_its_connection(host: HandClient, kind: str) -> N
         ({"resource": "https://elsewhere.example/mcp"}, "invalid_target"),
         ({"resource": "http://user@127.0.0.1/mcp"}, "invalid_target"),
         ({"resource": "not an address"}, "invalid_target"),
-        ({"state": "x" * 2049}, "invalid_request"),
+        ({"state": "x" * 8193}, "invalid_request"),
         ({"state": "tab\t"}, "invalid_request"),
     ],
 )

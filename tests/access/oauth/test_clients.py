@@ -382,6 +382,17 @@ def test_a_program_on_this_computer_may_use_any_port(host: str, registered_port:
         assert not matches_redirect_uri(registered, f"http://{host}{port}/callback?a=1")
 
 
+@pytest.mark.clause("11.2")
+@pytest.mark.parametrize("registered", ["http://localhost", "http://localhost/"])
+@pytest.mark.parametrize("requested", ["http://localhost:1", "http://localhost:1/"])
+def test_a_loopback_address_without_a_path_has_the_path_slash(
+    registered: str, requested: str
+) -> None:
+    assert matches_redirect_uri(registered, requested)
+    assert matches_redirect_uri(f"{registered}?a=1", f"{requested}?a=1")
+    assert not matches_redirect_uri("https://app.example", "https://app.example/")
+
+
 @pytest.mark.clause("11.1", "11.2")
 @pytest.mark.parametrize(
     ("registered", "requested"),
@@ -394,7 +405,6 @@ def test_a_program_on_this_computer_may_use_any_port(host: str, registered_port:
         ("http://localhost/callback", "https://localhost/callback"),
         ("http://localhost/callback", "http://localhost/callback#part"),
         ("http://localhost/callback", "http://localhost/x/../callback"),
-        ("http://localhost", "http://localhost/"),
         ("http://localhost/?to=http://localhost:1/", "http://localhost/?to=http://localhost:2/"),
         ("https://app.example/callback", "https://app.example:443/callback"),
         ("https://app.example/callback", "https://app.example:8443/callback"),
