@@ -14,6 +14,10 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, SecretStr
 
+from access.contact import MAX_REQUESTS
+from access.members import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MAX_ROTATIONS_PER_DAY
+from access.sign_in import LINK_MINUTES, SESSION_MS
+from access.throttle import DEFAULT_LIMIT
 from mcp_server.registration import CLIENTS, CLIENTS_BY_NAME, Client
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
@@ -22,6 +26,7 @@ from schemas.catalog import CatalogQuery, CatalogResponse
 from schemas.confluence import ConfluenceQuery, ConfluenceResponse
 from schemas.errors import ErrorBody
 from schemas.flips import FlipsQuery, FlipsResponse
+from schemas.log import MAX_LEAVES
 from schemas.purchase import (
     AccessRequestBody,
     ActiveClaim,
@@ -30,11 +35,14 @@ from schemas.purchase import (
     ClaimBody,
     PendingClaim,
 )
+from schemas.query import MAX_LIST_CHARS, MAX_NAME_CHARS
 from schemas.signals import Pagination, Signal, SignalsQuery
 from schemas.state import StateQuery, StateResponse
 from schemas.stats import StatsResponse
 from schemas.usage import UsageResponse
 from schemas.vocabulary import (
+    DAY_MS,
+    RETENTION_MS,
     Action,
     AssetClass,
     ChangeType,
@@ -48,6 +56,19 @@ from schemas.vocabulary import (
 )
 from service.commands.cli import _build_parser, walk_commands
 from service.config.settings import PREFIX, Settings
+from service.http.gate import MAX_FRAMING_BYTES
+from serving.fair_share import MAX_CALLS
+from serving.http import (
+    LONG_TARGETS,
+    MAX_BODY_BYTES,
+    MAX_FORM_BYTES,
+    MAX_HEAD_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_PATH_BYTES,
+    MAX_QUERY_FIELDS,
+    MAX_TARGET_BYTES,
+    MAX_WEBHOOK_BYTES,
+)
 from serving.json_schema import build_input_schema
 from tools.field_rows import FieldRow, list_shapes, walk_field_rows
 
@@ -302,6 +323,72 @@ def render_errors() -> str:
     )
 
 
+def render_limits() -> str:
+    """Return the table of limits that clients meet."""
+    daily_limit = Settings.model_fields["daily_limit"].default
+    anonymous = f"{DEFAULT_LIMIT.attempts} within {DEFAULT_LIMIT.window_s} seconds"
+    retention = " and ".join(f"{ms // DAY_MS} days (`{tier}`)" for tier, ms in RETENTION_MS.items())
+    return _render_compact_table(
+        ("limit", "value"),
+        (
+            ("calls of a key, by UTC day", f"{daily_limit}, unless the operator sets another"),
+            (
+                "calls of a key in progress, in a serving process",
+                f"{MAX_CALLS}; a further one waits about a second, then gets 429",
+            ),
+            (
+                "calls with `as_of`",
+                "one is read at a time, keys in turns; "
+                "a repeated one is answered from memory until the next run",
+            ),
+            (
+                "checkouts, access requests, sign-in links, OAuth requests, each by client address",
+                f"{anonymous}, unless the operator sets another; more for larger networks",
+            ),
+            ("stored access requests", f"{MAX_REQUESTS}, then 503"),
+            (
+                "live keys of a membership; new ones in 24 hours",
+                _join(MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY),
+            ),
+            ("rotations of a membership's keys in 24 hours", str(MAX_ROTATIONS_PER_DAY)),
+            (
+                "time to use a sign-in link; to the end of a session",
+                f"{LINK_MINUTES} minutes; {SESSION_MS // DAY_MS} days",
+            ),
+            (
+                "a `claim_token` that is not redeemed",
+                "deleted 90 days after its checkout ended unpaid",
+            ),
+            (
+                "a request's body (400 in 4.11 to 4.13); a form; a processor's notification",
+                _join(*map(_format_bytes, (MAX_BODY_BYTES, MAX_FORM_BYTES, MAX_WEBHOOK_BYTES))),
+            ),
+            ("chunk heads and trailers of a body", _format_bytes(MAX_FRAMING_BYTES)),
+            (
+                "a request's path; with its query",
+                _join(_format_bytes(MAX_PATH_BYTES), _format_bytes(MAX_TARGET_BYTES))
+                + f" in at most {MAX_QUERY_FIELDS} fields; "
+                + "; ".join(f"{_format_bytes(n)} of `{path}`" for path, n in LONG_TARGETS.items()),
+            ),
+            (
+                "a header that the service reads; the whole head",
+                _join(_format_bytes(MAX_HEADER_BYTES), _format_bytes(MAX_HEAD_BYTES)),
+            ),
+            ("`ticker`; `indicator` and times", f"{MAX_LIST_CHARS}; {MAX_NAME_CHARS} characters"),
+            ("leaves of the log in a page", str(MAX_LEAVES)),
+            ("rows of the feed", retention),
+        ),
+    )
+
+
+def _join(*values: object) -> str:
+    return "; ".join(map(str, values))
+
+
+def _format_bytes(size: int) -> str:
+    return f"{size >> 10} KiB"
+
+
 def render_tampers() -> str:
     """Return the table of columns of the market store, with the ways by which a change is found."""
     listed = tomllib.loads((ROOT / "docs" / "tampers.toml").read_text())
@@ -347,6 +434,7 @@ BLOCK_RENDERERS: dict[str, Callable[[], str]] = {
     **{f"fields_{name}": partial(render_fields, model) for name, model in RESPONSES.items()},
     **{f"parameters_{name}": partial(render_parameters, model) for name, model in REQUESTS.items()},
     "errors": render_errors,
+    "limits": render_limits,
     "tampers": render_tampers,
 }
 
