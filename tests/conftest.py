@@ -191,6 +191,8 @@ def pytest_collection_modifyitems(
 ) -> Generator[None, None, None]:
     """Leave repetitions to proofs, run tests that share a service in its loop, long tests first."""
     mark_cases_for_proofs(items)
+    config.hook.pytest_deselected(items=[item for item in items if repeats_another_version(item)])
+    items[:] = [item for item in items if not repeats_another_version(item)]
     for item in items:
         is_async = inspect.iscoroutinefunction(getattr(item, "obj", None))
         if is_async and "served_shared" in getattr(item, "fixturenames", ()):
@@ -198,6 +200,12 @@ def pytest_collection_modifyitems(
     yield
     worker_count = getattr(config, "workerinput", {}).get("workercount", 1)
     items[:] = share_long_tests(items, worker_count)
+
+
+def repeats_another_version(item: pytest.Item) -> bool:
+    """Return whether a test outside of the stores, where all SQL is, repeats it on a PostgreSQL."""
+    is_second = any(str(case.id) in item.nodeid for case in MAJORS[1:])
+    return is_second and not item.nodeid.startswith(("tests/store/", "tests/scaling/"))
 
 
 def share_long_tests(items: list[pytest.Item], worker_count: int) -> list[pytest.Item]:

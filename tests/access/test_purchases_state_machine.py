@@ -258,8 +258,8 @@ class PurchaseMachine(RuleBasedStateMachine):
     ("new_home", "lives", "steps"),
     [
         ("sqlite", 10, 40),
-        pytest.param("sqlite", 100, 60, marks=[pytest.mark.prove, pytest.mark.long]),
-        *(pytest.param(major, 15, 40, marks=pytest.mark.prove) for major in find_installations()),
+        pytest.param("sqlite", 30, 60, marks=[pytest.mark.prove, pytest.mark.long]),
+        pytest.param(next(iter(find_installations())), 10, 40, marks=pytest.mark.prove),
     ],
     indirect=["new_home"],
 )
@@ -274,7 +274,7 @@ def test_every_payment_gives_one_key_whose_calls_are_counted_exactly(
             stateful_step_count=steps,
             deadline=None,
             database=None,
-            derandomize=lives < 100,
+            derandomize=lives < 30,
             suppress_health_check=[HealthCheck.too_slow],
         ),
     )

@@ -134,7 +134,7 @@ async def called_until_killed(
 
 
 @pytest.mark.clause("access")
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.prove)])
 def test_no_received_answer_is_missing_from_the_count_if_a_process_is_killed_under_load(
     folder: Path, kills: int
 ) -> None:

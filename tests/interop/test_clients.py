@@ -35,6 +35,7 @@ from tools.client_environments import INTEROP_FOLDER, get_node_environment, get_
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
 ENDS_WITHIN_S = 600
+DAILY_LIMIT = 50
 CATALOG, USAGE = "signals_get_catalog", "signals_get_usage"
 STATE, SIGNALS = "signals_get_state", "signals_get_signals"
 CONFLUENCE = "signals_get_confluence"
@@ -94,10 +95,8 @@ CLIENTS = [
 ]
 
 
-@pytest.fixture(params=CLIENTS, ids=lambda client: f"{client.name} {client.mode}".rstrip())
-def client(request: pytest.FixtureRequest) -> Client:
-    chosen: Client = request.param
-    return chosen
+# Each program once: how it checks a result does not depend on its mode.
+LIBRARIES = [*{client.name: client for client in CLIENTS}.values()]
 
 
 async def reported(
@@ -153,27 +152,64 @@ async def record_versions(served: RunningService) -> AsyncIterator[tuple[str, se
             yield f"http://127.0.0.1:{bound.getsockname()[1]}", versions
 
 
-async def test_it_lists_the_tools_and_calls_every_one(client, served):
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda each: f"{each.name} {each.mode}".rstrip())
+async def test_it_calls_every_tool_and_every_error_reaches_the_model(client, tmp_path):
     narrow = {STATE: {"ticker": "BTC"}, SIGNALS: {"limit": 2}}
     calls = [(tool, narrow.get(tool, {})) for tool in TOOLS_BY_NAME]
-    async with record_versions(served) as (base_url, versions):
-        report = await reported(client, served, (served.api_key, calls), base_url=base_url)
+    mistakes = [
+        (STATE, {"ticker": "XBT"}, "unknown_ticker", "BTC (Bitcoin)"),
+        (SIGNALS, {"indicator": "macd"}, "unknown_indicator", "macd"),
+        (SIGNALS, {"limit": 1000}, "invalid_parameter", "limit"),
+        (STATE, {"timeframes": "1d"}, "invalid_parameter", "timeframes"),
+    ]
+    async with (
+        run_service(tmp_path, make_coverage(), daily_limit=DAILY_LIMIT) as served,
+        record_versions(served) as (base_url, versions),
+    ):
+        spent = await served.keys.create("spent")
+        for _ in range(DAILY_LIMIT):
+            await served.client.get("/api/v1/state", headers={"X-Api-Key": spent})
+        gone = await served.keys.create("gone")
+        await served.keys.revoke(max(key.id for key in await served.keys.list()))
+        report = await reported(
+            client,
+            served,
+            (served.api_key, calls),
+            (served.api_key, [(tool, arguments) for tool, arguments, *_ in mistakes]),
+            (None, [(CATALOG, {}), (STATE, {})]),
+            ("ek_wrong", [(STATE, {})]),
+            (gone, [(STATE, {})]),
+            (spent, [(STATE, {}), (USAGE, {})]),
+            base_url=base_url,
+        )
+        called, refused, keyless, wrong, revoked, at_limit = report["sessions"]
+        for (tool, arguments), result in zip(calls, called["results"], strict=True):
+            expected = await served.fetch_answer("mcp", tool, **arguments)
+            if tool == USAGE:
+                expected["quota"] = json.loads(result["text"])["quota"]
+            assert not result["is_error"], (tool, result)
+            assert json.loads(result["text"]) == expected, tool
+            if client.is_structured:
+                assert result["structured"] == expected, tool
     assert versions == {MODERN_VERSION} if client.is_modern else MODERN_VERSION not in versions
     name = report["client"].partition(",")[0]
     assert f"| {name} | {report['version']} |" in PAGE
-    (session,) = report["sessions"]
-    assert session["tools"] == list(TOOLS_BY_NAME)
-    for (tool, arguments), result in zip(calls, session["results"], strict=True):
-        expected = await served.fetch_answer("mcp", tool, **arguments)
-        if tool == USAGE:
-            expected["quota"] = json.loads(result["text"])["quota"]
-        assert not result["is_error"], (tool, result)
-        assert json.loads(result["text"]) == expected, tool
-        if client.is_structured:
-            assert result["structured"] == expected, tool
+    assert called["tools"] == list(TOOLS_BY_NAME)
+    for (*_, code, word), result in zip(mistakes, refused["results"], strict=True):
+        assert parse_error(result)[0] == code
+        assert word in parse_error(result)[1]
+    assert not keyless["results"][0]["is_error"]
+    assert not at_limit["results"][1]["is_error"]
+    codes = [
+        parse_error(result)[0]
+        for session, place in ((keyless, 1), (wrong, 0), (revoked, 0), (at_limit, 0))
+        for result in (session["results"][place],)
+    ]
+    assert codes == ["missing_key", "invalid_key", "revoked_key", "rate_limited"]
 
 
 @pytest.mark.clause("9.21")
+@pytest.mark.parametrize("client", LIBRARIES, ids=lambda client: client.name)
 async def test_it_accepts_results_to_which_fields_were_added(client, served):
     calls = [
         (STATE, {"ticker": "BTC", "view": "board"}),
@@ -187,56 +223,6 @@ async def test_it_accepts_results_to_which_fields_were_added(client, served):
     for (tool, _), result in zip(calls, session["results"], strict=True):
         assert not result["is_error"], (tool, result)
         assert ADDED_FIELD in json.loads(result["text"]), tool
-
-
-async def test_every_error_reaches_the_model(client, served):
-    gone = await served.keys.create("gone")
-    await served.keys.revoke(max(key.id for key in await served.keys.list()))
-    report = await reported(
-        client,
-        served,
-        (
-            served.api_key,
-            [
-                (STATE, {"ticker": "XBT"}),
-                (SIGNALS, {"indicator": "macd"}),
-                (SIGNALS, {"limit": 1000}),
-                (STATE, {"timeframes": "1d"}),
-            ],
-        ),
-        (None, [(CATALOG, {}), (STATE, {})]),
-        ("ek_wrong", [(STATE, {})]),
-        (gone, [(STATE, {})]),
-    )
-    refused, keyless, wrong, revoked = [session["results"] for session in report["sessions"]]
-    assert [parse_error(result)[0] for result in refused] == [
-        "unknown_ticker",
-        "unknown_indicator",
-        "invalid_parameter",
-        "invalid_parameter",
-    ]
-    assert "BTC (Bitcoin)" in parse_error(refused[0])[1]
-    assert "limit" in parse_error(refused[2])[1]
-    assert "timeframes" in parse_error(refused[3])[1]
-    assert not keyless[0]["is_error"]
-    assert parse_error(keyless[1])[0] == "missing_key"
-    assert parse_error(wrong[0])[0] == "invalid_key"
-    assert parse_error(revoked[0])[0] == "revoked_key"
-
-
-async def test_an_exhausted_quota_reaches_the_model(client, tmp_path):
-    async with run_service(tmp_path, make_coverage(), daily_limit=1) as served:
-        calls = [(STATE, {"ticker": "BTC"}), (STATE, {"ticker": "BTC"}), (USAGE, {})]
-        report = await reported(client, served, (served.api_key, calls))
-    answered, spent, usage = report["sessions"][0]["results"]
-    assert not answered["is_error"]
-    assert not usage["is_error"]
-    assert parse_error(spent)[0] == "rate_limited"
-
-
-async def test_a_store_without_a_compute_run_reaches_the_model(client, served_empty):
-    report = await reported(client, served_empty, (served_empty.api_key, [(STATE, {})]))
-    assert parse_error(report["sessions"][0]["results"][0])[0] == "unavailable"
 
 
 def parse_error(result: dict[str, Any]) -> tuple[str, str]:

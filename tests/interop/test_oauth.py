@@ -35,9 +35,7 @@ CLIENTS = [
     Client("mcp_remote_oauth"),
 ]
 CLIENTS_WITH_DOCUMENTS = [
-    client
-    for client in CLIENTS
-    if client.name in {"mcp_2_oauth", "fastmcp_4_oauth", "sdk_1_oauth", "client_2_oauth"}
+    client for client in CLIENTS if client.name in {"mcp_2_oauth", "client_2_oauth"}
 ]
 
 

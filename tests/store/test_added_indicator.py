@@ -50,8 +50,7 @@ def copy_tree(parent: Path) -> Path:
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-def test_an_indicator_is_added_by_a_file_and_two_lines_in_one_file(tmp_path: Path, engine: str):
+def test_an_indicator_is_added_by_a_file_and_two_lines_in_one_file(tmp_path: Path):
     tree = copy_tree(tmp_path)
     done = subprocess.run(
         [
@@ -61,7 +60,7 @@ def test_an_indicator_is_added_by_a_file_and_two_lines_in_one_file(tmp_path: Pat
             "-p",
             "no:cacheprovider",
             "-k",
-            engine,
+            "postgres",
             NEW_FILES["in_an_older_store.py"],
         ],
         cwd=tree,

@@ -32,7 +32,8 @@ PRICES = ["open", "high", "low", "close"]
 FIELDS = [*PRICES, "volume"]
 
 TOLERANCE = 1e-9
-LONG_PROOF = [pytest.mark.prove, pytest.mark.long]
+# A year of daily bars, and enough hourly ones for a reading of each 4h series.
+RECORDED_ROWS = 900
 
 Array = np.ndarray[Any, Any]
 Series = dict[str, Array]
@@ -86,22 +87,16 @@ def open_bar_set(name: str) -> BarSet:
 
 
 def list_bar_sets() -> list[Any]:
-    """Return the parameters of tests over every bar set; all but one are for proofs."""
-    names = ["generated newest", "generated full"]
-    if has_recorded_bars():
-        names += ["recorded newest", "recorded full"]
-    return [
-        names[0],
-        *(
-            pytest.param(name, marks=LONG_PROOF if "full" in name else pytest.mark.prove)
-            for name in names[1:]
-        ),
-    ]
+    """Return the parameters of tests over bar sets: few bars, and for proofs many."""
+    full = "recorded full" if has_recorded_bars() else "generated full"
+    return ["generated newest", pytest.param(full, marks=[pytest.mark.prove, pytest.mark.long])]
 
 
-def list_full_folders() -> list[Any]:
-    """Return the parameters of proofs over whole folders: the recorded one, if it is present."""
-    return [pytest.param("recorded full", marks=LONG_PROOF)] if has_recorded_bars() else []
+def copy_recorded(folder: Path) -> None:
+    """Copy the newest recorded bars of every asset."""
+    require_recorded()
+    names = tuple(path.name for path in get_recorded_folder().glob("*.csv"))
+    copy_newest_rows(get_recorded_folder(), folder, names, RECORDED_ROWS)
 
 
 @cache

@@ -579,7 +579,7 @@ async def read_usable(client: Venue, symbol: str) -> tuple[int, list[tuple[int, 
 
 
 @pytest.mark.parametrize(
-    "size", [12, pytest.param(1000, marks=pytest.mark.prove)], ids=["few", "many"]
+    "size", [12, pytest.param(200, marks=pytest.mark.prove)], ids=["few", "many"]
 )
 @pytest.mark.sampled(3)
 async def test_any_json_for_one_symbol_costs_the_others_nothing(

@@ -243,7 +243,7 @@ WARNINGS = [
 
 @pytest.mark.parametrize(
     "tickers",
-    [SAMPLE_TICKERS, pytest.param(None, marks=[pytest.mark.prove, pytest.mark.long])],
+    [SAMPLE_TICKERS, pytest.param(None, marks=pytest.mark.long)],
     ids=["few", "all"],
 )
 @pytest.mark.prove
@@ -290,7 +290,7 @@ LAST_PASS_S = ALPACA_DELAY_S + 120
 class Size(NamedTuple):
     """The assets, hours and days of history of a test, and share of failures."""
 
-    tickers: tuple[str, ...] | None
+    tickers: tuple[str, ...]
     hours: int
     history_days: int
     share: float = 0.05
@@ -326,11 +326,9 @@ async def day(
     "size",
     [
         Size(SAMPLE_TICKERS, hours=4, history_days=25, share=0.25),
-        pytest.param(
-            Size(None, hours=24, history_days=42), marks=[pytest.mark.prove, pytest.mark.long]
-        ),
+        Size(SAMPLE_TICKERS, hours=24, history_days=42),
     ],
-    ids=["few", "whole universe"],
+    ids=["many failures", "a day"],
 )
 @pytest.mark.prove
 async def test_a_day_of_failing_calls_loses_no_change_that_the_bars_contain(

@@ -477,9 +477,9 @@ async def test_a_server_ends_if_its_hourly_loop_dies(market):
 
 # After this many hours the bounded caches of sessions are full.
 WARM_H = 12
-HOURS = 24
+HOURS = 10
 CALLS_AN_HOUR = 5
-GROWTH_BYTES = 150_000
+GROWTH_BYTES = 100_000
 ARGUMENTS = {
     "signals_get_state": [{}, {"ticker": "BTC"}],
     "signals_get_signals": [{}, {"limit": 9}],
