@@ -594,6 +594,7 @@ asyncio.run(redeem(*sys.argv[1:]))
 """
 
 
+@pytest.mark.prove
 async def test_a_process_killed_while_it_writes_a_claim_leaves_nothing_behind(
     sandbox: SandboxShop, tmp_path: Path
 ) -> None:

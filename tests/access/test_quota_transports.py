@@ -348,6 +348,7 @@ def test_both_transports_share_exact_counts_of_each_key_and_day(lives: int) -> N
 
 
 @pytest.mark.clause("8.46")
+@pytest.mark.prove
 async def test_polling_all_day_as_recommended_takes_96_calls(served: RunningService) -> None:
     manifest = (await served.client.get("/api/v1")).json()
     interval_ms = manifest["polling"]["recommended_interval_s"] * 1000

@@ -83,6 +83,7 @@ def test_no_two_polls_are_alike(transport):
     assert len({(call.path, call.body) for call in calls}) == 1_000
 
 
+@pytest.mark.prove
 async def test_wrk_sends_the_calls_in_turn():
     if shutil.which("wrk") is None:
         pytest.skip("wrk is not installed")

@@ -36,6 +36,7 @@ def stepped(
     return np.concatenate(readings), carries
 
 
+@pytest.mark.prove
 def test_the_size_of_blocks_changes_no_reading_and_no_carry(monkeypatch: pytest.MonkeyPatch):
     whole, held = stepped(1000, 1, monkeypatch)
     for block, turns in ((4, 1), (4, 50), (1000, 2), (1000, 1000)):

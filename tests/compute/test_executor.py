@@ -82,12 +82,14 @@ async def test_results_come_in_the_order_of_the_blocks(parallelism: int):
         assert await run_tasks(executor, abs, [-3, 2, -1]) == [3, 2, 1]
 
 
+@pytest.mark.prove
 async def test_a_worker_that_dies_is_reported_in_one_line():
     with pytest.raises(OperatorError, match=r"^a worker process died"):
         async with open_local_executor(0, 2) as (executor, _):
             await run_tasks(executor, os._exit, [1])
 
 
+@pytest.mark.prove
 async def test_a_worker_with_other_code_computes_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(executor_module, "hash_code", lambda: "another")
     with pytest.raises(OperatorError, match="another version of signals or NumPy"):
@@ -95,6 +97,7 @@ async def test_a_worker_with_other_code_computes_nothing(monkeypatch: pytest.Mon
             await run_tasks(executor, abs, [-1])
 
 
+@pytest.mark.prove
 async def test_a_cancelled_job_ends_its_workers_at_once():
     started_at = time.monotonic()
     with pytest.raises(TimeoutError):
@@ -120,6 +123,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
+@pytest.mark.prove
 def test_workers_end_with_their_leader(tmp_path: Path, number: signal.Signals):
     script = tmp_path / "leader.py"
     script.write_text(LEADER)
@@ -140,6 +144,7 @@ def test_workers_end_with_their_leader(tmp_path: Path, number: signal.Signals):
     assert errors.endswith("KeyboardInterrupt\n") == (number == signal.SIGINT)
 
 
+@pytest.mark.prove
 async def test_outdated_carries_are_rebuilt_the_same_in_another_executor(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
@@ -181,6 +186,7 @@ async def test_an_audit_of_a_whole_market_reports_the_same_in_another_executor(
         for what in [*TAMPERED, *PRUNED]
     ],
 )
+@pytest.mark.prove
 def test_an_audit_of_an_altered_store_reports_the_same_in_another_executor(
     what: str, databases: Databases, tmp_path: Path, universe: Universe
 ):

@@ -152,6 +152,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Content:
     "outage_s",
     [2 * HOUR_S, *(pytest.param(n, marks=pytest.mark.prove) for n in (20, 180, 26 * HOUR_S))],
 )
+@pytest.mark.prove
 async def test_a_first_start_with_an_outage_ends_as_one_without(
     tmp_path: Path, undisturbed: Content, outage_s: int
 ):
@@ -233,6 +234,7 @@ async def test_no_batch_of_a_first_start_waits_twice_for_a_failing_asset(tmp_pat
         assert (await store.snapshot()).unbuilt_tickers == ("ETH",)
 
 
+@pytest.mark.prove
 async def test_runs_keep_their_time_while_the_fetch_of_a_history_hangs(tmp_path: Path):
     path, clock = tmp_path / "m.db", AcceleratedClock(START)
     source = script(clock)

@@ -127,6 +127,7 @@ async def test_a_reading_that_turns_every_hour_is_published_every_hour(tmp_path:
 
 
 @pytest.mark.clause("steps")
+@pytest.mark.prove
 async def test_a_run_is_written_once_its_time_has_come_however_long_a_sleep_took(tmp_path: Path):
     clock = AcceleratedClock(march_s("10:20"), step_s=7 * 60)
     source = script(clock)
@@ -232,6 +233,7 @@ async def test_a_retry_that_finds_nothing_commits_nothing(
     ("timeframe", "close", "following"),
     [("4h", march_s("12:00"), march_s("16:00")), ("1d", march_s("00:00", 5), march_s("00:00", 6))],
 )
+@pytest.mark.prove
 async def test_a_late_longer_bar_waits_for_its_own_next_run(
     tmp_path: Path, timeframe: Timeframe, close: int, following: int
 ):
@@ -290,6 +292,7 @@ async def test_a_stocks_day_is_read_at_midnight_and_nothing_is_late_while_it_res
 
 
 @pytest.mark.clause("steps")
+@pytest.mark.prove
 async def test_a_bar_that_never_comes_makes_its_asset_late_for_an_hour(tmp_path: Path):
     path = tmp_path / "m.db"
     clock = AcceleratedClock(march_s("10:20"), step_s=5)
@@ -349,6 +352,7 @@ class OldReadings:
 @pytest.mark.clause("steps")
 @pytest.mark.clause("2.4.18")
 @pytest.mark.parametrize("step_s", [180, pytest.param(60, marks=prove)])
+@pytest.mark.prove
 async def test_no_reading_is_older_than_its_last_closed_candle_without_being_named(
     path: Path, step_s: int
 ):
@@ -425,6 +429,7 @@ async def test_a_clock_put_back_by_hours_repeats_nothing(
 
 
 @pytest.mark.clause("steps")
+@pytest.mark.prove
 async def test_a_process_started_on_a_clock_put_back_waits_and_its_rows_are_later(
     path: Path, clock: AcceleratedClock, source: ScriptedSource
 ):
@@ -609,6 +614,7 @@ async def test_a_loop_cancelled_at_any_moment_ends_in_the_same_content(tmp_path:
 @pytest.mark.clause("steps")
 @pytest.mark.parametrize("failure", [SourceError("no answer"), RuntimeError("unforeseen")])
 @pytest.mark.parametrize("hour", ["10:00", "12:00"])
+@pytest.mark.prove
 async def test_a_failing_source_is_retried_and_no_bar_is_lost(
     tmp_path: Path, logs: Logs, failure: Exception, hour: str
 ):
@@ -646,6 +652,7 @@ class Failing(MarketStore):
 
 
 @pytest.mark.clause("steps")
+@pytest.mark.prove
 async def test_a_source_that_is_not_ready_is_retried_and_no_bar_is_lost(tmp_path: Path, logs: Logs):
     clock = AcceleratedClock(march_s("10:30"))
     source = script(clock)
@@ -662,6 +669,7 @@ async def test_a_source_that_is_not_ready_is_retried_and_no_bar_is_lost(tmp_path
 
 
 @pytest.mark.clause("steps")
+@pytest.mark.prove
 async def test_bars_of_a_delayed_source_are_fetched_when_due_and_are_not_late(
     tmp_path: Path,
 ):
@@ -877,6 +885,7 @@ async def test_the_line_of_a_run_has_its_rows_and_its_late_assets(
 
 @pytest.mark.clause("steps")
 @pytest.mark.clause("1.35")
+@pytest.mark.prove
 async def test_rows_are_pruned_once_a_day(tmp_path: Path):
     pruned: list[tuple[int, int]] = []
     clock = AcceleratedClock(march_s("10:20"), step_s=30)
@@ -897,6 +906,7 @@ async def test_rows_are_pruned_once_a_day(tmp_path: Path):
 @pytest.mark.clause("steps")
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=prove) for n in range(2, 16))])
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_every_bar_is_stepped_once_through_random_troubles(
     tmp_path: Path, logs: Logs, seed: int
 ):
@@ -977,6 +987,7 @@ def script_both(clock: AcceleratedClock) -> ScriptedSource:
 
 
 @pytest.mark.clause("postgres")
+@pytest.mark.prove
 async def test_a_leader_cut_off_during_a_run_writes_no_more_and_one_with_a_slow_clock_continues(
     database: str,
 ):
@@ -1017,6 +1028,7 @@ async def test_a_leader_cut_off_during_a_run_writes_no_more_and_one_with_a_slow_
 
 
 @pytest.mark.clause("postgres")
+@pytest.mark.prove
 async def test_a_leader_cut_off_between_runs_takes_the_lead_again_if_no_other_has(
     clock: AcceleratedClock, database: str
 ):

@@ -184,6 +184,7 @@ def test_a_replay_that_is_killed_and_run_again_ends_in_the_same_content(
 
 
 @pytest.mark.clause("steps")
+@pytest.mark.prove
 async def test_a_first_start_that_ends_early_is_continued_by_the_next_start(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):

@@ -43,7 +43,8 @@ from tests.support.signals_command import (
 from tests.support.store_homes import wait_for_version
 from tests.verifier import test_real_service as test_verifier
 
-pytestmark = pytest.mark.clause("postgres")
+# The statements are tested with the stores.
+pytestmark = [pytest.mark.clause("postgres"), pytest.mark.prove]
 
 
 HIDDEN = "hidden"
@@ -64,7 +65,6 @@ def drop_schema(url: str, schema: str) -> None:
     asyncio.run(drop())
 
 
-@pytest.mark.prove
 def test_each_command_works_on_postgresql_as_on_files(tmp_path: Path, url: str):
     said = []
 
@@ -120,7 +120,6 @@ def test_each_command_works_on_postgresql_as_on_files(tmp_path: Path, url: str):
     assert {path.name for path in tmp_path.iterdir()} == {"bars", "signals-log-key.json"}
 
 
-@pytest.mark.prove
 def test_a_migrated_database_is_used_once_its_audit_is_clean(tmp_path: Path, url: str):
     path = tmp_path / "signals.db"
     file, said = f"sqlite:///{path}", []
@@ -191,7 +190,6 @@ async def test_two_serving_processes_share_quota_throttle_and_revocation_to_the_
         assert (answer.status_code, answer.json()["error"]) == (403, "revoked_key")
 
 
-@pytest.mark.prove
 async def test_a_commit_by_one_process_is_soon_served_by_another(database: str):
     async with served_twice(database) as (first, second):
         before = (await second.fetch_answer("mcp", STATE))["meta"]["as_of"]
@@ -201,7 +199,6 @@ async def test_a_commit_by_one_process_is_soon_served_by_another(database: str):
                 await asyncio.sleep(0.01)
 
 
-@pytest.mark.prove
 async def test_maintenance_by_two_processes_at_once_deletes_every_row_once(database: str):
     rows = 40
     async with served_twice(database) as (first, second):
@@ -219,7 +216,6 @@ def computing(folder: Path, url: str, **settings: str) -> AbstractContextManager
     return start_signals(folder, "compute", database_url=url, universe=universe, **settings)
 
 
-@pytest.mark.prove
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
 def test_another_process_takes_over_when_the_computing_one_is_gone(
     tmp_path: Path, url: str, number: signal.Signals
@@ -241,7 +237,6 @@ def test_another_process_takes_over_when_the_computing_one_is_gone(
     assert run_signals(tmp_path, "audit", database_url=url).stdout.splitlines()[-1] == "clean"
 
 
-@pytest.mark.prove
 async def test_a_process_that_lost_its_session_logs_it_and_continues_if_no_other_took_over(
     tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]
 ):

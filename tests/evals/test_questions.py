@@ -21,7 +21,8 @@ pytestmark = pytest.mark.clause("understood")
 
 
 DIRECTIONS = {1: "bullish", -1: "bearish", 0: "neutral"}
-ASSETS = {ticker: load_universe().by_ticker[ticker] for ticker in TICKERS}
+UNIVERSE = load_universe()
+ASSETS = {ticker: UNIVERSE.by_ticker[ticker] for ticker in TICKERS}
 REMOVED = {ticker for ticker, asset in ASSETS.items() if asset.removed_on}
 FOLLOWED = {"BTC", "ETH", "BNB", "SOL", "NVDA", "TSLA"}
 # The forms of the questions, in which `{name}` stands for words, and the method that answers each.

@@ -378,6 +378,7 @@ def test_an_e_mail_address_is_text_of_at_most_254_characters(email: Any) -> None
     "7.20",
     "7.33",
 )
+@pytest.mark.prove
 async def test_a_refused_body_is_documented_and_counts_as_no_attempt(
     served: RunningService, document: OpenApiDocument
 ) -> None:

@@ -111,6 +111,7 @@ def listing(number: int) -> bytes:
     return POST + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
+@pytest.mark.prove
 async def test_a_client_that_reads_late_gets_every_response_complete(served: RunningService):
     (first,) = ANSWER.findall(await exchange_bytes(served.base_url, listing(1) + LAST))
     times = MORE_THAN_SOCKETS_HOLD // len(first)
@@ -152,6 +153,7 @@ async def test_above_the_limit_the_longest_exchange_is_aborted(served: RunningSe
     ("files", "idle"),
     [(256, 300), pytest.param(1024, 1000, marks=pytest.mark.prove)],
 )
+@pytest.mark.prove
 def test_others_are_served_while_idle_clients_fill_the_process(
     tmp_path: Path, files: int, idle: int
 ):
@@ -215,6 +217,7 @@ async def receive_all(client: socket.socket) -> bytes:
     return bytes(received)
 
 
+@pytest.mark.prove
 async def test_requests_are_not_parsed_far_ahead_of_responses(served: RunningService):
     async with served_with(served) as address, open_raw_connection(address) as (_, writer):
         writer.transport.pause_reading()

@@ -240,6 +240,7 @@ async def test_pages_and_unknown_paths_are_protected_from_other_origins_too(serv
             )
 
 
+@pytest.mark.prove
 async def test_no_response_allows_scripts_of_another_origin_to_read_it(served: RunningService):
     requested = {
         "Access-Control-Request-Method": "POST",

@@ -270,6 +270,7 @@ async def test_ambiguous_json_is_refused(served: RunningService, body: bytes):
 
 
 @pytest.mark.clause("endpoint")
+@pytest.mark.prove
 async def test_hostile_methods_names_and_ids_are_handled_like_any_text(served: RunningService):
     for payload in (*PAYLOADS, LONE_SURROGATE):
         answer = await served.post_mcp({**PING, "id": payload})
@@ -386,6 +387,7 @@ async def test_the_key_is_refused_before_the_arguments_are_read(
 
 @pytest.mark.clause("endpoint")
 @pytest.mark.parametrize("count", [300, pytest.param(2_000, marks=pytest.mark.prove)])
+@pytest.mark.prove
 def test_refused_bodies_leave_the_memory_of_the_service_small(tmp_path: Path, count: int) -> None:
     port = find_free_port()
     with start_signals(tmp_path, "serve", "--no-compute", port=port) as process:

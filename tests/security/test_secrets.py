@@ -109,6 +109,7 @@ def send_everywhere(client: httpx.Client, secret: str) -> None:
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 def test_the_log_has_one_line_per_event_and_no_text_of_clients(
     process: tuple[RunningCommand, str], tmp_path: Path
 ):

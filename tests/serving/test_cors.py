@@ -205,6 +205,7 @@ async def test_clients_without_an_origin_see_no_difference(served: RunningServic
 
 
 @pytest.mark.clause("7.35", "endpoint")
+@pytest.mark.prove
 async def test_other_origins_are_refused_and_cannot_read_why(served: RunningService) -> None:
     for origin in (EVIL, "null", "http://app.example", f"{ORIGIN}:8443", f"{ORIGIN}.evil.example"):
         keyed = [each for each in list_operations(served) if each[1] not in OPEN_READS]

@@ -437,6 +437,7 @@ async def test_a_key_that_was_refused_waits_as_a_stranger(doorway: Doorway) -> N
 
 
 @pytest.mark.clause("8.59")
+@pytest.mark.prove
 async def test_the_keys_used_last_are_remembered(doorway: Doorway) -> None:
     keys = [f"Bearer {number}" for number in range(MAX_LIVE_KEYS + 1)]
     doorway.live_keys.update(keys)
@@ -620,6 +621,7 @@ async def contested(
 
 
 @pytest.mark.clause("access", "8.54", "8.57")
+@pytest.mark.prove
 async def test_a_key_with_all_its_places_taken_delays_no_call_of_another_key(
     contested: Contested,
 ) -> None:
@@ -637,6 +639,7 @@ async def test_a_key_with_all_its_places_taken_delays_no_call_of_another_key(
 
 
 @pytest.mark.clause("access", "8.55")
+@pytest.mark.prove
 async def test_a_call_beyond_the_places_of_a_key_waits_and_is_served(contested: Contested) -> None:
     await contested.hold(MAX_CALLS + 1)
     assert {one.status for one in await contested.release()} == {200}

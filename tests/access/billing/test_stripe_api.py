@@ -188,6 +188,7 @@ async def test_every_method_that_queries_stripe_ends_at_the_deadline(tmp_path: P
     assert [str(error) for error in errors] == ["Stripe: not done within 0.5 seconds"] * 7
 
 
+@pytest.mark.prove
 async def test_abandoned_claims_block_no_checkout(shop: StripeShop) -> None:
     await shop.billing.check_prices()
     claims = Claims(shop.served.access, shop.billing, shop.clock)

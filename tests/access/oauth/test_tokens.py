@@ -169,6 +169,7 @@ async def test_several_refreshes_of_a_token_at_once_all_get_tokens_that_go_on(
 
 
 @pytest.mark.clause("10.5")
+@pytest.mark.prove
 async def test_the_tokens_of_a_connection_are_bounded(
     processes: list[Process], clock: ManualClock
 ) -> None:
@@ -214,6 +215,7 @@ STEPS = st.lists(
 @pytest.mark.clause("10.4", "10.5")
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
+@pytest.mark.prove
 async def test_a_connection_lives_until_a_grant_is_used_after_its_grace(
     processes: list[Process], clock: ManualClock, steps: list[tuple[str, int, int]]
 ) -> None:

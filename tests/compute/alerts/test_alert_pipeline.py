@@ -281,6 +281,7 @@ async def clean(path: Path, source: ScriptedSource) -> None:
 @pytest.mark.clause("3.3.6", "6.7")
 @pytest.mark.parametrize("stops", [[], [march_s("16:30", day=7), march_s("05:30", day=8)]])
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_a_held_alert_goes_out_at_its_hour_although_no_bar_comes(
     stops: list[int], tmp_path: Path
 ):
@@ -342,6 +343,7 @@ async def test_alerts_of_one_run_are_milliseconds_apart_even_if_they_fired_on_di
     assert run < older.created_at < newer.created_at < run + 10
 
 
+@pytest.mark.prove
 async def test_a_catch_up_measures_cooldowns_from_the_time_at_which_it_writes(tmp_path: Path):
     path, clock = tmp_path / "m.db", AcceleratedClock(march_s("10:20", day=3), step_s=900)
     source = script(clock, BTC="24x7", NVDA="XNAS")

@@ -508,6 +508,7 @@ def list_gaps(alerts: list[AlertRow]) -> list[tuple[AlertRow, int]]:
 
 @pytest.mark.clause("indicators", "3.3.3")
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_no_two_rows_of_an_action_are_closer_than_their_window_or_an_audit_names_them(
     home: StoreHome,
 ):

@@ -369,6 +369,7 @@ def test_every_alteration_is_found(
     ],
 )
 @pytest.mark.sampled(6)
+@pytest.mark.prove
 def test_a_flipped_byte_of_a_bar_is_found(
     place: int, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
@@ -380,6 +381,7 @@ def test_a_flipped_byte_of_a_bar_is_found(
     assert "does not hold the bars" in ran.out or "holds damaged bars of BTC" in ran.out
 
 
+@pytest.mark.prove
 def test_a_pruned_store_is_clean_and_prunes_nothing_more(
     databases: Databases, universe: Universe, signals: RunSignals
 ):
@@ -447,6 +449,7 @@ PRUNED: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("what", PRUNED)
 @pytest.mark.sampled(6)
+@pytest.mark.prove
 def test_every_alteration_after_pruning_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):

@@ -328,6 +328,7 @@ def test_tables_of_one_row_need_no_added_row() -> None:
     assert set(TABLES) - ADDED.keys() == {"clock", "coverage", "log_checkpoint"}
 
 
+@pytest.mark.prove
 async def test_an_older_copy_of_the_store_is_found_by_the_key_file(
     filled: Filled, tmp_path: Path
 ) -> None:

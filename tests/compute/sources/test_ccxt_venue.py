@@ -177,6 +177,7 @@ async def test_an_old_list_serves_while_the_venue_does_not_answer(
     assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
 
 
+@pytest.mark.prove
 async def test_a_kept_list_that_cannot_be_read_is_fetched_again(
     binance: VenueDouble, opened: Open, tmp_path: Path
 ) -> None:

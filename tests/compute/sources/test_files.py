@@ -269,6 +269,7 @@ async def test_a_repeated_or_infinite_settlement_is_counted(tmp_path: Path, univ
     assert fetched.funding.rate.tolist() == [0.01]
 
 
+@pytest.mark.prove
 def test_rows_with_a_fault_are_logged_once_per_file_and_reason(tmp_path: Path, universe: Universe):
     count = 2 * CHUNK_ROWS + 5
     bars = [(START + n * HOUR_S, 1.0, 1.0, 2.0, 1.0, 0.0) for n in range(count)]
@@ -400,6 +401,7 @@ def test_a_long_line_or_a_large_file_is_refused_and_what_just_fits_is_read(
     )
 
 
+@pytest.mark.prove
 def test_a_line_without_an_end_is_refused_before_it_is_held(tmp_path: Path, universe: Universe):
     packed = gzip.compress(HEADER.encode() + b'"' + bytes(200_000_000), 1)
     (tmp_path / "BTC_1h.csv.gz").write_bytes(packed)
@@ -465,6 +467,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, change:
         list(chunks)
 
 
+@pytest.mark.prove
 def test_rows_of_several_chunks_are_read_in_any_order(tmp_path: Path, universe: Universe):
     count = 2 * CHUNK_ROWS + 100
     rows = [(n * HOUR_S, 10.0 + n, 11.0 + n, 9.0 + n, 10.5 + n, n / 8) for n in range(count)]
@@ -554,6 +557,7 @@ async def test_each_hole_is_reported_once_however_a_file_is_fetched(
     assert missing == [at + HOUR_S for at in sorted(holes)]
 
 
+@pytest.mark.prove
 async def test_an_unfinished_longer_bar_of_a_file_that_ends_is_never_stepped(
     tmp_path: Path, universe: Universe
 ):

@@ -226,6 +226,7 @@ async def load_opens(one: LiveService, ticker: str) -> list[int]:
     return [at for block in blocks for at in block.open_time.tolist()]
 
 
+@pytest.mark.prove
 async def test_a_venue_that_returns_a_part_of_each_page_leaves_no_bar_out(
     open_service: Open, made: dict[str, Market], clock: ManualClock
 ) -> None:
@@ -273,6 +274,7 @@ async def test_bars_that_stay_missing_are_counted_logged_once_and_named_over_res
     )
 
 
+@pytest.mark.prove
 async def test_a_venue_that_denies_a_symbol_for_an_empty_window_delays_nothing(
     open_service: Open, double: VenuesDouble, made: dict[str, Market]
 ) -> None:
@@ -286,6 +288,7 @@ async def test_a_venue_that_denies_a_symbol_for_an_empty_window_delays_nothing(
         assert await count_missing(one) == {"NVDA": 1}
 
 
+@pytest.mark.prove
 async def test_a_listing_that_begins_inside_the_history_lacks_no_bar(
     open_service: Open, made: dict[str, Market]
 ) -> None:
@@ -460,6 +463,7 @@ async def test_a_withdrawn_spike_publishes_nothing_and_its_hour_comes_one_run_la
 
 @pytest.mark.parametrize("factor", [0.4, 2.5])
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_a_real_move_is_published_at_once_if_another_venue_has_it_else_one_run_late(
     open_service: Open, double: VenuesDouble, made: dict[str, Market], factor: float
 ) -> None:
@@ -477,6 +481,7 @@ async def test_a_real_move_is_published_at_once_if_another_venue_has_it_else_one
         assert one.runs.late == {}
 
 
+@pytest.mark.prove
 async def test_a_spike_that_another_venue_does_not_have_is_held_until_it_is_corrected(
     open_service: Open, double: VenuesDouble, made: dict[str, Market]
 ) -> None:
@@ -498,6 +503,7 @@ async def test_a_spike_that_another_venue_does_not_have_is_held_until_it_is_corr
         assert one.runs.late == {}
 
 
+@pytest.mark.prove
 async def test_bars_older_than_an_hour_are_taken_as_the_venue_has_them(
     open_service: Open, double: VenuesDouble, made: dict[str, Market]
 ) -> None:

@@ -181,6 +181,7 @@ async def test_an_asset_removed_before_its_first_bar_is_neither_late_nor_pending
         assert (await one.store.snapshot()).late == {}
 
 
+@pytest.mark.prove
 async def test_nothing_is_served_before_history_is_complete(
     open_service: Open, double: VenuesDouble
 ) -> None:
@@ -271,6 +272,7 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("trouble", some_of(HARMLESS, 3))
+@pytest.mark.prove
 async def test_a_passing_trouble_leaves_no_trace(
     live: LiveService, double: VenuesDouble, made: dict[str, Market], trouble: Trouble
 ) -> None:
@@ -332,6 +334,7 @@ async def test_requests_that_hang_time_out_and_lose_no_bar(
         assert await one.load_closes("ETH") == [NEXT]
 
 
+@pytest.mark.prove
 async def test_a_bar_that_never_comes_is_passed_over_when_the_next_one_does(
     open_service: Open, made: dict[str, Market]
 ) -> None:
@@ -367,6 +370,7 @@ async def test_a_restricted_country_falls_back_to_the_next_venue_at_the_first_st
         assert one.runs.late == {}
 
 
+@pytest.mark.prove
 async def test_an_asset_stays_at_the_venue_of_its_stored_bars(
     open_service: Open, double: VenuesDouble, clock: AcceleratedClock
 ) -> None:
@@ -402,6 +406,7 @@ async def test_a_listing_that_has_ended_by_the_clock_is_left_even_if_its_venue_i
         assert one.source.get_listing("BTC") == "okx BTC/USDT"
 
 
+@pytest.mark.prove
 async def test_an_asset_that_no_venue_lists_is_not_covered_and_never_late(
     open_service: Open, double: VenuesDouble
 ) -> None:
@@ -415,6 +420,7 @@ async def test_an_asset_that_no_venue_lists_is_not_covered_and_never_late(
         assert [a.ticker for a in coverage.assets if not a.timeframes] == ["ETH"]
 
 
+@pytest.mark.prove
 async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
     open_service: Open, double: VenuesDouble, clock: AcceleratedClock
 ) -> None:
@@ -432,6 +438,7 @@ async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
 
 @pytest.mark.parametrize("is_corrected", [True, False], ids=["corrected", "back"])
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_an_asset_with_a_renamed_symbol_is_late_until_the_universe_names_it_or_it_is_back(
     open_service: Open,
     double: VenuesDouble,
@@ -479,6 +486,7 @@ def universe_with(ticker: str, **fields: object) -> Universe:
     return Universe(assets=tuple(assets), renamed_on=UNIVERSE.renamed_on)
 
 
+@pytest.mark.prove
 async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
     open_service: Open, double: VenuesDouble, clock: AcceleratedClock
 ) -> None:
@@ -515,6 +523,7 @@ async def test_setting_the_wall_clock_does_not_change_a_wait_that_a_venue_reques
         assert await found["binance"].fetch_time_ms() == clock.now
 
 
+@pytest.mark.prove
 async def test_no_request_is_sent_while_a_session_is_closed(
     open_service: Open, double: VenuesDouble
 ) -> None:
@@ -538,6 +547,7 @@ async def test_no_request_is_sent_while_a_session_is_closed(
 
 
 @pytest.mark.parametrize("skew_ms", [-45_000, 45_000])
+@pytest.mark.prove
 async def test_a_wrong_clock_stops_computing_with_an_error(
     live: LiveService, double: VenuesDouble, skew_ms: int
 ) -> None:
@@ -549,6 +559,7 @@ async def test_a_wrong_clock_stops_computing_with_an_error(
     assert await live.load_closes("ETH") == []
 
 
+@pytest.mark.prove
 async def test_one_venue_of_two_with_a_clock_ahead_stops_nothing_and_is_named_once(
     open_service: Open, double: VenuesDouble, clock: AcceleratedClock
 ) -> None:
@@ -569,6 +580,7 @@ async def test_one_venue_of_two_with_a_clock_ahead_stops_nothing_and_is_named_on
         assert await one.load_closes("OKB") == [NEXT, NEXT + HOUR_S]
 
 
+@pytest.mark.prove
 async def test_bars_of_a_venue_whose_clock_is_behind_wait_for_it_and_are_never_forming_ones(
     live: LiveService, double: VenuesDouble, made: dict[str, Market], clock: AcceleratedClock
 ) -> None:
@@ -588,6 +600,7 @@ async def test_bars_of_a_venue_whose_clock_is_behind_wait_for_it_and_are_never_f
 
 @pytest.mark.parametrize("answer", [{}, None, {"serverTime": None}, {"serverTime": 10**30}])
 @pytest.mark.sampled(7)
+@pytest.mark.prove
 async def test_a_venue_whose_clock_cannot_be_read_has_no_vote(
     live: LiveService, double: VenuesDouble, answer: object
 ) -> None:
@@ -642,6 +655,7 @@ async def test_a_bad_answer_for_one_asset_makes_it_late_and_changes_nothing_else
 RATES = [None, "x", 1e308, -1.0000001, {}, [], True]
 
 
+@pytest.mark.prove
 async def test_a_bad_funding_rate_costs_that_settlement_and_is_logged_once_per_reason(
     open_service: Open, double: VenuesDouble
 ) -> None:
@@ -669,6 +683,7 @@ async def test_a_bad_funding_rate_costs_that_settlement_and_is_logged_once_per_r
         assert await one.store.funding("BTC")
 
 
+@pytest.mark.prove
 async def test_a_revised_bar_stays_as_it_was_stepped_and_is_logged_once(
     open_service: Open, made: dict[str, Market]
 ) -> None:
@@ -688,6 +703,7 @@ async def test_a_revised_bar_stays_as_it_was_stepped_and_is_logged_once(
         await one.check_audit()
 
 
+@pytest.mark.prove
 async def test_a_bar_that_comes_after_later_ones_is_refused_and_logged(
     open_service: Open, made: dict[str, Market]
 ) -> None:
@@ -701,6 +717,7 @@ async def test_a_bar_that_comes_after_later_ones_is_refused_and_logged(
         assert await one.load_closes("ETH") == [NEXT + n * HOUR_S for n in (1, 2, 3)]
 
 
+@pytest.mark.prove
 async def test_a_delisted_perpetual_does_not_make_its_asset_late(
     open_service: Open, double: VenuesDouble
 ) -> None:
@@ -712,6 +729,7 @@ async def test_a_delisted_perpetual_does_not_make_its_asset_late(
         assert await one.store.funding("BTC") == []
 
 
+@pytest.mark.prove
 async def test_rates_are_fetched_again_with_bars_that_were_late(
     live: LiveService, double: VenuesDouble, made: dict[str, Market]
 ) -> None:
@@ -723,6 +741,7 @@ async def test_rates_are_fetched_again_with_bars_that_were_late(
     assert await live.load_closes("BTC") == [NEXT]
 
 
+@pytest.mark.prove
 async def test_nothing_is_computed_while_no_venue_answers(
     live: LiveService, double: VenuesDouble
 ) -> None:
@@ -735,6 +754,7 @@ async def test_nothing_is_computed_while_no_venue_answers(
     assert await live.load_closes("ETH") == [NEXT]
 
 
+@pytest.mark.prove
 async def test_a_split_replaces_the_history_and_touches_no_published_row(
     open_service: Open, made: dict[str, Market]
 ) -> None:
@@ -972,6 +992,7 @@ async def test_an_asset_that_moves_away_and_back_has_three_revisions(
             assert set(reasons) == {"bars of {} instead of {}".format(*expected)}
 
 
+@pytest.mark.prove
 async def test_a_refusal_while_running_moves_the_assets_at_a_later_run(
     open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
 ) -> None:
@@ -985,6 +1006,7 @@ async def test_a_refusal_while_running_moves_the_assets_at_a_later_run(
         assert await one.load_closes("BTC") == [START + n * HOUR_S for n in (1, 2, 3)]
 
 
+@pytest.mark.prove
 async def test_a_move_that_was_stopped_before_its_commit_leaves_the_old_source(
     open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
 ) -> None:
@@ -1040,6 +1062,7 @@ async def test_an_asset_that_a_refusal_left_uncovered_is_tried_again_daily(
         await one.check_audit()
 
 
+@pytest.mark.prove
 async def test_a_first_start_behind_a_403_takes_the_next_venue_and_never_mixes_them(
     open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
 ) -> None:

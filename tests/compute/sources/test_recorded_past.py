@@ -187,6 +187,7 @@ async def test_later_and_dropped_rows_other_volumes_and_assets_are_no_change(
         await store.close()
 
 
+@pytest.mark.prove
 async def test_the_bars_of_a_removed_asset_are_compared_up_to_its_removal(
     home: StoreHome, bars_folder: Path, tmp_path: Path, universe: Universe
 ):
@@ -209,6 +210,7 @@ async def test_the_bars_of_a_removed_asset_are_compared_up_to_its_removal(
         await store.close()
 
 
+@pytest.mark.prove
 def test_every_command_refuses_a_changed_past_and_stores_nothing(
     tmp_path: Path, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
 ):

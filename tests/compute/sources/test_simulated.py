@@ -275,6 +275,7 @@ async def test_an_asset_without_a_sample_price_costs_what_it_is_drawn_to_cost():
 
 
 @pytest.mark.clause("sources")
+@pytest.mark.prove
 async def test_every_bar_is_one_that_the_service_accepts():
     for ticker in EVERY_SESSION:
         bars = (await history(ticker, 400)).bars
@@ -305,6 +306,7 @@ async def test_a_night_is_a_gap_smaller_than_a_day():
 
 
 @pytest.mark.clause("sources")
+@pytest.mark.prove
 async def test_prices_have_about_six_digits():
     for asset in packaged().assets[::10]:
         bars = (await history(asset.ticker, 20)).bars
@@ -314,6 +316,7 @@ async def test_prices_have_about_six_digits():
 
 @pytest.mark.clause("sources")
 @pytest.mark.parametrize("every", [24, pytest.param(6, marks=prove)])
+@pytest.mark.prove
 async def test_prices_stay_sane_for_ten_years(every: int):
     source = market()
     for asset in packaged().assets[::every]:
@@ -425,6 +428,7 @@ async def test_funding_is_small_follows_the_trend_and_at_times_shuts_the_gate():
 
 
 @pytest.mark.clause("sources")
+@pytest.mark.prove
 async def test_one_bar_in_a_thousand_never_exists():
     source, gone, there = market(), 0, 0
     for asset in packaged().assets[::5]:
@@ -550,6 +554,7 @@ LATE_DAYS = {"BTC": (4, 9), "DOGE": (11, 16), "NVDA": (45, 47), "XAU": (17, 25)}
     ],
 )
 @pytest.mark.sampled(4)
+@pytest.mark.prove
 async def test_live_fetches_bring_every_bar_once_and_nothing_below_the_watermark(
     ticker: str, begins: int, ends: int
 ):
@@ -706,6 +711,7 @@ async def run_and_collect(
 @pytest.mark.clause("1.30", "sources")
 @pytest.mark.parametrize("day", DAYS, ids=["summer", "winter", "early close", "after a holiday"])
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_a_simulated_stock_is_read_three_minutes_after_each_close(tmp_path: Path, day: date):
     begins = midnight(day)
     async with open_simulated(tmp_path, begins) as market:
@@ -750,6 +756,7 @@ LISTINGS = {
 @pytest.mark.clause("1.30", "sources")
 @pytest.mark.parametrize("day", DAYS, ids=["summer", "winter", "early close", "after a holiday"])
 @pytest.mark.parametrize(("venue", "symbol", "delay_s"), LISTINGS.values(), ids=list(LISTINGS))
+@pytest.mark.prove
 async def test_a_live_stock_is_read_three_minutes_after_each_close_and_its_plans_delay(
     double: VenuesDouble,
     clock: ManualClock,

@@ -100,6 +100,7 @@ def test_access_requests_are_listed_as_one_line_of_ascii_json_each(tmp_path):
     assert json.loads(second)["updated_at"] == "2026-05-28T20:26:40.009Z"
 
 
+@pytest.mark.prove
 def test_prune_deletes_expired_rows_of_the_access_store(tmp_path):
     async def attempt(store: AccessStore) -> None:
         await store.record_attempt("checkout", [AttemptLimit("192.0.2.1", 20)], 0, 600)

@@ -148,6 +148,7 @@ def test_a_restore_that_was_killed_ends_right_when_it_runs_again(
     assert [name for name in files(tmp_path / "other") if "unfinished" in name] == []
 
 
+@pytest.mark.prove
 def test_lost_market_data_are_restored_and_the_keys_of_since_stay(filled, tmp_path):
     folder = Path(shutil.copytree(filled, tmp_path / "store"))
     run_signals(folder, "backup", str(tmp_path / "backup"))

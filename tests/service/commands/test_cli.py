@@ -108,6 +108,7 @@ def test_replay_is_resumable_and_another_folder_is_refused(tmp_path):
     assert "holds the bars of" in only_line(other.stderr)
 
 
+@pytest.mark.prove
 def test_until_without_a_zone_is_utc(tmp_path):
     bars = write_bars(tmp_path / "bars")
     for zone in ("", "+00:00"):
@@ -196,6 +197,7 @@ def test_a_replay_and_a_compute_create_a_complete_store(tmp_path, is_replay):
     assert run_signals(tmp_path, "keys", "create", "--label", "me").returncode == 0
 
 
+@pytest.mark.prove
 def test_a_start_that_finds_no_keys_is_refused_until_they_are_given_up(tmp_path):
     bars = write_bars(tmp_path / "bars")
     run_signals(tmp_path, "replay", "--bars", str(bars))
@@ -240,6 +242,7 @@ def test_serve_on_an_occupied_port_fails_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("source", ["simulated", "files:other"])
+@pytest.mark.prove
 def test_serve_with_another_source_than_the_stores_fails_in_one_line(tmp_path, source):
     run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
     write_bars(tmp_path / "other")
@@ -297,6 +300,7 @@ def prune_on_a_full_disk(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.prove
 def test_prune_works_on_a_full_disk_by_the_spare_file(tmp_path):
     run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
     assert "disk I/O error" in only_line(prune_on_a_full_disk(tmp_path).stderr)

@@ -84,6 +84,7 @@ def test_a_command_loads_only_the_libraries_that_it_needs(tmp_path, arguments, n
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )
+@pytest.mark.prove
 def test_a_command_on_postgresql_does_not_load_sqlite(tmp_path, arguments, needed):
     modules = loaded(tmp_path, *arguments, database_url="postgresql://127.0.0.1:1/signals")
     assert modules & ALL - needed == POSTGRES
@@ -104,6 +105,7 @@ def test_serving_loads_no_sdk_payment_or_progress_library(tmp_path):
     assert not [name for name in loaded_modules if name.partition(".")[0] == "compute"]
 
 
+@pytest.mark.prove
 def test_the_compute_process_loads_no_server_and_no_tools(tmp_path):
     code = (
         "import sys, service.processes.compute_process, service.commands.compute_command, "

@@ -104,6 +104,7 @@ def test_a_healthy_store_has_only_ok_findings(well, source):
 
 
 @pytest.mark.clause("proof")
+@pytest.mark.prove
 def test_an_older_copy_of_a_signed_store_must_be_fixed(well, source):
     signed = examined(well, source=source)
     check_findings(signed, {"log": ["ok … rows of the feed are signed"]})
@@ -442,6 +443,7 @@ async def test_a_member_whom_stripe_may_charge_without_access_is_a_warning(well,
 
 
 @pytest.mark.clause("dashboard")
+@pytest.mark.prove
 async def test_the_mail_server_check_logs_in_and_sends_nothing(well, source):
     async with run_smtp_double() as server:
         mail = {"smtp_url": server.url(), "mail_from": "keys@mail.example"}

@@ -112,6 +112,7 @@ def examined(
     return examine
 
 
+@pytest.mark.prove
 async def test_before_a_first_start_it_checks_the_venues_and_stores_nothing(examined, tmp_path):
     told = await examined(UNIVERSE)
     assert told.status == 1
@@ -375,6 +376,7 @@ async def test_with_a_snapshot_the_store_says_which_assets_have_daily_readings(
     assert sum("klines" in path for path in asked_for) == 3
 
 
+@pytest.mark.prove
 async def test_a_store_of_another_source_is_reported_before_any_request(examined, listed, tmp_path):
     bars = write_bars(tmp_path / "bars")
     await asyncio.to_thread(run_signals, tmp_path, "replay", "--bars", str(bars))

@@ -68,6 +68,7 @@ def replayed(tmp_path_factory):
 
 
 @pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.prove
 def test_a_script_reads_the_replayed_state(replayed):
     address, api_key = replayed
     headers = {"Authorization": f"Bearer {api_key}"}
@@ -111,6 +112,7 @@ def test_serve_computes_the_hours_after_the_replay(tmp_path):
 
 
 @pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.prove
 def test_a_key_revoked_by_another_process_is_refused_at_once(tmp_path):
     bars = write_bars(tmp_path / "bars", count=30)
     create_store(tmp_path)
@@ -182,6 +184,7 @@ def on_a_terminal(
 
 
 @pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.prove
 def test_only_the_first_start_on_a_terminal_shows_a_working_key(market):
     port = find_free_port()
     with on_a_terminal(market, port=port) as first:
@@ -199,6 +202,7 @@ def test_only_the_first_start_on_a_terminal_shows_a_working_key(market):
 
 @pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.clause("13.1")
+@pytest.mark.prove
 def test_a_start_on_a_terminal_shows_a_link_that_signs_the_owner_in(market):
     port = find_free_port()
     for _ in range(2):
@@ -226,6 +230,7 @@ def test_a_start_on_a_terminal_shows_a_link_that_signs_the_owner_in(market):
         ),
     ],
 )
+@pytest.mark.prove
 def test_a_key_is_shown_only_on_loopback_without_a_public_address(market, settings, is_shown):
     with on_a_terminal(market, port=find_free_port(), **settings) as process:
         assert ("ek_" in "".join(process.printed)) is is_shown
@@ -233,6 +238,7 @@ def test_a_key_is_shown_only_on_loopback_without_a_public_address(market, settin
 
 
 @pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.prove
 def test_an_ipv6_host_is_served_at_its_bracketed_address(market):
     port = find_free_port()
     with start_signals(
@@ -245,6 +251,7 @@ def test_an_ipv6_host_is_served_at_its_bracketed_address(market):
 
 @pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.parametrize(("host", "own"), [("0.0.0.0", "127.0.0.1"), ("::", "[::1]")])
+@pytest.mark.prove
 def test_a_service_on_all_addresses_advertises_one_that_works(market, host, own):
     port, universe = find_free_port(), str(market / "universe.toml")
     with start_signals(
@@ -296,6 +303,7 @@ def test_a_signal_while_building_history_keeps_committed_batches(tmp_path, numbe
 
 @pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.parametrize("number", STOPS)
+@pytest.mark.prove
 def test_a_second_signal_while_it_stops_does_no_harm(market, number):
     universe = str(market / "universe.toml")
     with start_signals(market, "serve", port=find_free_port(), universe=universe) as process:
@@ -306,6 +314,7 @@ def test_a_second_signal_while_it_stops_does_no_harm(market, number):
 
 
 @pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.prove
 def test_a_client_that_never_ends_its_request_cannot_block_shutdown(market):
     port = find_free_port()
     with (
@@ -332,6 +341,7 @@ def test_compute_ends_when_a_recording_is_complete(tmp_path):
 
 
 @pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.prove
 def test_a_second_serve_stands_by_and_takes_over_when_the_first_ends(market):
     universe = str(market / "universe.toml")
     api_key = run_signals(market, "keys", "create", "--label", "tests").stdout.strip()
@@ -582,6 +592,7 @@ async def test_responses_are_stale_while_it_catches_up_and_live_after(market, se
 
 
 @pytest.mark.clause("fresh")
+@pytest.mark.prove
 async def test_a_catch_up_that_fails_while_serving_is_retried(market, serve_at_once, capsys):
     computed, _ = stored(market)
     clock, may_fail = MovedClock(computed + BEHIND_H * HOUR_MS + 60_000), threading.Event()

@@ -108,6 +108,7 @@ def asked(method: str, params: Any = None) -> str:
     return json.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params or {}})
 
 
+@pytest.mark.prove
 async def test_it_survives_an_outage_of_the_service_and_ends_with_its_input(served, tmp_path):
     with open_loopback_socket() as bound:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -138,6 +139,7 @@ async def test_it_survives_an_outage_of_the_service_and_ends_with_its_input(serv
 BAD_IDS = ["{}", "[1]", "null", "true", "1.5"]
 
 
+@pytest.mark.prove
 async def test_a_message_that_cannot_be_answered_gets_the_error_of_the_server(served, tmp_path):
     lines = [f'{{"jsonrpc":"2.0","id":{one},"method":"ping"}}' for one in BAD_IDS]
     lines += ['[{"jsonrpc":"2.0","id":1,"method":"ping"}]', "7", '{"jsonrpc":"2.0","id":2}']

@@ -198,6 +198,7 @@ def test_serve_does_not_start_without_a_sender(tmp_path) -> None:
 
 
 @pytest.mark.clause("dashboard")
+@pytest.mark.prove
 def test_the_start_message_names_the_outbox(tmp_path) -> None:
     bars = f"files:{write_bars(tmp_path / 'bars')}"
     with start_signals(tmp_path, "serve", port=find_free_port(), source=bars) as process:

@@ -166,6 +166,7 @@ def test_a_wrong_value_is_refused_with_the_accepted_ones(variable):
     ],
 )
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 def test_serve_logs_json_unless_on_a_terminal_or_set_otherwise(
     tmp_path: Path, on_terminal: bool, log_format: LogFormat, is_json: bool
 ):

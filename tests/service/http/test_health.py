@@ -163,6 +163,7 @@ async def test_a_store_that_ignores_cancellation_delays_no_probe(tmp_path: Path)
 
 
 @pytest.mark.clause("postgres")
+@pytest.mark.prove
 async def test_a_frozen_database_is_reported_in_time_and_recovers(
     private_postgres: PostgresServer,
 ):

@@ -36,6 +36,7 @@ def published(folder: Path) -> int:
         return int(db.execute("SELECT count(*) FROM changes WHERE published").fetchone()[0])
 
 
+@pytest.mark.prove
 async def test_a_run_is_counted_with_its_duration_and_rows(
     market: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -75,6 +76,7 @@ def test_signals_compute_has_the_port_too(market: Path):
     assert is_closed(port)
 
 
+@pytest.mark.prove
 def test_a_call_in_flight_at_shutdown_is_answered_while_the_port_is_open(market: Path):
     port, operations = find_free_port(), find_free_port()
     given = {"port": port, "metrics_port": operations, "universe": str(market / "universe.toml")}

@@ -83,6 +83,7 @@ async def test_an_idle_service_on_a_full_disk_finds_out_by_a_test_write(tmp_path
     assert (status, checks["access_store"], checks["market_store"]) == (503, "not writable", "ok")
 
 
+@pytest.mark.prove
 async def test_failing_calls_log_one_line_of_each_kind(served_alone: RunningService):
     with full_disk(), capture_log("info") as lines:
         for _ in range(300):

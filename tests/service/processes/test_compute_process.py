@@ -56,6 +56,7 @@ def test_it_computes_in_one_more_process_of_lower_priority(market: Path) -> None
         assert service.running.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.prove
 def test_a_killed_compute_process_restarts_while_calls_are_answered(market: Path) -> None:
     with serving(market) as service:
         api_key, killed = service.new_key(), service.computing
@@ -82,6 +83,7 @@ def test_a_killed_compute_process_restarts_while_calls_are_answered(market: Path
         pytest.param(signal.SIGHUP, marks=pytest.mark.prove),
     ],
 )
+@pytest.mark.prove
 def test_both_processes_end_together(market: Path, number: int) -> None:
     with serving(market) as service:
         process, children = service.running, service.children
@@ -97,6 +99,7 @@ def test_both_processes_end_together(market: Path, number: int) -> None:
         assert "compute_restarted" not in "".join(process.printed)
 
 
+@pytest.mark.prove
 def test_a_failure_of_the_compute_process_ends_the_command_in_one_line(tmp_path: Path) -> None:
     with start_signals(tmp_path, *ONE, source="files:nowhere", port=find_free_port()) as process:
         process.wait_for_line("signals: ")
@@ -106,6 +109,7 @@ def test_a_failure_of_the_compute_process_ends_the_command_in_one_line(tmp_path:
     assert "nowhere" in process.printed[0]
 
 
+@pytest.mark.prove
 async def test_a_run_is_counted_by_the_serving_process(market: Path) -> None:
     """On a clock that both processes share."""
     computed, port = stored(market)[0], find_free_port()
@@ -147,6 +151,7 @@ def count_published(folder: Path) -> int:
 
 
 @pytest.mark.clause("7.37", "fresh")
+@pytest.mark.prove
 def test_a_first_start_answers_503_until_its_first_whole_answer(tmp_path: Path) -> None:
     port, universe = find_free_port(), write_cut_universe(tmp_path, {"BTC", "NVDA"})
     ours, theirs = pty.openpty()

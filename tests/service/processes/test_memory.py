@@ -83,11 +83,13 @@ def printed(program: str, *arguments: str) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+@pytest.mark.prove
 def test_many_objects_that_stay_cause_no_full_collection_in_a_serving_process():
     assert printed(COLLECTIONS) == 0
     assert printed(COLLECTIONS.replace("prepare_to_serve()\n", "gc.collect()\n", 1)) > 0
 
 
+@pytest.mark.prove
 def test_threads_share_one_arena():
     assert printed(HEAPS, "several") > 1
     assert printed(HEAPS, "one") == 1

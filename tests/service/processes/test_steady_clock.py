@@ -154,6 +154,7 @@ async def test_a_clock_90_days_ahead_for_half_a_minute_deletes_nothing(
 
 @pytest.mark.clause("steps")
 @pytest.mark.parametrize("days", [90, -90])
+@pytest.mark.prove
 async def test_a_clock_that_is_wrong_for_half_a_minute_dates_no_row(
     tmp_path: Path, days: int
 ) -> None:

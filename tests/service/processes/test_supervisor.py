@@ -148,6 +148,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.prove
 def test_a_first_start_serves_once_its_history_is_built(service: Service) -> None:
     said = [line.split(":")[0] for line in service.running.printed]
     assert said.index("Building history") < said.index("building history")
@@ -191,6 +192,7 @@ def test_the_quota_is_exact_over_all_workers(service: Service) -> None:
 
 
 @pytest.mark.clause("access")
+@pytest.mark.prove
 def test_a_revoked_key_is_refused_at_once_by_every_worker(service: Service) -> None:
     api_key = service.new_key()
     before = service.of_each_worker("/usage", api_key)
@@ -283,6 +285,7 @@ def test_killed_processes_are_restarted_while_others_serve(service: Service) -> 
 
 
 @pytest.mark.clause("monitoring")
+@pytest.mark.prove
 def test_all_processes_log_requests_at_the_level_that_is_set(service: Service) -> None:
     answers = service.of_each_worker("/usage", "ek_" + "B" * 43)
     for answer in answers:
@@ -294,6 +297,7 @@ def test_all_processes_log_requests_at_the_level_that_is_set(service: Service) -
 
 
 @pytest.mark.clause("monitoring")
+@pytest.mark.prove
 def test_one_scrape_includes_all_processes_and_dead_ones(service: Service) -> None:
     def counted() -> float:
         seen = samples(httpx.get(f"{service.operations}/metrics", timeout=WITHIN_S).text)
@@ -319,6 +323,7 @@ def test_one_scrape_includes_all_processes_and_dead_ones(service: Service) -> No
         pytest.param(signal.SIGHUP, marks=pytest.mark.prove),
     ],
 )
+@pytest.mark.prove
 def test_no_process_is_left_however_it_ends(folder: Path, number: int) -> None:
     with serving(folder) as service:
         process, children = service.running, service.children
@@ -344,6 +349,7 @@ def test_no_process_is_left_however_it_ends(folder: Path, number: int) -> None:
         pytest.param(True, "simulated", "holds bars of the source ", marks=pytest.mark.prove),
     ],
 )
+@pytest.mark.prove
 def test_an_error_of_the_compute_process_ends_the_command_in_one_line(
     tmp_path: Path, is_built: bool, source: str, said: str
 ) -> None:

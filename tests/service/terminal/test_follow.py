@@ -403,6 +403,7 @@ async def follow_until_killed(service: RunningService, folder: Path, program: st
     return process.returncode
 
 
+@pytest.mark.prove
 async def test_a_killed_command_continues_where_it_was(recording: RunningService, tmp_path: Path):
     folder = tmp_path / "client"
     folder.mkdir()

@@ -117,6 +117,7 @@ async def test_a_new_schema_is_created_without_a_log_line(database: str) -> None
     assert logs == []
 
 
+@pytest.mark.prove
 async def test_a_lost_server_is_reported_and_used_again_when_it_returns(
     private_postgres: PostgresServer,
 ) -> None:
