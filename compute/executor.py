@@ -32,7 +32,7 @@ Item = TypeVar("Item")
 OpenExecutor = Callable[[int], AbstractAsyncContextManager[tuple[Executor, int]]]
 
 # Starting a worker takes 0.5 s of processor time (measured), rebuilding an asset's year 0.07 s
-# and auditing it 0.12 s (docs/scaling.md): with so many assets each, starting costs 14 % at most.
+# and auditing it 0.12 s: with so many assets each, starting costs 14 % at most.
 MIN_ASSETS_PER_WORKER = 50
 
 

@@ -5,12 +5,11 @@ A block is the text between `<!-- generated: NAME -->` and `<!-- end -->`. `make
 
 import argparse
 import re
-import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import BaseModel, SecretStr
 
@@ -77,7 +76,6 @@ NAMES = (
     "commands",
     "connect",
     "contract",
-    "proof-of-storage",
     "settings",
 )
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
@@ -389,25 +387,6 @@ def _format_bytes(size: int) -> str:
     return f"{size >> 10} KiB"
 
 
-def render_tampers() -> str:
-    """Return the table of columns of the market store, with the ways by which a change is found."""
-    listed = tomllib.loads((ROOT / "docs" / "tampers.toml").read_text())
-    return _render_table(
-        ("column", "how a change is found"),
-        (
-            (f"`{table}.{name}`", _describe_ways(value, listed["ways"]))
-            for table, columns in listed["columns"].items()
-            for name, value in columns.items()
-        ),
-    )
-
-
-def _describe_ways(value: Any, ways: Mapping[str, Mapping[str, str]]) -> str:
-    named, reason = (value["ways"], value["unless"]) if isinstance(value, dict) else (value, "")
-    text = "; ".join(ways[name]["says"] for name in named)
-    return f"{text or 'not found'}. {reason}" if reason else text
-
-
 def _extract_first_sentence(text: str) -> str:
     return text.split(". ")[0].removesuffix(".") + "."
 
@@ -435,7 +414,6 @@ BLOCK_RENDERERS: dict[str, Callable[[], str]] = {
     **{f"parameters_{name}": partial(render_parameters, model) for name, model in REQUESTS.items()},
     "errors": render_errors,
     "limits": render_limits,
-    "tampers": render_tampers,
 }
 
 if __name__ == "__main__":

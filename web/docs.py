@@ -211,8 +211,6 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
         "selling",
         "monitoring",
         "recovery",
-        "proof-of-storage",
-        "scaling",
     ),
 }
 PAGE_ORDER = tuple(name for names in PAGES_BY_READER.values() for name in names)
@@ -224,7 +222,9 @@ MOVED_PAGES = {
     "faq": "docs/getting-started#questions",
     "interop": "docs/agents#clients-and-frameworks",
     "openapi": "docs/rest",
-    "performance": "docs/scaling",
+    "performance": "docs/deployment#more-than-one-process",
+    "proof-of-storage": "docs/recovery#audit-the-stored-data",
+    "scaling": "docs/deployment#more-than-one-process",
     "terminal": "docs/commands",
     "try": "docs/rest",
     "universe": "docs/sources#cover-other-assets",

@@ -45,7 +45,10 @@ INSTALL_SCHEMES = ("cursor://", "vscode:mcp/", "lmstudio://", "goose://")
 TITLES = {link.name: link.title for link in list_page_links(sells_keys=True)}
 A_MINUTE = "public, max-age=60"
 # `connect` is generated with the server's own address, the others are for developers.
-NO_PAGES = {"README", "architecture", "connect", "decisions", "evals", "glossary", "performance"}
+NO_PAGES = {
+    *("README", "architecture", "connect", "decisions", "evals", "glossary", "interop"),
+    "performance",
+}
 
 
 @pytest.mark.parametrize("name", ["", *TITLES])
@@ -345,7 +348,7 @@ async def test_former_addresses_lead_to_the_viewer_and_its_form_of_a_call(
         ("/docs/openapi", "../docs/rest"),
         ("/docs/try", "../docs/rest"),
         ("/docs/try/signals_get_state", f"/docs/rest{build_call_anchor(state)}"),
-        ("/docs/performance", "../docs/scaling"),
+        ("/docs/performance", "../docs/deployment#more-than-one-process"),
     ]:
         answer = await served.client.get(path)
         assert (answer.status_code, answer.headers["location"]) == (303, to)

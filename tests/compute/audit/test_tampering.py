@@ -1,6 +1,6 @@
 """Every column of the market store, and the schema itself: a change behind its back is found.
 
-docs/tampers.toml lists the columns, and the ways by which a change of each is found.
+tampers.toml lists the columns, and the ways by which a change of each is found.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ from tests.support.tampering import (
 pytestmark = pytest.mark.clause("audit")
 
 LIST: dict[str, Any] = tomllib.loads(
-    (Path(__file__).parents[3] / "docs" / "tampers.toml").read_text(encoding="utf-8")
+    (Path(__file__).parent / "tampers.toml").read_text(encoding="utf-8")
 )
 PATTERNS = {name: re.compile(way["finding"]) for name, way in LIST["ways"].items()}
 POSTGRES_TABLES = {"version"}
