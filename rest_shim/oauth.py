@@ -93,7 +93,9 @@ def build_oauth_routes(endpoints: OAuthEndpoints, runner: ToolRunner) -> list[Ro
     base_url = runner.context.base_url
     # Below a path of its own, the documents of a service are at paths that end with that path.
     base_path = urlsplit(base_url).path
-    server = build_server_metadata(base_url)
+    server = build_server_metadata(
+        base_url, accepts_documents=endpoints.clients.documents is not None
+    )
     resource = build_resource_metadata(base_url)
     documents = {f"{SERVER_METADATA_PATH}{path}": server for path in ("", base_path)}
     for path in ("", RESOURCE_PATH, f"{base_path}{RESOURCE_PATH}"):
@@ -115,7 +117,7 @@ def build_oauth_routes(endpoints: OAuthEndpoints, runner: ToolRunner) -> list[Ro
     ]
 
 
-def build_server_metadata(base_url: str) -> dict[str, object]:
+def build_server_metadata(base_url: str, *, accepts_documents: bool) -> dict[str, object]:
     """Return the metadata of the authorization server (RFC 8414)."""
     return {
         "issuer": base_url,
@@ -132,7 +134,7 @@ def build_server_metadata(base_url: str) -> dict[str, object]:
         "revocation_endpoint_auth_methods_supported": ["none"],
         "code_challenge_methods_supported": ["S256"],
         "authorization_response_iss_parameter_supported": True,
-        "client_id_metadata_document_supported": True,
+        "client_id_metadata_document_supported": accepts_documents,
         "service_documentation": f"{base_url}/api/v1",
     }
 

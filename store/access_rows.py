@@ -273,7 +273,8 @@ RenewOutcome = Literal["renewed", "replayed", "busy", "ended"]
 class OAuthClient:
     """A client and what it says of itself: `name` is cleaned, but unverified text.
 
-    `created_at` (epoch ms) is None for a client that a document describes, which is not stored.
+    `created_at` (epoch ms) is when it registered or its document was last seen to change; None for
+    a document that ships with the service.
     """
 
     client_id: str

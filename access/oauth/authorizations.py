@@ -11,6 +11,7 @@ from access.oauth.parameters import (
     RESOURCE_PATH,
     OAuthClientError,
     OAuthError,
+    UnreachableDocumentError,
     check_challenge,
     check_resource,
     check_state,
@@ -137,7 +138,8 @@ class Authorizations:
         try:
             client = await self._clients.find(values.get("client_id", ""))
         except OAuthClientError as error:
-            raise _bad_request_error(error.message, error.names_operator) from None
+            names_operator = isinstance(error, UnreachableDocumentError)
+            raise _bad_request_error(error.message, names_operator) from None
         if client is None:
             raise _bad_request_error(
                 "This server does not know the program that sent you here: client_id is missing, "

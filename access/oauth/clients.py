@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Any
@@ -22,6 +23,7 @@ import structlog
 from access.oauth.parameters import (
     ClientMetadata,
     OAuthClientError,
+    UnreachableDocumentError,
     parse_client_metadata,
 )
 from access.single_flight_cache import SingleFlightCache
@@ -82,6 +84,7 @@ BUSY_RETRY_S = 5
 MAX_CACHED = 500
 MIN_TTL_S, DEFAULT_TTL_S, MAX_TTL_S = 300, 3600, 86_400
 FAILURE_TTL_S = 60
+CHALLENGE_HEADERS = ("server", "cf-mitigated", "content-type")
 ACCEPTED_CLIENT_IDS = (
     "an https address with a domain name in lower case and a path, without user name, fragment and "
     f"dot segments, of at most {MAX_CLIENT_ID_CHARS} ASCII characters"
@@ -135,9 +138,7 @@ class ClientDocuments:
         result, _ = await self._cache.get(client_id, lambda: self._fetch(client_id, url))
         # A copy, because each raise adds its frames to the exception.
         if isinstance(result, OAuthClientError):
-            raise OAuthClientError(
-                result.error, result.message, names_operator=result.names_operator
-            )
+            raise type(result)(result.error, result.message)
         return result
 
     async def close(self) -> None:
@@ -159,33 +160,32 @@ class ClientDocuments:
             return error, FAILURE_TTL_S
         except TimeoutError:
             reason = f"it did not arrive within {self._timeout_s:g} seconds"
-            return _unreachable_error(reason), FAILURE_TTL_S
+            return _unreachable_error(url.host, reason), FAILURE_TTL_S
         finally:
             self._fetching -= 1
 
     async def _fetch_from_host(self, client_id: str, url: httpx2.URL) -> _Fetched:
-        for address in await self._find_addresses(url.host):
+        try:
+            addresses = await self._resolve(url.host)
+        except (OSError, UnicodeError) as error:
+            reason = "its host name cannot be resolved"
+            raise _unreachable_error(url.host, reason, str(error)) from None
+        # One internal address among public ones is an attack or a mistake, so none is used.
+        if not addresses or not all(map(is_public, addresses)):
+            raise _refused_error("its host is not on the public internet")
+        failures = []
+        for address in addresses[:MAX_ADDRESSES]:
             try:
                 response, body = await self._request(url, address)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-                _log_unreachable(url.host, error)
+                failures.append(f"{address}: {error or type(error).__name__}")
                 continue
-            except httpx2.HTTPError:
-                raise _unreachable_error("the connection failed") from None
+            except httpx2.HTTPError as error:
+                reason = "the connection failed"
+                raise _unreachable_error(url.host, reason, type(error).__name__) from None
             return _parse_document(client_id, body), _find_ttl_s(response)
-        raise _unreachable_error("its server cannot be reached")
-
-    async def _find_addresses(self, host: str) -> list[str]:
-        """Return the first addresses of a host; raise OAuthClientError unless all are public."""
-        try:
-            found = await self._resolve(host)
-        except (OSError, UnicodeError) as error:
-            _log_unreachable(host, error)
-            raise _unreachable_error("its host name cannot be resolved") from None
-        # One internal address among public ones is an attack or a mistake, so none is used.
-        if not found or not all(map(is_public, found)):
-            raise _refused_error("its host is not on the public internet")
-        return list(found[:MAX_ADDRESSES])
+        reason = "its server cannot be reached"
+        raise _unreachable_error(url.host, reason, "; ".join(failures))
 
     async def _request(self, url: httpx2.URL, address: str) -> tuple[httpx2.Response, bytes]:
         """Request a document from an address that was checked, and return head and body."""
@@ -213,12 +213,22 @@ class ClientDocuments:
         # Without an httpx2 client, which would follow redirects and keep cookies.
         response = await self._transport.handle_async_request(request)
         try:
-            if 300 <= response.status_code < 400:
+            status, headers = response.status_code, response.headers
+            if 300 <= status < 400:
                 raise _refused_error("its server redirects to another address")
-            if response.status_code != 200:
-                raise _refused_error(f"its server answers with status {response.status_code}")
-            content_type = response.headers.get("content-type", "").partition(";")[0].strip()
-            if not _JSON_TYPE_PATTERN.fullmatch(content_type):
+            if status in (404, 410):
+                raise _refused_error(f"its server answers with status {status}")
+            content_type = headers.get("content-type", "").partition(";")[0].strip()
+            is_json = _JSON_TYPE_PATTERN.fullmatch(content_type) is not None
+            # A page that only browsers pass, which large hosts show to many data centres.
+            if "cf-mitigated" in headers or (not is_json and content_type == "text/html"):
+                reason = f"its server answers with status {status} and a page for browsers"
+                facts = ((name, headers.get(name, "")[:40]) for name in CHALLENGE_HEADERS)
+                seen = ", ".join(f"{name}: {value!a}" for name, value in facts if value)
+                raise _unreachable_error(url.host, reason, f"challenge page ({seen})")
+            if status != 200:
+                raise _unreachable_error(url.host, f"its server answers with status {status}")
+            if not is_json:
                 raise _refused_error("its content type is not application/json")
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise _refused_error("it is compressed, which the request declined")
@@ -281,12 +291,6 @@ def _find_ttl_s(response: httpx2.Response) -> int:
     return min(max(ttl_s, MIN_TTL_S), MAX_TTL_S)
 
 
-def _log_unreachable(host: str, error: Exception) -> None:
-    # For the operator: the service may lack outbound access.
-    why = str(error) or type(error).__name__
-    log.warning("client_document_unreachable", host=host, why=why)
-
-
 def _refused_error(problem: str) -> OAuthClientError:
     return OAuthClientError(
         "invalid_client",
@@ -295,14 +299,47 @@ def _refused_error(problem: str) -> OAuthClientError:
     )
 
 
-def _unreachable_error(problem: str) -> OAuthClientError:
-    return OAuthClientError(
+def _unreachable_error(host: str, problem: str, facts: str = "") -> UnreachableDocumentError:
+    # For the operator: the service may lack outbound access.
+    log.warning("client_document_unreachable", host=host, why=problem, facts=facts)
+    return UnreachableDocumentError(
         "invalid_client",
         f"The client's metadata document could not be fetched, because {problem}. Try again after "
         f"{FAILURE_TTL_S} seconds. If that fails too, this service may have no outbound access: "
         "ask its operator, or use a client that registers itself.",
-        names_operator=True,
     )
+
+
+_LOCAL_CALLBACKS = ("http://127.0.0.1/callback", "http://localhost/callback")
+# The documents of large hosts as of 2026-09-24, for services whose network the hosts refuse.
+KNOWN_CLIENTS = {
+    client_id: OAuthClient(client_id, name, redirect_uris)
+    for client_id, name, redirect_uris in (
+        (
+            "https://claude.ai/oauth/mcp-oauth-client-metadata",
+            "Claude",
+            ("https://claude.ai/api/mcp/auth_callback",),
+        ),
+        (
+            "https://claude.ai/oauth/claude-code-client-metadata",
+            "Claude Code",
+            _LOCAL_CALLBACKS,
+        ),
+        (
+            "https://chatgpt.com/oauth/client.json",
+            "ChatGPT",
+            ("https://chatgpt.com/connector_platform_oauth_redirect",),
+        ),
+        ("https://chatgpt.com/oauth/codex/client.json", "Codex", _LOCAL_CALLBACKS),
+        (
+            "https://vscode.dev/oauth/client-metadata.json",
+            "Visual Studio Code",
+            ("http://127.0.0.1:33418/", "https://vscode.dev/redirect"),
+        ),
+        ("https://zed.dev/oauth/client-metadata.json", "Zed", _LOCAL_CALLBACKS[:1]),
+        ("https://opencode.ai/oauth/opencode/client.json", "OpenCode", _LOCAL_CALLBACKS),
+    )
+}
 
 
 # All clients together register at most 9,000 times an hour (see Throttle), so even they leave room,
@@ -319,24 +356,45 @@ _REGISTERED_ID_PATTERN = re.compile(r"oc_[A-Za-z0-9_-]{32}")
 
 
 class ClientRegistry:
-    """Finds and registers clients; `clock` returns epoch ms."""
+    """Finds and registers clients; `clock` returns epoch ms.
 
-    def __init__(self, store: AccessStore, documents: ClientDocuments, clock: Clock) -> None:
+    Without `documents`, only clients that registered themselves are found.
+    """
+
+    def __init__(self, store: AccessStore, documents: ClientDocuments | None, clock: Clock) -> None:
         self._store = store
-        self._documents = documents
+        self.documents = documents
         self._throttle = Throttle(store, clock, "client-registration", REGISTRATION_LIMIT)
         self._clock = clock
 
     async def find(self, client_id: str) -> OAuthClient | None:
         """Return a client, None if its id is neither registered nor an https address.
 
-        An address is fetched, unless its document is cached. Raise OAuthClientError if that fails
-        or the document is refused, ApiError 503 if too many documents are being fetched. The token
+        An address is fetched, unless its document is cached. If that fails, the last good document
+        is used, or the one that ships with the service. Raise OAuthClientError if there is none or
+        the document is refused, ApiError 503 if too many documents are being fetched. The token
         endpoint need not call this for codes and tokens, which are bound to the client id.
         """
         if client_id.startswith("https://"):
-            metadata = await self._documents.get(client_id)
-            return OAuthClient(client_id, metadata.name, metadata.redirect_uris)
+            if self.documents is None:
+                raise OAuthClientError(
+                    "invalid_client",
+                    "This server accepts no metadata documents of clients, as its metadata says: "
+                    "the client has to register itself.",
+                )
+            try:
+                metadata = await self.documents.get(client_id)
+            except UnreachableDocumentError:
+                kept = await self._store.oauth.find_client(client_id)
+                if (known := kept or KNOWN_CLIENTS.get(client_id)) is None:
+                    raise
+                return known
+            now = self._clock()
+            client = OAuthClient(client_id, metadata.name, metadata.redirect_uris, now)
+            kept = await self._store.oauth.find_client(client_id)
+            if kept is None or replace(kept, created_at=now) != client:
+                await self._store.oauth.add_client(client, MAX_CLIENTS, now - UNUSED_MS)
+            return client
         # PostgreSQL fails on some texts, such as NUL, that are no id of ours.
         is_ours = _REGISTERED_ID_PATTERN.fullmatch(client_id)
         return await self._store.oauth.find_client(client_id) if is_ours else None
@@ -375,7 +433,7 @@ def describe_registration(client: OAuthClient) -> dict[str, object]:
     Absent fields are left out, because some clients refuse null. There is no secret, and so no
     `client_secret_expires_at`.
     """
-    assert client.created_at is not None, "a document is not a registration"
+    assert client.created_at is not None, "a known document is not a registration"
     return {
         "client_id": client.client_id,
         "client_id_issued_at": client.created_at // 1000,

@@ -120,17 +120,17 @@ class OAuthClientError(Exception):
     """A client that cannot be used, or a registration that is refused.
 
     `error` is the code of RFC 6749 or RFC 7591. The message says what is accepted or what to do
-    next, in the characters that `error_description` allows, and repeats no text of the client. If
-    `names_operator`, a page shows the operator's name and contact after it.
+    next, in the characters that `error_description` allows, and repeats no text of the client.
     """
 
-    def __init__(
-        self, error: ClientErrorCode, message: str, *, names_operator: bool = False
-    ) -> None:
+    def __init__(self, error: ClientErrorCode, message: str) -> None:
         super().__init__(message)
         self.error = error
         self.message = message
-        self.names_operator = names_operator
+
+
+class UnreachableDocumentError(OAuthClientError):
+    """A metadata document that could not be fetched, about which the operator may know more."""
 
 
 MAX_REDIRECT_URIS = 10

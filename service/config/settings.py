@@ -209,6 +209,11 @@ class Settings(BaseModel):
         description="Limit of requests for access (OAuth), and of refused requests for tokens, per "
         "client address: ATTEMPTS/SECONDS.",
     )
+    oauth_client_documents: Literal["on", "off"] = Field(
+        default="on",
+        description="off stops offering metadata documents as ids of OAuth clients, so that hosts "
+        "register instead, for a service that cannot fetch documents.",
+    )
     trusted_proxies: Proxies = Field(
         default="",
         description="Comma-separated proxies whose X-Forwarded-For is trusted: addresses, or "

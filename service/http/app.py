@@ -20,7 +20,7 @@ from access.keys import QuotaGuard
 from access.maintenance import WebhookHandler
 from access.members import MemberBilling, MemberKeys, Watchlists
 from access.oauth.authorizations import Authorizations
-from access.oauth.clients import ClientDocuments, ClientRegistry
+from access.oauth.clients import ClientRegistry
 from access.oauth.parameters import can_serve_oauth
 from access.oauth.tokens import AccessTokens, TokenIssuer
 from access.purchases import ClaimResult, Claims, Purchases
@@ -356,8 +356,7 @@ def build_oauth_server(
 ) -> OAuthServer:
     """Return the OAuth server; `limit` bounds the requests of a client address."""
     access, clock, issuer = resources.access, resources.clock, runner.context.base_url
-    documents = resources.client_documents or ClientDocuments(clock)
-    clients = ClientRegistry(access, documents, clock)
+    clients = ClientRegistry(access, resources.client_documents, clock)
     authorizations = Authorizations(
         access, clients, Throttle(access, clock, "authorization", limit), clock, issuer=issuer
     )

@@ -21,8 +21,8 @@ from store.sql.market_store import MarketStore
 class Resources:
     """Both stores, the billing provider, the mailer, the wall clock (epoch ms) and a sleep (s).
 
-    `client_documents` fetches the documents of OAuth clients. `source` is the source of the bars
-    that the market store remembers, None if it has none yet.
+    `client_documents` fetches the documents of OAuth clients, None if none are accepted. `source`
+    is the source of the bars that the market store remembers, None if it has none yet.
     """
 
     market: MarketStore
@@ -42,8 +42,10 @@ async def open_resources(settings: Settings, clock: Clock) -> AsyncIterator[Reso
         market, access = await stack.enter_async_context(open_both(settings))
         provider = open_provider(settings, access, clock)
         stack.push_async_callback(provider.close)
-        client_documents = ClientDocuments(clock)
-        stack.push_async_callback(client_documents.close)
+        client_documents = None
+        if settings.oauth_client_documents == "on":
+            client_documents = ClientDocuments(clock)
+            stack.push_async_callback(client_documents.close)
         mailer = open_mailer(settings)
         source = (await market.progress()).source
         yield Resources(

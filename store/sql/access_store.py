@@ -330,7 +330,7 @@ class OAuthStore(StorePart):
     """The part of `AccessStore` that stores OAuth; every secret only as SHA-256."""
 
     async def add_client(self, client: OAuthClient, max_clients: int, unused_since: int) -> bool:
-        """Store a client; False if there are `max_clients` already.
+        """Store a client, or what its document says now; False if there are `max_clients` already.
 
         If so, delete those without a live connection that were last used before `unused_since`.
         """
@@ -341,6 +341,8 @@ INSERT INTO oauth_clients (client_id, name, redirect_uris, created_at, used_at)
 SELECT :client_id, :name, :redirect_uris, CAST(:created_at AS BIGINT), CAST(:created_at AS BIGINT)
 WHERE NOT EXISTS (SELECT 1 FROM oauth_clients WHERE used_at > 0 ORDER BY used_at
                   LIMIT 1 OFFSET :max_clients - 1)
+ON CONFLICT (client_id) DO UPDATE SET name = excluded.name,
+  redirect_uris = excluded.redirect_uris, created_at = excluded.created_at
 RETURNING 1
 """
         values = {
@@ -358,7 +360,7 @@ RETURNING 1
             return bool(await db.execute_named(sql, values))
 
     async def find_client(self, client_id: str) -> OAuthClient | None:
-        """Return a client that registered itself, or None."""
+        """Return a client that registered itself, or whose document was read before, or None."""
         sql = (
             "SELECT client_id, name, redirect_uris, created_at FROM oauth_clients "
             "WHERE client_id = ?"

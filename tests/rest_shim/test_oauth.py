@@ -86,6 +86,19 @@ async def test_a_client_finds_every_address_from_the_401(served: RunningService)
         assert (await served.client.options(address)).status_code != 404
 
 
+@pytest.mark.clause("11.12")
+async def test_a_service_that_accepts_no_documents_says_so(tmp_path: Path) -> None:
+    async with run_service(tmp_path, accepts_documents=False) as served:
+        server = (await served.client.get("/.well-known/oauth-authorization-server")).json()
+        assert server["client_id_metadata_document_supported"] is False
+        host = await register(served)
+        documented = "https://claude.ai/oauth/claude-code-client-metadata"
+        refused = await host.authorize(client_id=documented)
+        assert (refused.status_code, "register itself" in refused.text) == (400, True)
+        check_refused(await host.exchange("wrong", client_id=documented), 401, "invalid_client")
+        assert (await host.authorize()).status_code == 303
+
+
 @pytest.mark.clause("10.2")
 async def test_a_connection_is_a_key_that_its_member_sees(host: HandClient) -> None:
     served = host.served

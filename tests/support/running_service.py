@@ -274,6 +274,7 @@ async def run_service(
     allowed_origins: tuple[str, ...] = (),
     operator: Operator = UNNAMED_OPERATOR,
     client_documents: ClientDocuments | None = None,
+    accepts_documents: bool = True,
     shows_prices: bool = True,
 ) -> AsyncIterator[RunningService]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
@@ -305,7 +306,9 @@ async def run_service(
                     mailbox,
                     clock,
                     skip_sleep,
-                    client_documents=client_documents,
+                    client_documents=(
+                        client_documents or ClientDocuments(clock) if accepts_documents else None
+                    ),
                 ),
                 on_call=on_call or metrics.on_call,
                 on_sale=metrics.on_sale,

@@ -9,14 +9,21 @@ import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 import access.oauth.clients
 from access.keys import is_valid_label
-from access.oauth.clients import ClientDocuments, ClientRegistry, describe_registration
+from access.oauth.clients import (
+    KNOWN_CLIENTS,
+    ClientDocuments,
+    ClientRegistry,
+    describe_registration,
+)
 from access.oauth.parameters import (
     MAX_NAME_CHARS,
     MAX_REDIRECT_URI_CHARS,
     OAuthClientError,
+    UnreachableDocumentError,
     clean_name,
     is_redirect_uri,
     matches_redirect_uri,
@@ -24,12 +31,19 @@ from access.oauth.parameters import (
 from schemas.errors import ApiError
 from store.access_rows import OAuthClient, PendingAuthorization
 from store.sql.access_store import AccessStore
-from tests.doubles.document_host import HOST, build_response, open_document_host
+from tests.doubles.document_host import (
+    HOST,
+    PUBLIC_ADDRESSES,
+    DocumentHost,
+    build_response,
+    open_document_host,
+)
 from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock
 from tests.support.store_homes import StoreHome, open_and_close
 
 ADDRESS = "192.0.2.7"
+CLIENT_ID = f"https://{HOST}/client.json"
 HOUR_MS = 3_600_000
 CURSOR = "cursor://anysphere.cursor-mcp/oauth/callback"
 METADATA = {"client_name": "A client", "redirect_uris": ["http://localhost/callback"]}
@@ -79,18 +93,69 @@ async def test_unknown_ids_are_not_found(registry: ClientRegistry) -> None:
         assert await registry.find(client_id) is None
 
 
-@pytest.mark.clause("access", "11.3")
-async def test_a_client_with_a_document_is_found_without_registration(
-    store: AccessStore, clock: ManualClock
+class Visits:
+    """Looks clients up, each time in a new process, whose request for a document is answered."""
+
+    def __init__(self, store: AccessStore, host: DocumentHost, clock: ManualClock) -> None:
+        self.store, self.host, self.clock = store, host, clock
+        host.addresses |= {
+            urlsplit(each).hostname or "": PUBLIC_ADDRESSES for each in KNOWN_CLIENTS
+        }
+
+    async def find(self, response: bytes, client_id: str = CLIENT_ID) -> OAuthClient | None:
+        self.host.responses[urlsplit(client_id).path] = response
+        documents = ClientDocuments(self.clock, self.host.transport, self.host.resolve)
+        try:
+            return await ClientRegistry(self.store, documents, self.clock).find(client_id)
+        finally:
+            await documents.close()
+
+
+@pytest.fixture
+async def visits(store: AccessStore, clock: ManualClock) -> AsyncIterator[Visits]:
+    hosts = {HOST, *(urlsplit(each).hostname or "" for each in KNOWN_CLIENTS)}
+    async with open_document_host(sorted(hosts)) as host:
+        yield Visits(store, host, clock)
+
+
+CHALLENGE = build_response(
+    b"<title>Just a moment...</title>",
+    status=403,
+    headers={"Content-Type": "text/html; charset=UTF-8", "cf-mitigated": "challenge"},
+)
+
+
+@pytest.mark.clause("access", "11.3", "11.12")
+async def test_the_last_good_document_is_used_while_it_cannot_be_fetched(visits: Visits) -> None:
+    with pytest.raises(UnreachableDocumentError), capture_logs() as lines:
+        await visits.find(CHALLENGE)
+    assert lines[0]["event"] == "client_document_unreachable"
+    assert lines[0]["why"] == "its server answers with status 403 and a page for browsers"
+    assert "cf-mitigated: 'challenge'" in lines[0]["facts"]
+    for uris in (["https://client.example/a"], ["https://client.example/b"]):
+        good = build_response({"client_id": CLIENT_ID, "redirect_uris": uris})
+        expected = OAuthClient(CLIENT_ID, "Unnamed program", tuple(uris), NOON)
+        for response in (good, CHALLENGE, build_response({}, status=503), b""):
+            assert await visits.find(response) == expected
+    # A document that is gone, or was changed to one that is refused, is not replaced by an old one.
+    for response in (build_response({}, status=404), build_response({"client_id": CLIENT_ID})):
+        with pytest.raises(OAuthClientError):
+            await visits.find(response)
+
+
+@pytest.mark.clause("11.12")
+@pytest.mark.parametrize("client_id", KNOWN_CLIENTS)
+async def test_documents_of_large_hosts_ship_with_the_service(
+    visits: Visits, client_id: str
 ) -> None:
-    client_id = f"https://{HOST}/client.json"
-    async with open_document_host() as host:
-        host.responses["/client.json"] = build_response(METADATA | {"client_id": client_id})
-        documents = ClientDocuments(clock, host.transport, host.resolve)
-        client = await ClientRegistry(store, documents, clock).find(client_id)
-        await documents.close()
-    assert client == OAuthClient(client_id, "A client", ("http://localhost/callback",))
-    assert await store.oauth.find_client(client_id) is None
+    client = await visits.find(CHALLENGE, client_id)
+    assert client is KNOWN_CLIENTS[client_id]
+    assert all(map(is_redirect_uri, client.redirect_uris))
+    changed = {"client_id": client_id, "redirect_uris": ["https://client.example/new"]}
+    for response in (build_response(changed), CHALLENGE):
+        found = await visits.find(response, client_id)
+        assert found is not None
+        assert found.redirect_uris == ("https://client.example/new",)
 
 
 @pytest.mark.clause("access", "11.8")
