@@ -1,6 +1,6 @@
 """Asks a model the questions of evals/signals.xml and reports its answers.
 
-docs/evals.md explains how to run it.
+CONTRIBUTING.md explains how to run it.
 """
 
 import argparse

@@ -162,7 +162,7 @@ def render_tools() -> str:
                 f"`{tool.name}`",
                 f"`{calls[tool.name]}`",
                 "yes" if tool.requires_key else "no",
-                _extract_first_sentence(tool.description),
+                tool.title,
             )
             for tool in TOOLS
         ),
@@ -385,10 +385,6 @@ def _join(*values: object) -> str:
 
 def _format_bytes(size: int) -> str:
     return f"{size >> 10} KiB"
-
-
-def _extract_first_sentence(text: str) -> str:
-    return text.split(". ")[0].removesuffix(".") + "."
 
 
 def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
