@@ -332,6 +332,7 @@ def _check_removed(universe: Universe, rows: list[ChangeRow], snapshot: StoredSn
 
 @pytest.mark.clause("sources")
 @pytest.mark.clause("14.6")
+@pytest.mark.prove
 async def test_a_store_of_an_earlier_version_keeps_its_prices(tmp_path: Path):
     universe, clock = only("NVDA"), AcceleratedClock(epoch("2026-06-10T10:20:00"))
     earlier = SimulatedSource(universe, compute_origin(clock.now_s), clock)

@@ -269,6 +269,7 @@ CLOSER = {
 
 
 @pytest.mark.parametrize("name", ORACLES)
+@pytest.mark.sampled(3)
 def test_values_and_readings_agree_with_the_oracle(name: str, bar_set: BarSet):
     counts, readings = dict[str, int](), 0
     for label, series, ours, reading in run_on(name, bar_set):
@@ -330,6 +331,7 @@ def test_values_agree_with_a_second_oracle(
     assert count > share * bar_set.min_readings
 
 
+@pytest.mark.prove
 def test_supertrend_agrees_with_talipp_but_for_its_start_and_its_rule_for_crossed_lines(
     bar_set: BarSet,
 ):
@@ -442,6 +444,7 @@ def test_readings_are_those_of_a_calculation_by_hand(
     assert readings == [side * reading for reading in expected]
 
 
+@pytest.mark.prove
 def test_reversals_bands_and_rsi_are_those_of_a_calculation_by_hand():
     values, _ = run(Reversals(), REVERSED)
     band = [99.5 - 20 * np.sqrt(0.05 * 0.95), 99.3 - 2 * np.sqrt(5.31)]
@@ -456,6 +459,7 @@ def test_reversals_bands_and_rsi_are_those_of_a_calculation_by_hand():
     np.testing.assert_allclose(values["rsi"][31:], 100 * (13 / 14) / (13 / 14 + 0.5), rtol=1e-9)
 
 
+@pytest.mark.prove
 def test_enzos_kama_agrees_with_ta_lib_on_flat_and_on_straight_prices():
     # Whole numbers keep TA-Lib's running sum of changes exact, so its 0/0 is an exact one too.
     random = np.random.default_rng(11)

@@ -18,7 +18,7 @@ from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import INDICATOR_IDS, LOGGED_IDS
 from tests.support.bar_sets import Array, advance_bar, step_bar
 
-pytestmark = pytest.mark.clause("indicators")
+pytestmark = [pytest.mark.clause("indicators"), pytest.mark.sampled(3)]
 
 every_indicator = pytest.mark.parametrize("indicator", INDICATORS, ids=lambda i: i.id)
 
@@ -241,6 +241,7 @@ def test_a_step_changes_neither_its_bar_nor_an_earlier_reading(indicator):
 
 
 @every_indicator
+@pytest.mark.sampled(1)
 def test_the_results_of_an_indicator_change_only_with_its_version(indicator):
     carry, readings = readings_over(indicator, made_up_bars(64, 600))
     digest = hashlib.sha256(repr(layout(carry)).encode() + readings.tobytes()).hexdigest()[:16]
@@ -338,6 +339,7 @@ def test_blocks_of_bars_give_the_raw_values_of_single_bars(
 @pytest.mark.clause("steps")
 @settings(max_examples=30, deadline=None)
 @given(seed=SEEDS, count=st.integers(1, 200), lengths=SPLITS)
+@pytest.mark.prove
 def test_blocks_of_bars_give_the_actions_and_the_carry_of_single_bars(
     seed: int, count: int, lengths: list[int]
 ):

@@ -137,6 +137,7 @@ def remembered(held: Content) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.prove
 async def test_a_reading_that_moves_by_a_split_is_logged_at_the_next_run(tmp_path: Path):
     source = Script().split("BTC")
     held = await run(tmp_path / "m.db", source)
@@ -184,6 +185,7 @@ async def test_superseded_bars_stay_as_they_were(tmp_path: Path):
 
 @pytest.mark.parametrize("tickers", [("BTC",), ("BTC", "ETH")], ids=["one", "two in one run"])
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_killed_after_any_run_ends_in_the_same_content(
     tmp_path: Path, tickers: tuple[str, ...]
 ):
@@ -198,6 +200,7 @@ async def test_killed_after_any_run_ends_in_the_same_content(
 
 @pytest.mark.parametrize("is_written", [False, True], ids=["before", "after"])
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_killed_while_a_split_is_written_ends_in_the_same_content(
     tmp_path: Path, is_written: bool
 ):
@@ -216,6 +219,7 @@ async def test_killed_while_a_split_is_written_ends_in_the_same_content(
     assert await run(path, source, list_hours("10:00", "13:00")) == whole
 
 
+@pytest.mark.prove
 async def test_an_asset_that_is_late_is_split_when_it_comes(tmp_path: Path):
     path, source = tmp_path / "m.db", Script().split("BTC", when=march_s("08:00"))
     for hour in ("08:00", "09:00"):
@@ -267,6 +271,7 @@ async def test_a_removed_asset_is_restated_as_far_as_it_stepped(tmp_path: Path):
     assert (await audited(path, source)).findings == []
 
 
+@pytest.mark.prove
 async def test_an_asset_that_has_not_stepped_a_day_is_split_without_an_epoch_of_it(tmp_path: Path):
     path, source = tmp_path / "m.db", Script(begins_at=march_s("04:00")).split("BTC")
     held = await run(path, source)
@@ -314,6 +319,7 @@ async def test_audit_verifies_rows_from_both_sides_of_a_split_with_their_own_bar
     ids=["a superseded bar", "a superseded block", "a revision", "an epoch's revision"],
 )
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_every_alteration_of_revisions_is_found(tmp_path: Path, statement: str, named: str):
     path, source = tmp_path / "m.db", Script().split("BTC")
     await run(path, source)

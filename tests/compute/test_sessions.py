@@ -200,6 +200,7 @@ def test_no_bar_opens_after_an_early_close(day: str, openings: list[str]):
 
 
 @pytest.mark.filterwarnings("ignore:Series.values returning")
+@pytest.mark.prove
 def test_days_and_their_ends_are_those_of_the_exchanges_since_2016():
     calendars = pytest.importorskip("exchange_calendars")
     theirs = calendars.get_calendar("XNYS", start="2016-01-01", end="2045-12-31")

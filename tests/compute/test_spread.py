@@ -129,6 +129,7 @@ async def test_a_spread_first_start_and_the_hours_after_it_write_the_same_bytes(
     assert (await audit_store(tmp_path / "many.db", universe, indicators)).findings == []
 
 
+@pytest.mark.prove
 async def test_a_first_start_whose_worker_dies_or_is_stopped_continues_at_the_next_start(
     tmp_path: Path,
 ):

@@ -69,6 +69,7 @@ def read_log(address: str) -> tuple[Checkpoint, TilesReader]:
 
 @pytest.mark.clause("proof", "21.1", "21.2", "21.7", "21.8")
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 def test_a_stranger_verifies_rows_and_growth(home: StoreHome, tmp_path: Path) -> None:
     settings = {"database_url": build_database_url(home), "log_key_file": KEY_FILE}
     compute(tmp_path, 300, **settings)
@@ -103,6 +104,7 @@ def test_a_stranger_verifies_rows_and_growth(home: StoreHome, tmp_path: Path) ->
 
 
 @pytest.mark.clause("proof", "21.7", "21.13")
+@pytest.mark.prove
 def test_a_restored_backup_is_published_but_not_signed(tmp_path: Path) -> None:
     settings = {"log_key_file": KEY_FILE}
     compute(tmp_path, 300, **settings)

@@ -98,6 +98,7 @@ async def test_what_is_not_published_is_absent_and_never_null(
 
 
 @pytest.mark.clause("1.48")
+@pytest.mark.prove
 async def test_the_openapi_definition_names_the_operator(tmp_path: Path) -> None:
     expected = {
         ACME: {"name": ACME.name, "email": ACME.contact},

@@ -265,6 +265,7 @@ def find_offer(text: str) -> str | None:
 @pytest.mark.clause("5.30")
 @pytest.mark.parametrize("is_member", [False, True])
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_no_page_offers_a_sale(unbilled: RunningService, is_member: bool) -> None:
     pages = await crawl(unbilled, is_member=is_member)
     assert {"/", "/docs/getting-started", "/docs/rest", "/docs/buy", "/assets/BTC"} <= set(pages)
@@ -295,6 +296,7 @@ async def test_no_document_or_tool_offers_a_sale(unbilled: RunningService) -> No
 
 
 @pytest.mark.clause("5.30")
+@pytest.mark.prove
 async def test_a_refused_key_is_sent_to_the_operator(unbilled: RunningService) -> None:
     document = OpenApiDocument((await unbilled.client.get("/api/v1/openapi.json")).json())
     revoked = await unbilled.keys.create("revoked")

@@ -63,6 +63,7 @@ async def test_a_model_calls_tools_and_answers(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.prove
 async def test_wrong_tools_and_bad_arguments_are_counted(tmp_path, form):
     calls = [
         ("signals_get_weather", {}),
@@ -80,6 +81,7 @@ async def test_wrong_tools_and_bad_arguments_are_counted(tmp_path, form):
     assert "expected 'no', got 'yes'" in format_report(outcomes)
 
 
+@pytest.mark.prove
 async def test_arguments_that_are_no_json_are_bad_arguments(tmp_path):
     endpoint = ChatEndpoint([[(STATE, "{ticker: BTC")], "<answer>no</answer>"])
     async with open_ask(tmp_path, endpoint) as ask:
@@ -88,6 +90,7 @@ async def test_arguments_that_are_no_json_are_bad_arguments(tmp_path):
     assert [call.problem for call in outcome.calls] == ["bad_arguments"]
 
 
+@pytest.mark.prove
 async def test_a_model_that_never_answers_is_stopped(tmp_path):
     endpoint = ChatEndpoint([READ_BTC] * 30)
     async with open_ask(tmp_path, endpoint) as ask:
@@ -96,6 +99,7 @@ async def test_a_model_that_never_answers_is_stopped(tmp_path):
     assert len(outcome.calls) == 25
 
 
+@pytest.mark.prove
 async def test_a_busy_endpoint_is_asked_again_when_it_says(tmp_path):
     slept = []
 
@@ -109,6 +113,7 @@ async def test_a_busy_endpoint_is_asked_again_when_it_says(tmp_path):
     assert slept == [7, 7]
 
 
+@pytest.mark.prove
 async def test_an_endpoint_that_refuses_is_an_error_with_its_text(tmp_path):
     async with open_ask(tmp_path, ChatEndpoint([], failures=[401])) as ask:
         with pytest.raises(ModelError, match="answered 401: busy; check the address, the key"):

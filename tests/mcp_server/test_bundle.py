@@ -153,6 +153,7 @@ def test_an_invalid_address_is_refused(tmp_path, capsys):
 
 
 @NEEDS_NODE
+@pytest.mark.prove
 async def test_a_host_that_has_only_the_bundle_calls_every_tool(served, tmp_path):
     command, arguments, env = list_command(tmp_path, url=served.base_url, api_key=served.api_key)
     host = StdioServerParameters(command=command, args=arguments, env=env)

@@ -537,6 +537,7 @@ async def test_the_sdks_client_lists_and_calls_every_tool(served_alone, mode):
         ("2026-07-28", []),
     ],
 )
+@pytest.mark.prove
 async def test_a_client_sends_few_requests_before_its_first_call_and_caches_the_tools(
     served_alone, mode, before_call
 ):

@@ -648,6 +648,7 @@ async def test_a_call_beyond_the_places_of_a_key_waits_and_is_served(contested: 
 
 
 @pytest.mark.clause("access", "8.52", "8.55", "8.58")
+@pytest.mark.prove
 async def test_a_call_that_waits_too_long_for_a_place_is_refused_and_not_counted(
     contested: Contested, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -719,6 +720,7 @@ async def test_an_unknown_key_is_refused_as_before_and_not_remembered(contested:
 
 
 @pytest.mark.clause("access", "8.54")
+@pytest.mark.prove
 async def test_calls_without_a_key_have_places_by_client_address(contested: Contested) -> None:
     contested.market.held_reads.holds = contested.market.released
     made = [asyncio.create_task(contested.call(STATS)) for _ in range(MAX_CALLS)]

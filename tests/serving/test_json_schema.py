@@ -219,6 +219,7 @@ def test_every_read_is_tried():
 
 @pytest.mark.clause("2.6.1", "2.6.8", "2.6.20")
 @pytest.mark.parametrize("tool", CALLS)
+@pytest.mark.sampled(4)
 async def test_both_schemas_accept_the_result_and_reject_it_with_any_fault(served, tool):
     real = await answer_of(served, tool)
     answer = completed(tool, copy.deepcopy(real))

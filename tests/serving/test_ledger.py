@@ -263,6 +263,7 @@ async def test_an_empty_store_has_no_rows_until_the_first_run(market: MarketStor
 
 
 @pytest.mark.clause("store")
+@pytest.mark.prove
 async def test_rows_past_retention_go_except_the_base_of_boards(
     market: MarketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

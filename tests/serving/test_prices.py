@@ -67,6 +67,7 @@ def get_closes(columns: BarColumns) -> list[tuple[int, float]]:
 
 
 @pytest.mark.clause("14.1")
+@pytest.mark.prove
 async def test_hourly_bars_are_the_stored_ones_however_many_commits_wrote_them(home: StoreHome):
     async with open_and_close(home.open_market()) as store:
         rows = make_hours("BTC", 300)

@@ -206,6 +206,7 @@ async def write(store: MarketStore, step: Batch | str) -> None:
 
 @pytest.mark.clause("answers", "1.11")
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_no_answer_from_an_extended_ledger_differs_whatever_is_written(home: StoreHome):
     async with (
         open_and_close(home.open_market()) as writer,

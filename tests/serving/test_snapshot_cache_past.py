@@ -404,6 +404,7 @@ def polled(answer: Answer, timeframe: str, direction: str) -> Iterator[Answer]:
 
 
 @pytest.mark.clause("2.5.1", "2.13.12")
+@pytest.mark.prove
 async def test_past_confluence_follows_from_the_past_state(served, transport):
     run = NOON + HOUR_MS
     late = make_change(run + 40, "ETH", "llnr", "4h", 0, 1)

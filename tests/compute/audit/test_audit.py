@@ -338,7 +338,7 @@ def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, sig
     assert (ran.status, ran.out.splitlines()[-1], ran.err) == (0, "clean", "")
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("what", TAMPERED)
 def test_every_alteration_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
@@ -368,7 +368,7 @@ def test_every_alteration_is_found(
         *(pytest.param(n, marks=pytest.mark.prove) for n in range(5, 48, 5) if n not in SIX_BYTES),
     ],
 )
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.prove
 def test_a_flipped_byte_of_a_bar_is_found(
     place: int, databases: Databases, tmp_path: Path, signals: RunSignals
@@ -448,7 +448,7 @@ PRUNED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", PRUNED)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.prove
 def test_every_alteration_after_pruning_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals

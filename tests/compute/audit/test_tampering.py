@@ -166,7 +166,7 @@ async def test_the_list_names_every_column_of_the_store(filled: Filled) -> None:
     assert {way for one in EXPECTED.values() for way in one.ways} <= PATTERNS.keys()
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("column", EXPECTED, ids=".".join)
 async def test_a_changed_value_is_found(filled: Filled, column: Column) -> None:
     expected, is_found = EXPECTED[column], []
@@ -278,7 +278,7 @@ async def test_the_rest_is_checked_beside_a_value_without_a_meaning(filled: Fill
 TABLES = sorted({column.table for column in EXPECTED} - POSTGRES_TABLES)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("table", TABLES)
 async def test_a_deleted_row_is_found(filled: Filled, table: str) -> None:
     for place in (0, -1):
@@ -310,7 +310,7 @@ ADDED = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("table", ADDED)
 async def test_an_added_row_is_found(filled: Filled, table: str) -> None:
     async with filled.copy() as home:

@@ -153,6 +153,7 @@ def counts() -> dict[str, RankCounts]:
     return by_half | {"all": add_ranks(by_half.values())}
 
 
+@pytest.mark.prove
 def test_the_right_tool_comes_first_for_most_questions(counts):
     assert counts["all"].first / counts["all"].questions >= 0.7
 

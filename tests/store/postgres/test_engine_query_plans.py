@@ -148,6 +148,7 @@ async def assert_read_by_index(db: Database, *, is_searched: bool = False) -> in
     return number
 
 
+@pytest.mark.prove
 async def test_every_other_read_neither_scans_nor_sorts(market: MarketStore) -> None:
     await market.snapshot()
     await market.past_snapshot(await market.past_key(NOW + 5), {})

@@ -150,6 +150,7 @@ DAILY_LIMIT = 5
 )
 @given(steps=STEPS)
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_no_order_of_rotations_passes_the_limits(
     access: AccessStore, steps: list[tuple[str, int]]
 ) -> None:

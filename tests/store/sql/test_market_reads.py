@@ -266,6 +266,7 @@ async def test_only_the_assets_that_changed_get_new_readings(market: MarketStore
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(batches=histories())
+@pytest.mark.prove
 async def test_every_earlier_snapshot_leads_to_the_same_newer_one(
     new_home: HomeFactory, batches: list[Batch]
 ) -> None:
