@@ -26,7 +26,7 @@ from compute.schedule import to_market_ms
 from service.commands.serve import serve
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
-from service.processes.compute_process import ComputeProcess
+from service.processes.child_process import create_compute_process
 
 HOUR_S, DAY_S = 3600, 86_400
 # Each move goes past the batches for late assets, so that an hour is complete after one move.
@@ -44,7 +44,7 @@ async def serve_by_clock(now_ms: int) -> None:
         lambda: setattr(shared, "value", int(sys.stdin.readline() or shared.value)),
     )
     settings = Settings.read()
-    with ComputeProcess(settings, clock, None) as compute_process:
+    with create_compute_process(settings, clock, None) as compute_process:
         await serve(settings, clock, compute_process=compute_process)
 
 

@@ -19,10 +19,11 @@ from service.config.stores import (
     refuse_missing_store,
     refuse_older_schema,
 )
-from store.access_rows import AccessRequestRow, KeyRow
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from verifier.report import escape_unprintable
+
+TIMES = ("created_at", "updated_at")
 
 
 @asynccontextmanager
@@ -53,7 +54,23 @@ async def list_keys(settings: Settings, clock: Clock) -> int:
     now = clock()
     async with open_access_store(settings) as store:
         for key in await store.list_keys():
-            print(*_format_key_fields(key, now), sep="\t")
+            status = "active"
+            if key.revoked_at is not None:
+                status = f"revoked {format_instant(key.revoked_at)}"
+            elif key.expires_at is not None:
+                verb = "expires" if key.works_at(now) else "expired"
+                status = f"{verb} {format_instant(key.expires_at)}"
+            used_at = key.last_used_at
+            print(
+                key.id,
+                format_instant(key.created_at),
+                status,
+                "operator" if key.membership_id is None else f"member {key.membership_id}",
+                key.mode or "any mode",
+                "never used" if used_at is None else f"used {format_instant(used_at)}",
+                escape_for_terminal(key.label or ""),
+                sep="\t",
+            )
     return 0
 
 
@@ -99,37 +116,11 @@ async def list_access_requests(settings: Settings) -> int:
     """Print one JSON object per line, oldest request first."""
     async with open_access_store(settings) as store:
         for request in await store.list_access_requests():
-            print(format_access_request(request))
+            # Anyone can send a request, and its text could steer the operator's terminal.
+            # json.dumps escapes all control characters except DEL.
+            times = {name: format_instant(getattr(request, name)) for name in TIMES}
+            print(json.dumps(asdict(request) | times).replace("\x7f", "\\u007f"))
     return 0
-
-
-def format_access_request(request: AccessRequestRow) -> str:
-    """Return a request as one line of ASCII JSON without control characters."""
-    # Anyone can send a request, and its text could steer the operator's terminal. json.dumps
-    # escapes all control characters except DEL.
-    times = {name: format_instant(getattr(request, name)) for name in ("created_at", "updated_at")}
-    return json.dumps(asdict(request) | times).replace("\x7f", "\\u007f")
-
-
-def _format_key_fields(key: KeyRow, now: int) -> tuple[str, ...]:
-    return (
-        str(key.id),
-        format_instant(key.created_at),
-        _format_key_status(key, now),
-        "operator" if key.membership_id is None else f"member {key.membership_id}",
-        key.mode or "any mode",
-        "never used" if key.last_used_at is None else f"used {format_instant(key.last_used_at)}",
-        escape_for_terminal(key.label or ""),
-    )
-
-
-def _format_key_status(key: KeyRow, now: int) -> str:
-    if key.revoked_at is not None:
-        return f"revoked {format_instant(key.revoked_at)}"
-    if key.expires_at is None:
-        return "active"
-    verb = "expires" if key.works_at(now) else "expired"
-    return f"{verb} {format_instant(key.expires_at)}"
 
 
 def escape_for_terminal(text: str) -> str:

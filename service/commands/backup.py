@@ -5,7 +5,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
@@ -40,7 +40,8 @@ async def backup(settings: Settings, folder: Path | None, clock: Clock) -> int:
     """Copy the store into a new folder and print its path; StoreError if that fails."""
     _refuse_postgres(settings)
     await refuse_missing_store(settings)
-    target = folder or _build_default_folder(settings, clock())
+    time, market = datetime.fromtimestamp(clock() / 1000, UTC), settings.market_path
+    target = folder or market.with_name(f"{market.name}.backup-{time:%Y%m%dT%H%M%SZ}")
     print(await asyncio.to_thread(_write_backup, _map_store_paths(settings), target))
     return 0
 
@@ -53,12 +54,22 @@ async def restore(settings: Settings, folder: Path) -> int:
     """
     _refuse_postgres(settings)
     files = _map_store_paths(settings)
-    if _is_same_store(settings.access_path, folder / ACCESS_FILE):
+    ids = [_read_store_id(path) for path in (settings.access_path, folder / ACCESS_FILE)]
+    if ids[0] == ids[1] is not None:
         echo(f"{files.pop(ACCESS_FILE)} is the store of keys of this backup: it stays as it is.")
     for path in files.values():
-        _refuse_existing_store(path)
+        # SQLite could apply a leftover log of another database to the restored file.
+        for suffix in SQLITE_SUFFIXES:
+            existing = path.with_name(path.name + suffix)
+            if existing.exists():
+                raise StoreError(
+                    f"{existing} already exists: move it away, or set SIGNALS_DATABASE_URL to a "
+                    "path where no file exists"
+                )
     for name, migrations in MIGRATIONS_BY_FILE.items():
-        _refuse_incomplete_backup(folder, name, migrations)
+        copy = folder / name
+        if not copy.is_file() or not list_applied_migrations(copy, migrations):
+            raise StoreError(f"{folder} is not a complete backup: {name} is missing or empty")
     await asyncio.to_thread(_restore_files, files, folder)
     echo(f"Restored {' and '.join(map(str, reversed(files.values())))} from {folder}.")
     return 0
@@ -96,13 +107,6 @@ def _map_store_paths(settings: Settings) -> dict[str, Path]:
     # The order matters: the market file comes last, and without it there is no store. So a restore
     # that was interrupted is never taken for a complete one.
     return {ACCESS_FILE: settings.access_path, MARKET_FILE: settings.market_path}
-
-
-def _build_default_folder(settings: Settings, now: int) -> Path:
-    time = datetime.fromtimestamp(now / 1000, UTC)
-    return settings.market_path.with_name(
-        f"{settings.market_path.name}.backup-{time:%Y%m%dT%H%M%SZ}"
-    )
 
 
 def _write_backup(files: Mapping[str, Path], folder: Path) -> Path:
@@ -166,30 +170,8 @@ def _refuse_postgres(settings: Settings) -> None:
         )
 
 
-def _is_same_store(path: Path, copy: Path) -> bool:
-    """Return whether two files are copies of one store of keys, of any time."""
-    ids = set()
-    try:
-        for file in (path, copy):
-            with closing(open_read_only(file)) as connection:
-                ids.add(connection.execute("SELECT value FROM store_id").fetchone())
-    except sqlite3.Error:
-        return False
-    return len(ids) == 1 and None not in ids
-
-
-def _refuse_existing_store(path: Path) -> None:
-    # SQLite could apply a leftover log of another database to the restored file.
-    for suffix in SQLITE_SUFFIXES:
-        existing = path.with_name(path.name + suffix)
-        if existing.exists():
-            raise StoreError(
-                f"{existing} already exists: move it away, or set SIGNALS_DATABASE_URL to a path "
-                "where no file exists"
-            )
-
-
-def _refuse_incomplete_backup(folder: Path, name: str, migrations: tuple[str, ...]) -> None:
-    path = folder / name
-    if not path.is_file() or not list_applied_migrations(path, migrations):
-        raise StoreError(f"{folder} is not a complete backup: {name} is missing or empty")
+def _read_store_id(path: Path) -> object:
+    """Return the id that all copies of a store of keys have, None if the file has none."""
+    with suppress(sqlite3.Error), closing(open_read_only(path)) as connection:
+        return connection.execute("SELECT value FROM store_id").fetchone()
+    return None

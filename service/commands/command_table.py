@@ -130,7 +130,7 @@ def read_command(
 def choose_server(args: Namespace) -> str:
     """Return what serves: a single serving process, or several workers."""
     if args.workers == 1:
-        return "service.processes.compute_process:serve_beside"
+        return "service.processes.child_process:serve_beside"
     if args.single_process:
         raise SettingsError("--single-process and --workers N exclude each other: choose one")
     return "service.commands.serve:serve_with_workers"

@@ -1,11 +1,12 @@
 """`signals compute`, and the same inside `signals serve`: catches up, then runs every hour."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from functools import partial
 from time import perf_counter
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -42,12 +43,19 @@ from store.failure_log import FailureLog
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
 
+if TYPE_CHECKING:
+    from service.http.metrics_server import MetricsServer
+    from service.http.resources import Resources
+    from service.processes.child_process import ParentReporter
+
 PLAYED_OUT_NOTE = "The recording is complete: there is nothing more to compute."
 # An error in this time ends the command. Later errors are logged, and the hourly loop retries.
 MAX_CATCH_UP_WAIT_S = 2.0
 # A leader that is silent for six seconds loses its lock. With this poll, another process takes over
 # within ten.
 STANDBY_POLL_S = 1.0
+# On a busy machine, calls come before computing.
+NICENESS = 10
 
 log = structlog.get_logger("compute")
 
@@ -94,6 +102,85 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
                 )
                 echo(PLAYED_OUT_NOTE)
     return 0
+
+
+async def run_compute_process(
+    settings: Settings,
+    parent: "ParentReporter",
+    cancel_on_request: Callable[[], AbstractContextManager[None]],
+    clock: Clock,
+    elapsed: Clock | None,
+    computes: bool,
+    metrics_server: "MetricsServer | None",
+) -> None:
+    """Run the jobs of the compute process of `signals serve`; see `create_compute_process`."""
+    # `signals compute` needs none of them.
+    from service.http.resources import open_resources, run_maintenance
+
+    with suppress(OSError):
+        os.nice(NICENESS)
+    observer: RunObserver = parent
+    on_open = partial(parent.send, "opened")
+    async with AsyncExitStack() as stack:
+        resources = await stack.enter_async_context(open_resources(settings, clock))
+        with cancel_on_request():
+            if metrics_server is not None:
+                # Only with several workers, because these need as long as all else.
+                from rest_shim.endpoints import CALL_NAMES
+                from service.http.health import build_readiness
+                from service.http.metrics import Metrics
+
+                observer = metrics = Metrics(CALL_NAMES)
+                readiness = build_readiness(resources)
+                serving = metrics_server.serve_metrics(metrics, readiness)
+                await stack.enter_async_context(serving)
+            if computes:
+                await run_jobs(
+                    settings,
+                    resources,
+                    clock,
+                    elapsed,
+                    observer,
+                    on_open=on_open,
+                    open_bar=parent.open_bar,
+                )
+            else:
+                await run_maintenance(settings, resources, clock, elapsed, on_open)
+
+
+async def run_jobs(
+    settings: Settings,
+    resources: "Resources",
+    clock: Clock,
+    elapsed: Clock | None,
+    observer: RunObserver,
+    *,
+    on_open: Callable[[], None] = lambda: None,
+    open_bar: OpenProgressBar = open_progress_bar,
+) -> None:
+    """Compute and do the daily maintenance until cancelled.
+
+    `clock` is the wall clock, `elapsed` as for `make_steady`. `on_open` is called when everything
+    is opened, so that no mistake in the settings is left.
+    """
+    from service.http.resources import run_maintenance
+
+    has_checked, has_opened = asyncio.Event(), asyncio.Event()
+    maintaining = run_maintenance(settings, resources, clock, elapsed, has_checked.set)
+    async with run_in_background(maintaining) as maintenance:
+        await has_checked.wait()
+        computing = run_compute(
+            settings,
+            resources.market,
+            make_steady(clock, elapsed, COMPUTE_HOLD_MS),
+            observer,
+            on_open=has_opened.set,
+            open_bar=open_bar,
+        )
+        async with run_in_background(computing):
+            await has_opened.wait()
+            on_open()
+            await asyncio.shield(maintenance)
 
 
 async def run_compute(

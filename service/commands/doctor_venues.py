@@ -143,7 +143,15 @@ async def _examine_live_source(
                 }
             yield _check_history(histories)
             if stored is not None and stored.market_time is not None:
-                yield _check_missing_bars(stored.missing_bars)
+                counts = sorted(stored.missing_bars.items(), key=lambda item: (-item[1], item[0]))
+                names = format_names([f"{ticker} {count}" for ticker, count in counts])
+                text = "no bar is missing in the stored history"
+                if counts:
+                    text = (
+                        f"{len(counts)} lack bars in the last 330 days, which their venues do not "
+                        f"return ({names})"
+                    )
+                yield Finding("warn" if counts else "ok", "bars", text)
             for finding in await _check_freshness(source, covered, failures, now):
                 yield finding
 
@@ -291,16 +299,6 @@ def _check_history(histories: Mapping[str, bool | str]) -> Finding:
         parts.append(f"{text} ({format_names(sorted(tickers))})")
     is_ok = bool(checked) and len(parts) == 1
     return Finding("ok" if is_ok else "warn", "bars", "; ".join(parts))
-
-
-def _check_missing_bars(missing_bars: Mapping[str, int]) -> Finding:
-    """Return which assets lack bars inside their stored history."""
-    if not missing_bars:
-        return Finding("ok", "bars", "no bar is missing in the stored history")
-    counts = sorted(missing_bars.items(), key=lambda item: (-item[1], item[0]))
-    names = format_names([f"{ticker} {count}" for ticker, count in counts])
-    text = f"{len(counts)} lack bars in the last 330 days, which their venues do not return"
-    return Finding("warn", "bars", f"{text} ({names})")
 
 
 async def _check_freshness(

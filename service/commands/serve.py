@@ -1,25 +1,19 @@
 """`signals serve`: serves both transports and the pages, and computes every hour.
 
 It computes in a process of its own at a lower priority, unless told not to. Until the first history
-is built, calls get 503. SIGINT and SIGTERM end the command with status 0 at any time.
+is built, calls get 503. SIGINT, SIGTERM and SIGHUP end the command with status 0 at any time.
 
-With several workers, uvicorn's `Multiprocess` starts them, restarts dead ones and handles signals.
-A `Worker` is the ASGI app of one of them; it is pickled into its process, and opens its own stores
-there.
+Several workers share the listener; each opens its own stores.
 """
 
 import asyncio
 import sys
-from contextlib import AsyncExitStack, closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from socket import socket
 
 import structlog
-import uvicorn
-from starlette.applications import Starlette
-from starlette.types import Receive, Scope, Send
-from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors import Multiprocess
 
 from access.call_log import CallLog
 from access.keys import OperatorKeys
@@ -29,28 +23,22 @@ from rest_shim.manifest import build_manifest
 from schemas.vocabulary import Clock
 from service.commands.console import echo
 from service.config.billing import describe_billing, find_outage_reason
-from service.config.logs import log_to_standard_error
 from service.config.mail import describe_mail
 from service.config.settings import Settings
 from service.http.app import build_app
 from service.http.health import build_readiness
 from service.http.metrics import Metrics
 from service.http.metrics_server import open_metrics_server, sample_loop_lag
-from service.http.resources import Resources, open_resources
+from service.http.resources import Resources, open_resources, run_maintenance
 from service.http.server import build_server_config, open_listener, serve_in_background
-from service.processes.compute_process import ComputeProcess, block_terminal_signals, run_jobs
+from service.processes.child_process import ChildProcess, ParentReporter, create_compute_process
 from service.processes.lifecycle import (
     limit_malloc_arenas,
     listen_for_shutdown,
     prepare_to_serve,
     run_in_background,
-    terminate_with_parent,
 )
 from store.addresses import is_loopback
-from store.sql.access_store import AccessStore
-
-# A worker that starts on a busy machine is slow, not hung.
-HEALTHCHECK_TIMEOUT_S = 30
 
 log = structlog.get_logger("service")
 
@@ -60,7 +48,7 @@ async def serve(
     clock: Clock,
     *,
     computes: bool = True,
-    compute_process: ComputeProcess | None = None,
+    compute_process: ChildProcess | None = None,
     elapsed: Clock | None = None,
 ) -> int:
     """Serve until interrupted, and compute in `compute_process`, or else here if `computes`.
@@ -79,31 +67,26 @@ async def serve(
             await check_billing(resources)
             opened = asyncio.Event()
             if compute_process is not None:
-                compute_process.begin(metrics, opened.set)
-            call_log = CallLog(resources.access, metrics.on_calls_dropped)
-            config = build_server_config(
-                build_app(settings, resources, metrics, call_log),
-                base_url=settings.address,
-                idle_s=settings.idle_timeout_s,
-            )
+                compute_process.begin(
+                    opened=opened.set,
+                    run=metrics.on_run,
+                    rows=metrics.on_rows,
+                    checkpoint=metrics.on_checkpoint,
+                )
             async with (
                 metrics_server.serve_metrics(metrics, build_readiness(resources)),
-                run_in_background(call_log.run()),
-                serve_in_background(config, listener) as serving,
+                serve_calls(settings, resources, metrics, listener) as serving,
             ):
-                prepare_to_serve()
                 if compute_process is not None:
                     jobs = compute_process.watch()
-                else:
+                elif computes:
+                    from service.commands.compute_command import run_jobs
+
                     jobs = run_jobs(
-                        settings,
-                        resources,
-                        clock,
-                        elapsed,
-                        metrics,
-                        computes=computes,
-                        on_open=opened.set,
+                        settings, resources, clock, elapsed, metrics, on_open=opened.set
                     )
+                else:
+                    jobs = run_maintenance(settings, resources, clock, elapsed, opened.set)
                 async with run_in_background(jobs):
                     await opened.wait()
                     echo(await build_welcome(settings, resources, clock))
@@ -121,131 +104,78 @@ async def serve_with_workers(
 ) -> int:
     """Serve with N workers, and compute in one more process, until interrupted.
 
-    `clock` is the wall clock, `elapsed` as for `make_steady`. Return 1 if a worker cannot start;
-    re-raise the compute process's error.
+    `clock` is the wall clock, `elapsed` as for `make_steady`. The error of a child is re-raised.
     """
     async with AsyncExitStack() as stack:
         cancel_on_request = stack.enter_context(listen_for_shutdown())
         listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
-        # The compute process has an event loop and both stores open; the supervisor has neither. So
-        # it serves the operations port, and reports for all processes.
+        # The compute process has both stores open; this one has neither. So it serves the
+        # operations port, and reports for all processes.
         metrics_server = stack.enter_context(open_metrics_server(settings, is_shared=True))
         with cancel_on_request():
             async with open_resources(settings, clock) as resources:
                 await check_billing(resources)
-                starting = ComputeProcess(
+                compute_process = create_compute_process(
                     settings, clock, elapsed, computes=computes, metrics_server=metrics_server
                 )
-                compute_process = stack.enter_context(starting)
+                children = [stack.enter_context(compute_process)]
                 compute_process.begin()
                 echo(await build_welcome(settings, resources, clock))
-            return Supervisor(settings, workers, clock, listener, compute_process).supervise()
+            work = "service.commands.serve:run_worker"
+            for _ in range(workers):
+                worker = ChildProcess(
+                    "worker", settings, work, clock, listener, loop_module="uvloop"
+                )
+                children.append(stack.enter_context(worker))
+                worker.begin()
+            async with AsyncExitStack() as watching:
+                for child in children:
+                    await watching.enter_async_context(run_in_background(child.watch()))
+                await asyncio.Event().wait()
     return 0
 
 
-class Supervisor(Multiprocess):
-    """Supervises the workers and the compute process."""
-
-    # SIGHUP ends the service, as it ends a single process; uvicorn would restart the workers.
-    handle_hup = Multiprocess.handle_term
-
-    def __init__(
-        self,
-        settings: Settings,
-        workers: int,
-        clock: Clock,
-        listener: socket,
-        compute_process: ComputeProcess,
-    ) -> None:
-        """Install the signal handlers; `clock` is the wall clock."""
-        super().__init__(build_worker_config(settings, clock, workers), [listener])
-        self._compute_process = compute_process
-
-    def supervise(self) -> int:
-        """Serve until interrupted; return the exit status."""
-        try:
-            self.run()
-        finally:
-            self.terminate_all()
-            self.join_all()
-        has_failed = any(process.exitcode == STARTUP_FAILURE for process in self.processes)
-        return 1 if has_failed else 0
-
-    def init_processes(self) -> None:
-        """Start the workers."""
-        with block_terminal_signals():
-            super().init_processes()
-
-    def keep_subprocess_alive(self) -> None:
-        """Restart dead workers; re-raise the compute process's error."""
-        self._compute_process.poll_status()
-        previous_processes = tuple(self.processes)
-        for process in previous_processes:
-            # With this copy of the pipe open, a worker killed while it answers would seem to hang.
-            process.child_conn.close()
-        with block_terminal_signals():
-            super().keep_subprocess_alive()
-        for old, new in zip(previous_processes, self.processes, strict=True):
-            if new is not old:
-                log.warning("worker_restarted", died=old.pid, status=old.exitcode)
+async def run_worker(
+    settings: Settings,
+    parent: ParentReporter,
+    cancel_on_request: Callable[[], AbstractContextManager[None]],
+    clock: Clock,
+    listener: socket,
+) -> None:
+    """Serve in a process of its own, until interrupted."""
+    metrics = Metrics(CALL_NAMES)
+    async with open_resources(settings, clock) as resources:
+        with cancel_on_request():
+            async with (
+                run_in_background(sample_loop_lag(metrics.on_lag)),
+                serve_calls(settings, resources, metrics, listener) as serving,
+            ):
+                await asyncio.shield(serving)
 
 
-def build_worker_config(settings: Settings, clock: Clock, workers: int) -> uvicorn.Config:
-    """Return the uvicorn config of a worker."""
-    return build_server_config(
-        Worker(settings, clock),
+@asynccontextmanager
+async def serve_calls(
+    settings: Settings, resources: Resources, metrics: Metrics, listener: socket
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve both transports and the pages during the block."""
+    call_log = CallLog(resources.access, metrics.on_calls_dropped)
+    config = build_server_config(
+        build_app(settings, resources, metrics, call_log),
         base_url=settings.address,
         idle_s=settings.idle_timeout_s,
-        lifespan="on",
-        workers=workers,
-        timeout_worker_healthcheck=HEALTHCHECK_TIMEOUT_S,
     )
-
-
-class Worker:
-    """An ASGI app that opens its resources in its lifespan."""
-
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        """Store the arguments; `clock` is the wall clock."""
-        self._settings = settings
-        self._clock = clock
-        self._app: Starlette
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, or the lifespan events of the server."""
-        if scope["type"] == "lifespan":
-            await self._run_lifespan(receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
-        log_to_standard_error(self._settings.log_level, self._settings.log_format)
-        terminate_with_parent()
-        await receive()
-        metrics = Metrics(CALL_NAMES)
-        async with (
-            open_resources(self._settings, self._clock) as resources,
-            run_in_background(sample_loop_lag(metrics.on_lag)),
-        ):
-            call_log = CallLog(resources.access, metrics.on_calls_dropped)
-            self._app = build_app(self._settings, resources, metrics, call_log)
-            prepare_to_serve()
-            async with run_in_background(call_log.run()):
-                await send({"type": "lifespan.startup.complete"})
-                await receive()
-        await send({"type": "lifespan.shutdown.complete"})
+    async with (
+        run_in_background(call_log.run()),
+        serve_in_background(config, listener) as serving,
+    ):
+        prepare_to_serve()
+        yield serving
 
 
 async def check_billing(resources: Resources) -> None:
     """Log a warning if the processor is down; BillingSetupError if billing is misconfigured."""
     if (reason := await find_outage_reason(resources.provider)) is not None:
         log.warning("billing_unavailable", why=reason)
-
-
-async def _create_first_key(access: AccessStore, clock: Clock) -> str | None:
-    """Create a key at the first start; None if there was one."""
-    keys = OperatorKeys(access, clock)
-    return None if await keys.list() else await keys.create("first start")
 
 
 async def build_welcome(settings: Settings, resources: Resources, clock: Clock) -> str:
@@ -260,16 +190,19 @@ async def build_welcome(settings: Settings, resources: Resources, clock: Clock) 
     pages = f"Sign in to the pages as owner:\n  {program} sign-in"
     # Only on a local service with a terminal: a log file would keep key and link in clear.
     if is_loopback(settings.host) and settings.base_url is None and sys.stderr.isatty():
-        if (api_key := await _create_first_key(resources.access, clock)) is not None:
+        keys = OperatorKeys(resources.access, clock)
+        if not await keys.list():
+            api_key = await keys.create("first start")
             key = f"Your API key, shown only once:\n  export SIGNALS_API_KEY={api_key}"
         link = await create_owner_link(resources.access, clock, settings.address)
         pages = (
             f"Open your board; the link works once, within {LINK_MINUTES} minutes "
             f"(for another: {program} sign-in):\n  {link}"
         )
+    hint = settings.address_hint
     paragraphs = (
         f"Listening on {settings.address}",
-        _describe_all_addresses(settings),
+        None if hint is None else f"Listening on all addresses of this machine: {hint}.",
         describe_billing(resources.provider, is_local=settings.is_local),
         describe_mail(settings),
         f"MCP endpoint:\n  {mcp.url}",
@@ -278,8 +211,3 @@ async def build_welcome(settings: Settings, resources: Resources, clock: Clock) 
         f"Register with a client:\n  {mcp.registration}",
     )
     return "\n".join(part for part in paragraphs if part)
-
-
-def _describe_all_addresses(settings: Settings) -> str | None:
-    hint = settings.address_hint
-    return None if hint is None else f"Listening on all addresses of this machine: {hint}."

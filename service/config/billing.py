@@ -16,7 +16,11 @@ def open_provider(settings: Settings, store: AccessStore, clock: Clock) -> Provi
         return NoBilling()
     if settings.billing == "stripe":
         return _open_stripe(settings, clock)
-    _refuse_sandbox_with_live_key(settings)
+    if settings.is_stripe_live:
+        raise BillingSetupError(
+            "SIGNALS_STRIPE_API_KEY is a live key, but SIGNALS_BILLING=sandbox gives keys away for "
+            "free: set SIGNALS_BILLING=stripe, or unset SIGNALS_STRIPE_API_KEY"
+        )
     return SandboxBilling(store, clock, settings.address)
 
 
@@ -49,21 +53,15 @@ def describe_billing(provider: Provider, *, is_local: bool) -> str | None:
     return f"Billing: {provider.name} in test mode, no real payments."
 
 
-def _refuse_sandbox_with_live_key(settings: Settings) -> None:
-    if settings.is_stripe_live:
-        raise BillingSetupError(
-            "SIGNALS_STRIPE_API_KEY is a live key, but SIGNALS_BILLING=sandbox gives keys away for "
-            "free: set SIGNALS_BILLING=stripe, or unset SIGNALS_STRIPE_API_KEY"
-        )
-
-
 def _open_stripe(settings: Settings, clock: Clock) -> Provider:
     api_key, webhook_secret = settings.stripe_api_key, settings.stripe_webhook_secret
     monthly, yearly = settings.stripe_price_monthly, settings.stripe_price_yearly
     if api_key is None or webhook_secret is None or monthly is None or yearly is None:
+        needed = ["api_key", "webhook_secret", *(f"price_{period}" for period in PRICES_USD)]
+        fields = [STRIPE_PREFIX + name for name in needed]
+        missing = [PREFIX + one.upper() for one in fields if getattr(settings, one) is None]
         raise BillingSetupError(
-            f"SIGNALS_BILLING=stripe needs {', '.join(_list_missing_settings(settings))} too; "
-            "see docs/selling.md"
+            f"SIGNALS_BILLING=stripe needs {', '.join(missing)} too; see docs/selling.md"
         )
     # Imported here because Stripe's library is slow to load.
     from access.billing.stripe import StripeBilling
@@ -78,9 +76,3 @@ def _open_stripe(settings: Settings, clock: Clock) -> Provider:
         api_base=settings.stripe_api_base,
         dunning_days=settings.dunning_days,
     )
-
-
-def _list_missing_settings(settings: Settings) -> list[str]:
-    needed = ["api_key", "webhook_secret", *(f"price_{period}" for period in PRICES_USD)]
-    fields = [STRIPE_PREFIX + name for name in needed]
-    return [PREFIX + field.upper() for field in fields if getattr(settings, field) is None]

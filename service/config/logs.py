@@ -21,6 +21,13 @@ FIRST_FIELDS = ("timestamp", "level", "event")
 
 def log_to_standard_error(level: LogLevel, log_format: LogFormat) -> None:
     """Log the events of a level and above; `auto` is text on a terminal, else JSON lines."""
+    is_terminal = sys.stderr.isatty()
+    # On a terminal, it quotes every text that could pass for another field.
+    renderer: Processor = (
+        structlog.dev.ConsoleRenderer(colors=is_terminal, sort_keys=False)
+        if log_format == "text" or (log_format == "auto" and is_terminal)
+        else structlog.processors.JSONRenderer()
+    )
     min_level = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[
@@ -29,7 +36,7 @@ def log_to_standard_error(level: LogLevel, log_format: LogFormat) -> None:
             structlog.processors.TimeStamper(fmt="iso"),
             clean_values,
             put_time_first,
-            _choose_renderer(log_format),
+            renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(min_level),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
@@ -39,14 +46,6 @@ def log_to_standard_error(level: LogLevel, log_format: LogFormat) -> None:
         root.removeHandler(handler)
     # Never below warnings: the payment library's debug lines quote e-mail addresses.
     root.addHandler(_EventHandler(max(min_level, logging.WARNING)))
-
-
-def _choose_renderer(log_format: LogFormat) -> Processor:
-    is_terminal = sys.stderr.isatty()
-    if log_format == "text" or (log_format == "auto" and is_terminal):
-        # It quotes every text that could pass for another field.
-        return structlog.dev.ConsoleRenderer(colors=is_terminal, sort_keys=False)
-    return structlog.processors.JSONRenderer()
 
 
 class _EventHandler(logging.Handler):

@@ -242,7 +242,11 @@ class Settings(BaseModel):
                 *CLIENT_VARIABLES,
             }:
                 known_variables = [*fields_by_variable, *sorted(CLIENT_VARIABLES)]
-                raise SettingsError(_format_unknown_variable(variable, known_variables))
+                nearest = difflib.get_close_matches(variable, known_variables, n=1, cutoff=0.0)
+                raise SettingsError(
+                    f"{variable} is not a setting; did you mean {nearest[0]}? "
+                    f"Settings: {', '.join(known_variables)}"
+                )
         values = {
             name: variables[variable]
             for variable, name in fields_by_variable.items()
@@ -384,18 +388,7 @@ def _format_validation_error(error: ValidationError, values: Mapping[str, str]) 
     """Describe the first invalid setting in one line, without the value if it may be secret."""
     first = error.errors(include_input=False)[0]
     field, reason = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
-    shown_value = "" if _may_be_secret(field, values) else f"={values[field]!r}"
+    # An address may contain a password.
+    may_be_secret = field.startswith(SECRET_PREFIXES) or "@" in values[field].partition("://")[2]
+    shown_value = "" if may_be_secret else f"={values[field]!r}"
     return f"{PREFIX}{field.upper()}{shown_value}: {reason}"
-
-
-def _may_be_secret(field: str, values: Mapping[str, str]) -> bool:
-    """Return whether a value is a secret, or an address that may contain a password."""
-    return field.startswith(SECRET_PREFIXES) or "@" in values[field].partition("://")[2]
-
-
-def _format_unknown_variable(variable: str, known_variables: list[str]) -> str:
-    nearest = difflib.get_close_matches(variable, known_variables, n=1, cutoff=0.0)
-    return (
-        f"{variable} is not a setting; did you mean {nearest[0]}? "
-        f"Settings: {', '.join(known_variables)}"
-    )

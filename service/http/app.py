@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from starlette.applications import Starlette
-from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -231,17 +230,17 @@ def create_app(
         else []
     )
     endpoint = McpEndpoint(runner, TOOLS)
-    oauth = (
+    authorizations, oauth_routes = (
         build_oauth_server(resources, runner, endpoint, config.oauth_limit)
         if can_serve_oauth(base_url)
-        else None
+        else (None, [])
     )
     site = Site(base_url, config.operator, context.sells_keys)
     render_refusal = build_refusal_renderer(site, PROGRAM_PATHS)
     app = Starlette(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
-            *(oauth.routes if oauth is not None else ()),
+            *oauth_routes,
             *build_routes(runner, purchases),
             *build_page_routes(
                 runner,
@@ -249,7 +248,7 @@ def create_app(
                 member_keys,
                 sign_in,
                 config.outbox,
-                None if oauth is None else oauth.authorizations,
+                authorizations,
                 purchases,
                 Checkouts(sales.find_opened, claims.fetch_payment),
                 config.owner_uid,
@@ -264,19 +263,6 @@ def create_app(
     app.state.site = site
     # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
-    app.middleware_stack = _wrap_app(app, config, resources, context, fair_share, render_refusal)
-    return app
-
-
-def _wrap_app(
-    app: Starlette,
-    config: AppConfig,
-    resources: Resources,
-    context: Context,
-    fair_share: FairShare,
-    render_refusal: Callable[[Scope, ApiError], Response | None],
-) -> ForwardedForMiddleware:
-    """Return an app with the middleware that every request passes first."""
     host_origin = HostOriginMiddleware(
         FastPathRouter(app.build_middleware_stack(), app.routes),
         base_url=context.base_url,
@@ -291,12 +277,13 @@ def _wrap_app(
         render_page=render_refusal,
         operator=config.operator,
     )
-    return ForwardedForMiddleware(
+    app.middleware_stack = ForwardedForMiddleware(
         KeysFirstMiddleware(host_origin, fair_share),
         trusted=parse_proxies(config.trusted_proxies),
-        store=resources.access,
-        clock=resources.clock,
+        store=access,
+        clock=clock,
     )
+    return app
 
 
 class FastPathRouter:
@@ -343,18 +330,13 @@ def _report_outcome(
     return handle
 
 
-@dataclass(frozen=True, slots=True)
-class OAuthServer:
-    """The routes of OAuth; `authorizations` is what the consent page approves."""
-
-    authorizations: Authorizations
-    routes: list[Route]
-
-
 def build_oauth_server(
     resources: Resources, runner: ToolRunner, endpoint: McpEndpoint, limit: Limit
-) -> OAuthServer:
-    """Return the OAuth server; `limit` bounds the requests of a client address."""
+) -> tuple[Authorizations, list[Route]]:
+    """Return what the consent page approves, and the routes of OAuth.
+
+    `limit` bounds the requests of a client address.
+    """
     access, clock, issuer = resources.access, resources.clock, runner.context.base_url
     clients = ClientRegistry(access, resources.client_documents, clock)
     authorizations = Authorizations(
@@ -371,7 +353,7 @@ def build_oauth_server(
         *build_oauth_routes(endpoints, runner),
         build_authorize_route(authorizations, runner),
     ]
-    return OAuthServer(authorizations, routes)
+    return authorizations, routes
 
 
 def build_page_routes(
@@ -414,8 +396,14 @@ def build_page_routes(
             owner_uid,
         ).build_routes(runner)
     )
+    # The sandbox's pay page, or the pages that Stripe sends buyers back to.
+    steps, checkout_routes = CheckoutSteps(own, pending), list[Route]()
+    if isinstance(provider, SandboxBilling):
+        checkout_routes = build_pay_page_routes(provider, steps, runner)
+    elif provider.name == "stripe":
+        checkout_routes = build_return_page_routes(steps, runner)
     return [
-        *_build_checkout_routes(provider, CheckoutSteps(own, pending), runner),
+        *checkout_routes,
         *BuyPages(purchases, own, sessions, sign_in, context).build_routes(runner),
         *build_docs_routes(runner, sessions.find_viewer),
         *build_discovery_routes(runner),
@@ -430,12 +418,3 @@ def build_page_routes(
         *build_asset_routes(runner, sample, sessions.find_viewer),
         *build_log_proof_routes(runner, sessions),
     ]
-
-
-def _build_checkout_routes(
-    provider: Provider, steps: CheckoutSteps, runner: ToolRunner
-) -> list[Route]:
-    """Return the sandbox's pay page, or the pages that Stripe sends buyers back to."""
-    if isinstance(provider, SandboxBilling):
-        return build_pay_page_routes(provider, steps, runner)
-    return build_return_page_routes(steps, runner) if provider.name == "stripe" else []

@@ -1,7 +1,7 @@
 """Liveness and readiness: probes query and test the stores, each with a time limit."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -55,29 +55,27 @@ class Readiness:
 
     async def run_checks(self) -> Checks:
         """Return the state of each part, in a word or two."""
-        probes = {"market_store": self._run_probe(self._probe_market())}
-        if self._access is not None:
-            probes["access_store"] = self._run_probe(self._probe_access(self._access))
+        store, access = self.snapshots.store, self._access
+        # The snapshot may be cached, so loading it does not prove that the store answers.
+        reads = (store.check_writes, store.progress, self.snapshots.snapshot)
+        probes = {"market_store": self._run_probe(*reads)}
+        if access is not None:
+            probes["access_store"] = self._run_probe(access.check_writes, access.check_id)
         checks = dict(zip(probes, await asyncio.gather(*probes.values()), strict=True))
         if checks["market_store"] != "ok":
             return {**checks, "state": "unknown"}
         return {**checks, "state": self._describe_state(), **self._count_assets()}
 
-    async def _probe_market(self) -> None:
-        """Check that the store can be written and read, then load its snapshot."""
-        await self.snapshots.store.check_writes()
-        # The snapshot may be cached, so loading it does not prove that the store answers.
-        await self.snapshots.store.progress()
-        await self.snapshots.snapshot()
+    async def _run_probe(self, *parts: Callable[[], Awaitable[object]]) -> str:
+        """Do the parts one after the other; return how that ended."""
 
-    async def _probe_access(self, access: AccessStore) -> None:
-        """Check that the store can be written, and is the one that was there at first."""
-        await access.check_writes()
-        await access.check_id()
+        async def probe() -> None:
+            for part in parts:
+                await part()
 
-    async def _run_probe(self, probe: Awaitable[object]) -> str:
-        task = asyncio.ensure_future(probe)
-        task.add_done_callback(_on_probe_done)
+        task = asyncio.ensure_future(probe())
+        # Retrieves the error of an abandoned probe, which asyncio would otherwise log.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             # Not asyncio.timeout: it waits for the cancelled task, which can hang as well.
             done, _ = await asyncio.wait([task], timeout=self._timeout_s)
@@ -86,7 +84,9 @@ class Readiness:
             task.result()
         except StoreError as error:
             self._failures.write(log.error, "not_ready", describe_failure(error))
-            return _describe_store_error(error)
+            if isinstance(error, LostStoreError):
+                return "lost"
+            return "not writable" if isinstance(error, NotWritableError) else "not reachable"
         finally:
             task.cancel()
         return "ok"
@@ -111,18 +111,6 @@ class Readiness:
         unbuilt = len(covered.intersection(snapshot.stored.unbuilt_tickers))
         is_enough = len(covered) - unbuilt >= MIN_BUILT_RATIO * len(covered)
         return {"assets": f"{'' if is_enough else NOT_ENOUGH_ASSETS}{built} of {len(covered)}"}
-
-
-def _describe_store_error(error: StoreError) -> str:
-    if isinstance(error, LostStoreError):
-        return "lost"
-    return "not writable" if isinstance(error, NotWritableError) else "not reachable"
-
-
-def _on_probe_done(task: "asyncio.Future[object]") -> None:
-    """Retrieve the error of an abandoned probe, which asyncio would otherwise log."""
-    if not task.cancelled():
-        task.exception()
 
 
 def is_ready(checks: Checks) -> bool:

@@ -67,13 +67,9 @@ def log_response(
         if status < 500:
             refusals.write(fields)
         else:
-            _write_outage(failures, fields)
-
-
-def _write_outage(failures: FailureLog, fields: dict[str, Any]) -> None:
-    """Log a refusal that is the service's fault; the same of other requests, once a minute."""
-    details = {name: fields.pop(name) for name in ("request_id", "duration_ms")}
-    failures.write(log.warning, "refused", fields, **details)
+            # It is the service's fault; the same of other requests, once a minute.
+            details = {name: fields.pop(name) for name in ("request_id", "duration_ms")}
+            failures.write(log.warning, "refused", fields, **details)
 
 
 def log_abandoned(scope: Scope, seconds: float) -> None:

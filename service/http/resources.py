@@ -1,4 +1,7 @@
-"""The resources that a process holds open: both stores, the billing provider, the mailer."""
+"""The resources that a process holds open: both stores, the billing provider, the mailer.
+
+And the daily maintenance of what they store.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -7,12 +10,14 @@ from dataclasses import dataclass
 
 from access.billing.provider import Provider
 from access.mail import Mailer
+from access.maintenance import MaintenanceJob
 from access.oauth.clients import ClientDocuments
 from schemas.vocabulary import Clock
 from service.config.billing import open_provider
 from service.config.mail import open_mailer
 from service.config.settings import Settings
-from service.config.stores import open_both
+from service.config.stores import open_both, refuse_wrong_clock
+from service.processes.steady_clock import DELETE_HOLD_MS, make_steady
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 
@@ -57,3 +62,27 @@ async def open_resources(settings: Settings, clock: Clock) -> AsyncIterator[Reso
             client_documents=client_documents,
             source=source,
         )
+
+
+async def run_maintenance(
+    settings: Settings,
+    resources: Resources,
+    clock: Clock,
+    elapsed: Clock | None,
+    on_open: Callable[[], None] = lambda: None,
+) -> None:
+    """Delete every day what is older than its retention, until cancelled.
+
+    `clock` is the wall clock, `elapsed` as for `make_steady`. `on_open` is called when nothing is
+    left to refuse.
+    """
+    # It would delete by it, before or without a run.
+    await refuse_wrong_clock(settings, resources.market, clock())
+    if settings.is_sqlite:
+        from store.sqlite.copies import keep_spare
+
+        await asyncio.to_thread(keep_spare, settings.market_path)
+    on_open()
+    steady_clock = make_steady(clock, elapsed, DELETE_HOLD_MS)
+    job = MaintenanceJob(resources.access, resources.provider, steady_clock, asyncio.sleep)
+    await job.run()

@@ -193,5 +193,6 @@ def build_server_config(
         backlog=LISTEN_BACKLOG,
         timeout_keep_alive=int(idle_s) + 1,
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
-        **{"lifespan": "off", **options},
+        lifespan="off",
+        **options,
     )

@@ -15,7 +15,7 @@ M_ARENA_MAX = -8  # From glibc's malloc.h.
 # second, and with 1,500 connections each stopped all threads for 0.1 to 0.2 s. Rarer than this,
 # cycles that requests leave behind would grow to a collection that everybody notices.
 COLLECTION_THRESHOLDS = 2_000, 10, 500
-SHUTDOWN_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SHUTDOWN_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -51,12 +51,14 @@ def listen_for_shutdown() -> Iterator[Callable[[], AbstractContextManager[None]]
         finally:
             tasks.clear()
 
-    for signal_number in SHUTDOWN_SIGNALS:
+    # `nohup` ignores SIGHUP for the command that it runs.
+    handled = [one for one in SHUTDOWN_SIGNALS if signal.getsignal(one) != signal.SIG_IGN]
+    for signal_number in handled:
         loop.add_signal_handler(signal_number, request_shutdown)
     try:
         yield cancel_on_request
     finally:
-        for signal_number in SHUTDOWN_SIGNALS:
+        for signal_number in handled:
             loop.remove_signal_handler(signal_number)
 
 

@@ -85,11 +85,6 @@ def make_time(instant: str | None) -> Text:
     return make_cell(None if instant is None else format_minute(instant))
 
 
-def make_price(price: float | None) -> Text:
-    """Return a price with up to ten digits."""
-    return make_cell(None if price is None else f"{price:.10g}")
-
-
 def make_change(before: str, after: str) -> Text:
     """Return a change of a reading."""
     return Text(" > ").join((make_reading(before), make_reading(after)))
@@ -133,7 +128,8 @@ def list_board(body: Json) -> Records:
     for ticker, *words in split_board_rows(board["rows"]):
         # An asset without the legacy key, which comes last, has shorter words.
         letters = [dict(zip(board["indicators"], word, strict=False)) for word in words]
-        rows.append([ticker, *(_name_letter(board, letters[at].get(name)) for at, name in cells)])
+        names = {None: None, NO_LETTER: None} | board["legend"]
+        rows.append([ticker, *(names[letters[at].get(name)] for at, name in cells)])
     return _add_origin(body, header, rows)
 
 
@@ -207,11 +203,6 @@ def split_board_rows(rows: str) -> Iterator[list[str]]:
     return (row.split(" ") for row in rows.split(";") if row)
 
 
-def _name_letter(board: Json, letter: str | None) -> str | None:
-    name: str | None = None if letter in (None, NO_LETTER) else board["legend"][letter]
-    return name
-
-
 def _add_origin(body: Json, header: Iterable[str], rows: list[list[Any]]) -> Records:
     rows = [[*row, body["as_of"]] for row in rows]
     return _add_source(body, (*header, "as_of"), rows)
@@ -268,7 +259,9 @@ def build_feed_table(body: Json) -> Table:
         (
             *(make_cell(format_minute(row["created_at"])), make_cell(row["ticker"], "bold")),
             *(make_cell(row["timeframe"]), make_cell(row["indicator"])),
-            *(_make_event(row), make_price(row["price"])),
+            _make_event(row),
+            # Up to ten digits.
+            make_cell(None if row["price"] is None else f"{row['price']:.10g}"),
         )
         for row in body["signals"]
     ]
@@ -283,7 +276,10 @@ def build_flips_table(body: Json) -> Table:
             *(make_cell(group["ticker"], "bold"), make_cell(group["name"])),
             *(make_reading(group["dominant"]), make_cell(group["bullish"])),
             *(make_cell(group["bearish"]), make_cell(format_minute(group["latest_at"]))),
-            Text(", ").join(map(_make_flip, group["flips"])),
+            Text(", ").join(
+                make_cell(f"{flip['indicator']} ") + make_reading(flip["to"])
+                for flip in group["flips"]
+            ),
         )
         for group in body["groups"]
     ]
@@ -333,10 +329,6 @@ def _make_event(row: Json) -> Text:
     if change is not None:
         return make_change(change["from"], change["to"])
     return make_cell(row["action"], STYLES.get(row["direction"], ""))
-
-
-def _make_flip(flip: Json) -> Text:
-    return make_cell(f"{flip['indicator']} ") + make_reading(flip["to"])
 
 
 STATE = View("state", build_state_table, list_state)

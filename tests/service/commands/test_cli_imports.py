@@ -108,7 +108,7 @@ def test_serving_loads_no_sdk_payment_or_progress_library(tmp_path):
 @pytest.mark.prove
 def test_the_compute_process_loads_no_server_and_no_tools(tmp_path):
     code = (
-        "import sys, service.processes.compute_process, service.commands.compute_command, "
+        "import sys, service.processes.child_process, service.commands.compute_command, "
         "service.http.resources; print(*sys.modules)"
     )
     done = subprocess.run(

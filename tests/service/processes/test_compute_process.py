@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from schemas.vocabulary import Clock
+from service.commands.compute_command import NICENESS
 from service.commands.serve import serve
 from service.config.settings import Settings
-from service.processes.compute_process import NICENESS, ComputeProcess
+from service.processes.child_process import create_compute_process
 from tests.scaling.nodes import ProcessClocks
 from tests.service.commands.test_serve import HOUR_MS, settings_of, stored
 from tests.service.http.test_metrics_server import place, samples
@@ -78,9 +79,9 @@ def test_a_killed_compute_process_restarts_while_calls_are_answered(market: Path
     "number",
     [
         signal.SIGKILL,
-        signal.SIGINT,
+        pytest.param(signal.SIGINT, marks=pytest.mark.prove),
         pytest.param(signal.SIGTERM, marks=pytest.mark.prove),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.prove),
+        signal.SIGHUP,
     ],
 )
 @pytest.mark.prove
@@ -92,8 +93,7 @@ def test_both_processes_end_together(market: Path, number: int) -> None:
             os.killpg(process.process.pid, number)
         else:
             process.process.send_signal(number)
-        is_orderly = number in (signal.SIGINT, signal.SIGTERM)
-        assert process.wait_for_exit() == (0 if is_orderly else -number)
+        assert process.wait_for_exit() == (-number if number == signal.SIGKILL else 0)
         until(lambda: not children & processes().keys())
         assert "Traceback" not in "".join(process.printed)
         assert "compute_restarted" not in "".join(process.printed)
@@ -141,7 +141,7 @@ async def test_a_run_is_counted_by_the_serving_process(market: Path) -> None:
 
 
 async def serve_in_two(settings: Settings, clock: Clock) -> int:
-    with ComputeProcess(settings, clock, None) as compute_process:
+    with create_compute_process(settings, clock, None) as compute_process:
         return await serve(settings, clock, compute_process=compute_process)
 
 

@@ -15,11 +15,11 @@ from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
 from compute.sources.source import NotReadyError
 from service.commands.backup import prune_stores
+from service.commands.compute_command import run_jobs
 from service.config.settings import Settings
 from service.config.stores import open_both
 from service.http.metrics import Metrics
-from service.http.resources import open_resources
-from service.processes.compute_process import run_jobs
+from service.http.resources import open_resources, run_maintenance
 from service.processes.steady_clock import (
     COMPUTE_HOLD_MS,
     DELETE_HOLD_MS,
@@ -239,8 +239,13 @@ async def test_nothing_is_deleted_by_a_clock_that_is_far_from_the_last_run(
     with pytest.raises(NotReadyError, match="400 days after the last run"):
         await prune_stores(settings, clock)
     async with open_resources(settings, clock) as resources:
+        jobs = (
+            run_jobs(settings, resources, clock, None, Metrics(()))
+            if computes
+            else run_maintenance(settings, resources, clock, None)
+        )
         with pytest.raises(NotReadyError, match="400 days after the last run"):
-            await run_jobs(settings, resources, clock, None, Metrics(()), computes=computes)
+            await jobs
         assert await resources.access.is_event_handled("evt_1")
         believing = settings.model_copy(update={"believe_clock": True})
         await prune_stores(believing, clock)
