@@ -27,9 +27,9 @@ async def count_missing_migrations(url: str, schema: str, migrations: Sequence[s
     with raise_store_errors(redact_database_url(url)):
         session = await connect(url, schema)
         try:
-            return len(migrations) - len(
-                await list_applied_migrations(session, redact_database_url(url), migrations)
-            )
+            name = redact_database_url(url)
+            done = await list_applied_migrations(session, name, schema, migrations)
+            return len(migrations) - len(done)
         finally:
             await session.close()
 

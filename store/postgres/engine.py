@@ -11,6 +11,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import asyncpg
@@ -83,6 +84,7 @@ class PostgresEngine:
         with raise_store_errors(redact_database_url(url)):
             connection = await connect(url, schema)
             try:
+                await _refuse_unfit_server(url, schema, connection)
                 await migrate(connection, redact_database_url(url), schema, migrations)
             finally:
                 await connection.close()
@@ -91,9 +93,12 @@ class PostgresEngine:
                 min_size=0,
                 max_size=POOL_SIZE,
                 reset=_skip_reset,
-                server_settings=_build_server_settings(schema)
-                | PLANNER_SETTINGS
-                | {"statement_timeout": f"{1000 * READ_LIMITS_S[Lane.PAGES]:.0f}"},
+                init=partial(
+                    _change_settings,
+                    schema=schema,
+                    **PLANNER_SETTINGS,
+                    statement_timeout=f"{1000 * READ_LIMITS_S[Lane.PAGES]:.0f}",
+                ),
                 **CONNECT_OPTIONS,
             )
         return cls(url, schema, pool)
@@ -200,8 +205,43 @@ async def set_time_limit(database: PostgresDatabase, limit_s: float) -> None:
 
 async def connect(url: str, schema: str, **settings: str) -> asyncpg.Connection:
     """Open a session outside the pool, with the schema as its search path."""
-    server_settings = _build_server_settings(schema) | settings
-    return await asyncpg.connect(url, server_settings=server_settings, **CONNECT_OPTIONS)
+    session = await asyncpg.connect(url, **CONNECT_OPTIONS)
+    try:
+        await _change_settings(session, schema, **settings)
+    except BaseException:
+        session.terminate()
+        raise
+    return session
+
+
+async def _change_settings(session: asyncpg.Connection, schema: str, **settings: str) -> None:
+    """Change settings of a session, and make the schema its search path."""
+    # Not while connecting: PgBouncer refuses most settings there.
+    given = {"search_path": schema, "application_name": "signals"} | settings
+    quoted = ((name, value.replace("'", "''")) for name, value in given.items())
+    changes = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in quoted)
+    await session.execute(f"SELECT {changes}")
+
+
+async def _refuse_unfit_server(url: str, schema: str, session: asyncpg.Connection) -> None:
+    """Raise StoreError if the database is not in UTF-8, or a pooler shares its sessions."""
+    name, encoding = redact_database_url(url), await session.fetchval("SHOW server_encoding")
+    if encoding != "UTF8":
+        raise StoreError(
+            f"{name} is in {encoding}, which does not hold all texts: create another database, "
+            "with `createdb --encoding=UTF8 --template=template0 NAME`"
+        )
+    # Between two statements, a pooler of transactions lends the session of one client to the next.
+    other = await connect(url, schema)
+    try:
+        pids = [await one.fetchval("SELECT pg_backend_pid()") for one in (session, other)]
+    finally:
+        await other.close()
+    if pids[0] == pids[1]:
+        raise StoreError(
+            f"{name} is a pooler that pools transactions, but locks and notifications need "
+            "sessions: set `pool_mode = session` for this database, or name the server itself"
+        )
 
 
 @contextmanager
@@ -228,7 +268,3 @@ def _describe(error: Exception) -> str:
 
 async def _skip_reset(session: asyncpg.Connection) -> None:
     """Do nothing: no transaction changes session settings, so a reset would waste a round trip."""
-
-
-def _build_server_settings(schema: str) -> dict[str, str]:
-    return {"search_path": schema, "application_name": "signals"}

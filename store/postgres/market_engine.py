@@ -296,10 +296,21 @@ async def find_schema_faults(url: str, schema: str, migrations: Sequence[str]) -
             for statement in load_statements(name):
                 await session.execute(statement)
         created = await _list_objects(session, created_schema)
+        # pg_restore creates constraints from their printed definitions, and what it creates is
+        # printed with other parentheses.
+        for owner, name in created:
+            kind, _, constraint = name.partition(f"constraint {owner}.")
+            if not kind and constraint and created[owner, name].startswith("CHECK"):
+                await session.execute(
+                    f'ALTER TABLE "{owner}" DROP CONSTRAINT "{constraint}", '
+                    f'ADD CONSTRAINT "{constraint}" {created[owner, name]}'
+                )
+        restored = await _list_objects(session, created_schema)
         stored = await _list_objects(session, schema)
     finally:
         await transaction.rollback()
         await session.close()
+    created |= {key: text for key, text in restored.items() if stored.get(key) == text}
     # Of a table that no migration creates, its parts say nothing more.
     owners = {owner for owner, _ in created}
     told = {

@@ -54,7 +54,7 @@ async def migrate(connection: Connection, name: str, schema: str, names: Sequenc
             await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK_ID)
             await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
             await connection.execute(CREATE_MIGRATIONS)
-            done = await list_applied_migrations(connection, name, names)
+            done = await list_applied_migrations(connection, name, schema, names)
             for missing in names[len(done) :]:
                 began, step = time.perf_counter(), (missing, "its beginning")
                 for number, statement in enumerate(load_statements(missing), 1):
@@ -96,12 +96,13 @@ def split_statements(script: str) -> Iterator[str]:
 
 
 async def list_applied_migrations(
-    connection: Connection, name: str, names: Sequence[str]
+    connection: Connection, name: str, schema: str, names: Sequence[str]
 ) -> list[str]:
     """Return the applied ones of the named migrations; raise StoreError if there are others."""
-    if await connection.fetchval("SELECT to_regclass('migrations')") is None:
+    table = f"{schema}.migrations"
+    if await connection.fetchval("SELECT to_regclass($1)", table) is None:
         return []
-    rows = await connection.fetch("SELECT name FROM migrations ORDER BY name")
+    rows = await connection.fetch(f"SELECT name FROM {table} ORDER BY name")
     done = [row["name"] for row in rows]
     check_applied(name, done, names)
     return done

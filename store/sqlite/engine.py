@@ -99,6 +99,8 @@ PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA foreign_keys = ON",
     "PRAGMA recursive_triggers = ON",
+    # A reader that stays open makes the log grow; SQLite shortens it when it begins again.
+    "PRAGMA journal_size_limit = 16777216",
 )
 
 # A negative cache_size is in KiB. The default of 2 MB does not hold the inner pages of ten million
