@@ -15,6 +15,10 @@ class DatabaseFailureError(StoreError):
     """The database failed; it did not merely refuse rows that break its rules."""
 
 
+class UnreachableError(DatabaseFailureError):
+    """The database server does not answer, or accepts no session now."""
+
+
 class NotWritableError(StoreError):
     """The last write to the store failed."""
 

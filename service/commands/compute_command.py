@@ -28,7 +28,7 @@ from service.commands.console import (
 )
 from service.config.settings import Settings
 from service.config.sources import open_log_signer, open_source
-from service.config.stores import open_both
+from service.config.stores import open_both, wait_for_database
 from service.processes.executors import find_executor
 from service.processes.lifecycle import (
     limit_malloc_arenas,
@@ -89,6 +89,12 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
     async with AsyncExitStack() as stack:
         cancel_on_request = stack.enter_context(listen_for_shutdown())
         metrics_server = stack.enter_context(open_metrics_server(settings))
+        is_reached = False
+        with cancel_on_request():
+            await wait_for_database(settings)
+            is_reached = True
+        if not is_reached:
+            return 0
         market, access = await stack.enter_async_context(open_both(settings))
         # Nothing here uses it, and the operator may restore it meanwhile.
         await access.close()

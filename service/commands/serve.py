@@ -25,8 +25,9 @@ from service.commands.console import echo
 from service.config.billing import describe_billing, find_outage_reason
 from service.config.mail import describe_mail
 from service.config.settings import Settings
+from service.config.stores import wait_for_database
 from service.http.app import build_app
-from service.http.health import build_readiness
+from service.http.health import build_readiness, build_waiting_app
 from service.http.metrics import Metrics
 from service.http.metrics_server import open_metrics_server, sample_loop_lag
 from service.http.resources import Resources, open_resources, run_maintenance
@@ -61,6 +62,12 @@ async def serve(
         cancel_on_request = stack.enter_context(listen_for_shutdown())
         listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
         metrics_server = stack.enter_context(open_metrics_server(settings))
+        is_reached = False
+        with cancel_on_request():
+            await wait_for_database(settings, answer_waiting(settings, listener))
+            is_reached = True
+        if not is_reached:
+            return 0
         resources = await stack.enter_async_context(open_resources(settings, clock))
         metrics = Metrics(CALL_NAMES)
         with cancel_on_request():
@@ -113,6 +120,7 @@ async def serve_with_workers(
         # operations port, and reports for all processes.
         metrics_server = stack.enter_context(open_metrics_server(settings, is_shared=True))
         with cancel_on_request():
+            await wait_for_database(settings, answer_waiting(settings, listener))
             async with open_resources(settings, clock) as resources:
                 await check_billing(resources)
                 compute_process = create_compute_process(
@@ -151,6 +159,15 @@ async def run_worker(
                 serve_calls(settings, resources, metrics, listener) as serving,
             ):
                 await asyncio.shield(serving)
+
+
+@asynccontextmanager
+async def answer_waiting(settings: Settings, listener: socket) -> AsyncIterator[None]:
+    """Answer with 503 during the block, in which the service waits for its database."""
+    config = build_server_config(build_waiting_app(settings.address), base_url=settings.address)
+    # The server closes its socket at the end.
+    async with serve_in_background(config, listener.dup()):
+        yield
 
 
 @asynccontextmanager

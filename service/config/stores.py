@@ -1,12 +1,16 @@
 """Opens the stores that the settings select; only the module of their database is loaded."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import structlog
+
 from service.config.settings import Settings
-from store.errors import StoreError
+from store.errors import StoreError, UnreachableError
+from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
 
 if TYPE_CHECKING:  # Keeps the market's modules out of commands about keys.
@@ -15,7 +19,30 @@ if TYPE_CHECKING:  # Keeps the market's modules out of commands about keys.
 StoreKind = Literal["market", "access"]
 RESTORE_HINT = "restore a backup if keys were issued"
 IS_ANOTHER = "is not the one that belongs to the market data"
+RECONNECT_S = 2.0
+log = structlog.get_logger("service")
 ADOPT_HINT = "run `signals keys adopt` to go on without the lost keys and purchases"
+
+
+async def wait_for_database(
+    settings: Settings, answering: AbstractAsyncContextManager[None] | None = None
+) -> None:
+    """Wait until the server of the database accepts sessions; log one line a minute meanwhile.
+
+    `answering` is open while it waits. StoreError if waiting would not help.
+    """
+    failures = FailureLog()
+    async with AsyncExitStack() as stack:
+        while True:
+            try:
+                await has_store(settings, "access")
+                return
+            except UnreachableError as error:
+                failures.write(log.warning, "database_unreachable", {"reason": str(error)})
+            if answering is not None:
+                await stack.enter_async_context(answering)
+                answering = None
+            await asyncio.sleep(RECONNECT_S)
 
 
 async def open_market(settings: Settings) -> "MarketStore":

@@ -8,11 +8,13 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from schemas.errors import describe_failure
+from schemas.errors import ApiError, describe_failure
 from schemas.vocabulary import Clock
 from serving.freshness import is_recording_over, is_stale
 from serving.snapshot_cache import SnapshotCache
+from serving.tool_runner import format_error_body
 from store.errors import LostStoreError, NotWritableError, StoreError
 from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
@@ -133,6 +135,25 @@ def build_health_routes(readiness: Readiness) -> list[Route]:
         return JSONResponse(body, 200 if is_healthy else 503, NO_STORE_HEADERS)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+def build_waiting_app(address: str) -> ASGIApp:
+    """Return the app that answers while a start waits for its database."""
+    error = ApiError("unavailable", "The service is starting. Retry in a few seconds.", 503)
+    unavailable = format_error_body(error, f"{address}/api/v1")
+    not_ready = {"status": "not ready", "checks": {"database": "not reachable"}}
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        response = Response(
+            unavailable, 503, {**NO_STORE_HEADERS, "Retry-After": "5"}, "application/json"
+        )
+        if scope["path"] == "/healthz":
+            response = JSONResponse({"status": "ok"}, headers=NO_STORE_HEADERS)
+        elif scope["path"] == "/readyz":
+            response = JSONResponse(not_ready, 503, NO_STORE_HEADERS)
+        await response(scope, receive, send)
+
+    return answer
 
 
 def build_readiness(resources: "Resources") -> Readiness:

@@ -22,6 +22,7 @@ from schemas.vocabulary import Clock
 from service.commands.console import OnProgress, open_progress_bar
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
+from service.config.stores import wait_for_database
 from service.processes.lifecycle import (
     limit_malloc_arenas,
     listen_for_shutdown,
@@ -99,6 +100,9 @@ def run_child(
         limit_malloc_arenas()
         with listen_for_shutdown() as cancel_on_request:
             terminate_with_parent()
+            # A process that is restarted may find that the database is away.
+            with cancel_on_request():
+                await wait_for_database(settings)
             await function(settings, parent, cancel_on_request, *arguments)
 
     try:

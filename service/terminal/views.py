@@ -124,11 +124,11 @@ def list_board(body: Json) -> Records:
     board = body["board"]
     cells = [(at, name) for name in board["indicators"] for at in range(len(board["timeframes"]))]
     header = ("ticker", *(f"{name}_{board['timeframes'][at]}" for at, name in cells))
+    names = board["legend"] | {None: None, NO_LETTER: None}
     rows = []
     for ticker, *words in split_board_rows(board["rows"]):
         # An asset without the legacy key, which comes last, has shorter words.
         letters = [dict(zip(board["indicators"], word, strict=False)) for word in words]
-        names = {None: None, NO_LETTER: None} | board["legend"]
         rows.append([ticker, *(names[letters[at].get(name)] for at, name in cells)])
     return _add_origin(body, header, rows)
 

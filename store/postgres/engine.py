@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import asyncpg
 
 from store.addresses import redact_database_url
-from store.errors import DatabaseFailureError, StoreError
+from store.errors import DatabaseFailureError, StoreError, UnreachableError
 from store.postgres.schema import DATABASE_ERRORS, migrate
 from store.postgres.transaction import PostgresDatabase
 from store.sql.database import READ_LIMITS_S, Folded, Lane, limit_seconds
@@ -44,6 +44,16 @@ SELECT current_setting('server_version') AS version,
 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
 WHERE nspname = ? AND relkind = 'r'
 """
+# Connecting fails in these ways while a server or a pooler starts, ends, or has no session left.
+UNREACHABLE = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+)
 # Every read fetches few rows by index, in the order of that index. On a small table the planner
 # prefers a sequential scan or a sort, and a generic plan keeps that choice when the table is large.
 # These settings leave it index scans and merges wherever they are possible.
@@ -252,10 +262,12 @@ def raise_store_errors(name: str) -> Iterator[None]:
     except asyncpg.InvalidAuthorizationSpecificationError as error:
         raise DatabaseFailureError(f"{name} rejects the user or password in its URL") from error
     except DATABASE_ERRORS as error:
-        is_refusal = isinstance(error, asyncpg.IntegrityConstraintViolationError)
-        raise (StoreError if is_refusal else DatabaseFailureError)(
-            f"{name}: {_describe(error)}"
-        ) from error
+        kind: type[StoreError] = DatabaseFailureError
+        if isinstance(error, asyncpg.IntegrityConstraintViolationError):
+            kind = StoreError
+        elif isinstance(error, UNREACHABLE):
+            kind = UnreachableError
+        raise kind(f"{name}: {_describe(error)}") from error
 
 
 def _describe(error: Exception) -> str:

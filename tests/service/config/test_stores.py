@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import asyncpg
+import httpx
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
@@ -18,7 +19,8 @@ from service.config.sources import build_log_signer
 from service.config.stores import adopt_access, has_store, open_both
 from store.errors import StoreError
 from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
-from tests.support.signals_command import run_signals
+from tests.support.postgres.server import PostgresServer
+from tests.support.signals_command import find_free_port, run_signals, start_signals
 
 pytestmark = pytest.mark.clause("operation", "sales")
 
@@ -210,3 +212,34 @@ async def test_a_file_of_another_program_is_left_as_it_is(tmp_path: Path):
     with pytest.raises(StoreError, match="is not a signals database"):
         await start(settings)
     assert list_modes(tmp_path) == {"signals.db-access": 0o644}
+
+
+@pytest.mark.clause("postgres")
+def test_a_start_waits_for_a_database_that_cannot_be_reached_and_answers_503_meanwhile(
+    tmp_path: Path, private_postgres: PostgresServer
+):
+    private_postgres.stop()
+    port = find_free_port()
+    address = f"http://127.0.0.1:{port}"
+    url = private_postgres.url()
+    with start_signals(
+        tmp_path, "serve", "--no-compute", port=port, database_url=url, billing="off"
+    ) as process:
+        event = process.wait_for_event("database_unreachable")
+        assert "127.0.0.1" in event["reason"]
+        state = httpx.get(f"{address}/api/v1/state")
+        assert (state.status_code, state.json()["error"]) == (503, "unavailable")
+        assert state.headers["retry-after"] == "5"
+        health, ready = httpx.get(f"{address}/healthz"), httpx.get(f"{address}/readyz")
+        assert (health.status_code, ready.status_code) == (200, 503)
+        assert ready.json()["checks"] == {"database": "not reachable"}
+        private_postgres.start()
+        process.wait_for_line("Listening on ")
+        assert httpx.get(f"{address}/api/v1").status_code == 200
+        private_postgres.stop()
+        assert process.stop() == 0
+    with start_signals(tmp_path, "serve", "--no-compute", port=port, database_url=url) as process:
+        process.wait_for_event("database_unreachable")
+        assert process.stop() == 0
+    done = run_signals(tmp_path, "keys", "list", database_url=url)
+    assert done.returncode == 1
