@@ -1,4 +1,4 @@
-"""PostgreSQL as operators have it: behind PgBouncer, in other encodings, and restored from a dump."""
+"""PostgreSQL as operators have it: behind PgBouncer, in another encoding, from a dump."""
 
 import asyncio
 import shutil
@@ -68,6 +68,10 @@ def is_open(port: str) -> bool:
     return False
 
 
+def run(*command: object) -> None:
+    subprocess.run([str(part) for part in command], check=True)
+
+
 @pytest.fixture
 def with_pgbouncer() -> None:
     if shutil.which("pgbouncer") is None:
@@ -87,7 +91,7 @@ async def test_a_pooler_of_sessions_serves_both_stores_and_the_lock(database: st
             before = other.version()
             await market.commit(make_full_batch())
             async with asyncio.timeout(WITHIN_S):
-                while other.version() == before:
+                while other.version() == before:  # noqa: ASYNC110 (a server notifies it)
                     await asyncio.sleep(0.02)
             await market.unlock()
             await take_lock_when_free(other)
@@ -139,14 +143,9 @@ async def test_a_restored_dump_has_the_schema_of_the_migrations(
     if not (programs / "pg_dump").exists():
         pytest.skip("this installation has no pg_dump")
     schemas = [f"--schema={schema}" for schema, _ in SCHEMAS.values()]
-    with dump.open("wb") as file:
-        subprocess.run(
-            [programs / "pg_dump", "--format=custom", *schemas, database], check=True, stdout=file
-        )
+    run(programs / "pg_dump", "--format=custom", f"--file={dump}", *schemas, database)
     async with make_empty_database(postgres.url) as copy:
-        subprocess.run(
-            [programs / "pg_restore", "--exit-on-error", f"--dbname={copy}", dump], check=True
-        )
+        run(programs / "pg_restore", "--exit-on-error", f"--dbname={copy}", dump)
         assert await find_schema_faults(copy, *SCHEMAS["market"]) == []
         restored = await open_postgres_market(copy)
         try:
