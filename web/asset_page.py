@@ -10,7 +10,7 @@ from starlette.routing import Route
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.errors import ApiError
 from schemas.query import Query
-from schemas.vocabulary import HOUR_MS, LEGACY_KEYS, TIMEFRAMES, AssetClass, Timeframe
+from schemas.vocabulary import LEGACY_KEYS, TIMEFRAMES, AssetClass, Timeframe
 from serving.argument_values import find_asset
 from serving.context import Context
 from serving.freshness import format_removed_note
@@ -27,6 +27,7 @@ from web.asset_chart import (
 from web.board import BADGES
 from web.board_model import CLASS_NAMES, AssetPageQuery, parse_page_query, read_one_version
 from web.pages import SECURITY_HEADERS, build_page_route, compress_page, get_site, render_page
+from web.price_texts import format_age
 from web.sessions import FindViewer, Viewer
 
 ABOUT = (
@@ -229,12 +230,6 @@ def _build_values(
         "format_age": format_age,
         "model": model,
     }
-
-
-def format_age(ms: int) -> str:
-    """Return a duration as pages show it: in hours up to two days, then in days."""
-    hours = max(0, ms) // HOUR_MS
-    return f"{hours} h" if hours < 48 else f"{hours // 24} d"
 
 
 async def get_coverage(context: Context) -> Coverage:

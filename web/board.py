@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from access.billing.provider import PRICES_USD
 from access.members import Watchlists
 from mcp_server.tools.get_catalog import get_catalog
 from mcp_server.tools.get_stats import get_stats
@@ -32,6 +33,7 @@ from web.board_model import (
     HeatMap,
     Row,
     build_heat_map,
+    find_last_run,
     load_board_model,
     parse_page_query,
     read_one_version,
@@ -45,7 +47,7 @@ from web.pages import (
     redirect_to,
     render_page,
 )
-from web.price_texts import build_path, format_percent, format_signed
+from web.price_texts import build_path, format_age, format_percent, format_signed
 from web.sessions import Sessions, Viewer
 
 # As the headers of the columns; the packaged universe is quoted in US dollars or their tokens.
@@ -65,6 +67,10 @@ def _name_values(model: BoardModel, row: Row) -> dict[str, str | float | None]:
     return dict(zip(PRICE_FIELDS, values, strict=True))
 
 
+def _format_change(row: Row) -> str | None:
+    return format_instant(row.changed_at) if row.changed_at else None
+
+
 BADGES = {
     "simulated": "Simulated market",
     "recorded": "Recorded data",
@@ -72,6 +78,8 @@ BADGES = {
     "sample": "Sample, not live data",
 }
 TITLE = "Board of readings"
+# The headline of the page that a new visitor sees.
+WELCOME = "Readings that never repaint"
 TABS = [(timeframe, timeframe) for timeframe in TIMEFRAMES] + [("all", "All")]
 
 ResultT = TypeVar("ResultT")
@@ -111,11 +119,12 @@ class BoardPage:
         query = view.query
         model, heat = await self.load_map(view)
         meta, is_member, context = model.state.meta, view.is_member, self._context
-        has_facts = not is_member and query.is_unfiltered
+        has_facts = not is_member and query == BoardQuery()
         response = render_page(
             request,
             "board.html",
-            title=TITLE,
+            title=WELCOME if has_facts else TITLE,
+            board_title=TITLE,
             here="",
             badge=BADGES[meta.source],
             is_wide=True,
@@ -124,6 +133,7 @@ class BoardPage:
             is_member=is_member,
             back=query.change(),
             has_facts=has_facts,
+            prices_usd=PRICES_USD,
             catalog=await _get_or_none(get_catalog(CatalogQuery(), context)) if has_facts else None,
             stats=await _get_or_none(get_stats(NoArguments(), context)) if has_facts else None,
             model=model,
@@ -134,6 +144,9 @@ class BoardPage:
             watched=frozenset(view.watched),
             # The shortest of the shown timeframes changes first.
             next_timeframe=query.timeframes[0],
+            last_run=find_last_run(query.timeframes[0], model.as_of),
+            last_runs=[find_last_run(timeframe, model.as_of) for timeframe in query.timeframes],
+            age=format_age,
             tabs=[(name, query.change(timeframe=each)) for each, name in TABS],
             tab=dict(TABS)[query.timeframe],
             classes=CLASS_NAMES,
@@ -162,8 +175,12 @@ class BoardPage:
             context, lambda: load_board_model(view.query.timeframe, context)
         )
         prices = model.prices or {}
-        rows = build_heat_map(model.tracked, model.state.assets, prices, view.query, view.watched)
-        return model, rows
+        heat = build_heat_map(
+            *(model.tracked, model.state.assets, prices, view.query, view.watched),
+            changed_at=model.changed_at,
+            as_of=model.as_of,
+        )
+        return model, heat
 
 
 async def _get_or_none(result: Awaitable[ResultT]) -> ResultT | None:
@@ -198,14 +215,14 @@ def build_board_routes(
         timeframes, ends = view.query.timeframes, (model.state.as_of, model.state.meta.source)
         cells = [(column, place) for column in heat.columns for place in range(len(timeframes))]
         header = [
-            *("ticker", "name", "asset_class", "net_score"),
+            *("ticker", "name", "asset_class", "net_score", "changed_at"),
             *(f"{column}_{timeframes[place]}" for column, place in cells),
             *(() if model.prices is None else PRICE_FIELDS),
             *("as_of", "source"),
         ]
         rows = [
             [
-                *(row.ticker, row.name, row.asset_class, row.score),
+                *(row.ticker, row.name, row.asset_class, row.score, _format_change(row)),
                 *(row.readings[column][place] for column, place in cells),
                 *_name_values(model, row).values(),
                 *ends,
@@ -228,6 +245,7 @@ def build_board_routes(
                 "name": row.name,
                 "asset_class": row.asset_class,
                 "net_score": row.score,
+                "changed_at": _format_change(row),
                 "readings": {
                     column: dict(zip(view.query.timeframes, row.readings[column], strict=True))
                     for column in heat.columns

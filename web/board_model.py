@@ -1,8 +1,11 @@
 """The board's model: its query, and its rows, filtered and sorted. Only members see live data."""
 
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
@@ -15,8 +18,10 @@ from schemas.catalog import CatalogAsset, CatalogQuery
 from schemas.query import Query, TickerList
 from schemas.state import AssetState, StateQuery, StateResponse
 from schemas.vocabulary import (
+    DAY_MS,
     INDICATOR_IDS,
     READING_NAMES,
+    TIMEFRAME_DURATIONS_S,
     TIMEFRAMES,
     AssetClass,
     IndicatorId,
@@ -25,10 +30,11 @@ from schemas.vocabulary import (
 )
 from serving.arguments import parse_arguments, parse_query_string
 from serving.context import Context
+from serving.freshness import find_next_run
 from serving.prices import PriceSummary
 
 BoardTimeframe = Literal[Timeframe, "all"]
-SortColumn = Literal["asset", "score", "price", "change", "week", IndicatorId]
+SortColumn = Literal["asset", "score", "changed", "price", "change", "week", IndicatorId]
 SortOrder = Literal["asc", "desc"]
 # As a universe file defines it.
 TICKER_PATTERN = re.compile("[A-Z0-9]{1,12}")
@@ -54,9 +60,15 @@ class BoardQuery(Query):
     text: str | None = Field(
         default=None, max_length=60, description="Part of a ticker or name, at most 60 characters."
     )
+    changed: Literal["last", "24h"] | None = Field(
+        default=None,
+        description="Only assets with a shown reading that changed at the last candle, or in 24 h.",
+    )
     watch: TickerList = None
-    show: Literal["all", "watched"] | None = Field(
-        default=None, description="watched: only the watchlist. Default watched if watch is given."
+    show: Literal["all", "first", "watched", "removed"] | None = Field(
+        default=None,
+        description="watched: only the watchlist; first: the watchlist above the others; removed: "
+        "assets that are no longer covered. Default watched if watch is given.",
     )
     sort: SortColumn = Field(default="score", description="Column that sorts the rows.")
     order: SortOrder | None = Field(
@@ -67,6 +79,11 @@ class BoardQuery(Query):
     def timeframes(self) -> tuple[Timeframe, ...]:
         """The timeframes that the board shows."""
         return TIMEFRAMES if self.timeframe == "all" else (self.timeframe,)
+
+    @property
+    def indicators(self) -> tuple[IndicatorId, ...]:
+        """The indicators that the board shows."""
+        return INDICATOR_IDS if self.indicator is None else (self.indicator,)
 
     @property
     def sort_order(self) -> SortOrder:
@@ -90,8 +107,8 @@ class BoardQuery(Query):
     @property
     def is_unfiltered(self) -> bool:
         """Whether all assets are shown, and the URL holds no watchlist."""
-        filters = (self.asset_class, self.indicator, self.direction, self.text, self.watch)
-        return filters == (None,) * len(filters) and not self.shows_watched
+        filters = (self.asset_class, self.indicator, self.direction, self.text, self.changed)
+        return not any((*filters, self.watch)) and self.show in (None, "all")
 
     def change(self, **changes: Any) -> str:
         """Return the query string of this view with some parameters changed, None removes one."""
@@ -112,7 +129,8 @@ class BoardQuery(Query):
         left = [each for each in held if each != ticker.upper()]
         watch = ",".join(left if ticker.upper() in held else [*held, ticker])
         # Without `show`, a list in the URL would hide all other assets.
-        return self.change(watch=watch or None, show=None if self.shows_watched else "all")
+        show = None if self.shows_watched else self.show or "all"
+        return self.change(watch=watch or None, show=show)
 
 
 QueryT = TypeVar("QueryT", bound=Query)
@@ -141,13 +159,16 @@ Asset = CatalogAsset | AssetState
 class Row(NamedTuple):
     """One asset: its reading on each shown timeframe by indicator, None if it has none.
 
-    `is_watched`: the asset is in the watchlist of the URL.
+    `since` has the times (epoch ms) when these were published, `changed_at` the newest of the shown
+    ones. `is_watched`: the asset is in the watchlist of the URL.
     """
 
     ticker: str
     name: str
     asset_class: AssetClass
     readings: Mapping[IndicatorId, tuple[Reading | None, ...]]
+    since: Mapping[IndicatorId, tuple[int, ...]]
+    changed_at: int | None
     price: PriceSummary | None
     is_watched: bool
 
@@ -165,11 +186,18 @@ class Row(NamedTuple):
 
 
 class HeatMap(NamedTuple):
-    """The rows that are left of `total` assets, and the shown indicators."""
+    """The rows that are left of `total` assets, and the shown indicators.
+
+    Of all assets, filtered or not: `turned` counts the changes at the last candle of each shown
+    timeframe, by the reading after it. `leanings` has the numbers of assets with a score above and
+    below 0, by class.
+    """
 
     columns: tuple[IndicatorId, ...]
     rows: Sequence[Row]
     total: int
+    turned: Counter[Reading]
+    leanings: Mapping[AssetClass, tuple[int, int]]
 
 
 def sum_readings(readings: Iterable[Reading | None]) -> int | None:
@@ -178,51 +206,95 @@ def sum_readings(readings: Iterable[Reading | None]) -> int | None:
     return sum(values) if values else None
 
 
+def find_last_run(timeframe: Timeframe, at: int) -> int:
+    """Return the run (epoch ms) that computed the last candle of a timeframe at a time."""
+    return find_next_run(timeframe, at) - TIMEFRAME_DURATIONS_S[timeframe] * 1000
+
+
 def build_heat_map(
     tracked: Sequence[CatalogAsset],
     states: Sequence[AssetState],
     prices: Mapping[str, PriceSummary],
     query: BoardQuery,
     watched: Collection[str] = (),
+    changed_at: Mapping[tuple[str, str, str], int] = MappingProxyType({}),
+    as_of: int = 0,
 ) -> HeatMap:
-    """Return the view of all tracked assets and of removed ones with readings.
+    """Return the view of all tracked assets, or of removed ones with readings.
 
     `watched` are the tickers of the viewer's stored watchlist; a list in the URL precedes it.
+    `changed_at` has the time of the last change of a ticker's indicator on a timeframe.
     """
     by_ticker = {state.ticker: state for state in states}
-    assets: dict[str, Asset] = {**by_ticker, **{asset.ticker: asset for asset in tracked}}
-    columns = INDICATOR_IDS if query.indicator is None else (query.indicator,)
+    assets: dict[str, Asset] = {asset.ticker: asset for asset in tracked}
+    if query.show == "removed":
+        assets = {ticker: state for ticker, state in by_ticker.items() if ticker not in assets}
+    columns, timeframes = query.indicators, query.timeframes
     wanted = {each.upper() for each in (watched if query.watched is None else query.watched)}
+    last_runs = [find_last_run(timeframe, as_of) for timeframe in timeframes]
+    since_by_filter = {"last": last_runs, "24h": [as_of - DAY_MS] * len(timeframes)}
+    oldest = since_by_filter.get(query.changed or "", [0] * len(timeframes))
+    turned, leanings = Counter[Reading](), {kind: [0, 0] for kind in CLASS_NAMES}
     rows = []
     for ticker, asset in sorted(assets.items()):
         signals = by_ticker[ticker].signals if ticker in by_ticker else {}
         readings = {
-            column: tuple(signals.get(column, {}).get(timeframe) for timeframe in query.timeframes)
+            column: tuple(signals.get(column, {}).get(timeframe) for timeframe in timeframes)
             for column in INDICATOR_IDS
         }
-        is_watched = ticker.upper() in wanted
-        row = Row(ticker, asset.name, asset.asset_class, readings, prices.get(ticker), is_watched)
-        shown = (cell for column in columns for cell in row.readings[column])
+        since = {
+            column: tuple(changed_at.get((ticker, column, each), 0) for each in timeframes)
+            for column in INDICATOR_IDS
+        }
+        cells = [
+            *chain.from_iterable(zip(readings[c], since[c], oldest, strict=True) for c in columns)
+        ]
+        row = Row(
+            *(ticker, asset.name, asset.asset_class, readings, since),
+            changed_at=max((at for _, at, _ in cells), default=0) or None,
+            price=prices.get(ticker),
+            is_watched=ticker.upper() in wanted,
+        )
+        for column in INDICATOR_IDS:
+            for reading, at, last_run in zip(
+                readings[column], since[column], last_runs, strict=True
+            ):
+                if reading is not None and at >= last_run:
+                    turned[reading] += 1
+        if row.score:
+            leanings[row.asset_class][row.score < 0] += 1
+        is_match = any(
+            query.direction in (None, reading) and at >= after for reading, at, after in cells
+        )
         if (
-            query.asset_class in (None, row.asset_class)
-            and (query.direction is None or query.direction in shown)
+            is_match
+            and query.asset_class in (None, row.asset_class)
             and (query.text or "").casefold() in f"{row.ticker} {row.name}".casefold()
             and (row.is_watched or not query.shows_watched)
         ):
             rows.append(row)
-    return HeatMap(columns, _sort_rows(rows, query), len(assets))
+    counts = {kind: (up, down) for kind, (up, down) in leanings.items() if up or down}
+    return HeatMap(columns, _sort_rows(rows, query), len(assets), turned, counts)
 
 
 def _sort_rows(rows: list[Row], query: BoardQuery) -> list[Row]:
-    """Return rows, given by ticker, in the order of the query; rows without a value come last."""
-    is_descending = query.sort_order == "desc"
+    """Return rows, given by ticker, in the order of the query; rows without a value come last.
+
+    Of equal rows, the one that changed last comes first, then the one that rose most in 24 hours.
+    """
+    sign = -1 if query.sort_order == "desc" else 1
     if query.sort == "asset":
-        return rows[::-1] if is_descending else rows
-    values = {row.ticker: _get_value(row, query) for row in rows}
-    known = [(values[row.ticker], row) for row in rows if values[row.ticker] is not None]
-    # The sort is stable in both directions, so equal rows stay sorted by ticker.
-    known.sort(key=lambda pair: pair[0] or 0, reverse=is_descending)
-    return [row for _, row in known] + [row for row in rows if values[row.ticker] is None]
+        rows = rows[::sign]
+    else:
+        order = {}
+        for row in rows:
+            value = _get_value(row, query)
+            moved = row.price.day_change if row.price else None
+            moves = moved is None, -(moved or 0)
+            rank = value is None, sign * (value or 0), -(row.changed_at or 0), *moves
+            order[row.ticker] = rank
+        rows = sorted(rows, key=lambda row: order[row.ticker])
+    return sorted(rows, key=lambda row: not row.is_watched) if query.show == "first" else rows
 
 
 def _get_value(row: Row, query: BoardQuery) -> float | None:
@@ -230,6 +302,8 @@ def _get_value(row: Row, query: BoardQuery) -> float | None:
     match query.sort:
         case "asset" | "score":
             return row.score
+        case "changed":
+            return row.changed_at
         case "price":
             return None if row.price is None else row.price.last_close
         case "change":
@@ -247,12 +321,15 @@ ModelT = TypeVar("ModelT")
 class BoardModel:
     """The latest data of one timeframe or all; `names` are the indicators' display names.
 
-    `prices` are by ticker, None if the operator shows no prices.
+    `changed_at` is that of `build_heat_map`, `as_of` the time of the data in epoch ms. `prices` are
+    by ticker, None if the operator shows no prices.
     """
 
     tracked: Sequence[CatalogAsset]
     names: Mapping[IndicatorId, str]
     state: StateResponse
+    changed_at: Mapping[tuple[str, str, str], int]
+    as_of: int
     prices: Mapping[str, PriceSummary] | None
 
 
@@ -272,13 +349,19 @@ async def read_one_version(context: Context, read: Callable[[], Awaitable[ModelT
 
 async def load_board_model(timeframe: BoardTimeframe, context: Context) -> BoardModel:
     """Return the data of the board; ApiError `unavailable` before the first run."""
-    state = await get_state(
-        StateQuery(timeframe=None if timeframe == "all" else timeframe), context
-    )
-    catalog = await get_catalog(CatalogQuery(), context)
+    wanted = None if timeframe == "all" else timeframe
+    state = await get_state(StateQuery(timeframe=wanted), context)
+    catalog, snapshot = await get_catalog(CatalogQuery(), context), await context.snapshot()
+    ledger, until = await context.snapshots.ledger(snapshot), snapshot.stored.last_created_at
+    tickers = [asset.ticker for asset in state.assets]
     return BoardModel(
         tracked=catalog.assets.list,
         names={indicator.id: indicator.name for indicator in catalog.indicators},
         state=state,
+        changed_at={
+            (change.ticker, change.indicator, change.timeframe): change.created_at
+            for change in ledger.find_last_changes(until, tickers, wanted)
+        },
+        as_of=snapshot.market_time,
         prices=None if context.prices is None else await context.prices.load_summaries(),
     )

@@ -443,6 +443,7 @@ def _create_environment() -> Environment:
     templates.globals["version"] = VERSION
     templates.filters["minute"] = format_minute
     templates.filters["instant"] = format_instant
+    templates.filters["clock"] = lambda instant: instant[11:16]
     templates.filters["percent"] = format_percent
     templates.filters["price"] = format_price
     return templates

@@ -1,7 +1,9 @@
-"""Prices as pages show them: numbers, percentages and sparklines."""
+"""Prices and times as pages show them: numbers, percentages, sparklines and ages."""
 
 from collections.abc import Sequence
 from itertools import pairwise
+
+from schemas.vocabulary import HOUR_MS
 
 
 def format_price(value: float) -> str:
@@ -48,3 +50,11 @@ def format_percent(fraction: float) -> str:
     """Return a fraction as a signed percentage: +1.23%, −0.40%, 0.00%."""
     text = f"{100 * fraction:+.2f}%"
     return text[1:] if float(text[:-1]) == 0 else text.replace("-", MINUS)
+
+
+def format_age(ms: int) -> str:
+    """Return a duration as pages show it: in hours up to two days, then in days."""
+    hours = max(0, ms) // HOUR_MS
+    if hours < 48:
+        return f"{hours} h" if hours else "now"
+    return f"{hours // 24} d"

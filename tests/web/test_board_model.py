@@ -73,6 +73,59 @@ def test_each_column_sorts_and_missing_values_come_last(sort, descending, ascend
     assert list_rows(sort=sort, order="asc") == ascending.split()
 
 
+HOUR = 3_600_000
+# The last candle of 4h was computed at 12:03 of the day 1, the one of 1h at 13:03.
+AS_OF = 37 * HOUR + 180_000
+CHANGED_AT = {
+    ("AA", "ceres", "4h"): 36 * HOUR + 180_000,
+    ("AA", "enzo", "4h"): 0,
+    ("BB", "ceres", "4h"): 32 * HOUR,
+    ("BB", "enzo", "4h"): 36 * HOUR + 180_000,
+    ("CC", "enzo", "4h"): 12 * HOUR,
+    ("CC", "ceres", "1h"): 37 * HOUR + 180_000,
+}
+
+
+@pytest.mark.clause("16.9")
+@pytest.mark.parametrize(
+    ("view", "tickers"),
+    [
+        ({"sort": "changed"}, "AA BB CC DD"),
+        ({"sort": "changed", "order": "asc"}, "CC AA BB DD"),
+        ({"sort": "changed", "timeframe": "all"}, "CC AA BB DD"),
+        ({"changed": "last"}, "AA BB"),
+        ({"changed": "last", "timeframe": "1h"}, "CC"),
+        ({"changed": "last", "direction": "bullish"}, "AA"),
+        ({"changed": "last", "indicator": "enzo"}, "BB"),
+        ({"changed": "24h", "sort": "asset"}, "AA BB"),
+        ({"sort": "asset", "show": "first"}, "CC AA BB DD"),
+    ],
+)
+def test_changes_sort_and_filter_the_rows(view, tickers):
+    query = BoardQuery.model_validate(view)
+    heat = build_heat_map(ASSETS, STATES, PRICES, query, ["CC"], CHANGED_AT, AS_OF)
+    assert [row.ticker for row in heat.rows] == tickers.split()
+
+
+@pytest.mark.clause("16.9")
+def test_the_strip_counts_the_last_candle_and_the_leanings_of_each_class():
+    query = BoardQuery(asset_class="crypto")
+    heat = build_heat_map(ASSETS, STATES, PRICES, query, (), CHANGED_AT, AS_OF)
+    # AA's ceres turned bullish, BB's enzo bearish; AA and CC lean up, BB down.
+    assert heat.turned == {"bullish": 1, "bearish": 1}
+    assert heat.leanings == {"stock": (2, 1)}
+    assert heat.rows == []
+
+
+@pytest.mark.clause("16.9")
+def test_of_equal_scores_the_newest_change_stands_first_then_the_best_day():
+    states = [make_state(ticker, ceres="..U") for ticker in ("AA", "BB", "CC", "DD")]
+    changed_at = {("CC", "ceres", "1d"): 9, ("BB", "ceres", "1d"): 5, ("AA", "ceres", "1d"): 5}
+    query = BoardQuery(timeframe="1d")
+    heat = build_heat_map(ASSETS, states, PRICES, query, (), changed_at, AS_OF)
+    assert [row.ticker for row in heat.rows] == ["CC", "AA", "BB", "DD"]
+
+
 @pytest.mark.clause("16.3")
 def test_the_filter_of_readings_and_the_sort_see_every_shown_timeframe():
     assert list_rows(timeframe="4h", direction="neutral") == []

@@ -13,7 +13,7 @@ from tests.support.example_market import HOUR_MS, NAMES, NOON, make_batch, make_
 from tests.support.running_service import RunningService, run_service
 from tests.support.running_service import served as served
 from tests.support.web_page import (
-    TITLE,
+    WELCOME,
     Page,
     check_page,
     get_board,
@@ -93,7 +93,7 @@ async def test_the_sample_board_agrees_with_the_sample_feed(served):
 @pytest.mark.clause("1.38")
 async def test_a_viewer_without_a_plan_sees_the_visitors_page(served):
     cookie = await create_session_cookie(served.access, served.clock, is_member=False)
-    lapsed = check_page(await served.get_page("/", cookie=cookie), 200, TITLE)
+    lapsed = check_page(await served.get_page("/", cookie=cookie), 200, WELCOME)
     assert parse_heat_map(lapsed) == parse_heat_map(await get_board(served, is_member=False))
     asset = await served.get_page("/assets/BTC", cookie=cookie)
     assert "Sample, not live data" in asset.text

@@ -45,7 +45,10 @@ if (table) {
   narrow();
 }
 for (const list of form.querySelectorAll("select"))
-  list.addEventListener("change", () => table || form.requestSubmit());
+  list.addEventListener("change", () => {
+    // What the page does not hold comes from the server.
+    if (!table || list.name === "changed" || ["first", "removed"].includes(list.value)) form.requestSubmit();
+  });
 
 // A star is stored in the background. If that fails, the form is sent as without a script.
 async function toggle(star) {
