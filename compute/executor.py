@@ -1,14 +1,22 @@
-"""Runs tasks over blocks of assets in an executor of the standard library: a thread or processes.
+"""Runs tasks over blocks of assets in an executor of the standard library: a thread, local
+processes, or the workers of a Dask cluster, which have this same code and no store or secrets.
 
 A task is a module-level function and a block, both picklable. Only the leader, the process that
 submits the tasks, reads or writes the store.
 """
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -34,6 +42,18 @@ OpenExecutor = Callable[[int], AbstractAsyncContextManager[tuple[Executor, int]]
 # Starting a worker takes 0.5 s of processor time (measured), rebuilding an asset's year 0.07 s
 # and auditing it 0.12 s: with so many assets each, starting costs 14 % at most.
 MIN_ASSETS_PER_WORKER = 50
+CONNECTS_WITHIN_S = 10
+
+
+async def find_executor(scheduler: str | None) -> OpenExecutor:
+    """Return what opens local executors, or those of a Dask scheduler once it has answered."""
+    # Checked only at the start and when used: a rebuild needs a cluster once per version, and a
+    # scheduler that goes away meanwhile must not end the service.
+    if scheduler is None:
+        return open_local_executor
+    open_executor = partial(open_dask_executor, scheduler)
+    async with open_executor(1):
+        return open_executor
 
 
 @asynccontextmanager
@@ -60,11 +80,9 @@ async def open_local_executor(
     try:
         # On Ctrl-C only this process reacts, and ends the others, which start with SIGINT blocked.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
-            for _ in range(parallelism):
-                executor.submit(os.getpid)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for _ in range(parallelism):
+            executor.submit(os.getpid)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         yield executor, parallelism
     except BrokenExecutor:
         raise OperatorError(
@@ -85,6 +103,48 @@ def _exit_with_leader(connection: Connection) -> None:
         os._exit(1)
 
     Thread(target=wait_for_end, daemon=True).start()
+
+
+@asynccontextmanager
+async def open_dask_executor(address: str, assets: int) -> AsyncIterator[tuple[Executor, int]]:
+    """Open an executor of a scheduler's workers; it retries the tasks of workers that died."""
+    try:
+        # Only here, because the libraries load slowly and are an extra.
+        import dask
+        from distributed import Client, KilledWorker
+        from distributed.comm import CommClosedError
+    except ImportError as error:
+        raise OperatorError(
+            f"SIGNALS_DASK_SCHEDULER needs the extra libraries ({error.name} is missing): "
+            "pip install 'signals-mcp[distributed]'"
+        ) from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    # A block of 128 assets is meant to be large: smaller ones took 1.5 times the processor time.
+    dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GB"})
+    timeout = f"{CONNECTS_WITHIN_S}s"
+    try:
+        client = await asyncio.to_thread(Client, address, set_as_default=False, timeout=timeout)
+    except (OSError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise OperatorError(f"no Dask scheduler answers at {address}: {text}") from None
+    try:
+        await asyncio.to_thread(client.wait_for_workers, 1, timeout=timeout)
+        threads = sum((await asyncio.to_thread(client.nthreads)).values())
+        # Without `pure`, a result of earlier equal blocks could be returned.
+        yield client.get_executor(pure=False), max(1, min(threads, assets))
+    except (
+        *(asyncio.CancelledError, BrokenExecutor, CancelledError),
+        *(CommClosedError, ImportError, KilledWorker, TimeoutError),
+    ) as error:
+        # Unless this job is being cancelled, its tasks were, because the scheduler is gone.
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise OperatorError(
+            f"the Dask workers at {address} do not compute this version of signals: {text}"
+        ) from None
+    finally:
+        await asyncio.to_thread(client.close)
 
 
 async def run_tasks(

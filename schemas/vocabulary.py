@@ -3,21 +3,35 @@
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from functools import lru_cache
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
 from pydantic import WithJsonSchema
 
-# To add an indicator, list it here and in INDICATOR_CODES.
-LoggedId = Literal[
-    "trend_oracle",
-    "bayesian_trend",
-    "reversals",
-    "ceres",
-    "enzo",
-    "llnr",
-]
-IndicatorId = Literal[LoggedId, "perpkit"]
-StoredKey = Literal[IndicatorId, "dexter"]
+# The indicators in the order in which they are published, each with the numbers that databases hold
+# instead of its name: one for its readings and alerts, one for the carries of its alert engines.
+# A number is never changed or reused, and a new name takes numbers that were never used.
+INDICATOR_CODES: dict[str, tuple[int, int]] = {
+    "trend_oracle": (0, 8),
+    "bayesian_trend": (1, 9),
+    "reversals": (2, 10),
+    "ceres": (3, 11),
+    "enzo": (4, 12),
+    "llnr": (5, 13),
+    "perpkit": (6, 14),
+}
+# These have no rows in the universe feed.
+UNLOGGED_IDS = ("perpkit",)
+INDICATOR_IDS: tuple["IndicatorId", ...] = tuple(INDICATOR_CODES)
+LOGGED_IDS: tuple["LoggedId", ...] = tuple(id_ for id_ in INDICATOR_IDS if id_ not in UNLOGGED_IDS)
+# A type checker knows no literals that are computed.
+if TYPE_CHECKING:
+    LoggedId: TypeAlias = str
+    IndicatorId: TypeAlias = str
+    StoredKey: TypeAlias = str
+else:
+    LoggedId = Literal[LOGGED_IDS]
+    IndicatorId = Literal[INDICATOR_IDS]
+    StoredKey = Literal[IndicatorId, "dexter"]
 Timeframe = Literal["1h", "4h", "1d"]
 AssetClass = Literal["crypto", "stock", "metal"]
 Reading = Literal["bullish", "bearish", "neutral"]
@@ -42,29 +56,16 @@ ErrorCode = Literal[
     "unavailable",
 ]
 
-# Databases hold these numbers instead of names. Append only: a number is never changed or reused,
-# and a new name takes numbers that were never used. Each indicator has two: one for its readings
-# and alerts, one for the carries of its alert engines.
-INDICATOR_CODES: dict[IndicatorId, tuple[int, int]] = {
-    "trend_oracle": (0, 8),
-    "bayesian_trend": (1, 9),
-    "reversals": (2, 10),
-    "ceres": (3, 11),
-    "enzo": (4, 12),
-    "llnr": (5, 13),
-    "perpkit": (6, 14),
-}
+# Codes are append-only, as those of indicators.
 LEGACY_CODES: dict[str, int] = {"dexter": 7}
 TIMEFRAME_CODES: dict[Timeframe, int] = {"1h": 0, "4h": 1, "1d": 2}
 ACTION_CODES: dict[Action, int] = {"LONG": 0, "SHORT": 1, "BUY": 2, "SELL": 3, "CLOSE": 4}
 # Neutral and exit share 0 without a clash: the universe tier has no exit, alerts have no neutral.
 DIRECTION_CODES: dict[Direction, int] = {"bullish": 1, "bearish": -1, "neutral": 0, "exit": 0}
 
-INDICATOR_IDS: tuple[IndicatorId, ...] = get_args(IndicatorId)
 INDICATOR_COUNT_TEXT = dict(
     enumerate(("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"))
 ).get(len(INDICATOR_IDS), str(len(INDICATOR_IDS)))
-LOGGED_IDS: tuple[LoggedId, ...] = get_args(LoggedId)
 TIMEFRAMES: tuple[Timeframe, ...] = get_args(Timeframe)
 TIMEFRAME_DURATIONS_S: dict[Timeframe, int] = {"1h": 3600, "4h": 14_400, "1d": 86_400}
 READING_NAMES: dict[int, Reading] = {1: "bullish", 0: "neutral", -1: "bearish"}
@@ -76,7 +77,7 @@ ACTION_DIRECTIONS: dict[Action, Direction] = {
     "SELL": "bearish",
     "CLOSE": "exit",
 }
-STORED_KEYS: tuple[StoredKey, ...] = get_args(StoredKey)
+STORED_KEYS: tuple[StoredKey, ...] = (*INDICATOR_IDS, *LEGACY_KEYS)
 ENGINE_KEYS: dict[str, str] = {id_: f"alerts.{id_}" for id_ in INDICATOR_IDS}
 INDICATORS_BY_ENGINE_KEY: dict[str, str] = {key: id_ for id_, key in ENGINE_KEYS.items()}
 HOUR_MS = 3_600_000

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from compute.executor import find_executor
 from compute.hourly_loop import HourlyLoop, OpenPipeline, log_run, log_run_failure
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
@@ -29,7 +30,6 @@ from service.commands.console import (
 from service.config.settings import Settings
 from service.config.sources import open_log_signer, open_source
 from service.config.stores import open_both, wait_for_database
-from service.processes.executors import find_executor
 from service.processes.lifecycle import (
     limit_malloc_arenas,
     listen_for_shutdown,
@@ -205,7 +205,7 @@ async def run_compute(
     on in the background.
     """
     universe = load_universe(settings.universe)
-    open_executor = await find_executor(settings)
+    open_executor = await find_executor(settings.dask_scheduler)
     failures = FailureLog()
     source: Source | None = None
     opening_signer = open_log_signer(settings, market, observer.on_checkpoint)

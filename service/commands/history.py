@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from compute.audit.audit import audit_market
+from compute.executor import find_executor
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.schedule import find_last_run
@@ -35,7 +36,6 @@ from service.config.stores import (
     refuse_missing_market,
     refuse_missing_store,
 )
-from service.processes.executors import find_executor
 from service.processes.lifecycle import limit_malloc_arenas
 from verifier.report import escape_unprintable
 
@@ -45,7 +45,7 @@ async def replay_bars(
 ) -> int:
     """Compute a folder of bars into the store, up to the market time `now` (epoch ms)."""
     limit_malloc_arenas()
-    open_executor = await find_executor(settings)
+    open_executor = await find_executor(settings.dask_scheduler)
     universe = load_universe(settings.universe)
     source = FilesSource(folder, universe)
     source.check_begun(now)
@@ -84,7 +84,7 @@ async def audit_store(settings: Settings, indicators: Sequence[Indicator]) -> in
     Return 1 if there are findings, 2 if there are none but some things could not be verified.
     """
     universe = load_universe(settings.universe)
-    open_executor = await find_executor(settings)
+    open_executor = await find_executor(settings.dask_scheduler)
     # Only the market data: they can be audited as a copy that contains no keys.
     await refuse_missing_market(settings)
     log_key = await asyncio.to_thread(load_key, settings.log_key_path)
@@ -112,7 +112,7 @@ async def migrate_database(
     """
     if source.store_name == target.store_name:
         raise SettingsError(f"both databases are {source.store_name}: name two different ones")
-    open_executor = await find_executor(target)
+    open_executor = await find_executor(target.dask_scheduler)
     await refuse_missing_store(source)
     async with AsyncExitStack() as stack:
         source_market = await open_market(source)
