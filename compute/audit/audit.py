@@ -37,6 +37,7 @@ from compute.audit.rows import (
     Rows,
     StoredRows,
     compare_rows,
+    describe_unknown,
     join_rows,
     stack_keys,
 )
@@ -195,9 +196,11 @@ class Audit:
         since = max(market.pruned_before) if self._has_foreign else 0
         is_shown = (rows.published != 0) & (rows.cell >= 0) & (rows.created_at >= since)
         shown = [*index.iter_rows(rows.select(is_shown))]
-        # Alerts of engines that this code does not follow.
-        strays = np.flatnonzero(self._stored.is_foreign & (self._stored.rows.cell < 0)).tolist()
-        shown = sorted([*shown, *map(self._stored.build_row, strays)], key=itemgetter(0))
+        # Alerts of engines that this code does not follow, and rows of assets that it does not know.
+        strange = self._stored.rows
+        is_stray = self._stored.is_foreign & (strange.cell < 0) & (strange.published != 0)
+        strays = map(self._stored.build_row, np.flatnonzero(is_stray).tolist())
+        shown = sorted([*shown, *strays], key=itemgetter(0))
         known = since, NEVER if self._is_whole else last
         report.findings += check_leaves(market.log, shown, known)
 
@@ -268,8 +271,7 @@ class Audit:
             if block.ticker in by_ticker:
                 by_ticker[block.ticker].bars.setdefault(block.ticker, []).append(block)
             else:
-                unknown = f"{block.ticker}: not in the universe"
-                self._report.not_verifiable[unknown] += len(block)
+                self._report.not_verifiable[describe_unknown(block.ticker)] += len(block)
         for ticker, settlements in groupby(content.funding, key=attrgetter("ticker")):
             if ticker in by_ticker:
                 by_ticker[ticker].funding[ticker] = build_funding(list(settlements))
@@ -424,9 +426,11 @@ class Audit:
                     f"{close}"
                 )
         for cell in stored:
-            if cell.key in INDICATORS_BY_ENGINE_KEY and cell[:2] not in self._followed:
+            if cell.ticker not in self._block_by_ticker:
+                self._report.not_verifiable[describe_unknown(cell.ticker)] += 1
+            elif cell.key in INDICATORS_BY_ENGINE_KEY and cell[:2] not in self._followed:
                 self._report.not_verifiable[f"carry of {cell.key}: not followed"] += 1
-            elif cell.ticker in self._block_by_ticker:
+            else:
                 yield f"carries: {'.'.join(cell)} belongs to no bar"
 
     def _compare_carry(self, name: str, stored: CarryRow, given: CarryRow) -> Iterator[str]:

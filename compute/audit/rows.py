@@ -56,6 +56,7 @@ class CellIndex:
         self.cells: Final = (*readings, *engines)
         self.first_engine: Final = len(readings)
         self.numbers: Final = {cell: number for number, cell in enumerate(self.cells)}
+        self.tickers: Final = frozenset(cell.ticker for cell in self.cells)
         versions = {c: v for key in state.stepper.series_keys for c, v in state.list_cells(key)}
         starts = [(-1, 0, 0, 0, 0)]
         for row in epochs:
@@ -121,8 +122,8 @@ class CellIndex:
 class StoredRows:
     """The stored rows of both tiers in order of `created_at`, even if they mean nothing.
 
-    `is_foreign` marks those that this code cannot recompute: of another version, or of an alert
-    engine that it does not follow.
+    `is_foreign` marks those that this code cannot recompute: of another version, of an alert engine
+    that it does not follow, or of an asset that the universe lacks.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class StoredRows:
     ) -> None:
         """Take the feed and `tickers` of StoredMarket."""
         self._tickers: Final = tickers
+        self._universe: Final = index.tickers
         self._columns: Final = columns
         self.is_alert: Final = is_alert
         # As one number, which sorts faster than four columns.
@@ -156,6 +158,9 @@ class StoredRows:
     def describe_foreign(self, place: int) -> str:
         """Return why this code cannot recompute a row."""
         indicator = KEYS_BY_CODE[int(self._columns.indicator[place])]
+        ticker = self._tickers.get(int(self._columns.asset_id[place]), "")
+        if ticker not in self._universe:
+            return describe_unknown(ticker)
         if self.is_alert[place]:
             return f"alerts of {indicator}: another version's"
         return f"{indicator}: version {self._version[place]}"
@@ -184,12 +189,19 @@ class StoredRows:
     def _find_cell(
         self, index: CellIndex, asset_id: int, code: int, timeframe: int, is_alert: int
     ) -> tuple[int, bool]:
-        """Return the number of a cell, -1 if there is none, and whether its engine is unknown."""
+        """Return the number of a cell, -1 if there is none, and whether this code lacks it."""
         key, ticker = KEYS_BY_CODE.get(code, ""), self._tickers.get(asset_id, "")
         engine = ENGINE_KEYS.get(key, "") if is_alert else ""
         named = ticker, TIMEFRAMES_BY_CODE.get(timeframe), engine if is_alert else key
         number = index.numbers.get(named, -1)  # type: ignore[call-overload]
-        return number, bool(number < 0 and engine and ticker and named[1])
+        is_known = bool(ticker and named[1] and (engine or (key and not is_alert)))
+        is_lacking = is_known and (ticker not in self._universe or bool(engine))
+        return number, number < 0 and is_lacking
+
+
+def describe_unknown(ticker: str) -> str:
+    """Return why nothing of an asset can be verified that the universe lacks."""
+    return f"{ticker}: not in the universe"
 
 
 def stack_keys(rows: Rows, is_alert: NDArray[np.bool_]) -> Times:

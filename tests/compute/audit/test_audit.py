@@ -490,6 +490,23 @@ async def test_rows_of_another_version_are_never_clean(
     ]
 
 
+@pytest.mark.parametrize("removed", ["BTC", "IBM"])
+@pytest.mark.parametrize("store", ["fresh", "pruned"])
+def test_rows_of_an_asset_that_the_universe_lacks_are_not_verifiable_and_no_findings(
+    databases: Databases, universe: Universe, tmp_path: Path, removed: str, store: str
+):
+    known = tuple(asset for asset in universe.assets if asset.ticker != removed)
+    other = Universe(assets=known, renamed_on=universe.renamed_on)
+    path = copy(getattr(databases, store), tmp_path / "copy.db")
+    report = asyncio.run(audit_store(path, other))
+    assert report.findings == []
+    assert [*report.not_verifiable] == [f"{removed}: not in the universe"]
+    assert report.not_verifiable.total() > report.checked["bars"] / 10
+    # The digests of the commits still cover them.
+    assert alter(path, f"UPDATE changes SET price = 2 WHERE created_at = {MIDDLE}") == 1
+    assert asyncio.run(audit_store(path, other)).findings
+
+
 class SecondLlnr(Llnr):
     version = 2
 
