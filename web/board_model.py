@@ -34,9 +34,7 @@ from serving.freshness import find_next_run
 from serving.prices import PriceSummary
 
 BoardTimeframe = Literal[Timeframe, "all"]
-SortColumn = Literal[
-    "asset", "score", "changed", "price", "change", "week", IndicatorId  # type: ignore[valid-type]
-]
+SortColumn = Literal["asset", "score", "changed", "price", "change", "week", IndicatorId]  # type: ignore[valid-type]
 SortOrder = Literal["asc", "desc"]
 # As a universe file defines it.
 TICKER_PATTERN = re.compile("[A-Z0-9]{1,12}")

@@ -196,7 +196,7 @@ class Audit:
         since = max(market.pruned_before) if self._has_foreign else 0
         is_shown = (rows.published != 0) & (rows.cell >= 0) & (rows.created_at >= since)
         shown = [*index.iter_rows(rows.select(is_shown))]
-        # Alerts of engines that this code does not follow, and rows of assets that it does not know.
+        # Alerts of engines that this code does not follow, and rows of unknown assets.
         strange = self._stored.rows
         is_stray = self._stored.is_foreign & (strange.cell < 0) & (strange.published != 0)
         strays = map(self._stored.build_row, np.flatnonzero(is_stray).tolist())

@@ -8,10 +8,11 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from compute.bars import COLUMNS, HOUR_S, Funding, Prices, Series, Times
+from compute.bars import COLUMNS, HOUR_S, NO_TIME, Funding, Prices, Series, Times
 from compute.rebuild import build_funding, build_series
 from compute.schedule import find_last_run
 from compute.sessions import Calendar, list_expected_bars
+from compute.sources.bar_judgement import list_jumps
 from compute.sources.files import BARS_HEADER, FUNDING_HEADER, FilesSource
 from compute.sources.source import SourceError
 from compute.sources.venue import VenueError
@@ -39,8 +40,20 @@ class HistoryDiff(NamedTuple):
     split_ratio: float | None = None
 
 
+def select_compared(stored: Series) -> Series:
+    """Return the newest stored bars, and those around their last jump, which may be a split."""
+    # A vendor may adjust the bars from before a split hours or days after it.
+    jumps = list_jumps(stored.open_time, stored.open, stored.close)
+    after = max((jump.time for jump in jumps), default=NO_TIME)
+    newest = len(stored) if after < 0 else int(np.searchsorted(stored.open_time, after))
+    return stored.select(np.arange(len(stored)) >= newest - MAX_COMPARED_BARS)
+
+
 def diff_history(stored: Series, fetched: Series) -> HistoryDiff:
-    """Compare stored bars with the bars that the venue now returns for the same time."""
+    """Compare stored bars with the bars that the venue now returns for the same time.
+
+    At a split all of them are divided by one number, or only those from before it.
+    """
     opens, stored_indexes, fetched_indexes = np.intersect1d(
         stored.open_time, fetched.open_time, return_indices=True
     )
@@ -49,10 +62,12 @@ def diff_history(stored: Series, fetched: Series) -> HistoryDiff:
         for s, places in ((stored, stored_indexes), (fetched, fetched_indexes))
     )
     ratio = before[:4] / now[:4]
-    scale = float(np.median(ratio)) if len(opens) else 1.0
-    is_scaled = bool((np.abs(ratio / scale - 1) < MAX_SCALE_DEVIATION).all())
+    is_same = np.all(np.abs(ratio - 1) < MAX_SCALE_DEVIATION, axis=0)
+    scaled = int(is_same.argmax()) if is_same.any() else len(opens)
+    scale = float(np.median(ratio[:, :scaled])) if scaled else 1.0
+    is_scaled = bool((np.abs(ratio[:, :scaled] / scale - 1) < MAX_SCALE_DEVIATION).all())
     # One bar may be rescaled by chance; three are taken as evidence, or all if fewer are stored.
-    has_enough_bars = len(opens) >= min(MIN_COMPARED_BARS, len(stored))
+    has_enough_bars = scaled >= min(MIN_COMPARED_BARS, len(stored)) and is_same[scaled:].all()
     if is_scaled and has_enough_bars and abs(scale - 1) > MIN_SPLIT:
         return HistoryDiff(split_ratio=scale)
     revised = opens[(before != now).any(axis=0)]

@@ -41,6 +41,7 @@ from compute.sources.history_checks import (
     fill_holes,
     find_reason_to_hold,
     list_missing,
+    select_compared,
 )
 from compute.sources.source import FetchResult, NotReadyError
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
@@ -200,6 +201,8 @@ def join_session_bars(bars: Series, session: Session, begin: int, end: int) -> S
 
 HISTORY_S: Final = 330 * DAY_S
 MAX_LOGGED_NAMES: Final = 10
+# How long after a split of a stock its adjustment is recognised; no session is closed as long.
+LOOK_BACK_S: Final = 14 * DAY_S
 # Venues that refuse, and assets without a venue, are tried again daily: rules and lists change.
 CHOICE_INTERVAL_MS: Final = 1000 * DAY_S
 _NO_NEWER_BAR: Final = "the venue has no newer bar yet"
@@ -461,8 +464,11 @@ class LiveSource:
 
         If the history must be restated, return all bars up to `end` and the reason.
         """
-        newest = find_last_close(self._assets[ticker].session, begin)
-        stored = await self._load_stored_bars(ticker, newest - (MAX_COMPARED_BARS + 1) * HOUR_S)
+        session = self._assets[ticker].session
+        window = list_expected_bars(session, begin // DAY_S * DAY_S - LOOK_BACK_S, begin)
+        # Bars of the session, not hours of the clock: a stock's first hours follow a night.
+        since = window.open_time[-MAX_COMPARED_BARS if session == "24x7" else 0]
+        stored = select_compared(await self._load_stored_bars(ticker, int(since) - 1))
         first = int(stored.open_time[0]) if len(stored) else begin
         fetched = await self._fetch_bars(ticker, min(begin, first), end)
         reason = self._find_restatement_reason(ticker, stored, fetched)

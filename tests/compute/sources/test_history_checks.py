@@ -16,6 +16,7 @@ from compute.sources.history_checks import (
     fill_holes,
     find_reason_to_hold,
     list_missing,
+    select_compared,
 )
 from compute.sources.venue import VenueError
 from schemas.vocabulary import format_instant
@@ -86,6 +87,23 @@ def test_a_split_is_known_by_prices_that_are_rounded():
     assert diff_history(
         series(BARS), series(scaled(BARS, 7.0, digits=2))
     ).split_ratio == pytest.approx(7.0, rel=1e-3)
+
+
+def test_bars_from_before_a_split_that_are_adjusted_hours_after_it_are_a_split():
+    stored = series([*BARS[:3], *scaled(BARS[3:], 4.0)])
+    assert diff_history(stored, series(scaled(BARS, 4.0))).split_ratio == pytest.approx(4.0)
+    # Two of them may be moved by chance.
+    stored = series([*BARS[:2], *scaled(BARS[2:], 4.0)])
+    assert diff_history(stored, series(scaled(BARS, 4.0))) == HistoryDiff(revised=(0, 3600))
+
+
+def test_the_bars_around_a_jump_are_compared_for_days_and_else_the_newest_ones():
+    flat = [RawBar(n * HOUR_S, 100, 101, 99, 100, 1.0) for n in range(40)]
+    opens = select_compared(series(flat)).open_time
+    assert opens.tolist() == [n * HOUR_S for n in range(34, 40)]
+    jumped = series([*flat[:20], *scaled(flat[20:], 4.0)])
+    assert select_compared(jumped).open_time[0] == 14 * HOUR_S
+    assert len(select_compared(NO_BARS)) == 0
 
 
 def test_one_bar_on_another_scale_among_others_is_a_revision():
@@ -512,3 +530,64 @@ async def test_bars_older_than_an_hour_are_taken_as_the_venue_has_them(
         await one.runs.run_until(START)
         await one.run_hour(NEXT + HOUR_S)
         assert await one.load_closes("ETH") == [NEXT, NEXT + HOUR_S]
+
+
+# When NVDA's first hour closes, which has traded for 30 minutes.
+OPENING = START + 2 * HOUR_S
+
+
+def cut_prices(bar: RawBar, ratio: float) -> RawBar:
+    """Return a bar after a split that its vendor already applies."""
+    return RawBar(bar.open_time, *(price / ratio for price in bar[1:5]), bar.volume)
+
+
+@pytest.mark.parametrize("hour", [0, 1, 2, 3])
+@pytest.mark.sampled(2)
+async def test_an_implausible_bar_of_a_stock_is_held_in_each_hour_of_its_session(
+    open_service: Open, double: VenuesDouble, made: dict[str, Market], hour: int
+) -> None:
+    bad = OPENING + hour * HOUR_S
+    bars = [
+        bar._replace(low=bar.close / 4, close=bar.close / 4)
+        if bad - HOUR_S // 2 <= bar.open_time < bad
+        else bar
+        for bar in made["NVDA"].all_bars()
+    ]
+    market = Market(bars, period_s=made["NVDA"].period_s)
+    double.get_venue("alpaca").add_listing("NVDA", market)
+    async with open_service(history_s=HISTORY_S) as one:
+        await one.runs.run_until(START)
+        for close in range(OPENING, bad + 1, HOUR_S):
+            await one.run_hour(close, after_s=905)
+            assert (tuple(one.runs.late) == ("NVDA",)) == (close == bad)
+        assert "leaves the range" in one.source.late_reasons["NVDA"]
+
+
+async def test_a_split_that_a_vendor_adjusts_hours_after_it_replaces_the_stored_history(
+    open_service: Open, double: VenuesDouble, made: dict[str, Market]
+) -> None:
+    split_at, adjusted_at = OPENING, OPENING + 4 * HOUR_S
+    bars = made["NVDA"].all_bars()
+    cut = [cut_prices(bar, 4.0) for bar in bars]
+    is_new = [bar.open_time >= split_at - HOUR_S for bar in bars]
+    market = Market(
+        [new if later else old for old, new, later in zip(bars, cut, is_new, strict=True)],
+        period_s=made["NVDA"].period_s,
+    )
+    for bar, later in zip(cut, is_new, strict=True):
+        if not later:
+            market.revise(bar, adjusted_at)
+    double.get_venue("alpaca").add_listing("NVDA", market)
+    async with open_service(history_s=HISTORY_S) as one:
+        await one.runs.run_until(START)
+        with capture_logs() as logged:
+            for close in range(OPENING, OPENING + 6 * HOUR_S, HOUR_S):
+                await one.run_hour(close, after_s=905)
+        events = [line["event"] for line in logged if line.get("ticker") == "NVDA"]
+        assert events == ["bar_held", "history_replaced"]
+        [old] = await one.store.bars("NVDA", revision=0)
+        [new] = await one.store.bars("NVDA")
+        before = old.open_time < split_at - HOUR_S
+        assert np.allclose(old.values[before, :4], 4 * new.values[: before.sum(), :4])
+        assert one.runs.late == {}
+        await one.check_audit()
