@@ -29,9 +29,10 @@ $(RUNTIME): $(VENV)/pyvenv.cfg pyproject.toml requirements.lock
 	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
-# Both locks agree on every version, so neither uninstalls what the other one installed.
+# Both locks agree on every version, so neither uninstalls what the other one installed. Most modules
+# are never imported, so the others are compiled when they are.
 $(DEV): $(RUNTIME) requirements-dev.lock
-	$(PIP) install --require-hashes -r requirements-dev.lock
+	$(PIP) install --no-compile --require-hashes -r requirements-dev.lock
 	touch $@
 
 serve: $(RUNTIME)

@@ -455,6 +455,7 @@ async def test_a_clock_put_back_while_late_bars_are_pending_holds_nothing_up(
 
 @pytest.mark.clause("steps")
 @pytest.mark.parametrize("late", [[], ["ETH"]])
+@pytest.mark.prove
 async def test_a_sleep_that_takes_five_hours_leaves_none_of_them_out(
     path: Path, clock: AcceleratedClock, source: ScriptedSource, late: list[str]
 ):
@@ -688,6 +689,7 @@ async def test_bars_of_a_delayed_source_are_fetched_when_due_and_are_not_late(
 
 @pytest.mark.clause("steps")
 @pytest.mark.parametrize("fails_before", [True, False])
+@pytest.mark.prove
 async def test_a_store_that_fails_is_reloaded_and_written_once(
     path: Path,
     clock: AcceleratedClock,
@@ -731,6 +733,7 @@ async def test_a_fetch_that_hangs_has_ended_before_its_asset_is_fetched_again(
     ("restarted_at", "written"),
     [("11:03:40", "11:05"), ("11:05:20", "11:05:20"), ("13:10", "13:10")],
 )
+@pytest.mark.prove
 async def test_a_late_bar_is_still_fetched_after_a_restart(
     path: Path, clock: AcceleratedClock, source: ScriptedSource, restarted_at: str, written: str
 ):

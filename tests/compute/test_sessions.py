@@ -301,6 +301,7 @@ def test_bars_are_complete_up_to_the_clock_if_closed_else_to_the_newest_close():
 
 
 @pytest.mark.parametrize("session", SESSIONS)
+@pytest.mark.prove
 def test_a_session_watermark_never_falls_and_misses_no_close(session: Session):
     instants = range(utc("2026-01-15"), utc("2026-01-22"), 600)
     known = [find_session_watermark(session, at) for at in instants]

@@ -115,6 +115,7 @@ def read_all(path: Path) -> Tables:
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(2, 9))]
 )
+@pytest.mark.prove
 async def test_a_spread_first_start_and_the_hours_after_it_write_the_same_bytes(
     tmp_path: Path, seed: int
 ):

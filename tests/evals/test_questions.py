@@ -354,5 +354,6 @@ def test_there_are_forty_closed_questions_and_others():
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
+@pytest.mark.prove
 def test_an_answer_follows_from_the_stored_changes(truths, question):
     assert question.answer == truths.find_answer(question.text, question.now)

@@ -562,6 +562,7 @@ async def test_a_client_sends_few_requests_before_its_first_call_and_caches_the_
 
 
 @pytest.mark.clause("9.21")
+@pytest.mark.prove
 async def test_the_sdks_client_accepts_results_to_which_fields_were_added(served_alone):
     async with (
         serve_later_version(served_alone) as base_url,

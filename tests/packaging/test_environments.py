@@ -253,7 +253,7 @@ def test_ci_runs_the_fast_tests_on_every_other_python_and_fails_if_one_fails(
     for version in OTHER_VERSIONS:
         python = ci_checkout / "first" / f"python{version}"
         expected += [
-            f"Running the fast tests on Python {version} ({python})",
+            f"Ran the fast tests on Python {version} ({python})",
             f"test-fast {python} .venv-{version}",
         ]
     status, lines, _ = run(ci_checkout, ".ci/run")

@@ -678,6 +678,7 @@ async def test_a_client_that_disconnects_leaves_the_line_uncounted(contested: Co
 
 
 @pytest.mark.clause("access", "8.54")
+@pytest.mark.prove
 async def test_a_client_that_disconnects_while_its_call_is_in_progress_frees_the_place(
     contested: Contested,
 ) -> None:
@@ -709,6 +710,7 @@ async def send_alone(
 
 
 @pytest.mark.clause("access", "8.54")
+@pytest.mark.prove
 async def test_an_unknown_key_is_refused_as_before_and_not_remembered(contested: Contested) -> None:
     refused = await asyncio.gather(
         *(contested.call(STATE, generate_key()) for _ in range(MAX_CALLS + 1))

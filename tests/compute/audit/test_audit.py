@@ -475,6 +475,7 @@ def test_a_store_pruned_after_a_version_was_raised_is_clean(
     assert sum(report.not_verifiable.values()) > 0
 
 
+@pytest.mark.prove
 async def test_rows_of_another_version_are_never_clean(
     databases: Databases, universe: Universe, tmp_path: Path, signals: RunSignals
 ):

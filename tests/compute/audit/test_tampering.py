@@ -141,6 +141,7 @@ async def test_the_store_is_clean_and_has_rows_in_every_table(filled: Filled) ->
             assert await read_table(home, table), table
 
 
+@pytest.mark.prove
 async def test_an_audit_beside_a_writer_reads_one_version(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

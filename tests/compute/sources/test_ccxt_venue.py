@@ -354,6 +354,7 @@ async def test_a_request_that_hangs_times_out(
 
 
 @pytest.mark.parametrize(("name", "halves"), [("binance", 3300), ("hyperliquid", 5500)])
+@pytest.mark.prove
 async def test_half_hours_are_read_in_pages_as_far_back_as_the_venue_has_them(
     double: VenuesDouble, opened: Open, name: str, halves: int
 ) -> None:

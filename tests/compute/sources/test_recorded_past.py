@@ -161,6 +161,7 @@ async def test_a_changed_past_is_refused_with_its_first_row(
     assert text.endswith("restore the file, or set SIGNALS_DATABASE_URL to another database")
 
 
+@pytest.mark.prove
 async def test_later_and_dropped_rows_other_volumes_and_assets_are_no_change(
     home: StoreHome, tmp_path: Path, universe: Universe
 ):

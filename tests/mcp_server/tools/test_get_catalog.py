@@ -89,6 +89,7 @@ async def whole(served_empty, packaged, full_files_source) -> RunningService:
     "2.13.5",
     "4.2.2",
 )
+@pytest.mark.prove
 async def test_a_full_source_gives_the_counts_of_the_specification(whole, transport):
     answer = await whole.fetch_answer(transport, CATALOG)
     counted = {name: answer["assets"][name] for name in ("total", "crypto", "equities_and_metals")}
@@ -508,6 +509,7 @@ async def test_an_open_endpoint_validates_its_own_parameter(served, query):
 
 
 @pytest.mark.clause("4.2.4")
+@pytest.mark.prove
 async def test_the_view_tickers_has_the_names_and_classes_of_all_assets(tmp_path, transport):
     async with run_service(tmp_path) as served:
         await fill_full_universe(served.market)

@@ -326,6 +326,7 @@ async def test_confluence_follows_from_state(served, transport, seed):
     assert compared > 20
 
 
+@pytest.mark.prove
 async def test_the_description_names_the_size_of_the_largest_answer(served):
     universe = load_universe()
     assets = [

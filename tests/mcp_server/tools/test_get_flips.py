@@ -567,6 +567,7 @@ async def test_flips_follow_from_the_feed(served, transport, seed):
             assert answer["counts"]["groups"] == len(answer["groups"]) > 0
 
 
+@pytest.mark.prove
 async def test_the_description_names_the_size_of_the_largest_answer(served):
     assets = [
         CoveredAsset(

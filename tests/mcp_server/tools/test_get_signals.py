@@ -373,6 +373,7 @@ async def test_an_empty_page_says_why_it_is_empty(served, arguments, reason):
 
 
 @pytest.mark.clause("answers", "fresh")
+@pytest.mark.prove
 async def test_pages_with_any_since_equal_those_that_are_rendered_for_it(tmp_path):
     """One snapshot caches pages, the others none."""
     async with open_and_close(open_sqlite_market(tmp_path / "market.db")) as store:

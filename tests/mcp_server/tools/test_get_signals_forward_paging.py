@@ -210,6 +210,7 @@ async def test_a_reader_that_restarts_while_runs_commit_gets_each_row_once_in_or
 
 
 @pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.prove
 async def test_a_reader_that_is_caught_up_gets_an_empty_page_and_keeps_its_cursor(
     tmp_path: Path, seeded: Path, transport: Transport, tier: str
 ):

@@ -331,6 +331,7 @@ async def test_the_whole_universe_reads_the_same_in_both_views(whole, filters):
 
 
 @pytest.mark.clause("1.21")
+@pytest.mark.prove
 async def test_the_whole_universe_is_as_short_as_promised(whole):
     context = context_of(whole)
     for as_of in (None, format_instant(NOON), format_instant(NOON - 20 * 24 * HOUR_MS)):

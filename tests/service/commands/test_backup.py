@@ -125,6 +125,7 @@ def test_a_backup_that_fails_leaves_nothing(filled, tmp_path):
         (("-access",), ("",)),
     ],
 )
+@pytest.mark.prove
 def test_a_restore_that_was_killed_ends_right_when_it_runs_again(
     filled, tmp_path, in_place, copied
 ):

@@ -53,6 +53,7 @@ def replace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [unlink, truncate, replace])
+@pytest.mark.prove
 async def test_a_start_without_its_keys_is_refused_until_the_operator_accepts_it(
     tmp_path: Path, harm: Callable[[Path], None]
 ):

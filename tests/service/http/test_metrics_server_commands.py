@@ -66,6 +66,7 @@ def is_closed(port: str) -> bool:
     return True
 
 
+@pytest.mark.prove
 def test_signals_compute_has_the_port_too(market: Path):
     port, universe = find_free_port(), str(market / "universe.toml")
     with start_signals(market, "compute", metrics_port=port, universe=universe) as process:

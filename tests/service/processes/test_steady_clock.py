@@ -191,6 +191,7 @@ async def test_a_clock_that_is_wrong_for_half_a_minute_dates_no_row(
     ("days", "line"),
     [(-400, True), (0, False), (30, False), (31, True), (60, True), (180, True), (181, None)],
 )
+@pytest.mark.prove
 async def test_a_start_far_from_the_last_run_is_named_and_one_too_far_computes_nothing(
     tmp_path: Path, days: int, line: bool | None
 ) -> None:
@@ -225,6 +226,7 @@ async def test_a_start_far_from_the_last_run_is_named_and_one_too_far_computes_n
 
 @pytest.mark.clause("sales")
 @pytest.mark.parametrize("computes", [True, False])
+@pytest.mark.prove
 async def test_nothing_is_deleted_by_a_clock_that_is_far_from_the_last_run(
     tmp_path: Path, computes: bool
 ) -> None:

@@ -216,6 +216,7 @@ async def test_a_session_lost_during_a_commit_leaves_no_rows(
     await assert_whole(second, passes=2)
 
 
+@pytest.mark.prove
 async def test_a_process_without_the_lock_commits_only_while_no_process_holds_it(
     market: MarketStore, open_market: OpenMarket
 ) -> None:

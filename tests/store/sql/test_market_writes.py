@@ -240,6 +240,7 @@ async def test_a_killed_process_leaves_complete_commits(
     assert len(to_rows(await store.bars())) == 4
 
 
+@pytest.mark.prove
 async def test_a_cancelled_commit_leaves_complete_commits(
     market: MarketStore, home: StoreHome
 ) -> None:
@@ -263,6 +264,7 @@ async def test_commits_at_once_follow_each_other(market: MarketStore) -> None:
     assert len(to_rows(await market.bars())) == 5
 
 
+@pytest.mark.prove
 async def test_another_connection_sees_only_complete_commits(
     market: MarketStore, open_market: OpenMarket
 ) -> None:

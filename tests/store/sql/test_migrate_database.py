@@ -157,6 +157,7 @@ async def test_the_target_has_the_rows_of_the_source_and_can_be_continued(
         assert await access.create_key(bytes(32), "after", NOW) == 1 + newest
 
 
+@pytest.mark.prove
 async def test_a_target_in_use_is_left_as_it_is(homes: tuple[StoreHome, StoreHome]) -> None:
     source, target = homes
     async with open_and_close(target.open_market()) as market:
@@ -167,6 +168,7 @@ async def test_a_target_in_use_is_left_as_it_is(homes: tuple[StoreHome, StoreHom
     assert [table for table in held if held[table]] == ["facts", "store_id"]
 
 
+@pytest.mark.prove
 async def test_a_target_with_its_own_keys_is_refused(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
@@ -191,6 +193,7 @@ async def test_all_tables_are_moved(tmp_path: Path) -> None:
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_an_interrupted_move_leaves_a_database_that_nothing_uses(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
@@ -205,6 +208,7 @@ async def test_an_interrupted_move_leaves_a_database_that_nothing_uses(
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_nothing_is_moved_while_a_process_computes_on_either_store(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:

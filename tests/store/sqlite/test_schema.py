@@ -246,6 +246,7 @@ m.migrate(Path(sys.argv[1]), (*m.MARKET_MIGRATIONS, "market_9999"))
 
 
 @pytest.mark.parametrize("moment", ["copy", "statement"])
+@pytest.mark.prove
 async def test_a_migration_that_is_killed_leaves_nothing_half_done(
     market: MarketStore,
     path: Path,
@@ -362,6 +363,7 @@ async def test_a_copy_of_the_keys_is_private_and_deleted_by_the_daily_maintenanc
         assert copy.name not in list_modes(tmp_path)
 
 
+@pytest.mark.prove
 async def test_processes_that_start_together_all_find_a_migrated_file(path: Path) -> None:
     starting = [
         await asyncio.create_subprocess_exec(sys.executable, "-c", MIGRATE, str(path), cwd=ROOT)

@@ -77,6 +77,7 @@ async def test_only_the_sessions_of_one_database_are_cut(postgres: SharedServer,
     await elsewhere.close()
 
 
+@pytest.mark.prove
 async def test_a_server_restarts_at_its_address_with_its_data(private_postgres: PostgresServer):
     url = private_postgres.url()
     session = await asyncpg.connect(url)
@@ -118,6 +119,7 @@ def get_parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
+@pytest.mark.prove
 def test_programs_in_a_folder_of_roots_can_be_run(tmp_path: Path):
     *_, packaged = find_installations().values()
     package = packaged.programs.parents[1]
