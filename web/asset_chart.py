@@ -14,6 +14,7 @@ from mcp_server.tools.get_catalog import get_catalog
 from mcp_server.tools.get_state import get_state
 from schemas.catalog import CatalogQuery, CatalogResponse
 from schemas.coverage import CoveredAsset
+from schemas.reading_changes import ReadingChange
 from schemas.signals import Signal
 from schemas.state import StateQuery, StateResponse
 from schemas.vocabulary import (
@@ -176,6 +177,8 @@ PRICE_HEIGHT, PADDING, VOLUME_HEIGHT = 260, 18, 36
 LANE_HEIGHT, LANE_STEP = 16, 22
 BAR_WIDTH = 10
 MARK_STEP, ALERT_STEP = 9, 5
+# Half the height of the largest mark, so that none is cut at an edge.
+MARK_HEIGHT = 9
 PRICE_TICKS = 7
 # Enough for every price of the universe, and half as long as the shortest exact text.
 PRICE_DIGITS = 8
@@ -211,7 +214,8 @@ class Mark(NamedTuple):
 class Chart:
     """The parts of a chart; positions on the axis are in bars, heights in pixels.
 
-    `bars` is None without prices. `begins` is where the lanes begin.
+    `bars` is None without prices. `begins` is where the lanes begin. Up to `silent`, the readings
+    were computed afterwards and never published; 0 if all were published.
     """
 
     axis: TimeAxis
@@ -220,6 +224,7 @@ class Chart:
     marks: Sequence[Mark]
     names: Mapping[str, str]
     begins: int
+    silent: float = 0.0
 
     @property
     def price_height(self) -> int:
@@ -263,8 +268,8 @@ class Chart:
         assert mark.bar is not None
         away = PADDING / 2 + MARK_STEP * mark.level + ALERT_STEP * (mark.kind != "change")
         if mark.direction == "bullish":
-            return min(self.find_y(self.bars.lows[mark.bar]) + away, PRICE_HEIGHT - 5)
-        return max(self.find_y(self.bars.highs[mark.bar]) - away, 5)
+            return min(self.find_y(self.bars.lows[mark.bar]) + away, PRICE_HEIGHT - MARK_HEIGHT)
+        return max(self.find_y(self.bars.highs[mark.bar]) - away, MARK_HEIGHT)
 
     def draw_candles(self, *, rising: bool) -> str:
         """Return the path of the candles that closed higher, or of the others."""
@@ -411,13 +416,18 @@ class AssetModel:
         """The readings by stored key and timeframe; empty if the asset has none."""
         return self.state.assets[0].signals if self.state.assets else {}
 
+    def find_change(self, key: StoredKey, timeframe: Timeframe) -> ReadingChange | None:
+        """Return the price at which a reading began and the move since, if it has a change."""
+        changes = (self.state.assets[0].changes if self.state.assets else None) or {}
+        return changes.get(key, {}).get(timeframe)
+
 
 async def load_asset_model(
     asset: CoveredAsset, timeframe: Timeframe, context: Context
 ) -> AssetModel:
     """Return the data of the page; ApiError `unavailable` before the first run."""
     snapshot = await context.snapshot()
-    state = await get_state(StateQuery(ticker=asset.ticker), context)
+    state = await get_state(StateQuery(ticker=asset.ticker, detail="changes"), context)
     names = build_names(await get_catalog(CatalogQuery(ticker=asset.ticker), context))
     ends = _find_end(snapshot.market_time, asset)
     begins = ends - CHART_DAYS[timeframe] * DAY_MS
@@ -481,7 +491,13 @@ def build_chart(
         return None
     lanes = build_lanes(changes, now, INDICATOR_IDS, axis, begins, ends) if begins < ends else []
     marks = build_marks(changes, alerts, axis, names, max(begins, axis.opens[0]))
-    return Chart(axis, bars, [lane for lane in lanes if lane.spans], marks, names, begins)
+    shown = [lane for lane in lanes if lane.spans]
+    # A first start computes its history in silence: what follows the first published row was live.
+    published = [row.close_time * 1000 for row in changes if row.published]
+    silent = 0.0
+    if published and changes[0].close_time * 1000 < published[0]:
+        silent = axis.place(published[0])
+    return Chart(axis, bars, shown, marks, names, begins, silent)
 
 
 def _find_end(as_of: int, asset: CoveredAsset) -> int:

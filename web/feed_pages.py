@@ -529,18 +529,32 @@ PROOF_PATH = "/log/proof"
 
 
 def build_log_proof_routes(runner: ToolRunner, sessions: Sessions) -> list[Route]:
-    """Return the route of a row's proof, which browsers request without a key."""
+    """Return the routes of a row's proof, as a file and explained, for browsers without a key."""
 
-    async def respond(request: Request, viewer: Viewer) -> Response:
+    async def fetch(request: Request, viewer: Viewer) -> tuple[str, str]:
         if not viewer.is_member:
             raise ApiError("missing_key", "Proofs are for members. Buy access to get them.", 403)
         query = await runner.parse(GET_LOG_PROOF, dict(request.query_params))
         proof = await runner.fetch(GET_LOG_PROOF, query, viewer.email)
+        return request.query_params["id"], proof.text.decode()
+
+    async def respond(request: Request, viewer: Viewer) -> Response:
+        _, proof = await fetch(request, viewer)
         headers = {
             **SECURITY_HEADERS,
             "Cache-Control": CACHE_NO_STORE,
             "Content-Disposition": 'inline; filename="row.tlog-proof"',
         }
-        return Response(proof.text, 200, headers, "text/plain; charset=utf-8")
+        return Response(proof, 200, headers, "text/plain; charset=utf-8")
 
-    return [build_page_route(PROOF_PATH, runner, sessions.require_viewer(respond))]
+    async def explain(request: Request, viewer: Viewer) -> Response:
+        id_, proof = await fetch(request, viewer)
+        title = "Proof of a row"
+        return render_page(
+            request, "log_row.html", title=title, is_wide=True, viewer=viewer, id=id_, proof=proof
+        )
+
+    return [
+        build_page_route(PROOF_PATH, runner, sessions.require_viewer(respond)),
+        build_page_route("/log/row", runner, sessions.require_viewer(explain)),
+    ]

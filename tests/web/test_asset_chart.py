@@ -74,6 +74,17 @@ def test_marks_stand_at_the_bar_that_fired_and_side_by_side_if_they_share_it() -
     assert marks[0].text == "1970-01-01 04:00 UTC\nEnzo: neutral → bullish\nPrice 0.3000"
 
 
+def test_readings_before_the_first_published_change_are_silent() -> None:
+    changes = [
+        make_change(5 * HOUR_MS, before=0, after=1, close_time=4 * 3600)._replace(published=False),
+        make_change(9 * HOUR_MS, before=1, after=0, close_time=8 * 3600),
+    ]
+    for rows, silent in ((changes, 2.0), (changes[1:], 0.0), (changes[:1], 0.0)):
+        chart = build_chart(rows, [], {"enzo": "neutral"}, NAMES, BARS, "4h", 0, 12 * HOUR_MS)
+        assert chart is not None
+        assert chart.silent == silent
+
+
 def test_an_alert_is_held_if_it_fired_before_the_end_of_a_cooldown() -> None:
     newest_first = [
         fired(170, 170),  # in a cooldown of CLOSE, not of LONG

@@ -95,13 +95,16 @@ async def test_the_newest_changes_are_feed_rows_at_the_bar_that_fired(served):
         "rest", "signals_get_signals", ticker="BTC", timeframe="1h", tier="all"
     )
     page = await asset_page(served, "BTC", "1h")
-    rows = [row for row in page.rows if row[-1] == "101.50"]
+    rows = [row for row in page.rows if "101.50" in row]
     assert [" ".join(row[2].split()) for row in rows] == [
         f"{row['transition']['from']} → to {row['transition']['to']} {row['transition']['to']}"
         for row in feed["signals"]
     ]
     assert [row[0] for row in rows] == ["09-30 10:00", "09-30 08:00", "09-30 06:00"]
     assert "../feed?ticker=BTC" in page.links
+    # Each time leads to its bar on the chart.
+    bars = [one["data-at"] for one in page.find_all("a") if "data-at" in one]
+    assert bars == [str(NOON // HOUR_MS * 3600 - hours * 3600) for hours in (2, 4, 6)]
 
 
 @pytest.mark.clause("pages")
@@ -172,8 +175,11 @@ async def test_the_change_of_a_day_is_written_as_on_the_board(tmp_path: Path, se
     )
     async with run_service(tmp_path) as running:
         await running.market.commit(replace(make_batch(NOON + 1, []), bars=bars))
-        # 125.5 / 130 - 1
-        assert "−3.46%" in (await asset_page(running, "NVDA", "1h")).text
+        page = await asset_page(running, "NVDA", "1h")
+    # 125.5 / 130 - 1
+    assert "−3.46%" in page.text
+    # Since a reading began at 101.50: 125.5 / 101.5 - 1
+    assert "101.50 +23.65%" in page.text
 
 
 @pytest.mark.clause("pages")
@@ -181,6 +187,8 @@ async def test_a_removed_asset_says_so_and_its_lanes_end_at_the_removal(served):
     for is_member in (True, False):
         text = (await asset_page(served, "MATIC", is_member=is_member)).text
         assert "MATIC was removed on 2026-09-27 and continues as POL" in text
+        assert "Next 4h update" not in text
+        assert "Current readings" not in text
     chart = (await served.get_page("/assets/MATIC/chart.json?timeframe=1d", is_member=True)).json()
     assert format_instant(1000 * chart["closes"][-1]) == "2026-09-27T00:00:00.000Z"
 

@@ -492,11 +492,15 @@ async def test_each_listed_change_leads_to_the_proof_that_a_key_gets(
     served: RunningService,
 ) -> None:
     page = Page(await served.get_page("/assets/BTC?timeframe=1h", is_member=True))
-    links = [link for link in page.links if link.startswith("../log/proof?id=")]
+    links = [link for link in page.links if link.startswith("../log/row?id=")]
     ids = await find_rows(served)
-    assert links == [f"../log/proof?id={row_id}" for row_id in ids]
+    assert links == [f"../log/row?id={row_id}" for row_id in ids]
     for link, row_id in zip(links, ids, strict=True):
-        shown = await served.get_page(link.removeprefix(".."), is_member=True)
+        answer = await served.get_page(link.removeprefix(".."), is_member=True)
+        explained = check_page(answer, 200, "Proof of a row")
+        assert f"../log/proof?id={row_id}" in explained.links
+        shown = await served.get_page(f"/log/proof?id={row_id}", is_member=True)
+        assert shown.text in explained.text
         assert shown.headers["content-type"] == "text/plain; charset=utf-8"
         assert shown.headers["cache-control"] == "no-store"
         assert shown.text == (await served.get_api(f"/log/proof?id={row_id}")).text
@@ -512,11 +516,12 @@ async def test_the_owner_sees_proofs_too(served_alone: RunningService) -> None:
 
 @pytest.mark.clause("21.14")
 async def test_visitors_sign_in_first_and_see_no_link_on_samples(served: RunningService) -> None:
-    answer = await served.get_page(f"/log/proof?id={ROW}")
-    assert answer.status_code == 303
-    assert urlsplit(answer.headers["location"]).path.endswith("sign-in")
+    for path in ("proof", "row"):
+        answer = await served.get_page(f"/log/{path}?id={ROW}")
+        assert answer.status_code == 303
+        assert urlsplit(answer.headers["location"]).path.endswith("sign-in")
     sample = Page(await served.get_page("/assets/BTC?timeframe=1h"))
-    assert not [link for link in sample.links if "log/proof" in link]
+    assert not [link for link in sample.links if "../log/" in link]
 
 
 @pytest.mark.clause("21.14")

@@ -39,7 +39,8 @@ function show(min, max) {
   if (chart.bars) fitPrices();
 }
 
-function zoomBy(factor, at = (view.min + view.max) / 2) {
+// By default the right edge, which has the newest bar in view, stays where it is.
+function zoomBy(factor, at = view.max) {
   show(at - (at - view.min) * factor, at + (view.max - at) * factor);
 }
 
@@ -99,7 +100,7 @@ function fitPrices() {
   const range = findRange(view.min, view.max), toY = buildScale(range), [low, high] = range;
   const share = (high - low) / (whole.high - whole.low);
   bars.setAttribute("viewBox", `0 ${whole.toY(high) - PADDING * share} ${whole.width} ${pane * share}`);
-  for (const { mark, price, away } of whole.marks) mark.setAttribute("y", clamp(toY(price) + away, 5, pane - 5));
+  for (const { mark, price, away } of whole.marks) mark.setAttribute("y", clamp(toY(price) + away, 9, pane - 9));
   const rough = (high - low) / 7, power = 10 ** Math.floor(Math.log10(rough));
   const step = power * ([1, 2, 5].find(n => n * power >= rough) ?? 10);
   const decimals = Math.max(0, -Math.floor(Math.log10(step)));
@@ -195,6 +196,16 @@ function addButtons() {
   figure.parentElement.querySelector(".bar").append(bar);
 }
 
+// The time of a change leads to its bar.
+function addLinks() {
+  for (const link of document.querySelectorAll("a[data-at]"))
+    link.addEventListener("click", () => {
+      const bar = chart.closes.findIndex(close => close >= link.dataset.at);
+      const half = Math.min(30, (view.max - view.min) / 2);
+      if (bar >= 0) show(bar - half, bar + half);
+    });
+}
+
 function addKeys() {
   figure.tabIndex = 0;
   figure.setAttribute("role", "group");
@@ -281,6 +292,7 @@ function start(data) {
   if (chart.bars) measurePrices();
   addButtons();
   addKeys();
+  addLinks();
   addWheel();
   addPointers();
   // On a narrow screen a candle needs some room, so the chart begins with the newest bars.
