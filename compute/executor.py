@@ -31,6 +31,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from schemas.errors import OperatorError
+from schemas.version import describe_install
 
 Block = TypeVar("Block")
 Result = TypeVar("Result")
@@ -116,7 +117,7 @@ async def open_dask_executor(address: str, assets: int) -> AsyncIterator[tuple[E
     except ImportError as error:
         raise OperatorError(
             f"SIGNALS_DASK_SCHEDULER needs the extra libraries ({error.name} is missing): "
-            "pip install 'signals-mcp[distributed]'"
+            f"{describe_install('distributed')}"
         ) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     # A block of 128 assets is meant to be large: smaller ones took 1.5 times the processor time.

@@ -22,6 +22,7 @@ from compute.sources.simulated import SimulatedSource, choose_start, parse_sourc
 from compute.sources.source import Source
 from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
 from compute.universe import Universe
+from schemas.version import describe_install
 from schemas.vocabulary import Clock
 from service.config.settings import Settings, SettingsError
 from store.sql.market_store import MarketStore
@@ -94,7 +95,7 @@ async def open_live_venues(
     except ImportError as error:
         raise SettingsError(
             f"SIGNALS_SOURCE=live needs the extra libraries ({error.name} is missing): "
-            "pip install 'signals-mcp[live]'"
+            f"{describe_install('live')}"
         ) from None
     key_id, secret_key, base = (
         settings.alpaca_key_id,

@@ -221,5 +221,5 @@ def test_a_missing_extra_fails_with_how_to_install_it(
     assert (ended.returncode, ended.stderr) == (
         1,
         "signals: SIGNALS_DASK_SCHEDULER needs the extra libraries (distributed is missing): "
-        "pip install 'signals-mcp[distributed]'\n",
+        f"{sys.executable} -m pip install 'distributed>=2025.1'\n",
     )

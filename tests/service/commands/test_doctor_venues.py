@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -397,7 +398,7 @@ def test_without_the_extra_it_says_how_to_install_it(tmp_path):
     )
     checks = [line for line in done.stdout.splitlines() if "source:" in line]
     assert (done.returncode, len(checks)) == (1, 1)
-    assert checks[0].endswith("pip install 'signals-mcp[live]'")
+    assert checks[0].endswith(f"{sys.executable} -m pip install ccxt==4.5.64")
     assert done.stderr == ""
 
 
