@@ -80,6 +80,13 @@ def format_time(time: datetime) -> str:
     return text.replace("+00:00", "Z")
 
 
+def open_transport(address: str, proxy: tuple[str, str] | None) -> httpx2.AsyncHTTPTransport:
+    """Return a transport to an address, through a proxy if there is one (variable and address)."""
+    # Loading the trusted certificates takes longer than the call, and http needs none.
+    needs_tls = address.startswith("https:") or (proxy is not None and "s://" in proxy[1])
+    return httpx2.AsyncHTTPTransport(verify=needs_tls, proxy=None if proxy is None else proxy[1])
+
+
 async def fetch(
     client: httpx2.AsyncClient, method: str, url: str, deadline_s: float = DEADLINE_S, **sent: Any
 ) -> httpx2.Response:
@@ -163,9 +170,19 @@ class ServiceClient:
     `calls` counts the calls with the key that were answered, which its quota counts.
     """
 
-    def __init__(self, address: str, api_key: str, user_agent: str = "signals-verify") -> None:
-        """`address` is the base address of the service; the key is only needed by some calls."""
+    def __init__(
+        self,
+        address: str,
+        api_key: str,
+        user_agent: str = "signals-verify",
+        proxy: tuple[str, str] | None = None,
+    ) -> None:
+        """`address` is the base address of the service; the key is only needed by some calls.
+
+        `proxy` is the variable that names a proxy, and its address.
+        """
         self.address = address
+        self._proxy_variable = None if proxy is None else proxy[0]
         self.calls = 0
         self._api_key = api_key
         self._http = httpx2.AsyncClient(
@@ -173,8 +190,7 @@ class ServiceClient:
             headers={"User-Agent": user_agent, "Accept": "application/json"},
             follow_redirects=False,
             timeout=TIMEOUT,
-            # Loading the trusted certificates takes longer than the call, and http needs none.
-            verify=address.startswith("https:"),
+            transport=open_transport(address, proxy),
         )
 
     async def __aenter__(self) -> Self:
@@ -229,10 +245,14 @@ class ServiceClient:
             return await fetch(self._http, method, path, headers={**(headers or {}), **key}, **sent)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = f"{type(error).__name__} {error}".strip()
-            text = (
-                f"{self.address}{path} did not answer: {reason}. Start the service there "
-                "(`signals serve`), or set --url to the address of a service"
+            advice = (
+                "Start the service there (`signals serve`), or set --url to the address of a "
+                "service"
             )
+            if self._proxy_variable is not None:
+                reason += f", through the proxy that {self._proxy_variable} names"
+                advice = f"Check that proxy, unset {self._proxy_variable}, or set NO_PROXY"
+            text = f"{self.address}{path} did not answer: {reason}. {advice}"
             raise TransientError(self.format_line(text)) from None
 
     def describe_refusal(self, response: httpx2.Response) -> ServiceError:

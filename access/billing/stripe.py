@@ -73,7 +73,8 @@ class StripeBilling(Provider):
     Access ends `dunning_days` after the last paid period if Stripe collects no payment.
 
     Every method that queries Stripe raises BillingError after `deadline_s`. `api_base` replaces
-    Stripe's own address in tests. Raise BillingSetupError if `api_key` is not a secret key.
+    Stripe's own address in tests. `proxy` is the variable that names a proxy, and its address.
+    Raise BillingSetupError if `api_key` is not a secret key.
     """
 
     name = "stripe"
@@ -92,6 +93,7 @@ class StripeBilling(Provider):
         timeout_s: float = TIMEOUT_S,
         deadline_s: float = DEADLINE_S,
         dunning_days: int = 30,
+        proxy: tuple[str, str] | None = None,
     ) -> None:
         match = re.fullmatch(r"[rs]k_(test|live)_\w+", api_key, re.ASCII)
         if match is None:
@@ -102,7 +104,7 @@ class StripeBilling(Provider):
         self._is_live = match[1] == "live"
         self.mode: Mode | None = "live" if self._is_live else "test"
         stripe.enable_telemetry = False  # it writes a file into the home directory
-        self._http = BoundedHttpClient(timeout_s)
+        self._http = BoundedHttpClient(timeout_s, proxy)
         self._api = stripe.StripeClient(
             api_key,
             base_addresses={} if api_base is None else {"api": api_base.rstrip("/")},

@@ -243,13 +243,17 @@ class BoundedHttpClient(stripe.HTTPClient):
 
     name = "httpx2"
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, proxy: tuple[str, str] | None = None) -> None:
+        """`proxy` is the variable that names a proxy, and its address."""
         super().__init__()
-        self._client = httpx2.AsyncClient(
+        self._proxy_variable = None if proxy is None else proxy[0]
+        transport = httpx2.AsyncHTTPTransport(
             verify=ssl.create_default_context(cafile=stripe.ca_bundle_path),
-            timeout=timeout_s,
             limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=20),
-            follow_redirects=False,
+            proxy=None if proxy is None else proxy[1],
+        )
+        self._client = httpx2.AsyncClient(
+            transport=transport, timeout=timeout_s, follow_redirects=False
         )
 
     def sleep_async(self, secs: float) -> Awaitable[None]:
@@ -278,7 +282,13 @@ class BoundedHttpClient(stripe.HTTPClient):
                             f"Stripe: the response exceeds {MAX_RESPONSE_BYTES} bytes"
                         )
         except httpx2.HTTPError as error:
-            failure = stripe.APIConnectionError("", should_retry=True)  # type: ignore[no-untyped-call]
+            # Its code is logged.
+            failure = stripe.APIConnectionError(  # type: ignore[no-untyped-call]
+                "",
+                code=self._proxy_variable
+                and f"through the proxy that {self._proxy_variable} names",
+                should_retry=True,
+            )
             raise failure from error
         return bytes(body), response.status_code, response.headers
 

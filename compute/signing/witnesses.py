@@ -177,6 +177,7 @@ class Witnesses:
         on_cosigned: Callable[[], None] = lambda: None,
         sleep: Sleep = asyncio.sleep,
         failures: FailureLog | None = None,
+        proxy: str | None = None,
     ) -> None:
         """`on_cosigned` is called for each cosignature; `sleep` waits for seconds."""
         self._log: Final = feed_log
@@ -184,7 +185,8 @@ class Witnesses:
         self._on_cosigned: Final = on_cosigned
         self._sleep: Final = sleep
         self._failures: Final = failures or FailureLog()
-        self._http: Final = httpx2.AsyncClient(timeout=TIMEOUT_S)
+        transport = httpx2.AsyncHTTPTransport(proxy=proxy)
+        self._http: Final = httpx2.AsyncClient(timeout=TIMEOUT_S, transport=transport)
         # The size that each witness cosigned last; 0 makes it say so.
         self._cosigned_sizes = dict.fromkeys(witnesses, 0)
         self._submitted: tuple[int, str | None] | None = None

@@ -88,9 +88,13 @@ class AlpacaVenue:
         trading_address: str = TRADING_ADDRESS,
         timeout_s: float = TIMEOUT_S,
         spacing_s: float = SPACING_S,
+        proxy: tuple[str, str] | None = None,
     ) -> None:
+        """`proxy` is the variable that names a proxy, and its address."""
         headers = {"APCA-API-KEY-ID": key_id, "APCA-API-SECRET-KEY": secret_key}
-        self._http: Final = httpx2.AsyncClient(headers=headers, timeout=None)
+        transport = httpx2.AsyncHTTPTransport(proxy=None if proxy is None else proxy[1])
+        self._http: Final = httpx2.AsyncClient(headers=headers, timeout=None, transport=transport)
+        self._via: Final = "" if proxy is None else f" through the proxy that {proxy[0]} names"
         self._data: Final = data_address.rstrip("/")
         self._trading: Final = trading_address.rstrip("/")
         self._timeout_s: Final = timeout_s
@@ -228,10 +232,12 @@ class AlpacaVenue:
             async with asyncio.timeout(self._timeout_s):
                 response = await self._http.get(address, params=params)
         except TimeoutError:
-            raise VenueError(f"alpaca did not answer within {self._timeout_s:g} s") from None
+            raise VenueError(
+                f"alpaca did not answer{self._via} within {self._timeout_s:g} s"
+            ) from None
         # The error's text may contain a header, and so the key: only its type is reported.
         except httpx2.HTTPError as error:
-            raise VenueError(f"alpaca cannot be read: {type(error).__name__}") from None
+            raise VenueError(f"alpaca cannot be read{self._via}: {type(error).__name__}") from None
         if response.status_code != httpx2.codes.OK:
             raise _build_error(response)
         try:

@@ -135,7 +135,9 @@ class CcxtVenue:
         *,
         timeout_s: float = TIMEOUT_S,
         is_paced: bool = True,
+        proxy: tuple[str, str] | None = None,
     ) -> None:
+        """`proxy` is the variable that names a proxy, and its address."""
         self.name = name
         self._symbols: Final = frozenset(symbols)
         self._cache_path: Final = cache_path
@@ -144,7 +146,8 @@ class CcxtVenue:
         self._markets_lock: Final = asyncio.Lock()
         self._last_response = _NO_RESPONSE
         self._blocked_since: int | None = None
-        self._session: Final = aiohttp.ClientSession(trust_env=True)
+        self._session: Final = aiohttp.ClientSession(proxy=None if proxy is None else proxy[1])
+        self._via: Final = "" if proxy is None else f" through the proxy that {proxy[0]} names"
         self._exchange: Final = self._create_exchange(api_base, timeout_s, is_paced)
 
     @raises_venue_errors
@@ -353,6 +356,7 @@ class CcxtVenue:
             return build_unreadable_error(self.name, error)
         else:
             description = _ERROR_TEXTS.get(type(error), f"failed ({type(error).__name__})")
+            description += self._via
         return VenueError(
             f"{self.name} {description}",
             retry_after_s=last.retry_after_s,

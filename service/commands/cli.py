@@ -25,6 +25,7 @@ from service.commands.command_table import (
     choose_server,
 )
 from service.config.logs import log_to_standard_error
+from service.config.proxies import find_proxy
 from service.config.settings import Settings
 from verifier.report import escape_unprintable
 
@@ -101,6 +102,7 @@ def _list_values(args: Namespace, settings: Settings) -> Mapping[str, Callable[[
         "elapsed": get_boot_clock,
         "indicators": load_indicators,
         "address": read_address,
+        "find_proxy": lambda: find_proxy,
         "api_key": settings.read_api_key,
         "webhook_secret": settings.read_webhook_secret,
         "options": build_verify_options,

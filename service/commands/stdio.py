@@ -34,6 +34,7 @@ from pydantic import ValidationError
 from mcp_server.jsonrpc import RpcError, format_error_response, parse_message
 from schemas.errors import ApiError
 from schemas.version import VERSION
+from service.config.proxies import find_proxy
 from service.processes.lifecycle import SHUTDOWN_SIGNALS
 from serving.tool_runner import format_error_body
 from verifier.client import API_PATH, MCP_PATH, ServiceClient, ServiceError
@@ -49,7 +50,7 @@ class RemoteEndpoint:
 
     def __init__(self, address: str, api_key: str) -> None:
         self._docs_url = address + API_PATH
-        self.client = ServiceClient(address, api_key, USER_AGENT)
+        self.client = ServiceClient(address, api_key, USER_AGENT, find_proxy(address))
 
     async def forward_request(self, request: JSONRPCRequest) -> RpcResponse:
         """Send a request to the service; return its response, or an error that says why not."""

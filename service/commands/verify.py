@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from schemas.errors import OperatorError
 from schemas.vocabulary import Clock
 from service.commands.console import open_progress_bar
+from service.config.proxies import find_proxy
 from verifier.client import ServiceClient
 from verifier.notes import (
     LOG_KEY,
@@ -95,7 +96,7 @@ async def _verify_online(
         policy=options.read_policy(),
     )
     with open_progress_bar("reading") as on_progress:
-        async with ServiceClient(address, api_key) as client:
+        async with ServiceClient(address, api_key, proxy=find_proxy(address)) as client:
             verification = Verification(client, record, lambda: to_datetime(clock()), on_progress)
             report = await verification.run(request)
             if options.answers:

@@ -3,6 +3,7 @@
 from access.billing.provider import PRICES_USD, BillingError, BillingSetupError, Provider
 from access.billing.sandbox import NoBilling, SandboxBilling
 from schemas.vocabulary import Billing, Clock
+from service.config.proxies import find_proxy
 from service.config.settings import PREFIX, STRIPE_PREFIX, Settings
 from store.sql.access_store import AccessStore
 
@@ -64,6 +65,8 @@ def _open_stripe(settings: Settings, clock: Clock) -> Provider:
             f"SIGNALS_BILLING=stripe needs {', '.join(missing)} too; see docs/selling.md"
         )
     # Imported here because Stripe's library is slow to load.
+    import stripe
+
     from access.billing.stripe import StripeBilling
 
     prices: dict[Billing, str] = {"monthly": monthly, "yearly": yearly}
@@ -75,4 +78,5 @@ def _open_stripe(settings: Settings, clock: Clock) -> Provider:
         base_url=settings.address,
         api_base=settings.stripe_api_base,
         dunning_days=settings.dunning_days,
+        proxy=find_proxy(settings.stripe_api_base or stripe.DEFAULT_API_BASE),
     )

@@ -24,6 +24,7 @@ from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPoli
 from compute.universe import Universe
 from schemas.version import describe_install
 from schemas.vocabulary import Clock
+from service.config.proxies import find_proxy
 from service.config.settings import Settings, SettingsError
 from store.sql.market_store import MarketStore
 
@@ -116,9 +117,18 @@ async def open_live_venues(
                     for address in (DATA_ADDRESS, TRADING_ADDRESS)
                 )
                 secret = secret_key.get_secret_value()
-                venue = AlpacaVenue(key_id, secret, data_address=data, trading_address=trading)
+                venue = AlpacaVenue(
+                    key_id,
+                    secret,
+                    data_address=data,
+                    trading_address=trading,
+                    proxy=find_proxy(data),
+                )
             elif name in ccxt.exchanges:
-                venue = CcxtVenue(name, symbols, listings_folder / f"{name}.json", clock, base)
+                # Each venue has several hosts.
+                proxy = find_proxy(base or f"https://{name}", allows_socks=False)
+                path = listings_folder / f"{name}.json"
+                venue = CcxtVenue(name, symbols, path, clock, base, proxy=proxy)
             else:
                 raise SettingsError(
                     f"the universe file names the venue {name}, which ccxt does not have"
@@ -196,7 +206,10 @@ async def open_log_signer(
     from compute.signing.witnesses import Witnesses, load_witnesses
 
     listed = load_witnesses(settings.witness_policy)
-    witnesses = Witnesses(feed_log, listed, partial(on_checkpoint, "cosigned"))
+    proxies = [found[1] for each in listed if (found := find_proxy(each.url))]
+    witnesses = Witnesses(
+        feed_log, listed, partial(on_checkpoint, "cosigned"), proxy=next(iter(proxies), None)
+    )
     try:
         yield LogSigner(feed_log, path, origin, on_checkpoint, witnesses.submit)
         # The end of a recording; after an interruption, the next start asks again.

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
 from schemas.errors import OperatorError
@@ -50,11 +50,15 @@ NO_CURSOR = (
 )
 
 
+# Returns the variable that names the proxy to an address, and the proxy's own address.
+FindProxy = Callable[[str], tuple[str, str] | None]
+
+
 class ArgumentsError(OperatorError):
     """Arguments that exclude or need each other."""
 
 
-async def read_service(args: Namespace, address: str, api_key: str) -> int:
+async def read_service(args: Namespace, address: str, api_key: str, find_proxy: FindProxy) -> int:
     """Print the view that a command names; return the exit status."""
     for name in FOLLOW_OPTIONS if args.view == "feed" else ():
         if getattr(args, name) is not None:
@@ -62,7 +66,7 @@ async def read_service(args: Namespace, address: str, api_key: str) -> int:
     view = VIEWS[args.view]
     try:
         with explain_failures(address):
-            async with ServiceClient(address, api_key, USER_AGENT) as client:
+            async with ServiceClient(address, api_key, USER_AGENT, find_proxy(address)) as client:
                 answer = await client.read_view(view.name, collect_arguments(args))
             print_answer(answer, view, choose_format(args))
     except BrokenPipeError:
@@ -74,6 +78,7 @@ async def follow_feed(
     args: Namespace,
     address: str,
     api_key: str,
+    find_proxy: FindProxy,
     webhook_secret: str,
     wall_clock: Clock,
     elapsed: Clock,
@@ -86,12 +91,12 @@ async def follow_feed(
     for name in PAGE_OPTIONS:
         if getattr(args, name) is not None:
             raise ArgumentsError(f"--{name} does not go with --follow, which reads every new row")
-    deliver = _open_delivery(args, webhook_secret, wall_clock)
+    deliver = _open_delivery(args, find_proxy, webhook_secret, wall_clock)
     cursor = None if args.cursor is None else CursorFile(args.cursor)
     retrier = Retrier(elapsed, sleep, random.random, lambda text: echo(f"signals: {text}"))
     filters = {name: text for name, text in collect_arguments(args).items() if name != "since"}
     try:
-        async with ServiceClient(address, api_key, USER_AGENT) as client:
+        async with ServiceClient(address, api_key, USER_AGENT, find_proxy(address)) as client:
             saving = (cursor.save,) if cursor else ()
             follower = FeedFollower(client, filters, deliver, retrier, *saving)
             with cursor or nullcontext(), explain_failures(address):
@@ -134,7 +139,9 @@ def choose_format(args: Namespace) -> Format:
     return "csv" if args.csv else "table"
 
 
-def _open_delivery(args: Namespace, webhook_secret: str, wall_clock: Clock) -> Deliver:
+def _open_delivery(
+    args: Namespace, find_proxy: FindProxy, webhook_secret: str, wall_clock: Clock
+) -> Deliver:
     if args.exec is None and args.post is None:
         return RowPrinter(choose_format(args))
     if args.json or args.csv:
@@ -144,4 +151,5 @@ def _open_delivery(args: Namespace, webhook_secret: str, wall_clock: Clock) -> D
     if args.exec is not None:
         return ProgramRunner(args.exec)
     key = parse_webhook_secret(webhook_secret)
-    return WebhookSender(parse_post_url(args.post), key, wall_clock)
+    url = parse_post_url(args.post)
+    return WebhookSender(url, key, wall_clock, find_proxy(url))

@@ -18,7 +18,7 @@ import httpx2
 from schemas.errors import OperatorError
 from schemas.version import VERSION
 from schemas.vocabulary import Clock
-from verifier.client import Json, TransientError, fetch, parse_retry_after
+from verifier.client import Json, TransientError, fetch, open_transport, parse_retry_after
 
 USER_AGENT = f"signals/{VERSION}"
 SECRET_PREFIX = "whsec_"
@@ -112,8 +112,12 @@ class ProgramRunner:
 class WebhookSender:
     """Posts each row to an address, signed as Standard Webhooks specifies."""
 
-    def __init__(self, url: str, key: bytes, wall_clock: Clock) -> None:
+    def __init__(
+        self, url: str, key: bytes, wall_clock: Clock, proxy: tuple[str, str] | None = None
+    ) -> None:
+        """`proxy` is the variable that names a proxy, and its address."""
         self._url = url
+        self._proxy = proxy
         self._host = urlsplit(url).netloc
         self._key = key
         self._wall_clock = wall_clock
@@ -140,15 +144,17 @@ class WebhookSender:
             "User-Agent": USER_AGENT,
             **sign(self._key, message_id, self._wall_clock() // 1000, body),
         }
-        is_tls = self._url.startswith("https:")
+        transport = open_transport(self._url, self._proxy)
         try:
-            async with httpx2.AsyncClient(timeout=POST_TIMEOUT_S, verify=is_tls) as http:
+            async with httpx2.AsyncClient(timeout=POST_TIMEOUT_S, transport=transport) as http:
                 return await fetch(
                     http, "POST", self._url, POST_TIMEOUT_S, content=body, headers=headers
                 )
         except httpx2.HTTPError as error:
             # The address may hold a secret in its path, so only its host is named.
-            raise TransientError(f"{self._host} did not answer ({type(error).__name__})") from None
+            via = "" if self._proxy is None else f", through the proxy that {self._proxy[0]} names"
+            reason = f"{type(error).__name__}{via}"
+            raise TransientError(f"{self._host} did not answer ({reason})") from None
 
 
 def parse_post_url(text: str) -> str:

@@ -158,6 +158,19 @@ async def test_a_service_that_does_not_answer_is_named_and_may_come_back() -> No
     assert "(`signals serve`), or set --url" in str(failed.value)
 
 
+async def test_a_proxy_is_used_and_named_if_it_fails() -> None:
+    with loopback(200, b"{}") as (proxy, asked):
+        async with ServiceClient(
+            "http://signals.example", KEY, proxy=("HTTP_PROXY", proxy)
+        ) as client:
+            await client.read_view("state")
+    assert asked[0]["host"] == "signals.example"
+    nowhere = ("ALL_PROXY", "http://127.0.0.1:1")
+    async with ServiceClient("https://signals.example", KEY, proxy=nowhere) as client:
+        with pytest.raises(TransientError, match=r"through the proxy that ALL_PROXY names\. Check"):
+            await client.read_view("state")
+
+
 async def test_the_key_is_not_sent_with_open_files() -> None:
     with loopback(200, b"{}") as (address, asked):
         async with ServiceClient(address, KEY) as client:
