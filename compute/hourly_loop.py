@@ -48,14 +48,16 @@ class HourlyLoop:
         *,
         pipeline: HourlyPipeline | None = None,
         on_run: Callable[[float], None] = lambda seconds: None,
+        on_failing: Callable[[bool], None] = lambda are_failing: None,
         has_source_moved: Callable[[], Awaitable[bool]] = never_moves,
         failures: FailureLog | None = None,
     ) -> None:
         """Take a wall clock and an async `sleep` (seconds); `pipeline` is one already open.
 
         `on_run` is called with the duration of each run in seconds, without the batches for late
-        assets. `has_source_moved` is called before each run; if it returns True, the run needs a
-        new pipeline. `failures` logs failed runs.
+        assets, `on_failing` when runs begin to fail, and when they no longer do. `has_source_moved`
+        is called before each run; if it returns True, the run needs a new pipeline. `failures` logs
+        failed runs.
         """
         self._open_pipeline: Final = open_pipeline
         self._pipeline = pipeline
@@ -63,6 +65,8 @@ class HourlyLoop:
         self._clock: Final = clock
         self._sleep: Final = sleep
         self._on_run: Final = on_run
+        self._on_failing: Final = on_failing
+        self._is_failing: bool | None = None
         self._has_resumed = False
         self._pruned_day = -1
         self._has_source_moved: Final = has_source_moved
@@ -88,6 +92,7 @@ class HourlyLoop:
         while self._pipeline is None or not self._pipeline.is_finished:
             try:
                 await self._run_if_due(self._pipeline or await self._reopen_pipeline())
+                self._report_failing(False)
                 await self._wait_step()
             # Trying again would compete with the process that computes now.
             except LockTakenError:
@@ -98,9 +103,15 @@ class HourlyLoop:
                 await self._sleep(RETRY_S)
             except Exception as error:
                 # The state in memory may be ahead of the store, so it is loaded again.
+                self._report_failing(True)
                 await self._close_pipeline()
                 log_run_failure(self._failures, error)
                 await self._sleep(RETRY_S)
+
+    def _report_failing(self, is_failing: bool) -> None:
+        if is_failing is not self._is_failing:
+            self._is_failing = is_failing
+            self._on_failing(is_failing)
 
     async def _close_pipeline(self) -> None:
         pipeline, self._pipeline, self._has_resumed = self._pipeline, None, False

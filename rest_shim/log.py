@@ -37,13 +37,14 @@ _TILE = re.compile(
     r"(\d|[1-5]\d|6[0-3])/((?:x(?!000/)\d{3}/(?:x\d{3}/){0,4})?\d{3})(?:\.p/([1-9]\d{0,2}))?"
 )
 TILE_HEADERS = {"Cache-Control": "public, max-age=31536000, immutable"}
-RETRY_S = 60
+RETRY_S, REFUSED_RETRY_S = 60, 3600
 ID_FORMS = (
     "accepted: the id of a row as signals_get_signals returns it, such as "
     "universe.BTC.enzo.1h.1780000000.0"
 )
 NEVER_SIGNED = (
-    f"The log has not been signed yet; the first run does that. Retry after {RETRY_S} seconds."
+    "The log has not been signed yet: the first hourly run does that. Retry after minute 3 of the "
+    "hour."
 )
 NOT_SIGNED_YET = (
     f"This row is newer than the last signed checkpoint. Retry after {RETRY_S} seconds."
@@ -55,9 +56,9 @@ async def load_signed_note(log: FeedLog) -> tuple[int, str]:
     checkpoint = await log.checkpoint()
     if checkpoint.refusal is not None:
         raise unavailable_error(
-            f"The log is not signed at the moment: {checkpoint.refusal}. Retry after {RETRY_S} "
-            "seconds.",
-            RETRY_S,
+            f"The log is not signed at the moment: {checkpoint.refusal}. Only the operator can "
+            "change that, so retry after an hour.",
+            REFUSED_RETRY_S,
             names_operator=True,
         )
     if checkpoint.note is None:

@@ -15,7 +15,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from access.maintenance import WebhookHandler
 from rest_shim.endpoints import Endpoint
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.purchase import (
@@ -232,13 +231,15 @@ def _describe_accepted(schema: Schema) -> str:
     return description[:1].lower() + description[1:]
 
 
-def build_webhook_route(handler: WebhookHandler, runner: ToolRunner) -> Route:
-    """Return the route that receives signed webhook messages."""
+def build_webhook_route(
+    handle: Callable[[bytes, str | None], Awaitable[None]], runner: ToolRunner
+) -> Route:
+    """Return the route that passes signed webhook messages, with their signature, to `handle`."""
 
     async def respond(request: Request) -> Response:
         # The signature is over the exact bytes, so the body is passed on unparsed.
         payload = await read_body(request.scope, request.receive, MAX_WEBHOOK_BYTES)
-        await handler.handle_message(payload, request.headers.get("stripe-signature"))
+        await handle(payload, request.headers.get("stripe-signature"))
         return JSONResponse({"received": True})
 
     return Route(WEBHOOK_PATH, guard_route(WEBHOOK_PATH, runner, respond), methods=["POST"])

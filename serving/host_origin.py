@@ -43,6 +43,8 @@ from serving.http import (
 from serving.tool_runner import format_error_body
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+# This machine, as containers on it name it; no public name server has these names.
+CONTAINER_HOSTS = frozenset({"host.docker.internal", "host.containers.internal"})
 # The names that are reserved for this machine and for private networks.
 PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".home.arpa")
 AUTHORITY_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@\[\]\s?#]+)(?::[0-9]{0,5})?")
@@ -101,7 +103,7 @@ class HostOriginMiddleware:
         self._operator = operator
         self._render_page = render_page
         names = {parse_host(host) for host in (urlsplit(base_url).netloc, *allowed_hosts)}
-        self._allowed_hosts = LOCAL_HOSTS | {host for host in names if host}
+        self._allowed_hosts = LOCAL_HOSTS | CONTAINER_HOSTS | {host for host in names if host}
         # Nearly all requests send the same Host, so its check is cached.
         self._is_allowed_host = lru_cache(MAX_CACHED_VALUES)(self._check_host)
         self._allowed_origins = parse_allowed_origins(allowed_origins)

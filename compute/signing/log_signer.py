@@ -220,8 +220,24 @@ class LogSigner:
         vkey = (await self._log.checkpoint()).vkey
         return None if vkey is None else Vkey.parse(vkey).name
 
+    async def find_refusal(self) -> str | None:
+        """Say why the tree that is stored now would not be signed; change nothing."""
+        try:
+            await self._compare_key()
+        except RefusalError as refusal:
+            return str(refusal)
+        return None
+
     async def _advance_key(self) -> tuple[LogKey, CheckpointRow]:
         """Return the key, once its file has the stored tree, and the last checkpoint."""
+        key, advanced, stored = await self._compare_key()
+        # Before the checkpoint is served: another tree of this size is never signed from now on.
+        if advanced != key:
+            await self._use_file(save_key, self._path, advanced)
+        return advanced, stored
+
+    async def _compare_key(self) -> tuple[LogKey | None, LogKey, CheckpointRow]:
+        """Return the key in the file, the same with the stored tree, and the last checkpoint."""
         key = await self._use_file(load_key, self._path)
         try:
             head = await self._log.head(0 if key is None else key.size)
@@ -229,11 +245,7 @@ class LogSigner:
             raise RefusalError("the stored tree of the log is damaged") from error
         if key is None and head.checkpoint.note is not None:
             raise RefusalError("the key file of the log is missing")
-        advanced = _advance_tree(key or LogKey.create(self._origin), head)
-        # Before the checkpoint is served: another tree of this size is never signed from now on.
-        if advanced != key:
-            await self._use_file(save_key, self._path, advanced)
-        return advanced, head.checkpoint
+        return key, _advance_tree(key or LogKey.create(self._origin), head), head.checkpoint
 
     async def _use_file(self, use: Callable[..., Used], *arguments: object) -> Used:
         """Call a function of the key file in a thread; refuse if the file cannot be used."""

@@ -13,7 +13,16 @@ from tempfile import mkdtemp
 from schemas.vocabulary import Clock
 from service.commands.console import echo, open_progress_bar
 from service.config.settings import Settings
-from service.config.stores import open_access, open_market, refuse_missing_store, refuse_wrong_clock
+from service.config.stores import (
+    BACKUP_FAILED_NOTICE,
+    BACKUP_NOTICE,
+    open_access,
+    open_market,
+    refuse_missing_store,
+    refuse_older_schema,
+    refuse_wrong_clock,
+)
+from store.access_rows import Notice
 from store.errors import StoreError
 from store.sqlite.copies import (
     check_integrity,
@@ -42,8 +51,24 @@ async def backup(settings: Settings, folder: Path | None, clock: Clock) -> int:
     await refuse_missing_store(settings)
     time, market = datetime.fromtimestamp(clock() / 1000, UTC), settings.market_path
     target = folder or market.with_name(f"{market.name}.backup-{time:%Y%m%dT%H%M%SZ}")
-    print(await asyncio.to_thread(_write_backup, _map_store_paths(settings), target))
+    try:
+        print(await asyncio.to_thread(_write_backup, _map_store_paths(settings), target))
+    except StoreError as error:
+        await _keep_notice(settings, Notice(BACKUP_FAILED_NOTICE, str(error), clock()))
+        raise
+    await _keep_notice(settings, Notice(BACKUP_NOTICE, str(target), clock()))
     return 0
+
+
+async def _keep_notice(settings: Settings, notice: Notice) -> None:
+    """Let the doctor and the metrics know; not in a store that opening it would migrate."""
+    with suppress(StoreError):
+        await refuse_older_schema(settings)
+        store = await open_access(settings)
+        try:
+            await store.put_notice(notice)
+        finally:
+            await store.close()
 
 
 async def restore(settings: Settings, folder: Path) -> int:

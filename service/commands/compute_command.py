@@ -69,6 +69,9 @@ class RunObserver(Protocol):
     def on_commit(self, batch: Batch) -> None:
         """Handle a committed batch."""
 
+    def on_failing(self, are_failing: bool) -> None:
+        """Handle that runs begin to fail, or no longer do."""
+
     def on_checkpoint(self, outcome: str) -> None:
         """Handle a checkpoint of the log: signed, refused, or cosigned by a witness."""
 
@@ -99,7 +102,7 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
         # Nothing here uses it, and the operator may restore it meanwhile.
         await access.close()
         metrics = Metrics(())
-        readiness = Readiness(SnapshotCache(market), None, clock)
+        readiness = Readiness(SnapshotCache(market), None, clock, lambda: metrics.are_runs_failing)
         with cancel_on_request():
             async with metrics_server.serve_metrics(metrics, readiness):
                 text = f"Computing on {settings.store_name}, every hour at minute :03."
@@ -137,7 +140,7 @@ async def run_compute_process(
                 from service.http.metrics import Metrics
 
                 observer = metrics = Metrics(CALL_NAMES)
-                readiness = build_readiness(resources)
+                readiness = build_readiness(resources, metrics)
                 serving = metrics_server.serve_metrics(metrics, readiness)
                 await stack.enter_async_context(serving)
             if computes:
@@ -239,7 +242,9 @@ async def run_compute(
             echo(f"Standing by to take over when the other process stops: {error}.")
         else:
             is_long = settings.source == LiveSource.name
-            catch_up = CatchUp(pipeline, market, clock, failures, is_long=is_long)
+            catch_up = CatchUp(
+                pipeline, market, clock, failures, observer.on_failing, is_long=is_long
+            )
         on_open()
 
         async def has_source_moved() -> bool:
@@ -253,6 +258,7 @@ async def run_compute(
                 asyncio.sleep,
                 pipeline=pipeline,
                 on_run=observer.on_run,
+                on_failing=observer.on_failing,
                 has_source_moved=has_source_moved,
                 failures=failures,
             )
@@ -308,11 +314,13 @@ class CatchUp:
         market: MarketStore,
         clock: Clock,
         failures: FailureLog,
+        on_failing: Callable[[bool], None],
         *,
         is_long: bool,
     ) -> None:
         """If `is_long`, wait only briefly, as when a snapshot exists."""
         self._failures: Final = failures
+        self._on_failing: Final = on_failing
         self._pipeline: Final = pipeline
         self._market: Final = market
         self._has_snapshot: Final = pipeline.has_snapshot
@@ -342,6 +350,7 @@ class CatchUp:
             if not self._is_ready.is_set():
                 raise
             log_run_failure(self._failures, error)
+            self._on_failing(True)
             return None
         self._finished.set()
         # A line would break the progress bar.

@@ -8,13 +8,15 @@ import asyncio
 import logging
 import os
 import shutil
+import ssl
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
 import structlog
 from pydantic import SecretStr
@@ -29,17 +31,21 @@ from service.config.mail import open_mailer
 from service.config.settings import PREFIX, Settings, SettingsError
 from service.config.stores import (
     ADOPT_HINT,
+    BACKUP_FAILED_NOTICE,
+    BACKUP_NOTICE,
     IS_ANOTHER,
     RESTORE_HINT,
     StoreKind,
     count_pending_migrations,
     describe_lost_keys,
+    describe_remote_file_system,
     get_location,
     get_path,
     has_store,
     open_access,
     open_market,
 )
+from service.http.notices import MAIL_NOTICE, WEBHOOK_NOTICE, read_certificate_end
 from serving.forwarded_for import NOTICE_NAME
 from serving.freshness import is_ahead, is_final, is_stale
 from serving.snapshot import Snapshot, build_snapshot
@@ -50,6 +56,8 @@ if TYPE_CHECKING:
     from store.sql.market_store import MarketStore
     from web.operations import Doctor
 
+SQLITE_MAGIC = b"SQLite format 3\0"
+RESTORE_MARKET_HINT = "restore a backup, or run `signals log restart` to begin a new history"
 CONNECTION_HINT = "set SIGNALS_DATABASE_URL to a database that exists and accepts this user"
 WARN_FREE_BYTES, MIN_FREE_BYTES = 2 * 2**30, 2**28
 COMMAND = (
@@ -58,6 +66,10 @@ COMMAND = (
     "from service.commands.cli import main; raise SystemExit(main())",
     "doctor",
 )
+NOTICE_HINTS = {
+    WEBHOOK_NOTICE: "if it came from Stripe, correct SIGNALS_STRIPE_WEBHOOK_SECRET",
+    MAIL_NOTICE: "check SIGNALS_SMTP_URL, and send the link again",
+}
 # Less than the time after which the page takes the checks for dead.
 TIMEOUT_S = 150.0
 
@@ -209,14 +221,18 @@ async def _grade_store(settings: Settings, kind: StoreKind) -> tuple[Grade, str]
     """Grade a store without changing it."""
     # Files created here would belong to the user of the doctor, and the service could not write
     # them. So nothing is opened until it is known to exist and to be up to date.
-    path, is_market = get_path(settings, kind), kind == "market"
-    hint = "`signals serve` creates one" if is_market else f"{RESTORE_HINT}, or {ADOPT_HINT}"
+    path, location = get_path(settings, kind), get_location(settings, kind)
     try:
-        if not await has_store(settings, kind):
-            # The first start creates both stores. If only that of the keys is missing, it is lost.
-            is_first_start = not is_market and not await has_store(settings, "market")
-            text = f"there is no store at {get_location(settings, kind)}: {hint}"
-            return "warn" if is_first_start else "fix", text
+        # The first start creates both stores. If only one is missing, it is lost.
+        missing = [one for one in get_args(StoreKind) if not await has_store(settings, one)]
+        if len(missing) == 2:
+            return "warn", f"not started yet: `signals serve` creates {location}"
+        if kind in missing and kind == "market":
+            return "fix", f"there is no store at {location}, but its keys: {RESTORE_MARKET_HINT}"
+        if kind in missing:
+            return "fix", f"there is no store at {location}: {RESTORE_HINT}, or {ADOPT_HINT}"
+        if settings.is_sqlite and (fault := _find_file_fault(path)) is not None:
+            return "fix", f"{location} {fault}: set SIGNALS_DATABASE_URL to another file"
         is_older = await count_pending_migrations(settings, kind) > 0
         if settings.is_sqlite:
             from store.sqlite.copies import check_integrity
@@ -235,14 +251,29 @@ async def _grade_store(settings: Settings, kind: StoreKind) -> tuple[Grade, str]
     return "ok", f"{path} is intact and up to date"
 
 
+def _find_file_fault(path: Path) -> str | None:
+    """Say what a file is, if it is no database; a later check finds a damaged one."""
+    if path.is_dir():
+        return "is a folder"
+    try:
+        with path.open("rb") as file:
+            is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None if is_database else "is not a SQLite database"
+
+
 async def check_disk(case: Case) -> Findings:
     """Check the free space at the folder of the store."""
     folder = case.settings.market_path.parent
     if not folder.is_dir():
         yield "fix", f"there is no folder {folder}"
         return
+    if (warning := describe_remote_file_system(case.settings)) is not None:
+        yield "fix", warning
     free = shutil.disk_usage(folder).free
-    text = f"{free / 2**30:.1f} GiB are free at {folder.absolute()}"
+    size = f"{free / 2**20:.0f} MiB" if free < 2**30 else f"{free / 2**30:.1f} GiB"
+    text = f"{size} are free at {folder.absolute()}"
     if free < MIN_FREE_BYTES:
         yield "fix", f"{text}: free some space, because without it all calls fail"
     else:
@@ -302,6 +333,17 @@ async def check_log(case: Case) -> Findings:
         yield "ok", text
     else:
         yield "ok" if cosigned else "warn", f"{text}, and cosigned by {cosigned} witnesses"
+
+
+async def check_log_key(case: Case) -> Findings:
+    """Compare the key file of the log with the rows, as a start does."""
+    assert case.market is not None
+    # Serving processes must not load the compute side.
+    from service.config.sources import build_log_signer
+
+    refusal = await build_log_signer(case.settings, case.market).find_refusal()
+    if refusal is not None and (await case.market.feed_log.checkpoint()).refusal is None:
+        yield "fix", f"the next run would sign no rows: {refusal} ({case.settings.log_key_path})"
 
 
 async def check_source(case: Case) -> Findings:
@@ -384,6 +426,45 @@ async def check_proxies(case: Case) -> Findings:
         )
 
 
+async def check_notices(case: Case) -> Findings:
+    """Report webhooks that were refused and mail that failed in the last day."""
+    notices = {notice.name: notice for notice in await case.access.list_notices()}
+    for name, hint in NOTICE_HINTS.items():
+        notice = notices.get(name)
+        if notice is not None and case.clock() - notice.at <= DAY_MS:
+            text = f"{name} at {format_instant(notice.at)} ({notice.detail}): {hint}"
+            yield Finding("warn", name.split()[0], text)
+
+
+async def check_backup(case: Case) -> Findings:
+    """Report the age of the last backup, and one that failed since."""
+    notices = {notice.name: notice for notice in await case.access.list_notices()}
+    done, failed = notices.get(BACKUP_NOTICE), notices.get(BACKUP_FAILED_NOTICE)
+    if failed is not None and (done is None or failed.at > done.at):
+        yield "fix", f"the last one failed at {format_instant(failed.at)}: {failed.detail}"
+    elif done is None:
+        grade: Grade = "ok" if case.settings.is_local else "warn"
+        yield grade, "there is none yet: run `signals backup` every night, see docs/deployment.md"
+    else:
+        days = (case.clock() - done.at) // DAY_MS
+        text = f"the last one is of {format_instant(done.at)}"
+        yield ("warn", f"{text}, {days} days ago") if days > 1 else ("ok", text)
+
+
+async def check_certificate(case: Case) -> Findings:
+    """Check the certificate of the public address, and how long it is valid."""
+    address = case.settings.address
+    try:
+        days = (await read_certificate_end(address) - case.clock()) // DAY_MS
+    except ssl.SSLError as error:
+        yield "fix", f"that of {address} is refused by clients: {error.reason}"
+    except (OSError, TimeoutError) as error:
+        yield "warn", f"{address} does not answer from this machine ({type(error).__name__})"
+    else:
+        text = f"that of {address} is valid for {days} days"
+        yield ("ok", text) if days >= 14 else ("warn", f"{text}: renew it")
+
+
 async def check_mail(case: Case) -> Findings:
     """Check that mail can be sent; connects to the SMTP server but sends nothing."""
     try:
@@ -404,6 +485,10 @@ def _find_always(grade: Grade, text: str) -> Callable[[Case], Findings]:
 async def find_address_hint(case: Case) -> Findings:
     """Say what address must be set."""
     yield "warn", str(case.settings.address_hint)
+
+
+def _is_https(case: Case) -> bool:
+    return case.settings.address.startswith("https://")
 
 
 def _sells(case: Case) -> bool:
@@ -427,6 +512,7 @@ CHECKS: Final = (
     Check("disk", lambda case: case.settings.is_sqlite, check_disk, True),
     Check("runs", lambda case: case.market is not None, check_last_run, True),
     Check("log", lambda case: case.market is not None, check_log, True),
+    Check("log", lambda case: case.market is not None, check_log_key),
     Check("source", lambda case: True, check_source),
     Check("store", lambda case: True, check_access),
     Check("billing", lambda case: True, check_billing),
@@ -452,6 +538,19 @@ CHECKS: Final = (
     Check("operator", _sells, check_operator, True),
     Check("billing", lambda case: case.settings.billing == "stripe", check_memberships, True),
     Check("proxies", lambda case: True, check_proxies, True),
+    Check(
+        "proxies",
+        lambda case: _is_https(case) and not case.settings.trusted_proxies,
+        _find_always(
+            "warn",
+            "SIGNALS_BASE_URL is https, which a proxy serves, but SIGNALS_TRUSTED_PROXIES names "
+            "none: without it, all clients share one throttle",
+        ),
+        True,
+    ),
+    Check("certificate", _is_https, check_certificate),
+    Check("webhook, mail", lambda case: True, check_notices, True),
+    Check("backup", lambda case: case.settings.is_sqlite, check_backup, True),
     Check("mail", lambda case: True, check_mail),
     Check(
         "mail",

@@ -79,9 +79,10 @@ async def serve(
                     run=metrics.on_run,
                     rows=metrics.on_rows,
                     checkpoint=metrics.on_checkpoint,
+                    failing=metrics.on_failing,
                 )
             async with (
-                metrics_server.serve_metrics(metrics, build_readiness(resources)),
+                metrics_server.serve_metrics(metrics, build_readiness(resources, metrics)),
                 serve_calls(settings, resources, metrics, listener) as serving,
             ):
                 if compute_process is not None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # Keeps the market's modules out of commands about keys.
 StoreKind = Literal["market", "access"]
 RESTORE_HINT = "restore a backup if keys were issued"
 IS_ANOTHER = "is not the one that belongs to the market data"
+# The names of the notices of `signals backup`.
+BACKUP_NOTICE, BACKUP_FAILED_NOTICE = "backup", "backup failed"
 RECONNECT_S = 2.0
 log = structlog.get_logger("service")
 ADOPT_HINT = "run `signals keys adopt` to go on without the lost keys and purchases"
@@ -80,6 +82,8 @@ async def open_both(settings: Settings) -> "AsyncIterator[tuple[MarketStore, Acc
         raise StoreError(describe_lost_keys(settings, "is missing"))
     if not has_market and (trace := find_market_trace(settings)):
         raise StoreError(_describe_lost_market(settings, trace))
+    if (warning := describe_remote_file_system(settings)) is not None:
+        log.warning("remote_file_system", why=warning)
     async with AsyncExitStack() as stack:
         access = await open_access(settings)
         stack.push_async_callback(access.close)
@@ -94,6 +98,20 @@ async def open_both(settings: Settings) -> "AsyncIterator[tuple[MarketStore, Acc
         elif known_id != access_id:
             raise StoreError(describe_lost_keys(settings, IS_ANOTHER))
         yield market, access
+
+
+def describe_remote_file_system(settings: Settings) -> str | None:
+    """Say why the database must not lie where it does; None if it may."""
+    if not settings.is_sqlite:
+        return None
+    from store.sqlite.files import find_remote_file_system
+
+    folder = settings.market_path.absolute().parent
+    kind = find_remote_file_system(folder)
+    return kind and (
+        f"{folder} is on a file system of another machine or of Windows ({kind}), where SQLite can "
+        "lose or damage data: move the database to a disk of this machine, or use PostgreSQL"
+    )
 
 
 def find_market_trace(settings: Settings) -> str | None:

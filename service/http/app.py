@@ -44,6 +44,7 @@ from service.config.setting_types import split_commas
 from service.config.settings import Settings
 from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
+from service.http.notices import NoticeKeeper, WatchedMailer, watch_webhooks
 from service.http.resources import Resources
 from serving.context import Context
 from serving.fair_share import FairShare, KeysFirstMiddleware
@@ -144,13 +145,15 @@ def build_app(
         operator=settings.operator,
         shows_prices=settings.shows_prices(resources.source),
     )
+    notices = NoticeKeeper(resources.access, resources.clock)
     return create_app(
         config,
-        resources,
+        replace(resources, mailer=WatchedMailer(resources.mailer, notices, metrics.on_mail)),
         on_call=metrics.on_call,
         on_sale=metrics.on_sale,
         on_key_call=call_log.add,
         doctor=build_doctor(settings, resources.market, resources.access, resources.clock),
+        are_runs_failing=lambda: metrics.are_runs_failing,
     )
 
 
@@ -163,6 +166,7 @@ def create_app(
     on_key_call: OnKeyCall = lambda key_hash, call: None,
     fair_share: FairShare | None = None,
     doctor: Doctor | None = None,
+    are_runs_failing: Callable[[], bool] = lambda: False,
 ) -> Starlette:
     """Return the ASGI app of both transports and the pages over open resources.
 
@@ -225,7 +229,16 @@ def create_app(
     )
     # The route that the payment processor reports to, if it has one.
     webhooks = (
-        [build_webhook_route(WebhookHandler(access, provider, clock), runner)]
+        [
+            build_webhook_route(
+                watch_webhooks(
+                    WebhookHandler(access, provider, clock).handle_message,
+                    NoticeKeeper(access, clock),
+                    partial(on_sale, "webhook"),
+                ),
+                runner,
+            )
+        ]
         if provider.name == "stripe"
         else []
     )
@@ -255,7 +268,7 @@ def create_app(
                 access,
                 doctor,
             ),
-            *build_health_routes(Readiness(snapshots, access, clock)),
+            *build_health_routes(Readiness(snapshots, access, clock, are_runs_failing)),
             *webhooks,
         ],
         exception_handlers=build_exception_handlers(runner, render_refusal),

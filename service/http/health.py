@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -15,11 +16,13 @@ from schemas.vocabulary import Clock
 from serving.freshness import is_recording_over, is_stale
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import format_error_body
+from store.access_rows import Notice
 from store.errors import LostStoreError, NotWritableError, StoreError
 from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
 
 if TYPE_CHECKING:
+    from service.http.metrics import Metrics
     from service.http.resources import Resources
 
 PROBE_TIMEOUT_S = 2.0
@@ -46,12 +49,14 @@ class Readiness:
         snapshots: SnapshotCache,
         access: AccessStore | None,
         clock: Clock,
+        are_runs_failing: Callable[[], bool] = lambda: False,
         timeout_s: float = PROBE_TIMEOUT_S,
     ) -> None:
         """A store that takes longer than `timeout_s` is reported as "no answer"."""
         self.snapshots: Final = snapshots
         self._access: Final = access
         self.clock: Final = clock
+        self._are_runs_failing: Final = are_runs_failing
         self._timeout_s: Final = timeout_s
         self._failures: Final = FailureLog()
 
@@ -64,9 +69,20 @@ class Readiness:
         if access is not None:
             probes["access_store"] = self._run_probe(access.check_writes, access.check_id)
         checks = dict(zip(probes, await asyncio.gather(*probes.values()), strict=True))
+        if self._are_runs_failing():
+            checks["runs"] = "failing"
         if checks["market_store"] != "ok":
             return {**checks, "state": "unknown"}
         return {**checks, "state": self._describe_state(), **self._count_assets()}
+
+    async def list_notices(self) -> list[Notice]:
+        """Return what the operator must know; nothing if the store does not answer in time."""
+        if self._access is None:
+            return []
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(self._timeout_s):
+                return await self._access.list_notices()
+        return []
 
     async def _run_probe(self, *parts: Callable[[], Awaitable[object]]) -> str:
         """Do the parts one after the other; return how that ended."""
@@ -156,6 +172,11 @@ def build_waiting_app(address: str) -> ASGIApp:
     return answer
 
 
-def build_readiness(resources: "Resources") -> Readiness:
+def build_readiness(resources: "Resources", metrics: "Metrics") -> Readiness:
     """Return the readiness checks of a process that holds these resources."""
-    return Readiness(SnapshotCache(resources.market), resources.access, resources.clock)
+    return Readiness(
+        SnapshotCache(resources.market),
+        resources.access,
+        resources.clock,
+        lambda: metrics.are_runs_failing,
+    )

@@ -102,6 +102,12 @@ class Metrics:
             ["operation", "outcome"],
             registry=registry,
         )
+        mails = Counter(
+            "signals_mails", "Mails, by outcome (sent or failed).", ["outcome"], registry=registry
+        )
+        self._mails = {outcome: mails.labels(outcome) for outcome in ("sent", "failed")}
+        # Whether the newest attempt of the compute process to run failed.
+        self.are_runs_failing = False
         self._dropped_calls = Counter(
             "signals_dropped_log_calls",
             "Calls missing in the call logs of keys, because the store failed.",
@@ -149,6 +155,14 @@ class Metrics:
     def on_sale(self, operation: str, outcome: str) -> None:
         """Count the outcome of a checkout or a claim."""
         self._sales.labels(operation, outcome).inc()
+
+    def on_mail(self, outcome: str) -> None:
+        """Count a mail that was sent, or failed."""
+        self._mails[outcome].inc()
+
+    def on_failing(self, are_failing: bool) -> None:
+        """Note whether runs fail; /readyz fails meanwhile."""
+        self.are_runs_failing = are_failing
 
     def on_calls_dropped(self, count: int) -> None:
         """Count calls that the log of their keys gave up."""

@@ -4,7 +4,8 @@ It checks Host and Origin but no key, so by default it listens only on this mach
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +32,15 @@ from starlette.routing import Route
 from schemas.version import VERSION
 from service.config.setting_types import split_commas
 from service.config.settings import Settings, SettingsError
+from service.config.stores import BACKUP_NOTICE
 from service.http.health import NO_STORE_HEADERS, Readiness, build_health_routes, is_ready
 from service.http.metrics import Metrics, open_shared_metrics_folder
+from service.http.notices import CERTIFICATE_NOTICE
 from service.http.server import build_server_config, open_listener, serve_in_background
 from service.processes.lifecycle import run_in_background
 from serving.host_origin import HostOriginMiddleware
 from serving.snapshot import Snapshot
+from store.access_rows import Notice
 
 LAG_SAMPLE_INTERVAL_S = 0.25
 # Few, so that users keep theirs.
@@ -48,13 +52,15 @@ log = structlog.get_logger("operations")
 class MetricsServer(NamedTuple):
     """The operations port of a process, if any; all processes count in `shared_folder`.
 
-    The port serves local names, the host of `base_url` and the `allowed_hosts`.
+    The port serves local names, the host of `base_url` and the `allowed_hosts`. `store_folder` is
+    the folder of a SQLite database.
     """
 
     listener: socket | None
     shared_folder: Path | None = None
     base_url: str = "http://localhost"
     allowed_hosts: tuple[str, ...] = ()
+    store_folder: Path | None = None
 
     @asynccontextmanager
     async def serve_metrics(self, metrics: Metrics, readiness: Readiness) -> AsyncIterator[None]:
@@ -62,7 +68,8 @@ class MetricsServer(NamedTuple):
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(run_in_background(sample_loop_lag(metrics.on_lag)))
             if self.listener is not None:
-                app = build_metrics_app(readiness, choose_collector(metrics, self.shared_folder))
+                counters = choose_collector(metrics, self.shared_folder)
+                app = build_metrics_app(readiness, counters, self.store_folder)
                 app.add_middleware(
                     HostOriginMiddleware,
                     base_url=self.base_url,
@@ -100,15 +107,26 @@ def open_metrics_server(settings: Settings, *, is_shared: bool = False) -> Itera
                 if is_shared:
                     folder = stack.enter_context(open_shared_metrics_folder())
         hosts = split_commas(settings.allowed_hosts)
-        yield MetricsServer(listener, folder, settings.address, hosts)
+        store_folder = settings.market_path.parent if settings.is_sqlite else None
+        yield MetricsServer(listener, folder, settings.address, hosts, store_folder)
 
 
-def build_metrics_app(readiness: Readiness, counters: Collector | CollectorRegistry) -> Starlette:
+def build_metrics_app(
+    readiness: Readiness,
+    counters: Collector | CollectorRegistry,
+    store_folder: Path | None = None,
+) -> Starlette:
     """Return the app of /healthz, /readyz and /metrics."""
 
     async def metrics(request: Request) -> Response:
         checks = await readiness.run_checks()
-        gauges = CurrentGauges(readiness.snapshots.last, is_ready(checks), readiness.clock())
+        gauges = CurrentGauges(
+            readiness.snapshots.last,
+            is_ready(checks),
+            readiness.clock(),
+            {notice.name: notice for notice in await readiness.list_notices()},
+            store_folder,
+        )
         registry = CollectorRegistry()
         for collector in (counters, gauges, PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             registry.register(collector)
@@ -134,6 +152,8 @@ class CurrentGauges:
     snapshot: Snapshot | None
     is_ready: bool
     now: int
+    notices: Mapping[str, Notice]
+    store_folder: Path | None
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges; those of a snapshot only if there is one."""
@@ -145,6 +165,24 @@ class CurrentGauges:
         yield GaugeMetricFamily(
             "signals_ready", "1 if /readyz returns 200, else 0.", value=self.is_ready
         )
+        if self.store_folder is not None:
+            yield GaugeMetricFamily(
+                "signals_disk_free_bytes",
+                "Free space at the database.",
+                value=shutil.disk_usage(self.store_folder).free,
+            )
+        if (backup := self.notices.get(BACKUP_NOTICE)) is not None:
+            yield GaugeMetricFamily(
+                "signals_backup_age_seconds",
+                "Time since the last `signals backup` that was completed.",
+                value=max(0, self.now - backup.at) / 1000,
+            )
+        if (certificate := self.notices.get(CERTIFICATE_NOTICE)) is not None:
+            yield GaugeMetricFamily(
+                "signals_certificate_seconds",
+                "Time until the certificate of SIGNALS_BASE_URL ends.",
+                value=(int(certificate.detail) - self.now) / 1000,
+            )
         if self.snapshot is not None:
             age_s = max(0, self.now - self.snapshot.market_time) / 1000
             yield GaugeMetricFamily(

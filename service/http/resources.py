@@ -1,6 +1,6 @@
 """The resources that a process holds open: both stores, the billing provider, the mailer.
 
-And the daily maintenance of what they store.
+And the daily maintenance of what they store, with a look at the certificate.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ from service.config.billing import open_provider
 from service.config.mail import open_mailer
 from service.config.settings import Settings
 from service.config.stores import open_both, refuse_wrong_clock
+from service.http.notices import NoticeKeeper, watch_certificate
+from service.processes.lifecycle import run_in_background
 from service.processes.steady_clock import DELETE_HOLD_MS, make_steady
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
@@ -85,4 +87,8 @@ async def run_maintenance(
     on_open()
     steady_clock = make_steady(clock, elapsed, DELETE_HOLD_MS)
     job = MaintenanceJob(resources.access, resources.provider, steady_clock, asyncio.sleep)
-    await job.run()
+    async with AsyncExitStack() as stack:
+        if settings.address.startswith("https://"):
+            watching = watch_certificate(settings.address, NoticeKeeper(resources.access, clock))
+            await stack.enter_async_context(run_in_background(watching))
+        await job.run()

@@ -58,6 +58,10 @@ class ParentReporter:
         """Report a checkpoint of the log."""
         self.send("checkpoint", outcome)
 
+    def on_failing(self, are_failing: bool) -> None:
+        """Report whether runs fail."""
+        self.send("failing", are_failing)
+
     @contextmanager
     def open_bar(self, label: str, fallback: OnProgress) -> Iterator[OnProgress]:
         """Let the parent show a progress bar on a terminal, because it prints there as well."""

@@ -14,6 +14,30 @@ from store.errors import LostStoreError, StoreError
 OWNER_ONLY = 0o600
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 CHECK_INTERVAL_S = 1.0
+MOUNTS = Path("/proc/self/mountinfo")
+# Their clients do not share memory or locks, which SQLite's log needs. WSL mounts the disks of
+# Windows as 9p or drvfs.
+REMOTE_FILE_SYSTEMS = frozenset(
+    [
+        "9p",
+        "afs",
+        "ceph",
+        "cifs",
+        "drvfs",
+        "fuse.glusterfs",
+        "fuse.rclone",
+        "fuse.s3fs",
+        "fuse.sshfs",
+        "glusterfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "smb2",
+        "smb3",
+        "smbfs",
+    ]
+)
 
 log = structlog.get_logger("store")
 
@@ -57,6 +81,26 @@ def _restrict(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     return mode
+
+
+def find_remote_file_system(path: Path) -> str | None:
+    """Return the type of the file system of a path if SQLite's log does not work there, else None.
+
+    Without a table of mounts, which only Linux has, it is not known.
+    """
+    try:
+        lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    folders, found = [path.resolve(), *path.resolve().parents], (0, "")
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        # A space of a name is written as \040.
+        mounted_at = Path(before.split()[4].replace("\\040", " "))
+        # The last one covers those before it.
+        if mounted_at in folders and len(mounted_at.parts) >= found[0]:
+            found = len(mounted_at.parts), after.split()[0]
+    return found[1] if found[1] in REMOTE_FILE_SYSTEMS else None
 
 
 class FileGuard:

@@ -700,9 +700,14 @@ async def test_a_store_that_fails_is_reloaded_and_written_once(
 ):
     monkeypatch.setattr(Failing, "commit_calls", 0)
     monkeypatch.setattr(Failing, "fails_before", fails_before)
-    await run_loop_until(path, source, clock, march_s("14:30"), Failing)
+    told: list[bool] = []
+    end = march_s("14:30")
+    await run_loop_until(path, source, clock, end, Failing, on_failing=told.append)
     await check_store_file(path, source, march_s("14:00"))
     assert len(failures(logs)) == 1
+    # Each change once.
+    assert [one for one in told if one] == [True]
+    assert told[-1] is False
 
 
 @pytest.mark.clause("steps")

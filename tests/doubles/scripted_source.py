@@ -242,11 +242,12 @@ async def open_loop(
     universe: Universe,
     clock: AcceleratedClock,
     store_class: type[MarketStore] = MarketStore,
+    on_failing: Callable[[bool], None] = lambda are_failing: None,
 ) -> AsyncIterator[tuple[HourlyLoop, MarketStore]]:
     """Open a store and yield a loop over it, with its pipeline not yet open."""
     async with open_and_close(open_market_as(store_class, path)) as store:
         open_pipeline = partial(HourlyPipeline.open, store, source, universe, ALTERNATING, clock)
-        yield HourlyLoop(open_pipeline, store, clock, clock.sleep), store
+        yield HourlyLoop(open_pipeline, store, clock, clock.sleep, on_failing=on_failing), store
 
 
 async def run_loop_until(
@@ -256,10 +257,12 @@ async def run_loop_until(
     until: int,
     store_class: type[MarketStore] = MarketStore,
     late_history: "LateHistory | None" = None,
+    on_failing: Callable[[bool], None] = lambda are_failing: None,
 ) -> None:
     """Run the loop until the clock reaches a time or the loop ends by itself."""
     clock.ends_at = until
-    async with open_loop(path, source, source.universe, clock, store_class) as (loop, store):
+    opening = open_loop(path, source, source.universe, clock, store_class, on_failing)
+    async with opening as (loop, store):
         clock.watch = None if late_history is None else partial(late_history.record, clock, store)
         with suppress(ClockEnded):
             await loop.run()

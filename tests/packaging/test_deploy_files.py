@@ -22,6 +22,9 @@ from cryptography.x509.oid import NameOID
 
 from service.config.setting_types import split_commas
 from service.config.settings import PREFIX, Settings
+from service.config.stores import BACKUP_NOTICE
+from service.http.notices import CERTIFICATE_NOTICE
+from store.access_rows import Notice
 from tests.service.http.test_metrics_server import operating
 from tests.support.signals_command import ROOT
 
@@ -74,6 +77,8 @@ async def scrape(folder: Path) -> str:
     async with operating(folder) as operated_service:
         order = {"contact_email": "a@example.com", "billing": "monthly"}
         await operated_service.served.client.post("/api/v1/access/checkout", json=order)
+        for name in (BACKUP_NOTICE, CERTIFICATE_NOTICE):
+            await operated_service.served.access.put_notice(Notice(name, "1", 1))
         return (await operated_service.client.get("/metrics")).text
 
 

@@ -15,6 +15,7 @@ import pytest
 from schemas.vocabulary import DAY_MS
 from serving.forwarded_for import NOTICE_NAME
 from store.access_rows import Notice
+from store.sqlite import files
 from store.sqlite.access_store import open_sqlite_access
 from store.sqlite.schema import CREATE_MIGRATIONS
 from tests.doubles.smtp.server import PASSWORD, run_smtp_double
@@ -88,7 +89,8 @@ def test_a_healthy_store_has_only_ok_findings(well, source):
     told = examined(well, source=source)
     assert told.status == 0
     assert list(told.findings) == [
-        *("settings", "store", "disk", "runs", "log", "source", "billing", "proxies", "mail"),
+        *("settings", "store", "disk", "runs", "log", "source", "billing", "proxies", "backup"),
+        "mail",
     ]
     assert {line.split()[0] for lines in told.findings.values() for line in lines} == {"ok"}
     check_findings(
@@ -293,19 +295,105 @@ def test_each_fault_of_a_store_or_a_setting_is_graded(well, source, harm, given,
         assert run_sql(well / "signals.db-access", COUNT) == before == [(0,)]
 
 
-def test_a_missing_store_is_reported_and_not_created(tmp_path):
-    told = examined(tmp_path)
-    assert told.status == 1
-    missing = f"fix there is no store at {tmp_path}/signals.db: `signals serve` creates one"
-    check_findings(told, {"store": [missing, "warn …"]})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_empty_files_are_not_a_store(tmp_path):
-    for name in ("signals.db", "signals.db-access"):
+@pytest.mark.parametrize("there", [(), ("signals.db", "signals.db-access")])
+def test_a_new_machine_is_told_what_to_start_and_nothing_is_created(tmp_path, there):
+    for name in there:
         (tmp_path / name).touch()
-    lines = ["fix there is no store at …", "warn there is no store at …"]
-    check_findings(examined(tmp_path), {"store": lines})
+    told = examined(tmp_path)
+    assert told.status == 0
+    lines = [
+        f"warn not started yet: `signals serve` creates {tmp_path}/{name}"
+        for name in ("signals.db", "signals.db-access")
+    ]
+    check_findings(told, {"store": lines, "runs": [], "log": []})
+    assert "restore" not in str(told)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(there)
+
+
+def replace_by_text(path: Path) -> None:
+    path.write_text("settings, not data\n")
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("harm", "text"),
+    [(replace_by_text, "is not a SQLite database"), (replace_by_folder, "is a folder")],
+)
+def test_what_is_no_database_is_named_as_what_it_is(well, source, harm, text):
+    harm(well / "signals.db")
+    told = examined(well, source=source)
+    line = f"fix {well}/signals.db {text}: set SIGNALS_DATABASE_URL to another file"
+    check_findings(told, {"store": [line, "…"]})
+
+
+@pytest.mark.clause("proof")
+def test_a_lost_key_of_the_log_is_found_before_the_next_run(well, source):
+    (well / "signals.db-log-key.json").unlink()
+    told = examined(well, source=source)
+    assert told.status == 1
+    text = "fix the next run would sign no rows: the key file of the log is missing (…)"
+    check_findings(told, {"log": ["ok …", text]})
+
+
+def test_a_backup_that_failed_or_is_old_is_reported_until_the_next_one(well, source, tmp_path):
+    check_findings(examined(well, source=source), {"backup": ["ok there is none yet…"]})
+    assert run_signals(well, "backup", str(tmp_path / "first")).returncode == 0
+    check_findings(examined(well, source=source), {"backup": ["ok the last one is of …"]})
+    assert run_signals(well, "backup", str(well / "bars")).returncode == 1
+    told = examined(well, source=source)
+    assert told.status == 1
+    check_findings(told, {"backup": ["fix the last one failed at …: …/bars exists…"]})
+    now = time.time_ns() // 1_000_000
+    old = Notice("backup", "there", now - 3 * DAY_MS)
+    for notice in (old, Notice("backup failed", "why", old.at - 1)):
+        with_store(well, lambda store, notice=notice: store.put_notice(notice))
+    check_findings(examined(well, source=source), {"backup": ["warn …, 3 days ago"]})
+
+
+def test_refused_webhooks_and_failed_mail_of_the_last_day_are_reported(well, source):
+    now = time.time_ns() // 1_000_000
+    for ago_ms, webhook, mail in (
+        (
+            DAY_MS // 2,
+            ["warn webhook refused at … (bad): if it came from Stripe, correct …WEBHOOK_SECRET"],
+            ["warn mail failed at … (bad): check SIGNALS_SMTP_URL…", "ok …"],
+        ),
+        (2 * DAY_MS, [], ["ok …"]),
+    ):
+        for name in ("webhook refused", "mail failed"):
+            notice = Notice(name, "bad", now - ago_ms)
+            with_store(well, lambda store, notice=notice: store.put_notice(notice))
+        check_findings(examined(well, source=source), {"webhook": webhook, "mail": mail})
+
+
+async def test_a_certificate_that_clients_refuse_must_be_fixed(well, source):
+    async with run_smtp_double(speaks_tls=True) as server:
+        base_url = f"https://127.0.0.1:{server.port}"
+        told = await asyncio.to_thread(
+            examined, well, source=source, base_url=base_url, billing="off"
+        )
+    assert told.status == 1
+    check_findings(
+        told,
+        {
+            "certificate": [f"fix that of {base_url} is refused by clients: …"],
+            "proxies": ["ok …", "warn …SIGNALS_TRUSTED_PROXIES names none…"],
+        },
+    )
+
+
+def test_a_database_on_a_file_system_of_another_machine_must_be_moved(well, source, monkeypatch):
+    monkeypatch.setattr(files, "MOUNTS", well / "mounts")
+    (well / "mounts").write_text(
+        f"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n35 22 0:40 / {well} rw - 9p drvfs rw,aname=C:\n"
+    )
+    told = examined(well, source=source)
+    assert told.status == 1
+    check_findings(told, {"disk": ["fix …/well is on a file system …(9p)…", "…"]})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.http.health import Readiness
+from service.http.health import Readiness, build_waiting_app, is_ready
+from service.http.metrics import Metrics
 from serving.snapshot_cache import SnapshotCache
 from store.errors import StoreError
 from store.market_rows import Batch, Progress, WatermarkRow
@@ -195,3 +196,27 @@ async def test_a_probe_accepts_only_get(served: RunningService):
         await served.client.post(path) for path in ("/healthz", "/readyz")
     ]
     assert [answer.status_code for answer in answers] == [405, 405]
+
+
+async def test_a_service_whose_runs_fail_is_not_ready_until_one_succeeds(served: RunningService):
+    metrics = Metrics(())
+    readiness = Readiness(
+        SnapshotCache(served.market), served.access, served.clock, lambda: metrics.are_runs_failing
+    )
+    before = await readiness.run_checks()
+    metrics.on_failing(True)
+    checks = await readiness.run_checks()
+    assert (checks, is_ready(checks)) == ({"runs": "failing"} | before, False)
+    metrics.on_failing(False)
+    assert await readiness.run_checks() == before
+
+
+async def test_a_start_that_waits_for_its_database_is_alive_and_answers_503():
+    transport = httpx.ASGITransport(app=build_waiting_app("http://localhost:8000"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
+        assert (await client.get("/healthz")).json() == {"status": "ok"}
+        ready = await client.get("/readyz")
+        call = await client.post("/api/v1/mcp", json={})
+    assert (ready.status_code, ready.json()["status"]) == (503, "not ready")
+    assert (call.status_code, call.json()["error"]) == (503, "unavailable")
+    assert call.headers["retry-after"] == "5"

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rest_shim.endpoints import CALL_NAMES
 from service.config.settings import Settings, SettingsError
+from service.config.stores import BACKUP_NOTICE
 from service.http.health import Readiness
 from service.http.metrics import MULTIPROCESS_VARIABLE, Metrics, open_shared_metrics_folder
 from service.http.metrics_server import (
@@ -27,10 +28,12 @@ from service.http.metrics_server import (
     open_metrics_server,
     sample_loop_lag,
 )
+from service.http.notices import CERTIFICATE_NOTICE
 from service.http.server import open_listener
 from service.processes.lifecycle import run_in_background
 from serving.http import HEALTH_PATHS
 from serving.snapshot_cache import SnapshotCache
+from store.access_rows import Notice
 from store.market_rows import WatermarkRow
 from tests.support.bad_inputs import STATE
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage
@@ -72,7 +75,7 @@ async def operating(folder: Path) -> AsyncIterator[Operated]:
         with open_listener("127.0.0.1", 0) as listener:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}"
             async with (
-                MetricsServer(listener).serve_metrics(metrics, readiness),
+                MetricsServer(listener, store_folder=folder).serve_metrics(metrics, readiness),
                 httpx.AsyncClient(base_url=address, verify=False, timeout=30) as client,
             ):
                 yield Operated(served, client)
@@ -162,6 +165,19 @@ async def test_a_scrape_counts_the_assets_that_are_being_built(operated_service:
     await operated_service.served.market.commit(batch)
     assert await operated_service.value("signals_building_assets") == 1
     assert await operated_service.value("signals_late_assets") == 0
+
+
+async def test_a_scrape_has_the_disk_and_what_the_notices_know(operated_service: Operated):
+    served = operated_service.served
+    names = ("backup_age_seconds", "certificate_seconds", "disk_free_bytes")
+    before = samples((await operated_service.client.get("/metrics")).text)
+    assert [place(f"signals_{name}") in before for name in names] == [False, False, True]
+    now = served.clock()
+    await served.access.put_notice(Notice(BACKUP_NOTICE, "there", now - 90_000))
+    await served.access.put_notice(Notice(CERTIFICATE_NOTICE, str(now + 60_000), now))
+    seen = samples((await operated_service.client.get("/metrics")).text)
+    assert [seen[place(f"signals_{name}")] for name in names[:2]] == [90, 60]
+    assert seen[place("signals_disk_free_bytes")] > 0
 
 
 async def test_a_scrape_has_the_process_metrics(operated_service: Operated):

@@ -168,3 +168,23 @@ async def test_the_last_bars_are_found_without_reading_the_data_of_others(
     # The last one returns data, of the blocks in which a run ends.
     assert all("USING COVERING INDEX bar_ends" in step for step in searches[:-1])
     assert len(searches) == 4
+
+
+async def test_the_log_is_short_again_once_a_reader_that_stayed_open_has_gone(
+    path: Path, market: MarketStore
+) -> None:
+    log_path = path.with_name(f"{path.name}-wal")
+    await market.commit(make_full_batch())
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM changes").fetchone()
+        with closing(sqlite3.connect(path)) as writer:
+            writer.execute("CREATE TABLE filler (data BLOB)")
+            for _ in range(5):
+                writer.execute("INSERT INTO filler VALUES (zeroblob(5000000))")
+                writer.commit()
+    assert log_path.stat().st_size > 25_000_000
+    # The writer checkpoints after its commits; the next one begins the log again.
+    for step in range(1, 4):
+        await market.commit(make_full_batch(NOW + step, step=step))
+    assert log_path.stat().st_size <= 16 * 2**20
