@@ -88,4 +88,4 @@ bundle: $(RUNTIME)
 lock:
 	$(LOCK) --group build -o requirements.lock
 	$(LOCK) --group build --extra live -c requirements.lock -o deploy/requirements-live.lock
-	$(LOCK) --group dev --extra live --extra distributed -c requirements.lock -o requirements-dev.lock
+	$(LOCK) --group dev --extra live --extra distributed --extra import -c requirements.lock -o requirements-dev.lock

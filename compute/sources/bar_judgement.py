@@ -3,6 +3,7 @@
 Times are epoch seconds UTC, oldest first.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import exp
 from math import log as ln
@@ -11,8 +12,18 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compute.bars import BAR_FAULTS, DAY_S, HOUR_S, BarFaults, Prices, Times
+from compute.bars import (
+    BAR_FAULTS,
+    DAY_S,
+    HOUR_S,
+    BarFaults,
+    Prices,
+    Series,
+    Times,
+    find_spacing_faults,
+)
 from compute.sessions import Calendar, ExpectedBars, find_trading_days, list_expected_bars
+from schemas.longer_bars import compute_close_time
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, format_instant
 
 # The fewest distances between rows that show how far apart they are.
@@ -33,6 +44,17 @@ class Jump(NamedTuple):
 
     time: int
     factor: float
+
+    @property
+    def split_option(self) -> str:
+        """The day of the row and the new shares for an old one, as `signals import` takes them."""
+        ratio = _find_nearest_ratio(abs(ln(self.factor)))
+        return f"{self.day}:{ratio if self.factor > 1 else 1 / ratio:.6g}"
+
+    @property
+    def day(self) -> str:
+        """The UTC day on which the row opens."""
+        return format_instant(1000 * self.time)[:10]
 
     def describe(self) -> str:
         """Name the row and the ratio."""
@@ -57,8 +79,7 @@ def describe_wrong_times(times: Times, timeframe: Timeframe) -> str:
     is_native = np.count_nonzero(distances == period_s) * 2 >= len(distances)
     if is_native or len(distances) < MIN_DISTANCES:
         return ""
-    found, counts = np.unique(distances, return_counts=True)
-    spacing_s = int(found[counts.argmax()])
+    spacing_s = find_spacing(times)
     # Sessions have pauses, and days have 23 or 25 hours where clocks change.
     if spacing_s == period_s or (timeframe == "1d" and abs(spacing_s - period_s) <= HOUR_S):
         return ""
@@ -67,6 +88,13 @@ def describe_wrong_times(times: Times, timeframe: Timeframe) -> str:
     return (
         f"most rows are {spacing_s} s apart, but {timeframe} bars are {period_s} s apart; {remedy}"
     )
+
+
+def find_spacing(times: Times) -> int:
+    """Return how many seconds most rows are apart, 0 if there are fewer than two times."""
+    distances = np.diff(times)
+    found, counts = np.unique(distances[distances > 0], return_counts=True)
+    return int(found[counts.argmax()]) if len(found) else 0
 
 
 def find_opens(session: Calendar, times: Times, timeframe: Timeframe) -> Times:
@@ -179,3 +207,118 @@ def list_holes(session: Calendar, times: Times, timeframe: Timeframe) -> Times:
             days = days[(days > slots[index]) & (days < slots[index + 1])]
             holes.append((days + 1) * DAY_S)
     return np.concatenate(holes)
+
+
+class Verdict(NamedTuple):
+    """What a file's bars have beside rows that are rejected.
+
+    `wrong_times` says why its rows cannot be bars of the timeframe, `conflict_at` is a time of
+    which rows differ. Either ends the judgement.
+    """
+
+    wrong_times: str = ""
+    is_of_another_market: bool = False
+    conflict_at: int | None = None
+    jumps: tuple[Jump, ...] = ()
+
+
+def judge_bars(
+    bars: "FileBars", session: Calendar, native: Timeframe, rejected: "RejectedRows"
+) -> Verdict:
+    """Judge bars whose values can be right; reject some, and record which bars are missing."""
+    if fault := describe_wrong_times(bars.open_time, native):
+        return Verdict(fault)
+    bars.open_time = find_opens(session, bars.open_time, native)
+    bars.sort()
+    is_other = native == "1h" and is_of_another_market(session, bars.open_time)
+    if not is_other:
+        bars.reject(rejected, find_session_faults(session, bars.open_time, native))
+    # No reading depends on a volume.
+    conflict = find_conflict(bars.open_time, bars.columns[:4])
+    if conflict is not None:
+        return Verdict("", is_other, int(bars.open_time[conflict]))
+    bars.reject(rejected, find_spacing_faults(bars.open_time, bars.period_s))
+    max_gap_s = MAX_GAP_S if session != "24x7" else bars.period_s
+    jumps = list_jumps(bars.open_time, bars.columns[0], bars.columns[3], max_gap_s)
+    bars.missing = list_holes(session, bars.open_time, native)
+    return Verdict("", is_other, None, tuple(jumps))
+
+
+class FileBars:
+    """The bars of one file as columns, oldest first; closes are computed to save memory."""
+
+    def __init__(self, open_time: Times, columns: Sequence[Prices], period_s: int) -> None:
+        """Take the columns open, high, low, close and volume."""
+        self.open_time = open_time
+        self.columns: Final = list(columns)
+        self.period_s: Final = period_s
+        self.missing = open_time[:0]
+
+    def sort(self) -> None:
+        """Sort the bars by open time; bars that open together keep their order."""
+        if (self.open_time[1:] < self.open_time[:-1]).any():
+            self.keep(np.argsort(self.open_time, kind="stable"))
+
+    def keep(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> None:
+        """Keep the chosen bars, column by column, so that no second table is in memory."""
+        self.open_time = self.open_time[chosen]
+        for index, column in enumerate(self.columns):
+            self.columns[index] = column[chosen]
+
+    def reject(self, rejected: "RejectedRows", faults: BarFaults) -> None:
+        """Count the bars that have a fault, and keep the others."""
+        if faults.any():
+            rejected.add(self.open_time, faults)
+            self.keep(faults == 0)
+
+    def select_between(self, after: int, until: int) -> Series:
+        """Return the bars that close in (after, until]."""
+        chosen = slice(self._count_closed(after), self._count_closed(until))
+        open_time = self.open_time[chosen]
+        close_time = compute_close_time(open_time, self.period_s)
+        return Series(open_time, close_time, *(column[chosen] for column in self.columns))
+
+    def select_missing(self, after: int, until: int) -> Times:
+        """Return the closes that lack a bar before the bars that close in (after, until]."""
+        last_closes = (self._find_close(self._count_closed(at) - 1) for at in (after, until))
+        begin, end = (-1 if close is None else close for close in last_closes)
+        return self.missing[(self.missing > begin) & (self.missing <= end)]
+
+    def find_next_close(self, after: int) -> int | None:
+        """Return the close of the first bar that closes after a time."""
+        return self._find_close(self._count_closed(after))
+
+    def find_last_close(self) -> int | None:
+        """Return the close of the last bar."""
+        return self._find_close(len(self.open_time) - 1)
+
+    def _find_close(self, index: int) -> int | None:
+        if not 0 <= index < len(self.open_time):
+            return None
+        return int(compute_close_time(self.open_time[index : index + 1], self.period_s)[0])
+
+    def _count_closed(self, until: int) -> int:
+        """Return how many bars close by a time."""
+        # A bar closes at the first full period that is at least a period after it opens.
+        last_open = (until // self.period_s - 1) * self.period_s
+        return int(np.searchsorted(self.open_time, last_open, side="right"))
+
+
+class RejectedRows:
+    """Counts the rejected rows of a file, with the earliest time of each reason."""
+
+    def __init__(self) -> None:
+        self.counts: Final[Counter[str]] = Counter()
+        self.first_times: Final[dict[str, int]] = {}
+        self.unreadable: Final[dict[int, str]] = {}
+
+    def add(self, times: Times, faults: BarFaults) -> None:
+        """Count rows by the index of their fault in BAR_FAULTS; 0 is none."""
+        for fault in np.unique(faults[faults != 0]).tolist():
+            is_faulty = faults == fault
+            self.add_row(int(times[is_faulty].min()), BAR_FAULTS[fault], int(is_faulty.sum()))
+
+    def add_row(self, time: int, reason: str, rows: int = 1) -> None:
+        """Count some rows that have the same fault, by the earliest of their times."""
+        self.counts[reason] += rows
+        self.first_times[reason] = min(time, self.first_times.get(reason, time))

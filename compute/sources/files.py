@@ -13,32 +13,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
+from shlex import quote
 from stat import S_ISREG
-from typing import BinaryIO, Final, NoReturn, cast
+from typing import BinaryIO, NoReturn, cast
 
 import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from compute.bars import (
-    BAR_FAULTS,
     HOUR_S,
     MAX_TIME_S,
     NO_FUNDING,
-    BarFaults,
     Funding,
     Prices,
-    Series,
     Times,
     find_settlement_fault,
-    find_spacing_faults,
     find_value_faults,
 )
 from compute.sessions import Calendar, find_next_close
 from compute.sources import bar_judgement as judgement
 from compute.sources.source import FetchResult, SourceError
 from compute.universe import Universe
-from schemas.longer_bars import compute_close_time
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe, format_instant
 
 BARS_HEADER = ["ts", "open", "high", "low", "close", "volume"]
@@ -87,7 +82,7 @@ class FilesSource:
         self.ignored_names: list[str] = []
         self.doubts: list[str] = []
         self._universe = universe
-        self._bars: dict[str, _Bars] = {}
+        self._bars: dict[str, judgement.FileBars] = {}
         self._native_timeframes: dict[str, Timeframe] = {}
         self._funding: dict[str, Funding] = {}
         self._files = self._list_files(universe)
@@ -214,33 +209,29 @@ class FilesSource:
             )
         return files
 
-    def _read_bars(self, path: Path, ticker: str) -> "_Bars":
+    def _read_bars(self, path: Path, ticker: str) -> judgement.FileBars:
         """Read the accepted bars of a file into columns, oldest first."""
         native, session = self._native_timeframes[ticker], self._universe.by_ticker[ticker].session
-        rejected = _RejectedRows()
+        rejected = judgement.RejectedRows()
         bars = self._read_columns(path, TIMEFRAME_DURATIONS_S[native], rejected)
-        if fault := judgement.describe_wrong_times(bars.open_time, native):
-            raise SourceError(f"{path}: {fault}")
-        bars.open_time = judgement.find_opens(session, bars.open_time, native)
-        bars.sort()
-        if native == "1h" and judgement.is_of_another_market(session, bars.open_time):
+        verdict = judgement.judge_bars(bars, session, native, rejected)
+        if verdict.wrong_times:
+            option = " --stamp close" if "at their close" in verdict.wrong_times else ""
+            raise SourceError(f"{path}: {verdict.wrong_times}{_suggest_import(path, option)}")
+        if verdict.is_of_another_market:
             self.doubts.append(
                 f"{path}: has bars of whole weekends, so all of them are used, although the "
                 f"session of {ticker} is {session}"
             )
-        else:
-            bars.reject(rejected, judgement.find_session_faults(session, bars.open_time, native))
-        # No reading depends on a volume.
-        conflict = judgement.find_conflict(bars.open_time, bars.columns[:4])
-        if conflict is not None:
-            self._refuse_conflict(path, BARS_HEADER, int(bars.open_time[conflict]), session, native)
-        bars.reject(rejected, find_spacing_faults(bars.open_time, bars.period_s))
-        self._check_jumps(path, ticker, bars)
-        bars.missing = judgement.list_holes(session, bars.open_time, native)
+        if verdict.conflict_at is not None:
+            self._refuse_conflict(path, BARS_HEADER, verdict.conflict_at, session, native)
+        self._check_jumps(path, ticker, verdict.jumps)
         self._report_rejected_rows(path, rejected)
         return bars
 
-    def _read_columns(self, path: Path, period_s: int, rejected: "_RejectedRows") -> "_Bars":
+    def _read_columns(
+        self, path: Path, period_s: int, rejected: judgement.RejectedRows
+    ) -> judgement.FileBars:
         """Read the bars of a file whose values can be right, oldest first."""
         # Arrays grow in place. Ten million bars take 480 MB; lists of parsed rows took 4.1 GB.
         times, columns = array("q"), [array("d") for _ in BARS_HEADER[1:]]
@@ -253,7 +244,7 @@ class FilesSource:
             times.frombytes(open_time[faults == 0].tobytes())
             for column, values in zip(columns, (*table.T[:4], volumes), strict=True):
                 column.frombytes(values[faults == 0].tobytes())
-        bars = _Bars(
+        bars = judgement.FileBars(
             np.frombuffer(times, dtype=np.int64),
             [np.frombuffer(column, dtype=np.float64) for column in columns],
             period_s,
@@ -283,17 +274,15 @@ class FilesSource:
             f"{path}: rows {before} and {after} are of the same time, {time} "
             f"({format_instant(1000 * time)}), but differ: {name} is {old!r} and {new!r}; "
             "delete the wrong ones, often bars that were still forming when they were fetched"
+            + (_suggest_import(path, " --repeated last") if header == BARS_HEADER else "")
         )
 
-    def _check_jumps(self, path: Path, ticker: str, bars: "_Bars") -> None:
+    def _check_jumps(self, path: Path, ticker: str, found: Sequence[judgement.Jump]) -> None:
         """Refuse hourly prices that jump as at a split, unless listed; daily ones are a doubt."""
         accepted: set[int] = set()
         if listed := self._files.get((ticker, "jumps")):
             for _, times, _ in read_chunks(listed, JUMPS_HEADER, *self._limits, {}):
                 accepted.update(times.tolist())
-        has_pauses = self._universe.by_ticker[ticker].session != "24x7"
-        max_gap_s = judgement.MAX_GAP_S if has_pauses else bars.period_s
-        found = judgement.list_jumps(bars.open_time, bars.columns[0], bars.columns[3], max_gap_s)
         jumps = [jump for jump in found if jump.time not in accepted]
         if not jumps:
             return
@@ -305,11 +294,11 @@ class FilesSource:
         # An hourly bar opens where the one before closed, but for a night or a halt. Over the days
         # of an old daily file the market itself may have moved so.
         if self._native_timeframes[ticker] == "1h":
-            raise SourceError(text)
+            raise SourceError(text + _suggest_import(path, f" --split {jumps[0].split_option}"))
         self.doubts.append(text)
 
     def _read_funding(self, path: Path) -> Funding:
-        rejected = _RejectedRows()
+        rejected = judgement.RejectedRows()
         rates: dict[int, float] = {}
         chunks = read_chunks(path, FUNDING_HEADER, *self._limits, rejected.unreadable)
         read = [
@@ -335,7 +324,7 @@ class FilesSource:
         self._report_rejected_rows(path, rejected)
         return Funding.from_pairs(list(rates.items()))
 
-    def _report_rejected_rows(self, path: Path, rejected: "_RejectedRows") -> None:
+    def _report_rejected_rows(self, path: Path, rejected: judgement.RejectedRows) -> None:
         """Count and log the rejected rows of a file, in one line per reason."""
         if unreadable := rejected.unreadable:
             row, fault = next(iter(unreadable.items()))
@@ -351,84 +340,9 @@ class FilesSource:
             )
 
 
-class _Bars:
-    """The bars of one file as columns, oldest first; closes are computed to save memory."""
-
-    def __init__(self, open_time: Times, columns: Sequence[Prices], period_s: int) -> None:
-        """Take the columns open, high, low, close and volume."""
-        self.open_time = open_time
-        self.columns: Final = list(columns)
-        self.period_s: Final = period_s
-        self.missing = open_time[:0]
-
-    def sort(self) -> None:
-        """Sort the bars by open time; bars that open together keep their order."""
-        if (self.open_time[1:] < self.open_time[:-1]).any():
-            self.keep(np.argsort(self.open_time, kind="stable"))
-
-    def keep(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> None:
-        """Keep the chosen bars, column by column, so that no second table is in memory."""
-        self.open_time = self.open_time[chosen]
-        for index, column in enumerate(self.columns):
-            self.columns[index] = column[chosen]
-
-    def reject(self, rejected: "_RejectedRows", faults: BarFaults) -> None:
-        """Count the bars that have a fault, and keep the others."""
-        if faults.any():
-            rejected.add(self.open_time, faults)
-            self.keep(faults == 0)
-
-    def select_between(self, after: int, until: int) -> Series:
-        """Return the bars that close in (after, until]."""
-        chosen = slice(self._count_closed(after), self._count_closed(until))
-        open_time = self.open_time[chosen]
-        close_time = compute_close_time(open_time, self.period_s)
-        return Series(open_time, close_time, *(column[chosen] for column in self.columns))
-
-    def select_missing(self, after: int, until: int) -> Times:
-        """Return the closes that lack a bar before the bars that close in (after, until]."""
-        last_closes = (self._find_close(self._count_closed(at) - 1) for at in (after, until))
-        begin, end = (-1 if close is None else close for close in last_closes)
-        return self.missing[(self.missing > begin) & (self.missing <= end)]
-
-    def find_next_close(self, after: int) -> int | None:
-        """Return the close of the first bar that closes after a time."""
-        return self._find_close(self._count_closed(after))
-
-    def find_last_close(self) -> int | None:
-        """Return the close of the last bar."""
-        return self._find_close(len(self.open_time) - 1)
-
-    def _find_close(self, index: int) -> int | None:
-        if not 0 <= index < len(self.open_time):
-            return None
-        return int(compute_close_time(self.open_time[index : index + 1], self.period_s)[0])
-
-    def _count_closed(self, until: int) -> int:
-        """Return how many bars close by a time."""
-        # A bar closes at the first full period that is at least a period after it opens.
-        last_open = (until // self.period_s - 1) * self.period_s
-        return int(np.searchsorted(self.open_time, last_open, side="right"))
-
-
-class _RejectedRows:
-    """Counts the rejected rows of a file, with the earliest time of each reason."""
-
-    def __init__(self) -> None:
-        self.counts: Final[Counter[str]] = Counter()
-        self.first_times: Final[dict[str, int]] = {}
-        self.unreadable: Final[dict[int, str]] = {}
-
-    def add(self, times: Times, faults: BarFaults) -> None:
-        """Count rows by the index of their fault in BAR_FAULTS; 0 is none."""
-        for fault in np.unique(faults[faults != 0]).tolist():
-            is_faulty = faults == fault
-            self.add_row(int(times[is_faulty].min()), BAR_FAULTS[fault], int(is_faulty.sum()))
-
-    def add_row(self, time: int, reason: str, rows: int = 1) -> None:
-        """Count some rows that have the same fault, by the earliest of their times."""
-        self.counts[reason] += rows
-        self.first_times[reason] = min(time, self.first_times.get(reason, time))
+def _suggest_import(path: Path, options: str) -> str:
+    """Return the command that turns a file into one that this source accepts."""
+    return f"; or convert it: signals import {quote(str(path))} --to DIR{options}"
 
 
 def _parse_name(path: Path, universe: Universe) -> tuple[str, str]:
@@ -488,6 +402,7 @@ def read_chunks(
     out, and `unreadable` gets the fault of each by its number. Blank lines are skipped.
     """
     unreadable = {} if unreadable is None else unreadable
+    help_text = _suggest_import(path, "") if header == BARS_HEADER else ""
     try:
         # `utf-8-sig`, because spreadsheets put a byte-order mark before the header.
         with (
@@ -499,7 +414,8 @@ def read_chunks(
             try:
                 reader = csv.reader([lines.readline()], strict=True)
                 if next(reader) != header:
-                    raise ValueError(f"row 1: the header must be {','.join(header)}")
+                    fault = f"row 1: the header must be {','.join(header)}"
+                    raise ValueError(fault + help_text)
                 row = 2
                 # Only lines are counted, so a row within quotes ends with its chunk.
                 while chunk := lines.readlines(CHUNK_CHARS):
@@ -511,7 +427,7 @@ def read_chunks(
                         break
                 if len(unreadable) > min(MAX_UNREADABLE_ROWS, row // ROWS_PER_UNREADABLE):
                     number, fault = next(iter(unreadable.items()))
-                    raise ValueError(f"row {number}: {fault}")
+                    raise ValueError(f"row {number}: {fault}{help_text}")
             except csv.Error as error:
                 raise ValueError(f"row {row + reader.line_num - 1}: {error}") from None
             except UnicodeDecodeError:

@@ -1,0 +1,299 @@
+"""Turns files of bars in any known format into a folder of recorded bars, or adds to one.
+
+Nothing is written while anything is doubtful that no option accepts. Bars are judged as the
+recorded source judges them.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from compute.bars import DAY_S, HOUR_S, Prices, Series, Times, find_value_faults, resample_bars
+from compute.sessions import Calendar, list_expected_bars
+from compute.sources import bar_judgement as judgement
+from compute.sources.bar_formats import FileRows, FormatOptions, read_rows
+from compute.sources.files import BARS_HEADER, JUMPS_HEADER, read_chunks
+from compute.sources.source import SourceError
+from compute.universe import Universe
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, format_instant
+
+# What a file's name may add to a ticker; prices in other currencies are another market.
+DOLLARS: Final = ("", "USD", "USDT", "USDC", "FDUSD", "BUSD", "TUSD")
+OTHER_QUOTES: Final = ("EUR", "GBP", "JPY", "CHF", "AUD", "CAD", "KRW", "TRY", "BRL")
+# Kraken's names.
+ALIASES: Final = {"XBT": "BTC", "XXBT": "BTC", "XDG": "DOGE"}
+SHOWN_NAMES: Final = 3
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What the operator accepts, and what the files do not say.
+
+    `splits` has the number of new shares for an old one, by the day of the first bar after it.
+    """
+
+    ticker: str | None = None
+    formats: FormatOptions = field(default_factory=FormatOptions)
+    stamp: str | None = None
+    repeated: str | None = None
+    splits: Mapping[date, float] = field(default_factory=dict)
+    accepted_jumps: frozenset[date] = frozenset()
+
+
+class _Part(NamedTuple):
+    """Bars of one file, or those that the folder has."""
+
+    name: str
+    times: Times
+    table: Prices
+
+
+class BarImport:
+    """The bars of some files, and of the folder that gets them.
+
+    `lines` describes what was read, `doubts` what nobody has accepted.
+    """
+
+    def __init__(self, folder: Path, universe: Universe, options: ImportOptions) -> None:
+        self.lines: Final[list[str]] = []
+        self.doubts: Final[list[str]] = []
+        self._folder: Final = folder
+        self._universe: Final = universe
+        self._options: Final = options
+        self._parts: Final = defaultdict[tuple[str, Timeframe], list[_Part]](list)
+        self._texts: Final[dict[Path, str]] = {}
+
+    def read(self, path: Path) -> None:
+        """Read a file; what is wrong with it becomes a doubt."""
+        try:
+            ticker = self._find_ticker(path)
+            rows = read_rows(path, self._options.formats)
+            self._add(path, ticker, rows)
+        except SourceError as error:
+            self.doubts.append(str(error))
+
+    def judge(self) -> None:
+        """Judge each asset's bars, joined with those that the folder has."""
+        timeframes = defaultdict[str, set[Timeframe]](set)
+        for ticker, native in self._parts:
+            stored = (
+                each for each in TIMEFRAME_DURATIONS_S if self._get_path(ticker, each).exists()
+            )
+            timeframes[ticker].update((native, *stored))
+        for (ticker, native), parts in sorted(self._parts.items()):
+            try:
+                if len(timeframes[ticker]) > 1:
+                    raise SourceError(
+                        f"{ticker}: has hourly and daily files; daily bars are built from hourly "
+                        "ones, so import one of the two"
+                    )
+                self._judge_asset(ticker, native, parts)
+            except SourceError as error:
+                self.doubts.append(str(error))
+
+    def write(self) -> None:
+        """Write the files, each as a whole; raise SourceError if the folder cannot be written."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for path, text in self._texts.items():
+                path.with_name(f".{path.name}.new").write_text(text, encoding="ascii")
+            for path in self._texts:
+                path.with_name(f".{path.name}.new").replace(path)
+        except OSError as error:
+            raise SourceError(f"{self._folder}: {error.strerror}") from None
+
+    def _get_path(self, ticker: str, what: str) -> Path:
+        packed = self._folder / f"{ticker}_{what}.csv.gz"
+        return packed if packed.exists() else self._folder / f"{ticker}_{what}.csv"
+
+    def _find_ticker(self, path: Path) -> str:
+        """Return the asset that a file's name means."""
+        if (ticker := self._options.ticker) is not None:
+            if ticker not in self._universe.by_ticker:
+                raise SourceError(f"{path}: the universe has no ticker {ticker!r}")
+            return ticker
+        found, quotes = set[str](), set[str]()
+        words = re.findall(r"[A-Z0-9]+", path.name.upper())
+        known = self._list_names()
+        for word, following in pairwise([*words, ""]):
+            for name in (word, word + following):
+                if name in known:
+                    found.add(known[name])
+            quotes.update(quote for quote in OTHER_QUOTES if word.endswith(quote))
+        if len(found) != 1 or quotes:
+            why = f"may be of {', '.join(sorted(found))}" if found else "names no known asset"
+            why = f"has prices in {', '.join(sorted(quotes))}" if quotes and found else why
+            raise SourceError(f"{path}: its name {why}; say which by --ticker")
+        return found.pop()
+
+    def _list_names(self) -> dict[str, str]:
+        """Return the names that files may have for each asset: tickers and source symbols."""
+        names: dict[str, str] = {}
+        for asset in self._universe.assets:
+            symbols = [listing.symbol.partition(":")[0] for listing in asset.listings]
+            own = [f"{asset.ticker}{quote}" for quote in DOLLARS]
+            for name in (*own, *(re.sub("[^A-Z0-9]", "", symbol.upper()) for symbol in symbols)):
+                names.setdefault(name, asset.ticker)
+        for alias, ticker in ALIASES.items():
+            names |= {f"{alias}{q}": ticker for q in DOLLARS if ticker in self._universe.by_ticker}
+        return names
+
+    def _add(self, path: Path, ticker: str, rows: FileRows) -> None:
+        """Add a file's rows as bars of the asset's timeframe."""
+        session, left_out = self._universe.by_ticker[ticker].session, judgement.RejectedRows()
+        if rows.unreadable:
+            left_out.counts["cannot be read"] = rows.unreadable
+        times, table = self._drop_repeats(str(path), _Part("", rows.times, rows.table), left_out)
+        without = judgement.mark_without_volume(table[:, 4])
+        table[without, 4] = 0
+        faults = find_value_faults(times, table)
+        left_out.add(times, faults)
+        times, table = times[faults == 0], table[faults == 0]
+        spacing_s = judgement.find_spacing(times) or self._find_stored_period(ticker)
+        is_at_close = bool(len(times) and np.count_nonzero(times % 60 == 59) * 2 > len(times))
+        if self._options.stamp == "close":
+            times = times + is_at_close - spacing_s
+        elif is_at_close and self._options.stamp is None:
+            raise SourceError(f"{path}: rows are stamped at their close; import with --stamp close")
+        native: Timeframe = "1h" if spacing_s <= HOUR_S else "1d"
+        if abs(spacing_s - DAY_S) > HOUR_S and (spacing_s > HOUR_S or HOUR_S % spacing_s):
+            raise SourceError(
+                f"{path}: most rows are {spacing_s} s apart; bars of an hour, a part of one or a "
+                "day are needed"
+            )
+        read = f"{len(rows.times):,} rows {spacing_s} s apart"
+        if spacing_s < HOUR_S:
+            times, table = _join_hours(session, times, table, spacing_s, left_out)
+            read += f", joined to {len(times):,} hours"
+        self.lines.append(
+            f"{path.name}: {ticker} {native}, {read}, {_format_span(times)}, "
+            f"times in {rows.zone}{_format_counts(left_out)}"
+        )
+        if len(times):
+            self._parts[ticker, native].append(_Part(path.name, times, table))
+
+    def _find_stored_period(self, ticker: str) -> int:
+        """Return the period of the asset's bars in the folder: a tail of one row shows none."""
+        for timeframe in ("1h", "1d"):
+            if self._get_path(ticker, timeframe).exists():
+                return DAY_S if timeframe == "1d" else HOUR_S
+        raise SourceError(f"a file of {ticker} has too few rows to show how far apart they are")
+
+    def _drop_repeats(
+        self, name: str, part: _Part, left_out: judgement.RejectedRows
+    ) -> tuple[Times, Prices]:
+        """Return rows in order of time, one of each; rows of one time must not differ in prices."""
+        order = np.argsort(part.times, kind="stable")
+        times, table = part.times[order], part.table[order]
+        keep = self._options.repeated
+        if keep is None:
+            conflict = judgement.find_conflict(times, [*table.T[:4]])
+            if conflict is not None:
+                before, after = table[conflict - 1, :4].tolist(), table[conflict, :4].tolist()
+                raise SourceError(
+                    f"{name}: rows of {_format_time(int(times[conflict]))} differ: {before} and "
+                    f"{after}; import with --repeated last, or first, to keep one of them"
+                )
+        edge = times[1:] != times[:-1]
+        chosen = np.append(True, edge) if keep == "first" else np.append(edge, True)
+        if dropped := int((~chosen[: len(times)]).sum()):
+            left_out.counts["repeats another row"] += dropped
+        return times[chosen[: len(times)]], table[chosen[: len(times)]]
+
+    def _judge_asset(self, ticker: str, native: Timeframe, parts: Sequence[_Part]) -> None:
+        session, path = self._universe.by_ticker[ticker].session, self._get_path(ticker, native)
+        stored = [_Part(path.name, *_read_table(path, BARS_HEADER))] if path.exists() else []
+        times = np.concatenate([part.times for part in (*stored, *parts)])
+        table = np.concatenate([part.table for part in (*stored, *parts)])
+        left_out = judgement.RejectedRows()
+        opens = judgement.find_opens(session, times, native)
+        times, table = self._drop_repeats(path.name, _Part("", opens, table), left_out)
+        jumps_path = self._get_path(ticker, "jumps")
+        listed = set(
+            _read_table(jumps_path, JUMPS_HEADER)[0].tolist() if jumps_path.exists() else ()
+        )
+        for jump in judgement.list_jumps(times, table[:, 0], table[:, 3]):
+            day = date.fromisoformat(jump.day)
+            if (ratio := self._options.splits.get(day)) is not None:
+                table[times < jump.time, :4] /= ratio
+                table[times < jump.time, 4] *= ratio
+            elif day in self._options.accepted_jumps:
+                listed.add(jump.time)
+        bars = judgement.FileBars(times, [*table.T], TIMEFRAME_DURATIONS_S[native])
+        verdict = judgement.judge_bars(bars, session, native, left_out)
+        if verdict.wrong_times:
+            raise SourceError(f"{path.name}: {verdict.wrong_times}")
+        for jump in verdict.jumps:
+            if jump.time not in listed:
+                self.doubts.append(
+                    f"{path.name}: {jump.describe()}; import with --split {jump.split_option}, or "
+                    f"with --accept-jump {jump.day} if the market moved so"
+                )
+        self.lines.append(
+            f"{path.name}: {len(bars.open_time):,} bars, {_format_span(bars.open_time)}, "
+            f"{len(bars.missing)} missing{_format_times(bars.missing)}{_format_counts(left_out)}"
+        )
+        rows = zip(bars.open_time.tolist(), *(c.tolist() for c in bars.columns), strict=True)
+        self._add_text(path, BARS_HEADER, (f"{t},{','.join(map(repr, row))}" for t, *row in rows))
+        if listed:
+            self._add_text(jumps_path, JUMPS_HEADER, map(str, sorted(listed)))
+
+    def _add_text(self, path: Path, header: Sequence[str], lines: Iterator[str]) -> None:
+        if path.suffix == ".gz":
+            raise SourceError(f"{path}: is packed; unpack it, so that rows can be added")
+        self._texts[path] = "\n".join([",".join(header), *lines, ""])
+
+
+def _join_hours(
+    session: Calendar, times: Times, table: Prices, spacing_s: int, left_out: judgement.RejectedRows
+) -> tuple[Times, Prices]:
+    """Return the hourly bars of finer ones; the first and the last hour count only as a whole."""
+    expected = list_expected_bars(session, int(times[0]), int(times[-1]) + HOUR_S)
+    places = np.searchsorted(expected.close_time, times + spacing_s)
+    begins = np.append(expected.begin_time, np.iinfo(np.int64).max)[places]
+    is_inside = times >= begins
+    if outside := int((~is_inside).sum()):
+        left_out.counts["opens while its session is closed"] += outside
+    times, table, begins = times[is_inside], table[is_inside], begins[is_inside]
+    fine = Series(times, times + spacing_s, *(np.ascontiguousarray(c) for c in table.T))
+    hours = resample_bars(fine, HOUR_S)
+    is_whole = hours.close_time <= (fine.close_time[-1] if len(fine) else 0)
+    if len(fine) and times[0] != begins[0]:
+        is_whole[0] = False
+    if parts := int((~is_whole).sum()):
+        left_out.counts["is a part of an hour at an end of the file"] += parts
+    hours = hours.select(is_whole)
+    columns = hours.open, hours.high, hours.low, hours.close, hours.volume
+    return hours.open_time, np.column_stack(columns)
+
+
+def _read_table(path: Path, header: list[str]) -> tuple[Times, Prices]:
+    chunks = [(times, table) for _, times, table in read_chunks(path, header)]
+    empty = np.empty(0, dtype=np.int64), np.empty((0, len(header) - 1))
+    times, tables = zip(empty, *chunks, strict=True)
+    return np.concatenate(times), np.concatenate(tables)
+
+
+def _format_time(time: int) -> str:
+    return format_instant(1000 * time)[:16] + "Z"
+
+
+def _format_span(times: Times) -> str:
+    return f"{_format_time(int(times[0]))} to {_format_time(int(times[-1]))}" if len(times) else "-"
+
+
+def _format_times(times: Times) -> str:
+    shown = ", ".join(_format_time(int(time)) for time in times[:SHOWN_NAMES])
+    more = ", ..." if len(times) > SHOWN_NAMES else ""
+    return f" (closing {shown}{more})" if len(times) else ""
+
+
+def _format_counts(left_out: judgement.RejectedRows) -> str:
+    return "".join(f"; left out: {count} ({why})" for why, count in left_out.counts.items())
