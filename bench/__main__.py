@@ -25,10 +25,8 @@ LIBRARIES = ("uvicorn", "starlette", "mcp", "pydantic", "numpy")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    # `strangers` looks for faults, and its rows are requests: it runs by its name only.
-    known = (*QUESTIONS, "strangers")
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("name", nargs="?", choices=known, help="one module (default: all)")
+    group.add_argument("name", nargs="?", choices=QUESTIONS, help="one module (default: all)")
     group.add_argument("--write", action="store_true", help=f"also update docs/{PAGE.name}")
     options = parser.parse_args(arguments)
     if shutil.which("wrk") is None:

@@ -41,7 +41,7 @@ def time_start(store: Path) -> tuple[float, float]:
         return time.perf_counter() - began, read_memory_mib(server.process.pid)
 
 
-def read_memory_mib(pid: int, name: str = "VmRSS") -> float:
-    """Return the resident memory of a process, or its peak if the name is VmHWM."""
+def read_memory_mib(pid: int) -> float:
+    """Return the resident memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition(f"{name}:")[2].split()[0]) / 1024
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024

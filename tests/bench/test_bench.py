@@ -13,12 +13,10 @@ from bench import poll
 from bench.__main__ import FAILED, PAGE, main, measure
 from bench.calls import SIGNALS, STATE_OF_ONE, fetch, read_result
 from bench.load import Call, run_wrk, watch
-from bench.strangers import SIZES, list_probes, list_routes
-from bench.strangers import measure as measure_probes
 from bench.table import Row, format_table
 from schemas.vocabulary import DAY_MS
 from tests.support.example_market import NOON
-from tests.support.running_service import RunningService, run_service_process
+from tests.support.running_service import RunningService
 from tools.generate_docs import BLOCK_PATTERN
 
 pytestmark = pytest.mark.clause("tests")
@@ -125,32 +123,3 @@ async def test_a_result_is_the_same_over_both_transports(served):
         for by in ("MCP", "REST")
     ]
     assert read_result(over_mcp) == json.loads(over_rest)
-
-
-@pytest.mark.prove
-async def test_strangers_ask_each_route_and_fill_each_field(served, monkeypatch, tmp_path, seeded):
-    for place in SIZES:
-        monkeypatch.setitem(SIZES, place, (1_000,))
-    listed = await asyncio.to_thread(list_probes, served.base_url, served.app.routes)
-    called = {(call.method, call.path.partition("?")[0]) for call in listed.values()}
-    for method, route in list_routes(served.app.routes):
-        asked = [path for by, path in called if by == method and route.path_regex.match(path)]
-        assert asked, f"{method} {route.path}"
-    for place in (
-        "GET /feed ticker=",
-        "GET /api/v1/signals since=",
-        "POST /sign-in contact_email=",
-        "POST /api/v1/access/checkout agent_name:",
-        "POST /api/v1/mcp signals_get_state ticker:",
-        "POST /oauth/token code_verifier=",
-        "POST /oauth/register redirect_uris:",
-        "/feed Cookie:",
-    ):
-        assert any(name.startswith(place) for name in listed), place
-    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
-    async with run_service_process(tmp_path, NOON) as apart:
-        plain = {name: call for name, call in listed.items() if name == f"GET {call.path}"}
-        costs = await asyncio.to_thread(measure_probes, apart.base_url, apart.pid, plain)
-    assert [name.rpartition(" (")[0] for _, _, name in costs] == list(plain)
-    assert not any("no answer" in name for _, _, name in costs)
-    assert sum(cpu_ms for cpu_ms, _, _ in costs) > 0

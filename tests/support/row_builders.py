@@ -1,5 +1,6 @@
 """Builders of rows and batches, and access to the file by a plain sqlite3 connection."""
 
+import secrets
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -9,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from schemas.vocabulary import Action, Timeframe
-from store.access_rows import CallGroup, RetentionCutoffs
+from access.keys import hash_key
+from access.sign_in import SESSION_MS, hash_token
+from schemas.vocabulary import Action, Clock, Timeframe
+from store.access_rows import CallGroup, ClaimRow, MembershipRow, RetentionCutoffs, SignInRow
 from store.market_rows import (
     AlertRow,
     BarBlock,
@@ -23,6 +26,7 @@ from store.market_rows import (
     MissingBarsRow,
     WatermarkRow,
 )
+from store.sql.access_store import AccessStore
 
 NOW = 1_780_000_000_000
 # Cutoffs at which nothing is deleted.
@@ -158,3 +162,33 @@ def read_tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
 def make_call_group(key_hash: bytes, at: int) -> CallGroup:
     """Return a group of one call that arrived at a time (epoch ms)."""
     return CallGroup(key_hash, at // DAY_MS, 1, at)
+
+
+async def create_session_cookie(
+    access: AccessStore, clock: Clock, *, is_member: bool = True
+) -> str:
+    """Return the session cookie of a new member, or of a former one if `is_member` is false."""
+    token, now = secrets.token_urlsafe(32), clock()
+    # Each session has its own mailbox, because signing out ends all sessions of a mailbox.
+    email = f"{token[:8]}-viewer@example.com"
+    member = MembershipRow("sandbox", "test", f"sb_{token}", f"sb_{token}", email, "monthly", now)
+    claim = ClaimRow(
+        id=token,
+        token_hash=hash_token(f"claim {token}"),
+        provider="sandbox",
+        mode="test",
+        session=member.subscription,
+        contact_email=email,
+        billing="monthly",
+        agent_name=None,
+        created_at=now,
+        expires_at=now,
+    )
+    await access.create_claim(claim)
+    await access.redeem_claim(claim, member, hash_key(token), now)
+    if not is_member:
+        await access.end_membership(member, now, "the test ended it")
+    link = SignInRow(hash_token(f"link {token}"), email, now + 1)
+    await access.create_sign_in_link(link)
+    await access.sign_in(link.token_hash, hash_token(token), now, now + SESSION_MS)
+    return f"signals_session={token}"

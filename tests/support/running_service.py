@@ -46,9 +46,9 @@ from tests.doubles.smtp.server import Mailbox
 from tests.support.bad_inputs import build_path
 from tests.support.example_market import NOON, make_coverage, seed_market
 from tests.support.response_schemas import close_schema
+from tests.support.row_builders import create_session_cookie
 from tests.support.signals_command import FORKSERVER
 from tests.support.store_homes import open_market_as
-from tools.member_sessions import create_session_cookie
 
 Transport = Literal["mcp", "rest"]
 StoreAddress = Path | str

@@ -33,6 +33,7 @@ from tests.support.example_market import (
     make_coverage,
     make_full_coverage,
 )
+from tests.support.row_builders import create_session_cookie
 from tests.support.running_service import RunningService, publish_assets, run_service
 from tests.support.running_service import served as served
 from tests.support.web_page import (
@@ -46,7 +47,6 @@ from tests.support.web_page import (
     parse_board,
     parse_heat_map,
 )
-from tools.member_sessions import create_session_cookie
 from web.board import BoardPage, BoardView
 from web.board_model import BoardQuery
 

@@ -10,6 +10,7 @@ from rest_shim.sample import render_sample
 from schemas.signals import SignalsResponse
 from schemas.vocabulary import TIMEFRAMES
 from tests.support.example_market import HOUR_MS, NAMES, NOON, make_batch, make_change
+from tests.support.row_builders import create_session_cookie
 from tests.support.running_service import RunningService, run_service
 from tests.support.running_service import served as served
 from tests.support.web_page import (
@@ -20,7 +21,6 @@ from tests.support.web_page import (
     parse_board,
     parse_heat_map,
 )
-from tools.member_sessions import create_session_cookie
 
 SAMPLED = {"BTC", "ETH", "SOL", "XRP", "NVDA", "AAPL", "TSLA", "XAU", "XAG"}
 # Those that the deployment covers: any other asset has no page.

@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike
 from compute.bars import HOUR_S, RawBar, Series
 from compute.sources.simulated import SimulatedSource, compute_origin
 from compute.universe import Universe
-from tests.support.bar_sets import generate_folder, load_series
 
 EVER = 2**40
 PERIODS = {"30m": HOUR_S // 2, "1h": HOUR_S}
@@ -179,19 +178,6 @@ def make_market(before: int = 50, after: int = 5) -> Market:
 WEEK_S = 7 * 86_400
 HALF_S = HOUR_S // 2
 _NEW_YORK = ZoneInfo("America/New_York")
-
-
-def load_generated_market(ticker: str, *, weeks: int = 0, newest: int | None = None) -> Market:
-    """Return the newest generated hourly bars and their settlements, moved by whole weeks."""
-    shift = weeks * WEEK_S
-    folder = generate_folder()
-    series = dict(load_series(folder))[f"{ticker} 1h"]
-    opened = series["close_time"] - HOUR_S + shift
-    columns = [series[name] for name in ("open", "high", "low", "close", "volume")]
-    bars = np.stack([opened, *columns], axis=1)[-(newest or 0) :]
-    rates = np.loadtxt(folder / f"{ticker}_funding.csv", delimiter=",", skiprows=1)
-    settlements = [(int(at) + shift, rate) for at, rate in rates.tolist()]
-    return Market(bars, [row for row in settlements if row[0] > bars[0, 0]])
 
 
 async def make_simulated_markets(

@@ -15,14 +15,12 @@ from tests.doubles.venues.market import (
     NOW,
     Market,
     halve_bars,
-    load_generated_market,
     make_bar,
     make_market,
 )
 from tests.doubles.venues.server import VenuesDouble
-from tests.doubles.venues.venue import FailureKind, VenueRequest
+from tests.doubles.venues.venue import FailureKind
 from tests.support.ccxt_exchanges import EXCHANGES, PERPETUALS, SYMBOLS, open_exchange
-from tests.support.running_service import ManualClock
 
 pytestmark = pytest.mark.clause("live")
 
@@ -149,29 +147,6 @@ async def test_markets_bars_settlements_and_the_clock_are_read_page_by_page(
     assert (gone is None) == (name != "hyperliquid")
 
 
-@every
-@prove
-async def test_bars_are_read_to_the_last_digit(
-    double: VenuesDouble, clock: ManualClock, name: str
-) -> None:
-    symbol = SYMBOLS[name][0]
-    market = double.get_venue(name).add_listing(symbol, load_generated_market("DOGE", newest=60))
-    bars = market.all_bars()
-    clock.now = (bars[-1].open_time + HOUR_S) * 1000
-    async with open_exchange(double, name) as exchange:
-        read = await exchange.fetch_ohlcv(symbol, "1h", since=bars[0].open_time * 1000, limit=60)
-    assert read == [[of.open_time * 1000, *of[1:]] for of in bars]
-
-
-@prove
-async def test_okx_has_longer_pages_of_its_last_1440_bars(double: VenuesDouble) -> None:
-    symbol = list_both(double, "okx", before=1500)
-    async with open_exchange(double, "okx") as exchange:
-        read = await exchange.fetch_ohlcv(symbol, "1h", since=ms(-1400), limit=6000)
-    assert read == rows(range(-1400, -1100))
-    assert double.get_venue("okx").count_requests("market/candles") == 1
-
-
 @prove
 async def test_requests_are_counted_and_weighed_as_the_venue_does(double: VenuesDouble) -> None:
     double.get_venue("binance").add_listing("XAU/USDT:USDT", make_market())
@@ -288,40 +263,3 @@ async def test_each_failing_response_is_an_exception_of_its_class_and_the_next_i
         venue.remove_listing(SYMBOLS[name][0], at_ms=ms(0) - 1000)
         if name != "hyperliquid":
             assert type(await failure(exchange, name)) is UNKNOWN.get(name, ccxt.BadSymbol)
-
-
-@prove
-async def test_failures_can_concern_one_path_or_symbol_and_end_when_cleared(
-    double: VenuesDouble,
-) -> None:
-    venue = double.get_venue("binance")
-    for symbol in ("BTC/USDT", "ETH/USDT"):
-        venue.add_listing(symbol, make_market())
-    async with open_exchange(double, "binance") as exchange:
-        venue.add_failure("unavailable", path="klines", symbol="BTC/USDT", times=None)
-        assert len(await exchange.fetch_ohlcv("ETH/USDT", "1h")) == 51
-        for _ in range(3):
-            await failure(exchange, "binance")
-        venue.clear_failures()
-        assert len(await bars(exchange, "binance")) == 4
-
-
-@prove
-async def test_a_share_of_calls_fails_the_same_way_in_any_order_of_arrival(
-    double: VenuesDouble,
-) -> None:
-    venue, found = double.get_venue("binance"), list[list[FailureKind | None]]()
-    symbols = [f"S{number}USDT" for number in range(1000)]
-    for order in (1, -1):
-        double.clear_failures()
-        double.set_failure_share(0.05, seed=7)
-        kinds = list[FailureKind | None]()
-        for symbol in symbols[::order]:
-            request = VenueRequest("api.binance.com", "api/v3/klines", {"symbol": symbol}, {}, 0)
-            venue.dialect.fill_in_key(request)
-            trouble = venue.take_failure(request)
-            kinds.append(trouble.kind if trouble else None)
-        found.append(kinds[::order])
-    assert found[0] == found[1]
-    assert 30 <= sum(map(bool, found[0])) <= 70
-    assert len(set(found[0]) - {None}) == 4

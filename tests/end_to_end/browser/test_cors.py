@@ -109,23 +109,6 @@ async def test_a_page_of_an_allowed_origin_reads_results_quota_and_errors(pages:
         assert (ended["status"], ended["headers"]["allow"]) == (405, "POST")
 
 
-@pytest.mark.clause("endpoint")
-async def test_a_page_of_an_allowed_origin_gets_no_cookies_and_no_pages(pages: AppPages) -> None:
-    address = pages.service.base_url
-    name, _, value = (await pages.service.get_session_cookie()).partition("=")
-    cookie = {"name": name, "value": value, "url": address}
-    async with open_window(WIDTHS[1], cookies=[cookie]) as walk:
-        await walk.page.goto(pages.allowed)
-        for path, options in (
-            ("/api/v1/catalog", {"credentials": "include"}),
-            ("/settings/api-access", {"credentials": "include"}),
-            ("/settings/api-access", {"credentials": "omit"}),
-        ):
-            assert await pages.fetch(walk, path, **options) == {"failure": "TypeError"}
-        assert await pages.fetch_plainly(walk, "/sign-in") == {"failure": "TypeError"}
-        assert (await pages.fetch_plainly(walk, "/api/v1/catalog"))["status"] == 200
-
-
 @pytest.mark.clause("4.0.8", "endpoint")
 async def test_a_page_of_a_foreign_origin_reads_only_what_is_public(pages: AppPages) -> None:
     async with open_window(WIDTHS[1]) as walk:
@@ -138,12 +121,3 @@ async def test_a_page_of_a_foreign_origin_reads_only_what_is_public(pages: AppPa
         assert public["status"] == 404
     usage = (await pages.service.get_api("/usage")).json()["quota"]
     assert usage["used_today"] == 1
-
-
-@pytest.mark.clause("pages")
-async def test_our_own_pages_call_the_service_as_before(pages: AppPages) -> None:
-    async with open_window(WIDTHS[1]) as walk:
-        await walk.page.goto(f"{pages.service.base_url}/docs")
-        rest = await pages.fetch(walk, "/api/v1/state?ticker=BTC")
-        assert (rest["status"], rest["headers"]["x-ratelimit-remaining"]) == (200, "3")
-        assert (await pages.call_mcp(walk))["status"] == 200

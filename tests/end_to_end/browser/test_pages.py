@@ -224,17 +224,6 @@ async def test_without_a_script_the_chart_is_a_picture(
         await walk.check_fits()
 
 
-@pytest.mark.clause("15.3")
-async def test_the_page_is_small_with_all_that_a_browser_loads(served: RunningService) -> None:
-    async with open_window(WIDTHS[1]) as walk:
-        loaded: list[Any] = []
-        walk.page.on("requestfinished", lambda request: loaded.append(request))
-        await open_chart(walk, served)
-        sizes = [len(await (await request.response()).body()) for request in loaded]
-        assert len(sizes) >= 7
-        assert 100_000 < sum(sizes) < MAX_BYTES
-
-
 # The first row lies on the first screen: 900 px high on a desktop, 844 on a phone.
 MAX_Y = {1440: 400, 390: 700}
 TITLES = {"feed": "Feed", "flips": "Flips", "confluence": "Confluence"}

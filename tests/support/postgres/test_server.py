@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.postgres.server import (
     ROOT,
-    PostgresServer,
     SharedServer,
     build_unprivileged_command,
     cut_sessions,
@@ -75,28 +74,6 @@ async def test_only_the_sessions_of_one_database_are_cut(postgres: SharedServer,
     await asyncio.wait_for(ended.wait(), WITHIN_S)
     assert await elsewhere.fetchval("SELECT 1") == 1
     await elsewhere.close()
-
-
-@pytest.mark.prove
-async def test_a_server_restarts_at_its_address_with_its_data(private_postgres: PostgresServer):
-    url = private_postgres.url()
-    session = await asyncpg.connect(url)
-    await session.execute("CREATE TABLE kept AS SELECT 7 AS id")
-    ended = watch_end(session)
-    private_postgres.restart()
-    await asyncio.wait_for(ended.wait(), WITHIN_S)
-    assert await fetch_first(url, "SELECT id FROM kept") == 7
-
-
-async def test_a_frozen_server_answers_after_thawing(private_postgres: PostgresServer):
-    session = await asyncpg.connect(private_postgres.url())
-    with private_postgres.freeze():
-        answer = asyncio.create_task(session.fetchval("SELECT 1"))
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not answer.done()
-    assert await answer == 1
-    await session.close()
 
 
 @pytest.mark.prove
