@@ -12,6 +12,7 @@ from tools.build_sample import build_parts
 
 
 @pytest.mark.clause("15.6")
+@pytest.mark.prove
 async def test_the_sample_holds_the_rows_and_bars_of_the_simulated_market(tmp_path: Path) -> None:
     built = await build_parts(tmp_path)
     with np.load(BytesIO(files("rest_shim").joinpath(SAMPLE_FILE).read_bytes())) as stored:
