@@ -7,6 +7,7 @@ set -eu
 
 tests=$1
 files=$(git diff --name-only --diff-filter=d "${2:-HEAD~1}" -- '*.py' ':!tests' ':!tools' ':!bench' ':!evals')
+[ -n "$files" ] || { echo "no file of the product changed since ${2:-HEAD~1}" >&2; exit 1; }
 python=$PWD/.venv/bin
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
