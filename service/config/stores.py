@@ -215,7 +215,14 @@ async def count_pending_migrations(settings: Settings, kind: StoreKind) -> int:
 async def has_store(settings: Settings, kind: StoreKind) -> bool:
     """Return whether a store exists; StoreError if that cannot be found out."""
     if settings.is_sqlite:
-        return _has_content(get_path(settings, kind))
+        path = get_path(settings, kind)
+        # Opening the file could create a write-ahead log next to it.
+        try:
+            return path.stat().st_size > 0
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror}") from error
     from store.postgres.schema import SCHEMAS
 
     return await count_pending_migrations(settings, kind) < len(SCHEMAS[kind][1])
@@ -233,13 +240,3 @@ def get_location(settings: Settings, kind: StoreKind) -> str:
 def get_path(settings: Settings, kind: StoreKind) -> Path:
     """Return the SQLite file of a store."""
     return settings.market_path if kind == "market" else settings.access_path
-
-
-def _has_content(path: Path) -> bool:
-    # Opening the file could create a write-ahead log next to it.
-    try:
-        return path.stat().st_size > 0
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise StoreError(f"cannot open {path}: {error.strerror}") from error

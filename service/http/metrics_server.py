@@ -68,7 +68,10 @@ class MetricsServer(NamedTuple):
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(run_in_background(sample_loop_lag(metrics.on_lag)))
             if self.listener is not None:
-                counters = choose_collector(metrics, self.shared_folder)
+                counters: Collector | CollectorRegistry = metrics.registry
+                if self.shared_folder is not None:
+                    # The sums of all processes that share the folder.
+                    counters = MultiProcessCollector(None, str(self.shared_folder))  # type: ignore[no-untyped-call]
                 app = build_metrics_app(readiness, counters, self.store_folder)
                 app.add_middleware(
                     HostOriginMiddleware,
@@ -136,13 +139,6 @@ def build_metrics_app(
     app = Starlette(routes=[*build_health_routes(readiness), Route("/metrics", metrics)])
     app.router.redirect_slashes = False
     return app
-
-
-def choose_collector(metrics: Metrics, shared_folder: Path | None) -> Collector | CollectorRegistry:
-    """Return the counters of this process, or the sums of all that share a folder."""
-    if shared_folder is None:
-        return metrics.registry
-    return MultiProcessCollector(None, str(shared_folder))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,6 @@ addresses into all of these.
 """
 
 import asyncio
-import logging
 from collections import Counter
 from contextvars import Context
 from typing import Any, Final
@@ -49,44 +48,38 @@ class RefusalLog:
             log.info("refusals", count=counts.total(), by_route=by_route)
 
 
-def is_every_request_logged() -> bool:
-    """Return whether the log level includes the line of each request."""
-    return bool(log.is_enabled_for(logging.DEBUG))
-
-
 def log_response(
     scope: Scope, status: int, seconds: float, refusals: RefusalLog, failures: FailureLog
 ) -> None:
-    """Log a request that was answered, and its refusal if it is one."""
-    error = scope.get(ERROR_KEY)
-    # A tool's error over MCP comes with HTTP status 200.
-    status = max(status, 0 if error is None else error.status)
-    fields = _describe_request(scope, status, seconds)
-    log.debug("request", **fields)
-    if error is not None or status >= 400:
-        if status < 500:
-            refusals.write(fields)
-        else:
-            # It is the service's fault; the same of other requests, once a minute.
-            details = {name: fields.pop(name) for name in ("request_id", "duration_ms")}
-            failures.write(log.warning, "refused", fields, **details)
+    """Log a request that was answered, and its refusal if it is one.
 
-
-def log_abandoned(scope: Scope, seconds: float) -> None:
-    """Log a request whose connection ended before the response."""
-    log.debug("request", **_describe_request(scope, CLIENT_CLOSED_REQUEST, seconds))
-
-
-def _describe_request(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
-    """Return the fields of a line; a request that no route matched has none."""
-    error, route = scope.get(ERROR_KEY), scope.get("route")
-    fields = {
+    `status` is CLIENT_CLOSED_REQUEST if the connection ended before the response.
+    """
+    error, route, has_left = (
+        scope.get(ERROR_KEY),
+        scope.get("route"),
+        status == CLIENT_CLOSED_REQUEST,
+    )
+    if error is not None and not has_left:
+        # A tool's error over MCP comes with HTTP status 200.
+        status = max(status, error.status)
+    named = {
         "request_id": scope[REQUEST_ID_KEY].decode(),
         "method": scope["method"],
+        # A request that no route matched has none.
         "route": None if route is None else route.path,
         "tool": scope.get(TOOL_KEY),
         "status": status,
         "error": None if error is None else error.code,
         "duration_ms": round(1000 * seconds, 2),
     }
-    return {name: value for name, value in fields.items() if value is not None}
+    fields: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    log.debug("request", **fields)
+    if has_left or (error is None and status < 400):
+        return
+    if status < 500:
+        refusals.write(fields)
+        return
+    # It is the service's fault; the same of other requests, once a minute.
+    details = {name: fields.pop(name) for name in ("request_id", "duration_ms")}
+    failures.write(log.warning, "refused", fields, **details)

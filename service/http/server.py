@@ -5,6 +5,7 @@ and accepts a head of any length.
 """
 
 import asyncio
+import logging
 import re
 import resource
 from collections.abc import AsyncIterator, Iterator
@@ -20,12 +21,9 @@ from structlog.contextvars import bind_contextvars
 
 from service.config.settings import DEFAULT_IDLE_S, SettingsError
 from service.http.gate import Connections, Gate
-from service.http.request_log import (
-    RefusalLog,
-    is_every_request_logged,
-    log_abandoned,
-    log_response,
-)
+from service.http.request_log import RefusalLog, log_response
+from service.http.request_log import log as request_log
+from serving.error_responses import CLIENT_CLOSED_REQUEST
 from serving.http import (
     CLOSE_CONNECTION,
     ERROR_KEY,
@@ -127,12 +125,11 @@ class Exchanges:
             status = status or 500
             raise
         finally:
-            has_left = gate.is_closed and not gate.is_answered
+            if gate.is_closed and not gate.is_answered:
+                status = CLIENT_CLOSED_REQUEST
             gate.end(0 if gate.is_read else unread_bytes)
-            seconds = perf_counter() - started_at
-            if has_left:
-                log_abandoned(scope, seconds)
-            elif status >= 400 or ERROR_KEY in scope or is_every_request_logged():
+            if status >= 400 or ERROR_KEY in scope or request_log.is_enabled_for(logging.DEBUG):
+                seconds = perf_counter() - started_at
                 log_response(scope, status, seconds, self._refusals, self._failures)
 
 

@@ -1,13 +1,24 @@
-"""Runs the commands that read a service: one call and its output, or the feed until stopped."""
+"""Runs the commands that read a service: one call and its output, or the feed until stopped.
+
+Following polls when new rows can have come, and hands each on, in order. What may succeed later is
+repeated, with growing pauses that count time in suspend too.
+"""
 
 import asyncio
+import fcntl
+import os
 import random
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
 
 from schemas.errors import OperatorError
-from schemas.vocabulary import Clock
+from schemas.vocabulary import POLL_INTERVAL_S, Clock
 from service.commands.console import echo
 from service.terminal.deliveries import (
     USER_AGENT,
@@ -17,7 +28,6 @@ from service.terminal.deliveries import (
     parse_post_url,
     parse_webhook_secret,
 )
-from service.terminal.follow import CursorFile, FeedFollower, Retrier, Sleep
 from service.terminal.views import (
     BOARD,
     CONFLUENCE,
@@ -31,8 +41,25 @@ from service.terminal.views import (
     close_output,
     print_answer,
 )
-from verifier.client import ServiceClient
+from verifier.client import (
+    Answer,
+    Json,
+    ServiceClient,
+    TransientError,
+    parse_served_time,
+    walk_feed,
+)
 from verifier.report import VerifyError
+
+FIRST_PAUSE_S = 1.0
+MAX_PAUSE_S = 300.0
+# Timers of the event loop stop while the machine is suspended.
+MAX_STEP_S = 30.0
+
+# A run begins at `nothing_new_before` and commits some seconds later.
+COMMIT_S = 20
+# Followers share these seconds, so that a service does not get all polls at once.
+SPREAD_S = 10
 
 VIEWS: Mapping[str, View] = {
     "state": STATE,
@@ -48,6 +75,187 @@ NO_CURSOR = (
     "signals: without --cursor FILE, rows that come while this program does not run are not "
     "handed on"
 )
+
+Sleep = Callable[[float], Awaitable[None]]
+# Returns a random number from 0 to 1.
+Spread = Callable[[], float]
+T = TypeVar("T")
+
+
+class Retrier:
+    """Waits and retries. `elapsed` is a clock in ms that counts time in suspend."""
+
+    def __init__(
+        self, elapsed: Clock, sleep: Sleep, spread: Spread, on_failure: Callable[[str], None]
+    ) -> None:
+        """`on_failure` is called with one line for each failure that is going to be retried."""
+        self._elapsed = elapsed
+        self._sleep = sleep
+        self._spread = spread
+        self._on_failure = on_failure
+
+    async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of the first attempt that raises no TransientError.
+
+        Pauses double up to MAX_PAUSE_S, each shortened by up to a half.
+        """
+        longest = FIRST_PAUSE_S
+        while True:
+            try:
+                return await attempt()
+            except TransientError as error:
+                # Clients that lost a service at the same moment must not all come back together.
+                pause = max(longest * (1 - self._spread() / 2), error.retry_after_s)
+                self._on_failure(f"{error}; trying again in {pause:.0f} s")
+            longest = min(2 * longest, MAX_PAUSE_S)
+            await self.wait(pause)
+
+    async def wait(self, seconds: float, spread_s: float = 0) -> None:
+        """Wait some seconds, and up to `spread_s` more."""
+        ends_at = self._elapsed() + 1000 * (seconds + spread_s * self._spread())
+        while (remaining_ms := ends_at - self._elapsed()) > 0:
+            await self._sleep(min(remaining_ms / 1000, MAX_STEP_S))
+
+
+class CursorError(OperatorError):
+    """A cursor file that cannot be used, described in one line."""
+
+
+class CursorFile:
+    """A file with one line: the `created_at` of the last row that was handed on.
+
+    In its block, no other command follows with it. The lock ends with the process, so the file of
+    the lock is never removed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._new_path = path.with_name(path.name + ".new")
+
+    def __enter__(self) -> Self:
+        try:
+            self._lock = self._path.with_name(self._path.name + ".lock").open("a")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise CursorError(
+                f"another command follows with the cursor file {self._path}: stop it, or choose "
+                "another --cursor"
+            ) from None
+        except OSError as error:
+            raise CursorError(
+                f"cannot lock the cursor file {self._path}: {error.strerror}"
+            ) from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.close()
+
+    def load(self) -> str | None:
+        """Return the time in the file, None if there is no file yet."""
+        try:
+            text = self._path.read_text(encoding="ascii", errors="replace").strip()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CursorError(
+                f"cannot read the cursor file {self._path}: {error.strerror}"
+            ) from None
+        try:
+            parse_served_time(text)
+        except ValueError:
+            raise CursorError(
+                f"{self._path} is not a cursor file: it must hold one time such as "
+                "2026-09-30T12:03:00.068Z. Choose another --cursor, or delete the file to begin "
+                "with new rows"
+            ) from None
+        return text
+
+    def save(self, instant: str) -> None:
+        """Replace the time in the file: a kill or a power cut leaves the old one or the new one."""
+        try:
+            with self._new_path.open("w", encoding="ascii") as file:
+                file.write(f"{instant}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            self._new_path.replace(self._path)
+        except OSError as error:
+            raise CursorError(
+                f"cannot write the cursor file {self._path}: {error.strerror}"
+            ) from None
+
+
+class FeedFollower:
+    """Hands each row that matches the filters to `deliver`, at least once.
+
+    A page or row in a form that is not the feed's raises a LookupError, TypeError or ValueError.
+
+    The place in the feed is the `created_at` of the last row. It is saved after each row, so if the
+    process is killed at any point, a restart hands on at most one row again.
+    """
+
+    def __init__(
+        self,
+        client: ServiceClient,
+        filters: Mapping[str, str],
+        deliver: Deliver,
+        retrier: Retrier,
+        save: Callable[[str], None] = lambda instant: None,
+    ) -> None:
+        """`save` is called with each new place in the feed."""
+        self._client = client
+        self._filters = dict(filters)
+        self._deliver = deliver
+        self._retrier = retrier
+        self._save = save
+
+    async def find_newest(self) -> str:
+        """Return the place after all rows that have come so far, and save it."""
+        page = (await self._read_page({**self._filters, "limit": "1"})).body
+        # Without any row, those to come are later than the newest run.
+        newest: str = page["pagination"]["next_cursor"] or page["meta"]["as_of"]
+        parse_served_time(newest)
+        self._save(newest)
+        return newest
+
+    async def follow(self, since: str) -> None:
+        """Hand on the rows after a time; return when a recording has no more."""
+        while True:
+            async for answer in walk_feed(self._read_page, since, self._filters):
+                meta = answer.body["meta"]
+                for row in answer.body["signals"]:
+                    await self._retrier.retry(partial(self._deliver, row, meta))
+                    since = row["created_at"]
+                    self._save(since)
+            if is_over(meta):
+                return
+            pause_s = compute_pause_s(meta["nothing_new_before"], answer.sent_at)
+            await self._retrier.wait(pause_s, SPREAD_S)
+
+    async def _read_page(self, arguments: Json) -> Answer:
+        return await self._retrier.retry(partial(self._client.read_view, "signals", arguments))
+
+
+def compute_pause_s(nothing_new_before: str | None, sent_at: int | None) -> float:
+    """Return the seconds until the next poll, from what an answer says and when it was sent.
+
+    Without either, new rows may come any time: it is the recommended interval of polls.
+    """
+    if nothing_new_before is None or sent_at is None:
+        return POLL_INTERVAL_S
+    # Both times are the service's, so a wrong clock of this machine does no harm.
+    due_at = datetime.fromisoformat(nothing_new_before).timestamp()
+    return max(due_at - sent_at / 1000, 0) + COMMIT_S
+
+
+def is_over(meta: Json) -> bool:
+    """Return true if no run will follow, because the data are a finished recording."""
+    return not any(meta["next_update"].values())
 
 
 # Returns the variable that names the proxy to an address, and the proxy's own address.

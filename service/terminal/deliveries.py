@@ -129,25 +129,17 @@ class WebhookSender:
             "timestamp": row["created_at"],
             "data": build_event(row, meta),
         }
-        response = await self._post(_format_message_id(row), encode_json(event))
-        if response.status_code == GONE:
-            raise DeliveryError(f"{self._host} answered 410: it wants no more rows")
-        if not response.is_success:
-            raise TransientError(
-                f"{self._host} answered {response.status_code}", parse_retry_after(response)
-            )
-
-    async def _post(self, message_id: str, body: bytes) -> httpx2.Response:
-        # Each attempt has a signature of its own, because receivers refuse old timestamps.
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": USER_AGENT,
-            **sign(self._key, message_id, self._wall_clock() // 1000, body),
-        }
+        if not (row["id"].isascii() and row["id"].isprintable()):
+            raise ValueError("the id of a row cannot be sent as a header")
+        body = encode_json(event)
+        # The id is the same for each attempt, and has no dots, because it is signed with dots
+        # around it. Each attempt has a signature of its own: receivers refuse old timestamps.
+        signed = sign(self._key, row["id"].replace(".", ":"), self._wall_clock() // 1000, body)
+        headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT, **signed}
         transport = open_transport(self._url, self._proxy)
         try:
             async with httpx2.AsyncClient(timeout=POST_TIMEOUT_S, transport=transport) as http:
-                return await fetch(
+                response = await fetch(
                     http, "POST", self._url, POST_TIMEOUT_S, content=body, headers=headers
                 )
         except httpx2.HTTPError as error:
@@ -155,6 +147,12 @@ class WebhookSender:
             via = "" if self._proxy is None else f", through the proxy that {self._proxy[0]} names"
             reason = f"{type(error).__name__}{via}"
             raise TransientError(f"{self._host} did not answer ({reason})") from None
+        if response.status_code == GONE:
+            raise DeliveryError(f"{self._host} answered 410: it wants no more rows")
+        if not response.is_success:
+            raise TransientError(
+                f"{self._host} answered {response.status_code}", parse_retry_after(response)
+            )
 
 
 def parse_post_url(text: str) -> str:
@@ -165,12 +163,3 @@ def parse_post_url(text: str) -> str:
     if parts.username or parts.password:
         raise DeliveryError("--post must be an address without user name and password")
     return text
-
-
-def _format_message_id(row: Json) -> str:
-    """Return an id that is the same for each attempt of a row; ValueError if it is no header."""
-    if not (row["id"].isascii() and row["id"].isprintable()):
-        raise ValueError("the id of a row cannot be sent as a header")
-    # The id is signed with dots around it, so it has none.
-    message_id: str = row["id"].replace(".", ":")
-    return message_id

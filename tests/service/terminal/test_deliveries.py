@@ -11,6 +11,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 from starlette.responses import Response
 
+from service.terminal.commands import TransientError
 from service.terminal.deliveries import (
     DeliveryError,
     ProgramRunner,
@@ -20,7 +21,6 @@ from service.terminal.deliveries import (
     parse_webhook_secret,
     sign,
 )
-from service.terminal.follow import TransientError
 from tests.doubles.fixed_answers import KEY, answering, loopback
 from tests.service.commands.test_cli import only_line
 from tests.support.signals_command import run_signals

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from service.commands.cli import _build_parser
-from service.terminal.commands import follow_feed
-from service.terminal.follow import (
+from service.terminal.commands import (
     CursorError,
     CursorFile,
     FeedFollower,
     Retrier,
     TransientError,
     compute_pause_s,
+    follow_feed,
 )
 from service.terminal.views import RowPrinter
 from tests.doubles.fixed_answers import KEY

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from schemas.errors import OperatorError
-from service.terminal.follow import TransientError
+from service.terminal.commands import TransientError
 from tests.doubles.fixed_answers import KEY, loopback
 from tests.service.commands.test_cli import only_line
 from tests.service.terminal.conftest import Read, ReadFrom
