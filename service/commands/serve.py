@@ -64,7 +64,9 @@ async def serve(
         metrics_server = stack.enter_context(open_metrics_server(settings))
         is_reached = False
         with cancel_on_request():
-            await wait_for_database(settings, answer_waiting(settings, listener))
+            await wait_for_database(
+                settings, answer_waiting(settings, listener, metrics_server.listener)
+            )
             is_reached = True
         if not is_reached:
             return 0
@@ -121,7 +123,9 @@ async def serve_with_workers(
         # operations port, and reports for all processes.
         metrics_server = stack.enter_context(open_metrics_server(settings, is_shared=True))
         with cancel_on_request():
-            await wait_for_database(settings, answer_waiting(settings, listener))
+            await wait_for_database(
+                settings, answer_waiting(settings, listener, metrics_server.listener)
+            )
             async with open_resources(settings, clock) as resources:
                 await check_billing(resources)
                 compute_process = create_compute_process(
@@ -163,11 +167,15 @@ async def run_worker(
 
 
 @asynccontextmanager
-async def answer_waiting(settings: Settings, listener: socket) -> AsyncIterator[None]:
+async def answer_waiting(settings: Settings, *listeners: socket | None) -> AsyncIterator[None]:
     """Answer with 503 during the block, in which the service waits for its database."""
-    config = build_server_config(build_waiting_app(settings.address), base_url=settings.address)
-    # The server closes its socket at the end.
-    async with serve_in_background(config, listener.dup()):
+    async with AsyncExitStack() as stack:
+        for listener in filter(None, listeners):
+            app = build_waiting_app(settings.address)
+            config = build_server_config(app, base_url=settings.address)
+            # The server closes its socket at the end.
+            serving = serve_in_background(config, listener.dup())
+            await stack.enter_async_context(serving)
         yield
 
 

@@ -220,11 +220,16 @@ def test_a_start_waits_for_a_database_that_cannot_be_reached_and_answers_503_mea
     tmp_path: Path, private_postgres: PostgresServer
 ):
     private_postgres.stop()
-    port = find_free_port()
+    port, operations = find_free_port(), find_free_port()
     address = f"http://127.0.0.1:{port}"
     url = private_postgres.url()
     with start_signals(
-        tmp_path, "serve", "--no-compute", port=port, database_url=url, billing="off"
+        tmp_path,
+        *("serve", "--no-compute"),
+        port=port,
+        metrics_port=operations,
+        database_url=url,
+        billing="off",
     ) as process:
         event = process.wait_for_event("database_unreachable")
         assert "127.0.0.1" in event["reason"]
@@ -234,9 +239,12 @@ def test_a_start_waits_for_a_database_that_cannot_be_reached_and_answers_503_mea
         health, ready = httpx.get(f"{address}/healthz"), httpx.get(f"{address}/readyz")
         assert (health.status_code, ready.status_code) == (200, 503)
         assert ready.json()["checks"] == {"database": "not reachable"}
+        probe = f"http://127.0.0.1:{operations}/readyz"
+        assert httpx.get(probe).status_code == 503
         private_postgres.start()
         process.wait_for_line("Listening on ")
         assert httpx.get(f"{address}/api/v1").status_code == 200
+        assert httpx.get(probe).json()["checks"]["access_store"] == "ok"
         private_postgres.stop()
         assert process.stop() == 0
     with start_signals(tmp_path, "serve", "--no-compute", port=port, database_url=url) as process:
