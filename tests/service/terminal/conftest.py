@@ -6,6 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.commands.cli import _build_parser
+from service.config.proxies import find_proxy
 from service.terminal.commands import read_service
 from tests.support.running_service import RunningService
 
@@ -22,7 +23,7 @@ def read_from(capsys: pytest.CaptureFixture[str]) -> ReadFrom:
         # The service logs to the same standard output, because it runs in this process.
         capsys.readouterr()
         with capture_logs():
-            assert await read_service(args, service.base_url, service.api_key) == 0
+            assert await read_service(args, service.base_url, service.api_key, find_proxy) == 0
         return capsys.readouterr().out
 
     return run

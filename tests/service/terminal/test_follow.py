@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from service.commands.cli import _build_parser
+from service.config.proxies import find_proxy
 from service.terminal.commands import (
     CursorError,
     CursorFile,
@@ -374,7 +375,7 @@ async def run_follow(service: RunningService, *arguments: str) -> None:
     """Follow a feed that ends, in this process."""
     args = _build_parser().parse_args(["feed", "--follow", "--since", BEGINNING, *arguments])
     status = await follow_feed(
-        *(args, service.base_url, service.api_key, ""),
+        *(args, service.base_url, service.api_key, find_proxy, ""),
         wall_clock=lambda: NOON,
         elapsed=lambda: 0,
         sleep=skip_sleep,

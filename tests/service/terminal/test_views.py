@@ -141,7 +141,7 @@ async def test_csv_has_the_columns_and_values_of_the_pages(
 # The board of the pages also has names, scores and prices.
 PAGE_ONLY = {
     *("name", "asset_class", "net_score", "last_close_usd", "change_24h_percent"),
-    *("change_7d_percent", "last_close_at"),
+    *("change_7d_percent", "last_close_at", "changed_at"),
 }
 
 
