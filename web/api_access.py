@@ -55,18 +55,22 @@ class ToolCalls(NamedTuple):
     calls: int
 
 
-def build_usage_chart(rows: Sequence[DayUsage], at: int) -> dict[str, Any]:
+def build_usage_chart(rows: Sequence[DayUsage], at: int, used_today: int = 0) -> dict[str, Any]:
     """Return the chart of the CHART_DAYS days that end at a time (epoch ms), oldest first.
 
-    The bar of a day is stacked by tool: the parts have the tool's number, their top and height.
+    The bar of a day is stacked by tool: the parts have the tool's number, their top and height. The
+    rows are stored some seconds later than `used_today` counts the calls of the last day.
     """
+    last_day = at // DAY_MS
+    missing = used_today - sum(row.used for row in rows if row.day == last_day)
+    if missing > 0:
+        rows = [*rows, DayUsage(last_day, "", missing)]
     totals = Counter[str]()
     by_day: dict[int, Counter[str]] = {}
     for row in rows:
         totals[row.tool] += row.used
         by_day.setdefault(row.day, Counter())[row.tool] += row.used
     highest = max((counts.total() for counts in by_day.values()), default=0)
-    last_day = at // DAY_MS
     days: list[dict[str, Any]] = []
     for day in range(last_day - CHART_DAYS + 1, last_day + 1):
         counts, top = by_day.get(day, Counter[str]()), float(CHART_HEIGHT)
@@ -201,10 +205,11 @@ class _ApiAccessPages:
     ) -> Response:
         """Show the plans, and errors by field; the error of no field is at the top of the page."""
         plans = await self._members.list_plans(viewer.email)
-        charts = [
-            build_usage_chart(await self._members.list_usage(plan, CHART_DAYS), plan.at)
-            for plan in plans
-        ]
+        charts = []
+        for plan in plans:
+            rows = await self._members.list_usage(plan, CHART_DAYS)
+            used = sum(one.used for one in plan.working_keys)
+            charts.append(build_usage_chart(rows, plan.at, used))
         statuses, unclaimed = await asyncio.gather(
             self._billing.fetch_statuses([plan.membership for plan in plans]),
             self._billing.list_unclaimed(viewer.email),
@@ -309,6 +314,7 @@ class _ApiAccessPages:
             "Your new key",
             viewer,
             status=201,
+            back="API access",
             **build_key_values(api_key, self._base_url),
         )
 

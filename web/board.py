@@ -17,7 +17,7 @@ from rest_shim.endpoints import is_not_modified
 from schemas.catalog import CatalogQuery
 from schemas.errors import ApiError
 from schemas.query import MAX_LIST_CHARS, MAX_NAME_CHARS, NoArguments
-from schemas.vocabulary import TIMEFRAMES, Reading, format_instant
+from schemas.vocabulary import TIMEFRAMES, Reading, find_latest_run, format_instant
 from serving.argument_values import find_asset
 from serving.context import Context
 from serving.error_responses import guard_route
@@ -287,11 +287,21 @@ def build_board_routes(
         return redirect_to(request, f"?{query.change()}#{quote(ticker)}")
 
     async def respond_latest(request: Request) -> Response:
-        """Return the time of the data, which the catalog publishes too, and of the next run."""
+        """Return the time of the data, which the catalog publishes too, and of the next run.
+
+        `changes` counts the rows that its run published.
+        """
         snapshot = await context.snapshot()
         meta = build_freshness(snapshot, context.clock())
         update = meta["next_update"].model_dump(by_alias=True)["1h"]
-        body = ResponseBody(to_utf8(to_json({"as_of": meta["as_of"], "next_update": update})))
+        ledger, until = await context.snapshots.ledger(snapshot), snapshot.stored.last_created_at
+        began = find_latest_run(snapshot.market_time) - 1
+        latest = {
+            "as_of": meta["as_of"],
+            "next_update": update,
+            "changes": ledger.count_kinds("universe", began, until).total(),
+        }
+        body = ResponseBody(to_utf8(to_json(latest)))
         etag = body.etag.decode()
         headers = {"ETag": etag, "Cache-Control": CACHE_PRIVATE}
         if is_not_modified(read_headers(request.scope), body.etag):

@@ -6,10 +6,13 @@ visitors the labelled sample. Each listed change links to its proof, which only 
 
 import json
 import shlex
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,9 +29,16 @@ from schemas.errors import ApiError
 from schemas.flips import FlipsResponse
 from schemas.query import Query
 from schemas.signals import Signal, SignalsQuery, SignalsResponse
-from schemas.vocabulary import HOUR_MS, INDICATOR_IDS, LEGACY_KEYS, Instant, format_instant
+from schemas.vocabulary import (
+    HOUR_MS,
+    INDICATOR_IDS,
+    LEGACY_KEYS,
+    Instant,
+    find_latest_run,
+    format_instant,
+)
 from serving.argument_values import find_assets, find_indicator, parse_instant_ms
-from serving.arguments import ArgumentError
+from serving.arguments import ArgumentError, parse_arguments
 from serving.context import Context
 from serving.error_responses import guard_route
 from serving.freshness import format_removed_note
@@ -54,6 +64,7 @@ from web.pages import (
     get_site,
     render_error_for_browser,
     render_page,
+    render_template,
 )
 from web.sessions import FindViewer, Sessions, Viewer
 
@@ -181,6 +192,12 @@ def find_firing(row: Signal) -> Instant | None:
     fired_at = 1000 * int(row.id.rsplit(".", 3)[1])
     is_held = parse_instant_ms("created_at", row.created_at) - fired_at > HOUR_MS
     return format_instant(fired_at) if is_held else None
+
+
+def group_by_run(rows: Iterable[Signal]) -> list[list[Signal]]:
+    """Return rows that the same hourly run published side by side, in their order."""
+    runs = groupby(rows, lambda row: find_latest_run(parse_instant_ms("at", row.created_at)))
+    return [list(run) for _, run in runs]
 
 
 def list_vote_keys(result: ConfluenceResponse) -> list[Any]:
@@ -330,6 +347,8 @@ class ViewPage:
         """Return the routes of the page and of its two files."""
         path, runner = f"/{self._view.path}", self._runner
         files = {f"{path}.csv": self.send_csv, f"{path}.json": self.send_json}
+        if self._view is FEED:
+            files[f"{path}.atom"] = self.send_atom
         return [
             build_page_route(path, runner, self.show),
             *(
@@ -368,6 +387,38 @@ class ViewPage:
             [header[at] for at in columns], ([row[at] for at in columns] for row in rows)
         )
         return Response(text, 200, headers, media_type="text/csv")
+
+    async def send_atom(self, request: Request) -> Response:
+        """Return the rows as an Atom feed: of the key in the request, else as the page does."""
+        visit = await self._read(request)
+        headers, runner = read_bearer(read_headers(request.scope)), visit.runner
+        if headers.keys() & {b"authorization", b"x-api-key"}:
+            # A key opens the feed to programs that cannot sign in. The call is counted.
+            runner = self._runner
+            called = await runner.run(
+                self._view.tool, headers, lambda: {**visit.sent}, request.scope
+            )
+            runner.report_key_call(request.scope, self._view.tool, "rest", called, 200)
+            if called.error is not None:
+                raise called.error
+            body, query = called.response, parse_arguments(self._view.tool.query, visit.sent)
+        else:
+            query = await self._parse(visit)
+            body = await self._fetch(visit, query)
+        result = self._view.tool.result.model_validate_json(body.text)
+        coverage = (await runner.context.snapshot()).coverage
+        text = render_template(
+            "feed.atom",
+            f"{runner.context.base_url}/",
+            title=self._view.title if runner is self._runner else "Sample, not live data",
+            address=to_query_string(query),
+            result=result,
+            names={asset.ticker: asset.name for asset in coverage.assets},
+            host=urlsplit(runner.context.base_url).hostname,
+            has_prices=runner.context.prices is not None,
+        )
+        shared = {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE}
+        return Response(text, 200, shared, media_type="application/atom+xml")
 
     async def show(self, request: Request) -> Response:
         """Return the page; with status 400 and the errors in its form if a filter is invalid."""
@@ -501,6 +552,8 @@ class ViewPage:
             ago=lambda at: format_ago(at, now),
             has_prices=visit.has_prices,
             find_firing=find_firing,
+            group_by_run=group_by_run,
+            asset_names=lambda: {one.ticker: one.name for one in visit.offered.assets},
             vote_keys=list_vote_keys,
             legacy_names={key: f"{key.title()} (outdated)" for key in LEGACY_KEYS},
             **NO_RESULT | values,
@@ -515,6 +568,16 @@ def format_ago(at: str, now: int) -> str:
     if minutes < 60:
         return f"{minutes} min ago"
     return f"{minutes // 60} h ago" if minutes < 48 * 60 else f"{minutes // 1440} d ago"
+
+
+def read_bearer(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return headers with a key as a bearer; readers of feeds send it as a password (RFC 7617)."""
+    scheme, _, credentials = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() != b"basic":
+        return dict(headers)
+    with suppress(ValueError):
+        credentials = b64decode(credentials, validate=True).partition(b":")[2]
+    return {**headers, b"authorization": b"Bearer " + credentials}
 
 
 def build_view_routes(

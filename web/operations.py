@@ -21,11 +21,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from access.billing.provider import SubscriptionStatus
+from access.keys import MAX_LABEL_CHARS, OperatorKeys
 from access.maintenance import CALL_RETENTION_DAYS
 from access.members import MemberBilling
 from access.single_flight_cache import SingleFlightCache
 from schemas.coverage import CoveredAsset
-from schemas.errors import ApiError, describe_failure
+from schemas.errors import ApiError, describe_failure, invalid_parameter_error
 from schemas.version import VERSION
 from schemas.vocabulary import ALERTS_RETENTION_MS, DAY_MS, HOUR_MS, UNIVERSE_RETENTION_MS
 from serving.context import Context
@@ -36,6 +37,8 @@ from store.access_rows import MemberKey, Notice, StoredMembership
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.operations import CommitSummary, StoreSize
+from web.api_access import CHART_DAYS, build_usage_chart
+from web.buy_pages import build_key_values
 from web.forms import read_form
 from web.pages import build_page_route, redirect_to, render_page
 from web.sessions import FORM_TOKEN_FIELD, Sessions, Viewer, check_form_token
@@ -50,21 +53,28 @@ def group_runs(commits: Sequence[CommitSummary]) -> list[dict[str, Any]]:
 
     `hours` are those that a run covers. `duration` is the time from minute :03 to the first commit,
     None if the run was computed afterwards; `late` that to the last one, if late bars made another.
+    Runs side by side that were computed afterwards are one: from `first` to `at`, `runs` of them.
     """
     groups = [list(group) for _, group in groupby(commits, attrgetter("market_time"))]
-    runs = []
+    runs: list[dict[str, Any]] = []
     for group, before in zip(groups, [*groups, None][1:], strict=True):
-        at = group[0].market_time
-        runs.append(
-            {
-                "at": at,
-                "hours": None if before is None else (at - before[0].market_time) // HOUR_MS,
-                "duration": _describe_delay(group[-1]),
-                "late": _describe_delay(group[0]) if len(group) > 1 else None,
-                "changes": sum(commit.changes for commit in group),
-                "alerts": sum(commit.alerts for commit in group),
-            }
-        )
+        at, duration = group[0].market_time, _describe_delay(group[-1])
+        run: dict[str, Any] = {
+            "at": at,
+            "first": at,
+            "runs": 1,
+            "hours": None if before is None else (at - before[0].market_time) // HOUR_MS,
+            "duration": duration,
+            "late": _describe_delay(group[0]) if len(group) > 1 else None,
+            "changes": sum(commit.changes for commit in group),
+            "alerts": sum(commit.alerts for commit in group),
+        }
+        if runs and duration is None and runs[-1]["duration"] is None:
+            newer = runs.pop()
+            sums = {name: newer[name] + run[name] for name in ("runs", "changes", "alerts")}
+            hours = newer["hours"] + (run["hours"] or 0)
+            run = {**newer, **sums, "first": at, "hours": hours}
+        runs.append(run)
     return runs
 
 
@@ -212,6 +222,7 @@ def build_operations_routes(
     return [
         build_page_route(path, runner, require_owner(pages.show)),
         build_page_route(f"{path}/checks", runner, require_owner(pages.begin_checks), "POST"),
+        build_page_route(f"{path}/keys", runner, require_owner(pages.create_key), "POST"),
         build_page_route(KEY_PATH, runner, require_owner(pages.confirm_revoke)),
         build_page_route(KEY_PATH, runner, require_owner(pages.revoke_key), "POST"),
     ]
@@ -236,6 +247,7 @@ class OperationsPages:
         with_status = "payments" in request.query_params or not self._billing.is_remote
         snapshot, now = await self._context.snapshots.snapshot(), self._context.clock()
         operations, day = self._access.operations, now // DAY_MS
+        usage = await self._access.list_tool_usage(None, day - CHART_DAYS + 1)
         plans = await operations.count_memberships(now - SALES_WINDOW_DAYS * DAY_MS)
         commits, keys, key_counts, sizes, sales, checks = await asyncio.gather(
             self._market.operations.list_commits(COMMITS_READ),
@@ -254,6 +266,8 @@ class OperationsPages:
             viewer=viewer,
             now=now,
             runs=group_runs(commits)[:RUNS_SHOWN],
+            chart=build_usage_chart(usage, now, key_counts.calls_today),
+            max_label_chars=MAX_LABEL_CHARS,
             keys=keys,
             key_counts=key_counts,
             plans=plans,
@@ -288,6 +302,27 @@ class OperationsPages:
             self._checks.add(task)
             task.add_done_callback(self._checks.discard)
         return redirect_to(request, f"{OPERATIONS_PATH}#checks")
+
+    async def create_key(self, request: Request, viewer: Viewer) -> Response:
+        """Create a key of the operator and show it in the response to the form."""
+        form = await read_form(request, {**FORM_TOKEN_FIELD, "label": MAX_LABEL_CHARS})
+        check_form_token(form, viewer)
+        try:
+            keys = OperatorKeys(self._access, self._context.clock)
+            api_key = await keys.create(form.get("label", "").strip())
+        except ValueError as error:
+            raise invalid_parameter_error(f"label: {error}.") from None
+        return render_page(
+            request,
+            "new_key.html",
+            status=201,
+            title="Your new key",
+            here=OPERATIONS_PATH,
+            is_wide=True,
+            viewer=viewer,
+            back="Operations",
+            **build_key_values(api_key, self._context.base_url),
+        )
 
     async def confirm_revoke(self, request: Request, viewer: Viewer) -> Response:
         """Ask the owner to confirm that a key is to be revoked."""

@@ -312,8 +312,17 @@ ON CONFLICT (key_id, day, tool) DO UPDATE SET used = t.used + excluded.used
             # In one order for every process, so that two of them cannot deadlock on PostgreSQL.
             await db.execute(sql, *(value for row in sorted(rows) for value in row))
 
-    async def list_tool_usage(self, membership_id: int, since_day: int) -> list[DayUsage]:
-        """Return the calls of a membership's keys by key, day and tool, in any order."""
+    async def list_tool_usage(self, membership_id: int | None, since_day: int) -> list[DayUsage]:
+        """Return the calls of a membership's keys by key, day and tool, in any order.
+
+        Without a membership, those of all keys, by day and tool.
+        """
+        if membership_id is None:
+            total = (
+                "SELECT day, tool, CAST(sum(used) AS BIGINT) AS used FROM tool_usage "
+                "WHERE day >= ? GROUP BY day, tool"
+            )
+            return await self._list(DayUsage, total, since_day)
         sql = (
             "SELECT u.day, u.tool, u.used FROM keys AS k JOIN tool_usage AS u ON u.key_id = k.id "
             "WHERE k.membership_id = ? AND u.day >= ?"

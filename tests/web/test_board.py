@@ -533,6 +533,7 @@ async def test_the_time_of_the_data_is_cheap_to_ask(served_alone: RunningService
     assert first.json() == {
         "as_of": "2026-09-30T12:03:00.000Z",
         "next_update": "2026-09-30T13:03:00.000Z",
+        "changes": 6,
     }
     known = {"if-none-match": first.headers["etag"]}
     again = await served_alone.client.get(address, headers=known)
@@ -547,3 +548,4 @@ async def test_the_time_of_the_data_is_cheap_to_ask(served_alone: RunningService
     )
     newer = await served_alone.client.get(address, headers=known)
     assert (newer.status_code, newer.json()["as_of"]) == (200, "2026-09-30T13:03:00.000Z")
+    assert newer.json()["changes"] == 1

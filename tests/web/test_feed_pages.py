@@ -4,10 +4,13 @@ import csv
 import io
 import itertools
 import re
+import xml.etree.ElementTree as ET
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
+import httpx
 import pytest
 
 from mcp_server.tools.get_confluence import GET_CONFLUENCE
@@ -68,13 +71,19 @@ async def get_view(
 
 
 def list_rows(page: Page) -> list[list[str]]:
-    """Return the cells of the table's rows, with single spaces."""
-    return [[" ".join(cell.split()) for cell in row] for row in page.rows[1:]]
+    """Return the cells of the table's rows without those of runs, with single spaces."""
+    rows = [[" ".join(cell.split()) for cell in row] for row in page.rows[1:]]
+    return [row for row in rows if len(row) > 1 and row[0] != "Asset"]
+
+
+def list_runs(page: Page) -> list[str]:
+    """Return the headings of the runs of the feed, with single spaces."""
+    return [" ".join(row[0].split()) for row in page.rows[1:] if len(row) == 1]
 
 
 def list_field_names(page: Page) -> set[str | None]:
     controls = page.find_all("input") + page.find_all("select")
-    return {field.get("name") for field in controls} - {"form_token"}
+    return {field.get("name") for field in controls} - {"form_token", None}
 
 
 @pytest.mark.clause("pages")
@@ -87,12 +96,11 @@ async def test_a_page_lists_the_rows_of_its_tool_in_order(served, view, query):
         expected = [
             (one["ticker"], one["indicator_name"], one["timeframe"]) for one in answer["signals"]
         ]
-        assert [(row[1], row[2], row[3]) for row in rows] == expected
+        assert [(row[0].split()[0], row[1], row[2]) for row in rows] == expected
         for row, one in zip(rows, answer["signals"], strict=True):
             change = one["transition"]
-            assert row[4].startswith(f"{change['from']} → to {change['to']}"), row
-            assert f"{one['created_at'][:10]} {one['created_at'][11:16]} UTC" in row[0]
-            assert row[5] == "101.50"
+            assert row[3].startswith(f"{change['from']} → to {change['to']}"), row
+            assert row[4] == "101.50"
     elif view == "flips":
         expected = [
             (f"{one['ticker']} {one['name']}", f"bullish {one['bullish']}", len(one["flips"]))
@@ -121,7 +129,7 @@ async def test_an_alert_shows_its_action_and_a_held_one_when_it_fired(
     held = AlertRow(later + 1, "BTC", "ceres", "4h", fired_s, 0, "SHORT", 98.5)
     await served_alone.market.commit(replace(make_batch(later, []), alerts=[fresh, held]))
     rows = list_rows(await get_view(served_alone, "feed", tier="alerts"))
-    assert [row[4] for row in rows] == ["SHORT fired 2026-09-30 02:00 UTC", "LONG"]
+    assert [row[3] for row in rows] == ["SHORT fired 2026-09-30 02:00 UTC", "LONG"]
 
 
 @pytest.mark.clause("pages")
@@ -219,7 +227,7 @@ async def test_links_lead_to_newer_and_older_rows_and_keep_the_filters(served):
         assert [_get_offset(link) for link in paging] == newer + older
         assert all("tier=all&timeframe=1h&limit=2" in link for link in paging)
         address = urljoin("/feed", paging[-1])
-    assert [row[1] for row in seen] == [row["ticker"] for row in every]
+    assert [row[0].split()[0] for row in seen] == [row["ticker"] for row in every]
 
 
 def _get_offset(address: str) -> int:
@@ -349,14 +357,120 @@ async def test_a_page_beyond_the_last_links_to_the_first(served):
 @pytest.mark.clause("17.9")
 async def test_times_are_relative_and_exact(served_alone: RunningService):
     served_alone.clock.now = NOON + 5 * 60_000
-    rows = list_rows(await get_view(served_alone, "feed"))
-    assert rows[0][0].startswith("4 min ago 2026-09-30 12:03 UTC")  # Some ms after 12:03.
+    runs = list_runs(await get_view(served_alone, "feed"))
+    assert runs[0].startswith("2026-09-30 12:03 UTC 4 min ago")  # Some ms after 12:03.
     served_alone.clock.now = NOON + 47 * HOUR_MS
     page = await get_view(served_alone, "feed")
-    assert list_rows(page)[0][0].startswith("46 h ago")
+    assert "46 h ago" in list_runs(page)[0]
     assert "An update is overdue" in page.text
     served_alone.clock.now = NOON + 72 * HOUR_MS + 1000
-    assert list_rows(await get_view(served_alone, "feed"))[0][0].startswith("3 d ago")
+    assert "3 d ago" in list_runs(await get_view(served_alone, "feed"))[0]
+
+
+ATOM = {"a": "http://www.w3.org/2005/Atom"}
+
+
+def read_atom(answer: httpx.Response) -> ET.Element:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/atom+xml"
+    return ET.fromstring(answer.text)
+
+
+@pytest.mark.clause("17.10")
+async def test_each_view_of_the_feed_is_an_atom_feed_for_members_and_keys(served: RunningService):
+    query = "ticker=BTC&timeframe=1h"
+    before = await served.get_api(f"/signals?{query}")
+    rows = before.json()["signals"]
+    page = await get_view(served, "feed", ticker="BTC", timeframe="1h")
+    assert f"./feed.atom?{query}" in page.links
+    password = b64encode(f"reader:{served.api_key}".encode()).decode()
+    answers = [await served.get_page(f"/feed.atom?{query}", is_member=True)]
+    for sent in (f"Bearer {served.api_key}", f"Basic {password}"):
+        answers.append(
+            await served.client.get(f"/feed.atom?{query}", headers={"Authorization": sent})
+        )
+    for answer in answers:
+        feed = read_atom(answer)
+        ids = [one.text or "" for one in feed.findall("a:entry/a:id", ATOM)]
+        assert [id_.partition(":")[2].partition(":")[2] for id_ in ids] == [r["id"] for r in rows]
+        times = [one.text for one in feed.findall("a:entry/a:updated", ATOM)]
+        assert times == [row["created_at"] for row in rows]
+        assert feed.findtext("a:id", "", ATOM) == f"{served.base_url}/feed?{query}"
+        title = feed.findtext("a:entry/a:title", "", ATOM)
+        change = rows[0]["transition"]
+        assert title == f"BTC Bitcoin: Trend Oracle 1h {change['from']} → {change['to']} at 101.50"
+    after = await served.get_api("/usage")
+    left = [int(answer.headers["x-ratelimit-remaining"]) for answer in (before, after)]
+    assert left[0] - left[1] == 3  # Both polls with the key, and the last call.
+
+
+@pytest.mark.clause("17.10")
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [("Bearer ek_unknown", 401), ("Basic cmVhZGVyOmVrX3g=", 401), ("Basic !", 401), (None, 200)],
+)
+async def test_without_a_live_key_an_atom_feed_is_refused_or_the_sample(
+    served: RunningService, authorization: str | None, status: int
+):
+    headers = {"Authorization": authorization} if authorization else {}
+    answer = await served.client.get("/feed.atom?timeframe=1h", headers=headers)
+    assert answer.status_code == status
+    if authorization is None:
+        feed = read_atom(answer)
+        assert "Sample, not live data" in feed.findtext("a:title", "", ATOM)
+        titles = [one.text or "" for one in feed.findall("a:entry/a:title", ATOM)]
+        assert titles
+        assert all(" 1h " in title for title in titles)
+    else:
+        assert answer.json()["error"] == "invalid_key"
+
+
+@pytest.mark.clause("17.10")
+async def test_an_atom_feed_escapes_names_and_refuses_bad_filters(served_alone: RunningService):
+    bad = await served_alone.get_page("/feed.atom?timeframe=9h", is_member=True)
+    assert bad.status_code == 400
+    sent = {"Authorization": f"Bearer {served_alone.api_key}"}
+    bad = await served_alone.client.get("/feed.atom?timeframe=9h", headers=sent)
+    assert (bad.status_code, bad.json()["error"]) == (400, "invalid_parameter")
+    asset = CoveredAsset(ticker="B&C", name="<Co>", asset_class="crypto", timeframes=TIMEFRAMES)
+    await publish_assets(served_alone, *ASSETS, asset)
+    later = NOON + HOUR_MS
+    await served_alone.market.commit(
+        make_batch(later, [make_change(later, "B&C", "ceres", "4h", 1, 0)])
+    )
+    feed = read_atom(await served_alone.get_page("/feed.atom", is_member=True))
+    assert feed.findtext("a:entry/a:title", "", ATOM).startswith("B&C <Co>: Ceres 4h ")
+
+
+@pytest.mark.clause("17.11")
+async def test_flips_fold_the_assets_that_only_went_neutral(served_alone: RunningService):
+    later = NOON + HOUR_MS
+    rows = [
+        make_change(later, "BTC", "ceres", "1h", 1, 0),
+        make_change(later + 1, "ETH", "ceres", "1h", 0, 1),
+        make_change(later + 2, "NVDA", "ceres", "1h", 0, -1),
+    ]
+    await served_alone.market.commit(make_batch(later, rows))
+    served_alone.clock.now = later
+    page = await get_view(served_alone, "flips", timeframe="1h", hours="1")
+    (folded,) = [one for one in page.find_all("details") if one.get("class") == "calmed"]
+    assert "open" not in folded
+    assert "1 asset that only went neutral" in page.text
+    assert [row[0].split()[0] for row in list_rows(page)] == ["ETH", "BTC", "NVDA"]
+
+
+@pytest.mark.clause("17.11")
+async def test_the_feed_has_a_heading_for_each_run(served_alone: RunningService):
+    later = NOON + HOUR_MS
+    rows = [
+        make_change(later + n, "BTC", id_, "1h", 1, 0) for n, id_ in enumerate(("ceres", "enzo"))
+    ]
+    await served_alone.market.commit(make_batch(later, rows))
+    runs = list_runs(await get_view(served_alone, "feed", limit="3"))
+    assert [(run[:16], run.split()[-2]) for run in runs] == [
+        ("2026-09-30 13:03", "2"),
+        ("2026-09-30 12:03", "1"),
+    ]
 
 
 @pytest.mark.clause("pages")

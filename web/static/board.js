@@ -95,11 +95,47 @@ async function ask() {
     const answer = await fetch(fresh.dataset.url, { cache: "no-cache" });
     if (!answer.ok) throw new Error(answer.status);
     const latest = await answer.json();
-    if (latest.as_of > fresh.dataset.asOf) offer(latest.as_of);
+    if (latest.as_of > (fresh.dataset.seen ?? fresh.dataset.asOf)) {
+      fresh.dataset.seen = latest.as_of;
+      offer(latest.as_of);
+      count(latest.changes);
+    }
     plan(latest.next_update);
   } catch {
     plan(new Date(Date.now() + 5 * MINUTE));
   }
+}
+
+// The title counts the changes since the page was opened, so that a tab in the background shows them.
+const title = document.title;
+let changes = 0;
+
+function count(added) {
+  if (!added) return;
+  changes += added;
+  document.title = `(${changes}) ${title}`;
+  if (!document.hidden || !canNotify()) return;
+  try {
+    new Notification(`${added} changes`, { body: title, tag: "signals" });
+  } catch { /* Some phones allow no notification without a service worker. */ }
+}
+
+function canNotify() {
+  return "Notification" in window && Notification.permission === "granted";
+}
+
+// A browser asks for the permission only after a press.
+function offerNotices() {
+  if (!("Notification" in window) || Notification.permission !== "default") return;
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "quiet notify";
+  button.textContent = "Notify me of changes";
+  button.addEventListener("click", async () => {
+    await Notification.requestPermission();
+    button.remove();
+  });
+  fresh.after(button);
 }
 
 function offer(asOf) {
@@ -113,4 +149,5 @@ function offer(asOf) {
 if (fresh) {
   document.addEventListener("visibilitychange", wait);
   plan(fresh.dataset.next);
+  offerNotices();
 }
