@@ -39,7 +39,7 @@ def open_progress_bar(
     from rich.progress import TimeRemainingColumn as TimeColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeColumn()
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=Console(stderr=True, soft_wrap=True)) as progress:
         task = progress.add_task(label, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
