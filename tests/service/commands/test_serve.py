@@ -1,12 +1,14 @@
 import asyncio
 import fcntl
 import gc
+import io
 import os
 import pty
 import re
 import signal
 import socket
 import sqlite3
+import sys
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,7 +26,7 @@ from mcp_server.tools.registry import TOOLS
 from schemas.vocabulary import format_instant
 from service.commands import compute_command as computing
 from service.commands.compute_command import PLAYED_OUT_NOTE, compute
-from service.commands.console import ProgressLog
+from service.commands.console import ProgressLog, echo, open_progress_bar
 from service.commands.serve import serve
 from service.config.settings import Settings
 from serving.freshness import SIMULATED_NOTE
@@ -638,3 +640,24 @@ def test_progress_lines_estimate_the_remaining_time(capsys):
         "building history: 80%, about 2 min left",
         "building history: 100%",
     ]
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what is printed."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_a_long_line_stays_whole_while_progress_is_shown(columns, monkeypatch):
+    # A shell would run the parts of a broken line by themselves.
+    line = f"  claude mcp add --header '{'x' * 150}'"
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with open_progress_bar("building history") as on_progress:
+        on_progress(1, 2)
+        echo(line)
+    assert f"{line}\n" in terminal.getvalue()
