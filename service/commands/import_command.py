@@ -5,6 +5,7 @@ from datetime import date
 from zoneinfo import ZoneInfo
 
 from compute.universe import load_universe
+from schemas.version import describe_install
 from service.commands.console import FOUND, echo
 from service.config.settings import Settings, SettingsError
 
@@ -20,7 +21,7 @@ def import_bars(settings: Settings, args: Namespace) -> int:
     except ImportError as error:
         raise SettingsError(
             f"signals import needs the extra libraries ({error.name} is missing): "
-            "pip install 'signals-mcp[import]'"
+            f"{describe_install('import')}"
         ) from None
     formats = FormatOptions(
         dict(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.version import describe_install
 from tests.compute.conftest import RunSignals
 from tests.compute.conftest import signals as signals
 from tests.support.signals_command import run_signals
@@ -80,4 +81,4 @@ def test_a_missing_extra_is_named_with_how_to_install_it(
     monkeypatch.setitem(sys.modules, "polars", None)
     ran = signals("import", "BTC.csv", "--to", str(tmp_path / "bars"))
     assert ran.status == 1
-    assert "(polars is missing): pip install 'signals-mcp[import]'" in ran.err
+    assert f"(polars is missing): {describe_install('import')}" in ran.err
