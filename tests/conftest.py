@@ -20,7 +20,7 @@ import pytest_asyncio
 from hypothesis import settings
 
 from compute.signing.log_signer import LogSigner
-from tests.support.example_market import make_coverage, seed_market
+from tests.support.example_market import NOON, make_coverage, seed_market
 from tests.support.postgres.server import (
     PostgresServer,
     SharedServer,
@@ -85,7 +85,9 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def seed_once(folder: Path) -> None:
         async with open_stores(folder) as (market, _):
             await seed_market(market, make_coverage())
-            await LogSigner(market.feed_log, folder / "log-key.json", LOG_ORIGIN).sign()
+            await LogSigner(
+                market.feed_log, folder / "log-key.json", LOG_ORIGIN, lambda: NOON
+            ).sign()
 
     folder = tmp_path_factory.mktemp("seeded")
     asyncio.run(seed_once(folder))

@@ -174,7 +174,7 @@ class ServiceClient:
         self,
         address: str,
         api_key: str,
-        user_agent: str = "signals-verify",
+        user_agent: str = "signals",
         proxy: tuple[str, str] | None = None,
     ) -> None:
         """`address` is the base address of the service; the key is only needed by some calls.

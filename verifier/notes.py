@@ -9,6 +9,7 @@ import binascii
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from cryptography.exceptions import InvalidSignature
@@ -37,6 +38,10 @@ def decode_base64(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise NoteError(f"{text[:60]!r} is not base64") from None
+
+
+def _encode(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def parse_number(text: str) -> int:
@@ -79,8 +84,7 @@ class VerifierKey:
         return cls(name, key_id, kind, material[1:])
 
     def __str__(self) -> str:
-        material = base64.b64encode(bytes([self.kind]) + self.public_key).decode()
-        return f"{self.name}+{self.key_id.hex()}+{material}"
+        return f"{self.name}+{self.key_id.hex()}+{_encode(bytes([self.kind]) + self.public_key)}"
 
     def verify(self, signature: bytes, message: bytes) -> bool:
         """Return whether this key signed a message."""
@@ -143,7 +147,11 @@ class SignedNote:
         return bool(found) and all(key.verify(one, self.text.encode()) for one in found)
 
 
-TIME_BYTES, MAX_TIME = 8, 1 << 63
+TIME_BYTES = 8
+# The last second of the year 9999; no time is 0.
+MAX_TIME = 253_402_300_799
+# A cosignature counts for a day, and clocks may differ so much.
+COSIGNED_WITHIN, CLOCK_SKEW = timedelta(days=1), timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -172,15 +180,23 @@ class Checkpoint:
         """Return whether the log with this key signed it, under its own origin."""
         return self.origin == key.name and self.note.is_signed_by(key)
 
-    def is_cosigned_by(self, witness: VerifierKey) -> bool:
-        """Return whether it has cosignatures of a witness, and all of them verify."""
+    def find_signed_time(self, key: VerifierKey) -> datetime | None:
+        """Return the time that the log with this key signed, None if it signed none."""
+        material = bytes([COSIGNER_KEY]) + key.public_key
+        cosigner = VerifierKey(key.name, hash_key(key.name, material), COSIGNER_KEY, key.public_key)
+        return self.find_cosigned_time(cosigner)
+
+    def find_cosigned_time(self, witness: VerifierKey) -> datetime | None:
+        """Return the time of a witness's cosignature, None unless all that it has verify."""
         found = self.note.find_signatures(witness)
-        return bool(found) and all(self._verify_cosignature(one, witness) for one in found)
+        if not found or not all(self._verify_cosignature(one, witness) for one in found):
+            return None
+        return datetime.fromtimestamp(int.from_bytes(found[-1][:TIME_BYTES]), UTC)
 
     def _verify_cosignature(self, content: bytes, witness: VerifierKey) -> bool:
         time, signature = content[:TIME_BYTES], content[TIME_BYTES:]
         # Without a time, it would not say that the tree is the largest that the witness has seen.
-        if not 0 < int.from_bytes(time, "big") < MAX_TIME:
+        if not 0 < int.from_bytes(time, "big") <= MAX_TIME:
             return False
         if witness.kind == POST_QUANTUM_COSIGNER_KEY:
             # The structure `cosigned_message` of tlog-cosignature for the whole tree.
@@ -222,6 +238,11 @@ class InclusionProof:
         path = tuple(decode_base64(line) for line in lines)
         return cls(salt, index, path, Checkpoint.parse(note))
 
+    def format(self) -> str:
+        """Return the text of the proof."""
+        lines = [f"extra {_encode(self.salt)}", f"index {self.index}", *map(_encode, self.path)]
+        return "\n".join([FIRST_LINE, *lines]) + f"\n\n{self.checkpoint.source}"
+
     def includes(self, leaf: bytes) -> bool:
         """Return whether the hash of a leaf is at the index in the tree of the checkpoint."""
         checkpoint = self.checkpoint
@@ -248,9 +269,18 @@ class Policy:
     groups: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     quorum: str = ""
 
-    def list_cosigners(self, checkpoint: Checkpoint) -> list[str]:
-        """Return the names of the witnesses whose cosignature verifies."""
-        return [name for name, key in self.witnesses.items() if checkpoint.is_cosigned_by(key)]
+    def list_cosigners(self, checkpoint: Checkpoint, now: datetime | None) -> list[str]:
+        """Return the names of the witnesses whose cosignature verifies, and is of the last day.
+
+        Without `now`, it may be of any time.
+        """
+        times = {n: checkpoint.find_cosigned_time(key) for n, key in self.witnesses.items()}
+        return [
+            name
+            for name, time in times.items()
+            if time is not None
+            and (now is None or now - COSIGNED_WITHIN <= time <= now + CLOCK_SKEW)
+        ]
 
     def is_met_by(self, cosigners: list[str]) -> bool:
         """Return whether these witnesses are a quorum."""

@@ -1,17 +1,34 @@
-"""The customer's own record, in a folder: the log's key, the last checkpoint, the verified rows."""
+"""The customer's own record, in a folder: the log's key, its checkpoints, rows and tiles."""
 
 import base64
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from verifier.client import parse_served_time
-from verifier.notes import LOG_KEY, Checkpoint, NoteError, VerifierKey, decode_base64
+from verifier.client import format_time, parse_served_time
+from verifier.notes import (
+    LOG_KEY,
+    Checkpoint,
+    InclusionProof,
+    NoteError,
+    VerifierKey,
+    decode_base64,
+)
 from verifier.report import VerifyError
 from verifier.rows import COVERED, Row, hash_row, pick_covered
+from verifier.tree import (
+    TILE_WIDTH,
+    Hashes,
+    Tiles,
+    format_tile_path,
+    is_included,
+    list_proof,
+    split_tile,
+)
 
 # The service may serve rows this long after it last computed, so their age is uncertain by it.
 AGE_MARGIN = timedelta(days=1)
@@ -21,11 +38,15 @@ SHORTEST_RETENTION = min(RETENTION.values())
 
 @dataclass(frozen=True)
 class RecordedRow:
-    """A verified row (the members that its leaf covers), and its leaf."""
+    """A row (the members that its leaf covers), its leaf, and when this record first had it.
 
-    leaf: int
+    A row that was in no signed checkpoint has no leaf and no salt.
+    """
+
+    leaf: int | None
     salt: bytes
     row: Row
+    seen_at: str = ""
 
     @property
     def id(self) -> str:
@@ -37,9 +58,14 @@ class RecordedRow:
         """When the service says it wrote the row."""
         return str(self.row["created_at"])
 
-    def hash(self) -> bytes:
-        """Return the hash of its leaf."""
-        return hash_row(self.row, self.salt)
+
+@dataclass(frozen=True)
+class Run:
+    """A verification that verified everything: its time, the data's source, the checkpoint."""
+
+    at: datetime
+    source: str
+    checkpoint: Checkpoint
 
 
 def is_kept(created_at: str, tier: str | None, now: datetime) -> bool:
@@ -81,8 +107,9 @@ def compare_rows(
 class Record:
     """Files of one service in a folder, which is created when something is saved.
 
-    Rows are only ever appended, and the checkpoint is replaced as a whole. A record that is
-    altered or incomplete raises VerifyError: it proves nothing, neither for nor against a service.
+    Rows and runs are only ever appended, and the checkpoint is replaced as a whole. A record that
+    is altered or incomplete raises VerifyError: it proves nothing, neither for nor against a
+    service.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -100,77 +127,162 @@ class Record:
         return key
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return the last verified checkpoint, None at the first use."""
+        """Return the last checkpoint, None at the first use."""
         key, text = self.load_key(), self._read("checkpoint")
         if text is None:
             if self._read("rows.jsonl"):
                 raise self._build_damage("checkpoint", "it is missing")
             return None
-        try:
-            checkpoint = Checkpoint.parse(text)
-        except NoteError as error:
-            raise self._build_damage("checkpoint", str(error)) from None
         if self._read("rows.jsonl") is None:
             raise self._build_damage("rows.jsonl", "it is missing")
-        # Its signature was checked before it was saved, so another one is not the service's doing.
-        if key is None or not checkpoint.is_signed_by(key):
-            raise self._build_damage("checkpoint", "it is not signed by the key in vkey")
-        return checkpoint
+        return self._parse_checkpoint("checkpoint", text, key)
+
+    def load_runs(self) -> list[Run]:
+        """Return the runs that verified everything, oldest first; other logs' are left out."""
+        key, runs = self.load_key(), []
+        for number, line in enumerate(self._read_lines("runs.jsonl"), 1):
+            try:
+                entry = json.loads(line)
+                at, source, note = parse_served_time(entry["at"]), entry["source"], entry["note"]
+            except (ValueError, KeyError, TypeError):
+                raise self._build_damage("runs.jsonl", f"line {number}: remove it") from None
+            if note.startswith(f"{key and key.name}\n"):
+                runs.append(Run(at, source, self._parse_checkpoint("runs.jsonl", note, key)))
+        return runs
 
     def load_rows(self) -> dict[str, RecordedRow]:
-        """Return the verified rows by id."""
-        return {one.id: one for one in self._parse_rows()}
+        """Return the recorded rows by id."""
+        rows = {}
+        for number, line in enumerate(self._read_lines("rows.jsonl"), 1):
+            try:
+                entry = json.loads(line)
+                salt = decode_base64(entry["salt"])
+                one = RecordedRow(entry["leaf"], salt, entry["row"], entry.get("seen_at", ""))
+            except (ValueError, KeyError, TypeError, NoteError):
+                reason = f"line {number} is damaged: remove it"
+                raise self._build_damage("rows.jsonl", reason) from None
+            # A row that was in no checkpoint comes again with its leaf.
+            rows[one.id] = one
+        return rows
 
     def describe_checkpoint_age(self) -> str:
         """Return when the checkpoint was saved, as a date and time in UTC."""
         saved_at = (self.folder / "checkpoint").stat().st_mtime
         return f"{datetime.fromtimestamp(saved_at, UTC):%Y-%m-%d %H:%M} UTC"
 
-    def save(self, key: VerifierKey, checkpoint: Checkpoint, rows: Iterable[RecordedRow]) -> None:
-        """Replace key and checkpoint and append rows; VerifyError if the folder is not writable."""
-        try:
+    def append_rows(self, rows: Iterable[RecordedRow]) -> None:
+        """Append rows; VerifyError if the folder is not writable."""
+        with self._raise_verify_errors():
+            self._append(
+                "rows.jsonl",
+                (
+                    {
+                        "leaf": one.leaf,
+                        "salt": base64.b64encode(one.salt).decode(),
+                        "row": one.row,
+                        **({"seen_at": one.seen_at} if one.seen_at else {}),
+                    }
+                    for one in rows
+                ),
+            )
+
+    def save(
+        self, key: VerifierKey, checkpoint: Checkpoint, tiles: Tiles, run: Run | None = None
+    ) -> None:
+        """Replace key and checkpoint, and add tiles and a run that verified everything.
+
+        VerifyError if the folder is not writable.
+        """
+        with self._raise_verify_errors():
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             # In this order, because a record that lacks a file is damaged, and a kill leaves none.
-            self._append_rows(())
-            self._replace("vkey", f"{key}\n")
-            self._replace("checkpoint", checkpoint.source)
-            self._append_rows(rows)
-        except OSError as error:
-            raise VerifyError(f"{self.folder} cannot be written: {error.strerror}") from None
+            self._append("rows.jsonl", ())
+            for (level, number), hashes in tiles.items():
+                name = format_tile_path(level, number, TILE_WIDTH)
+                path, content = self.folder / name, b"".join(hashes)
+                if not path.exists() or path.stat().st_size < len(content):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    self._replace(name, content)
+            self._replace("vkey", f"{key}\n".encode())
+            self._replace("checkpoint", checkpoint.source.encode())
+            if run is not None:
+                entry = {"at": format_time(run.at), "source": run.source, "note": checkpoint.source}
+                self._append("runs.jsonl", [entry])
 
-    def _parse_rows(self) -> Iterator[RecordedRow]:
-        # The last line of a process that was killed while it wrote has no end.
-        lines = (self._read("rows.jsonl") or "").split("\n")[:-1]
-        for number, line in enumerate(lines, 1):
+    def prove(self, row_id: str) -> str:
+        """Return the proof of a recorded row in the first kept checkpoint that has it.
+
+        VerifyError if the record has no such proof. No service is needed.
+        """
+        one = self.load_rows().get(row_id)
+        saved = self.load_checkpoint()
+        if one is None or one.leaf is None or saved is None:
+            raise VerifyError(f"{self.folder} has no verified row with the id {row_id}")
+        for checkpoint in (*(run.checkpoint for run in self.load_runs()), saved):
+            if checkpoint.size <= one.leaf:
+                continue
             try:
-                entry = json.loads(line)
-                yield RecordedRow(entry["leaf"], decode_base64(entry["salt"]), entry["row"])
-            except (ValueError, KeyError, TypeError, NoteError):
-                reason = f"line {number} is damaged: remove it"
-                raise self._build_damage("rows.jsonl", reason) from None
+                path = list_proof(self._load_tile, one.leaf, checkpoint.size)
+            except (OSError, LookupError):
+                continue
+            if is_included(
+                hash_row(one.row, one.salt), one.leaf, checkpoint.size, path, checkpoint.root
+            ):
+                return InclusionProof(one.salt, one.leaf, tuple(path), checkpoint).format()
+        raise VerifyError(f"{self.folder} has too few tiles to prove {row_id}")
+
+    def write_evidence(self, name: str, content: object) -> Path:
+        """Write the evidence of findings to a file and return its path; may raise VerifyError."""
+        with self._raise_verify_errors():
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            text = json.dumps(content, indent=1, ensure_ascii=False)
+            self._replace(name, f"{text}\n".encode())
+        return self.folder / name
+
+    def _load_tile(self, level: int, number: int) -> Hashes:
+        return split_tile((self.folder / format_tile_path(level, number, TILE_WIDTH)).read_bytes())
+
+    def _parse_checkpoint(self, name: str, text: str, key: VerifierKey | None) -> Checkpoint:
+        try:
+            checkpoint = Checkpoint.parse(text)
+        except NoteError as error:
+            raise self._build_damage(name, str(error)) from None
+        # Its signature was checked before it was saved, so another one is not the service's doing.
+        if key is None or not checkpoint.is_signed_by(key):
+            raise self._build_damage(name, "it is not signed by the key in vkey")
+        return checkpoint
 
     def _build_damage(self, name: str, reason: str) -> VerifyError:
         return VerifyError(f"record damaged: {self.folder / name}: {reason}")
 
-    def _append_rows(self, rows: Iterable[RecordedRow]) -> None:
-        with open(self.folder / "rows.jsonl", "ab+") as file:
+    @contextmanager
+    def _raise_verify_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise VerifyError(f"{self.folder} cannot be written: {error.strerror}") from None
+
+    def _append(self, name: str, entries: Iterable[object]) -> None:
+        with open(self.folder / name, "ab+") as file:
             # Cut off the end after the last newline, which a process left that was killed.
             content = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
             os.ftruncate(file.fileno(), content.rfind(b"\n") + 1)
-            for one in rows:
-                salt = base64.b64encode(one.salt).decode()
-                entry = {"leaf": one.leaf, "salt": salt, "row": one.row}
+            for entry in entries:
                 file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
-    def _replace(self, name: str, text: str) -> None:
+    def _replace(self, name: str, content: bytes) -> None:
         temporary = self.folder / f"{name}.new"
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, self.folder / name)
+
+    def _read_lines(self, name: str) -> list[str]:
+        # The last line of a process that was killed while it wrote has no end.
+        return (self._read(name) or "").split("\n")[:-1]
 
     def _read(self, name: str) -> str | None:
         try:

@@ -5,15 +5,17 @@ The canonical JSON is that of RFC 8785.
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, Final
 
 from verifier.client import Json, ServiceClient, format_time, parse_served_time, walk_feed
+from verifier.notes import MAX_TIME
 from verifier.report import VerifyError
 from verifier.tree import hash_leaf
 
@@ -98,7 +100,59 @@ def format_number(value: float) -> str:
     return sign + text
 
 
+TIERS = ("universe", "alerts")
+READINGS = ("bullish", "bearish", "neutral")
+ALERT_DIRECTIONS = {
+    **{"LONG": "bullish", "SHORT": "bearish", "BUY": "bullish", "SELL": "bearish"},
+    "CLOSE": "exit",
+}
+ROW_ID_END = re.compile(r"\.([0-9]{1,13})(?:\.([A-Z]+))?\.[0-9]{1,8}")
+
+Cell = tuple[str, str, str]
+
+
+def get_cell(row: Row) -> Cell:
+    """Return the ticker, indicator and timeframe of a row."""
+    return row["ticker"], row["indicator"], row["timeframe"]
+
+
+def find_close(row: Row) -> datetime | None:
+    """Return the close in the id of a row, None if the id is not made of its other fields."""
+    # A ticker may contain dots.
+    start = ".".join((row["tier"], *get_cell(row)))
+    end = ROW_ID_END.fullmatch(row["id"].removeprefix(start))
+    if not row["id"].startswith(start) or end is None or end[2] != row["action"]:
+        return None
+    return datetime.fromtimestamp(int(end[1]), UTC) if int(end[1]) <= MAX_TIME else None
+
+
+def find_fault(row: Row, now: datetime) -> str | None:
+    """Return why no honest service can have written a row by now, None if it can."""
+    transition, created_at = row["transition"], parse_served_time(row["created_at"])
+    if row["tier"] == "universe":
+        moved = transition if isinstance(transition, dict) else {}
+        before, after = moved.get("from"), moved.get("to")
+        change_type = "activation" if before == "neutral" else "reversal"
+        change_type = "deactivation" if after == "neutral" else change_type
+        is_consistent = before != after and before in READINGS and after in READINGS
+        wanted = {"direction": after, "change_type": change_type, "action": None}
+    else:
+        is_consistent = row["tier"] == "alerts" and row["action"] in ALERT_DIRECTIONS
+        direction = ALERT_DIRECTIONS.get(str(row["action"]))
+        wanted = {"direction": direction, "transition": None, "change_type": None}
+    contradiction = [name for name, value in wanted.items() if row[name] != value]
+    if not is_consistent or contradiction:
+        return f"contradicts itself: {', '.join(contradiction) or 'transition or tier'}"
+    close = find_close(row)
+    if close is None:
+        return "has an id that is not made of its other fields"
+    if close > created_at:
+        return f"was written before its candle closed at {format_time(close)}"
+    return "is dated in the future (is your clock right?)" if created_at > now else None
+
+
 DAILY_QUOTA = 10_000
+DEFAULT_DAYS = 30
 TEXTS = ("id", "tier", "ticker", "indicator", "timeframe", "direction")
 
 # What a page in another form raises where it is read.
@@ -109,10 +163,14 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass
 class Feed:
-    """The rows after a time, oldest first, the pages that had them, and when the last run was."""
+    """The rows after a time, oldest first, and the pages that had them.
+
+    `as_of` is when the service says that it last computed, `source` the kind of its data.
+    """
 
     since: str
     as_of: datetime
+    source: str
     rows: list[Row]
     pages: list[Json]
 
@@ -125,40 +183,51 @@ class Feed:
         start = parse_served_time(self.since)
         span = max((self.as_of - start).total_seconds(), 1)
         place = self.rows[-1]["created_at"] if self.rows else self.since
-        try:
-            async for page in walk_feed(
-                partial(client.read_view, "signals"), place, {"tier": "all"}
-            ):
-                # A service whose pages never end would otherwise keep this reading forever.
-                if client.calls >= DAILY_QUOTA:
-                    raise VerifyError(f"the feed takes more than {DAILY_QUOTA:,} calls")
-                for row in page.body["signals"]:
-                    check_row(row)
-                self.rows += page.body["signals"]
-                self.pages.append(page.body)
-                if self.rows:
-                    at = parse_served_time(self.rows[-1]["created_at"])
-                    done, covered = len(self.rows), max((at - start).total_seconds(), 1)
-                    on_progress(done, max(done, round(done * span / covered)))
-        except MALFORMED as error:
-            text = f"{client.address} sent a page of the feed that is none: {error!r}"
-            raise VerifyError(client.format_line(text)) from None
+        async for page in walk_rows(client, place):
+            # A service whose pages never end would otherwise keep this reading forever.
+            if client.calls >= DAILY_QUOTA:
+                raise VerifyError(f"the feed takes more than {DAILY_QUOTA:,} calls")
+            self.rows += page["signals"]
+            self.pages.append(page)
+            if self.rows:
+                at = parse_served_time(self.rows[-1]["created_at"])
+                done, covered = len(self.rows), max((at - start).total_seconds(), 1)
+                on_progress(done, max(done, round(done * span / covered)))
+
+
+async def walk_rows(client: ServiceClient, since: str) -> AsyncIterator[Json]:
+    """Yield the pages of both tiers after a time, oldest first; VerifyError if one is malformed."""
+    try:
+        async for page in walk_feed(partial(client.read_view, "signals"), since, {"tier": "all"}):
+            for row in page.body["signals"]:
+                check_row(row)
+            yield page.body
+    except MALFORMED as error:
+        raise describe_malformed(client, error) from None
+
+
+def describe_malformed(client: ServiceClient, error: Exception) -> VerifyError:
+    """Return the error that a page of the feed is none."""
+    text = f"{client.address} sent a page of the feed that is none: {error!r}"
+    return VerifyError(client.format_line(text))
 
 
 async def read_feed(
-    client: ServiceClient, since: datetime | None, default_days: int, on_progress: OnProgress
+    client: ServiceClient, since: datetime | None, now: datetime, on_progress: OnProgress
 ) -> Feed:
-    """Read the rows of both tiers after a time, by default those of some days before the last."""
+    """Read the rows of both tiers after a time, by default those of 30 days.
+
+    The days end at the newest row or now, whichever is earlier.
+    """
     newest = (await client.read_view("signals", {"tier": "all", "limit": 1})).body
     try:
-        as_of = parse_served_time(newest["meta"]["as_of"])
-        rows = newest["signals"]
-        last = parse_served_time(rows[0]["created_at"]) if rows else as_of
+        as_of, source = parse_served_time(newest["meta"]["as_of"]), str(newest["meta"]["source"])
+        times = [parse_served_time(row["created_at"]) for row in newest["signals"][:1]]
     except MALFORMED as error:
-        text = f"{client.address} sent a page of the feed that is none: {error!r}"
-        raise VerifyError(client.format_line(text)) from None
-    start = last - timedelta(days=default_days) if since is None else since
-    feed = Feed(format_time(start), as_of, [], [])
+        raise describe_malformed(client, error) from None
+    if since is None:
+        since = min(now, *times, now if times else as_of) - timedelta(days=DEFAULT_DAYS)
+    feed = Feed(format_time(since), as_of, source, [], [])
     await feed.extend(client, on_progress)
     return feed
 
@@ -171,8 +240,11 @@ def check_row(row: Json) -> None:
     for name in TEXTS:
         if not isinstance(covered[name], str):
             raise RowError(f"the {name} of a row is not a text")
-    if not isinstance(covered["price"], (int, float, NoneType)):
-        raise RowError("the price of a row is not a number")
+    for name, kinds in (("price", (int, float, NoneType)), ("action", (str, NoneType))):
+        if not isinstance(covered[name], kinds):
+            raise RowError(
+                f"the {name} of a row is not a {'number' if name == 'price' else 'text'}"
+            )
 
 
 def read_rows_file(path: Path) -> list[Row]:

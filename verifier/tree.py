@@ -66,8 +66,12 @@ def is_included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root:
 TILE_WIDTH, TILE_LEVELS = 256, 8
 
 Hashes = list[bytes]
+# By level and number.
+Tiles = dict[tuple[int, int], Hashes]
 # Takes the level, the number and the width of a tile.
 FetchTile = Callable[[int, int, int], Awaitable[Hashes]]
+# Takes the level and the number of a tile that is at hand.
+GetTile = Callable[[int, int], Hashes]
 
 
 class TreeMismatchError(Exception):
@@ -95,29 +99,29 @@ class TileTree:
         self.size = size
         self._root = root
         self._fetch_tile = fetch_tile
-        self._checked: dict[tuple[int, int], Hashes] = {}
+        # Every tile that was checked.
+        self.tiles: Tiles = {}
 
     async def check_root(self) -> None:
         """Read the tiles at the right edge of the tree, which determine its root.
 
         Raise TreeMismatchError if they have another root. Every other method needs this first.
         """
-        edge: dict[tuple[int, int], Hashes] = {}
+        edge: Tiles = {}
         for level in range(-(-self.size.bit_length() // TILE_LEVELS)):
             number, width = divmod(self.size >> TILE_LEVELS * level, TILE_WIDTH)
             if width:
                 edge[level, number] = await self._fetch_tile(level, number, width)
-        peaks = [_hash_inside(edge, *peak) for peak in list_peaks(self.size)]
-        if combine_peaks(peaks) != self._root:
+        if _hash_range(lambda *place: edge[place], 0, self.size) != self._root:
             raise TreeMismatchError("the tiles have another root than the signed checkpoint")
-        self._checked = edge
+        self.tiles = edge
 
     async def compute_root(self, size: int) -> bytes:
         """Return the root that the tree had when it had `size` leaves, at most its own size."""
         peaks = list_peaks(size)
         for level, index in peaks:
             await self._read_tile(level // TILE_LEVELS, _find_tile(level, index))
-        return combine_peaks([_hash_inside(self._checked, *peak) for peak in peaks])
+        return _hash_range(lambda *place: self.tiles[place], 0, size)
 
     async def read_leaf_hashes(self, start: int, end: int) -> Hashes:
         """Return the hashes of the leaves from `start` up to, but not including, `end`."""
@@ -126,7 +130,7 @@ class TileTree:
         first = start // TILE_WIDTH
         numbers = range(first, (end - 1) // TILE_WIDTH + 1)
         # Otherwise all tiles below one would fetch it at the same time.
-        for above in {n // TILE_WIDTH for n in numbers if (0, n) not in self._checked}:
+        for above in {n // TILE_WIDTH for n in numbers if (0, n) not in self.tiles}:
             await self._read_tile(1, above)
         tiles = await asyncio.gather(*(self._read_tile(0, number) for number in numbers))
         hashes = [one for tile in tiles for one in tile]
@@ -135,15 +139,15 @@ class TileTree:
     async def _read_tile(self, level: int, number: int) -> Hashes:
         """Return a tile whose hash is the one in the tile above it."""
         place = level, number
-        if place not in self._checked:
+        if place not in self.tiles:
             above, position = divmod(number, TILE_WIDTH)
             parent = await self._read_tile(level + 1, above)
             tile = await self._fetch_tile(level, number, TILE_WIDTH)
             if hash_complete_subtree(tile) != parent[position]:
                 path = format_tile_path(level, number, TILE_WIDTH)
                 raise TreeMismatchError(f"{path} does not belong to the signed checkpoint")
-            self._checked[place] = tile
-        return self._checked[place]
+            self.tiles[place] = tile
+        return self.tiles[place]
 
 
 def _find_tile(level: int, index: int) -> int:
@@ -151,9 +155,29 @@ def _find_tile(level: int, index: int) -> int:
     return (index << level % TILE_LEVELS) // TILE_WIDTH
 
 
-def _hash_inside(tiles: dict[tuple[int, int], Hashes], level: int, index: int) -> bytes:
-    """Return the hash of a subtree from the tile that holds it or the nodes below it."""
-    tile_level, height = divmod(level, TILE_LEVELS)
-    start = (index << height) % TILE_WIDTH
-    tile = tiles[tile_level, _find_tile(level, index)]
-    return hash_complete_subtree(tile[start : start + (1 << height)])
+def _hash_range(get_tile: GetTile, start: int, end: int) -> bytes:
+    """Return the root over the leaves of a range that begins at one of the tree's subtrees."""
+    peaks = []
+    for level, index in list_peaks(end - start):
+        tile_level, height = divmod(level, TILE_LEVELS)
+        first = (start >> level) + index
+        tile = get_tile(tile_level, _find_tile(level, first))
+        place = (first << height) % TILE_WIDTH
+        if len(tile) < place + (1 << height):
+            raise LookupError("a tile is too short")
+        peaks.append(hash_complete_subtree(tile[place : place + (1 << height)]))
+    return combine_peaks(peaks)
+
+
+def list_proof(get_tile: GetTile, index: int, size: int) -> Hashes:
+    """Return the inclusion proof of a leaf, from the leaf to the root (RFC 6962, PATH).
+
+    LookupError if a tile is too short.
+    """
+    path, start, end = [], 0, size
+    while end - start > 1:
+        middle = start + (1 << (end - start - 1).bit_length() - 1)
+        other = (middle, end) if index < middle else (start, middle)
+        start, end = (start, middle) if index < middle else (middle, end)
+        path.append(_hash_range(get_tile, *other))
+    return path[::-1]

@@ -1,13 +1,23 @@
 """Runs all checks of one verification, and keeps the customer's record up to date."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from itertools import groupby, pairwise, takewhile
+from datetime import UTC, datetime, timedelta
+from itertools import groupby, pairwise
+from random import SystemRandom
 
-from verifier.client import API_PATH, ServiceClient, ServiceError, parse_served_time
+from verifier.client import (
+    API_PATH,
+    ServiceClient,
+    ServiceError,
+    format_time,
+    parse_served_time,
+)
 from verifier.notes import (
+    CLOCK_SKEW,
     LOG_KEY,
     Checkpoint,
     InclusionProof,
@@ -16,9 +26,22 @@ from verifier.notes import (
     VerifierKey,
     decode_base64,
 )
-from verifier.record import SHORTEST_RETENTION, Record, RecordedRow, compare_rows, is_kept
+from verifier.record import SHORTEST_RETENTION, Record, RecordedRow, Run, compare_rows, is_kept
 from verifier.report import VERIFIED, Report, VerifyError
-from verifier.rows import Feed, OnProgress, Row, hash_row, pick_covered, read_feed
+from verifier.rows import (
+    DEFAULT_DAYS,
+    Cell,
+    Feed,
+    OnProgress,
+    Row,
+    find_close,
+    find_fault,
+    get_cell,
+    hash_row,
+    pick_covered,
+    read_feed,
+    walk_rows,
+)
 from verifier.tree import (
     HASH_BYTES,
     TILE_WIDTH,
@@ -116,15 +139,18 @@ class LeafSearch:
         page = await self._read_page(await self._find_page(created_at))
         return next((leaf for leaf in page if leaf.created_at == created_at), None)
 
-    async def iterate_after(self, created_at: str) -> AsyncIterator[Leaf]:
-        """Yield the leaves after a time."""
+    async def iterate_after(self, created_at: str, known: int | None) -> AsyncIterator[Leaf]:
+        """Yield the leaves after a time, and all from the index `known` on, whatever their time."""
         first = await self._find_page(created_at)
+        if known is not None:
+            first = min(first, known // MAX_LEAVES)
+        has_begun = False
         for number in range(first, self._page_count):
-            page = await self._read_page(number)
-            # Later pages are whole, so that the leaves have no gap whatever times are stated.
-            before = takewhile(lambda leaf: leaf.created_at <= created_at, page)
-            for leaf in page[len(list(before)) if number == first else 0 :]:
-                yield leaf
+            for leaf in await self._read_page(number):
+                # Once one is after the time, all are, so that the leaves have no gap.
+                has_begun |= leaf.created_at > created_at or leaf.index == known
+                if has_begun:
+                    yield leaf
 
     async def _find_page(self, created_at: str) -> int:
         """Return the last page that begins at or before a time, 0 if none does."""
@@ -146,24 +172,29 @@ class LeafSearch:
         return self._pages[number]
 
 
-DEFAULT_DAYS = 30
-# A run signs the rows of the one before it at the latest.
-SIGNED_WITHIN = timedelta(hours=2)
+# A run signs the rows of the one before it at the latest, and signs again if there are none.
+SIGNED_WITHIN, FRESH_WITHIN = timedelta(hours=2), timedelta(hours=3)
+# A customer who comes as seldom as this compares all recorded rows, others some old pages.
+SELDOM, OLD_PAGES = timedelta(days=20), 10
+# The share of old leaves without a row that may exceed the share of alerts among new ones.
+MAX_AGED_RATIO, MAX_AGED_SURPLUS = 3, 50
+RECORDED_DATA, UNIVERSE = "recorded", "universe"
 
 
 @dataclass(frozen=True)
 class Request:
     """What to verify: the rows of a file, and the feed after a time unless `reads_feed` is false.
 
-    Without `since`, the feed is read from `days` before its newest row.
+    Without `since`, the clock and the record decide from when on the feed is read. `other` is the
+    checkpoint of another customer.
     """
 
     given_rows: tuple[Row, ...] = ()
     reads_feed: bool = True
     since: datetime | None = None
-    days: int = DEFAULT_DAYS
     key: VerifierKey | None = None
     policy: Policy | None = None
+    other: Checkpoint | None = None
 
 
 def check_proof(
@@ -171,10 +202,11 @@ def check_proof(
 ) -> Report:
     """Check without a network that a row is the leaf of a proof, and that the log signed its tree.
 
-    It is enough that one of the rows is that leaf.
+    It is enough that one of the rows is that leaf. Cosignatures may be of any time.
     """
     report = Report(evidence=[("the checkpoint of the proof", proof.checkpoint.source)])
-    _check_signatures(proof.checkpoint, key, policy, report)
+    if _check_signature(proof.checkpoint, key, report):
+        _check_quorum(proof.checkpoint, policy, None, report)
     proven = [row for row in rows if proof.includes(hash_row(row, proof.salt))]
     report.checked["rows in the log"] += len(proven)
     report.notes += (f"{row['id']} is leaf {proof.index} of {key.name}" for row in proven)
@@ -183,47 +215,116 @@ def check_proof(
     return report
 
 
-def _check_signatures(
-    checkpoint: Checkpoint, key: VerifierKey, policy: Policy | None, report: Report
+def _check_signature(checkpoint: Checkpoint, key: VerifierKey, report: Report) -> bool:
+    """Check the signature of the log; return whether it is there."""
+    if checkpoint.is_signed_by(key):
+        return True
+    report.findings.append(
+        f"the checkpoint of {checkpoint.origin} is not signed by the key of {key.name}"
+    )
+    return False
+
+
+def _check_quorum(
+    checkpoint: Checkpoint, policy: Policy | None, now: datetime | None, report: Report
 ) -> bool:
-    """Check the signature of the log, and the quorum; return whether the log signed it."""
-    if not checkpoint.is_signed_by(key):
-        report.findings.append(
-            f"the checkpoint of {checkpoint.origin} is not signed by the key of {key.name}"
-        )
-        return False
-    if policy is not None:
-        cosigners = policy.list_cosigners(checkpoint)
-        report.checked["cosignatures"] += len(cosigners)
-        if not policy.is_met_by(cosigners):
-            names = ", ".join(cosigners) or "none"
-            report.obstacles.append(
-                f"the policy requires the quorum {policy.quorum}; cosigned by: {names}"
+    """Check the cosignatures of a policy, which may be of any time without `now`."""
+    if policy is None:
+        return True
+    cosigners = policy.list_cosigners(checkpoint, now)
+    report.checked["cosignatures"] += len(cosigners)
+    if policy.is_met_by(cosigners):
+        return True
+    within = "" if now is None else " within a day"
+    names = ", ".join(cosigners) or "none"
+    report.obstacles.append(
+        f"the policy requires the quorum {policy.quorum}; cosigned{within} by: {names}"
+    )
+    return False
+
+
+def check_sequence(
+    rows: Iterable[Row],
+    latest: datetime,
+    report: Report,
+    before: Iterable[Row] = (),
+    changed: Container[Cell] = (),
+) -> None:
+    """Report rows that no honest service can have written, and gaps in the changes of a cell.
+
+    `before` are earlier rows without a gap. Cells that `changed` already have a finding.
+    """
+    readings = {get_cell(row): row for row in before if row["tier"] == UNIVERSE}
+    times: dict[str, str] = {}
+    late: Counter[str] = Counter()
+    for row in rows:
+        cell, label = get_cell(row), f"{row['id']} of {row['created_at']}"
+        fault = find_fault(row, latest)
+        if fault is not None:
+            report.findings.append(f"{label} {fault}")
+        if (first := times.setdefault(row["id"], row["created_at"])) != row["created_at"]:
+            report.findings.append(f"{label} has the id of a row of {first}")
+        if fault is not None:
+            # The next row of the cell would only repeat it.
+            readings.pop(cell, None)
+            continue
+        if row["tier"] != UNIVERSE:
+            continue
+        earlier = readings.get(cell)
+        is_gap = earlier and earlier["transition"]["to"] != row["transition"]["from"]
+        if earlier and is_gap and cell not in changed:
+            report.findings.append(
+                f"{label} does not continue {earlier['id']}: a row between them is missing"
             )
-    return True
+        readings[cell] = row
+        close = find_close(row)
+        if close and parse_served_time(row["created_at"]) - close > SIGNED_WITHIN:
+            late[row["direction"]] += 1
+    if late:
+        counts = ", ".join(f"{late[name]} {name}" for name in sorted(late))
+        report.notes.append(
+            f"{late.total()} rows were written more than 2 hours after their candle closed: "
+            f"{counts}"
+        )
+
+
+def format_age(age: timedelta) -> str:
+    """Return an age in the largest whole unit, such as `12 minutes`."""
+    minutes = int(age.total_seconds() // 60)
+    for unit, size in (("days", 2880), ("hours", 120)):
+        if minutes >= size:
+            return f"{2 * minutes // size} {unit}"
+    return f"{minutes} minutes"
 
 
 class Verification:
-    """Verifies a service against its log, and against the record of earlier verifications."""
+    """Verifies a service against its log, and against the record of earlier verifications.
+
+    The clock and the record of the customer decide what is compared, never the service's answers.
+    """
 
     def __init__(
         self,
         client: ServiceClient,
         record: Record,
-        clock: Callable[[], datetime],
+        now: datetime,
         on_progress: OnProgress,
     ) -> None:
         self._client = client
         self._log = LogReader(client)
         self._record = record
-        self._clock = clock
+        self._now = now
         self._on_progress = on_progress
         self.report = Report()
         # The rows that were read, for further checks of the caller.
         self.feed: Feed | None = None
+        self._runs: list[Run] = []
+        self._recorded: dict[str, RecordedRow] = {}
+        self._changed: list[RecordedRow] = []
+        self._compared = 0
 
     async def run(self, request: Request) -> Report:
-        """Run the checks; save what was verified only if everything was.
+        """Run the checks; save what was verified only if nothing contradicts it.
 
         If the service does not answer as its documentation says, the report names it as obstacle.
         """
@@ -231,35 +332,55 @@ class Verification:
             await self._run_checks(request)
         except VerifyError as error:
             self.report.obstacles.append(str(error))
+        if self.report.findings:
+            try:
+                self._write_evidence()
+            except VerifyError as error:
+                self.report.obstacles.append(str(error))
         return self.report
 
     async def _run_checks(self, request: Request) -> None:
         saved = self._record.load_checkpoint()
-        recorded = self._record.load_rows()
+        self._recorded, self._runs = self._record.load_rows(), self._record.load_runs()
         key = await self._choose_key(request)
         checkpoint = await self._read_head()
         if saved is not None:
-            saved_at = self._record.describe_checkpoint_age()
-            caption = f"the checkpoint that was verified at {saved_at}"
+            caption = (
+                f"the checkpoint that was verified at {self._record.describe_checkpoint_age()}"
+            )
             self.report.evidence.append((caption, saved.source))
-        tree = None
+        tree, is_signed = None, False
         if checkpoint is not None:
-            caption = "the checkpoint that is served now"
-            self.report.evidence.append((caption, checkpoint.source))
-            if _check_signatures(checkpoint, key, request.policy, self.report):
+            self.report.evidence.append(("the checkpoint that is served now", checkpoint.source))
+            is_signed = _check_signature(checkpoint, key, self.report)
+            if is_signed:
                 tree = await self._check_tree(checkpoint, saved)
         if tree is not None:
             self.report.checked["signed checkpoint"] += 1
+        if request.other is not None:
+            await self._compare_checkpoint(request.other, key, tree)
+        source = ""
         if request.reads_feed:
-            self.feed = await read_feed(
-                self._client, request.since, request.days, self._on_progress
-            )
-        changed = self._compare(recorded.values())
-        verified = await self._check_rows(tree, request, changed)
+            self.feed = await self._read_feed(request)
+            source = self.feed.source
+            await self._compare_record(self.feed, request)
+            self._check_cells(self.feed)
+            if source != RECORDED_DATA:
+                self._check_ages(self.feed, checkpoint if is_signed else None, key)
+        # The times of a recording are those of its bars, so they say nothing about its publication.
+        now = None if source == RECORDED_DATA else self._now
+        is_trusted = (
+            checkpoint is not None
+            and is_signed
+            and _check_quorum(checkpoint, request.policy, now, self.report)
+        )
+        verified = await self._check_rows(tree, request, saved, key)
         if checkpoint is not None and verified is None:
-            await self._find_replaced_leaves(checkpoint, recorded.values())
-        elif checkpoint is not None and verified is not None and self.report.status == VERIFIED:
-            self._record.save(key, checkpoint, (one for one in verified if one.id not in recorded))
+            await self._find_replaced_leaves(checkpoint)
+        if not self.report.findings:
+            trusted_tree = tree if is_trusted else None
+            if saved is not None or trusted_tree is not None:
+                self._save(key, checkpoint, trusted_tree, verified or [], request)
 
     async def _choose_key(self, request: Request) -> VerifierKey:
         """Return the key that must have signed; at the first use the one that the service states.
@@ -350,139 +471,352 @@ class Verification:
         else:
             self.report.findings.append(f"the log has shrunk: {sizes}")
 
-    def _compare(self, recorded: Iterable[RecordedRow]) -> list[RecordedRow]:
-        """Compare the record with the served rows; return the rows that have changed."""
-        if self.feed is None:
-            return []
-        in_range = [one for one in recorded if one.created_at > self.feed.since]
-        changes = list(compare_rows(in_range, self.feed.index_by("id"), self._get_now(self.feed)))
-        self.report.findings += (text for _, text in changes)
-        if in_range:
-            self.report.checked["rows as verified before"] += len(in_range) - len(changes)
-        return [one for one, _ in changes]
+    async def _read_feed(self, request: Request) -> Feed:
+        """Read the feed from the time on that the customer's clock and record demand."""
+        since = request.since
+        if since is None and self._recorded:
+            times = sorted(one.created_at for one in self._recorded.values())
+            last = min(self._now, parse_served_time(times[-1]))
+            since = last - timedelta(days=DEFAULT_DAYS)
+            if self._runs and self._now - self._runs[-1].at > SELDOM:
+                since = min(since, parse_served_time(times[0]) - timedelta(milliseconds=1))
+        feed = await read_feed(self._client, since, self._now, self._on_progress)
+        before = self._runs[-1].source if self._runs else feed.source
+        if feed.source == RECORDED_DATA:
+            self.report.notes.append(
+                "the service says that its data are a recording, so the times of its rows do not "
+                "say when they were published"
+            )
+            if before != RECORDED_DATA:
+                self.report.findings.append(f"the data are said to be recorded; they were {before}")
+        return feed
 
-    def _get_now(self, feed: Feed) -> datetime:
-        """Return when the service last computed, but never a time in the future."""
-        return min(feed.as_of, self._clock())
+    async def _compare_record(self, feed: Feed, request: Request) -> None:
+        """Compare the record with the served rows: those of the feed read, and some older pages."""
+        now = min(feed.as_of, self._now)
+        parts = [([*feed.rows], feed.since, "")]
+        older = sorted(
+            (one for one in self._recorded.values() if one.created_at <= feed.since),
+            key=lambda one: one.created_at,
+        )
+        for one in SystemRandom().sample(older, min(OLD_PAGES, len(older))):
+            start = format_time(parse_served_time(one.created_at) - timedelta(milliseconds=1))
+            page = await anext(walk_rows(self._client, start))
+            rows, has_more = page["signals"], page["pagination"]["has_more"]
+            parts.append((rows, start, rows[-1]["created_at"] if rows and has_more else ""))
+        compared: dict[str, str | None] = {}
+        for rows, start, end in parts:
+            in_range = [
+                one
+                for one in self._recorded.values()
+                if start < one.created_at
+                and (not end or one.created_at <= end)
+                and one.id not in compared
+            ]
+            changes = [*compare_rows(in_range, {row["id"]: row for row in rows}, now)]
+            compared |= dict.fromkeys(one.id for one in in_range) | {
+                one.id: text for one, text in changes
+            }
+            self._changed += (one for one, _ in changes)
+        self.report.findings += filter(None, compared.values())
+        if compared:
+            same = sum(text is None for text in compared.values())
+            self.report.checked["rows as verified before"] += same
+        kept = [
+            one
+            for one in self._recorded.values()
+            if is_kept(one.created_at, str(one.row["tier"]), now)
+        ]
+        if kept and not compared:
+            text = f"none of the {len(kept)} rows of the record was compared"
+            is_wanted = request.since is not None
+            (self.report.obstacles if is_wanted else self.report.findings).append(text)
+        last = feed.rows[-1]["created_at"] if feed.rows else "no row"
+        text = f"read the feed from {feed.since} to {last}, {len(feed.rows)} rows"
+        if self._recorded:
+            text += f"; compared {len(compared)} of the {len(self._recorded)} rows of the record"
+        self.report.notes.append(text)
+
+    def _check_cells(self, feed: Feed) -> None:
+        """Check the rows of the feed by themselves, after those that were recorded before it."""
+        recorded = sorted(self._recorded.values(), key=lambda one: one.created_at)
+        # They continue into the feed only if there is no gap between them.
+        is_continued = bool(recorded) and recorded[-1].created_at > feed.since
+        before = [one.row for one in recorded if is_continued and one.created_at <= feed.since]
+        changed = {get_cell(one.row) for one in self._changed}
+        check_sequence(feed.rows, self._now + CLOCK_SKEW, self.report, before, changed)
+
+    def _check_ages(self, feed: Feed, checkpoint: Checkpoint | None, key: VerifierKey) -> None:
+        """Report how old the newest row and the checkpoint are, and whether that is too old."""
+        ages = []
+        times = [parse_served_time(row["created_at"]) for row in feed.rows]
+        # A small universe is quiet for hours: the gaps of the feed itself say for how long.
+        pauses = [later - earlier for earlier, later in pairwise(times)]
+        if times:
+            ages.append(("newest row", times[-1], max([FRESH_WITHIN, *pauses])))
+        if checkpoint is not None:
+            signed_at = checkpoint.find_signed_time(key)
+            if signed_at is None:
+                self.report.obstacles.append("the checkpoint has no signed time")
+            else:
+                ages.append(("signed checkpoint", signed_at, FRESH_WITHIN))
+        for name, at, limit in ages:
+            age = max(self._now - at, timedelta(0))
+            text = f"the {name} is {format_age(age)} old"
+            if at > self._now + CLOCK_SKEW:
+                self.report.obstacles.append(
+                    f"the {name} is of {format_time(at)}, which is in the future: is your clock "
+                    "right?"
+                )
+            elif age > limit:
+                self.report.obstacles.append(f"{text}, more than {format_age(limit)}")
+            else:
+                self.report.notes.append(text)
+
+    async def _compare_checkpoint(
+        self, other: Checkpoint, key: VerifierKey, tree: TileTree | None
+    ) -> None:
+        """Check that the checkpoint of another customer is of the same tree."""
+        caption = "the checkpoint of the other customer"
+        self.report.evidence.append((caption, other.source))
+        if not other.is_signed_by(key):
+            raise VerifyError(f"{caption} is not signed by the key of {key.name}")
+        if tree is None or other.size > tree.size:
+            self.report.obstacles.append(f"{caption} has {other.size} leaves, more than are served")
+            return
+        try:
+            is_same = await tree.compute_root(other.size) == other.root
+        except TreeMismatchError:
+            is_same = False
+        if is_same:
+            self.report.checked["checkpoint of another customer"] += 1
+        else:
+            self.report.findings.append(
+                f"the log shows customers different histories: the first {other.size} leaves are "
+                "not those that another customer was shown"
+            )
 
     async def _check_rows(
-        self, tree: TileTree | None, request: Request, changed: list[RecordedRow]
+        self, tree: TileTree | None, request: Request, saved: Checkpoint | None, key: VerifierKey
     ) -> list[RecordedRow] | None:
         """Check given and served rows; return the verified ones, None if the tree is not valid."""
         if tree is None:
-            return None
-        rows = _RowCheck(tree, LeafSearch(tree.size, self._log), self.report, changed)
-        try:
-            await rows.check_given(request.given_rows)
             if self.feed is not None:
-                await rows.check_feed(self.feed, self._get_now(self.feed))
+                known = (self._recorded.get(row["id"]) for row in self.feed.rows)
+                pairs = zip(self.feed.rows, known, strict=True)
+                pending = [row for row, one in pairs if one is None or one.leaf is None]
+                self._check_unsigned(pending, self.feed)
+            return None
+        leaves = LeafSearch(tree.size, self._log)
+        try:
+            verified = await self._check_given(request.given_rows, tree, leaves)
+            if self.feed is not None:
+                verified += await self._check_feed(self.feed, tree, leaves, request, saved, key)
         except TreeMismatchError as error:
             self.report.findings.append(f"the log contradicts itself: {error}")
             return None
-        return rows.verified
+        return verified
 
-    async def _find_replaced_leaves(
-        self, checkpoint: Checkpoint, recorded: Iterable[RecordedRow]
-    ) -> None:
-        """Report the first recorded row whose leaf is another one in the tiles served now."""
-        rows = sorted(
-            (one for one in recorded if one.leaf < checkpoint.size), key=lambda one: one.leaf
-        )
-        replaced: list[RecordedRow] = []
-        for number, in_tile in groupby(rows, key=lambda one: one.leaf // TILE_WIDTH):
-            width = min(TILE_WIDTH, checkpoint.size - number * TILE_WIDTH)
-            hashes = await self._log.fetch_tile(0, number, width)
-            replaced += (one for one in in_tile if one.hash() != hashes[one.leaf % TILE_WIDTH])
-        if replaced:
-            first = replaced[0]
-            self.report.findings.append(
-                f"leaf {first.leaf} is no longer that of {first.id} of {first.created_at}: "
-                f"{len(replaced)} of {len(rows)} verified rows have lost their leaf"
-            )
-
-
-class _RowCheck:
-    """Checks rows against the leaves of a signed tree, each leaf against its row.
-
-    `verified` collects the rows whose leaf is in the tree. What `changed` since it was recorded
-    already has a finding.
-    """
-
-    def __init__(
-        self, tree: TileTree, leaves: LeafSearch, report: Report, changed: list[RecordedRow]
-    ) -> None:
-        self._tree = tree
-        self._leaves = leaves
-        self._report = report
-        self._explained_rows = {one.id for one in changed}
-        self._explained_leaves = {one.leaf for one in changed}
-        self.verified: list[RecordedRow] = []
-
-    async def check_given(self, rows: Iterable[Row]) -> None:
-        """Check the inclusion of single rows."""
+    async def _check_given(
+        self, rows: Iterable[Row], tree: TileTree, leaves: LeafSearch
+    ) -> list[RecordedRow]:
+        """Check the inclusion of single rows; return those that are."""
+        verified = []
         for row in sorted(rows, key=lambda row: str(row["created_at"])):
-            leaf = await self._leaves.find(row["created_at"])
+            leaf = await leaves.find(row["created_at"])
             if leaf is None:
                 self._report_row(row, "is in no leaf of the log")
             else:
-                hashes = await self._tree.read_leaf_hashes(leaf.index, leaf.index + 1)
-                self._check_pair(row, leaf, hashes[0])
+                hashes = await tree.read_leaf_hashes(leaf.index, leaf.index + 1)
+                verified += self._check_pair(row, leaf, hashes[0])
+        return verified
 
-    async def check_feed(self, feed: Feed, now: datetime) -> None:
+    async def _check_feed(
+        self,
+        feed: Feed,
+        tree: TileTree,
+        search: LeafSearch,
+        request: Request,
+        saved: Checkpoint | None,
+        key: VerifierKey,
+    ) -> list[RecordedRow]:
         """Check every served row against its leaf, and that every leaf has its row."""
-        leaves = [leaf async for leaf in self._leaves.iterate_after(feed.since)]
+        now = min(feed.as_of, self._now)
+        known = None if saved is None or request.since is not None else saved.size
+        leaves = [leaf async for leaf in search.iterate_after(feed.since, known)]
         # A wrong time could let a missing row pass as aged.
-        self._report.findings += (
+        self.report.findings += (
             f"leaf {later.index} is listed at {later.created_at}, but the one before it at "
             f"{earlier.created_at}"
             for earlier, later in pairwise(leaves)
             if later.created_at <= earlier.created_at
         )
         hashes = (
-            await self._tree.read_leaf_hashes(leaves[0].index, leaves[-1].index + 1)
-            if leaves
-            else []
+            await tree.read_leaf_hashes(leaves[0].index, leaves[-1].index + 1) if leaves else []
         )
+        late_before, known_size = self._find_last_signed(feed, key)
+        explained = {one.leaf for one in self._changed}
         unmatched = feed.index_by("created_at")
-        aged = 0
+        verified: list[RecordedRow] = []
+        aged, old = 0, 0
         for leaf, leaf_hash in zip(leaves, hashes, strict=True):
             row = unmatched.pop(leaf.created_at, None)
+            is_old = not is_kept(leaf.created_at, None, now)
+            if row is None and not is_kept(leaf.created_at, UNIVERSE, now):
+                continue
+            old += is_old
             if row is not None:
-                self._check_pair(row, leaf, leaf_hash)
-            elif not is_kept(leaf.created_at, None, now):
+                verified += self._check_pair(row, leaf, leaf_hash)
+                if leaf.index >= known_size and row["id"] not in self._recorded:
+                    age = late_before - parse_served_time(row["created_at"])
+                    if age > SIGNED_WITHIN:
+                        self._report_row(
+                            row,
+                            f"was published later than {format_time(late_before)}, when the log "
+                            f"signed {known_size} leaves without it",
+                        )
+            elif is_old:
                 aged += 1
-            elif leaf.index not in self._explained_leaves:
-                self._report.findings.append(
+            elif leaf.index not in explained:
+                self.report.findings.append(
                     f"leaf {leaf.index} of {leaf.created_at} has no row in the feed: it was "
                     "deleted, or moved to another time"
                 )
         if aged:
-            self._report.notes.append(
-                f"{aged} leaves without a row are older than {SHORTEST_RETENTION.days} days: "
-                "alerts are not served longer"
-            )
+            self._check_aged(aged, old, len(leaves), feed)
         last = leaves[-1].created_at if leaves else ""
-        self._report_unmatched(list(unmatched.values()), last, feed)
-
-    def _check_pair(self, row: Row, leaf: Leaf, leaf_hash: bytes) -> None:
-        if hash_row(row, leaf.salt) == leaf_hash:
-            self.verified.append(RecordedRow(leaf.index, leaf.salt, pick_covered(row)))
-            self._report.checked["rows in the log"] += 1
-        else:
-            self._report_row(row, f"differs from what leaf {leaf.index} of the log commits to")
-
-    def _report_row(self, row: Row, fault: str) -> None:
-        if row["id"] not in self._explained_rows:
-            self._report.findings.append(f"{row['id']} of {row['created_at']} {fault}")
-
-    def _report_unmatched(self, rows: list[Row], last: str, feed: Feed) -> None:
-        """Report rows without a leaf: those after the last leaf may only be too new."""
-        for row in rows:
+        for row in unmatched.values():
             if row["created_at"] <= last:
                 self._report_row(row, "is in no leaf of the log: it was added or moved later")
-        pending = [row for row in rows if row["created_at"] > last]
-        if pending:
-            first = pending[0]["created_at"]
-            text = f"{len(pending)} rows since {first} are in no signed checkpoint yet"
-            is_overdue = parse_served_time(first) < feed.as_of - SIGNED_WITHIN
-            (self._report.obstacles if is_overdue else self._report.notes).append(text)
+        pending = [row for row in unmatched.values() if row["created_at"] > last]
+        self._check_unsigned(pending, feed)
+        return verified
+
+    def _find_last_signed(self, feed: Feed, key: VerifierKey) -> tuple[datetime, int]:
+        """Return the signed time and the size of the last checkpoint that a run verified."""
+        if feed.source == RECORDED_DATA or not self._runs:
+            return datetime.min.replace(tzinfo=UTC), 0
+        checkpoint = self._runs[-1].checkpoint
+        signed_at = checkpoint.find_signed_time(key)
+        return signed_at or datetime.min.replace(tzinfo=UTC), checkpoint.size
+
+    def _check_aged(self, aged: int, old: int, leaves: int, feed: Feed) -> None:
+        """Report old leaves without a row, which must be those of alerts, the rarer tier."""
+        days = SHORTEST_RETENTION.days
+        text = (
+            f"{aged} leaves without a row are older than {days} days: alerts are not served longer"
+        )
+        alerts = sum(row["tier"] == "alerts" for row in feed.rows)
+        newer = max(leaves - old, 1)
+        if aged > MAX_AGED_RATIO * alerts * old / newer + MAX_AGED_SURPLUS:
+            self.report.obstacles.append(
+                f"{text}, but {aged} of {old} are too many: of the newer rows {alerts} of {newer} "
+                "are alerts"
+            )
+        else:
+            self.report.notes.append(text)
+
+    def _check_unsigned(self, rows: Sequence[Row], feed: Feed) -> None:
+        """Report rows that are in no signed checkpoint, and whether they should be."""
+        if not rows:
+            return
+        text = f"{len(rows)} rows since {rows[0]['created_at']} are in no signed checkpoint yet"
+        first = min(parse_served_time(self._get_seen_at(row)) for row in rows)
+        if feed.source != RECORDED_DATA:
+            first = min(first, parse_served_time(rows[0]["created_at"]))
+        is_overdue = first < self._now - SIGNED_WITHIN
+        (self.report.obstacles if is_overdue else self.report.notes).append(text)
+
+    def _get_seen_at(self, row: Row) -> str:
+        known = self._recorded.get(row["id"])
+        return known.seen_at if known is not None and known.seen_at else format_time(self._now)
+
+    def _check_pair(self, row: Row, leaf: Leaf, leaf_hash: bytes) -> list[RecordedRow]:
+        """Check a row against a leaf; return it as verified if they match."""
+        if hash_row(row, leaf.salt) != leaf_hash:
+            self._report_row(row, f"differs from what leaf {leaf.index} of the log commits to")
+            return []
+        self.report.checked["rows in the log"] += 1
+        return [RecordedRow(leaf.index, leaf.salt, pick_covered(row))]
+
+    def _report_row(self, row: Row, fault: str) -> None:
+        # What changed since it was recorded already has a finding.
+        if row["id"] not in {one.id for one in self._changed}:
+            self.report.findings.append(f"{row['id']} of {row['created_at']} {fault}")
+
+    async def _find_replaced_leaves(self, checkpoint: Checkpoint) -> None:
+        """Report the first recorded row whose leaf is another one in the tiles served now."""
+        leaves = {
+            one.leaf: one
+            for one in self._recorded.values()
+            if one.leaf is not None and one.leaf < checkpoint.size
+        }
+        replaced: list[RecordedRow] = []
+        for number, in_tile in groupby(sorted(leaves), key=lambda leaf: leaf // TILE_WIDTH):
+            width = min(TILE_WIDTH, checkpoint.size - number * TILE_WIDTH)
+            hashes = await self._log.fetch_tile(0, number, width)
+            replaced += (
+                leaves[leaf]
+                for leaf in in_tile
+                if hash_row(leaves[leaf].row, leaves[leaf].salt) != hashes[leaf % TILE_WIDTH]
+            )
+        if replaced:
+            first = replaced[0]
+            self.report.findings.append(
+                f"leaf {first.leaf} is no longer that of {first.id} of {first.created_at}: "
+                f"{len(replaced)} of {len(leaves)} verified rows have lost their leaf"
+            )
+
+    def _save(
+        self,
+        key: VerifierKey,
+        checkpoint: Checkpoint | None,
+        tree: TileTree | None,
+        verified: Sequence[RecordedRow],
+        request: Request,
+    ) -> None:
+        """Record the checkpoint with its rows, and the rows that no checkpoint has yet."""
+        if self.feed is None and self._recorded:
+            return
+        if request.since is not None and self._recorded:
+            newest = max(one.created_at for one in self._recorded.values())
+            if format_time(request.since) > newest:
+                self.report.notes.append(
+                    "the record stays as it is: --since leaves out rows that it does not have"
+                )
+                return
+        if checkpoint is not None and tree is not None:
+            source = self.feed.source if self.feed is not None else ""
+            is_whole = self.report.status == VERIFIED and self.feed is not None
+            run = Run(self._now, source, checkpoint) if is_whole else None
+            self._record.save(key, checkpoint, tree.tiles, run)
+        known = {one.id: one.leaf for one in self._recorded.values()}
+        new = [one for one in verified if tree is not None and known.get(one.id) is None]
+        signed = {one.id for one in verified} if tree is not None else set()
+        new += (
+            RecordedRow(None, b"", pick_covered(row), format_time(self._now))
+            for row in (self.feed.rows if self.feed is not None else ())
+            if row["id"] not in known and row["id"] not in signed
+        )
+        self._record.append_rows(new)
+
+    def _write_evidence(self) -> None:
+        """Write the findings with the signed notes, and the rows as they were with their proofs."""
+        rows = []
+        for one in self._changed:
+            entry: dict[str, object] = {"row": one.row, "seen_at": one.seen_at}
+            with suppress(VerifyError):
+                entry["proof"] = self._record.prove(one.id)
+            rows.append(entry)
+        served = self.feed.index_by("id") if self.feed is not None else {}
+        content = {
+            "service": self._client.address,
+            "at": format_time(self._now),
+            "findings": self.report.findings,
+            "checkpoints": [{"what": what, "note": note} for what, note in self.report.evidence],
+            "recorded_rows": rows,
+            "served_rows": [served[one.id] for one in self._changed if one.id in served],
+        }
+        name = f"evidence-{self._now:%Y%m%dT%H%M%SZ}.json"
+        path = self._record.write_evidence(name, content)
+        self.report.notes.append(f"the evidence is in {path}")

@@ -19,8 +19,15 @@ from typing import Final, Self, TypeVar
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from compute.signing.notes import Checkpoint, Vkey, build_vkey, sign_checkpoint
+from compute.signing.notes import (
+    Checkpoint,
+    Vkey,
+    build_vkey,
+    sign_checkpoint,
+    split_signatures,
+)
 from schemas.errors import OperatorError
+from schemas.vocabulary import Clock
 from store.errors import DamagedError
 from store.log_tree import EMPTY_ROOT, HASH_BYTES, TreeError, verify_consistency
 from store.market_rows import CheckpointRow, LogHead
@@ -149,7 +156,8 @@ def _write_private_file(path: Path, content: bytes) -> None:
 
 # Called with the outcome of each new checkpoint, signed or refused, and "cosigned" by a witness.
 OnCheckpoint = Callable[[str], None]
-Submit = Callable[[CheckpointRow], None]
+# Takes the newest checkpoint and the time (epoch s).
+Submit = Callable[[CheckpointRow, int], None]
 Used = TypeVar("Used")
 
 log = structlog.get_logger("compute")
@@ -167,37 +175,44 @@ class LogSigner:
         feed_log: FeedLog,
         path: Path,
         origin: str,
+        clock: Clock,
         on_checkpoint: OnCheckpoint = lambda outcome: None,
-        submit: Submit = lambda checkpoint: None,
+        submit: Submit = lambda checkpoint, now: None,
     ) -> None:
         """Take the path of the key file; a new key gets the origin.
 
-        `submit` is called with the newest checkpoint, for witnesses.
+        `clock` returns the time (epoch ms) that is signed. `submit` is called with the newest
+        checkpoint, for witnesses.
         """
         self._log: Final = feed_log
         self._path: Final = path
         self._origin: Final = origin
+        self._clock: Final = clock
         self._on_checkpoint: Final = on_checkpoint
         self._submit: Final = submit
 
     async def sign(self) -> None:
-        """Sign the tree that is stored now, and store the checkpoint.
+        """Sign the tree that is stored now, with the time, and store the checkpoint.
 
-        If that is refused, store the reason instead; the next call tries again. Raise StoreError if
-        the database fails.
+        A tree that was signed before is signed again, so that customers see that the log is not
+        frozen, and keeps its cosignatures. If signing is refused, store the reason instead; the
+        next call tries again. Raise StoreError if the database fails.
         """
         try:
             key, stored = await self._advance_key()
         except RefusalError as refusal:
             await self._refuse(refusal)
             return
-        vkey = key.vkey.format()
-        if stored != CheckpointRow(key.size, stored.note, vkey):
-            tree = Checkpoint(key.origin, key.size, key.root)
-            stored = CheckpointRow(key.size, sign_checkpoint(tree, key.private_key), vkey)
-            await self._log.save_checkpoint(stored)
-            self._on_checkpoint("signed")
-        self._submit(stored)
+        vkey, now = key.vkey.format(), self._clock() // 1000
+        tree = Checkpoint(key.origin, key.size, key.root)
+        note = sign_checkpoint(tree, key.private_key, now)
+        if (stored.size, stored.vkey) == (key.size, vkey):
+            kept = split_signatures(stored.note or "")
+            note += "".join(line for name, _, line in kept if name != key.origin)
+        signed = CheckpointRow(key.size, note, vkey)
+        await self._log.save_checkpoint(signed)
+        self._on_checkpoint("signed")
+        self._submit(signed, now)
 
     async def restart(self, now: datetime) -> tuple[Vkey, Path | None]:
         """Begin a new log of the same rows: archive the key file, and sign with another key.

@@ -1,4 +1,7 @@
-"""Checkpoints as signed notes, after C2SP's signed-note and tlog-checkpoint; pure functions."""
+"""Checkpoints as signed notes; pure functions.
+
+After C2SP's signed-note, tlog-checkpoint and tlog-cosignature.
+"""
 
 from base64 import b64decode, b64encode
 from hashlib import sha256
@@ -7,7 +10,7 @@ from typing import NamedTuple, Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 # The signature types of signed-note.
-ED25519 = 1
+ED25519, ED25519_COSIGNATURE = 1, 4
 KEY_ID_BYTES = 4
 
 
@@ -73,9 +76,24 @@ def build_vkey(name: str, key: Ed25519PrivateKey) -> Vkey:
     return Vkey(name, ED25519, key.public_key().public_bytes_raw())
 
 
-def sign_checkpoint(checkpoint: Checkpoint, key: Ed25519PrivateKey) -> str:
-    """Return the signed note; the same key and checkpoint always give the same bytes."""
+def sign_checkpoint(checkpoint: Checkpoint, key: Ed25519PrivateKey, at: int | None = None) -> str:
+    """Return the signed note; the same arguments always give the same bytes.
+
+    With a time (epoch s), the key of the log also makes a timestamped cosignature.
+    """
     text = checkpoint.format()
     vkey = build_vkey(checkpoint.origin, key)
-    signature = b64encode(vkey.key_id + key.sign(text.encode())).decode()
-    return f"{text}\n— {vkey.name} {signature}\n"
+    signed = [vkey.key_id + key.sign(text.encode())]
+    if at is not None:
+        cosigner = vkey._replace(signature_type=ED25519_COSIGNATURE)
+        signature = key.sign(f"cosignature/v1\ntime {at}\n{text}".encode())
+        signed.append(cosigner.key_id + at.to_bytes(8) + signature)
+    lines = [f"— {vkey.name} {b64encode(each).decode()}\n" for each in signed]
+    return "\n".join([text, "".join(lines)])
+
+
+def split_signatures(note: str) -> list[tuple[str, bytes, str]]:
+    """Return the name, the id of the key, and the line of each signature of a note."""
+    lines = note.partition("\n\n")[2].splitlines(keepends=True)
+    parts = [(*line.split()[1:3], line) for line in lines]
+    return [(name, b64decode(encoded)[:KEY_ID_BYTES], line) for name, encoded, line in parts]

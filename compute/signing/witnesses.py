@@ -55,6 +55,11 @@ def read_payload(vkey: Vkey, line: str) -> bytes | None:
     return None
 
 
+def read_time(vkey: Vkey, line: str) -> int:
+    """Return the time (epoch s) of a witness's line."""
+    return int.from_bytes((read_payload(vkey, line) or b"")[:TIMESTAMP_BYTES])
+
+
 def is_cosignature(vkey: Vkey, checkpoint: Checkpoint, payload: bytes) -> bool:
     """Return whether a timestamp and signature are a witness's cosignature of a checkpoint."""
     timestamp, signature = payload[:TIMESTAMP_BYTES], payload[TIMESTAMP_BYTES:]
@@ -155,6 +160,8 @@ def _parse_key(number: int, text: str) -> Vkey:
 
 
 TIMEOUT_S = 10.0
+# Customers count a cosignature for a day.
+RENEW_AFTER_S = 6 * 3600
 # The last one repeats.
 RETRY_DELAYS_S = (5, 15, 60, 300, 600)
 MAX_ANSWER_BYTES = 64 * 1024
@@ -190,16 +197,21 @@ class Witnesses:
         # The size that each witness cosigned last; 0 makes it say so.
         self._cosigned_sizes = dict.fromkeys(witnesses, 0)
         self._submitted: tuple[int, str | None] | None = None
+        self._renew_at = 0
         self._task: asyncio.Task[None] | None = None
 
-    def submit(self, checkpoint: CheckpointRow) -> None:
-        """Begin to ask for cosignatures of a checkpoint, instead of those of an older one."""
-        if checkpoint.note is None or self._submitted == (checkpoint.size, checkpoint.vkey):
+    def submit(self, checkpoint: CheckpointRow, now: int) -> None:
+        """Begin to ask for cosignatures of a checkpoint, instead of those of an older one.
+
+        Those of the same tree are renewed after some hours; `now` is in epoch s.
+        """
+        tree = checkpoint.size, checkpoint.vkey
+        if checkpoint.note is None or (self._submitted == tree and now < self._renew_at):
             return
-        self._submitted = checkpoint.size, checkpoint.vkey
+        self._submitted, self._renew_at = tree, now + RENEW_AFTER_S
         if self._task is not None:
             self._task.cancel()
-        self._task = asyncio.create_task(self._collect(checkpoint, checkpoint.note))
+        self._task = asyncio.create_task(self._collect(checkpoint, checkpoint.note, now))
 
     async def settle(self) -> None:
         """Wait until the newest checkpoint is cosigned, as long as one attempt may take."""
@@ -214,20 +226,22 @@ class Witnesses:
                 await self._task
         await self._http.aclose()
 
-    async def _collect(self, row: CheckpointRow, note: str) -> None:
+    async def _collect(self, row: CheckpointRow, note: str, now: int) -> None:
         """Ask all witnesses at once, and those that failed again after each delay."""
         checkpoint = Checkpoint.parse(note)
+        found = {each: find_cosignature(each.vkey, checkpoint, note) for each in self._witnesses}
+        since = now - RENEW_AFTER_S
         pending = [
-            witness
-            for witness in self._witnesses
-            if find_cosignature(witness.vkey, checkpoint, note) is None
+            each
+            for each, line in found.items()
+            if line is None or read_time(each.vkey, line) <= since
         ]
         delays_s = chain(RETRY_DELAYS_S, repeat(RETRY_DELAYS_S[-1]))
         while pending:
             lines = await asyncio.gather(*(self._ask(each, checkpoint, note) for each in pending))
-            found = {each: line for each, line in zip(pending, lines, strict=True) if line}
-            if await self._store(row, [*found.values()]):
-                pending = [each for each in pending if each not in found]
+            cosigned = {each: line for each, line in zip(pending, lines, strict=True) if line}
+            if await self._store(row, [*cosigned.values()]):
+                pending = [each for each in pending if each not in cosigned]
             if pending:
                 await self._sleep(next(delays_s))
 

@@ -394,7 +394,7 @@ COMMANDS: Final = (
                 type=parse_time,
                 metavar="TIME",
                 help_text="read the feed after this ISO 8601 time, UTC unless it has a zone; "
-                "the default is 30 days",
+                "the default is what your record and clock demand, at first 30 days",
             ),
             option(
                 "--rows",
@@ -415,6 +415,17 @@ COMMANDS: Final = (
                 type=Path,
                 metavar="FILE",
                 help_text="check this proof of a row in --rows, without a network",
+            ),
+            option(
+                "--prove",
+                metavar="ID",
+                help_text="print the proof of a row of your record, without a network",
+            ),
+            option(
+                "--compare",
+                type=Path,
+                metavar="FILE",
+                help_text="check that this checkpoint of another customer is of the same log",
             ),
             option(
                 "--answers",

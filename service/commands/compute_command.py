@@ -211,7 +211,7 @@ async def run_compute(
     open_executor = await find_executor(settings.dask_scheduler)
     failures = FailureLog()
     source: Source | None = None
-    opening_signer = open_log_signer(settings, market, observer.on_checkpoint)
+    opening_signer = open_log_signer(settings, market, clock, observer.on_checkpoint)
     async with opening_signer as signer, AsyncExitStack() as stack:
         # After a takeover the store may name another origin or venue, so the source is reopened.
         async def reopen_source() -> OpenPipeline:

@@ -318,8 +318,8 @@ async def check_log(case: Case) -> Findings:
     """Check that the newest rows of the feed are signed, and cosigned if there are witnesses."""
     assert case.market is not None
     checkpoint = await case.market.feed_log.checkpoint()
-    # The first signature is the log's own.
-    cosigned = 0 if checkpoint.note is None else checkpoint.note.count("\n— ") - 1
+    note = checkpoint.note or ""
+    cosigned = note.count("\n— ") - note.count(f"\n— {note.partition(chr(10))[0]} ")
     text = f"{checkpoint.size} rows of the feed are signed"
     if checkpoint.refusal is not None:
         yield (

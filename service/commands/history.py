@@ -59,7 +59,7 @@ async def replay_bars(
             indicators,
             lambda: now,
             open_executor,
-            sign_log=build_log_signer(settings, store).sign,
+            sign_log=build_log_signer(settings, store, lambda: now).sign,
         )
         with open_progress_bar("replaying") as on_progress:
             await pipeline.run_until(find_last_run(now), rebase_progress(on_progress))
@@ -157,7 +157,7 @@ async def restart_log(settings: Settings, clock: Clock) -> int:
     market = await open_market(settings)
     try:
         await market.lock()
-        signer = build_log_signer(settings, market)
+        signer = build_log_signer(settings, market, clock)
         vkey, archive = await signer.restart(datetime.fromtimestamp(clock() / 1000, UTC))
     finally:
         await market.close()

@@ -9,12 +9,14 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from schemas.errors import OperatorError
+from schemas.version import VERSION
 from schemas.vocabulary import Clock
 from service.commands.console import open_progress_bar
 from service.config.proxies import find_proxy
 from verifier.client import ServiceClient
 from verifier.notes import (
     LOG_KEY,
+    Checkpoint,
     InclusionProof,
     NoteError,
     Policy,
@@ -42,7 +44,8 @@ class VerifyOptions:
     policy: Path | None = None
     vkey: str | None = None
     proof: Path | None = None
-
+    compare: Path | None = None
+    prove: str | None = None
     answers: bool = False
 
     def read_file(self, option: str, parse: Callable[[Path], T]) -> T | None:
@@ -76,6 +79,12 @@ async def verify_service(
     """Verify a service and print the report; return its exit status."""
     # The default folder is that of the service's address.
     record = Record(folder or find_verify_folder(address))
+    if options.prove is not None:
+        try:
+            print(record.prove(options.prove), end="")
+        except VerifyError as error:
+            raise OperatorError(f"--prove: {error}") from None
+        return 0
     proof = options.read_file("proof", lambda path: InclusionProof.parse(path.read_text("utf-8")))
     if proof is None:
         report = await _verify_online(address, api_key, record, options, clock)
@@ -94,10 +103,14 @@ async def _verify_online(
         since=None if options.since is None else to_datetime(options.since),
         key=options.parse_key(),
         policy=options.read_policy(),
+        other=options.read_file("compare", lambda path: Checkpoint.parse(path.read_text("utf-8"))),
     )
+    now = to_datetime(clock())
     with open_progress_bar("reading") as on_progress:
-        async with ServiceClient(address, api_key, proxy=find_proxy(address)) as client:
-            verification = Verification(client, record, lambda: to_datetime(clock()), on_progress)
+        # The agent of all commands, so that a service cannot tell who verifies it.
+        agent, proxy = f"signals/{VERSION}", find_proxy(address)
+        async with ServiceClient(address, api_key, agent, proxy=proxy) as client:
+            verification = Verification(client, record, now, on_progress)
             report = await verification.run(request)
             if options.answers:
                 # It loads the validator of schemas, which the other checks do not need.
@@ -105,7 +118,7 @@ async def _verify_online(
 
                 try:
                     feed = verification.feed or await read_feed(
-                        client, request.since, request.days, on_progress
+                        client, request.since, now, on_progress
                     )
                     await audit_answers(client, feed, on_progress, report)
                 except VerifyError as error:

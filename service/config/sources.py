@@ -185,14 +185,14 @@ def check_same_source(settings: Settings, stored_source: str | None, name: str) 
     )
 
 
-def build_log_signer(settings: Settings, market: MarketStore) -> LogSigner:
+def build_log_signer(settings: Settings, market: MarketStore, clock: Clock) -> LogSigner:
     """Return the signer of a store's log, which asks no witness."""
-    return LogSigner(market.feed_log, settings.log_key_path, settings.log_origin)
+    return LogSigner(market.feed_log, settings.log_key_path, settings.log_origin, clock)
 
 
 @asynccontextmanager
 async def open_log_signer(
-    settings: Settings, market: MarketStore, on_checkpoint: OnCheckpoint
+    settings: Settings, market: MarketStore, clock: Clock, on_checkpoint: OnCheckpoint
 ) -> AsyncIterator[LogSigner]:
     """Open the signer of a store's log with the witnesses of the settings.
 
@@ -200,7 +200,7 @@ async def open_log_signer(
     """
     feed_log, path, origin = market.feed_log, settings.log_key_path, settings.log_origin
     if settings.witness_policy is None:
-        yield LogSigner(feed_log, path, origin, on_checkpoint)
+        yield LogSigner(feed_log, path, origin, clock, on_checkpoint)
         return
     # Imported here, because a process without witnesses needs no HTTP client.
     from compute.signing.witnesses import Witnesses, load_witnesses
@@ -211,7 +211,7 @@ async def open_log_signer(
         feed_log, listed, partial(on_checkpoint, "cosigned"), proxy=next(iter(proxies), None)
     )
     try:
-        yield LogSigner(feed_log, path, origin, on_checkpoint, witnesses.submit)
+        yield LogSigner(feed_log, path, origin, clock, on_checkpoint, witnesses.submit)
         # The end of a recording; after an interruption, the next start asks again.
         await witnesses.settle()
     finally:

@@ -84,11 +84,18 @@ class FeedLog:
             await write_checkpoint(db, checkpoint)
 
     async def add_cosignatures(self, checkpoint: CheckpointRow, lines: Sequence[str]) -> None:
-        """Add lines to the note of a checkpoint, unless another one has replaced it."""
+        """Add lines to the note of a checkpoint, unless that of another tree has replaced it.
+
+        A line replaces the earlier one of the same key.
+        """
         async with self._engine.begin_compute_write() as db:
             stored = await load_checkpoint(db)
             if lines and (stored.size, stored.vkey) == (checkpoint.size, checkpoint.vkey):
-                note = "".join([stored.note or "", *lines])
+                # A key's lines begin with its name and its id, which are the same each time.
+                new = {line[: line.rindex(" ") + 6] for line in lines}
+                kept = (stored.note or "").splitlines(keepends=True)
+                kept = [line for line in kept if line[: line.rfind(" ") + 6] not in new]
+                note = "".join([*kept, *lines])
                 await write_checkpoint(db, stored._replace(note=note))
 
     async def tile(self, tile: TileId) -> bytes | None:

@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from tlog_scales.signing import PlainEd25519Signer
+from tlog_scales.signing import PlainEd25519Signer, Vkey
 from tlog_scales.tlog import Checkpoint
 from tlog_scales.writer import TilesWriter
 
@@ -36,27 +36,35 @@ def format_time(time: datetime) -> str:
 
 
 def make_row(number: int, step: timedelta = timedelta(hours=1)) -> Row:
-    """Return a row of the universe tier; every fifth one is an alert."""
+    """Return a row of the universe tier that continues its cell; every fifth one is an alert.
+
+    Rows that come once an hour are of one asset, and faster ones of as many as an hour has rows.
+    """
     at = FIRST + number * step
     close = int(at.timestamp()) // 3600 * 3600
+    assets = max(timedelta(hours=1) // step, 1)
+    ticker = "BTC" if assets == 1 else f"T{number % assets}"
+    turns = (number - number // 5) if assets == 1 else number // assets
+    before, after = ("bullish", "bearish")[:: 1 if turns % 2 else -1]
     row: Row = {
-        "id": f"universe.BTC.enzo.1h.{close + number}.1",
+        "id": f"universe.{ticker}.enzo.1h.{close}.1",
         "tier": "universe",
-        "ticker": "BTC",
+        "ticker": ticker,
         "asset_class": "crypto",
         "indicator": "enzo",
         "indicator_name": "Enzo",
         "timeframe": "1h",
-        "direction": "bullish",
-        "transition": {"from": "neutral", "to": "bullish"},
-        "change_type": "activation",
+        "direction": after,
+        "transition": {"from": before, "to": after},
+        "change_type": "reversal",
         "action": None,
         "price": 97_000.0 + number / 4,
         "created_at": format_time(at),
     }
     if number % 5 == 4:
-        row |= {"id": f"alerts.BTC.enzo.4h.{close + number}.LONG.1", "tier": "alerts"}
+        row |= {"id": f"alerts.{ticker}.enzo.4h.{close}.LONG.1", "tier": "alerts"}
         row |= {"timeframe": "4h", "transition": None, "change_type": None, "action": "LONG"}
+        row |= {"direction": "bullish"}
     return row
 
 
@@ -69,7 +77,8 @@ class PublishedLog:
     """The rows that are served, the rows of the leaves, and the files of the signed tree.
 
     `sign` builds the tree of `logged` from its beginning. `unavailable` is the message of the 503
-    that the checkpoint gets instead. `lines` are added to each signed checkpoint.
+    that the checkpoint gets instead. `lines` are added to each signed checkpoint. The log signs the
+    minute after the newest row, or `signed_at`, which is no time if it is 0.
     """
 
     folder: Path
@@ -84,7 +93,10 @@ class PublishedLog:
     # Times of leaves that are listed instead of those of their rows.
     listed_times: dict[int, str] = field(default_factory=dict)
     as_of: datetime | None = None
+    source: str = "live"
+    signed_at: int | None = None
     _generation: int = 0
+    times: str = ""
 
     def publish(self, *rows: Row) -> None:
         """Add rows to the feed and the log, and sign."""
@@ -98,6 +110,23 @@ class PublishedLog:
         for index, row in enumerate(self.logged):
             writer.add_leaf(make_entry(row, self.get_salt(index)))
         writer.commit([self.signer])
+        at = int(self.now.timestamp()) if self.signed_at is None else self.signed_at
+        self.times = self.cosign(at) if at else ""
+
+    @property
+    def now(self) -> datetime:
+        """The minute after the newest row."""
+        rows = [*self.rows, *self.logged]
+        last = max((row["created_at"] for row in rows), default=format_time(FIRST))
+        return datetime.fromisoformat(last) + timedelta(minutes=1)
+
+    def cosign(self, at: int) -> str:
+        """Return the line by which the log's own key signs a time."""
+        body = (self.tree / "checkpoint").read_text().partition("\n\n")[0]
+        signature = self.signer.key.sign(f"cosignature/v1\ntime {at}\n{body}\n".encode())
+        key_id = Vkey(self.origin, None, 4, self.signer.vkey.pubkey).key_id.to_bytes(4)
+        content = base64.b64encode(key_id + at.to_bytes(8) + signature).decode()
+        return f"— {self.origin} {content}\n"
 
     @property
     def tree(self) -> Path:
@@ -113,7 +142,7 @@ class PublishedLog:
 
     @property
     def checkpoint(self) -> str:
-        return (self.tree / "checkpoint").read_text() + self.lines
+        return (self.tree / "checkpoint").read_text() + self.times + self.lines
 
     def get_size(self) -> int:
         return Checkpoint.from_text(self.checkpoint).size
@@ -194,7 +223,7 @@ class PublishedLog:
         last = max((row["created_at"] for row in self.rows), default=format_time(FIRST))
         as_of = last if self.as_of is None else format_time(self.as_of)
         body = {"signals": rows[:limit], "pagination": {"has_more": len(rows) > limit}}
-        return JSONResponse(body | {"meta": {"as_of": as_of}})
+        return JSONResponse(body | {"meta": {"as_of": as_of, "source": self.source}})
 
 
 def refuse(status: int, code: str, message: str) -> Response:

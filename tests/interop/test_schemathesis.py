@@ -78,7 +78,9 @@ async def check_responses(
 
 
 async def sign_log(served: RunningService, folder: Path) -> None:
-    await LogSigner(served.market.feed_log, folder / "log-key.json", "a.example/log").sign()
+    await LogSigner(
+        served.market.feed_log, folder / "log-key.json", "a.example/log", served.clock
+    ).sign()
 
 
 @pytest.mark.clause("interop")

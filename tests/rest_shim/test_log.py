@@ -103,7 +103,7 @@ async def test_every_row_is_proven_to_another_implementation(
 
 async def sign(served: RunningService, tmp_path: Any) -> None:
     """Sign with the key of the seeded store, which lies beside it."""
-    await LogSigner(served.market.feed_log, tmp_path / "log-key.json", "").sign()
+    await LogSigner(served.market.feed_log, tmp_path / "log-key.json", "", served.clock).sign()
 
 
 @pytest.mark.clause("21.1", "21.7")

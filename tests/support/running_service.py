@@ -347,6 +347,7 @@ class ServiceProcess:
 
     def __init__(self, client: httpx.AsyncClient, clock: Any, pid: int) -> None:
         self.base_url, self.pid = str(client.base_url), pid
+        self.api_key = client.headers["X-Api-Key"]
         self._client = client
         self._clock = clock
 

@@ -259,7 +259,7 @@ async def continue_store(home: StoreHome, key_file: Path | None = None) -> None:
 
 
 async def sign_log(store: MarketStore, key_file: Path) -> None:
-    await LogSigner(store.feed_log, key_file, "signals.example/api/v1/log").sign()
+    await LogSigner(store.feed_log, key_file, "signals.example/api/v1/log", lambda: 0).sign()
 
 
 async def open_pipeline(store: MarketStore, source: Market) -> HourlyPipeline:

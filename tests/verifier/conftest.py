@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,6 @@ from verifier.record import Record
 from verifier.report import Report
 from verifier.verification import Request, Verification
 
-NOW = datetime(2026, 7, 1, tzinfo=UTC)
 ROW_COUNT = 300
 Verify = Callable[..., Awaitable[Report]]
 
@@ -36,11 +35,12 @@ async def verify(log: PublishedLog, state: Path) -> AsyncIterator[Verify]:
     """A function that verifies the log once, as a process of its own would."""
     async with serve_log(log) as address:
 
-        async def run(request: Request | None = None, **changes: object) -> Report:
+        async def run(
+            request: Request | None = None, now: datetime | None = None, **changes: object
+        ) -> Report:
             async with ServiceClient(address, API_KEY) as client:
-                verification = Verification(
-                    client, Record(state), lambda: NOW, lambda done, total: None
-                )
+                now = now or log.now
+                verification = Verification(client, Record(state), now, lambda done, total: None)
                 report = await verification.run(replace(request or Request(), **changes))
                 report.obstacles = [one.replace(address, "ADDRESS") for one in report.obstacles]
                 return report

@@ -1,6 +1,7 @@
 """Notes, keys and checkpoints of other software, and policies."""
 
 import base64
+from datetime import UTC, datetime
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -174,14 +175,14 @@ def cosign(*numbers: int) -> Checkpoint:
 
 def is_met(policy: str, *numbers: int) -> bool:
     parsed = parse_policy(policy)
-    return parsed.is_met_by(parsed.list_cosigners(cosign(*numbers)))
+    return parsed.is_met_by(parsed.list_cosigners(cosign(*numbers), None))
 
 
 def test_another_implementation_accepts_the_same_cosignature():
     checkpoint = OtherCheckpoint.from_text(cosign(1).source)
     verifier = Ed25519CosignatureVerifier(WITNESSES[0].vkey)
     verifier.verify_note(checkpoint.signatures[1], checkpoint)
-    assert parse_policy(EXAMPLE).list_cosigners(cosign(1)) == ["W1"]
+    assert parse_policy(EXAMPLE).list_cosigners(cosign(1), None) == ["W1"]
 
 
 def test_a_post_quantum_cosignature_of_another_implementation_counts():
@@ -189,9 +190,9 @@ def test_a_post_quantum_cosignature_of_another_implementation_counts():
     policy = parse_policy(f"witness PQ {signer.vkey.serialize()}\nquorum PQ")
     line = f"{signer.sign(SIGNED).serialize()}\n"
     cosigned = Checkpoint.parse(SIGNED.serialize() + line)
-    assert policy.is_met_by(policy.list_cosigners(cosigned))
+    assert policy.is_met_by(policy.list_cosigners(cosigned, None))
     grown = OtherCheckpoint.make_signed(LOG.vkey.name, 8, bytes(32), [LOG])
-    assert policy.list_cosigners(Checkpoint.parse(grown.serialize() + line)) == []
+    assert policy.list_cosigners(Checkpoint.parse(grown.serialize() + line), None) == []
 
 
 @pytest.mark.parametrize(
@@ -229,7 +230,26 @@ def test_a_cosignature_of_another_time_or_text_does_not_count():
     ):
         checkpoint = Checkpoint.parse(SIGNED.serialize() + line)
         assert checkpoint.is_signed_by(VerifierKey.parse(LOG.vkey.serialize(), LOG_KEY))
-        assert policy.list_cosigners(checkpoint) == []
+        assert policy.list_cosigners(checkpoint, None) == []
+
+
+@pytest.mark.parametrize(
+    ("time", "counts"),
+    [
+        (1_700_000_000, True),
+        (1_700_000_000 - 86_000, True),
+        (1_700_000_000 - 87_000, False),
+        (1_700_000_000 + 300, True),
+        (1_700_000_000 + 3600, False),
+        (1, False),
+        (1 << 62, False),
+    ],
+)
+def test_a_cosignature_counts_within_a_day_of_now(time, counts):
+    now = datetime.fromtimestamp(1_700_000_000, UTC)
+    line = WITNESSES[0].cosign(SIGNED.serialize_body(), time)
+    checkpoint = Checkpoint.parse(SIGNED.serialize() + line)
+    assert parse_policy(EXAMPLE).list_cosigners(checkpoint, now) == ["W1"] * counts
 
 
 def test_the_logs_of_a_policy_are_parsed():

@@ -19,14 +19,21 @@ LOST = 100
 
 
 def read_state(state: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(state.iterdir())}
+    """Return the files of a record, without evidence."""
+    files = (path for path in state.rglob("*") if path.is_file())
+    return {path.name: path.read_bytes() for path in files if "evidence" not in path.name}
 
 
 async def test_the_first_verification_trusts_the_key_and_records_every_row(log, verify, state):
     report = await verify()
     assert (report.status, report.findings, report.obstacles) == (0, [], [])
     assert +report.checked == {"signed checkpoint": 1, "rows in the log": ROW_COUNT}
-    assert report.notes == [f"the key of the log is trusted from now on: {log.vkey}"]
+    assert report.notes == [
+        f"the key of the log is trusted from now on: {log.vkey}",
+        "read the feed from 2026-02-11T11:03:00.000Z to 2026-03-13T11:03:00.000Z, 300 rows",
+        "the newest row is 1 minutes old",
+        "the signed checkpoint is 0 minutes old",
+    ]
     assert (state / "vkey").read_text() == log.vkey + "\n"
     assert (state / "checkpoint").read_text() == log.checkpoint
     entries = [json.loads(line) for line in (state / "rows.jsonl").read_text().splitlines()]
@@ -40,7 +47,10 @@ async def test_a_later_verification_checks_the_earlier_checkpoint_and_records_ne
     await verify()
     log.publish(*map(make_row, range(ROW_COUNT, ROW_COUNT + 10)))
     report = await verify()
-    assert (report.status, report.notes) == (0, [])
+    assert (report.status, report.notes[0].partition(";")[2]) == (
+        0,
+        " compared 300 of the 300 rows of the record",
+    )
     assert +report.checked == {
         "signed checkpoint": 1,
         "earlier checkpoint": 1,
@@ -201,6 +211,7 @@ async def test_an_old_copy_of_the_checkpoint_is_no_finding(log, verify, state):
     await verify()
     saved = read_state(state)
     log.tree.joinpath("checkpoint").write_text(old)
+    log.times = ""
     report = await verify()
     assert (report.status, report.findings) == (2, [])
     assert report.obstacles == [
@@ -225,18 +236,24 @@ async def test_a_key_that_the_service_does_not_use_verifies_nothing(log, verify,
     report = await verify(key=VerifierKey.parse(other.vkey, LOG_KEY))
     assert report.status == 1
     assert "is not signed by the key" in report.findings[-1]
-    assert not state.exists()
+    assert read_state(state) == {}
 
 
 # Without a record of the rows
+
+BROKEN = (
+    "universe.BTC.enzo.1h.1772686800.1 of 2026-03-05T05:03:00.000Z does not continue "
+    "universe.BTC.enzo.1h.1772676000.1: a row between them is missing"
+)
 
 
 async def test_a_row_that_was_deleted_before_the_first_verification_is_reported(log, verify):
     row = log.rows.pop(LOST)
     report = await verify()
     assert report.findings == [
+        BROKEN,
         f"leaf 100 of {row['created_at']} has no row in the feed: it was deleted, or moved to "
-        "another time"
+        "another time",
     ]
 
 
@@ -252,8 +269,9 @@ async def test_a_leaf_with_a_false_time_cannot_hide_that_its_row_is_missing(log,
     log.listed_times[LOST] = "2020-01-01T00:00:00.000Z"
     report = await verify()
     assert report.findings == [
+        BROKEN,
         f"leaf 100 is listed at 2020-01-01T00:00:00.000Z, but the one before it at "
-        f"{log.rows[LOST - 1]['created_at']}"
+        f"{log.rows[LOST - 1]['created_at']}",
     ]
 
 
@@ -279,8 +297,9 @@ async def test_a_second_row_of_the_same_time_is_not_verified(log, verify):
     ],
 )
 async def test_a_row_that_is_none_is_not_verified(log, verify, change, reason):
+    now = log.now
     log.find(ROW_COUNT - 2).update(change)
-    report = await verify(since=FIRST)
+    report = await verify(since=FIRST, now=now)
     assert report.status == 2
     assert reason in report.obstacles[0]
 
@@ -314,19 +333,47 @@ async def test_rows_that_no_run_has_signed_are_not_verified(log, verify):
     report = await verify()
     assert (report.status, report.findings) == (2, [])
     assert report.obstacles == [
-        f"5 rows since {log.rows[ROW_COUNT]['created_at']} are in no signed checkpoint yet"
+        "the signed checkpoint is 5 hours old, more than 3 hours",
+        f"5 rows since {log.rows[ROW_COUNT]['created_at']} are in no signed checkpoint yet",
     ]
 
 
 async def test_rows_that_have_aged_out_are_not_expected(log, verify):
-    assert (await verify(since=FIRST - timedelta(days=1))).status == 0
+    since = FIRST + timedelta(hours=60)
+    assert (await verify(since=since)).status == 0
     log.rows = [row for row in log.rows if row["tier"] == "universe"]
-    log.as_of = FIRST + timedelta(days=105)
+    log.publish(make_row(105 * 24))
+    report = await verify(since=since)
+    assert (report.status, report.obstacles) == (0, [])
+    assert "48 leaves without a row are older than 90 days: alerts are not served longer" in (
+        report.notes
+    )
+
+
+async def test_rows_of_the_universe_do_not_pass_as_alerts_that_aged_out(log, verify):
+    log.rows = []
+    # Six of thirty are alerts.
+    first = 105 * 24
+    log.publish(*map(make_row, range(first, first + 30)))
     report = await verify(since=FIRST - timedelta(days=1))
-    assert report.status == 0
-    assert report.notes == [
-        "60 leaves without a row are older than 90 days: alerts are not served longer"
-    ]
+    assert (report.status, report.findings) == (2, [])
+    assert report.obstacles[0].endswith(
+        "but 300 of 300 are too many: of the newer rows 6 of 30 are alerts"
+    )
+
+
+async def test_a_narrow_since_leaves_the_record_and_compares_old_pages_of_it(log, verify, state):
+    await verify()
+    saved = read_state(state)
+    log.publish(*map(make_row, range(ROW_COUNT, ROW_COUNT + 5)))
+    report = await verify(since=FIRST + timedelta(hours=ROW_COUNT + 2))
+    assert (report.status, report.notes[1:2]) == (
+        0,
+        ["the newest row is 1 minutes old"],
+    )
+    assert "--since leaves out rows that it does not have" in report.notes[-1]
+    assert report.checked["rows as verified before"] > 200
+    assert read_state(state) == saved
 
 
 async def test_a_service_that_states_a_future_time_cannot_let_rows_age(log, verify, state):

@@ -184,11 +184,14 @@ class Signing:
 
     market: MarketStore
     path: Path
+    now: int = 1_780_000_000_000
     outcomes: list[str] = field(default_factory=list)
 
     @property
     def signer(self) -> LogSigner:
-        return LogSigner(self.market.feed_log, self.path, ORIGIN, self.outcomes.append)
+        return LogSigner(
+            self.market.feed_log, self.path, ORIGIN, lambda: self.now, self.outcomes.append
+        )
 
     async def sign(self, rows: int, first: int) -> CheckpointRow:
         """Commit published rows, sign, and return the stored checkpoint."""
@@ -225,14 +228,34 @@ async def test_each_tree_is_signed_and_its_root_kept_apart(signing_one: Signing)
     assert signing_one.outcomes == ["signed"] * 3
 
 
-async def test_a_tree_without_new_rows_is_not_signed_again(signing_one: Signing) -> None:
+def read_signed_time(checkpoint: CheckpointRow) -> int:
+    """Return the time (epoch s) that the key of the log has cosigned."""
+    assert checkpoint.note is not None
+    assert checkpoint.vkey is not None
+    parsed = tlog.Checkpoint.from_text(checkpoint.note)
+    vkey = signing.Vkey.from_string(checkpoint.vkey)
+    cosigner = signing.Vkey(vkey.name, None, 4, vkey.pubkey)
+    ((_, signature),) = signing.VkeySet(cosigner).verify(parsed.signatures, parsed)
+    return int.from_bytes(signature.payload[:8])
+
+
+async def test_a_tree_without_new_rows_is_signed_with_a_later_time_and_keeps_cosignatures(
+    signing_one: Signing,
+) -> None:
     first = await signing_one.sign(5, 0)
-    # Cosignatures, as witnesses add them.
-    cosigned = first._replace(note=f"{first.note}— witness AAAA\n")
-    await signing_one.market.feed_log.save_checkpoint(cosigned)
+    assert read_signed_time(first) == 1_780_000_000
+    # As witnesses add them.
+    await signing_one.market.feed_log.add_cosignatures(first, ["— witness AAAAAAAA\n"])
+    signing_one.now += 3_600_000
     await signing_one.signer.sign()
-    assert await signing_one.market.feed_log.checkpoint() == cosigned
-    assert signing_one.outcomes == ["signed"]
+    again = await signing_one.market.feed_log.checkpoint()
+    assert read_signed_time(again) == 1_780_003_600
+    assert read(again).root_hash == read(first).root_hash
+    assert again.note is not None
+    assert again.note.count("\n— witness AAAAAAAA\n") == 1
+    grown = await signing_one.sign(5, 10)
+    assert grown.note is not None
+    assert "witness" not in grown.note
 
 
 async def test_the_key_is_created_for_an_empty_feed_and_signs_it(signing_one: Signing) -> None:

@@ -100,6 +100,7 @@ class Cosigning:
     path: Path
     doubles: list[WitnessDouble]
     cosigned: int = 0
+    now: int = 1_780_000_000
     pauses: list[float] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     resumed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -111,7 +112,9 @@ class Cosigning:
         ]
         log = self.market.feed_log
         self.witnesses = Witnesses(log, listed, self._on_cosigned, self._pause)
-        self.signer = LogSigner(log, self.path, KEY.origin, submit=self.witnesses.submit)
+        self.signer = LogSigner(
+            log, self.path, KEY.origin, lambda: self.now * 1000, submit=self.witnesses.submit
+        )
 
     def _on_cosigned(self) -> None:
         self.cosigned += 1
@@ -138,7 +141,9 @@ class Cosigning:
         row = await self.market.feed_log.checkpoint()
         assert row.note is not None
         checkpoint = Checkpoint.from_text(row.note)
-        keys = [IndependentVkey.from_string(LOG_VKEY), *(each.vkey for each in self.doubles)]
+        log_key = IndependentVkey.from_string(LOG_VKEY)
+        timed = IndependentVkey(log_key.name, None, 4, log_key.pubkey)
+        keys = [log_key, timed, *(each.vkey for each in self.doubles)]
         valid = VkeySet(*keys).verify(checkpoint.signatures, checkpoint)
         assert len(valid) == len(checkpoint.signatures)
         return row, {vkey.name for vkey, _ in valid}
@@ -221,6 +226,26 @@ async def test_a_restarted_process_asks_for_cosignatures_that_are_missing(
     async with open_cosigning(home, tmp_path, witness) as again:
         await again.signer.sign()
     assert witness.old_sizes == [0]
+
+
+@pytest.mark.clause("proof", "21.15")
+@pytest.mark.usefixtures("use_single_ca")
+async def test_the_cosignature_of_a_tree_that_does_not_grow_is_renewed_within_a_day(
+    home: StoreHome, tmp_path: Path, witness: WitnessDouble
+) -> None:
+    async with open_cosigning(home, tmp_path, witness) as opened:
+        await opened.sign(5, 0)
+        await opened.wait_until(lambda: opened.cosigned == 1)
+        for hours, asked in ((5, 1), (7, 2)):
+            opened.now = 1_780_000_000 + hours * 3600
+            witness.time = opened.now
+            await opened.signer.sign()
+            await opened.wait_until(lambda asked=asked: opened.cosigned == asked)
+        row, names = await opened.read()
+        assert names == {KEY.origin, witness.name}
+        assert row.note is not None
+        assert row.note.count(f"— {witness.name} ") == 1
+    assert witness.old_sizes == [0, 5]
 
 
 @pytest.mark.clause("proof", "21.15")

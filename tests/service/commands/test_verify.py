@@ -16,8 +16,6 @@ from tests.verifier.test_notes import Witness
 
 pytestmark = [pytest.mark.clause("verify"), pytest.mark.usefixtures("use_single_ca")]
 
-NOW_MS = 1_780_000_000_000
-
 
 @pytest.fixture
 def log(tmp_path):
@@ -37,7 +35,7 @@ async def run(log, tmp_path, capsys):
                 api_key,
                 tmp_path / "state",
                 VerifyOptions(**options),
-                lambda: NOW_MS,
+                lambda: int(log.now.timestamp() * 1000),
             )
             # The double logs its requests to the same place.
             printed = re.sub(r"^.*request_id.*\n", "", capsys.readouterr().out, flags=re.M)
@@ -46,12 +44,15 @@ async def run(log, tmp_path, capsys):
         yield verify
 
 
-async def test_a_verified_service_is_summed_up_in_three_lines(run, log):
+async def test_a_verified_service_is_summed_up_in_a_few_lines(run, log):
     assert await run() == (
         0,
         [
             "checked: 1 signed checkpoint, 12 rows in the log",
             f"the key of the log is trusted from now on: {log.vkey}",
+            "read the feed from 2026-01-30T11:03:00.000Z to 2026-03-01T11:03:00.000Z, 12 rows",
+            "the newest row is 1 minutes old",
+            "the signed checkpoint is 0 minutes old",
             "verified",
             "",
         ],
@@ -65,7 +66,8 @@ async def test_a_changed_row_is_printed_with_both_checkpoints(run, log, tmp_path
     log.publish(make_row(12))
     status, lines = await run()
     assert status == 1
-    assert lines[1] == f"{log.rows[3]['id']}: price was 97000.75, is 1.5"
+    assert f"{log.rows[3]['id']}: price was 97000.75, is 1.5" in lines
+    assert f"the evidence is in {next((tmp_path / 'state').glob('evidence-*.json'))}" in lines
     text = "\n".join(lines)
     assert f":\n\n{seen}\nthe checkpoint that is served now:\n\n{log.checkpoint}" in text
     assert "\n1 finding\n" in text
@@ -96,12 +98,13 @@ async def test_a_policy_requires_its_quorum(run, log, tmp_path):
         "group both all A B\nquorum both\n"
     )
     body = log.checkpoint.split("\n\n")[0] + "\n"
-    log.lines = first.cosign(body)
+    at = int(log.now.timestamp())
+    log.lines = first.cosign(body, at)
     status, lines = await run(policy=policy)
     assert status == 2
-    assert "not verified: the policy requires the quorum both; cosigned by: A" in lines
+    assert "not verified: the policy requires the quorum both; cosigned within a day by: A" in lines
     assert not (tmp_path / "state").exists()
-    log.lines += second.cosign(body)
+    log.lines += second.cosign(body, at)
     status, lines = await run(policy=policy)
     assert (status, lines[0]) == (
         0,

@@ -252,7 +252,7 @@ async def test_a_new_key_keeps_the_origin_of_its_first_start(tmp_path: Path) -> 
     async with open_and_close(open_sqlite_market(tmp_path / "signals.db")) as market:
         for base_url in ("https://one.example", "https://two.example"):
             settings = make_settings(tmp_path, base_url=base_url)
-            await build_log_signer(settings, market).sign()
+            await build_log_signer(settings, market, lambda: 0).sign()
             key = load_key(settings.log_key_path)
             assert key is not None
             assert key.origin == "one.example/api/v1/log"
@@ -264,13 +264,13 @@ async def test_the_witnesses_of_the_policy_are_asked(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, witness_policy=tmp_path / "policy")
     outcomes: list[str] = []
     async with open_and_close(open_sqlite_market(tmp_path / "signals.db")) as market:
-        await build_log_signer(settings, market).sign()
+        await build_log_signer(settings, market, lambda: 0).sign()
         vkey = (await market.feed_log.checkpoint()).vkey
         assert vkey is not None
         async with open_witness(vkey) as witness:
             line = f"witness W {witness.vkey.serialize()} {witness.url}\nquorum W\n"
             (tmp_path / "policy").write_text(line)
-            async with open_log_signer(settings, market, outcomes.append) as signer:
+            async with open_log_signer(settings, market, lambda: 0, outcomes.append) as signer:
                 await commit_rows(market, 5)
                 await signer.sign()
         checkpoint = await market.feed_log.checkpoint()
@@ -288,5 +288,5 @@ async def test_a_policy_with_a_mistake_ends_the_start(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, witness_policy=tmp_path / "policy")
     async with open_and_close(open_sqlite_market(tmp_path / "signals.db")) as market:
         with pytest.raises(PolicyError, match="line 1: expected witness NAME VKEY"):
-            async with open_log_signer(settings, market, lambda outcome: None):
+            async with open_log_signer(settings, market, lambda: 0, lambda outcome: None):
                 pass

@@ -108,7 +108,7 @@ async def test_a_start_without_its_market_data_is_refused_until_the_operator_beg
 ):
     settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
     async with open_both(settings) as (market, access):
-        await build_log_signer(settings, market).sign()
+        await build_log_signer(settings, market, lambda: 0).sign()
         if trace == "lock":
             await market.lock()
         if trace in ("keys", "both"):
