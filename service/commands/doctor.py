@@ -341,7 +341,7 @@ async def check_log_key(case: Case) -> Findings:
     # Serving processes must not load the compute side.
     from service.config.sources import build_log_signer
 
-    refusal = await build_log_signer(case.settings, case.market).find_refusal()
+    refusal = await build_log_signer(case.settings, case.market, case.clock).find_refusal()
     if refusal is not None and (await case.market.feed_log.checkpoint()).refusal is None:
         yield "fix", f"the next run would sign no rows: {refusal} ({case.settings.log_key_path})"
 
