@@ -108,7 +108,7 @@ async def test_a_policy_requires_its_quorum(run, log, tmp_path):
     status, lines = await run(policy=policy)
     assert (status, lines[0]) == (
         0,
-        "checked: 2 cosignatures, 1 signed checkpoint, 12 rows in the log",
+        "checked: 1 signed checkpoint, 2 cosignatures, 12 rows in the log",
     )
 
 
