@@ -143,7 +143,7 @@ def load_universe(path: Path | None = None) -> Universe:
     """Read a universe file, by default the packaged one; raise UniverseError if it is invalid."""
     source = files("compute").joinpath("universe.toml") if path is None else path
     try:
-        content = tomllib.loads(source.read_bytes().decode())
+        content = tomllib.loads(source.read_bytes().decode("utf-8-sig"))
         parsed = _UniverseFile.model_validate(content)
         _check_assets(parsed.asset)
     except OSError as error:

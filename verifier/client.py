@@ -21,6 +21,7 @@ from verifier.report import VerifyError, format_one_line
 
 API_PATH = "/api/v1"
 MCP_PATH = API_PATH + "/mcp"
+OAUTH_MCP_PATH = "/mcp"
 PAGE_ROWS = 200
 TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
 MAX_ANSWER_BYTES = 16_000_000

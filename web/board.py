@@ -48,7 +48,7 @@ from web.pages import (
     render_page,
 )
 from web.price_texts import build_path, format_age, format_percent, format_signed
-from web.sessions import Sessions, Viewer
+from web.sessions import Sessions, Viewer, refuse_key
 
 # As the headers of the columns; the packaged universe is quoted in US dollars or their tokens.
 PRICE_FIELDS = ("last_close_usd", "change_24h_percent", "change_7d_percent", "last_close_at")
@@ -210,6 +210,7 @@ def build_board_routes(
 
     async def respond_csv(request: Request) -> Response:
         """Return the view of the URL as CSV, for spreadsheets; visitors get the sample."""
+        refuse_key(request, f"{context.docs_url}/state")
         view = await page.find_view(request)
         model, heat = await page.load_map(view)
         timeframes, ends = view.query.timeframes, (model.state.as_of, model.state.meta.source)
@@ -237,6 +238,7 @@ def build_board_routes(
 
     async def respond_json(request: Request) -> Response:
         """Return the view of the URL as JSON; visitors get the sample."""
+        refuse_key(request, f"{context.docs_url}/state")
         view = await page.find_view(request)
         model, heat = await page.load_map(view)
         assets = [

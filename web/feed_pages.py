@@ -66,7 +66,7 @@ from web.pages import (
     render_page,
     render_template,
 )
-from web.sessions import FindViewer, Sessions, Viewer
+from web.sessions import FindViewer, Sessions, Viewer, refuse_key
 
 # A header and its rows.
 Table = tuple[Sequence[str], Iterable[Sequence[Cell]]]
@@ -363,6 +363,7 @@ class ViewPage:
 
     async def send_json(self, request: Request) -> Response:
         """Return the tool's result, in the bytes that its REST endpoint returns."""
+        refuse_key(request, f"{self._runner.context.base_url}{self._endpoint.path}")
         visit = await self._read(request)
         body = await self._fetch(visit, await self._parse(visit))
         status, headers, content = negotiate_response(
@@ -373,6 +374,7 @@ class ViewPage:
 
     async def send_csv(self, request: Request) -> Response:
         """Return the rows of the view as a CSV file."""
+        refuse_key(request, f"{self._runner.context.base_url}{self._endpoint.path}")
         visit = await self._read(request)
         result = await self._load(visit, await self._parse(visit))
         header, rows = self._view.build_table(result)

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from access.billing.provider import ASK_OPERATOR_HINT
 from access.members import MemberKeys
 from access.sign_in import LINK_MINUTES, SESSION_MS, SIGN_IN_PATH, SignIn
-from schemas.errors import ApiError
+from schemas.errors import ApiError, invalid_parameter_error
 from serving.error_responses import Responder
 from serving.tool_runner import ToolRunner
 from store.access_rows import PendingAuthorization
@@ -124,6 +124,19 @@ class Sessions:
             return await respond(request, viewer, form)
 
         return self.require_viewer(check_and_respond)
+
+
+def refuse_key(request: Request, endpoint: str) -> None:
+    """Raise ApiError 400 for a request with an API key for a file of a page; name its endpoint.
+
+    A program would otherwise take the sample, which visitors get, for its data.
+    """
+    has_bearer = request.headers.get("authorization", "").lower().startswith("bearer ")
+    if has_bearer or "x-api-key" in request.headers:
+        raise invalid_parameter_error(
+            "This file takes no API key: members get it in the browser in which they signed in, "
+            f"and others get a sample. With a key, request GET {endpoint} instead."
+        )
 
 
 def check_form_token(form: dict[str, str], viewer: Viewer) -> None:

@@ -3,7 +3,9 @@
 import argparse
 import asyncio
 import difflib
+import errno
 import inspect
+import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -31,6 +33,8 @@ from verifier.report import escape_unprintable
 
 # Below this similarity, from 0 to 1, argparse's list of all commands helps more.
 MIN_SIMILARITY = 0.6
+# The reader of a pipe has gone, or the disk of a file is full.
+OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def wall_clock() -> int:
@@ -49,13 +53,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     loop = import_module("uvloop").new_event_loop if args.run is choose_server else None
     try:
         with asyncio.Runner(loop_factory=loop) as runner:
-            return runner.run(_run_command(args))
+            status = runner.run(_run_command(args))
+        sys.stdout.flush()
+        return status
     except OperatorError as error:
         # It can quote names of files and texts of a service.
         print(f"signals: {escape_unprintable(str(error))}", file=sys.stderr)
         return int(args.failure_status)
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as shells report it.
+    except OSError as error:
+        if error.errno not in OUTPUT_ERRORS:
+            raise
+        # The interpreter flushes standard output again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            return 1  # as the library that prints the tables exits
+        print(f"signals: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return int(args.failure_status)
 
 
 async def _run_command(args: Namespace) -> int:
@@ -118,14 +133,14 @@ def _list_values(args: Namespace, settings: Settings) -> Mapping[str, Callable[[
 
 
 def parse_base_address(text: str, option: str) -> str:
-    """Return the base address of a service, given with or without /api/v1 or its MCP endpoint."""
+    """Return the base address of a service, given with or without /api/v1 or an MCP endpoint."""
     import httpx2
 
-    from verifier.client import API_PATH, MCP_PATH
+    from verifier.client import API_PATH, MCP_PATH, OAUTH_MCP_PATH
 
     # The message of an error never repeats the address: it may hold a secret.
     address = text.strip().rstrip("/")
-    for path in (MCP_PATH, API_PATH):
+    for path in (MCP_PATH, API_PATH, OAUTH_MCP_PATH):
         address = address.removesuffix(path).rstrip("/")
     try:
         parts = httpx2.URL(address)

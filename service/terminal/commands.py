@@ -38,7 +38,6 @@ from service.terminal.views import (
     Format,
     RowPrinter,
     View,
-    close_output,
     print_answer,
 )
 from verifier.client import (
@@ -272,13 +271,10 @@ async def read_service(args: Namespace, address: str, api_key: str, find_proxy: 
         if getattr(args, name) is not None:
             raise ArgumentsError(f"--{name} needs --follow")
     view = VIEWS[args.view]
-    try:
-        with explain_failures(address):
-            async with ServiceClient(address, api_key, USER_AGENT, find_proxy(address)) as client:
-                answer = await client.read_view(view.name, collect_arguments(args))
-            print_answer(answer, view, choose_format(args))
-    except BrokenPipeError:
-        return close_output()
+    with explain_failures(address):
+        async with ServiceClient(address, api_key, USER_AGENT, find_proxy(address)) as client:
+            answer = await client.read_view(view.name, collect_arguments(args))
+        print_answer(answer, view, choose_format(args))
     return 0
 
 
@@ -303,16 +299,13 @@ async def follow_feed(
     cursor = None if args.cursor is None else CursorFile(args.cursor)
     retrier = Retrier(elapsed, sleep, random.random, lambda text: echo(f"signals: {text}"))
     filters = {name: text for name, text in collect_arguments(args).items() if name != "since"}
-    try:
-        async with ServiceClient(address, api_key, USER_AGENT, find_proxy(address)) as client:
-            saving = (cursor.save,) if cursor else ()
-            follower = FeedFollower(client, filters, deliver, retrier, *saving)
-            with cursor or nullcontext(), explain_failures(address):
-                since = (cursor and cursor.load()) or args.since or await follower.find_newest()
-                echo(f"signals: following the rows after {since}; Ctrl-C stops")
-                await follower.follow(since)
-    except BrokenPipeError:
-        return close_output()
+    async with ServiceClient(address, api_key, USER_AGENT, find_proxy(address)) as client:
+        saving = (cursor.save,) if cursor else ()
+        follower = FeedFollower(client, filters, deliver, retrier, *saving)
+        with cursor or nullcontext(), explain_failures(address):
+            since = (cursor and cursor.load()) or args.since or await follower.find_newest()
+            echo(f"signals: following the rows after {since}; Ctrl-C stops")
+            await follower.follow(since)
     echo("signals: the recording has ended, so no more rows will come")
     return 0
 

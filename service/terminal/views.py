@@ -1,6 +1,5 @@
 """The views of a service: as tables for people, as flat records for programs, and as its JSON."""
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType
@@ -31,7 +30,6 @@ Format = Literal["table", "json", "csv"]
 # Wide enough for every table: a file or a program wants whole rows.
 UNLIMITED_WIDTH = 1000
 FEED_WIDTHS = (16, 6, 2, 14, 18, 10)
-OUTPUT_CLOSED_STATUS = 1  # as the library that prints the tables exits
 # A header, and rows of the same length.
 Records = tuple[Sequence[str], list[list[Any]]]
 
@@ -434,10 +432,3 @@ def _layout(table: Table, widths: Sequence[int] = (), *, has_header: bool = True
     for row in table.rows:
         laid_out.add_row(*row)
     return laid_out
-
-
-def close_output() -> int:
-    """Discard the output that nobody reads any more; return the exit status."""
-    # The interpreter flushes standard output again at its end.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return OUTPUT_CLOSED_STATUS

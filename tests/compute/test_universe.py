@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -283,6 +284,12 @@ def test_the_packaged_universe_is_as_its_page_says(
     packaged: Universe, find: Callable[[Universe], object], expected: object
 ):
     assert find(packaged) == expected
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path, packaged: Universe):
+    path = tmp_path / "universe.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + files("compute").joinpath("universe.toml").read_bytes())
+    assert load_universe(path).assets == packaged.assets
 
 
 @pytest.mark.clause("sources")

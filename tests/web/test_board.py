@@ -384,6 +384,27 @@ async def test_members_see_the_closes_of_stored_bars(served_alone: RunningServic
 
 @pytest.mark.clause("pages")
 @pytest.mark.clause("16.5")
+@pytest.mark.parametrize(
+    ("file", "endpoint"),
+    [
+        *((f"/board.{kind}", "/state") for kind in ("csv", "json")),
+        *((f"/feed.{kind}", "/signals") for kind in ("csv", "json")),
+        ("/flips.json", "/flips"),
+        ("/confluence.csv", "/confluence"),
+    ],
+)
+async def test_a_file_refuses_a_key_with_the_endpoint_that_takes_it(
+    served: RunningService, file: str, endpoint: str
+) -> None:
+    for headers in (served.key_headers, {"X-Api-Key": "nonsense"}):
+        refused = await served.client.get(file, headers=headers)
+        assert (refused.status_code, refused.json()["error"]) == (400, "invalid_parameter")
+        assert f"GET {served.base_url}/api/v1{endpoint} instead" in refused.json()["message"]
+    # A proxy's own credentials are no key.
+    assert (await served.client.get(file, headers={"Authorization": "Basic x"})).status_code == 200
+
+
+@pytest.mark.clause("16.5")
 @pytest.mark.parametrize("is_member", [True, False])
 @pytest.mark.parametrize(
     "query", ["", "?timeframe=all&sort=asset", "?indicator=ceres&direction=neutral&text=a"]

@@ -1,6 +1,7 @@
 import argparse
 import fcntl
 import inspect
+import os
 import re
 import shlex
 import socket
@@ -14,11 +15,18 @@ from pathlib import Path
 import pytest
 
 from schemas.version import VERSION
-from service.commands.cli import _build_parser, _list_values, suggest_command, walk_commands
+from service.commands.cli import (
+    _build_parser,
+    _list_values,
+    parse_base_address,
+    suggest_command,
+    walk_commands,
+)
 from service.commands.command_table import EXAMPLES, GROUPS
 from service.config.settings import Settings
 from tests.support.bar_sets import copy_newest_rows, generate_folder
 from tests.support.signals_command import (
+    COMMAND,
     build_environment,
     create_store,
     find_free_port,
@@ -452,3 +460,35 @@ def test_an_unknown_shell_is_refused(tmp_path):
     done = run_signals(tmp_path, "completion", "tcsh")
     assert done.returncode == 2
     assert "choose from" in only_line(done.stderr.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [(("keys", "list"), 1), (("completion", "bash"), 1), (("connect",), 1), (("doctor",), 1)],
+)
+def test_output_that_cannot_be_written_is_at_most_one_line(tmp_path, arguments, status):
+    create_store(tmp_path)
+    run_signals(tmp_path, "keys", "create", "--label", "me")
+    reader, writer = os.pipe()
+    os.close(reader)
+    for target, line in ((writer, ""), (os.open("/dev/full", os.O_WRONLY), "No space left")):
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            env=build_environment(tmp_path),
+            cwd=tmp_path,
+            stdout=target,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        os.close(target)
+        said = done.stderr.splitlines()
+        assert (done.returncode, len(said)) == (status, 1 if line else 0), done.stderr
+        assert line in done.stderr
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "/api/v1", "/api/v1/mcp", "/api/v1/mcp/", "/mcp", "/mcp/"]
+)
+def test_the_address_of_a_service_is_understood_with_its_endpoints(path):
+    assert parse_base_address(f"http://signals.example{path}", "--url") == "http://signals.example"
