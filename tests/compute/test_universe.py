@@ -286,6 +286,7 @@ def test_the_packaged_universe_is_as_its_page_says(
     assert find(packaged) == expected
 
 
+@pytest.mark.clause("operation")
 def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path, packaged: Universe):
     path = tmp_path / "universe.toml"
     path.write_bytes(b"\xef\xbb\xbf" + files("compute").joinpath("universe.toml").read_bytes())
