@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 
 
 class MailError(Exception):
-    """A mail was not sent; the message is for the operator's log and quotes nothing of the mail."""
+    """A mail was not sent; the message is for the operator's log and quotes nothing of the mail.
+
+    `is_temporary` if the server may accept the same mail later, as one that delays all strangers
+    does (greylisting).
+    """
+
+    def __init__(self, message: str, *, is_temporary: bool = False) -> None:
+        super().__init__(message)
+        self.is_temporary = is_temporary
 
 
 class Mailer(Protocol):
@@ -146,10 +154,21 @@ TIMEOUT_S = 15.0
 
 
 class SmtpMailer:
-    """A Mailer that sends each mail within `timeout_s` in total, or raises MailError."""
+    """A Mailer that sends each mail within `timeout_s` in total, or raises MailError.
 
-    def __init__(self, server: SmtpServer, sender: str, timeout_s: float = TIMEOUT_S) -> None:
+    To another machine it needs TLS, unless `allows_plain`; a password needs TLS in any case.
+    """
+
+    def __init__(
+        self,
+        server: SmtpServer,
+        sender: str,
+        timeout_s: float = TIMEOUT_S,
+        *,
+        allows_plain: bool = False,
+    ) -> None:
         self._server = server
+        self._allows_plain = allows_plain
         self._sender = sender
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
@@ -186,8 +205,11 @@ class SmtpMailer:
             async with asyncio.timeout(self._timeout_s):
                 await client.connect()
                 await client.ehlo()
-                if not self._server.has_tls:
-                    await self._start_tls(client)
+                if not self._server.has_tls and client.supports_extension("starttls"):
+                    await client.starttls()
+                    await client.ehlo()
+                elif not self._server.has_tls and not self._server.is_local:
+                    self._check_plain()
                 if self._server.user:
                     await client.login(self._server.user, self._server.password)
                 yield client
@@ -195,24 +217,32 @@ class SmtpMailer:
             with suppress(aiosmtplib.SMTPException):
                 await client.quit()
         except (aiosmtplib.SMTPException, OSError) as error:
-            raise MailError(self._describe_error(error)) from None
+            raise self._build_error(error) from None
         finally:
             client.close()
 
-    async def _start_tls(self, client: "aiosmtplib.SMTP") -> None:
-        """Switch to TLS if the server offers it; raise MailError if it is needed and missing."""
-        if client.supports_extension("starttls"):
-            await client.starttls()
-            await client.ehlo()
-        # A password must not cross the network unencrypted.
-        elif self._server.user and not self._server.is_local:
+    def _check_plain(self) -> None:
+        """Raise MailError unless mail may go to another machine without TLS."""
+        sent, remedy = "", "use smtps://, or a server that offers STARTTLS"
+        if self._server.user:
+            sent = "the password"
+        elif not self._allows_plain:
+            sent = "sign-in links"
+            remedy += ", or set SIGNALS_SMTP_UNENCRYPTED=1 if you trust the network in between"
+        if sent:
             raise MailError(
-                f"{self._server.name} does not offer STARTTLS, so the password would be sent "
-                "unencrypted: use smtps://, or a server that offers STARTTLS"
+                f"{self._server.name} does not offer STARTTLS, so {sent} would be sent "
+                f"unencrypted: {remedy}"
             )
 
-    def _describe_error(self, error: Exception) -> str:
+    def _build_error(self, error: Exception) -> MailError:
         import aiosmtplib
+
+        recipients = getattr(error, "recipients", None)
+        code = getattr(recipients[0] if recipients else error, "code", 0)
+        if 400 <= code < 500:
+            reason = "refuses the mail for now"
+            return MailError(f"{self._server.name} {reason} (SMTP {code})", is_temporary=True)
 
         # Fixed texts, because the server's may quote addresses and the library's the login. The
         # first entry whose class matches applies, so subclasses come before their bases.
@@ -233,5 +263,6 @@ class SmtpMailer:
         # aiosmtplib wraps certificate errors in a connection error.
         cause = error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
         reason = next(reason for kind, reason in reasons if isinstance(cause, kind))
-        code = getattr(error, "code", 0)
-        return f"{self._server.name} {reason}" + (f" (SMTP {code})" if code > 0 else "")
+        text = f"{self._server.name} {reason}" + (f" (SMTP {code})" if code > 0 else "")
+        is_outage = isinstance(cause, OSError | aiosmtplib.SMTPServerDisconnected)
+        return MailError(text, is_temporary=is_outage and not isinstance(cause, ssl.SSLError))

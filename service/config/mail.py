@@ -17,7 +17,11 @@ def open_mailer(settings: Settings) -> Mailer:
             "SIGNALS_SMTP_URL needs SIGNALS_MAIL_FROM too: set it to a sender address that the "
             "server accepts"
         )
-    return SmtpMailer(SmtpServer.parse(settings.smtp_url.get_secret_value()), settings.mail_from)
+    return SmtpMailer(
+        SmtpServer.parse(settings.smtp_url.get_secret_value()),
+        settings.mail_from,
+        allows_plain=settings.smtp_unencrypted,
+    )
 
 
 def describe_mail(settings: Settings) -> str | None:

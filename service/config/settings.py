@@ -186,6 +186,11 @@ class Settings(BaseModel):
         description="Mail server: smtp[s]://[USER:PASSWORD@]HOST[:PORT]; without one, mail is "
         "written to a folder next to the database.",
     )
+    smtp_unencrypted: bool = Field(
+        default=False,
+        description="1 sends mail, with its sign-in links, to a server on another machine that "
+        "offers no TLS; a password is sent only over TLS.",
+    )
     mail_from: EmptyAsNone[Mailbox] = Field(
         default=None, description="Sender address of mail; required with SIGNALS_SMTP_URL."
     )

@@ -89,8 +89,10 @@ LINK = "https://signals.example/sign-in/SECRET"
 SECRETS = (PASSWORD, USER, MEMBER, LINK, "SECRET")
 
 
-async def send(url: str, address: str = MEMBER, timeout_s: float = 10) -> None:
-    mailer = SmtpMailer(SmtpServer.parse(url), SENDER, timeout_s)
+async def send(
+    url: str, address: str = MEMBER, timeout_s: float = 10, *, allows_plain: bool = False
+) -> None:
+    mailer = SmtpMailer(SmtpServer.parse(url), SENDER, timeout_s, allows_plain=allows_plain)
     await mailer.send(build_mail(address, "Sign in", f"Follow\n\n{LINK}\n", NOON))
 
 
@@ -149,7 +151,12 @@ async def test_without_starttls_no_password_goes_to_another_machine() -> None:
     async with run_smtp_double(offers_starttls=False) as server:
         assert "does not offer STARTTLS" in await get_failure(server.url(REMOTE))
         assert not [line for line in server.commands if line.startswith("AUTH")]
-        await send(server.url(REMOTE, login=""))
+        plain = server.url(REMOTE, login="")
+        assert "SIGNALS_SMTP_UNENCRYPTED=1" in await get_failure(plain)
+        assert not [line for line in server.commands if line.startswith("MAIL")]
+        await send(plain, allows_plain=True)
+        with pytest.raises(MailError, match="so the password would be sent"):
+            await send(server.url(REMOTE), allows_plain=True)
     assert [got.user for got in server.received] == [None]
 
 
@@ -179,6 +186,34 @@ async def test_the_words_of_the_server_are_not_repeated(verb: str, answer: str, 
         server.answers = {verb: answer, "HELO": answer} if verb == "EHLO" else {verb: answer}
         assert why in await get_failure(server.url())
     assert server.received == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "code", "is_temporary"),
+    [
+        ("MAIL", 451, True),
+        ("RCPT", 450, True),
+        ("RCPT", 451, True),
+        ("RCPT", 550, False),
+        ("DATA", 452, True),
+        ("DATA", 554, False),
+        ("AUTH", 454, True),
+        ("AUTH", 535, False),
+        ("STARTTLS", 454, True),
+        ("EHLO", 421, True),
+    ],
+)
+async def test_a_refusal_has_its_code_and_says_whether_it_may_pass(
+    verb: str, code: int, is_temporary: bool
+) -> None:
+    async with run_smtp_double() as server:
+        answer = f"{code} come back"
+        server.answers = {verb: answer, "HELO": answer} if verb == "EHLO" else {verb: answer}
+        with pytest.raises(MailError) as failed:
+            await send(server.url())
+    assert failed.value.is_temporary is is_temporary
+    assert f"(SMTP {code})" in str(failed.value)
+    assert ("for now" in str(failed.value)) is is_temporary
 
 
 @pytest.mark.parametrize("verb", ["EHLO", "AUTH", "DATA"])
