@@ -241,7 +241,7 @@ class Run:
     ("postgres", "size"),
     [
         *(pytest.param(*major.values, Size(2, 40, 100)) for major in MAJORS[1:]),
-        pytest.param(*MAJORS[0].values, Size(36, 60, 400), marks=pytest.mark.long),
+        pytest.param(*MAJORS[0].values, Size(36, 60, 2000), marks=pytest.mark.long),
     ],
     indirect=["postgres"],
 )

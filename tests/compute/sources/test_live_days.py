@@ -326,7 +326,7 @@ async def day(
     "size",
     [
         Size(SAMPLE_TICKERS, hours=4, history_days=25, share=0.25),
-        Size(SAMPLE_TICKERS, hours=24, history_days=42),
+        Size(SAMPLE_TICKERS, hours=24, history_days=42, share=0.15),
     ],
     ids=["many failures", "a day"],
 )
