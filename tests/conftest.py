@@ -251,16 +251,18 @@ def pytest_runtest_makereport(
 def mark_cases_for_proofs(items: Iterable[pytest.Item]) -> None:
     """Mark as `prove` what a parametrized test only repeats.
 
-    Of several parameters, each value stays in at least one combination, except in the tests of the
-    stores, which implement every rule once for each database. Of what is left, few cases spread
-    over the table remain, or with `sampled(step)` every step-th.
+    Of several parameters, each value stays in at least one combination. Of what is left, few cases
+    spread over the table remain, or with `sampled(step)` every step-th. What runs on files and on
+    PostgreSQL runs on files: tests/store/postgres executes every statement of a request.
     """
     tests = defaultdict[str, list[Any]](list)
     for item in items:
         if hasattr(item, "callspec") and item.get_closest_marker("prove") is None:
             tests[item.nodeid.partition("[")[0]].append(item)
-    for name, cases in tests.items():
-        kept = cases if name.startswith("tests/store/") else _select_combinations(cases)
+    for cases in tests.values():
+        kept = _select_combinations(
+            [item for item in cases if "postgres" not in item.callspec.id] or cases
+        )
         sampled = cases[0].get_closest_marker("sampled")
         # An odd step leaves both of two values that take turns.
         kept = kept[:: sampled.args[0] if sampled else -(-len(kept) // MOST_CASES) | 1]
