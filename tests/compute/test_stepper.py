@@ -109,6 +109,7 @@ async def test_any_stops_with_or_without_a_restart_end_in_the_same_content(
 @pytest.mark.parametrize(
     ("first", "last"), [(197, 205), pytest.param(195, 220, marks=prove)]
 )  # BTC gives its first reading on bar 200, and 4h and 1h bars end together at 200 and 204
+@pytest.mark.prove
 async def test_a_restart_at_every_hour_ends_in_the_same_content(
     first: int, last: int, tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):

@@ -146,6 +146,7 @@ def list_imports(path: Path) -> set[str]:
 
 
 @pytest.mark.clause("tests")
+@pytest.mark.prove
 def test_every_package_imports_only_one_http_client() -> None:
     users: dict[str, list[str]] = {}
     for package in PACKAGES:

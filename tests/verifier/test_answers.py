@@ -199,6 +199,7 @@ class ComputingClient(ServiceClient):
 
 @pytest.mark.parametrize("hours", range(1, ATTEMPTS))
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_a_verification_overtaken_by_a_run_reads_the_new_rows_and_compares_again(
     served, hours
 ):
@@ -209,6 +210,7 @@ async def test_a_verification_overtaken_by_a_run_reads_the_new_rows_and_compares
     assert len(answers.feed.rows) == 8 + hours
 
 
+@pytest.mark.prove
 async def test_a_service_that_always_computes_cannot_be_compared(served):
     async with ComputingClient(served, ATTEMPTS) as client:
         with pytest.raises(VerifyError, match="had a run during each of 3 attempts"):

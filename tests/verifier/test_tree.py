@@ -176,6 +176,7 @@ async def test_a_tree_of_three_levels_is_read_with_few_tiles(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["tile/0/257.p/3", "tile/1/001.p/1", "tile/2/000.p/1"])
+@pytest.mark.prove
 async def test_an_altered_tile_at_the_edge_contradicts_the_root(tmp_path, path):
     folder = write_log(tmp_path, LARGE)
     alter_byte(folder / path)

@@ -445,6 +445,7 @@ async def test_a_log_that_was_removed_does_not_hide_a_deleted_row(log, verify, s
     assert report.findings == [f"{describe(row)} was deleted: the feed no longer has it"]
 
 
+@pytest.mark.prove
 async def test_a_large_log_is_searched_with_few_calls(log, verify):
     step = timedelta(minutes=1)
     log.rows, log.logged = [], []

@@ -95,6 +95,7 @@ async def test_both_keys_of_a_rotation_work_until_the_overlap_ends(
 
 
 @pytest.mark.clause("5.32")
+@pytest.mark.prove
 async def test_neither_five_live_keys_nor_ten_new_ones_block_a_rotation(
     served: RunningService, member: MemberBrowser
 ) -> None:

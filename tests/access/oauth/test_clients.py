@@ -312,6 +312,7 @@ def test_a_name_is_one_line_of_visible_text(text: str, name: str) -> None:
 
 @pytest.mark.clause("access", "11.11")
 @given(st.text())
+@pytest.mark.prove
 def test_every_name_is_a_valid_label_of_a_key(text: str) -> None:
     assert is_valid_label(clean_name(text))
     assert clean_name(clean_name(text)) == clean_name(text)

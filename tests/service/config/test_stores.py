@@ -82,6 +82,7 @@ async def test_a_start_without_its_keys_is_refused_until_the_operator_accepts_it
         "DELETE FROM signals_access.store_id",
     ],
 )
+@pytest.mark.prove
 async def test_a_start_without_its_keys_is_refused_on_postgres(database: str, harm: str):
     settings = Settings(database_url=SecretStr(database))
     await start(settings)
@@ -216,6 +217,7 @@ async def test_a_file_of_another_program_is_left_as_it_is(tmp_path: Path):
 
 
 @pytest.mark.clause("postgres")
+@pytest.mark.prove
 def test_a_start_waits_for_a_database_that_cannot_be_reached_and_answers_503_meanwhile(
     tmp_path: Path, private_postgres: PostgresServer
 ):

@@ -84,6 +84,7 @@ async def assert_whole(store: MarketStore, passes: int) -> None:
     assert (await store.audit_reads.load_market()).unreferenced == 0
 
 
+@pytest.mark.prove
 async def test_a_holder_stopped_during_a_commit_loses_the_lock_and_the_commit(
     market: MarketStore, home: PostgresHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:

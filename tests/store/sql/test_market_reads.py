@@ -221,6 +221,7 @@ def list_moments(passes: Sequence[Batch]) -> list[int]:
 )
 @given(passes=histories())
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_every_past_moment_equals_the_model_before_and_after_pruning(
     new_home: HomeFactory, passes: list[Batch]
 ) -> None:
