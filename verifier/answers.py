@@ -287,7 +287,7 @@ def _check_pagination(query: Query, expected: Json, report: Report) -> None:
 
 
 def check_rows(answers: Answers, report: Report) -> None:
-    """Check what the catalog says about each row; `Verification` checks what it says itself."""
+    """Check each row against the catalog; `Verification` checks the rows by themselves."""
     names = {one["id"]: one["name"] for one in answers.catalog["indicators"]}
     until = parse_served_time(answers.stats["window"]["until"])
     for row in answers.feed.rows:

@@ -186,7 +186,7 @@ class Request:
     """What to verify: the rows of a file, and the feed after a time unless `reads_feed` is false.
 
     Without `since`, the clock and the record decide from when on the feed is read. `other` is the
-    checkpoint of another customer.
+    checkpoint of another customer, `own_rows` come from bars of its own.
     """
 
     given_rows: tuple[Row, ...] = ()
@@ -195,6 +195,7 @@ class Request:
     key: VerifierKey | None = None
     policy: Policy | None = None
     other: Checkpoint | None = None
+    own_rows: tuple[Row, ...] = ()
 
 
 def check_proof(
@@ -288,6 +289,49 @@ def check_sequence(
         )
 
 
+# Venues differ in price by less than this, and rows from the same bars in nothing else.
+PRICE_TOLERANCE, MIN_EQUAL_RATIO = 0.005, 0.95
+
+
+def compare_own(own: Iterable[Row], feed: Feed, report: Report) -> None:
+    """Compare the changes of the feed with those that the customer computed from other bars.
+
+    Compared are the cells and the candles of both. A row with another price is doubted by itself.
+    """
+    theirs, ours = (
+        {
+            (get_cell(row), close): row
+            for row in rows
+            if row["tier"] == UNIVERSE and (close := find_close(row)) is not None
+        }
+        for rows in (feed.rows, own)
+    )
+    cells = {cell for cell, _ in theirs} & {cell for cell, _ in ours}
+    closes = [sorted({close for cell, close in rows if cell in cells}) for rows in (theirs, ours)]
+    if not cells:
+        report.obstacles.append("none of your own rows is of an asset and a time of the feed")
+        return
+    first, last = max(one[0] for one in closes), min(one[-1] for one in closes)
+    places = [
+        (cell, close)
+        for cell, close in sorted(theirs.keys() | ours.keys())
+        if cell in cells and first <= close <= last
+    ]
+    differing, doubted = [], 0
+    for place in places:
+        row, wanted = theirs.get(place), ours.get(place)
+        if row is None or wanted is None or row["transition"] != wanted["transition"]:
+            differing.append(f"{'.'.join(place[0])} of the candle of {format_time(place[1])}")
+        elif abs(row["price"] - wanted["price"]) > PRICE_TOLERANCE * abs(wanted["price"]):
+            doubted += 1
+    equal = len(places) - len(differing) - doubted
+    text = f"your own bars: content equal {equal} of {len(places)}, {doubted} with another price"
+    if places and equal >= MIN_EQUAL_RATIO * len(places):
+        report.notes.append(text)
+    else:
+        report.findings.append(f"{text}; the first that differ: {', '.join(differing[:5])}")
+
+
 def format_age(age: timedelta) -> str:
     """Return an age in the largest whole unit, such as `12 minutes`."""
     minutes = int(age.total_seconds() // 60)
@@ -300,7 +344,7 @@ def format_age(age: timedelta) -> str:
 class Verification:
     """Verifies a service against its log, and against the record of earlier verifications.
 
-    The clock and the record of the customer decide what is compared, never the service's answers.
+    The clock and the record of the customer decide which rows are compared, never the service.
     """
 
     def __init__(
@@ -324,7 +368,7 @@ class Verification:
         self._compared = 0
 
     async def run(self, request: Request) -> Report:
-        """Run the checks; save what was verified only if nothing contradicts it.
+        """Run the checks; save the verified rows only if nothing contradicts them.
 
         If the service does not answer as its documentation says, the report names it as obstacle.
         """
@@ -365,6 +409,8 @@ class Verification:
             source = self.feed.source
             await self._compare_record(self.feed, request)
             self._check_cells(self.feed)
+            if request.own_rows:
+                compare_own(request.own_rows, self.feed, self.report)
             if source != RECORDED_DATA:
                 self._check_ages(self.feed, checkpoint if is_signed else None, key)
         # The times of a recording are those of its bars, so they say nothing about its publication.

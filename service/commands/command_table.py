@@ -422,6 +422,13 @@ COMMANDS: Final = (
                 help_text="print the proof of a row of your record, without a network",
             ),
             option(
+                "--own",
+                type=Path,
+                metavar="FILE",
+                help_text="compare the feed with these rows, which you computed from bars of your "
+                "own",
+            ),
+            option(
                 "--compare",
                 type=Path,
                 metavar="FILE",

@@ -45,6 +45,7 @@ class VerifyOptions:
     vkey: str | None = None
     proof: Path | None = None
     compare: Path | None = None
+    own: Path | None = None
     prove: str | None = None
     answers: bool = False
 
@@ -101,6 +102,7 @@ async def _verify_online(
         given_rows=tuple(options.read_file("rows", read_rows_file) or ()),
         reads_feed=options.rows is None or options.since is not None,
         since=None if options.since is None else to_datetime(options.since),
+        own_rows=tuple(options.read_file("own", read_rows_file) or ()),
         key=options.parse_key(),
         policy=options.read_policy(),
         other=options.read_file("compare", lambda path: Checkpoint.parse(path.read_text("utf-8"))),

@@ -232,7 +232,7 @@ def find_findings(answers: Answers, tamper: Tamper, checks: Any = None) -> list[
     tampered = pickle.loads(pickle.dumps(replace(answers)))
     tamper(tampered)
     report = check_answers(tampered, checks or content)
-    # `Verification` checks what a row says by itself.
+    # `Verification` checks each row by itself.
     check_sequence(tampered.feed.rows, tampered.feed.as_of + timedelta(days=1), report)
     return report.findings
 

@@ -1,6 +1,7 @@
 """What a customer finds if an operator rewrites history, and what is no finding."""
 
 import base64
+import copy
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -390,6 +391,45 @@ async def test_only_the_feed_after_a_time_is_read(log, verify):
     assert [one for one in log.requests if one.startswith("rows 2")] == [
         "rows 2026-03-11T10:03:00.000Z"
     ]
+
+
+# Rows from bars of the customer's own
+
+
+def flip(row: Row) -> None:
+    before, after = row["transition"]["from"], row["transition"]["to"]
+    row |= {"transition": {"from": after, "to": before}, "direction": before}
+
+
+@pytest.mark.parametrize(
+    ("change", "equal", "doubted", "status"),
+    [
+        (lambda rows: None, 240, 0, 0),
+        # Another venue, whose prices differ a little, and one row that differs more.
+        (lambda rows: [row.update(price=row["price"] * 1.001) for row in rows], 240, 0, 0),
+        (lambda rows: rows[50].update(price=rows[50]["price"] * 1.1), 239, 1, 0),
+        (lambda rows: [flip(row) for row in rows[100:112]], 228, 0, 0),
+        (lambda rows: [flip(row) for row in rows[100:113]], 227, 0, 1),
+        (lambda rows: [flip(row) for row in rows[::2]], 120, 0, 1),
+        (lambda rows: [row.update(price=1.0) for row in rows[::2]], 120, 120, 1),
+        (lambda rows: rows.pop(100), 239, 0, 0),
+    ],
+)
+async def test_rows_of_own_bars_are_counted_and_each_doubt_excuses_only_its_row(
+    log, verify, change, equal, doubted, status
+):
+    own = [copy.deepcopy(row) for row in log.rows if row["tier"] == "universe"]
+    change(own)
+    report = await verify(own_rows=tuple(own))
+    text = f"your own bars: content equal {equal} of 240, {doubted} with another price"
+    assert report.status == status
+    assert any(one.startswith(text) for one in (report.findings if status else report.notes))
+
+
+async def test_own_rows_of_other_assets_verify_nothing(log, verify):
+    other = log.rows[0] | {"id": log.rows[0]["id"].replace("BTC", "ETH"), "ticker": "ETH"}
+    report = await verify(own_rows=(other,))
+    assert report.obstacles == ["none of your own rows is of an asset and a time of the feed"]
 
 
 # Rows of a file
