@@ -103,9 +103,12 @@ class Metrics:
             registry=registry,
         )
         mails = Counter(
-            "signals_mails", "Mails, by outcome (sent or failed).", ["outcome"], registry=registry
+            "signals_mails",
+            "Attempts to send mail, by outcome (sent, failed, or delayed by the server).",
+            ["outcome"],
+            registry=registry,
         )
-        self._mails = {outcome: mails.labels(outcome) for outcome in ("sent", "failed")}
+        self._mails = {each: mails.labels(each) for each in ("sent", "failed", "delayed")}
         # Whether the newest attempt of the compute process to run failed.
         self.are_runs_failing = False
         self._dropped_calls = Counter(
@@ -157,7 +160,7 @@ class Metrics:
         self._sales.labels(operation, outcome).inc()
 
     def on_mail(self, outcome: str) -> None:
-        """Count a mail that was sent, or failed."""
+        """Count an attempt to send a mail."""
         self._mails[outcome].inc()
 
     def on_failing(self, are_failing: bool) -> None:

@@ -50,7 +50,7 @@ class NoticeKeeper:
 
 
 class WatchedMailer:
-    """A mailer that reports each mail as sent or failed, and keeps the newest failure."""
+    """A mailer that reports each mail as sent, delayed or failed, and keeps the newest failure."""
 
     def __init__(
         self, mailer: Mailer, notices: NoticeKeeper, on_mail: Callable[[str], None]
@@ -65,8 +65,10 @@ class WatchedMailer:
         try:
             await self._mailer.send(mail)
         except MailError as error:
-            self._on_mail("failed")
-            await self._notices.keep(MAIL_NOTICE, str(error))
+            # A delayed mail is sent again; the doctor connects to the server by itself.
+            self._on_mail("delayed" if error.is_temporary else "failed")
+            if not error.is_temporary:
+                await self._notices.keep(MAIL_NOTICE, str(error))
             raise
         self._on_mail("sent")
 

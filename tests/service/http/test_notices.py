@@ -22,9 +22,14 @@ pytestmark = pytest.mark.clause("monitoring")
 
 
 class FullMailbox:
-    """A mailer whose server refuses each mail."""
+    """A mailer whose server delays the first mail, and refuses all later ones."""
+
+    has_delayed = False
 
     async def send(self, mail: EmailMessage) -> None:
+        if not self.has_delayed:
+            self.has_delayed = True
+            raise MailError("the server answered 451", is_temporary=True)
         raise MailError("the server answered 552")
 
     async def check(self) -> str:
@@ -35,10 +40,13 @@ async def test_a_failed_mail_is_counted_kept_and_still_fails(home: StoreHome) ->
     async with open_and_close(home.open_access()) as access:
         clock, outcomes = ManualClock(), list[str]()
         mailer = WatchedMailer(FullMailbox(), NoticeKeeper(access, clock), outcomes.append)
+        with pytest.raises(MailError):
+            await mailer.send(EmailMessage())
+        assert (outcomes, await access.list_notices()) == (["delayed"], [])
         for _ in range(2):
             with pytest.raises(MailError):
                 await mailer.send(EmailMessage())
-        assert outcomes == ["failed", "failed"]
+        assert outcomes == ["delayed", "failed", "failed"]
         assert await access.list_notices() == [
             Notice(MAIL_NOTICE, "the server answered 552", clock())
         ]
