@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email import message_from_bytes
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTPUTF8
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
+from store.access_rows import normalize_email
 from store.addresses import is_loopback
 
 if TYPE_CHECKING:
@@ -107,6 +109,17 @@ class Outbox:
         except OSError:
             (self._folder / name).unlink()
             raise
+
+
+def find_mails(folder: Path, email: str) -> list[Path]:
+    """Return the mails of an outbox to an address, oldest first."""
+    mailbox = normalize_email(email)
+    found = []
+    for path in sorted(folder.glob("*.eml")):
+        mail = message_from_bytes(path.read_bytes(), policy=SMTPUTF8)
+        if mailbox in {normalize_email(each.addr_spec) for each in mail["To"].addresses}:
+            found.append(path)
+    return found
 
 
 DEFAULT_PORTS = {"smtp": 587, "smtps": 465}

@@ -608,6 +608,27 @@ COMMANDS: Final = (
         "service.commands.access:list_access_requests",
     ),
     Command(
+        "person",
+        "print or erase what is stored about a person",
+        "service.commands.access:handle_person",
+        (
+            option("email", metavar="ADDRESS", help_text="e-mail address of the person"),
+            option(
+                "--export",
+                group="person",
+                action="store_true",
+                help_text="print all of it as JSON, without keys, tokens and their hashes",
+            ),
+            option(
+                "--erase",
+                group="person",
+                action="store_true",
+                help_text="erase it and revoke the keys; of purchases, plan, times and the payment "
+                "processor's ids stay",
+            ),
+        ),
+    ),
+    Command(
         "completion",
         "print the script that completes commands and options in a shell",
         "service.commands.cli:print_completion",
@@ -679,6 +700,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "signals keys revoke": ("signals keys revoke 3",),
     "signals keys rotate": ("signals keys rotate 3 --overlap 48",),
     "signals keys requests": ("signals keys requests 3",),
+    "signals person": (
+        "signals person buyer@example.com --export",
+        "signals person buyer@example.com --erase",
+    ),
     "signals completion": (
         'eval "$(signals completion bash)"',
         "signals completion zsh > ~/.zfunc/_signals",

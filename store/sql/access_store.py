@@ -27,6 +27,7 @@ from store.errors import LostStoreError
 from store.sql.database import Database, Engine, fetch_value
 from store.sql.key_store import INSERT_MEMBER_KEY, INSERT_OPERATOR_KEY, StorePart, UsageCounter
 from store.sql.operations import AccessOperations
+from store.sql.person_data import PersonData
 from store.sql.purchase_store import INSERT_CLAIM, PurchaseStore
 
 # Calls and claims are frequent, so only a probe of an idle service causes test writes.
@@ -47,7 +48,7 @@ class AccessStore(PurchaseStore):
     """Keys and tokens (only as SHA-256), usage, purchases, throttle attempts and requests.
 
     `oauth` is the part that stores OAuth clients, requests and connections, and `operations` the
-    part that the operations page reads.
+    part that the operations page reads. `people` exports and erases a person's data.
     Times are epoch ms, days are UTC days since 1970. Every method raises StoreError if the store
     fails. Keys, claims and memberships are on the disk when a method returns. Counted calls and
     attempts survive a crash of the process, but on SQLite not a power cut.
@@ -57,6 +58,7 @@ class AccessStore(PurchaseStore):
         super().__init__(engine, usage_counter)
         self.oauth = OAuthStore(engine)
         self.operations = AccessOperations(engine)
+        self.people = PersonData(engine)
         self._id: str | None = None
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from access.mail import build_mail
 from service.commands.access import escape_for_terminal
 from store.access_rows import AccessRequestRow, AttemptLimit, LoggedCall
 from store.sql.access_store import AccessStore
@@ -202,3 +203,30 @@ def test_no_sign_in_link_is_made_without_a_store_of_this_version(tmp_path):
     access = tmp_path / "signals.db-access"
     run_sql(access, "INSERT INTO migrations VALUES ('access_9999')")
     assert "another version" in run_signals(tmp_path, "sign-in").stderr
+
+
+@pytest.mark.clause("13.12")
+def test_a_persons_data_and_mails_are_printed_or_erased(tmp_path):
+    create_store(tmp_path)
+    run_sql(
+        tmp_path / "signals.db-access",
+        "INSERT INTO access_requests (contact_email, use_case, created_at, updated_at) "
+        "VALUES ('me@example.com', 'mine', 0, 0), ('other@example.com', 'theirs', 0, 0)",
+    )
+    outbox = tmp_path / "signals.db-outbox"
+    outbox.mkdir()
+    for number, to in enumerate(("Me@example.com", "other@example.com")):
+        (outbox / f"{number}.eml").write_bytes(build_mail(to, "s", "text", 0).as_bytes())
+    assert "--export" in only_line(run_signals(tmp_path, "person", "me@example.com").stderr)
+    assert "address" in only_line(run_signals(tmp_path, "person", "nobody", "--erase").stderr)
+    found = json.loads(run_signals(tmp_path, "person", "ME@example.com", "--export").stdout)
+    (request,) = found["access_requests"]
+    assert (request["use_case"], request["created_at"]) == ("mine", "1970-01-01T00:00:00.000Z")
+    assert [Path(mail).name for mail in found["mails"]] == ["0.eml"]
+    erased = run_signals(tmp_path, "person", "me@example.com", "--erase")
+    assert (erased.returncode, erased.stdout) == (0, "")
+    assert erased.stderr == "Erased: 1 rows and 1 mails. Older backups still have them.\n"
+    again = run_signals(tmp_path, "person", "me@example.com", "--export")
+    assert only_line(again.stderr) == "signals: nothing is stored about this address"
+    assert [path.name for path in outbox.iterdir()] == ["1.eml"]
+    assert "theirs" in run_signals(tmp_path, "access-requests").stdout
