@@ -87,6 +87,7 @@ async def test_a_flood_on_one_key_writes_no_more_than_is_kept_and_drops_no_other
     assert logged.dropped == []
 
 
+@pytest.mark.prove
 async def test_a_failing_store_loses_only_the_oldest_calls_beyond_the_bound(
     logged: Logged,
 ) -> None:

@@ -76,6 +76,7 @@ async def test_a_round_runs_at_once_and_then_after_each_midnight(served: Running
 
 
 @pytest.mark.clause("3.5.5", "5.27")
+@pytest.mark.prove
 async def test_a_missed_webhook_is_made_up_for(shop: StripeShop) -> None:
     kept, canceled, refunded = [await shop.buy() for _ in range(3)]
     shop.stripe.cancel_subscription(canceled.subscription)
@@ -99,6 +100,7 @@ async def test_an_ended_membership_is_not_checked_again(shop: StripeShop) -> Non
     assert len(shop.stripe.requests) == count_before
 
 
+@pytest.mark.prove
 async def test_a_failed_check_stops_no_other_and_is_repeated_in_an_hour(
     shop: StripeShop,
 ) -> None:
@@ -237,6 +239,7 @@ def test_rows_are_kept_as_long_as_they_are_needed() -> None:
 
 
 @pytest.mark.clause("8.51")
+@pytest.mark.prove
 async def test_only_checkouts_that_the_processor_calls_unpaid_are_deleted(
     shop: StripeShop,
 ) -> None:

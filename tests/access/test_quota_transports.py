@@ -428,6 +428,7 @@ async def test_keys_are_accepted_as_people_send_them(
 
 
 @pytest.mark.clause("4.14.13", "8.12", "8.52")
+@pytest.mark.prove
 async def test_mcp_methods_without_a_key_are_not_counted(served: RunningService) -> None:
     for method, params in (
         ("initialize", {"protocolVersion": "2025-06-18"}),

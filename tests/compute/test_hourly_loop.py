@@ -442,6 +442,7 @@ async def test_a_process_started_on_a_clock_put_back_waits_and_its_rows_are_late
 
 
 @pytest.mark.clause("steps")
+@pytest.mark.prove
 async def test_a_clock_put_back_while_late_bars_are_pending_holds_nothing_up(
     path: Path, clock: AcceleratedClock, source: ScriptedSource
 ):
@@ -469,6 +470,7 @@ async def test_a_sleep_that_takes_five_hours_leaves_none_of_them_out(
 
 
 @pytest.mark.clause("steps")
+@pytest.mark.prove
 async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(
     path: Path, clock: AcceleratedClock, source: ScriptedSource
 ):
@@ -496,6 +498,7 @@ async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(
 
 
 @pytest.mark.clause("steps")
+@pytest.mark.prove
 async def test_a_second_loop_ends_while_another_computes_and_continues_after_it(
     path: Path, clock: AcceleratedClock, source: ScriptedSource, logs: Logs
 ):
@@ -754,6 +757,7 @@ async def test_a_late_bar_is_still_fetched_after_a_restart(
 
 
 @pytest.mark.clause("steps")
+@pytest.mark.prove
 async def test_late_bars_are_still_fetched_if_a_retry_fails(
     path: Path, clock: AcceleratedClock, source: ScriptedSource, logs: Logs
 ):
@@ -791,6 +795,7 @@ async def test_late_assets_are_not_fetched_again_if_their_retry_times_are_past(
 
 
 @pytest.mark.clause("steps")
+@pytest.mark.prove
 async def test_pruning_that_fails_is_tried_again_at_the_next_run(
     path: Path, clock: AcceleratedClock, source: ScriptedSource, logs: Logs
 ):
@@ -850,6 +855,7 @@ async def test_a_recording_is_pruned_at_its_end_even_if_that_fails_at_first(
 
 @pytest.mark.clause("steps")
 @pytest.mark.clause("1.26", "2.1.18")
+@pytest.mark.prove
 async def test_a_recording_that_ends_in_the_future_is_played_hour_by_hour(
     path: Path, clock: AcceleratedClock
 ):
@@ -864,6 +870,7 @@ async def test_a_recording_that_ends_in_the_future_is_played_hour_by_hour(
 
 @pytest.mark.clause("steps")
 @pytest.mark.clause("monitoring")
+@pytest.mark.prove
 async def test_the_line_of_a_run_has_its_rows_and_its_late_assets(
     path: Path, clock: AcceleratedClock, logs: Logs
 ):

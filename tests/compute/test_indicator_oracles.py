@@ -320,6 +320,7 @@ def compare_wls(series: Series, ours: Series, is_full: bool) -> Compared:
     [("enzo", compare_atr, 0.6), ("reversals", compare_bands, 2.0), ("llnr", compare_wls, 0.011)],
 )
 @pytest.mark.sampled(9)
+@pytest.mark.prove
 def test_values_agree_with_a_second_oracle(
     name: str, compare: Callable[..., Any], share: float, bar_set: BarSet
 ):

@@ -167,6 +167,7 @@ async def test_a_split_rebuilds_the_carries_and_touches_no_published_row(tmp_pat
     assert {row[5] for row in after["epochs"] if row[3] == 0} == {0}
 
 
+@pytest.mark.prove
 async def test_superseded_bars_stay_as_they_were(tmp_path: Path):
     path, source = (
         tmp_path / "m.db",
@@ -234,6 +235,7 @@ async def test_an_asset_that_is_late_is_split_when_it_comes(tmp_path: Path):
     assert (await audited(path, source)).findings == []
 
 
+@pytest.mark.prove
 async def test_the_loop_rebuilds_after_a_split_in_retries_for_late_assets_too(tmp_path: Path):
     path, source = tmp_path / "m.db", Script().split("BTC", when=march_s("11:00"))
     source.delays["BTC", march_s("11:00")] = 200
@@ -328,6 +330,7 @@ async def test_every_alteration_of_revisions_is_found(tmp_path: Path, statement:
     assert any(named in finding for finding in report.findings), report.findings
 
 
+@pytest.mark.prove
 async def test_boards_of_the_past_stay_as_they_were(tmp_path: Path):
     path, source = tmp_path / "m.db", Script().split("BTC")
     await run(path, source, list_hours("06:00", "09:00"))

@@ -128,6 +128,7 @@ async def called_until_killed(
 
 @pytest.mark.clause("access")
 @pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.prove)])
+@pytest.mark.prove
 def test_no_received_answer_is_missing_from_the_count_if_a_process_is_killed_under_load(
     folder: Path, kills: int
 ) -> None:
@@ -178,6 +179,7 @@ def test_two_processes_on_one_store_share_the_limit_and_a_revocation_to_the_call
 @pytest.mark.clause("access", "5.33")
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 def test_the_last_calls_before_a_shutdown_are_in_the_log_of_every_process(
     folder: Path, workers: str
 ) -> None:

@@ -156,6 +156,7 @@ async def test_a_page_links_to_our_own_terms_if_the_operator_has_none(tmp_path: 
 
 
 @pytest.mark.clause("1.48")
+@pytest.mark.prove
 async def test_a_page_without_an_operator_links_to_the_page_of_terms(
     served: RunningService,
 ) -> None:

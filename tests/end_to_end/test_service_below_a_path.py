@@ -106,6 +106,7 @@ async def test_a_member_buys_signs_in_makes_a_key_and_signs_out(served: RunningS
         check_page(left, 200, "Sign in")
 
 
+@pytest.mark.prove
 async def test_every_link_of_every_page_leads_somewhere_below_it(served: RunningService) -> None:
     async with below(served) as client:
         await buy_plan(served)

@@ -577,6 +577,7 @@ async def test_the_sdks_client_accepts_results_to_which_fields_were_added(served
                 assert result.structured_content[ADDED_FIELD] == 1
 
 
+@pytest.mark.prove
 async def test_the_sdk_client_reads_the_quota_and_when_to_retry(tmp_path):
     async with (
         run_service(tmp_path, make_coverage(), daily_limit=1) as served_alone,

@@ -388,6 +388,7 @@ def decide(headers: list[tuple[str, str]], body: dict[str, Any]) -> tuple[str, A
 
 
 @pytest.mark.clause("4.15.1", "4.15.7", "4.15.8", "4.15.11")
+@pytest.mark.prove
 def test_every_modern_request_is_judged_as_by_the_sdk():
     counts = dict.fromkeys(("legacy", "unserved", "modern", "accepted"), 0)
     for headers, body in list_generated_requests():

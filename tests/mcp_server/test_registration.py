@@ -233,6 +233,7 @@ def test_a_program_compiles_and_reads_the_variable(client):
     assert f'"{URL}"' in client.render_lines(BASE)
 
 
+@pytest.mark.prove
 async def test_the_program_of_the_sdk_reads_the_state(served, monkeypatch, capsys):
     monkeypatch.setenv("SIGNALS_API_KEY", served.api_key)
     program = CLIENTS_BY_NAME["python-sdk"].render_lines(served.base_url)

@@ -188,6 +188,7 @@ def list_pythons(ci_checkout: Path) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.clause("tests")
+@pytest.mark.prove
 def test_the_first_interpreter_of_each_other_supported_version_is_listed(ci_checkout: Path) -> None:
     first, second, third = OTHER_VERSIONS
     for version in (OWN_VERSION, "3.10", "3.99", first):
@@ -231,6 +232,7 @@ def test_an_interpreter_that_does_not_work_is_passed_over(ci_checkout: Path) -> 
         ),
     ],
 )
+@pytest.mark.prove
 def test_an_interpreter_that_cannot_be_used_is_named_and_skipped(
     ci_checkout: Path, fault: str, reason: str
 ) -> None:

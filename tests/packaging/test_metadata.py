@@ -47,6 +47,7 @@ def test_the_runtime_lock_is_part_of_the_others_and_holds_no_development_tools()
 
 
 @pytest.mark.clause("operation")
+@pytest.mark.prove
 def test_the_lock_pins_each_package_with_the_extras_that_others_require() -> None:
     # pip looks for the newest version of `coverage[toml]` if the lock pins `coverage` alone, and
     # then refuses it for its missing hash.

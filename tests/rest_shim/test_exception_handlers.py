@@ -87,6 +87,7 @@ async def failing(served, app, method, path, body=None):
 
 
 @pytest.mark.clause("7.1", "7.32")
+@pytest.mark.prove
 async def test_a_wrong_method_is_refused_on_every_route_with_the_allowed_ones(served):
     document = await fetch_document(served)
     routes = list_operations(served)
@@ -153,6 +154,7 @@ async def test_a_foreign_host_or_origin_is_refused_on_every_route(served, header
         ({"Authorization": "Bearer ${SIGNALS_API_KEY}"}, 401, "invalid_key"),
     ],
 )
+@pytest.mark.prove
 async def test_exactly_the_keyed_routes_require_a_key(served, headers, status, code):
     document = await fetch_document(served)
     asking = set()
@@ -274,6 +276,7 @@ def test_every_documented_error_is_a_pair_of_the_table():
 
 
 @pytest.mark.clause("4.0.4", "4.6.11", "7.1", "7.28", "8.11")
+@pytest.mark.prove
 async def test_before_the_first_compute_readings_are_unavailable(served_empty):
     document = await fetch_document(served_empty)
     waiting = set()
@@ -379,6 +382,7 @@ async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_re
 
 
 @pytest.mark.clause("4.0.4", "7.1", "7.32", "7.33", "8.11")
+@pytest.mark.prove
 async def test_an_unexpected_failure_is_one_500_on_every_route(served, capsys, monkeypatch):
     document = await fetch_document(served)
     monkeypatch.setattr(served.market, "version", lambda: {}["version"])

@@ -179,6 +179,7 @@ def test_the_number_of_a_tile_is_written_in_groups_of_three_digits() -> None:
 
 
 @pytest.mark.clause("21.10")
+@pytest.mark.prove
 async def test_the_salts_of_all_leaves_check_all_rows_against_the_open_tiles(
     served: RunningService, tmp_path: Any
 ) -> None:
@@ -199,6 +200,7 @@ async def test_the_salts_of_all_leaves_check_all_rows_against_the_open_tiles(
 
 
 @pytest.mark.clause("21.11")
+@pytest.mark.prove
 async def test_the_open_files_reveal_nothing_about_a_row(served: RunningService) -> None:
     """Try every content that a row can have against its leaf, with all that a stranger knows."""
     (known, *_) = await fetch_rows(served)

@@ -448,6 +448,7 @@ async def test_connections_count_towards_the_live_keys_of_the_plan(host: HandCli
 
 
 @pytest.mark.clause("10.4", "10.5")
+@pytest.mark.prove
 async def test_several_exchanges_at_once_give_tokens_of_one_connection(host: HandClient) -> None:
     served = host.served
     code = await host.get_code(await buy_plan(served.access, served.clock))
@@ -548,6 +549,7 @@ async def test_tokens_do_not_cross_a_network_unencrypted(
 
 
 @pytest.mark.clause("10.1")
+@pytest.mark.prove
 async def test_both_addresses_give_the_same_results(host: HandClient) -> None:
     tokens = await host.connect()
     for method, params in (

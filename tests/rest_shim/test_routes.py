@@ -59,6 +59,7 @@ async def test_the_body_equals_the_result_of_the_tool(served, tool, arguments):
 
 
 @pytest.mark.clause("4.0.1")
+@pytest.mark.prove
 async def test_every_body_is_json_except_the_terms_and_the_files_of_the_log(served):
     for method, path in list_operations(served):
         for headers in (served.key_headers, {}):

@@ -181,6 +181,7 @@ async def test_a_cached_response_is_revalidated_for_a_page(
         assert split_list(response.headers["vary"]) == {"accept-encoding", "origin"}
 
 
+@pytest.mark.prove
 async def test_any_origin_may_read_what_needs_no_key(served: RunningService) -> None:
     paths = ("/api/v1", "/api/v1/catalog", "/api/v1/stats", "/api/v1/openapi.json")
     for path in (*paths, "/api/v1/signals/sample", "/legal"):

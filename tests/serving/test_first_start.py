@@ -64,6 +64,7 @@ async def test_a_page_shows_the_share_that_is_built_and_reloads_itself(
 
 
 @pytest.mark.clause("operation")
+@pytest.mark.prove
 async def test_everything_else_works_while_the_history_is_built(served_empty: RunningService):
     await build_until(served_empty, "simulated", 132)
     client, key = served_empty.client, served_empty.key_headers

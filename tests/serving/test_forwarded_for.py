@@ -174,6 +174,7 @@ def behind(served: RunningService, proxy: str) -> Any:
 
 
 @pytest.mark.clause("4.11.9", "7.27", "8.50")
+@pytest.mark.prove
 async def test_clients_behind_a_trusted_proxy_are_throttled_apart(served: RunningService) -> None:
     with pytest.raises(ValueError, match="'proxy' is not a valid proxy"):
         behind(served, "proxy")

@@ -146,6 +146,7 @@ def test_the_width_of_a_tile_follows_from_the_size_of_the_tree() -> None:
 
 
 @given(st.lists(st.integers(1, 700), min_size=1, max_size=5), st.data())
+@pytest.mark.prove
 def test_proofs_of_any_tree_verify_with_another_implementation(
     parts: list[int], data: st.DataObject
 ) -> None:

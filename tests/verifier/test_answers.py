@@ -150,6 +150,7 @@ async def test_both_transports_return_the_same_views(bars_service, bars_answers)
     assert check_answers(over_mcp).findings == []
 
 
+@pytest.mark.prove
 async def test_a_store_with_removed_and_renamed_assets_has_answers_that_follow(served, transport):
     await publish_alerts(served)
     if transport == "mcp":

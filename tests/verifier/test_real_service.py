@@ -142,6 +142,7 @@ async def test_a_proof_of_the_service_is_verified_without_it(
         assert (report.status, report.checked["rows in the log"]) == (0, 1)
 
 
+@pytest.mark.prove
 async def test_cosignatures_that_the_service_collects_make_the_quorum_of_a_policy(
     served: RunningService, tmp_path: Path
 ) -> None:

@@ -158,6 +158,7 @@ async def test_every_earlier_root_is_that_of_the_other_implementation(tmp_path, 
     assert await tree.read_leaf_hashes(size // 3, size // 2) == leaves[size // 3 : size // 2]
 
 
+@pytest.mark.prove
 async def test_a_tree_of_three_levels_is_read_with_few_tiles(tmp_path):
     folder, read = write_log(tmp_path, LARGE), []
     tree = open_tree(folder, read)
@@ -185,6 +186,7 @@ async def test_an_altered_tile_at_the_edge_contradicts_the_root(tmp_path, path):
 
 
 @pytest.mark.parametrize("path", ["tile/0/003", "tile/1/000"])
+@pytest.mark.prove
 async def test_an_altered_tile_inside_the_tree_is_named(tmp_path, path):
     folder = write_log(tmp_path, LARGE)
     alter_byte(folder / path)

@@ -42,6 +42,7 @@ async def test_the_first_verification_trusts_the_key_and_records_every_row(log, 
     assert entries[7]["row"].items() <= log.rows[7].items()
 
 
+@pytest.mark.prove
 async def test_a_later_verification_checks_the_earlier_checkpoint_and_records_new_rows(
     log, verify, state
 ):
@@ -206,6 +207,7 @@ async def test_what_an_operator_rewrites_is_named_with_both_checkpoints(
     await assert_found(verify, state, *rewrite(log, log.find(LOST)))
 
 
+@pytest.mark.prove
 async def test_an_old_copy_of_the_checkpoint_is_no_finding(log, verify, state):
     old = log.checkpoint
     log.publish(make_row(ROW_COUNT))
@@ -221,6 +223,7 @@ async def test_an_old_copy_of_the_checkpoint_is_no_finding(log, verify, state):
     assert read_state(state) == saved
 
 
+@pytest.mark.prove
 async def test_a_new_key_that_the_customer_gives_is_accepted_for_the_same_rows(log, verify, state):
     await verify()
     log.seed, log.origin = 2, "127.0.0.1/api/v1/log/2"
@@ -339,6 +342,7 @@ async def test_rows_that_no_run_has_signed_are_not_verified(log, verify):
     ]
 
 
+@pytest.mark.prove
 async def test_rows_that_have_aged_out_are_not_expected(log, verify):
     since = FIRST + timedelta(hours=60)
     assert (await verify(since=since)).status == 0
@@ -377,6 +381,7 @@ async def test_a_narrow_since_leaves_the_record_and_compares_old_pages_of_it(log
     assert read_state(state) == saved
 
 
+@pytest.mark.prove
 async def test_a_service_that_states_a_future_time_cannot_let_rows_age(log, verify, state):
     await verify()
     row = log.rows.pop(LOST)
@@ -455,6 +460,7 @@ async def test_a_given_row_that_was_never_logged_is_reported(log, verify):
 # Obstacles
 
 
+@pytest.mark.prove
 async def test_without_a_checkpoint_the_record_is_still_compared(log, verify, state):
     await verify()
     log.unavailable = "The store is older than the last signed checkpoint."

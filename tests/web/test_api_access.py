@@ -126,6 +126,7 @@ async def test_a_relabelled_key_keeps_working(
 
 
 @pytest.mark.clause("5.13", "5.28")
+@pytest.mark.prove
 async def test_a_sixth_key_is_refused_and_the_page_says_so_before(
     served: RunningService, member: MemberBrowser
 ) -> None:
@@ -141,6 +142,7 @@ async def test_a_sixth_key_is_refused_and_the_page_says_so_before(
     assert await get_usage_status(served, await member.create_and_read_key("sixth")) == 200
 
 
+@pytest.mark.prove
 async def test_only_one_of_several_concurrent_requests_gets_the_last_key(
     member: MemberBrowser,
 ) -> None:
@@ -154,6 +156,7 @@ async def test_only_one_of_several_concurrent_requests_gets_the_last_key(
 
 
 @pytest.mark.parametrize("label", ["", "  ", "x" * 121, "a\nb", "\x1b[31m"])
+@pytest.mark.prove
 async def test_an_invalid_label_is_refused(member: MemberBrowser, label: str) -> None:
     await member.create_and_read_key("laptop")
     for path in (await member.find_keys_path(), f"{await member.find_key_path('laptop')}/label"):

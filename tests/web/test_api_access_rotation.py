@@ -79,6 +79,7 @@ async def test_a_choice_that_the_page_does_not_offer_is_refused(
 
 
 @pytest.mark.clause("5.28", "5.32")
+@pytest.mark.prove
 async def test_both_keys_of_a_rotation_work_until_the_overlap_ends(
     served: RunningService, member: MemberBrowser
 ) -> None:
@@ -117,6 +118,7 @@ async def test_neither_five_live_keys_nor_ten_new_ones_block_a_rotation(
     assert await get_usage_status(served, await rotate(member, "third")) == 200
 
 
+@pytest.mark.prove
 async def test_a_key_is_rotated_once_and_only_by_its_own_member(
     served: RunningService, member: MemberBrowser
 ) -> None:
@@ -132,6 +134,7 @@ async def test_a_key_is_rotated_once_and_only_by_its_own_member(
 
 
 @pytest.mark.clause("5.33")
+@pytest.mark.prove
 async def test_a_member_sees_the_last_calls_of_all_keys_and_of_no_other_member(
     served: RunningService, member: MemberBrowser
 ) -> None:

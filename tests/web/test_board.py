@@ -267,6 +267,7 @@ async def fill(served: RunningService) -> None:
 
 
 @pytest.mark.clause("pages")
+@pytest.mark.prove
 async def test_the_first_page_with_its_files_is_small(served_empty: RunningService):
     await fill(served_empty)
     for is_member, title, most_rows in ((True, TITLE, 251), (False, WELCOME, 9)):

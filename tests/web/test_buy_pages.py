@@ -214,6 +214,7 @@ async def test_a_cancelled_checkout_leads_back_to_the_plans(buyer: httpx.AsyncCl
 
 
 @pytest.mark.clause("18.5")
+@pytest.mark.prove
 async def test_an_address_with_a_plan_gets_a_link_and_no_answer_says_that_it_has_one(
     served: RunningService, buyer: httpx.AsyncClient
 ) -> None:

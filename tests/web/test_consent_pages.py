@@ -199,6 +199,7 @@ async def test_anyone_with_the_page_can_cancel_signed_in_or_not(
 
 
 @pytest.mark.clause("12.11")
+@pytest.mark.prove
 async def test_a_connected_program_is_listed_among_the_keys_until_it_is_revoked(
     served: RunningService, member: MemberBrowser
 ) -> None:
@@ -326,6 +327,7 @@ async def test_allowing_without_a_session_leads_to_the_sign_in_form(
 
 
 @pytest.mark.clause("12.9")
+@pytest.mark.prove
 async def test_an_unknown_answered_or_expired_request_says_to_start_again(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
@@ -372,6 +374,7 @@ async def test_a_sign_in_link_leads_to_no_other_place(served: RunningService) ->
 
 
 @pytest.mark.clause("12.7")
+@pytest.mark.prove
 async def test_a_plan_whose_keys_are_all_in_use_is_said_to_be_full(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
@@ -389,6 +392,7 @@ async def test_a_plan_whose_keys_are_all_in_use_is_said_to_be_full(
 
 
 @pytest.mark.clause("12.7")
+@pytest.mark.prove
 async def test_a_plan_that_got_all_its_keys_of_a_day_says_to_wait(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
@@ -446,6 +450,7 @@ async def test_someone_without_a_plan_buys_one_in_the_sandbox_and_comes_back(
 
 
 @pytest.mark.clause("12.5")
+@pytest.mark.prove
 async def test_someone_without_a_plan_buys_one_by_stripe_and_comes_back(shop: StripeShop) -> None:
     served = shop.served
     pending = await add_request(served)
@@ -593,6 +598,7 @@ async def test_nobody_else_can_allow_as_owner(
 
 
 @pytest.mark.clause("12.14")
+@pytest.mark.prove
 async def test_only_a_service_on_loopback_has_an_owner(
     served: RunningService, pending: PendingAuthorization
 ) -> None:

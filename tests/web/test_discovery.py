@@ -187,6 +187,7 @@ async def test_every_entry_of_the_catalog_leads_to_a_file_of_its_type(
     assert identifiers == ["urn:air:a.example:mcp:signals", "urn:air:a.example:skill:signals"]
 
 
+@pytest.mark.prove
 async def test_every_link_of_llms_txt_leads_somewhere(served: RunningService) -> None:
     text = (await served.client.get("/llms.txt")).text
     links = re.findall(r"^- \[[^]]+\]\((\S+?)\): \S", text, re.M)

@@ -93,6 +93,7 @@ async def test_every_link_and_anchor_leads_somewhere(served: RunningService) -> 
                 assert not anchor or anchor in [*pages[to].ids, *call_anchors], link
 
 
+@pytest.mark.prove
 async def test_no_page_has_an_anchor_twice_or_a_heading_without_one(served: RunningService) -> None:
     for name in TITLES:
         page = Page(await served.client.get(f"/docs/{name}"))
@@ -127,6 +128,7 @@ def test_every_text_exists_once_and_each_file_of_docs_is_a_page() -> None:
 
 
 @pytest.mark.clause("19.1")
+@pytest.mark.prove
 async def test_every_page_has_the_tree_and_its_neighbours(served: RunningService) -> None:
     names = [link.name for link in list_page_links(sells_keys=True)]
     assert sorted(names) == sorted(PAGE_ORDER)

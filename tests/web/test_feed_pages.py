@@ -572,6 +572,7 @@ async def test_before_the_first_run_members_get_503_and_visitors_the_sample(
 
 
 @pytest.mark.clause("pages")
+@pytest.mark.prove
 async def test_a_full_page_with_its_files_is_small(served_alone: RunningService):
     cells = list(itertools.product(("BTC", "ETH", "NVDA"), NAMES, TIMEFRAMES))
     for run, after in ((1, -1), (2, 1), (3, -1), (4, 1)):

@@ -68,6 +68,7 @@ async def test_only_the_owner_sees_the_page_and_others_learn_how_to_sign_in(
 
 
 @pytest.mark.clause("13.7")
+@pytest.mark.prove
 async def test_the_page_works_on_both_databases(home: StoreHome) -> None:
     is_sqlite = isinstance(home, SqliteHome)
     address = Path(home.address) if is_sqlite else home.address
@@ -148,6 +149,7 @@ async def test_the_owner_creates_a_key_which_is_shown_once(
 
 
 @pytest.mark.clause("13.9")
+@pytest.mark.prove
 async def test_the_owner_revokes_a_key_after_confirming(
     served: RunningService, owner: httpx.AsyncClient
 ) -> None:

@@ -76,6 +76,7 @@ async def test_visitors_see_the_sample_marked_as_such_and_how_to_get_access(serv
 
 
 @pytest.mark.clause("pages")
+@pytest.mark.prove
 async def test_the_sample_board_agrees_with_the_sample_feed(served):
     sample = (await served.client.get("/api/v1/signals/sample")).json()
     newest = {}

@@ -509,6 +509,7 @@ def claim_of(bought: Purchase, claim_id: str) -> ClaimRow:
     )
 
 
+@pytest.mark.prove
 async def test_charges_are_read_past_the_first_page(shop: StripeShop) -> None:
     bought = await shop.buy()
     session = shop.stripe.books.objects[bought.session]
@@ -782,6 +783,7 @@ async def run_day(shop: StripeShop) -> list[str]:
     ],
     ids=["unpaid", "paused", "disputed", "refunded", "repriced"],
 )
+@pytest.mark.prove
 async def test_a_settled_subscription_gives_access_again_and_an_open_one_is_reported(
     shop: StripeShop, stop: Step, settle: Step
 ) -> None:

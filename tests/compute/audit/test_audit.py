@@ -493,6 +493,7 @@ async def test_rows_of_another_version_are_never_clean(
 
 @pytest.mark.parametrize("removed", ["BTC", "IBM"])
 @pytest.mark.parametrize("store", ["fresh", "pruned"])
+@pytest.mark.prove
 def test_rows_of_an_asset_that_the_universe_lacks_are_not_verifiable_and_no_findings(
     databases: Databases, universe: Universe, tmp_path: Path, removed: str, store: str
 ):

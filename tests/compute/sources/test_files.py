@@ -654,6 +654,7 @@ def test_line_endings_and_a_byte_order_mark_of_spreadsheets_are_read(
     assert FilesSource(tmp_path, universe).ends_at == 7200
 
 
+@pytest.mark.prove
 def test_a_store_takes_its_bars_from_one_folder_however_it_is_written(
     tmp_path: Path, signals: RunSignals
 ):

@@ -170,6 +170,7 @@ async def test_a_year_that_comes_in_short_answers_is_whole_within_the_bound(
     assert count == requests <= MAX_REQUESTS
 
 
+@pytest.mark.prove
 async def test_hours_without_trades_hide_no_bar_of_a_venue_that_shortens_its_answers() -> None:
     halts = {
         START - hours * HOUR_S for hours in (240, 241, 700, 1300, 1900, 2500, 3333, 4444, 5555)
@@ -543,6 +544,7 @@ def cut_prices(bar: RawBar, ratio: float) -> RawBar:
 
 @pytest.mark.parametrize("hour", [0, 1, 2, 3])
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_an_implausible_bar_of_a_stock_is_held_in_each_hour_of_its_session(
     open_service: Open, double: VenuesDouble, made: dict[str, Market], hour: int
 ) -> None:
@@ -563,6 +565,7 @@ async def test_an_implausible_bar_of_a_stock_is_held_in_each_hour_of_its_session
         assert "leaves the range" in one.source.late_reasons["NVDA"]
 
 
+@pytest.mark.prove
 async def test_a_split_that_a_vendor_adjusts_hours_after_it_replaces_the_stored_history(
     open_service: Open, double: VenuesDouble, made: dict[str, Market]
 ) -> None:

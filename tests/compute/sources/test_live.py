@@ -170,6 +170,7 @@ async def test_an_asset_whose_history_could_not_be_fetched_is_being_built_until_
         await one.check_audit()
 
 
+@pytest.mark.prove
 async def test_an_asset_removed_before_its_first_bar_is_neither_late_nor_pending(
     open_service: Open, double: VenuesDouble
 ) -> None:

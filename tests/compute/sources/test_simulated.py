@@ -234,6 +234,7 @@ async def test_early_closes_begin_in_2027_so_that_no_stored_bar_is_lost(eve: dat
 
 @pytest.mark.clause("sources")
 @pytest.mark.clause("14.5")
+@pytest.mark.prove
 async def test_on_the_day_of_a_first_start_every_asset_costs_its_sample_price():
     # Monday and Sunday: stocks and metals cost it when they trade next.
     for now in ("2026-11-23T15:20:00", "2026-11-22T00:00:00"):
@@ -250,6 +251,7 @@ async def test_on_the_day_of_a_first_start_every_asset_costs_its_sample_price():
 
 @pytest.mark.clause("sources")
 @pytest.mark.clause("14.5")
+@pytest.mark.prove
 async def test_sample_prices_scale_a_market_and_change_none_of_its_moves():
     priced = market(priced_at=ORIGIN + 330 * DAY_S)
     for ticker in EVERY_SESSION:
@@ -367,6 +369,7 @@ class Counting(ThreadPoolExecutor):
 
 
 @pytest.mark.clause("sources")
+@pytest.mark.prove
 async def test_waiting_fetches_are_computed_in_one_thread_hop_with_the_same_results():
     clock, threads = MarketClock(ORIGIN + 9 * DAY_S), Counting()
     asyncio.get_running_loop().set_default_executor(threads)
@@ -482,6 +485,7 @@ async def late_bar() -> tuple[str, int, int]:
 
 
 @pytest.mark.clause("sources")
+@pytest.mark.prove
 async def test_a_late_bar_holds_the_watermark_until_it_arrives():
     ticker, close, arrival = await late_bar()
     clock = MarketClock(arrival - 1)

@@ -158,10 +158,12 @@ def test_the_right_tool_comes_first_for_most_questions(counts):
     assert counts["all"].first / counts["all"].questions >= 0.7
 
 
+@pytest.mark.prove
 def test_the_right_tool_is_among_the_first_three_for_nearly_all_questions(counts):
     assert counts["all"].first_three / counts["all"].questions >= 0.95
 
 
+@pytest.mark.prove
 def test_the_unseen_half_is_found_far_better_than_before(counts):
     earlier = count_ranks(read_earlier_tools(), "unseen")
     assert counts["unseen"].first >= 2 * earlier.first

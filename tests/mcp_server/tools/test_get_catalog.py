@@ -111,6 +111,7 @@ async def test_a_full_source_gives_the_counts_of_the_specification(whole, transp
 
 
 @pytest.mark.clause("1.23", "1.24", "1.25", "2.7.18", "2.7.24", "2.7.25", "2.13.5", "4.7.25")
+@pytest.mark.prove
 async def test_the_alert_engines_follow_six_assets_on_two_timeframes(whole, transport):
     answer = await whole.fetch_answer(transport, CATALOG)
     alerts = answer["tiers"]["alerts"]
@@ -139,6 +140,7 @@ async def test_the_alert_engines_follow_six_assets_on_two_timeframes(whole, tran
 
 
 @pytest.mark.clause("2.7.1", "4.2.1")
+@pytest.mark.prove
 async def test_it_exists_before_the_first_compute_and_then_has_its_time(whole, transport):
     before = await whole.fetch_answer(transport, CATALOG)
     assert before["meta"]["as_of"] is None

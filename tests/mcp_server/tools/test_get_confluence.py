@@ -293,6 +293,7 @@ def modelled(state: dict, timeframe: str, direction: str, min_agree: int) -> lis
     "2.5.6", "2.5.7", "2.5.8", "2.5.9", "2.5.10", "4.8.1", "4.8.4", "4.8.10", "4.8.14"
 )
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.prove
 async def test_confluence_follows_from_state(served, transport, seed):
     draw = random.Random(seed)
     metals = [metal(f"X{number:02}") for number in range(12)]

@@ -398,6 +398,7 @@ async def test_the_last_changes_of_a_removed_asset_are_included(served, transpor
 
 
 @pytest.mark.clause("2.6.25", "4.9.14", "8.53")
+@pytest.mark.prove
 async def test_one_row_beyond_the_limit_caps_the_answer(served, transport):
     first = END - ROW_LIMIT + 1
     rows = [row(first, "XAU", "enzo", 1, -1)]
@@ -544,6 +545,7 @@ async def fed(served: RunningService, transport: str, since: str, timeframe: str
 
 @pytest.mark.clause("2.6.7", "4.7.18", "4.9.1", "4.9.13", "4.9.14", "4.9.15")
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.prove
 async def test_flips_follow_from_the_feed(served, transport, seed):
     draw = random.Random(seed)
     tickers = [asset.ticker for asset in ASSETS]

@@ -121,6 +121,7 @@ async def test_a_change_type_follows_from_both_readings(
 
 
 @pytest.mark.clause("4.7.5", "4.7.6", "4.7.7")
+@pytest.mark.prove
 async def test_an_indicator_is_found_by_id_screener_id_and_display_name(served_alone, transport):
     later = NOON + HOUR_MS
     turned = [
@@ -204,6 +205,7 @@ async def test_a_page_says_which_limit_and_offset_it_used(
 
 
 @pytest.mark.clause("4.7.12", "4.7.13", "8.16", "8.17", "8.18", "8.19")
+@pytest.mark.prove
 async def test_a_page_has_up_to_200_rows_and_50_by_default(served_alone, transport):
     later = NOON + 300 * 3_600_000
     await served_alone.market.commit(make_batch(later, make_flips(later, 201)))
@@ -595,6 +597,7 @@ def matches(row: Row, filters: Row) -> bool:
 
 
 @pytest.mark.clause("4.7.4", "4.7.9", "4.7.10")
+@pytest.mark.prove
 async def test_filters_narrow_both_tiers_alike(served_alone, transport):
     await publish_alerts(served_alone)
     for tier in ("universe", "alerts", "all"):

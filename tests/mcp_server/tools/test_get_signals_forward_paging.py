@@ -180,6 +180,7 @@ async def written_and_served(
     ("seed", "runs"),
     [(1, 8), pytest.param(2, 25, marks=pytest.mark.prove)],
 )
+@pytest.mark.prove
 async def test_a_reader_that_restarts_while_runs_commit_gets_each_row_once_in_order(
     tmp_path: Path,
     seeded: Path,

@@ -304,6 +304,7 @@ async def whole(full_board: Path) -> AsyncIterator[MarketStore]:
 
 
 @pytest.mark.clause("2.4.2", "2.4.10")
+@pytest.mark.prove
 async def test_every_filter_gives_the_same_readings_in_both_views(small):
     context = context_of(small)
     for filters in FILTERS:

@@ -241,6 +241,7 @@ async def claimed(served: RunningService, token: str) -> dict[str, Any]:
     return claim
 
 
+@pytest.mark.prove
 async def test_a_checkout_that_was_paid_just_before_the_backup_is_claimed_after(tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()

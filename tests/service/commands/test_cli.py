@@ -262,6 +262,7 @@ def test_serve_with_another_source_than_the_stores_fails_in_one_line(tmp_path, s
     assert "holds bars of the source" in done.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.prove
 def test_a_second_compute_on_a_store_is_refused_naming_the_first(tmp_path):
     bars = write_bars(tmp_path / "bars")
     run_signals(tmp_path, "replay", "--bars", str(bars))

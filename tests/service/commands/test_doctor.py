@@ -421,6 +421,7 @@ async def seeded(folder: Path) -> None:
         pass
 
 
+@pytest.mark.prove
 def test_an_untrusted_proxy_is_a_warning_for_a_day(well, source):
     now = time.time_ns() // 1_000_000
     for ago_ms, expected in (

@@ -316,6 +316,7 @@ def skew(ms: int, *venues: str) -> Harm:
         ),
     ],
 )
+@pytest.mark.prove
 async def test_each_fault_of_a_live_source_is_named(
     examined, listed, harms, universe, given, expected
 ):
@@ -696,6 +697,7 @@ async def test_each_fault_of_the_universe_file_is_named(
 
 @pytest.mark.parametrize("kind", ["unavailable", "restricted", "truncated", "dropped"])
 @pytest.mark.sampled(4)
+@pytest.mark.prove
 async def test_a_venue_that_does_not_answer_is_not_checked_and_the_others_are(
     examined_file, listings, kind
 ):
@@ -717,6 +719,7 @@ async def test_a_venue_that_does_not_exist_is_one_clear_error(examined_file):
 
 
 @pytest.mark.clause("operation")
+@pytest.mark.prove
 async def test_the_command_checks_the_file_of_the_settings(listings, clock, tmp_path):
     clock.now = to_market_ms(START + HOUR_S)
     (tmp_path / "mine.toml").write_text(FILE)

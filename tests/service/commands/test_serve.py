@@ -82,6 +82,7 @@ def test_a_script_reads_the_replayed_state(replayed):
 
 
 @pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.prove
 async def test_an_agent_reads_the_same_state_and_an_empty_feed(replayed):
     address, api_key = replayed
     headers = {"Authorization": f"Bearer {api_key}"}
@@ -334,6 +335,7 @@ def test_a_client_that_never_ends_its_request_cannot_block_shutdown(market):
 
 
 @pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.prove
 def test_compute_ends_when_a_recording_is_complete(tmp_path):
     bars = write_bars(tmp_path / "bars", count=30)
     done = run_signals(tmp_path, "compute", source=f"files:{bars}")
@@ -420,6 +422,7 @@ async def wait_for_output(capsys: pytest.CaptureFixture[str], text: str) -> None
 
 
 @pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.prove
 async def test_responses_are_stale_once_compute_missed_an_update(market):
     computed, _ = stored(market)
     clock = MovedClock(computed + 60_000)

@@ -73,6 +73,7 @@ async def test_a_complete_recording_is_ready(tmp_path: Path):
 
 
 @pytest.mark.clause("monitoring")
+@pytest.mark.prove
 async def test_a_first_start_is_ready_once_nine_tenths_of_its_assets_have_their_history(
     tmp_path: Path,
 ):

@@ -87,6 +87,7 @@ async def operated_service(tmp_path: Path) -> AsyncIterator[Operated]:
         yield running
 
 
+@pytest.mark.prove
 async def test_calls_are_counted_by_tool_and_outcome_over_both_transports(
     operated_service: Operated,
 ):
@@ -123,6 +124,7 @@ def labels_of(text: str) -> list[dict[str, str]]:
     return [s.labels for f in text_string_to_metric_families(text) for s in f.samples]
 
 
+@pytest.mark.prove
 async def test_a_purchase_is_counted_step_by_step(operated_service: Operated):
     client = operated_service.served.client
     order = {"contact_email": EMAIL, "billing": "monthly"}

@@ -137,6 +137,7 @@ async def test_a_request_and_its_refusal_have_a_line_each(served: RunningService
 
 
 @pytest.mark.parametrize("level", ["info", "warning"])
+@pytest.mark.prove
 async def test_only_refusals_are_logged_by_default_and_none_at_level_warning(
     served: RunningService, level
 ):

@@ -181,6 +181,7 @@ async def called_together(service: Service, api_key: str, times: int) -> list[in
 
 
 @pytest.mark.clause("access")
+@pytest.mark.prove
 def test_the_quota_is_exact_over_all_workers(service: Service) -> None:
     statuses = asyncio.run(called_together(service, service.new_key(), 10))
     # Across midnight there are two days, each with its own limit.

@@ -79,6 +79,7 @@ def with_pgbouncer() -> None:
 
 
 @pytest.mark.usefixtures("with_pgbouncer")
+@pytest.mark.prove
 async def test_a_pooler_of_sessions_serves_both_stores_and_the_lock(database: str) -> None:
     with pooled(database, "session") as url:
         access, market = await open_postgres_access(url), await open_postgres_market(url)
@@ -131,6 +132,7 @@ async def test_a_database_that_is_not_in_utf8_is_refused_with_the_command_that_m
 
 
 @pytest.mark.clause("audit")
+@pytest.mark.prove
 async def test_a_restored_dump_has_the_schema_of_the_migrations(
     postgres: SharedServer, database: str, tmp_path: Path
 ) -> None:

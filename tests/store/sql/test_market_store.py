@@ -259,6 +259,7 @@ async def test_a_released_lock_can_be_acquired_again(
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_the_lock_dies_with_its_process(market: MarketStore, home: StoreHome) -> None:
     async with hold_lock_elsewhere(home) as holder:
         with pytest.raises(LockTakenError, match=f"pid {holder.pid}"):

@@ -138,6 +138,7 @@ async def homes(
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.prove
 async def test_the_target_has_the_rows_of_the_source_and_can_be_continued(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
