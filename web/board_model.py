@@ -159,8 +159,8 @@ Asset = CatalogAsset | AssetState
 class Row(NamedTuple):
     """One asset: its reading on each shown timeframe by indicator, None if it has none.
 
-    `since` has the times (epoch ms) when these were published, `changed_at` the newest of the shown
-    ones. `is_watched`: the asset is in the watchlist of the URL.
+    `since` has the times (epoch ms) when these were published, `changed_at` the newest of them.
+    `is_watched`: the asset is in the watchlist of the URL.
     """
 
     ticker: str
@@ -251,7 +251,7 @@ def build_heat_map(
         ]
         row = Row(
             *(ticker, asset.name, asset.asset_class, readings, since),
-            changed_at=max((at for _, at, _ in cells), default=0) or None,
+            changed_at=max(chain.from_iterable(since.values())) or None,
             price=prices.get(ticker),
             is_watched=ticker.upper() in wanted,
         )

@@ -16,6 +16,7 @@ from tests.support.example_market import (
     NOON,
     fill_full_universe,
     make_batch,
+    make_change,
     make_coverage,
 )
 from tests.support.running_service import RunningService, run_service
@@ -24,7 +25,7 @@ from web.docs import build_call_anchor
 pytestmark = [*BROWSER_TESTS]
 
 
-WHOLE = 252  # the universe and its removed asset
+WHOLE = 251  # the universe, without its removed asset
 
 
 @pytest.fixture
@@ -106,6 +107,7 @@ async def test_a_star_is_stored_and_the_watchlist_narrows_as_it_changes(
             star = walk.page.get_by_role("button", name=f"Watch {ticker}", exact=True)
             await star.click()
             await walk.page.get_by_role("button", name=f"Stop watching {ticker}").wait_for()
+        await walk.page.click("label.fold")
         await walk.page.select_option("select[name=show]", "watched")
         assert set(await shown(walk)) == {"BTC", "ETH"}
         await walk.page.get_by_role("button", name="Stop watching ETH").click()
@@ -124,11 +126,13 @@ async def test_new_readings_are_offered_and_never_move_the_page(full: RunningSer
         walk.page.on("request", lambda sent: asked.append(sent))
         await walk.page.clock.fast_forward(50_000)
         assert [sent.url for sent in asked if sent.resource_type == "fetch"] == []
-        await full.market.commit(make_batch(NOON + HOUR_MS, []))
+        turned = make_change(NOON + HOUR_MS, "BTC", "ceres", "1h", 1, 0)
+        await full.market.commit(make_batch(NOON + HOUR_MS, [turned]))
         async with walk.page.expect_response("**/board/latest.json"):
             await walk.page.clock.fast_forward(60_000)
         offer = walk.page.get_by_role("link", name="New readings from 13:03 – show")
         await offer.wait_for()
+        assert await walk.page.title() == "(1) Board of readings - Signals"
         (sent,) = [sent for sent in asked if sent.resource_type == "fetch"]
         assert sent.url == f"{full.base_url}/board/latest.json"
         assert "12:03 UTC" in await walk.page.inner_text(".bar")
@@ -217,8 +221,8 @@ async def test_without_a_script_the_chart_is_a_picture(
         await walk.page.goto(f"{served.base_url}/assets/BTC?timeframe=4h")
         picture = walk.page.locator("#plot svg.area")
         assert await picture.is_visible()
-        # Each of two alerts stands in its lane and at the candle.
-        assert await picture.locator("use.alert").count() == 4
+        # Each of two alerts stands at its candle.
+        assert await picture.locator("use.alert").count() == 2
         assert await picture.locator("rect.bullish").count() > 20
         assert await walk.page.locator("path.line").is_visible()
         await walk.check_fits()
@@ -280,12 +284,14 @@ async def test_relative_times_go_on_while_the_page_is_open(small: RunningService
 async def test_a_form_sends_only_the_filters_that_are_set(small: RunningService) -> None:
     async with open_window(WIDTHS[0], cookies=await list_cookies(small)) as walk:
         await walk.page.goto(f"{small.base_url}/feed")
+        await walk.page.click("label.fold")
         await walk.page.select_option("select[name=timeframe]", "1h")
         async with walk.page.expect_navigation():
             await walk.page.get_by_role("button", name="Filter").click()
         query = urlsplit(walk.page.url).query
         assert query == "tier=universe&timeframe=1h&order=newest"
-        assert await walk.page.locator("tbody tr").count() == 6
+        assert await walk.page.locator("tbody tr:has(td)").count() == 6
+        await walk.page.click("label.fold")
         await walk.press("Clear")
         assert walk.page.url == f"{small.base_url}/feed"
         assert walk.complaints == []
