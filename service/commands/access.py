@@ -133,12 +133,12 @@ def escape_for_terminal(text: str) -> str:
 async def handle_person(
     settings: Settings, clock: Clock, email: str, export: bool, erase: bool
 ) -> int:
-    """Print all that is stored about an e-mail address as JSON, or erase it."""
+    """Print the data of an e-mail address as JSON, or erase them."""
     # Their library takes 0.1 s to load, and keys need none.
     from access.contact import normalize_email
 
     if not (export or erase):
-        raise StoreError("add --export to print what is stored about a person, or --erase")
+        raise StoreError("add --export to print the data of a person, or --erase to erase them")
     try:
         email = normalize_email(email, accepts_special_use=True)
     except ValueError as error:

@@ -609,7 +609,7 @@ COMMANDS: Final = (
     ),
     Command(
         "person",
-        "print or erase what is stored about a person",
+        "print or erase the data of a person",
         "service.commands.access:handle_person",
         (
             option("email", metavar="ADDRESS", help_text="e-mail address of the person"),

@@ -1,4 +1,4 @@
-"""What the access store holds about one person: read for an export, and erased.
+"""The rows of the access store about one person: read for an export, and erased.
 
 Of purchases, the plan, its times and the processor's ids stay, because they are accounts.
 """

@@ -1,4 +1,4 @@
-"""What is stored about a person is exported whole, and erased without touching anyone else."""
+"""The data of a person are exported whole, and erased without touching those of others."""
 
 import re
 from collections.abc import AsyncIterator
