@@ -252,7 +252,7 @@ async def _grade_store(settings: Settings, kind: StoreKind) -> tuple[Grade, str]
 
 
 def _find_file_fault(path: Path) -> str | None:
-    """Say what a file is, if it is no database; a later check finds a damaged one."""
+    """Describe a file that is no database; a later check finds a damaged one."""
     if path.is_dir():
         return "is a folder"
     try:

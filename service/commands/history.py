@@ -79,7 +79,7 @@ async def replay_bars(
 
 
 async def audit_store(settings: Settings, indicators: Sequence[Indicator]) -> int:
-    """Audit the store; print what was checked and each finding.
+    """Audit the store; print the checks and each finding.
 
     Return 1 if there are findings, 2 if there are none but some things could not be verified.
     """

@@ -341,7 +341,7 @@ class Settings(BaseModel):
         return Path(folder) if kind == "files" else None
 
     def shows_prices(self, stored_source: str | None) -> bool:
-        """Return whether pages show prices; `stored_source` is what the store remembers, if any."""
+        """Return whether pages show prices; `stored_source` is that of the store, if any."""
         if self.show_prices is not None:
             return self.show_prices
         # A process that only serves may leave SIGNALS_SOURCE unset, so the store decides.

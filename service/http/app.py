@@ -346,7 +346,7 @@ def _report_outcome(
 def build_oauth_server(
     resources: Resources, runner: ToolRunner, endpoint: McpEndpoint, limit: Limit
 ) -> tuple[Authorizations, list[Route]]:
-    """Return what the consent page approves, and the routes of OAuth.
+    """Return the authorizations that the consent page approves, and the routes of OAuth.
 
     `limit` bounds the requests of a client address.
     """

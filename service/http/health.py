@@ -76,7 +76,7 @@ class Readiness:
         return {**checks, "state": self._describe_state(), **self._count_assets()}
 
     async def list_notices(self) -> list[Notice]:
-        """Return what the operator must know; nothing if the store does not answer in time."""
+        """Return the notices for the operator; none if the store does not answer in time."""
         if self._access is None:
             return []
         with suppress(StoreError, TimeoutError):

@@ -1,4 +1,4 @@
-"""What the operator must know, although no caller sees it, kept as notices in the store of keys.
+"""Notices for the operator in the store of keys, about things that no caller sees.
 
 They are refused webhooks, mail that failed, backups, and the end of the certificate. `signals
 doctor`, the operations page and the metrics read them.

@@ -1,6 +1,6 @@
 """The resources that a process holds open: both stores, the billing provider, the mailer.
 
-And the daily maintenance of what they store, with a look at the certificate.
+And the daily maintenance of both stores, with a look at the certificate.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ async def run_maintenance(
     elapsed: Clock | None,
     on_open: Callable[[], None] = lambda: None,
 ) -> None:
-    """Delete every day what is older than its retention, until cancelled.
+    """Delete old rows of the access store every day, until cancelled.
 
     `clock` is the wall clock, `elapsed` as for `make_steady`. `on_open` is called when nothing is
     left to refuse.

@@ -72,7 +72,7 @@ class DeliveryError(OperatorError):
 
 
 def build_event(row: Json, meta: Json) -> Json:
-    """Return what is handed on: the row, and `meta` with the origin of its data."""
+    """Return the row, and `meta` with the origin of its data."""
     # Receivers see nothing else, and simulated data must not pass for live data.
     return {**row, "meta": {key: meta[key] for key in ("source", "simulated", "stale")}}
 

@@ -1,4 +1,4 @@
-"""The doctor on live venues, and on the universe file: what it says of each fault."""
+"""The doctor on live venues, and on the universe file: a line for each fault."""
 
 import asyncio
 import subprocess

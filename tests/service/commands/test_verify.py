@@ -1,4 +1,4 @@
-"""`signals verify` as a customer runs it: what it prints, its exit status and its files."""
+"""`signals verify` as a customer runs it: its output, its exit status and its files."""
 
 import base64
 import json

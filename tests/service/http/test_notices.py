@@ -1,4 +1,4 @@
-"""What the operator must know is kept, counted, and never in the way of a call."""
+"""Notices for the operator are kept, counted, and never in the way of a call."""
 
 from email.message import EmailMessage
 

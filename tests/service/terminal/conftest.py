@@ -16,7 +16,7 @@ Read = Callable[..., Awaitable[str]]
 
 @pytest.fixture
 def read_from(capsys: pytest.CaptureFixture[str]) -> ReadFrom:
-    """Run a command that reads a service; return what it prints."""
+    """Run a command that reads a service; return its output."""
 
     async def run(service: RunningService, *arguments: str) -> str:
         args = _build_parser().parse_args(arguments)
@@ -31,5 +31,5 @@ def read_from(capsys: pytest.CaptureFixture[str]) -> ReadFrom:
 
 @pytest.fixture
 def read(served: RunningService, read_from: ReadFrom) -> Read:
-    """Run a command that reads the shared service; return what it prints."""
+    """Run a command that reads the shared service; return its output."""
     return lambda *arguments: read_from(served, *arguments)
