@@ -234,7 +234,7 @@ async def count_missing(one: LiveService) -> dict[str, int]:
     missing: dict[str, int] = build_freshness(snapshot, one.clock.now)["missing_bars"]
     gauges = {
         metric.name: metric.samples[0].value
-        for metric in CurrentGauges(snapshot, is_ready=True, now=one.clock.now).collect()
+        for metric in CurrentGauges(snapshot, True, one.clock.now, {}, None).collect()
     }
     assert gauges["signals_missing_bars"] == sum(missing.values())
     return missing
