@@ -653,6 +653,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "signals serve": ("signals serve", "signals serve --workers 2"),
     "signals compute": ("signals compute", "signals compute --believe-clock"),
     "signals prune": ("signals prune",),
+    "signals import": ("signals import Downloads --to bars --dry-run",),
     "signals replay": ("signals replay --bars recorded --until 2026-09-30T00:00:00Z",),
     "signals audit": ("signals audit",),
     "signals backup": ("signals backup /var/backups/signals",),
