@@ -308,8 +308,8 @@ class StoredSnapshot:
     """The latest state as of one store version, read in one transaction and never modified.
 
     `readings` maps ticker to stored key (indicator id or `dexter`) to timeframe to +1, 0 or -1.
-    `late` maps the assets whose expected candle was due at the last commit and was not stepped to
-    the timeframes of such candles. The history of `building_tickers` is
+    `late` maps the assets whose expected candle was due at the last commit and was not stepped, or
+    that never had any, to the timeframes of such candles. The history of `building_tickers` is
     being built; those that are not late never had all of it, and `unbuilt_tickers` are those of a
     first start. `history_starts_at` is the earliest time (epoch ms) for which the store can rebuild
     a snapshot, None before the first commit. `last_closes` maps ticker to the close (epoch s) of

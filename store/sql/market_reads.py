@@ -206,7 +206,7 @@ async def load_snapshot(
     published_coverage = await load_coverage(db)
     watermarks = await load_watermarks(db, number)
     published_from = await load_publish_from(db)
-    building, unbuilt = find_building_tickers(watermarks, published_from, published_coverage)
+    building, unbuilt = find_building_tickers(watermarks, published_from)
     first = await db.execute(FIRST_SERVED)
     time = market_time or 0
     times = {"after": (time - COUNTED_HISTORY_MS) // 1000, "until": time // 1000}
@@ -216,7 +216,7 @@ async def load_snapshot(
         market_time=market_time,
         last_created_at=last_created_at,
         readings=readings,
-        late={row.ticker: row.late for row in watermarks if row.late},
+        late=find_late(watermarks, published_coverage, published_from),
         building_tickers=building,
         unbuilt_tickers=unbuilt,
         history_starts_at=max(first[0]) if first else None,
@@ -272,22 +272,39 @@ COUNTED_HISTORY_MS = 330 * DAY_MS
 
 
 def find_building_tickers(
-    rows: Iterable[WatermarkRow], published_from: Mapping[str, int], coverage: Coverage | None
+    rows: Iterable[WatermarkRow], published_from: Mapping[str, int]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the assets whose history is being built, and those that a first start lacks.
 
     The latter never had all of it, and are not assets which a universe file added later.
     """
     building = [row for row in rows if row.history == "building"]
+    if not building:
+        return (), ()
     # The feed of all assets of a first start begins at one time, that of later ones after it.
-    first = min(published_from.values(), default=None)
+    first = min(published_from.values())
     unbuilt = [
         row.ticker for row in building if not row.late and published_from.get(row.ticker) == first
     ]
-    # No batch has begun their history yet.
-    new = [
-        asset.ticker
-        for asset in (coverage.tracked if coverage and coverage.recorded_until is None else ())
-        if asset.timeframes and asset.ticker not in published_from
-    ]
-    return tuple(sorted([*(row.ticker for row in building), *new])), tuple(unbuilt)
+    return tuple(row.ticker for row in building), tuple(unbuilt)
+
+
+def find_late(
+    rows: Iterable[WatermarkRow],
+    published_coverage: Coverage | None,
+    published_from: Mapping[str, int],
+) -> dict[str, tuple[Timeframe, ...]]:
+    """Return the timeframes on which each late asset is late, by ticker, sorted.
+
+    If the source is live, these include assets that never had a bar.
+    """
+    late = {row.ticker: row.late for row in rows if row.late}
+    # An asset that never had a bar has no watermark row. Such a live asset is late because it has a
+    # source, which fails: an empty result would not say so. Past snapshots too use today's assets.
+    if published_coverage is not None and published_coverage.recorded_until is None:
+        late |= {
+            a.ticker: tuple(a.timeframes)
+            for a in published_coverage.tracked
+            if a.timeframes and a.ticker not in published_from
+        }
+    return dict(sorted(late.items()))

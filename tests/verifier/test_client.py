@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import httpx2
 import pytest
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.clause("verify", "22.5"), pytest.mark.usefixtures("use
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 LEAF = {"index": 5, "created_at": "2026-03-01T00:03:00.000Z", "salt": "AAAA"}
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @asynccontextmanager
@@ -205,7 +207,7 @@ async def call(method: str, body: object, *arguments: object) -> object:
     with loopback(200, content) as (address, _):
         async with ServiceClient(address, KEY) as client:
             if method == "read_feed":
-                return await read_feed(client, None, 30, lambda done, total: None)
+                return await read_feed(client, None, NOON, lambda done, total: None)
             return await getattr(LogReader(client), method)(*arguments)
 
 
@@ -250,17 +252,17 @@ async def test_a_page_of_the_feed_in_another_form_is_refused(body: object) -> No
 
 async def test_a_feed_without_an_end_is_given_up() -> None:
     at = LEAF["created_at"]
-    body = {"signals": [], "meta": {"as_of": at}, "pagination": {"has_more": True}}
+    body = {"signals": [], "meta": {"as_of": at, "source": "live"}, "pagination": {"has_more": True}}
     with pytest.raises(VerifyError, match="claims more rows and sends none"):
         await call("read_feed", body)
 
 
 async def test_a_feed_that_takes_more_than_the_daily_quota_is_given_up() -> None:
     at = LEAF["created_at"]
-    body = {"signals": [], "meta": {"as_of": at}, "pagination": {"has_more": False}}
+    body = {"signals": [], "meta": {"as_of": at, "source": "live"}, "pagination": {"has_more": False}}
     with loopback(200, json.dumps(body).encode()) as (address, _):
         async with ServiceClient(address, KEY) as client:
-            await read_feed(client, None, 30, lambda done, total: None)
+            await read_feed(client, None, NOON, lambda done, total: None)
             client.calls = 10_000
             with pytest.raises(VerifyError, match="the feed takes more than 10,000 calls"):
-                await read_feed(client, None, 30, lambda done, total: None)
+                await read_feed(client, None, NOON, lambda done, total: None)

@@ -384,13 +384,12 @@ async def test_a_snapshot_tells_assets_that_are_being_built_from_late_ones(
     assert digest_bars((), (), other) != commit.bars_digest
 
 
-async def test_the_history_of_a_covered_asset_without_bars_is_built_if_the_source_is_live(
+async def test_a_covered_asset_without_bars_is_late_if_the_source_is_live(
     market: MarketStore,
 ) -> None:
     await market.publish_coverage(make_coverage(recorded_until=NOW))
-    assert (await market.snapshot()).building_tickers == ()
+    assert (await market.snapshot()).late == {}
     await market.publish_coverage(make_coverage(recorded_until=None))
-    snapshot = await market.snapshot()
-    assert (snapshot.building_tickers, snapshot.late) == (("BTC",), {})
+    assert tuple((await market.snapshot()).late) == ("BTC",)
     await market.commit(make_batch(bars=make_blocks(make_bar("BTC"))))
-    assert (await market.snapshot()).building_tickers == ()
+    assert (await market.snapshot()).late == {}
