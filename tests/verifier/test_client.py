@@ -252,14 +252,22 @@ async def test_a_page_of_the_feed_in_another_form_is_refused(body: object) -> No
 
 async def test_a_feed_without_an_end_is_given_up() -> None:
     at = LEAF["created_at"]
-    body = {"signals": [], "meta": {"as_of": at, "source": "live"}, "pagination": {"has_more": True}}
+    body = {
+        "signals": [],
+        "meta": {"as_of": at, "source": "live"},
+        "pagination": {"has_more": True},
+    }
     with pytest.raises(VerifyError, match="claims more rows and sends none"):
         await call("read_feed", body)
 
 
 async def test_a_feed_that_takes_more_than_the_daily_quota_is_given_up() -> None:
     at = LEAF["created_at"]
-    body = {"signals": [], "meta": {"as_of": at, "source": "live"}, "pagination": {"has_more": False}}
+    body = {
+        "signals": [],
+        "meta": {"as_of": at, "source": "live"},
+        "pagination": {"has_more": False},
+    }
     with loopback(200, json.dumps(body).encode()) as (address, _):
         async with ServiceClient(address, KEY) as client:
             await read_feed(client, None, NOON, lambda done, total: None)
