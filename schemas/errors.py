@@ -136,4 +136,4 @@ def describe_failure(error: BaseException) -> dict[str, str]:
 
 
 class OperatorError(Exception):
-    """Base class of operator errors; the message says what is wrong and how to fix it."""
+    """Base class of operator errors; the message names the fault and its remedy."""

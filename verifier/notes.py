@@ -63,7 +63,7 @@ class VerifierKey:
 
     @classmethod
     def parse(cls, text: str, *kinds: int) -> Self:
-        """Parse `name+keyid+base64` of one of some kinds; NoteError says what is wrong."""
+        """Parse `name+keyid+base64` of one of some kinds; NoteError names the fault."""
         # Names have no plus sign, but base64 has.
         parts = text.strip().split("+", 2)
         if len(parts) != 3 or not is_key_name(parts[0]):
@@ -119,7 +119,7 @@ class SignedNote:
 
     @classmethod
     def parse(cls, note: str) -> Self:
-        """Parse a note without verifying it; NoteError says what is wrong."""
+        """Parse a note without verifying it; NoteError names the fault."""
         if len(note) > MAX_NOTE_BYTES or any(c < " " and c != "\n" for c in note):
             raise NoteError("the note is too long or has control characters")
         text, blank, lines = note.rpartition("\n\n")
@@ -166,7 +166,7 @@ class Checkpoint:
 
     @classmethod
     def parse(cls, source: str) -> Self:
-        """Parse a checkpoint without verifying it; NoteError says what is wrong."""
+        """Parse a checkpoint without verifying it; NoteError names the fault."""
         note = SignedNote.parse(source)
         lines = note.text[:-1].split("\n")
         if len(lines) < 3 or not all(lines) or len(lines[0].encode()) > MAX_NAME_BYTES:
@@ -224,7 +224,7 @@ class InclusionProof:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a proof without verifying it; NoteError says what is wrong."""
+        """Parse a proof without verifying it; NoteError names the fault."""
         head, _, note = text.partition("\n\n")
         first, *lines = head.split("\n")
         if first != FIRST_LINE:

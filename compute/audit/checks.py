@@ -152,7 +152,7 @@ class InputsCheck:
         self._known: Final[set[str | tuple[str, int]]] = set()
 
     def check_commit(self, number: int, start: int, content: CommitInputs) -> Iterator[str]:
-        """Yield what a commit names wrongly; `start` is the first hour (epoch s) of its runs."""
+        """Yield the wrong names of a commit; `start` is the first hour (epoch s) of its runs."""
         # The last one of an asset's rows wins: those of a history that is built are the watermarks.
         backlogs = {row.ticker: False for row in content.funding}
         backlogs |= {block.ticker: _find_first_close(block) < start for block in content.bars}

@@ -83,7 +83,7 @@ class FileRows(NamedTuple):
 
 
 def read_rows(path: Path, options: FormatOptions) -> FileRows:
-    """Read a file; raise SourceError with what is wrong and the option that helps."""
+    """Read a file; SourceError names the fault and the option that helps."""
     try:
         return _parse_frame(*_load_frame(_unpack(path)), options)
     except (ValueError, RecursionError, pl.exceptions.PolarsError) as error:

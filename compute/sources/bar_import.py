@@ -58,7 +58,7 @@ class _Part(NamedTuple):
 class BarImport:
     """The bars of some files, and of the folder that gets them.
 
-    `lines` describes what was read, `doubts` what nobody has accepted.
+    `lines` describes the rows read, `doubts` those faults that no option accepts.
     """
 
     def __init__(self, folder: Path, universe: Universe, options: ImportOptions) -> None:
@@ -71,7 +71,7 @@ class BarImport:
         self._texts: Final[dict[Path, str]] = {}
 
     def read(self, path: Path) -> None:
-        """Read a file; what is wrong with it becomes a doubt."""
+        """Read a file; each fault becomes a doubt."""
         try:
             ticker = self._find_ticker(path)
             rows = read_rows(path, self._options.formats)

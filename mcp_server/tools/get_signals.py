@@ -372,7 +372,7 @@ def _explain_empty(
 def _classify_since(
     query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot
 ) -> Literal["ahead", "recent", "old"]:
-    """Return what the reason of an empty page depends on."""
+    """Return the facts on which the reason of an empty page depends."""
     since = feed_filter.since or 0
     if since > snapshot.newest_at:
         return "ahead"

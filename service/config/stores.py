@@ -136,7 +136,7 @@ async def adopt_access(settings: Settings) -> None:
 
 
 def describe_lost_keys(settings: Settings, fault: str) -> str:
-    """Say what is wrong with the store of keys, and what the operator can do."""
+    """Name the fault of the store of keys, and its remedy."""
     return (
         f"the store of keys {fault} ({get_location(settings, 'access')}): restore a backup, or "
         f"{ADOPT_HINT}"
