@@ -182,21 +182,24 @@ class SignIn:
         `this` is the request, which a newer one replaces.
         """
         mailbox = normalize_email(reported)
-        with _log_failures():
-            for number, pause_s in enumerate(RETRY_PAUSES_S, 1):
-                await self._sleep(pause_s)
-                # A newer request has mailed a link meanwhile, or waits to.
-                if self._waiting.get(mailbox) is not this:
-                    return
-                # A new link, because the first one would expire first.
-                mail = await self._create_link_mail(reported, reported, pending_id, is_buying)
-                try:
-                    await self._mailer.send(mail)
-                    break
-                except MailError as error:
-                    if not error.is_temporary or number == len(RETRY_PAUSES_S):
-                        raise
-            self._waiting.pop(mailbox, None)
+        try:
+            with _log_failures():
+                for number, pause_s in enumerate(RETRY_PAUSES_S, 1):
+                    await self._sleep(pause_s)
+                    # A newer request has mailed a link meanwhile, or waits to.
+                    if self._waiting.get(mailbox) is not this:
+                        return
+                    # A new link, because the first one would expire first.
+                    mail = await self._create_link_mail(reported, reported, pending_id, is_buying)
+                    try:
+                        await self._mailer.send(mail)
+                        return
+                    except MailError as error:
+                        if not error.is_temporary or number == len(RETRY_PAUSES_S):
+                            raise
+        finally:
+            if self._waiting.get(mailbox) is this:
+                del self._waiting[mailbox]
 
     async def _reserve_mail(self, email: str, address: str) -> int:
         """Count a request for a mailbox; return in how many seconds its mail may be sent."""

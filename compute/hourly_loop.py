@@ -96,6 +96,7 @@ class HourlyLoop:
                 await self._wait_step()
             # Trying again would compete with the process that computes now.
             except LockTakenError:
+                self._report_failing(False)
                 raise
             except NotReadyError as error:
                 reason = {"reason": str(error)}

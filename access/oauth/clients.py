@@ -343,9 +343,11 @@ KNOWN_CLIENTS = {
 
 
 # All clients together register at most 9,000 times an hour (see Throttle), so even they leave room,
-# because those that nobody used for an hour are deleted when the store is full.
+# because those that nobody used for an hour are deleted when the store is full. Documents are kept
+# only while the store is not half full, so ever new ones keep no client from registering.
 REGISTRATION_LIMIT = Limit(30, 600)
 MAX_CLIENTS = 10_000
+MAX_DOCUMENTS = MAX_CLIENTS // 2
 UNUSED_MS = HOUR_MS
 FULL_RETRY_S = 600
 GRANT_TYPES = ("authorization_code", "refresh_token")
@@ -393,7 +395,7 @@ class ClientRegistry:
             client = OAuthClient(client_id, metadata.name, metadata.redirect_uris, now)
             kept = await self._store.oauth.find_client(client_id)
             if kept is None or replace(kept, created_at=now) != client:
-                await self._store.oauth.add_client(client, MAX_CLIENTS, now - UNUSED_MS)
+                await self._store.oauth.add_client(client, MAX_DOCUMENTS, now - UNUSED_MS)
             return client
         # PostgreSQL fails on some texts, such as NUL, that are no id of ours.
         is_ours = _REGISTERED_ID_PATTERN.fullmatch(client_id)

@@ -161,6 +161,12 @@ async def handle_person(
             echo(
                 f"Cancel the subscription {plan['subscription']} at {plan['provider']}: it goes on."
             )
+    for checkout in found["checkouts"]:
+        if checkout["redeemed_at"] is None:
+            echo(
+                f"Look up the checkout {checkout['session']} at {checkout['provider']}: if it was "
+                "paid, its subscription goes on."
+            )
     return 0
 
 

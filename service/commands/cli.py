@@ -60,6 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # It can quote names of files and texts of a service.
         print(f"signals: {escape_unprintable(str(error))}", file=sys.stderr)
         return int(args.failure_status)
+    except SystemExit:
+        # The library that prints tables ends so if its pipe was closed. Of `verify`, 1 would say
+        # that something was rewritten.
+        return int(args.failure_status)
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as shells report it.
     except OSError as error:
@@ -68,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The interpreter flushes standard output again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:
-            return 1  # as the library that prints the tables exits
+            return int(args.failure_status)
         print(f"signals: the output cannot be written: {error.strerror}", file=sys.stderr)
         return int(args.failure_status)
 

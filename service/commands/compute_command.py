@@ -82,7 +82,7 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
     `clock` is the wall clock, `elapsed` as for `make_steady`.
     """
     # The compute process of `signals serve` does not run this, and need not load these.
-    from service.http.health import Readiness
+    from service.http.health import Readiness, answer_waiting
     from service.http.metrics import Metrics
     from service.http.metrics_server import open_metrics_server
     from serving.snapshot_cache import SnapshotCache
@@ -94,7 +94,7 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
         metrics_server = stack.enter_context(open_metrics_server(settings))
         is_reached = False
         with cancel_on_request():
-            await wait_for_database(settings)
+            await wait_for_database(settings, answer_waiting(settings, metrics_server.listener))
             is_reached = True
         if not is_reached:
             return 0

@@ -27,7 +27,7 @@ from service.config.mail import describe_mail
 from service.config.settings import Settings
 from service.config.stores import wait_for_database
 from service.http.app import build_app
-from service.http.health import build_readiness, build_waiting_app
+from service.http.health import answer_waiting, build_readiness
 from service.http.metrics import Metrics
 from service.http.metrics_server import open_metrics_server, sample_loop_lag
 from service.http.resources import Resources, open_resources, run_maintenance
@@ -164,19 +164,6 @@ async def run_worker(
                 serve_calls(settings, resources, metrics, listener) as serving,
             ):
                 await asyncio.shield(serving)
-
-
-@asynccontextmanager
-async def answer_waiting(settings: Settings, *listeners: socket | None) -> AsyncIterator[None]:
-    """Answer with 503 during the block, in which the service waits for its database."""
-    async with AsyncExitStack() as stack:
-        for listener in filter(None, listeners):
-            app = build_waiting_app(settings.address)
-            config = build_server_config(app, base_url=settings.address)
-            # The server closes its socket at the end.
-            serving = serve_in_background(config, listener.dup())
-            await stack.enter_async_context(serving)
-        yield
 
 
 @asynccontextmanager

@@ -1,8 +1,9 @@
 """Liveness and readiness: probes query and test the stores, each with a time limit."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from socket import socket
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -13,6 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.errors import ApiError, describe_failure
 from schemas.vocabulary import Clock
+from service.config.settings import Settings
+from service.http.server import build_server_config, serve_in_background
 from serving.freshness import is_recording_over, is_stale
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import format_error_body
@@ -170,6 +173,19 @@ def build_waiting_app(address: str) -> ASGIApp:
         await response(scope, receive, send)
 
     return answer
+
+
+@asynccontextmanager
+async def answer_waiting(settings: Settings, *listeners: socket | None) -> AsyncIterator[None]:
+    """Answer with 503 during the block, in which the service waits for its database."""
+    async with AsyncExitStack() as stack:
+        for listener in filter(None, listeners):
+            app = build_waiting_app(settings.address)
+            config = build_server_config(app, base_url=settings.address)
+            # The server closes its socket at the end.
+            serving = serve_in_background(config, listener.dup())
+            await stack.enter_async_context(serving)
+        yield
 
 
 def build_readiness(resources: "Resources", metrics: "Metrics") -> Readiness:

@@ -714,6 +714,24 @@ async def test_a_store_that_fails_is_reloaded_and_written_once(
 
 
 @pytest.mark.clause("steps")
+async def test_a_loop_whose_lock_another_process_took_reports_no_failing_runs(clock, logs):
+    errors = iter([StoreError("the database restarts"), LockTakenError("another computes")])
+    told: list[bool] = []
+
+    async def fail() -> HourlyPipeline:
+        raise next(errors)
+
+    async def sleep(seconds: float) -> None:
+        pass
+
+    loop = HourlyLoop(fail, MarketStore.__new__(MarketStore), clock, sleep, on_failing=told.append)
+    with pytest.raises(LockTakenError, match="another computes"):
+        await loop.run()
+    assert told == [True, False]
+    assert len(failures(logs)) == 1
+
+
+@pytest.mark.clause("steps")
 async def test_a_fetch_that_hangs_has_ended_before_its_asset_is_fetched_again(
     path: Path, clock: AcceleratedClock, source: ScriptedSource, logs: Logs
 ):

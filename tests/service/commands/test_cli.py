@@ -489,6 +489,22 @@ def test_output_that_cannot_be_written_is_at_most_one_line(tmp_path, arguments, 
         assert line in done.stderr
 
 
+@pytest.mark.parametrize("writes", ["print(1)", "raise SystemExit(1)"], ids=["here", "a library"])
+def test_a_verification_whose_pipe_closes_does_not_say_that_history_changed(writes):
+    script = f"""
+import sys
+from service.commands import cli
+async def run(args): {writes}
+cli._run_command = run
+sys.exit(cli.main(["verify"]))
+"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", script], stdout=writer, check=False)
+    os.close(writer)
+    assert done.returncode == 2
+
+
 @pytest.mark.parametrize(
     "path", ["", "/", "/api/v1", "/api/v1/mcp", "/api/v1/mcp/", "/mcp", "/mcp/"]
 )

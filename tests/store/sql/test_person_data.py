@@ -11,6 +11,7 @@ from access.members import build_limits
 from store.access_rows import (
     AccessRequestRow,
     AttemptLimit,
+    ClaimRow,
     LoggedCall,
     SandboxSession,
     SignInRow,
@@ -83,6 +84,19 @@ async def test_a_person_is_exported_whole_and_erased_alone(store: AccessStore) -
     (open_plan,) = await store.list_open_memberships("sandbox")
     assert open_plan.row.contact_email == OTHER
     assert await store.people.erase(MINE, NOON + 1) == 0
+
+
+@pytest.mark.clause("13.12")
+async def test_what_another_paid_under_the_address_of_a_person_can_still_be_claimed(
+    store: AccessStore,
+) -> None:
+    token = hash_key("token")
+    names = ("c1", token, "stripe", "live", "cs_1", MINE, "monthly", "bot")
+    await store.create_claim(ClaimRow(*names, NOON, NOON + 9))
+    assert await store.people.erase(MINE, NOON + 1) == 1
+    claim = await store.find_claim(token)
+    assert claim is not None
+    assert (claim.session, claim.contact_email, claim.agent_name) == ("cs_1", "", None)
 
 
 def test_every_table_with_an_address_of_a_person_is_exported_and_erased() -> None:
