@@ -45,6 +45,16 @@ TITLE = "Signals"
 # Agent frameworks that fill every argument send these for those that the model left out. No
 # argument has such a value.
 OMITTED_TEXTS = frozenset({"", "null", "None"})
+MAX_NAME_CHARS = 64
+# What to call instead of tools that some models expect.
+TOOL_HINTS = {
+    "price": "signals_get_state with view=lines has the last close",
+    "quote": "signals_get_state with view=lines has the last close",
+    "board": "call signals_get_state with view=lines",
+    "alert": "call signals_get_signals with tier=alerts",
+    "histor": "call signals_get_signals with since and until",
+    "screen": "call signals_get_confluence",
+}
 INSTRUCTIONS = (
     "Technical analysis of bitcoin and other crypto, stocks, gold and other metals: readings of "
     f"{INDICATOR_COUNT_TEXT} trading indicators (trend, momentum, reversals) on 1h, 4h and 1d, "
@@ -197,7 +207,8 @@ class Dispatcher:
         if not isinstance(name, str):
             raise _invalid_params_error("name must be the name of a tool")
         if name not in self._tools:
-            hint = format_suggestion(name, self._tools)
+            words = [hint for word, hint in TOOL_HINTS.items() if word in name[:MAX_NAME_CHARS]]
+            hint = f"; {words[0]}" if words else format_suggestion(name, self._tools)
             raise _invalid_params_error(
                 f"unknown tool {quote_value(name)}{hint}; tools/list returns the names"
             )

@@ -6,7 +6,6 @@ from functools import lru_cache
 from access.billing.provider import describe_purchase
 from mcp_server.dispatcher import PROTOCOL_VERSION
 from mcp_server.registration import build_registration_file, render_claude_code
-from mcp_server.tools.get_signals import RETENTION_DAYS
 from mcp_server.tools.get_usage import describe_counted_calls
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import (
@@ -44,8 +43,10 @@ from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.signals import SignalsQuery
 from schemas.vocabulary import (
     DAILY_LIMIT,
+    DAY_MS,
     INDICATOR_COUNT_TEXT,
     POLL_INTERVAL_S,
+    RETENTION_MS,
     Mode,
     Timeframe,
 )
@@ -185,7 +186,7 @@ def build_manifest(
             daily_quota=daily_limit,
             quota_resets="00:00 UTC",
             page_size=PageSize(default=page["default"], max=page["maximum"]),
-            retention_days=RETENTION_DAYS,
+            retention_days={tier: kept_ms // DAY_MS for tier, kept_ms in RETENTION_MS.items()},
             note=describe_counted_calls(daily_limit),
         ),
         log=ManifestLog(

@@ -13,6 +13,7 @@ from schemas.result import (
     Origin,
     Result,
     is_none,
+    is_usual,
 )
 from schemas.vocabulary import (
     Action,
@@ -146,15 +147,24 @@ class Cadence(Result):
 class CatalogMeta(Origin):
     """`meta` of catalog, present even before the first compute."""
 
-    as_of: Instant | None = Field(
-        description="When the compute last ran; null before its first run."
+    as_of: Instant | SkipJsonSchema[None] = Field(
+        default=None,
+        exclude_if=is_usual,
+        description="When the compute last ran; absent before its first run.",
     )
-    nothing_new_before: NextChangeTime
+    nothing_new_before: NextChangeTime = None
     removed_assets: list[str] = Field(
-        description="Tickers that are no longer covered; no count includes them."
+        default=[],
+        exclude_if=is_usual,
+        description="Tickers that are no longer covered; no count includes them.",
     )
     stand_ins: dict[str, str] = Field(
-        description="Stock or metal to the perpetual that supplies its bars, as venue and symbol."
+        default={},
+        exclude_if=is_usual,
+        description="Stock or metal to the perpetual that supplies its bars, as venue and symbol.",
+    )
+    confluence: dict[str, str] = Field(
+        default={}, exclude_if=is_usual, description="How confluence counts votes and ranks."
     )
 
 
@@ -168,16 +178,18 @@ class CatalogResponse(Result):
         default=None,
         exclude_if=is_none,
         description="Class to its assets, separated by ;, each a ticker, a space and its name. "
-        "Only if view is tickers; the lists of assets and indicators are empty then.",
+        "Only if view is tickers; lists are empty or absent then.",
     )
     timeframes: list[Timeframe]
     indicators: list[CatalogIndicator]
-    indicator_fields: dict[str, str] = Field(description="The meaning of each field of indicators.")
-    indicator_statuses: dict[IndicatorStatus, str] = Field(
-        description="The promise of each status."
+    indicator_fields: dict[str, str] = Field(
+        default={}, exclude_if=is_usual, description="The meaning of each field of indicators."
     )
-    legacy_indicator_keys: list[LegacyIndicatorKey]
-    tiers: Tiers
-    coverage: CatalogCoverage
-    cadence: Cadence
+    indicator_statuses: dict[IndicatorStatus, str] = Field(
+        default={}, exclude_if=is_usual, description="The promise of each status."
+    )
+    legacy_indicator_keys: list[LegacyIndicatorKey] = Field(default=[], exclude_if=is_usual)
+    tiers: Tiers | SkipJsonSchema[None] = Field(default=None, exclude_if=is_usual)
+    coverage: CatalogCoverage | SkipJsonSchema[None] = Field(default=None, exclude_if=is_usual)
+    cadence: Cadence | SkipJsonSchema[None] = Field(default=None, exclude_if=is_usual)
     meta: CatalogMeta

@@ -5,7 +5,17 @@ from pydantic.json_schema import SkipJsonSchema
 
 from schemas.query import AsOf, Query
 from schemas.reading_changes import Detail, LastBar, ReadingChange
-from schemas.result import Count, Freshness, LegacyKeys, Result, is_none
+from schemas.result import (
+    Count,
+    Freshness,
+    LegacyKeys,
+    Limit,
+    Lines,
+    Result,
+    View,
+    is_none,
+    is_usual,
+)
 from schemas.vocabulary import AssetClass, Instant, Reading, Side, StoredKey, Timeframe
 
 
@@ -22,6 +32,8 @@ class ConfluenceQuery(Query):
     asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
     as_of: AsOf = None
     detail: Detail = "readings"
+    limit: Limit = None
+    view: View = "full"
 
 
 class ConfluenceEcho(Result):
@@ -69,8 +81,11 @@ class ConfluenceResult(Result):
 class ConfluenceMeta(Freshness):
     """`meta` of confluence."""
 
-    legacy_keys: LegacyKeys = Field(description="Outdated key that voted to its replacement.")
-    rules: dict[str, str] = Field(description="How votes are counted and results ranked.")
+    legacy_keys: LegacyKeys = Field(
+        default={},
+        exclude_if=is_usual,
+        description="Outdated key that voted to its replacement.",
+    )
 
 
 class ConfluenceResponse(Result):
@@ -78,5 +93,6 @@ class ConfluenceResponse(Result):
 
     as_of: Instant
     query: ConfluenceEcho
-    results: list[ConfluenceResult]
+    results: list[ConfluenceResult] = Field(description="Empty if view is lines.")
+    lines: Lines = None
     meta: ConfluenceMeta

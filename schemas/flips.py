@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from schemas.query import Query, TickerList
-from schemas.result import Count, Freshness, Result, is_none
+from schemas.result import Count, Freshness, Limit, Lines, Result, View, is_none
 from schemas.vocabulary import AssetClass, ChangeType, Instant, LoggedId, Reading, Timeframe
 
 
@@ -28,6 +28,8 @@ class FlipsQuery(Query):
     )
     ticker: TickerList = None
     asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
+    limit: Limit = None
+    view: View = "full"
 
 
 class Flip(Result):
@@ -73,7 +75,7 @@ class FlipsEcho(Result):
 
 
 class FlipsCounts(Result):
-    """The number of groups and flips in this result."""
+    """The number of groups and flips in the window, before limit."""
 
     groups: Count
     flips: Count
@@ -111,7 +113,9 @@ class FlipsRules(Result):
 class FlipsMeta(Freshness):
     """`meta` of flips."""
 
-    rules: FlipsRules
+    rules: FlipsRules | SkipJsonSchema[None] = Field(
+        default=None, exclude_if=is_none, description="Only if view is full."
+    )
 
 
 class FlipsResponse(Result):
@@ -119,7 +123,8 @@ class FlipsResponse(Result):
 
     as_of: Instant
     query: FlipsEcho
-    groups: list[FlipGroup]
+    groups: list[FlipGroup] = Field(description="Empty if view is lines.")
+    lines: Lines = None
     counts: FlipsCounts
     capped: bool = Field(description="True: older changes inside the window may be missing.")
     meta: FlipsMeta

@@ -8,8 +8,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from schemas.errors import HowToGetAccess
 from schemas.result import Count, Result, is_none
-from schemas.signals import RetentionDays
-from schemas.vocabulary import IndicatorId, SourceKind, Timeframe, Uri
+from schemas.vocabulary import IndicatorId, SourceKind, Tier, Timeframe, Uri
 
 Auth = Literal["none", "api_key"]
 
@@ -110,7 +109,7 @@ class Limits(Result):
     daily_quota: Count = Field(description="Calls per key and UTC day, MCP and REST together.")
     quota_resets: str
     page_size: PageSize
-    retention_days: RetentionDays
+    retention_days: dict[Tier, int]
     note: str
 
 

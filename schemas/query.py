@@ -20,7 +20,7 @@ TickerList = Annotated[
     str | None,
     Field(
         max_length=MAX_LIST_CHARS,
-        description="Comma-separated tickers, any case. Example: BTC,ETH",
+        description="Comma-separated tickers or names, any case. Example: BTC,ETH",
     ),
 ]
 
@@ -30,8 +30,8 @@ AsOf = Annotated[
     str | None,
     Field(
         max_length=MAX_NAME_CHARS,
-        description="Readings as served at this past ISO 8601 time or date, UTC unless it has a "
-        "zone. Default: now.",
+        description="As served at this past ISO 8601 time or date (00:00Z), or yesterday, 7d. "
+        "Default: now.",
         json_schema_extra={"format": "date-time"},
     ),
 ]

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from schemas.vocabulary import IndicatorId, Instant, SourceKind, StoredKey, Timeframe
 
@@ -21,63 +22,109 @@ def is_none(value: object) -> bool:
     return value is None
 
 
+def is_usual(value: object) -> bool:
+    """Return true for null, false, 0 and empty values, which `meta` leaves out."""
+    return not value
+
+
+Lines = Annotated[
+    str | SkipJsonSchema[None],
+    Field(
+        exclude_if=is_none,
+        description="Only if view is lines.",
+    ),
+]
+Limit = Annotated[
+    int | None, Field(ge=1, le=400, description="Only the first so many. Default: all.")
+]
+View = Annotated[
+    Literal["full", "lines"],
+    Field(description="lines returns a short line per row. Default full."),
+]
+
+
 class Origin(Result):
     """The source of the data; `sample` marks fixed documentation rows."""
 
-    source: SourceKind | Literal["sample"]
-    simulated: bool = Field(description="True: prices and readings are not those of a real market.")
+    source: Literal[SourceKind, "sample"]
+    simulated: bool = Field(
+        default=False,
+        exclude_if=is_usual,
+        description="True: prices and readings are not those of a real market.",
+    )
 
 
 NextChangeTime = Annotated[
-    Instant | None,
-    Field(
-        description="Call again then. Null: new data may come any time, or never if note says so."
-    ),
+    Instant | SkipJsonSchema[None],
+    Field(exclude_if=is_usual, description="Call again then. Absent: data may come any time."),
 ]
+LateAssets = dict[str, list[Timeframe]]
 
 
-class NextUpdate(Result):
-    """The next compute of each timeframe; null if no more data will come."""
-
-    hourly: Instant | None = Field(alias="1h")
-    four_hourly: Instant | None = Field(alias="4h")
-    daily: Instant | None = Field(alias="1d")
-
-
-LateAssets = Annotated[
-    dict[str, list[Timeframe]],
-    Field(
-        description="Ticker to timeframes whose last candle is not read yet; readings are older."
-    ),
-]
+SIMULATED_NOTE = "Simulated market data: no price is real."
 
 
 class Freshness(Origin):
-    """The `meta` fields of every result that is built from a snapshot of readings."""
+    """The `meta` fields of every result that is built from a snapshot of readings.
+
+    A field at its usual value is absent: null, false, 0 or empty. Lists have only assets of the
+    result.
+    """
 
     as_of: Instant = Field(description="When the underlying compute last ran.")
-    next_update: NextUpdate
-    nothing_new_before: NextChangeTime
-    stale: bool = Field(
-        description="True: a scheduled compute is overdue, or as_of is in the future."
+    next_update: dict[Timeframe, Instant] = Field(
+        default={},
+        exclude_if=is_usual,
+        description="The next compute of each timeframe; absent if no more data will come.",
     )
-    late_assets: LateAssets
+    nothing_new_before: NextChangeTime = None
+    stale: bool = Field(
+        default=False,
+        exclude_if=is_usual,
+        description="True: a scheduled compute is overdue, or as_of is in the future.",
+    )
+    late_assets: LateAssets = Field(
+        default={},
+        exclude_if=is_usual,
+        description="Ticker to timeframes whose last candle is not read yet; readings are older.",
+    )
     building_assets: list[str] = Field(
-        description="Tickers whose history is being built; readings are missing or outdated."
+        default=[],
+        exclude_if=is_usual,
+        description="Tickers whose history is being built; readings are missing or outdated.",
     )
     ended_assets: list[str] = Field(
-        description="Tickers whose recorded bars ended earlier; their readings are outdated."
+        default=[],
+        exclude_if=is_usual,
+        description="Tickers whose recorded bars ended earlier; their readings are outdated.",
     )
     missing_bars: dict[str, Count] = Field(
-        description="By ticker: bars of the last 330 days that its readings lack for good."
+        default={},
+        exclude_if=is_usual,
+        description="By ticker: bars of the last 330 days that its readings lack for good.",
     )
     most_delay_seconds: int = Field(
-        ge=0, description="Longest regular delay of an asset's bars; it does not count as late."
+        default=0,
+        ge=0,
+        exclude_if=is_usual,
+        description="Longest regular delay of an asset's bars; it does not count as late.",
     )
     removed_assets: list[str] = Field(
-        description="Removed tickers; their last readings no longer change."
+        default=[],
+        exclude_if=is_usual,
+        description="Removed tickers; their last readings no longer change.",
     )
-    note: str | None = Field(description="Notes to pass on to the user, and why a result is empty.")
+    note: str | SkipJsonSchema[None] = Field(
+        default=None,
+        exclude_if=is_usual,
+        description="Notes to pass on to the user, and why a result is empty.",
+    )
+
+    @property
+    def page_note(self) -> str:
+        """The note as people read it, who do not see the other fields."""
+        simulated = SIMULATED_NOTE if self.source == "simulated" else ""
+        return f"{simulated} {self.note or ''}".strip()
 
 
 LegacyKeys = dict[StoredKey, IndicatorId]

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from schemas.query import MAX_NAME_CHARS, Query, TickerList
-from schemas.result import Count, Freshness, LateAssets, Result, is_none
+from schemas.result import Count, Freshness, Lines, Result, View, is_none
 from schemas.vocabulary import (
     Action,
     AssetClass,
@@ -40,8 +40,7 @@ class SignalsQuery(Query):
     since: str | None = Field(
         default=None,
         max_length=MAX_NAME_CHARS,
-        description="Only rows strictly after this ISO 8601 time or date, UTC unless it has a "
-        "zone.",
+        description="Only rows after this ISO 8601 time or date (00:00Z), or yesterday, 24h, 7d.",
         json_schema_extra={"format": "date-time"},
     )
     limit: int = Field(default=50, ge=1, le=200, description="Rows per page. Default 50.")
@@ -51,6 +50,13 @@ class SignalsQuery(Query):
         description="Order of the rows; oldest reads forward from since. Default newest.",
     )
     asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
+    until: str | None = Field(
+        default=None,
+        max_length=MAX_NAME_CHARS,
+        description="Only rows up to this time; as since.",
+        json_schema_extra={"format": "date-time"},
+    )
+    view: View = "full"
 
 
 class Transition(Result):
@@ -90,53 +96,20 @@ class Pagination(Result):
     )
 
 
-class RetentionDays(Result):
-    """Days for which rows are kept, by tier."""
-
-    universe: int = Field(ge=0)
-    alerts: int = Field(ge=0)
-
-
 class SignalsMeta(Freshness):
-    """`meta` of signals; fields that only qualify rows are left out of a page without rows."""
+    """`meta` of signals."""
 
-    late_assets: LateAssets = Field(default={})
-    building_assets: list[str] = Field(
-        default=[], description="Tickers whose history is being built; rows are missing."
-    )
-    ended_assets: list[str] = Field(
-        default=[], description="Tickers whose recorded bars ended earlier. Only with rows."
-    )
-    missing_bars: dict[str, Count] = Field(
-        default={}, description="By ticker: bars of the last 330 days that it lacks. With rows."
-    )
-    most_delay_seconds: int = Field(
-        default=0, ge=0, description="Longest regular delay of an asset's bars. Only with rows."
-    )
-    removed_assets: list[str] = Field(
-        default=[], description="Tickers without further rows. Only with rows."
-    )
-    retention_days: RetentionDays | SkipJsonSchema[None] = Field(
-        default=None, exclude_if=is_none, description="Only with rows."
-    )
     timing: str | SkipJsonSchema[None] = Field(
-        default=None, exclude_if=is_none, description="When rows are written. Only with rows."
-    )
-    cooldown: str | SkipJsonSchema[None] = Field(
         default=None,
         exclude_if=is_none,
-        description="How often an action is published. Only with rows, if tier includes alerts.",
-    )
-    close: str | SkipJsonSchema[None] = Field(
-        default=None,
-        exclude_if=is_none,
-        description="The meaning of the action CLOSE. Only with rows, if tier includes alerts.",
+        description="When rows are written. Only with rows, if view is full.",
     )
 
 
 class SignalsResponse(Result):
     """One page of the feed, newest first unless order is oldest."""
 
-    signals: list[Signal]
+    signals: list[Signal] = Field(description="Empty if view is lines.")
+    lines: Lines = None
     pagination: Pagination
     meta: SignalsMeta

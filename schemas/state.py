@@ -7,7 +7,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from schemas.query import AsOf, Query, TickerList
 from schemas.reading_changes import Detail, LastBar, ReadingChange
-from schemas.result import Count, Freshness, LegacyKeys, Result, is_none
+from schemas.result import Count, Freshness, LegacyKeys, Lines, Result, is_none, is_usual
 from schemas.vocabulary import AssetClass, IndicatorId, Instant, Reading, StoredKey, Timeframe
 
 
@@ -21,9 +21,9 @@ class StateQuery(Query):
     direction: Reading | None = Field(
         default=None, description="Only readings that are in this state."
     )
-    view: Literal["full", "board"] = Field(
+    view: Literal["full", "lines", "board"] = Field(
         default="full",
-        description="board returns a compact letter matrix with a legend. Default full.",
+        description="lines returns a short line per row. Default full.",
     )
     as_of: AsOf = None
     detail: Detail = "readings"
@@ -83,21 +83,33 @@ class StateMeta(Freshness):
     """`meta` of state."""
 
     last_bars: list[LastBars] = Field(
-        description="The assets in this result by the close of their newest bar, newest first."
+        default=[],
+        exclude_if=is_usual,
+        description="Assets whose newest bar did not close at the last full hour, newest first.",
     )
-    not_covered: list[str] = Field(description="Requested tickers without data in this deployment.")
-    legacy_keys: LegacyKeys = Field(description="Outdated key in this result to its replacement.")
+    not_covered: list[str] = Field(
+        default=[],
+        exclude_if=is_usual,
+        description="Requested tickers without data in this deployment.",
+    )
+    legacy_keys: LegacyKeys = Field(
+        default={},
+        exclude_if=is_usual,
+        description="Outdated key in this result to its replacement.",
+    )
 
-    def get_last_bar(self, ticker: str) -> Instant | None:
+    def get_last_bar(self, ticker: str) -> Instant:
         """Return when the newest bar of an asset in this result closed."""
-        return next((bars.closed_at for bars in self.last_bars if ticker in bars.tickers), None)
+        hour = f"{self.as_of[:14]}00:00.000Z"
+        return next((bars.closed_at for bars in self.last_bars if ticker in bars.tickers), hour)
 
 
 class StateResponse(Result):
     """The readings as of one compute."""
 
     as_of: Instant
-    assets: list[AssetState] = Field(description="Readings by asset; empty if view is board.")
+    assets: list[AssetState] = Field(description="Readings by asset; empty if view is not full.")
+    lines: Lines = None
     board: Matrix | SkipJsonSchema[None] = Field(
         default=None,
         exclude_if=is_none,

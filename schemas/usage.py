@@ -3,8 +3,9 @@
 from typing import NamedTuple
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
-from schemas.result import Count, NextChangeTime, Result
+from schemas.result import Count, NextChangeTime, Result, is_none
 from schemas.vocabulary import Instant, Mode, SourceKind
 
 
@@ -46,9 +47,9 @@ class UsageMeta(Result):
 
     source: SourceKind | None
     simulated: bool = Field(description="True: the service's data are not those of a real market.")
-    nothing_new_before: NextChangeTime
+    nothing_new_before: NextChangeTime = None
     counted: str = Field(description="The calls that count against the quota.")
-    note: str | None
+    note: str | SkipJsonSchema[None] = Field(default=None, exclude_if=is_none)
 
 
 class UsageResponse(Result):

@@ -4,9 +4,12 @@ import re
 from collections.abc import Mapping
 from datetime import date
 from functools import lru_cache
+from typing import TypeVar
+
+from pydantic import BaseModel
 
 from schemas.coverage import Coverage, CoveredAsset
-from schemas.vocabulary import DAY_MS, AssetClass, IndicatorId, fold_name
+from schemas.vocabulary import DAY_MS, HOUR_MS, AssetClass, IndicatorId, fold_name, format_instant
 from serving.arguments import (
     MAX_LISTED_ITEMS,
     MAX_QUOTED_CHARS,
@@ -21,6 +24,12 @@ from serving.asset_hints import AssetHints, format_asset
 
 # More than the standard universe has.
 MAX_TICKERS = 400
+SEPARATORS = re.compile("[,;]")
+
+# A time before now.
+RELATIVE_PATTERN = re.compile(r"([0-9]{1,4})([hdw])")
+UNITS_MS = {"h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
+QueryT = TypeVar("QueryT", bound=BaseModel)
 
 EPOCH_DAY = date(1970, 1, 1)
 # The days of the feed, and some more.
@@ -36,64 +45,68 @@ INSTANT_PATTERN = re.compile(
 )
 INSTANT_HELP = (
     "accepted: an ISO 8601 instant, as created_at gives it, for example 2026-10-01T13:05:00.000Z "
-    "or 2026-10-01T15:05:00+02:00, or a date; without a zone it is UTC"
+    "or 2026-10-01T15:05:00+02:00, a date, or yesterday, 24h, 7d; without a zone it is UTC"
 )
 
 
-def find_asset(
-    text: str, assets: Mapping[str, CoveredAsset], asset_class: AssetClass | None = None
-) -> CoveredAsset:
-    """Return the asset with a ticker, in any case.
-
-    ArgumentError `unknown_ticker` if there is none; with `asset_class`, it suggests only assets of
-    that class.
-    """
-    # Most callers repeat the spelling of the catalog.
-    asset = assets.get(text) or _index_by_upper_ticker(assets).get(text.strip().upper())
-    if asset is None:
-        raise ArgumentError(_unknown_tickers_problem([text], assets, asset_class))
-    return asset
+def find_asset(text: str, assets: Mapping[str, CoveredAsset]) -> CoveredAsset:
+    """Return the asset with a ticker or name, in any case; ArgumentError if there is none."""
+    return next(iter(find_assets(text, assets).values()))
 
 
 def find_assets(
     text: str, assets: Mapping[str, CoveredAsset], asset_class: AssetClass | None = None
 ) -> dict[str, CoveredAsset]:
-    """Return the assets of comma-separated tickers, without duplicates.
+    """Return the assets of a list of tickers or names, in any case and without duplicates.
 
-    ArgumentError lists the tickers that do not exist. Empty items are ignored. With
+    Commas, semicolons and blanks separate items. ArgumentError lists those that do not exist. With
     `asset_class`, it suggests only assets of that class.
     """
-    count = text.count(",") + 1
-    if count > MAX_TICKERS:
+    # Most callers repeat the spelling of the catalog.
+    if (asset := assets.get(text)) is not None:
+        return {asset.ticker: asset}
+    items = [item for part in SEPARATORS.split(text) if (item := part.strip())]
+    if len(items) > MAX_TICKERS:
         raise ArgumentError(
             Problem(
                 "ticker",
-                f"ticker: {count} items are too many; accepted: at most {MAX_TICKERS} tickers, "
-                "each once; omit it for all",
+                f"ticker: {len(items)} items are too many; accepted: at most {MAX_TICKERS} "
+                "tickers, each once; omit it for all",
             )
         )
-    items = [item for part in text.split(",") if (item := part.strip())]
-    problems = []
     if not items:
-        problems.append(
+        raise ArgumentError(
             Problem(
                 "ticker",
-                f"ticker: {quote_value(text)} has only commas; accepted: tickers separated by "
+                f"ticker: {quote_value(text)} has only separators; accepted: tickers separated by "
                 "commas, for example BTC,ETH",
             )
         )
-    assets_by_ticker = _index_by_upper_ticker(assets)
-    unknown = [item for item in items if item.upper() not in assets_by_ticker]
+    by_ticker = {ticker.upper(): asset for ticker, asset in assets.items()}
+    hints = AssetHints(_list_tracked(assets), asset_class)
+
+    def find(item: str) -> CoveredAsset | None:
+        asset = by_ticker.get(item.upper())
+        named = None if asset is not None else hints.find_named(item)
+        return asset if named is None else assets[named.ticker]
+
+    found: dict[str, CoveredAsset] = {}
+    unknown: list[str] = []
+    for item in items:
+        # A name may have blanks; if it is none, they separate items.
+        parts = {item: find(item)}
+        words = {} if parts[item] else {word: find(word) for word in item.split()}
+        if words and all(words.values()):
+            parts = words
+        for part, asset in parts.items():
+            if asset is None:
+                unknown.append(part)
+            else:
+                found[asset.ticker] = asset
     if unknown:
-        problems.append(_unknown_tickers_problem(list(dict.fromkeys(unknown)), assets, asset_class))
-    if problems:
-        raise ArgumentError(*problems)
-    found = (assets_by_ticker[item.upper()] for item in items)
-    return {asset.ticker: asset for asset in found}
-
-
-def _index_by_upper_ticker(assets: Mapping[str, CoveredAsset]) -> dict[str, CoveredAsset]:
-    return {ticker.upper(): asset for ticker, asset in assets.items()}
+        problem = _unknown_tickers_problem(list(dict.fromkeys(unknown)), assets, asset_class)
+        raise ArgumentError(problem)
+    return found
 
 
 def _unknown_tickers_problem(
@@ -140,6 +153,21 @@ def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
         ids = [indicator.id for indicator in coverage.indicators]
         raise ArgumentError(unknown_indicator_problem(text, ids))
     return found
+
+
+def resolve_relative_times(query: QueryT, now: int) -> QueryT:
+    """Return a query in which times such as `7d` and `yesterday` are instants."""
+    found = {}
+    for name in ("since", "until", "as_of"):
+        text = vars(query).get(name)
+        if text is None or text[:1] == "2":
+            continue
+        word = text.strip().casefold()
+        if word in ("today", "yesterday"):
+            found[name] = format_instant(now // DAY_MS * DAY_MS - DAY_MS * (word == "yesterday"))
+        elif match := RELATIVE_PATTERN.fullmatch(word):
+            found[name] = format_instant(now - int(match[1]) * UNITS_MS[match[2]])
+    return query.model_copy(update=found) if found else query
 
 
 # Each call parses an instant twice, and pollers share theirs: the cursor of the newest page.

@@ -4,6 +4,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from heapq import nlargest
 from itertools import takewhile
@@ -14,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 from pydantic import BaseModel, ValidationError
 
 from schemas.errors import ApiError
+from schemas.query import MAX_LIST_CHARS
 from schemas.vocabulary import ErrorCode, fold_name
 from serving.json_schema import Schema, build_input_schema
 
@@ -27,6 +29,36 @@ SECRET_PATTERN = re.compile(r"([A-Za-z0-9_-]{6})[A-Za-z0-9_-]{26,}")
 # Bounded: int() of a huge text is slow, and no argument has such a range. ASCII digits only, since
 # int() also accepts those of other scripts.
 INTEGER_PATTERN = re.compile(r"-?[0-9]{1,40}")
+
+# Other words for values and names of arguments.
+VALUE_ALIASES = {
+    "timeframe": {
+        **dict.fromkeys(("hourly", "hour", "60m", "60min", "1hour"), "1h"),
+        **dict.fromkeys(("4hours", "4hour", "4hourly", "240", "240m"), "4h"),
+        **dict.fromkeys(("daily", "day", "1day", "d", "24h"), "1d"),
+    },
+    "asset_class": {
+        **dict.fromkeys(("cryptos", "cryptocurrency", "coin", "coins"), "crypto"),
+        **dict.fromkeys(("stocks", "equity", "equities", "share", "shares"), "stock"),
+        "metals": "metal",
+    },
+    "direction": {"up": "bullish", "down": "bearish"},
+}
+NAME_ALIASES = {
+    **dict.fromkeys(("symbol", "symbols", "tickers", "coin", "asset", "pair"), "ticker"),
+    **dict.fromkeys(("interval", "tf", "period", "resolution"), "timeframe"),
+    **dict.fromkeys(("from", "start", "after"), "since"),
+    **dict.fromkeys(("to", "end", "before"), "until"),
+    **dict.fromkeys(("class", "type", "market"), "asset_class"),
+    **dict.fromkeys(("count", "top", "n", "max_results"), "limit"),
+    **dict.fromkeys(("date", "at", "time"), "as_of"),
+    **dict.fromkeys(("format", "compact"), "view"),
+}
+ACTION_WORDS = {
+    **dict.fromkeys(("buy", "long"), "bullish"),
+    **dict.fromkeys(("sell", "short"), "bearish"),
+    "close": "exit",
+}
 
 QueryT = TypeVar("QueryT", bound=BaseModel)
 ValueT = TypeVar("ValueT")
@@ -166,7 +198,8 @@ def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
     problems: dict[str, Problem] = {}
     cleaned: dict[str, Any] = {}
     unknown: list[str] = []
-    for name, value in raw.items():
+    for name, sent in raw.items():
+        value = _relax_value(name, schemas.get(name, {}), sent)
         if name not in schemas:
             unknown.append(name)
         elif value is None:
@@ -181,7 +214,14 @@ def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
         # Only the location is used: pydantic's messages are written for programmers.
         for detail in error.errors(include_url=False, include_context=False, include_input=False):
             name = str(detail["loc"][0])
-            problems[name] = _build_value_problem(name, schemas[name], cleaned.pop(name))
+            value = cleaned.pop(name)
+            problems[name] = _build_value_problem(name, schemas[name], value)
+            action = ACTION_WORDS.get(str(value).casefold())
+            if name == "direction" and action is not None and "tier" in schemas:
+                text = (
+                    f"{problems[name].text}; for such alerts set tier to alerts and direction to "
+                )
+                problems[name] = Problem(name, f"{text}{action}")
         parsed = query.model_validate(cleaned)
     if problems or unknown:
         raise ArgumentError(
@@ -190,6 +230,22 @@ def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
             rest=parsed,
         )
     return parsed
+
+
+def _relax_value(name: str, schema: Schema, value: Any) -> Any:
+    """Return a value as its argument spells it, if the text that was sent can mean only that."""
+    if isinstance(value, str) and "enum" in schema and value not in schema["enum"]:
+        names = {fold_name(each): each for each in schema["enum"]} | VALUE_ALIASES.get(name, {})
+        return names.get(fold_name(value[:MAX_QUOTED_CHARS]), value)
+    if name != "ticker":
+        return value
+    # Some models send a list, or its JSON text.
+    if isinstance(value, str) and value.startswith("[") and len(value) <= MAX_LIST_CHARS:
+        with suppress(ValueError):
+            value = json.loads(value)
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return ",".join(value)
+    return value
 
 
 def unknown_indicator_problem(text: str, names: Iterable[str]) -> Problem:
@@ -261,7 +317,12 @@ def describe_unknown_names(
     if not names:
         return []
     accepted = f"accepted: {', '.join(schemas)}" if schemas else "this call takes no arguments"
-    listed = list_names(names, lambda name: format_suggestion(name, schemas))
+
+    def suggest(name: str) -> str:
+        alias = NAME_ALIASES.get(name.casefold()[:MAX_QUOTED_CHARS])
+        return f" (did you mean {alias}?)" if alias in schemas else format_suggestion(name, schemas)
+
+    listed = list_names(names, suggest)
     return [Problem("", f"unknown {kind} {listed}; {accepted}")]
 
 

@@ -115,6 +115,10 @@ class AssetHints:
         name = None if is_covered else _find_known_name(text)
         return "" if name is None else self._explain_name(name)
 
+    def find_named(self, text: str) -> NamedAsset | None:
+        """Return the asset whose name or ticker a text is, whatever its case and punctuation."""
+        return self._covered_by_name.get(fold_asset_name(text[:MAX_QUOTED_CHARS]))
+
     def find_similar(self, text: str) -> NamedAsset | None:
         """Return the asset whose ticker or name is most similar to an unknown name, if any is.
 

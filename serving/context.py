@@ -1,6 +1,8 @@
 """The context of a tool call, through which handlers read everything outside their arguments."""
 
+import re
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from access.keys import Caller
@@ -18,6 +20,8 @@ from serving.snapshot_cache import SnapshotCache
 
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
     from serving.prices import Prices
+
+DATE_PATTERN = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,13 @@ class Context:
         if snapshot is None:
             raise self._outside_history_error(as_of, latest)
         return snapshot, at
+
+    def explain_date(self, as_of: str | None) -> list[str]:
+        """Return a note on an `as_of` that is a date alone, none for others."""
+        if as_of is None or not DATE_PATTERN.fullmatch(as_of.strip()):
+            return []
+        after = date.fromisoformat(as_of.strip()) + timedelta(days=1)
+        return [f"as_of means {as_of.strip()}T00:00Z; for the end of that day give {after}."]
 
     def parse_as_of(self, as_of: str, latest: Snapshot) -> int:
         """Return an instant of the stored history as epoch ms; ArgumentError if it is not one."""

@@ -1,10 +1,10 @@
 """Builds the `meta` fields on source and age of the data, and on when to call again."""
 
-from collections.abc import Collection, Container, Hashable, Iterable, Sequence
+from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from schemas.coverage import Coverage, CoveredAsset
-from schemas.result import LegacyKeys, NextUpdate
+from schemas.result import LegacyKeys
 from schemas.vocabulary import (
     LEGACY_KEYS,
     RUN_DELAY_MS,
@@ -27,8 +27,10 @@ MAX_SKEW_MS = 60_000
 MAX_NAMED_TICKERS = 5
 MAX_NAMED_ENDINGS = 3
 
+# Hosts cut results of 50,000 characters.
+NOTED_CHARS = 50_000
+
 SAMPLE_NOTE = "Fixed documentation rows, not live data."
-SIMULATED_NOTE = "Simulated market data: no price is real."
 NO_CALL = "Nothing more will come, so do not call again for it."
 STALE_NOTE = "Stale: a scheduled compute is overdue, so readings may be outdated."
 AHEAD_NOTE = (
@@ -116,6 +118,11 @@ def _list_late_windows(snapshot: Snapshot, *, has_late: bool) -> list[tuple[int,
     return [(at, at + LATE_BATCHES_MS) for at in begins]
 
 
+def format_size_note(chars: int) -> str:
+    """Return a note on the size of a large result."""
+    return f"This result has {chars:,} characters; view=lines says the same in far fewer."
+
+
 def format_recorded_note(until: int) -> str:
     """Return a note on the end of a recording (epoch ms)."""
     return f"Recorded market data, up to {format_instant(until)}."
@@ -150,47 +157,73 @@ def build_freshness(
     now: int,
     *notes: str,
     timeframe: Timeframe | None = None,
+    tickers: Collection[str] | None = None,
     has_data: bool = True,
 ) -> dict[str, Any]:
     """Return the fields of `Freshness` for a result of one timeframe, by default of all.
 
-    `notes` are appended to the general notes; `note` is None if there are none at all. If a note
-    contains NO_CALL, `nothing_new_before` is None. If the result has no data, the notes on the
-    quality of data are left out.
+    `tickers` are the assets of the result, by default all. `notes` are appended to the general
+    notes. If a note contains NO_CALL, `nothing_new_before` is None. If the result has no data, the
+    notes on the quality of data are left out.
     """
+    stored = snapshot.stored
+    named = snapshot.assets.keys() if tickers is None else tickers
+    building = [each for each in snapshot.building_tickers if each in named]
+    # These only qualify data.
+    qualified = named if has_data else ()
+    ended = [each for each in snapshot.ended_tickers if each in qualified]
     final, stale = is_final(snapshot), is_stale(snapshot, now)
     may_change = not any(NO_CALL in note for note in notes)
     return {
         "source": "sample" if snapshot.stored.is_sample else snapshot.coverage.source,
         "simulated": snapshot.coverage.source == "simulated",
         "as_of": format_instant(snapshot.market_time),
-        "next_update": NextUpdate.model_validate(
-            {
-                timeframe: None
-                if final
-                else format_instant(find_next_run(timeframe, snapshot.market_time))
-                for timeframe in TIMEFRAMES
-            }
-        ),
+        "next_update": {}
+        if final
+        else {
+            each: format_instant(find_next_run(each, snapshot.market_time)) for each in TIMEFRAMES
+        },
         "nothing_new_before": (
             find_nothing_new_before(snapshot, now, timeframe or "1h") if may_change else None
         ),
         "stale": stale,
-        "late_assets": {ticker: list(late) for ticker, late in snapshot.stored.late.items()},
-        "building_assets": snapshot.building_tickers,
-        "ended_assets": snapshot.ended_tickers,
-        "missing_bars": dict(snapshot.stored.missing_bars),
-        "most_delay_seconds": max(snapshot.delays, default=0),
-        "removed_assets": snapshot.removed_tickers,
-        "note": " ".join([*_list_notes(snapshot, now, has_data=has_data), *notes]) or None,
+        "late_assets": {each: list(late) for each, late in stored.late.items() if each in named},
+        "building_assets": building,
+        "ended_assets": ended,
+        "missing_bars": {each: n for each, n in stored.missing_bars.items() if each in qualified},
+        "most_delay_seconds": max(
+            (
+                a.delay_s
+                for a in snapshot.coverage.tracked
+                if a.timeframes and a.ticker in qualified
+            ),
+            default=0,
+        ),
+        "removed_assets": [each for each in snapshot.removed_tickers if each in qualified],
+        "note": " ".join(
+            [
+                *(_list_data_notes(snapshot, named, ended) if has_data else []),
+                *([format_building_note(building)] if building else []),
+                *([AHEAD_NOTE if is_ahead(snapshot, now) else STALE_NOTE] if stale else []),
+                *(
+                    [f"Readings as served at {format_instant(now)}; they no longer change."]
+                    if snapshot.is_past
+                    else []
+                ),
+                *notes,
+            ]
+        )
+        or None,
     }
 
 
 def format_proxy_note(proxies: Collection[str]) -> str:
     """Return a note on the assets that use the bars of a perpetual."""
+    if len(proxies) == 1:
+        return f"{min(proxies)} uses the bars of a perpetual as a proxy."
     return (
-        f"{len(proxies)} stocks or metals (such as {min(proxies)}) use the bars of a perpetual as "
-        "a proxy; meta.stand_ins of the catalog lists them."
+        f"{len(proxies)} stocks or metals ({_format_tickers(sorted(proxies))}) use the bars of a "
+        "perpetual as a proxy; meta.stand_ins of the catalog lists them."
     )
 
 
@@ -231,28 +264,16 @@ def find_legacy_keys(key_sets: Iterable[Container[StoredKey]]) -> LegacyKeys:
     return {old: new for old, new in LEGACY_KEYS.items() if any(old in keys for keys in key_sets)}
 
 
-def _list_notes(snapshot: Snapshot, now: int, *, has_data: bool) -> list[str]:
-    notes = _list_data_notes(snapshot) if has_data else []
-    if snapshot.building_tickers:
-        notes.append(format_building_note(snapshot.building_tickers))
-    if has_data and snapshot.ended_tickers:
-        notes.append(format_ended_note(snapshot, snapshot.ended_tickers))
-    if is_stale(snapshot, now):
-        notes.append(AHEAD_NOTE if is_ahead(snapshot, now) else STALE_NOTE)
-    if snapshot.is_past:
-        notes.append(f"Readings as served at {format_instant(now)}; they no longer change.")
-    return notes
-
-
-def _list_data_notes(snapshot: Snapshot) -> list[str]:
-    """Return the notes on where the data come from."""
+def _list_data_notes(
+    snapshot: Snapshot, named: Container[str], ended: Sequence[str]
+) -> Iterator[str]:
+    """Yield the notes on where the data of some assets come from; `ended` are those that ended."""
     if snapshot.stored.is_sample:
-        return [SAMPLE_NOTE]
-    notes = []
-    if snapshot.coverage.source == "simulated":
-        notes.append(SIMULATED_NOTE)
-    if proxies := snapshot.coverage.stand_ins:
-        notes.append(format_proxy_note(proxies))
+        yield SAMPLE_NOTE
+        return
+    if proxies := [each for each in snapshot.coverage.stand_ins if each in named]:
+        yield format_proxy_note(proxies)
     if is_recording_over(snapshot) and snapshot.coverage.recorded_until is not None:
-        notes.append(format_recorded_note(snapshot.coverage.recorded_until))
-    return notes
+        yield format_recorded_note(snapshot.coverage.recorded_until)
+    if ended:
+        yield format_ended_note(snapshot, ended)

@@ -1,13 +1,22 @@
 """JSON Schema of queries and results, simplified to the subset that every MCP client reads."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from schemas.coverage import Coverage
+from schemas.vocabulary import (
+    AssetClass,
+    Direction,
+    IndicatorId,
+    Reading,
+    StoredKey,
+    Timeframe,
+)
+from serving.json_text import to_json
 
 Schema = dict[str, Any]
 
@@ -58,6 +67,80 @@ def build_input_schema(query: type[BaseModel], coverage: Coverage | None = None)
         "required": list(schema.get("required", [])),
         "additionalProperties": False,
     }
+
+
+# What schemas repeat most, by the name of its definition.
+SHARED_PARTS: dict[str, Schema] = {
+    "Instant": {"format": "date-time", "type": "string"},
+    **{
+        name: {"enum": list(get_args(values)), "type": "string"}
+        for name, values in (
+            ("AssetClass", AssetClass),
+            ("Timeframe", Timeframe),
+            ("Reading", Reading),
+            ("Direction", Direction),
+            ("Indicator", IndicatorId),
+            ("StoredKey", StoredKey),
+        )
+    },
+}
+# tools/list leaves out what only people read, and what no client needs to accept a result.
+UNLISTED = frozenset({"description", "pattern", "minimum", "maximum", "propertyNames"})
+# These parts are listed as plain objects, and `meta` without what is absent from most results.
+PLAIN_PARTS = frozenset(
+    {"cadence", "rules", "tiers", "by_indicator", "by_timeframe", "by_direction"}
+)
+EXCEPTIONS = frozenset(
+    {
+        *("late_assets", "building_assets", "ended_assets", "missing_bars", "removed_assets"),
+        *("most_delay_seconds", "last_bars", "not_covered", "legacy_keys", "stand_ins"),
+        *("confluence", "timing", "board"),
+    }
+)
+
+
+def build_listed_schema(result: type[BaseModel]) -> Schema:
+    """Return the open schema of a result as tools/list has it: short, with its parts in $defs."""
+    schema = result.model_json_schema(
+        by_alias=True, mode="serialization", schema_generator=ClientSchemas
+    )
+    used: set[str] = set()
+
+    def shorten(part: Any) -> Any:
+        if isinstance(part, list):
+            return [shorten(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        short = {
+            # The keys of properties and definitions are names.
+            key: {
+                name: {"type": each.get("type", "object")} if name in PLAIN_PARTS else shorten(each)
+                for name, each in value.items()
+                if name not in EXCEPTIONS
+            }
+            if key in ("properties", "$defs")
+            else shorten(value)
+            for key, value in part.items()
+            if key not in UNLISTED
+        }
+        for name, shared in SHARED_PARTS.items():
+            if short == shared:
+                used.add(name)
+                return {"$ref": f"#/$defs/{name}"}
+        return short
+
+    listed: Schema = shorten(schema)
+    parts = {
+        **listed.pop("$defs", {}),
+        **{name: SHARED_PARTS[name] for name in SHARED_PARTS if name in used},
+    }
+    # Those that were parts of what is not listed are left out, and then theirs.
+    while True:
+        text = to_json([listed, parts])
+        named = {name: part for name, part in parts.items() if f'/{name}"' in text}
+        if len(named) == len(parts):
+            return {**listed, "$defs": parts}
+        parts = named
 
 
 def build_output_schema(result: type[BaseModel]) -> Schema:

@@ -368,6 +368,10 @@ class Ledger:
             rows.append(template % (name, close_time, epoch, name, asset_class, price, instant))
         return rows
 
+    def list_tickers(self, places: Sequence[int]) -> set[str]:
+        """Return the tickers of rows."""
+        return {self._names.tickers[each] for each in set(self._columns.asset[places].tolist())}
+
     def get_times(self, places: Sequence[int]) -> list[int]:
         """Return the `created_at` (epoch ms) of rows."""
         times: list[int] = self._columns.created_at[places].tolist()

@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from schemas.coverage import Coverage, CoveredAsset
@@ -81,6 +82,14 @@ class Snapshot:
             and asset.outdated_from <= self.market_time
             and not self.is_removed(asset)
         )
+
+    @cached_property
+    def exceptional_tickers(self) -> frozenset[str]:
+        """The tickers of which `meta` of a page may have to say something."""
+        stored = self.stored
+        delayed = [asset.ticker for asset in self.coverage.tracked if asset.delay_s]
+        lists = self.building_tickers, self.ended_tickers, self.removed_tickers, delayed
+        return frozenset(chain(stored.late, stored.missing_bars, self.coverage.stand_ins, *lists))
 
     def list_tickers(self, asset_class: AssetClass) -> tuple[str, ...]:
         """Return the covered tickers of a class."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from schemas.coverage import Coverage
 from serving.context import Context
-from serving.json_schema import build_input_schema, build_output_schema
+from serving.json_schema import build_input_schema, build_listed_schema
 from serving.response_cache import ResponseBody
 from serving.snapshot import Snapshot
 
@@ -59,7 +59,7 @@ def to_mcp_tool(tool: Tool[Any, Any], coverage: Coverage | None) -> mcp_types.To
         title=tool.title,
         description=tool.description,
         input_schema=build_input_schema(tool.query, coverage),
-        output_schema=build_output_schema(tool.result),
+        output_schema=build_listed_schema(tool.result),
         annotations=tool.annotations,
         _meta=dict(tool.meta) or None,
     )

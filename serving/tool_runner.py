@@ -23,11 +23,13 @@ from schemas.errors import (
     unavailable_error,
 )
 from schemas.operator import UNNAMED_OPERATOR, Operator
+from schemas.result import Freshness
 from schemas.usage import QuotaUsage
+from serving.argument_values import resolve_relative_times
 from serving.arguments import ArgumentError, parse_arguments
 from serving.context import Context
 from serving.fair_share import CallerId, FairShare
-from serving.freshness import keep_response
+from serving.freshness import NOTED_CHARS, format_size_note, keep_response
 from serving.http import IS_KEY_LIVE, KEY_HASH_KEY, REQUEST_ID_KEY, HeaderMap
 from serving.response_cache import ResponseBody
 from serving.tool import Tool
@@ -124,7 +126,7 @@ class ToolRunner:
                 except ArgumentError as others:
                     problems += others.problems
             raise ArgumentError(*problems) from None
-        return query
+        return resolve_relative_times(query, self.context.clock())
 
     async def fetch(self, tool: AnyTool, query: BaseModel, caller_id: CallerId) -> ResponseBody:
         """Return a tool's response for a page of a signed-in viewer; it counts for no key.
@@ -281,7 +283,12 @@ async def _render_response(tool: AnyTool, query: BaseModel, context: Context) ->
         return result
     # An unfiltered state takes 10 ms to build and as long to serialize. Others go in between.
     await asyncio.sleep(0)
-    return ResponseBody(result.model_dump_json(by_alias=True).encode())
+    text = result.model_dump_json(by_alias=True)
+    meta = getattr(result, "meta", None)
+    if len(text) > NOTED_CHARS and isinstance(meta, Freshness):
+        meta.note = " ".join([meta.note or "", format_size_note(len(text))]).lstrip()
+        text = result.model_dump_json(by_alias=True)
+    return ResponseBody(text.encode())
 
 
 def _decode_header(headers: HeaderMap, name: bytes) -> str | None:

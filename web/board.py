@@ -138,7 +138,7 @@ class BoardPage:
             stats=await _get_or_none(get_stats(NoArguments(), context)) if has_facts else None,
             model=model,
             meta=meta,
-            next_updates=meta.next_update.model_dump(by_alias=True),
+            next_updates=meta.next_update,
             query=query,
             heat=heat,
             watched=frozenset(view.watched),
@@ -259,7 +259,7 @@ def build_board_routes(
         document = {
             "as_of": model.state.as_of,
             "source": model.state.meta.source,
-            "note": model.state.meta.note,
+            "note": model.state.meta.page_note,
             "query": view.query.model_dump(exclude_none=True),
             "net_score": SCORE_NOTE,
             "total_assets": heat.total,
@@ -295,7 +295,7 @@ def build_board_routes(
         """
         snapshot = await context.snapshot()
         meta = build_freshness(snapshot, context.clock())
-        update = meta["next_update"].model_dump(by_alias=True)["1h"]
+        update = meta["next_update"].get("1h")
         ledger, until = await context.snapshots.ledger(snapshot), snapshot.stored.last_created_at
         began = find_latest_run(snapshot.market_time) - 1
         latest = {

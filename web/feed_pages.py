@@ -475,7 +475,9 @@ class ViewPage:
         return Visit(request, viewer, is_member, runner, sent, offered, source)
 
     async def _parse(self, visit: Visit) -> Any:
-        return await visit.runner.parse(self._view.tool, visit.sent)
+        query = await visit.runner.parse(self._view.tool, visit.sent)
+        # A page needs the rows, also if an agent's address is pasted.
+        return query.model_copy(update={"view": "full"})
 
     async def _fetch(self, visit: Visit, query: Query) -> ResponseBody:
         client = visit.request.client

@@ -90,7 +90,8 @@ def build_fields(
     """Return the fields of a form with the values that were sent."""
     fields = []
     for name, schema in get_argument_schemas(query).items():
-        if name == PAGING_ARGUMENT:
+        # The view is for agents: a page always shows rows.
+        if name in (PAGING_ARGUMENT, "view"):
             continue
         kind, error, value = _find_kind(name, schema), errors.get(name, ""), sent.get(name)
         choices = _list_choices(name, schema, texts, offered) if kind == "choice" else []
@@ -159,7 +160,11 @@ def _to_local_time(text: str) -> str:
     """Return an instant as browsers' time fields hold it, in UTC without its zone."""
     if not text:
         return ""
-    instant = format_instant(parse_instant_ms("time", text)).removesuffix("Z")
+    try:
+        instant = format_instant(parse_instant_ms("time", text)).removesuffix("Z")
+    except ArgumentError:
+        # A relative time, such as 7d, which the query has as an instant.
+        return ""
     return instant.removesuffix(".000").removesuffix(":00")
 
 

@@ -19,6 +19,7 @@ from schemas.catalog import (
     UniverseTier,
 )
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator, merge_timeframes
+from schemas.result import SIMULATED_NOTE
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
     COOLDOWN_CANDLES,
@@ -37,7 +38,6 @@ from schemas.vocabulary import (
 from serving.argument_values import find_assets
 from serving.context import Context
 from serving.freshness import (
-    SIMULATED_NOTE,
     find_nothing_new_before,
     format_recorded_note,
     format_removed_note,
@@ -59,9 +59,12 @@ COVERAGE_NOTE = (
     "no data for the asset; an empty alerts list means universe only."
 )
 ALERTS_NOTE = (
-    "An engine publishes the same action at most once per cooldown_candles candles, in clock time; "
-    "an action that fires sooner is held until then. BUY and SELL are legacy actions that older "
-    "rows may have."
+    "An engine publishes the same action of a ticker, indicator and timeframe at most once per "
+    f"cooldown_candles candles in clock time ({4 * COOLDOWN_CANDLES} hours on 4h, "
+    f"{COOLDOWN_CANDLES} days on 1d). One that fires sooner is held until then, and published with "
+    "the price at which it fired, or never if another alert of the engine comes first. CLOSE ends "
+    "the strategy's open position without saying whether it was long or short; its entry may be "
+    "missing or published late. BUY and SELL are legacy actions that older rows may have."
 )
 STATUSES: dict[IndicatorStatus, str] = {
     "stable": "Its id and the meaning of its readings change only with a changelog entry.",
@@ -85,20 +88,32 @@ CADENCE = {
         f"The run at 00{RUN_MINUTE} UTC. A stock's candle is its trading day; a metal's Monday "
         "includes Sunday evening."
     ),
-    "publication": "A change appears in the feed 3 to 5 minutes after its candle closes.",
+    "publication": (
+        "A change appears in the feed 3 to 5 minutes after its candle closes, a held alert when "
+        "its window ends. Rows of one run are milliseconds apart, even if they fired on different "
+        "candles."
+    ),
     "recommended_poll_interval_s": POLL_INTERVAL_S,
 }
 
+CONFLUENCE_RULES = {
+    "votes": (
+        "votes and total_reporting have every stored key with a reading on the timeframe, the "
+        "outdated dexter too if present; a key without a reading is excluded. agree counts the "
+        "votes in the requested direction. If dexter is one of them, current_agree counts the "
+        "others. Removed assets are excluded. The votes depend on each other: "
+        # docs/behavior.md explains the figure.
+        "all seven are worth 2.1 to 2.6 independent votes."
+    ),
+    "score": "agree / total_reporting. An asset is listed if agree >= min_agree.",
+    "ranking": "By score, then by agree, highest first; then by ticker, A to Z.",
+}
+
 DESCRIPTION = (
-    "Lists the markets that the service covers and tracks: all supported assets (coins, stocks, "
-    "metals) with ticker symbol and name, the timeframes and alerts available for each asset, the "
-    "indicators and what they mean, and when readings are computed and updated. "
-    "Use it to find which assets, symbols, timeframes or indicators are available, whether a coin "
-    "or stock is covered and has data, or the ticker symbol of a name such as Dogecoin or gold, "
-    "and to explain the indicators; call it once, because it changes rarely. "
-    "It needs no key and is about 40,000 characters, so set ticker if you need only a few assets, "
-    "or view to tickers for the ticker, name and class of all (under 8,000). "
-    "An empty universe list means that this deployment has no data for the asset."
+    "Lists the supported assets with ticker symbol, timeframes and alerts, the indicators and what "
+    "they mean, and when readings are updated. Use it to check whether a coin or stock is covered: "
+    "350 characters with ticker and view=tickers, 4,000 with view=tickers, else 40,000. Needs no "
+    "key."
 )
 
 
@@ -112,9 +127,10 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
     selected = _select_assets(query, coverage)
     tracked = [asset for asset in coverage.tracked if asset.ticker in selected]
     publication = [str(CADENCE["publication"]), *list_timing_exceptions(coverage)]
+    ticker_notes = list(_list_ticker_notes(query, selected))
     whole = CatalogResponse(
         generated_at=format_instant(coverage.published_at),
-        note=" ".join([NOTE, *_list_notes(coverage), *_list_ticker_notes(query, selected)]),
+        note=" ".join([NOTE, *_list_notes(coverage), *ticker_notes]),
         assets=_build_assets(coverage, tracked),
         timeframes=list(TIMEFRAMES),
         indicators=[
@@ -161,25 +177,27 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
         cadence=Cadence.model_validate(CADENCE | {"publication": " ".join(publication)}),
         meta=_build_meta(coverage, snapshot, context.clock()),
     )
-    return whole if query.view == "full" else _keep_tickers(whole)
+    if query.view == "full":
+        return whole
+    uncovered = [asset.ticker for asset in tracked if not asset.timeframes]
+    note = f"No data for {', '.join(uncovered)}." if uncovered else "All listed are covered."
+    return _keep_tickers(whole, " ".join([note, *ticker_notes]))
 
 
-def _keep_tickers(whole: CatalogResponse) -> CatalogResponse:
-    """Return a catalog with its assets as text, and without the other lists."""
+def _keep_tickers(whole: CatalogResponse, note: str) -> CatalogResponse:
+    """Return a catalog with its assets as text, and without all else but the counts."""
     entries: dict[AssetClass, list[str]] = {}
     for asset in whole.assets.list:
         entries.setdefault(asset.asset_class, []).append(f"{asset.ticker} {asset.name}")
-    return whole.model_copy(
-        update={
-            "assets": whole.assets.model_copy(update={"list": []}),
-            "tickers": {name: ";".join(own) for name, own in entries.items()},
-            "indicators": [],
-            "indicator_fields": {},
-            "indicator_statuses": {},
-            "legacy_indicator_keys": [],
-            "coverage": whole.coverage.model_copy(update={"assets": []}),
-            "meta": whole.meta.model_copy(update={"stand_ins": {}}),
-        }
+    meta = CatalogMeta(source=whole.meta.source, simulated=whole.meta.simulated)
+    return CatalogResponse(
+        generated_at=whole.generated_at,
+        note=note,
+        assets=whole.assets.model_copy(update={"list": []}),
+        tickers={name: ";".join(own) for name, own in entries.items()},
+        timeframes=whole.timeframes,
+        indicators=[],
+        meta=meta,
     )
 
 
@@ -213,7 +231,7 @@ def _list_notes(coverage: Coverage) -> Iterable[str]:
 
 def _list_ticker_notes(query: CatalogQuery, selected: Mapping[str, CoveredAsset]) -> Iterable[str]:
     if query.ticker is not None:
-        yield f"Both asset lists have only {', '.join(selected)}; every count is of all assets."
+        yield f"Only {', '.join(selected)} listed; every count is of all assets."
         yield from (format_removed_note(asset) for asset in selected.values() if asset.removed_on)
 
 
@@ -271,6 +289,7 @@ def _build_meta(coverage: Coverage, snapshot: Snapshot | None, now: int) -> Cata
         else find_nothing_new_before(snapshot, now, "1h"),
         removed_assets=[] if snapshot is None else snapshot.removed_tickers,
         stand_ins=coverage.stand_ins,
+        confluence=CONFLUENCE_RULES,
     )
 
 

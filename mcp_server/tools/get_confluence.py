@@ -1,13 +1,14 @@
 """signals_get_confluence: counts the readings of one timeframe as votes and ranks the assets."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from mcp_server.tools.empty_results import (
     describe_assets,
     explain_coverage,
     explain_missing_reading,
 )
-from mcp_server.tools.reading_changes import load_reading_changes
+from mcp_server.tools.lines import MAX_WORDED, build_lines, format_readings
+from mcp_server.tools.reading_changes import check_detail, load_reading_changes
 from schemas.confluence import (
     ConfluenceEcho,
     ConfluenceMeta,
@@ -17,7 +18,6 @@ from schemas.confluence import (
 )
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import (
-    INDICATOR_COUNT_TEXT,
     LEGACY_KEYS,
     READING_NAMES,
     STORED_KEYS,
@@ -27,62 +27,72 @@ from schemas.vocabulary import (
     Timeframe,
     format_instant,
 )
+from serving.arguments import ProblemCollector
 from serving.context import Context
 from serving.freshness import build_freshness, find_legacy_keys
 from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    "Screener of the market for consensus: ranks the assets (crypto coins, stocks, metals) on "
-    f"which at least min_agree votes of {INDICATOR_COUNT_TEXT} indicators agree, bullish or "
-    "bearish, and shows every vote. "
-    "Use it to scan or screen the market for the top, best or strongest coins, stocks, setups, "
-    "trades or opportunities: the most bullish or most bearish stocks or coins, where many or all "
-    "indicators agree, line up or confirm an uptrend or downtrend, or the broadest agreement now "
-    "or, with as_of, a week ago. "
-    "The result is 10,000 to 50,000 characters, the largest about 74,000, so raise "
-    "min_agree or filter by asset_class. "
-    "If no asset reaches min_agree, meta.note says why. "
-    "It forecasts nothing, and the votes depend on each other: "
-    # docs/indicators.md explains the figure.
-    "all seven are worth 2.1 to 2.6 independent votes."
+    "Screener of the market: ranks the coins, stocks and metals on which most indicators agree, "
+    "bullish or bearish. Use flips for what just turned, and limit for the top few. It forecasts "
+    "nothing. The result has 10,000 to 74,000 characters, with view=lines 1,000 to 4,000."
 )
-RULES = {
-    "votes": (
-        "votes and total_reporting have every stored key with a reading on the timeframe, the "
-        "outdated dexter too if present; a key without a reading is excluded. agree counts the "
-        "votes in the requested direction. If dexter is one of them, current_agree counts the "
-        "others. Removed assets are excluded."
-    ),
-    "score": "agree / total_reporting. An asset is listed if agree >= min_agree.",
-    "ranking": "By score, then by agree, highest first; then by ticker, A to Z.",
-}
-
 Votes = dict[StoredKey, Reading]
 
 
 async def get_confluence(query: ConfluenceQuery, context: Context) -> ConfluenceResponse:
     """Return the assets that reach `min_agree`, best first, all from one snapshot."""
+    await _check_query(query, context)
     snapshot, at = await context.snapshot_at(query.as_of)
     polled = list(_count_votes(snapshot, query))
     reached = (result for result in polled if result.agree >= query.min_agree)
     results = sorted(reached, key=lambda one: (-one.score, -one.agree, one.ticker))
-    notes = [] if results else [_explain_empty(query, snapshot, polled)]
+    notes = context.explain_date(query.as_of)
+    if not results:
+        notes.append(_explain_empty(query, snapshot, polled))
+    if query.limit is not None and query.limit < len(results):
+        left = len(results) - query.limit
+        notes.append(f"limit leaves out {left} of {len(results)} assets.")
+        results = results[: query.limit]
     if query.detail == "changes":
         results = await _add_changes(results, query, snapshot, context)
+    as_lines = query.view == "lines"
     return ConfluenceResponse(
         as_of=format_instant(snapshot.market_time),
         query=ConfluenceEcho(
-            **query.model_dump(exclude={"as_of", "detail"}),
+            **query.model_dump(include={"timeframe", "direction", "min_agree", "asset_class"}),
             as_of=format_instant(at) if query.as_of else None,
             detail="changes" if query.detail == "changes" else None,
         ),
-        results=results,
+        results=[] if as_lines else results,
+        lines=_build_lines(results) if as_lines else None,
         meta=ConfluenceMeta(
-            **build_freshness(snapshot, at, *notes, timeframe=query.timeframe),
-            legacy_keys=find_legacy_keys(result.votes for result in results),
-            rules=RULES,
+            **build_freshness(
+                snapshot,
+                at,
+                *notes,
+                timeframe=query.timeframe,
+                tickers={result.ticker for result in results},
+            ),
+            legacy_keys={} if as_lines else find_legacy_keys(one.votes for one in results),
         ),
+    )
+
+
+def _build_lines(results: Sequence[ConfluenceResult]) -> str:
+    is_worded = len(results) <= MAX_WORDED
+    return build_lines(
+        "ticker agree/total votes (else neutral), without dexter",
+        (
+            [
+                result.ticker,
+                f"{result.current_agree or result.agree}/{len(result.votes.keys() - LEGACY_KEYS)}",
+                format_readings(result.votes, is_worded=is_worded),
+            ]
+            for result in results
+        ),
+        is_worded=is_worded,
     )
 
 
@@ -171,9 +181,12 @@ def _explain_no_votes(query: ConfluenceQuery, snapshot: Snapshot) -> str:
     return reason or explain_missing_reading(snapshot, assets)
 
 
-async def _check_as_of(query: ConfluenceQuery, context: Context) -> None:
-    if query.as_of is not None:
-        context.parse_as_of(query.as_of, await context.snapshot())
+async def _check_query(query: ConfluenceQuery, context: Context) -> None:
+    """Raise ArgumentError for a bad as_of, and for details that do not fit the view."""
+    latest = await context.snapshot()
+    with ProblemCollector() as problems:
+        problems.attempt(lambda text: context.parse_as_of(text, latest), query.as_of)
+        problems.attempt(lambda _: check_detail(query), query.detail)
 
 
 GET_CONFLUENCE = Tool(
@@ -183,6 +196,6 @@ GET_CONFLUENCE = Tool(
     query=ConfluenceQuery,
     result=ConfluenceResponse,
     handler=get_confluence,
-    check=_check_as_of,
-    meta={"anthropic/maxResultSizeChars": 500_000},
+    check=_check_query,
+    meta={"anthropic/maxResultSizeChars": 60_000},
 )

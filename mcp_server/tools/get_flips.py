@@ -8,6 +8,7 @@ from mcp_server.tools.empty_results import (
     explain_coverage,
     explain_next_call,
 )
+from mcp_server.tools.lines import MAX_WORDED, build_lines, format_readings
 from schemas.coverage import CoveredAsset
 from schemas.flips import (
     Flip,
@@ -40,16 +41,9 @@ WINDOW_HOURS: dict[Timeframe, HoursRule] = {
 }
 
 DESCRIPTION = (
-    "Shows which assets (coins, stocks, metals) have just turned: the newest change of each "
-    "indicator on one timeframe, grouped by asset and ranked by how many indicators turned the "
-    "same way. "
-    "Use it for new trend reversals, new breakouts and the biggest and most recent trend changes "
-    "across the market in the last hours, today, this morning or overnight: which coins or stocks "
-    "just turned or flipped bullish or bearish, changed direction or started to turn up or down. "
-    "To look further back, read the feed. hours is at most 6, 24 or 72 for 1h, 4h or 1d. "
-    "The result is about 40,000 characters and the largest about 294,000, so set direction or "
-    "fewer hours. "
-    "If it is empty, meta.note says why; if capped is true, older changes are missing."
+    "Shows which assets just turned bullish or bearish: new trend changes and reversals of the "
+    "last hours, grouped by asset and ranked. Use signals to look further back, and limit for the "
+    "top few. The result has 30,000 to 294,000 characters, with view=lines 4,000 to 12,000."
 )
 RULES = FlipsRules(
     hours=WindowRules.model_validate(WINDOW_HOURS),
@@ -90,14 +84,45 @@ async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
     notes = [CAPPED_NOTE] if capped else []
     if not groups:
         notes.append(_explain_empty(query, hours, len(newest), assets, snapshot))
-    freshness = build_freshness(snapshot, now, *notes, timeframe=query.timeframe)
+    shown = groups[: query.limit]
+    if len(shown) < len(groups):
+        notes.append(f"limit leaves out {len(groups) - len(shown)} of {len(groups)} groups.")
+    as_lines = query.view == "lines"
+    freshness = build_freshness(
+        snapshot,
+        now,
+        *notes,
+        timeframe=query.timeframe,
+        tickers={group.ticker for group in shown},
+    )
     return FlipsResponse(
         as_of=format_instant(end),
         query=FlipsEcho(timeframe=query.timeframe, hours=hours, **query.model_dump(include=ECHOED)),
-        groups=groups,
+        groups=[] if as_lines else shown,
+        lines=_build_lines(shown) if as_lines else None,
         counts=FlipsCounts(groups=len(groups), flips=sum(len(group.flips) for group in groups)),
         capped=capped,
-        meta=FlipsMeta(**freshness, rules=RULES),
+        meta=FlipsMeta(**freshness, rules=None if as_lines else RULES),
+    )
+
+
+def _build_lines(groups: Sequence[FlipGroup]) -> str:
+    is_worded = len(groups) <= MAX_WORDED
+    return build_lines(
+        "ticker score dominant changed price_then turned",
+        (
+            [
+                *(group.ticker, group.score, group.dominant),
+                *(f"{group.latest_at[:16]}Z", group.flips[0].price),
+                format_readings(
+                    {flip.indicator: flip.to for flip in group.flips},
+                    is_worded=is_worded,
+                    with_neutral=True,
+                ),
+            ]
+            for group in groups
+        ),
+        is_worded=is_worded,
     )
 
 
@@ -265,5 +290,5 @@ GET_FLIPS = Tool(
     check=_check_query,
     # The window ends at the current time, so the result changes between two snapshots.
     depends_on_snapshot=False,
-    meta={"anthropic/maxResultSizeChars": 500_000},
+    meta={"anthropic/maxResultSizeChars": 60_000},
 )

@@ -14,77 +14,55 @@ from mcp_server.tools.empty_results import (
     explain_missing_reading,
     explain_next_call,
 )
+from mcp_server.tools.lines import build_lines
 from schemas.coverage import CoveredAsset, merge_timeframes
-from schemas.signals import Pagination, RetentionDays, SignalsMeta, SignalsQuery, SignalsResponse
+from schemas.result import View
+from schemas.signals import Pagination, SignalsMeta, SignalsQuery, SignalsResponse
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
-    COOLDOWN_CANDLES,
     DAY_MS,
+    READING_NAMES,
     RETENTION_MS,
     UNIVERSE_RETENTION_MS,
     AssetClass,
     IndicatorId,
+    Instant,
+    Tier,
     Timeframe,
     format_instant,
 )
-from serving.argument_values import find_asset, find_assets, find_indicator, parse_instant_ms
+from serving.argument_values import find_assets, find_indicator, parse_instant_ms
 from serving.arguments import ProblemCollector
 from serving.context import Context
 from serving.freshness import (
     NO_CALL,
+    NOTED_CHARS,
     build_freshness,
+    format_size_note,
     is_recording_over,
     keep_response,
     list_timing_exceptions,
 )
+from serving.json_text import to_json, to_utf8
 from serving.response_cache import ResponseBody
 from serving.signal_rows import FeedQuery
 from serving.snapshot import Snapshot
 from serving.tool import Tool
+from store.market_rows import AlertRow, FeedRow
 
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
     from serving.ledger import Ledger
 
 # Only changes can be neutral, and only alerts can be exit.
 TIERS_BY_DIRECTION = {"neutral": "universe", "exit": "alerts"}
-RETENTION_DAYS = RetentionDays(
-    universe=UNIVERSE_RETENTION_MS // DAY_MS, alerts=ALERTS_RETENTION_MS // DAY_MS
-)
-# The fields of `meta` that qualify rows, and the lists that matter without rows unless empty.
-ROW_FIELDS = {"ended_assets", "missing_bars", "most_delay_seconds", "removed_assets"}
 MAX_FEEDS = 256
-CALL_LISTS = ("late_assets", "building_assets")
-PAGE_TEMPLATE = b'{"signals":[%b],"pagination":%b,"meta":%b}'
-TIMING_NOTE = (
-    "created_at is when a row was written, about 3 to 5 minutes after its candle closed; a held "
-    "alert is written when its window ends. Rows of one run are milliseconds apart, even if they "
-    "fired on different candles."
-)
-COOLDOWN_NOTE = (
-    "universe: none, every change is logged. alerts: the same action of one ticker, indicator and "
-    f"timeframe at most once per {COOLDOWN_CANDLES} candles ({4 * COOLDOWN_CANDLES} hours on 4h, "
-    f"{COOLDOWN_CANDLES} days on 1d), by created_at. An alert that fires sooner is held, then "
-    "published with the price at which it fired, or never if another alert of the same ticker, "
-    "indicator and timeframe is published first."
-)
-CLOSE_NOTE = (
-    "CLOSE ends the strategy's open position without saying whether it was long or short. Because "
-    "of the cooldown, its entry may be missing from the feed or published late."
-)
-
+PAGE_TEMPLATE = b'{"signals":[%b],%b"pagination":%b,"meta":%b}'
+TIMING_NOTE = "created_at is when a row was written, 3 to 5 minutes after its candle closed."
 DESCRIPTION = (
-    "Lists trading signals with time and price, the latest or most recent first: changes of "
-    "indicator readings (tier universe, without perpkit), alerts of the strategies to buy, sell or "
-    "close (LONG, SHORT, CLOSE; tier alerts, few tickers), or both (tier all). "
-    "Use it to watch, monitor or follow an asset such as bitcoin (BTC), Ethereum (ETH) or Apple "
-    "stock, and to alert the user or let them know of new signals, alerts and changes: what "
-    "changed since the last check, which buy, long or short alerts of the alert engines fired, "
-    "whether a strategy closed its position, when a trend turned bullish or bearish and at which "
-    "price; and for the history or log of past signals, alerts, changes, reversals and breakouts "
-    "of the last days, week, month or year, such as for a backtest. "
-    "Poll with the last next_cursor as since, at most every 900 seconds, a backlog with order "
-    "oldest. 200 rows are about 69,000 characters. "
-    "If no row matches, meta.note says why."
+    "Lists the latest trading signals with price: changes of indicator readings (tier universe) "
+    "and alerts to buy, sell or close a position (tier alerts). Use it for history and to watch "
+    "for new ones: poll with since = next_cursor. 200 rows have 69,000 characters, with view=lines "
+    "13,000."
 )
 
 
@@ -94,19 +72,22 @@ class _MetaKind(NamedTuple):
     note: str
     timeframe: Timeframe | None
     has_rows: bool
-    has_alerts: bool
+    tickers: frozenset[str] | None
+    view: View
 
 
 class _FeedFilter(NamedTuple):
     """A query resolved against a snapshot; times are epoch ms.
 
     Changes are read after `after` and alerts after `alerts_after`: each tier has its own retention.
-    `tickers` are those of the requested class; None if the query names none.
+    Rows are read up to `until`. `tickers` are those of the requested class, None if the query names
+    none.
     """
 
     since: int | None
     after: int
     alerts_after: int
+    until: int
     tickers: tuple[str, ...] | None
     asset_class: AssetClass | None
     indicator: IndicatorId | None
@@ -149,6 +130,8 @@ def render_page(
         query.order,
         query.limit,
         query.offset,
+        query.until,
+        query.view,
     )
     feed: tuple[_FeedFilter, list[int]] | None = snapshot.feeds.get(arguments)
     if feed is None:
@@ -172,23 +155,80 @@ def render_page(
         page = ledger.find_page(_build_query(query, feed_filter, snapshot))
         # Times are unique, so with equal arguments no other rows can be between these.
         rows_key = (*ledger.get_times([page[0][0], page[0][-1]]), page[1]) if page[0] else (0,)
-    key = arguments, rows_key, any(rows_key) or _classify_since(query, feed_filter, snapshot)
+    begins_at = _find_late_beginning(query, feed_filter, ledger, snapshot)
+    reason = any(rows_key) or _classify_since(query, feed_filter, snapshot)
+    key = arguments, rows_key, reason, begins_at
     response = snapshot.responses.get(key, now)
     if response is None:
         places, has_more = page or ledger.find_page(_build_query(query, feed_filter, snapshot))
-        rows, times = ledger.encode_rows(places, snapshot), ledger.get_times(places)
+        times, notes = ledger.get_times(places), []
         pagination = Pagination(
             limit=query.limit,
             offset=query.offset,
-            returned=len(rows),
+            returned=len(places),
             has_more=has_more,
             next_cursor=format_instant(max(times)) if times else None,
         )
-        meta = _find_meta(query, feed_filter, snapshot, now, has_rows=bool(rows))
-        pagination_text = pagination.model_dump_json().encode()
-        response = ResponseBody(PAGE_TEMPLATE % (b",".join(rows), pagination_text, meta.text))
+        rows, lines = b"", b""
+        if query.view == "lines":
+            lines = b'"lines":%b,' % to_utf8(to_json(_build_lines(ledger.build_rows(places))))
+        else:
+            rows = b",".join(ledger.encode_rows(places, snapshot))
+            if len(rows) > NOTED_CHARS:
+                notes.append(format_size_note(len(rows)))
+        if begins_at is not None:
+            notes.append(f"since is before the first row: rows begin at {begins_at}.")
+        named = ledger.list_tickers(places) if places else feed_filter.tickers
+        meta = _find_meta(
+            query,
+            feed_filter,
+            snapshot,
+            now,
+            notes,
+            has_rows=bool(places),
+            tickers=None if named is None else snapshot.exceptional_tickers.intersection(named),
+        )
+        page_text = pagination.model_dump_json().encode()
+        response = ResponseBody(PAGE_TEMPLATE % (rows, lines, page_text, meta.text))
         keep_response(snapshot, key, response, now)
     return response
+
+
+def _build_lines(rows: Iterable[FeedRow]) -> str:
+    return build_lines(
+        "created_at ticker timeframe indicator change price",
+        (
+            [
+                *(format_instant(row.created_at), row.ticker, row.timeframe, row.indicator),
+                row.action
+                if isinstance(row, AlertRow)
+                else ">".join(
+                    READING_NAMES[each] for each in (row.before, row.after) if each is not None
+                ),
+                row.price,
+            ]
+            for row in rows
+        ),
+    )
+
+
+def _find_late_beginning(
+    query: SignalsQuery, feed_filter: _FeedFilter, ledger: "Ledger", snapshot: Snapshot
+) -> Instant | None:
+    """Return when the rows of the tiers begin if that is after `since`, else None."""
+    if feed_filter.since is None:
+        return None
+    oldest = snapshot.feeds.get(("oldest", query.tier))
+    if oldest is None:
+        tiers: list[Tier] = ["universe", "alerts"] if query.tier == "all" else [query.tier]
+        until = snapshot.stored.last_created_at
+        found = [
+            ledger.find_oldest(tier, snapshot.market_time - RETENTION_MS[tier], until)
+            for tier in tiers
+        ]
+        oldest = min((at for at in found if at is not None), default=0)
+        snapshot.feeds["oldest", query.tier] = oldest
+    return format_instant(oldest) if feed_filter.since < oldest - 1 else None
 
 
 def _find_feed(
@@ -204,6 +244,11 @@ def _find_feed(
         since=None,
         after=snapshot.market_time - UNIVERSE_RETENTION_MS,
         alerts_after=snapshot.market_time - ALERTS_RETENTION_MS,
+        # Rows committed after the snapshot was read stay out, so that they agree with `meta`.
+        until=min(
+            snapshot.stored.last_created_at,
+            snapshot.newest_at if query.until is None else parse_instant_ms("until", query.until),
+        ),
         tickers=tickers,
         asset_class=query.asset_class,
         indicator=indicator,
@@ -226,8 +271,7 @@ def _build_query(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapsh
         query.tier,
         feed_filter.after,
         feed_filter.alerts_after,
-        # Rows committed after the snapshot was read stay out, so that they agree with `meta`.
-        snapshot.stored.last_created_at,
+        feed_filter.until,
         query.limit,
         query.offset,
         query.order == "oldest",
@@ -243,40 +287,34 @@ def _find_meta(
     feed_filter: _FeedFilter,
     snapshot: Snapshot,
     now: int,
+    notes: list[str],
     *,
     has_rows: bool,
+    tickers: frozenset[str] | None,
 ) -> ResponseBody:
     """Return `meta` as JSON, which many pages of a snapshot share."""
     end = _explain_end(query, feed_filter, snapshot)
     note = end if has_rows else _explain_empty(query, feed_filter, snapshot, end)
     # A held alert is published when its window ends, so every hour may bring one.
     timeframe = query.timeframe if query.tier == "universe" else None
-    kind = _MetaKind(note, timeframe, has_rows, query.tier != "universe")
+    text = " ".join([*notes, *[note] * bool(note)])
+    kind = _MetaKind(text, timeframe, has_rows, tickers, query.view)
     meta = snapshot.responses.get(kind, now)
     if meta is None:
-        meta = (_build_meta if has_rows else _build_empty_meta)(kind, snapshot, now)
+        freshness = build_freshness(
+            snapshot,
+            now,
+            *[text] * bool(text),
+            timeframe=timeframe,
+            tickers=tickers,
+            has_data=has_rows,
+        )
+        has_timing = has_rows and query.view == "full"
+        timing = " ".join([TIMING_NOTE, *list_timing_exceptions(snapshot.coverage)])
+        model = SignalsMeta(**freshness, timing=timing if has_timing else None)
+        meta = ResponseBody(model.model_dump_json(by_alias=True).encode())
         keep_response(snapshot, kind, meta, now)
     return meta
-
-
-def _build_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> ResponseBody:
-    notes = [kind.note] * bool(kind.note)
-    model = SignalsMeta(
-        **build_freshness(snapshot, now, *notes, timeframe=kind.timeframe),
-        retention_days=RETENTION_DAYS,
-        timing=" ".join([TIMING_NOTE, *list_timing_exceptions(snapshot.coverage)]),
-        cooldown=COOLDOWN_NOTE if kind.has_alerts else None,
-        close=CLOSE_NOTE if kind.has_alerts else None,
-    )
-    return ResponseBody(model.model_dump_json(by_alias=True).encode())
-
-
-def _build_empty_meta(kind: _MetaKind, snapshot: Snapshot, now: int) -> ResponseBody:
-    """Return `meta` of a page without rows: only what says when to call again."""
-    fields = build_freshness(snapshot, now, kind.note, timeframe=kind.timeframe, has_data=False)
-    needless = ROW_FIELDS | {name for name in CALL_LISTS if not fields[name]}
-    model = SignalsMeta(**fields)
-    return ResponseBody(model.model_dump_json(by_alias=True, exclude=needless).encode())
 
 
 def _resolve(
@@ -291,17 +329,13 @@ def _resolve(
             lambda text: find_indicator(text, snapshot.coverage), query.indicator
         )
         problems.attempt(lambda text: parse_instant_ms("since", text), query.since)
+        problems.attempt(lambda text: parse_instant_ms("until", text), query.until)
     return tickers, indicator
 
 
 def _find_tickers(text: str, asset_class: AssetClass | None, snapshot: Snapshot) -> tuple[str, ...]:
     """Return the tickers of a list that are of a class; ArgumentError names unknown ones."""
-    # Most pollers name one ticker.
-    assets = (
-        find_assets(text, snapshot.assets, asset_class).values()
-        if "," in text
-        else [find_asset(text, snapshot.assets, asset_class)]
-    )
+    assets = find_assets(text, snapshot.assets, asset_class).values()
     return tuple(a.ticker for a in assets if asset_class in (None, a.asset_class))
 
 
@@ -350,6 +384,8 @@ def _explain_empty(
     if reason := end or explain_coverage(snapshot, assets, named, query.timeframe):
         offset = f"No row matched at offset {query.offset}; lower offset. " * bool(query.offset)
         return f"{offset}{reason}"
+    if query.until is not None and feed_filter.until < snapshot.stored.last_created_at:
+        return f"No row matched up to until. {NO_CALL}"
     if _classify_since(query, feed_filter, snapshot) == "ahead":
         reason = "since is after the last compute (as_of), so no row can match yet."
         return f"{reason} {explain_next_call(snapshot)}"
@@ -439,5 +475,5 @@ GET_SIGNALS = Tool(
     handler=render_signals,
     render_at_once=render_signals_at_once,
     check=_check_filter,
-    meta={"anthropic/maxResultSizeChars": 500_000},
+    meta={"anthropic/maxResultSizeChars": 60_000},
 )

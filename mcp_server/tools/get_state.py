@@ -11,12 +11,15 @@ from mcp_server.tools.empty_results import (
     explain_missing_reading,
     explain_next_call,
 )
-from mcp_server.tools.reading_changes import load_reading_changes
+from mcp_server.tools.lines import MAX_WORDED, build_lines, format_minute, format_readings
+from mcp_server.tools.reading_changes import check_detail, load_reading_changes
 from mcp_server.tools.state_matrix import build_matrix
 from schemas.coverage import CoveredAsset
 from schemas.state import AssetState, LastBars, StateCounts, StateMeta, StateQuery, StateResponse
 from schemas.vocabulary import (
-    INDICATOR_COUNT_TEXT,
+    HOUR_MS,
+    INDICATOR_IDS,
+    LEGACY_KEYS,
     READING_NAMES,
     STORED_KEYS,
     TIMEFRAMES,
@@ -26,7 +29,7 @@ from schemas.vocabulary import (
     format_instant,
 )
 from serving.argument_values import find_assets
-from serving.arguments import ArgumentError, Problem, ProblemCollector
+from serving.arguments import ProblemCollector
 from serving.context import Context
 from serving.freshness import (
     NO_CALL,
@@ -38,19 +41,10 @@ from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    "Shows the technical analysis of crypto coins, stocks and metals: the current readings "
-    f"(bullish, bearish or neutral) of {INDICATOR_COUNT_TEXT} indicators for each asset on 1h, 4h "
-    "and 1d, or with as_of the readings of a past time, such as yesterday or last week. "
-    "Use it for what the indicators say about an asset or the market right now, its trend, "
-    "momentum, sentiment or outlook: does bitcoin (BTC), Ethereum (ETH), Solana (SOL), Dogecoin, a "
-    "stock such as Apple (AAPL), Nvidia (NVDA), Tesla (TSLA) or Microsoft, gold or silver look "
-    "good at the moment, is it bullish or bearish, trending up or down on the daily chart, in an "
-    "uptrend or downtrend, strong, overbought or at a reversal; and to compare coins or stocks, or "
-    "for an overview, summary or snapshot of the crypto market, stock market, metals market or a "
-    "portfolio. "
-    "Unfiltered it is about 135,000 characters, with view board under 11,000, for one ticker about "
-    "1,200. "
-    "If it is empty, meta.note says why; meta also says if the data are simulated or stale."
+    "Technical analysis of the crypto, stock and metals market, now or at a past as_of: the trend "
+    "of each asset by indicator, bullish, bearish or neutral, on the 1h, 4h and daily chart. "
+    "Signals has changes. view=lines adds score and price: 700 characters for one asset, 11,000 "
+    "for all; else 135,000."
 )
 
 Cells = dict[StoredKey, Mapping[Timeframe, Reading]]
@@ -67,12 +61,24 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
         states.append(state)
         if len(states) % ASSETS_PER_TURN == 0:
             await asyncio.sleep(0)
-    if query.detail == "changes":
+    lines = None
+    if query.view == "lines":
+        lines = await _build_state_lines(states, query, snapshot, context)
+    elif query.detail == "changes":
         states = await _add_changes(states, query, snapshot, context)
     readings = sum(len(cells) for state in states for cells in state.signals.values())
-    notes = list(_list_notes(query, snapshot, selected or {}, states))
+    notes = context.explain_date(query.as_of)
+    notes += _list_notes(query, snapshot, selected or {}, states)
     meta = StateMeta(
-        **build_freshness(snapshot, at, *notes, timeframe=query.timeframe),
+        **build_freshness(
+            snapshot,
+            at,
+            *notes,
+            timeframe=query.timeframe,
+            tickers=None
+            if selected is None and query.asset_class is None
+            else {state.ticker for state in states} | (selected or {}).keys(),
+        ),
         last_bars=_group_last_bars(snapshot, states),
         # Those with neither bars in the source nor stored readings.
         not_covered=sorted(
@@ -80,13 +86,13 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
             for ticker, asset in (selected or {}).items()
             if not asset.timeframes and not snapshot.stored.readings.get(ticker)
         ),
-        legacy_keys=find_legacy_keys(state.signals for state in states),
+        legacy_keys={} if lines else find_legacy_keys(state.signals for state in states),
     )
-    as_letters = query.view == "board"
     return StateResponse(
         as_of=format_instant(snapshot.market_time),
-        assets=[] if as_letters else states,
-        board=build_matrix(states, query) if as_letters else None,
+        assets=states if query.view == "full" else [],
+        lines=lines,
+        board=build_matrix(states, query) if query.view == "board" else None,
         counts=StateCounts(assets=len(states), readings=readings),
         meta=meta,
     )
@@ -112,6 +118,65 @@ async def _add_changes(
     ]
 
 
+async def _build_state_lines(
+    states: list[AssetState], query: StateQuery, snapshot: Snapshot, context: Context
+) -> str:
+    """Return the readings as lines; a few assets come with their close and newest changes."""
+    timeframes = TIMEFRAMES if query.timeframe is None else (query.timeframe,)
+    is_worded = len(states) <= MAX_WORDED
+    # No reading on a timeframe is None, which a line shows as `-`.
+    scores: dict[tuple[str, Timeframe], int | None] = {}
+    for state in states:
+        stored = snapshot.stored.readings[state.ticker]
+        for each in timeframes:
+            own = [stored[key][each] for key in INDICATOR_IDS if each in stored.get(key, ())]
+            scores[state.ticker, each] = sum(own) if own else None
+
+    def format_cell(state: AssetState, each: Timeframe) -> str:
+        own = {key: cells[each] for key, cells in state.signals.items() if each in cells}
+        return format_readings(own, is_worded=is_worded)
+
+    if not is_worded:
+        return build_lines(
+            f"ticker, then score and readings on {' '.join(timeframes)}",
+            (
+                [state.ticker]
+                + [
+                    _format_score(scores[state.ticker, each]) + format_cell(state, each)
+                    for each in timeframes
+                ]
+                for state in states
+            ),
+            is_worded=False,
+        )
+    tickers = [state.ticker for state in states]
+    changes = await load_reading_changes(snapshot, tickers, query.timeframe, context)
+
+    def list_cells(state: AssetState, each: Timeframe) -> list[object]:
+        own = changes.changes.get(state.ticker, {}).items()
+        newest = max(
+            (change for (key, at), change in own if at == each and key not in LEGACY_KEYS),
+            key=lambda change: change.created_at,
+            default=None,
+        )
+        changed = (
+            [None, None] if newest is None else [format_minute(newest.created_at), newest.price]
+        )
+        score = _format_score(scores[state.ticker, each])
+        close = changes.closes.get(state.ticker)
+        return [state.ticker, each, score, close, *changed, format_cell(state, each)]
+
+    return build_lines(
+        "ticker timeframe score close changed price_then readings (else neutral)",
+        (list_cells(state, each) for state in states for each in timeframes),
+    )
+
+
+def _format_score(score: int | None) -> str:
+    """Return bullish minus bearish readings."""
+    return "-" if score is None else f"{score:+d}" if score else "0"
+
+
 async def _find_selected(query: StateQuery, context: Context) -> dict[str, CoveredAsset] | None:
     """Return the requested assets, None for all; ArgumentError names a bad ticker and as_of."""
     latest = await context.snapshot()
@@ -120,14 +185,8 @@ async def _find_selected(query: StateQuery, context: Context) -> dict[str, Cover
             lambda text: find_assets(text, latest.assets, query.asset_class), query.ticker
         )
         problems.attempt(lambda text: context.parse_as_of(text, latest), query.as_of)
-        problems.attempt(lambda _: _check_view(query), query.detail)
+        problems.attempt(lambda _: check_detail(query), query.detail)
     return selected
-
-
-def _check_view(query: StateQuery) -> None:
-    if query.view == "board" and query.detail == "changes":
-        message = "detail: changes do not fit the letters of view board; omit view or detail"
-        raise ArgumentError(Problem("detail", message))
 
 
 def _list_states(
@@ -173,11 +232,13 @@ def _select_readings(
 
 
 def _group_last_bars(snapshot: Snapshot, states: list[AssetState]) -> list[LastBars]:
-    """Return the assets grouped by the close of their newest bar, newest first."""
-    # Most assets close together, so groups need a fraction of the characters of a time per asset.
+    """Return the assets whose newest bar did not close at the last full hour, by its close."""
+    # Most assets close at the hour of the run, which as_of says already.
+    hour_s = snapshot.market_time // HOUR_MS * (HOUR_MS // 1000)
     by_close: dict[int, list[str]] = {}
     for state in states:
-        if (close := snapshot.stored.last_closes.get(state.ticker)) is not None:
+        close = snapshot.stored.last_closes.get(state.ticker)
+        if close is not None and close != hour_s:
             by_close.setdefault(close, []).append(state.ticker)
     return [
         LastBars(closed_at=format_instant(1000 * close), tickers=tickers)
@@ -237,5 +298,5 @@ GET_STATE = Tool(
     result=StateResponse,
     handler=get_state,
     check=_find_selected,
-    meta={"anthropic/maxResultSizeChars": 500_000},
+    meta={"anthropic/maxResultSizeChars": 60_000},
 )

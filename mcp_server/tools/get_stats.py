@@ -41,13 +41,9 @@ class Statistics(NamedTuple):
 
 
 DESCRIPTION = (
-    "Returns statistics of the feed: how many signals (changes and alerts) were published in the "
-    "last 30 days, the total and the average number per day of each tier, and the split by "
-    "indicator, timeframe and direction. "
-    "Use it to judge how busy the feed was over the month, or which indicator changes most often; "
-    "it has only counts. "
-    "It is about 2,200 characters and needs neither a key nor arguments. "
-    "Zero means that nothing was published, null that a tier covers nothing in this deployment."
+    "Counts the signals of the last 30 days: total and average per day, by indicator, timeframe "
+    "and direction. Use it for how busy the feed is or which indicator changes most; it has counts "
+    "only. About 2,100 characters; needs no key."
 )
 NOT_COVERED = TierStats(
     total_signals=None,

@@ -6,14 +6,9 @@ from serving.context import Context
 from serving.tool import Tool
 
 DESCRIPTION = (
-    "Returns how many API calls or requests the key has left today: the calls used and the "
-    "remaining daily quota (rate limit), when it resets, the label of the key and the billing mode "
-    "of the server. "
-    "Use it to check that an API key works and is valid, or before a long series of calls; it has "
-    "no market data. "
-    "It is about 480 characters and takes no arguments. "
-    "It counts as a call, but also works if the quota is exhausted. "
-    "A null mode means that billing is off."
+    "Returns how many API calls the key has left today (quota, rate limit), when they reset, and "
+    "its label. Use it to check that a key is valid. About 450 characters; it counts as a call, "
+    "and also works if the quota is used up."
 )
 
 

@@ -4,8 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from schemas.confluence import ConfluenceQuery
 from schemas.reading_changes import LastBar, ReadingChange
+from schemas.state import StateQuery
 from schemas.vocabulary import StoredKey, Timeframe, format_instant
+from serving.arguments import ArgumentError, Problem
 from serving.context import Context
 from serving.snapshot import Snapshot
 from store.market_rows import LastChange
@@ -49,6 +52,13 @@ class ReadingChanges:
         return ReadingChange.model_construct(
             since=format_instant(change.created_at), price=change.price, change_percent=percent
         )
+
+
+def check_detail(query: StateQuery | ConfluenceQuery) -> None:
+    """Raise ArgumentError if the details of a query do not fit its view."""
+    if query.view != "full" and query.detail == "changes":
+        message = f"detail: changes do not fit view {query.view}; omit view or detail"
+        raise ArgumentError(Problem("detail", message))
 
 
 async def load_reading_changes(

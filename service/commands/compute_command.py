@@ -18,6 +18,7 @@ from compute.sources.live import LiveSource
 from compute.sources.simulated import SimulatedSource
 from compute.sources.source import Source
 from compute.universe import load_universe
+from schemas.result import SIMULATED_NOTE
 from schemas.vocabulary import Clock, format_instant
 from service.commands.console import (
     OnProgress,
@@ -37,7 +38,6 @@ from service.processes.lifecycle import (
     run_in_background,
 )
 from service.processes.steady_clock import COMPUTE_HOLD_MS, make_steady
-from serving.freshness import SIMULATED_NOTE
 from store.errors import LockTakenError, StoreError
 from store.failure_log import FailureLog
 from store.market_rows import Batch

@@ -233,7 +233,7 @@ class FeedFollower:
                     self._save(since)
             if is_over(meta):
                 return
-            pause_s = compute_pause_s(meta["nothing_new_before"], answer.sent_at)
+            pause_s = compute_pause_s(meta.get("nothing_new_before"), answer.sent_at)
             await self._retrier.wait(pause_s, SPREAD_S)
 
     async def _read_page(self, arguments: Json) -> Answer:
@@ -254,7 +254,7 @@ def compute_pause_s(nothing_new_before: str | None, sent_at: int | None) -> floa
 
 def is_over(meta: Json) -> bool:
     """Return true if no run will follow, because the data are a finished recording."""
-    return not any(meta["next_update"].values())
+    return not meta.get("next_update")
 
 
 # Returns the variable that names the proxy to an address, and the proxy's own address.

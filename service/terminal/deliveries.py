@@ -74,7 +74,9 @@ class DeliveryError(OperatorError):
 def build_event(row: Json, meta: Json) -> Json:
     """Return the row, and `meta` with the origin of its data."""
     # Receivers see nothing else, and simulated data must not pass for live data.
-    return {**row, "meta": {key: meta[key] for key in ("source", "simulated", "stale")}}
+    # Absent means false.
+    flags = {key: bool(meta.get(key)) for key in ("simulated", "stale")}
+    return {**row, "meta": {"source": meta["source"], **flags}}
 
 
 def encode_json(value: Any) -> bytes:

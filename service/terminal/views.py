@@ -207,7 +207,7 @@ def _add_origin(body: Json, header: Iterable[str], rows: list[list[Any]]) -> Rec
 
 
 def _add_source(body: Json, header: Sequence[str], rows: list[list[Any]]) -> Records:
-    source, stale = body["meta"]["source"], str(body["meta"]["stale"]).lower()
+    source, stale = body["meta"]["source"], str(bool(body["meta"].get("stale"))).lower()
     return (*header, "source", "stale"), [[*row, source, stale] for row in rows]
 
 
@@ -220,16 +220,18 @@ def build_state_table(body: Json) -> Table:
     """Return a row for each asset and indicator, a column for each timeframe that has readings."""
     last_bars = {
         ticker: bars["closed_at"]
-        for bars in body["meta"]["last_bars"]
+        for bars in body["meta"].get("last_bars", ())
         for ticker in bars["tickers"]
     }
+    # The others closed at the last full hour.
+    hour = f"{body['meta']['as_of'][:14]}00:00.000Z"
     shown = [readings for asset in body["assets"] for readings in asset["signals"].values()]
     timeframes = [one for one in TIMEFRAMES if any(one in readings for readings in shown)]
     rows = [
         (
             *(make_cell(asset["ticker"], "bold"), make_cell(asset["name"]), make_cell(indicator)),
             *(make_reading(readings.get(timeframe)) for timeframe in timeframes),
-            make_time(last_bars.get(asset["ticker"])),
+            make_time(last_bars.get(asset["ticker"], hour)),
         )
         for asset in body["assets"]
         for indicator, readings in asset["signals"].items()

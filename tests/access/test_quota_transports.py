@@ -269,7 +269,7 @@ class QuotaMachine(RuleBasedStateMachine):
             limit - left,
             left,
         )
-        note = answer["meta"]["note"]
+        note = answer["meta"].get("note", "")
         assert left > 0 if note is None else ("exhausted" in note and reset in note)
 
     @rule(transport=FACES, headers=st.sampled_from(UNKNOWN_KEYS))

@@ -289,6 +289,8 @@ def test_parameters_have_the_bounds_and_defaults_of_the_specification():
         "offset",
         "order",
         "asset_class",
+        "until",
+        "view",
     ]
     assert taken["limit"]["schema"] == {
         "type": "integer",

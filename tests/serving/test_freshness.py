@@ -32,9 +32,8 @@ def meta(
 ):
     published = delayed(make_coverage(source, recorded_until), delay_s)
     snapshot = StoredSnapshot(published, market_time, market_time, READINGS, late)
-    return Freshness(
-        **build_freshness(build_snapshot(snapshot), now, timeframe=timeframe)
-    ).model_dump(by_alias=True)
+    # All fields, also those that are absent from a response.
+    return dict(Freshness(**build_freshness(build_snapshot(snapshot), now, timeframe=timeframe)))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,8 @@ def test_the_next_run_is_the_next_minute_three_of_the_timeframe(timeframe, marke
 def test_simulated_data_say_so():
     answer = meta()
     assert (answer["source"], answer["simulated"], answer["stale"]) == ("simulated", True, False)
-    assert "Simulated" in answer["note"]
+    assert answer["note"] is None
+    assert Freshness(**answer).page_note == "Simulated market data: no price is real."
 
 
 def test_live_data_have_no_note_by_default():
@@ -93,7 +93,7 @@ def test_a_response_that_is_stale_because_it_is_ahead_expires_when_it_no_longer_
 
 def test_a_finished_recording_is_never_stale():
     answer = meta(now=NOON + 999 * HOUR_MS, source="recorded", recorded_until=NOON)
-    assert answer["next_update"] == {"1h": None, "4h": None, "1d": None}
+    assert answer["next_update"] == {}
     assert answer["stale"] is False
     assert answer["note"] == "Recorded market data, up to 2026-09-30T12:03:00.000Z."
 
@@ -151,7 +151,27 @@ def test_the_note_counts_assets_with_a_proxy():
     stocks = sorted(a.ticker for a in published.tracked if a.asset_class != "crypto")
     assert sorted(board.coverage.stand_ins) == stocks
     note = build_freshness(board, NOON)["note"]
-    assert note.startswith(f"{len(stocks)} stocks or metals (such as {stocks[0]}) use the bars of")
+    assert note.startswith(f"{len(stocks)} stocks or metals ({stocks[0]}, ")
+    assert "use the bars of a perpetual as a proxy" in note
+    assert build_freshness(board, NOON, tickers=["BTC"])["note"] is None
+    assert build_freshness(board, NOON, tickers=[stocks[0]])["note"].startswith(
+        f"{stocks[0]} uses the bars of a perpetual as a proxy"
+    )
+
+
+def test_a_field_at_its_usual_value_is_absent():
+    fields = build_freshness(
+        build_snapshot(StoredSnapshot(make_coverage("live"), NOON, NOON, READINGS)), NOON
+    )
+    answer = Freshness(**fields | {"removed_assets": []}).model_dump()
+    assert set(answer) == {"source", "as_of", "next_update", "nothing_new_before"}
+
+
+def test_lists_have_only_the_assets_of_the_result():
+    stored = StoredSnapshot(make_coverage(), NOON, NOON, READINGS, {"ETH": ("1d",), "BTC": ("4h",)})
+    fields = build_freshness(build_snapshot(stored), NOON, timeframe="4h", tickers={"BTC"})
+    assert fields["late_assets"] == {"BTC": ["4h"]}
+    assert fields["removed_assets"] == []
 
 
 @pytest.mark.parametrize(("source", "has_past"), [("simulated", True), ("live", False)])

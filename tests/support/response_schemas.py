@@ -34,13 +34,16 @@ def add_fields(value: Any, schema: Any) -> Any:
     return {key: add_fields(part, known[key]) for key, part in value.items()} | {ADDED_FIELD: 1}
 
 
-def parse_size(description: str) -> int:
-    """Return the promised number of characters in a description."""
-    (number,) = re.findall(r"about ([\d,]+) characters", description)
-    return int(number.replace(",", ""))
+def parse_size(description: str, before: str = "bout") -> int:
+    """Return the number of characters in a description that stands after some words."""
+    (number,) = re.findall(rf"{before} ([\d,]+\d)", description)
+    return _to_number(number)
+
+
+def _to_number(text: str) -> int:
+    return int(text.replace(",", ""))
 
 
 def parse_largest_size(description: str) -> int:
     """Return the largest response size that a description names."""
-    (number,) = re.findall(r"the largest about\s+([\d,]+)", description)
-    return int(number.replace(",", ""))
+    return max(map(_to_number, re.findall(r"[\d,]*\d", description)))

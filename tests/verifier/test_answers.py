@@ -489,7 +489,7 @@ def test_a_wrong_value_is_found(bars_answers, path, change, expected):
             here, last = answers.feed.pages[0][path.split(".")[3]], path.split(".")[4]
         else:
             here, last = find_place(answers, path)
-        here[last] = change(here[last])
+        here[last] = change(here.get(last) if isinstance(here, dict) else here[last])
 
     assert_only_expected(find_findings(bars_answers, tamper), expected)
 

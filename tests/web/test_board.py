@@ -16,9 +16,10 @@ import pytest
 
 from access.members import Watchlists
 from schemas.coverage import CoveredAsset
+from schemas.result import SIMULATED_NOTE
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
 from serving.context import Context
-from serving.freshness import GRACE_MS, SIMULATED_NOTE, STALE_NOTE
+from serving.freshness import GRACE_MS, STALE_NOTE
 from serving.prices import Prices, PriceSummary
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import BarBlock

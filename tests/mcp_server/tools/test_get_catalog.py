@@ -143,7 +143,7 @@ async def test_the_alert_engines_follow_six_assets_on_two_timeframes(whole, tran
 @pytest.mark.prove
 async def test_it_exists_before_the_first_compute_and_then_has_its_time(whole, transport):
     before = await whole.fetch_answer(transport, CATALOG)
-    assert before["meta"]["as_of"] is None
+    assert "as_of" not in before["meta"]
     assert before["generated_at"] == "2026-09-30T12:03:00.000Z"
     await whole.market.commit(make_batch(NOON + HOUR_MS, []))
     after = await whole.fetch_answer(transport, CATALOG)
@@ -153,7 +153,7 @@ async def test_it_exists_before_the_first_compute_and_then_has_its_time(whole, t
 
 async def test_the_description_has_the_size_for_the_whole_universe(whole):
     text = json.dumps(await whole.fetch_answer("mcp", CATALOG), separators=(",", ":"))
-    assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.05)
+    assert len(text) == pytest.approx(parse_size(DESCRIPTION, "else"), rel=0.05)
     assert len(text) < 50_000
 
 
@@ -187,7 +187,7 @@ async def test_tracked_assets_are_listed_in_the_order_published(served, transpor
         "name": "Ethereum",
         "asset_class": "crypto",
     }
-    assert answer["meta"]["removed_assets"] == ["MATIC"]
+    assert answer["meta"].get("removed_assets", []) == ["MATIC"]
 
 
 @pytest.mark.clause("2.7.3", "2.7.18", "2.7.20", "2.7.25", "4.2.2")
@@ -213,7 +213,7 @@ async def test_state_has_readings_of_exactly_the_covered_assets(served, transpor
     held = {
         asset["ticker"]: [*asset["signals"]["enzo"]]
         for asset in state["assets"]
-        if asset["ticker"] not in state["meta"]["removed_assets"]
+        if asset["ticker"] not in state["meta"].get("removed_assets", [])
     }
     assert held == {row["ticker"]: row["universe"] for row in rows if row["universe"]}
     readings = [
@@ -272,7 +272,7 @@ async def test_a_newly_published_coverage_is_seen_by_the_next_call(served_alone,
     fewer = known.model_copy(update={"assets": ASSETS[:2], "indicators": known.indicators[:2]})
     await served_alone.market.publish_coverage(fewer)
     answer = await served_alone.fetch_answer(transport, CATALOG)
-    assert (answer["assets"]["total"], answer["meta"]["removed_assets"]) == (2, [])
+    assert (answer["assets"]["total"], answer["meta"].get("removed_assets", [])) == (2, [])
     ids = [*INDICATOR_IDS[:2]]
     universe = answer["tiers"]["universe"]
     assert [indicator["id"] for indicator in answer["indicators"]] == ids
@@ -460,7 +460,7 @@ async def test_the_note_names_the_source_and_the_gaps_of_coverage(
     assert {part for part in parts if part in note} == said
     assert ("not covered" in note) == (PARTLY in said)
     assert meta["source"] == published.source
-    assert meta["simulated"] == (published.source == "simulated")
+    assert meta.get("simulated", False) == (published.source == "simulated")
 
 
 @pytest.mark.clause("4.2.1", "4.14.18")
@@ -484,7 +484,7 @@ async def test_only_given_tickers_are_listed_but_counts_cover_all(served, transp
     requested = await served.fetch_answer(transport, CATALOG, ticker="xau, BTC")
     for part in (requested["assets"]["list"], requested["coverage"]["assets"]):
         assert [asset["ticker"] for asset in part] == ["BTC", "XAU"]
-    assert "Both asset lists have only XAU, BTC" in requested["note"]
+    assert "Only XAU, BTC listed" in requested["note"]
     for answer in (whole, requested):
         del answer["assets"]["list"], answer["coverage"]["assets"], answer["note"]
     assert requested == whole
@@ -524,14 +524,17 @@ async def test_the_view_tickers_has_the_names_and_classes_of_all_assets(tmp_path
     }
     assert listed == {tuple(asset.values()) for asset in whole["assets"]["list"]}
     assert len(listed) == 251
-    assert len(to_json(short)) < 8_000
-    assert short["tiers"] == whole["tiers"]
+    assert len(to_json(short)) < 4_000
     assert short["assets"] == whole["assets"] | {"list": []}
-    for name in ("indicators", "legacy_indicator_keys"):
-        assert short[name] == []
+    assert short["indicators"] == []
+    assert short.keys() == {
+        *("generated_at", "note", "assets", "tickers", "timeframes", "indicators", "meta")
+    }
 
 
 @pytest.mark.clause("4.2.4")
 async def test_the_view_tickers_has_only_requested_ones(served, transport):
     short = await served.fetch_answer(transport, CATALOG, view="tickers", ticker="btc,XAU")
     assert short["tickers"] == {"crypto": "BTC Bitcoin", "metal": "XAU Gold"}
+    one = await served.fetch_answer(transport, CATALOG, view="tickers", ticker="BTC")
+    assert len(to_json(one)) < 350

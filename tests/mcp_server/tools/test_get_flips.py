@@ -341,7 +341,7 @@ async def test_on_a_recording_the_window_ends_with_it(tmp_path, transport):
         served.clock.now = END + 1000 * HOUR_MS
         answer = await served.fetch_answer(transport, FLIPS)
         assert (answer["as_of"], cells(answer)) == (format_instant(END), {"XAU": ["llnr"]})
-        assert answer["meta"]["next_update"]["1d"] is None
+        assert "next_update" not in answer["meta"]
 
 
 @pytest.mark.clause("4.9.1")
@@ -392,7 +392,7 @@ async def test_the_last_changes_of_a_removed_asset_are_included(served, transpor
     answer = await served.fetch_answer(transport, FLIPS)
     assert cells(answer) == {"MATIC": ["enzo"], "ETH": ["llnr"]}
     assert answer["counts"] == {"groups": 2, "flips": 2}
-    assert answer["meta"]["removed_assets"] == ["MATIC"]
+    assert answer["meta"].get("removed_assets", []) == ["MATIC"]
     feed = await served.fetch_answer(transport, SIGNALS, ticker="MATIC")
     assert feed["pagination"]["returned"] == 1
 
@@ -406,11 +406,11 @@ async def test_one_row_beyond_the_limit_caps_the_answer(served, transport):
     await commit(served, rows)
     answer = await served.fetch_answer(transport, FLIPS)
     assert (answer["capped"], list(cells(answer))) == (False, ["BTC", "XAU"])
-    assert "Capped" not in answer["meta"]["note"]
+    assert "Capped" not in answer["meta"].get("note", "")
     await commit(served, [row(END + 1, "ETH", "enzo", 1, -1)], END + 1)
     answer = await served.fetch_answer(transport, FLIPS)
     assert (answer["capped"], list(cells(answer))) == (True, ["ETH", "BTC"])
-    assert "only the newest 2000 changes" in answer["meta"]["note"]
+    assert "only the newest 2000 changes" in answer["meta"].get("note", "")
 
 
 @pytest.mark.clause("2.6.26", "2.13.10", "4.9.6", "4.9.8", "4.9.10")
@@ -439,10 +439,10 @@ async def test_an_empty_result_says_why_and_when_to_call_again(
     await commit(served, turns(("XAU", "enzo", 1, -1), ("XAU", "llnr", 1, 0)))
     answer = await served.fetch_answer(transport, FLIPS, **arguments)
     assert (answer["groups"], answer["counts"]) == ([], {"groups": 0, "flips": 0})
-    assert reason in answer["meta"]["note"]
-    assert "Call again at meta.next_update" in answer["meta"]["note"]
+    assert reason in answer["meta"].get("note", "")
+    assert "Call again at meta.next_update" in answer["meta"].get("note", "")
     found = await served.fetch_answer(transport, FLIPS)
-    assert "next_update" not in found["meta"]["note"]
+    assert "next_update" not in found["meta"].get("note", "")
 
 
 async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(
@@ -607,4 +607,4 @@ async def test_flips_of_some_tickers_or_of_a_class_are_those_of_all_without_the_
     assert answer["groups"] == [g for g in whole["groups"] if g["ticker"] in tickers]
     assert {group["ticker"] for group in answer["groups"]} == tickers
     assert answer["query"] == whole["query"] | arguments
-    assert (answer["meta"]["note"] == whole["meta"]["note"]) is bool(tickers)
+    assert (answer["meta"].get("note", "") == whole["meta"].get("note", "")) is bool(tickers)

@@ -23,7 +23,7 @@ from serving.response_cache import ResponseCache
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import AlertRow, Batch
 from store.sqlite.market_store import open_sqlite_market
-from tests.support.bad_inputs import SIGNALS, STATE
+from tests.support.bad_inputs import CATALOG, SIGNALS, STATE
 from tests.support.example_market import (
     HOUR_MS,
     NAMES,
@@ -168,7 +168,7 @@ async def test_a_ticker_is_matched_exactly_in_any_case(served, transport):
     answer = await served.fetch_answer(transport, SIGNALS, ticker="BTC")
     assert {row["ticker"] for row in answer["signals"]} == {"BTC"}
     assert await served.fetch_answer(transport, SIGNALS, ticker="bTc") == answer
-    for near in ("BT", "BTCX", "Bitcoin"):
+    for near in ("BT", "BTCX", "Bitcoi"):
         status, error = await served.fetch_refusal(transport, SIGNALS, ticker=near)
         assert (status, error["error"]) == (400, "unknown_ticker")
 
@@ -296,13 +296,13 @@ async def test_polling_faster_than_the_runs_returns_identical_data(served_alone,
         answer = await served_alone.fetch_answer(
             transport, SIGNALS, since="2026-09-30T12:03:00.000Z"
         )
-        del answer["meta"]["nothing_new_before"]
+        answer["meta"].pop("nothing_new_before", None)
         answers.append(answer)
     assert answers[0]["pagination"]["returned"] == 5
     assert answers[0] == answers[1] == answers[2]
     served_alone.clock.now = NOON + 90 * 60_000  # The next run is overdue.
     overdue = await served_alone.fetch_answer(transport, SIGNALS, since="2026-09-30T12:03:00.000Z")
-    assert overdue["meta"]["stale"] is True
+    assert overdue["meta"].get("stale", False) is True
     changed = {"nothing_new_before", "stale", "note"}
     for answer in (overdue, answers[0]):
         answer["meta"] = {key: answer["meta"][key] for key in answer["meta"].keys() - changed}
@@ -322,7 +322,9 @@ async def test_a_date_is_its_midnight_in_utc(served, transport):
         await served.fetch_answer(transport, STATE, ticker="BTC", as_of=at)
         for at in (day, f"{day}T00:00Z")
     ]
-    assert past[0] == past[1]
+    note = "as_of means 2026-09-30T00:00Z; for the end of that day give 2026-10-01."
+    assert past[0]["meta"]["note"] == f"{past[1]['meta']['note']} {note}"
+    assert past[0]["assets"] == past[1]["assets"]
     assert past[0]["as_of"] == "2026-09-29T23:03:00.000Z"
 
 
@@ -352,7 +354,7 @@ async def test_rows_beyond_retention_are_never_returned(served_alone):
     answer = await signals(served_alone, since="2020-01-01T00:00:00Z")
     # All rows of NOON's batch except the first are younger than 365 days.
     assert len(answer["signals"]) == 6
-    assert answer["meta"]["retention_days"] == {"universe": 365, "alerts": 90}
+    assert "since is before the first row: rows begin at 2026-" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.2.5", "4.7.26", "8.20")
@@ -371,7 +373,7 @@ async def test_an_empty_page_says_why_it_is_empty(served, arguments, reason):
     answer = await signals(served, **arguments)
     assert answer["signals"] == []
     assert answer["pagination"]["next_cursor"] is None
-    assert reason in answer["meta"]["note"]
+    assert reason in answer["meta"].get("note", "")
 
 
 @pytest.mark.clause("answers", "fresh")
@@ -426,16 +428,16 @@ async def test_a_poll_that_finds_nothing_takes_at_most_450_characters(
     assert len(to_json(answer)) <= 450
     assert set(answer["meta"]) == {
         *("source", "simulated", "as_of", "next_update"),
-        *("nothing_new_before", "stale", "note"),
+        *("nothing_new_before", "note"),
     }
-    assert answer["meta"]["note"] == "No such row has come since then."
-    assert answer["meta"]["nothing_new_before"] == format_instant(later + HOUR_MS)
+    assert answer["meta"].get("note", "") == "No such row has come since then."
+    assert answer["meta"].get("nothing_new_before") == format_instant(later + HOUR_MS)
 
 
 @pytest.mark.clause("2.13.15")
 async def test_a_poll_that_finds_nothing_names_the_assets_that_are_late(served, transport):
     answer = await served.fetch_answer(transport, SIGNALS, since="2026-09-30T12:03:00.005Z")
-    assert answer["meta"]["late_assets"] == {"ETH": ["1h"]}
+    assert answer["meta"].get("late_assets", {}) == {"ETH": ["1h"]}
 
 
 @pytest.mark.clause("4.7.35")
@@ -465,8 +467,12 @@ async def test_the_feed_of_several_tickers_or_of_a_class_is_the_whole_feed_of_th
 @pytest.mark.clause("4.7.35")
 async def test_tickers_of_another_class_than_the_requested_one_have_no_rows(served, transport):
     answer = await served.fetch_answer(transport, SIGNALS, ticker="BTC,ETH", asset_class="stock")
-    assert answer["meta"]["note"].startswith("None of the requested tickers is a stock asset; omit")
-    assert answer["meta"]["nothing_new_before"] is None
+    assert (
+        answer["meta"]
+        .get("note", "")
+        .startswith("None of the requested tickers is a stock asset; omit")
+    )
+    assert answer["meta"].get("nothing_new_before") is None
 
 
 FOLLOWED: dict[str, tuple[Timeframe, ...]] = {"BTC": ("4h", "1d"), "NVDA": ("4h", "1d")}
@@ -681,27 +687,29 @@ async def test_an_empty_page_of_alerts_says_why_it_is_empty(
     await publish_alerts(served_alone)
     answer = await served_alone.fetch_answer(transport, SIGNALS, **arguments)
     assert (answer["signals"], answer["pagination"]["next_cursor"]) == ([], None)
-    assert reason in answer["meta"]["note"]
+    assert reason in answer["meta"].get("note", "")
 
 
 async def test_without_followed_assets_the_note_says_so(served_alone, transport):
     answer = await served_alone.fetch_answer(transport, SIGNALS, tier="alerts")
-    assert "no data for any asset with alert engines" in answer["meta"]["note"]
+    assert "no data for any asset with alert engines" in answer["meta"].get("note", "")
 
 
 @pytest.mark.clause("2.1.16", "2.13.9", "3.2.9", "3.3.8", "3.3.9", "9.17")
-async def test_meta_explains_timing_cooldown_retention_and_close(served_alone, transport):
-    without_alerts = (await served_alone.fetch_answer(transport, SIGNALS))["meta"]
+async def test_meta_has_the_timing_and_the_catalog_all_else(served_alone, transport):
     meta = (await served_alone.fetch_answer(transport, SIGNALS, tier="all"))["meta"]
-    assert meta.keys() - without_alerts.keys() == {"cooldown", "close"}
-    assert without_alerts["timing"] == meta["timing"]
-    assert meta["retention_days"] == {"universe": 365, "alerts": 90}
     assert "3 to 5 minutes" in meta["timing"]
-    assert "milliseconds apart" in meta["timing"]
-    for words in ("20 candles", "80 hours on 4h, 20 days on 1d", "every change is logged", "held"):
-        assert words in meta["cooldown"]
-    assert "without saying whether it was long or short" in meta["close"]
-    assert "missing from the feed or published late" in meta["close"]
+    assert "timing" not in (await served_alone.fetch_answer(transport, SIGNALS, offset=999))["meta"]
+    catalog = await served_alone.fetch_answer(transport, CATALOG)
+    tiers = catalog["tiers"]
+    kept = {tier: tiers[tier]["retention_days"] for tier in ("universe", "alerts")}
+    assert kept == {"universe": 365, "alerts": 90}
+    assert "milliseconds apart" in catalog["cadence"]["publication"]
+    for words in (
+        *("80 hours on 4h, 20 days on 1d", "held", "published late"),
+        "without saying whether it was long or short",
+    ):
+        assert words in tiers["alerts"]["note"]
 
 
 @pytest.mark.parametrize(
@@ -718,4 +726,4 @@ async def test_a_held_alert_may_come_at_any_hour_on_every_timeframe(
     await publish_alerts(served_alone)
     served_alone.clock.now = LATER + 200_000
     answer = await served_alone.fetch_answer(transport, SIGNALS, tier=tier, timeframe="1d")
-    assert answer["meta"]["nothing_new_before"] == expected
+    assert answer["meta"].get("nothing_new_before") == expected

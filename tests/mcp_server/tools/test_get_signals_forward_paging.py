@@ -268,7 +268,7 @@ async def test_an_empty_page_forward_says_why_and_names_no_cursor(served, transp
         "has_more": False,
         "next_cursor": None,
     }
-    assert "No such row has come since then." in answer["meta"]["note"]
+    assert "No such row has come since then." in answer["meta"].get("note", "")
 
 
 @pytest.mark.clause("1.13", "2.2.5", "2.2.6")

@@ -37,7 +37,7 @@ async def test_mode_and_quota_are_returned_and_the_call_itself_counts(served, tr
         "remaining_today": 9_999,
         "resets_at": "2026-10-01T00:00:00.000Z",
     }
-    assert answer["meta"]["note"] is None
+    assert answer["meta"].get("note") is None
 
 
 @pytest.mark.clause("2.11.2", "2.11.5", "5.18", "8.1")
@@ -101,10 +101,10 @@ async def test_the_description_has_the_size(served):
 @pytest.mark.clause("2.11.4", "2.13.11")
 async def test_it_marks_simulated_data_like_every_other_result(served, transport):
     meta = (await served.fetch_answer(transport, USAGE))["meta"]
-    assert (meta["source"], meta["simulated"]) == ("simulated", True)
+    assert (meta["source"], meta.get("simulated", False)) == ("simulated", True)
 
 
 @pytest.mark.clause("2.13.11")
 async def test_before_coverage_is_published_it_names_no_source(served_empty, transport):
     meta = (await served_empty.fetch_answer(transport, USAGE))["meta"]
-    assert (meta["source"], meta["simulated"]) == (None, False)
+    assert (meta["source"], meta.get("simulated", False)) == (None, False)
