@@ -54,7 +54,7 @@ class CatalogAssets(Result):
 
 
 class CatalogIndicator(Result):
-    """One indicator and the endpoints it appears in."""
+    """An indicator and its endpoints."""
 
     # The catalog returns these descriptions as `indicator_fields`, so every field needs one.
     id: IndicatorId = Field(description="Stable id: the value of the argument indicator.")
@@ -66,7 +66,7 @@ class CatalogIndicator(Result):
 
 
 class LegacyIndicatorKey(Result):
-    """A former indicator name that is still present in stored state."""
+    """A former indicator name, still in stored state."""
 
     id: Literal["dexter"]
     name: str
@@ -177,8 +177,8 @@ class CatalogResponse(Result):
     tickers: dict[AssetClass, str] | SkipJsonSchema[None] = Field(
         default=None,
         exclude_if=is_none,
-        description="Class to its assets, separated by ;, each a ticker, a space and its name. "
-        "Only if view is tickers; lists are empty or absent then.",
+        description="Class to its assets, separated by ;, each a ticker and its name. Only if "
+        "view is tickers.",
     )
     timeframes: list[Timeframe]
     indicators: list[CatalogIndicator]

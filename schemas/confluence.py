@@ -37,7 +37,7 @@ class ConfluenceQuery(Query):
 
 
 class ConfluenceEcho(Result):
-    """The query as it was applied, with defaults filled in."""
+    """The query as applied, with defaults."""
 
     timeframe: Timeframe
     direction: Side

@@ -61,7 +61,7 @@ class FlipGroup(Result):
 
 
 class FlipsEcho(Result):
-    """The query as it was applied, with defaults filled in."""
+    """The query as applied, with defaults."""
 
     timeframe: Timeframe
     hours: Count

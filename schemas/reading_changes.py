@@ -27,7 +27,7 @@ class ReadingChange(Result):
 
 
 class LastBar(Result):
-    """The newest bar of an asset; its close is null if the operator hides prices."""
+    """The newest bar; its close is null if the operator hides prices."""
 
     closed_at: Instant
     close: float | None

@@ -36,7 +36,7 @@ class AssetState(Result):
     name: str
     asset_class: AssetClass
     signals: dict[StoredKey, dict[Timeframe, Reading]] = Field(
-        description="Indicator id to timeframe to reading; some assets have the legacy key dexter."
+        description="Indicator id to timeframe to reading; some assets have dexter."
     )
     changes: dict[StoredKey, dict[Timeframe, ReadingChange]] | SkipJsonSchema[None] = Field(
         default=None,
@@ -58,7 +58,7 @@ class StateCounts(Result):
 # The rows are one string, because the brackets, quotes and commas of an array would push the whole
 # universe over the 11,000 characters that the tool's description promises.
 class Matrix(Result):
-    """Readings as letters: one row per asset, one word per timeframe, one letter per indicator."""
+    """Readings as letters, with a row per asset."""
 
     legend: dict[Literal["U", "D", "N", "."], str] = Field(
         description="The meaning of each letter."

@@ -58,7 +58,7 @@ BAD_CALLS: list[tuple[str, dict[str, Any]]] = [
     (USAGE, {"colour": "red"}),
     (STATE, {"ticker": "BTX"}),
     (SIGNALS, {"ticker": "BTX"}),
-    (SIGNALS, {"since": "yesterday"}),
+    (SIGNALS, {"since": "someday"}),
     (CONFLUENCE, {"as_of": "2020-01-01"}),
     (FLIPS, {"timeframe": "1h", "hours": 7}),
 ]
@@ -269,7 +269,7 @@ class QuotaMachine(RuleBasedStateMachine):
             limit - left,
             left,
         )
-        note = answer["meta"].get("note", "")
+        note = answer["meta"].get("note")
         assert left > 0 if note is None else ("exhausted" in note and reset in note)
 
     @rule(transport=FACES, headers=st.sampled_from(UNKNOWN_KEYS))

@@ -38,8 +38,8 @@ async def test_state_has_a_row_for_each_indicator_of_the_given_assets(read: Read
     printed = await read("state", "btc", "XAU", "--indicator", "ceres")
     assert cells(printed)[1:4] == [
         ["TICKER", "NAME", "INDICATOR", "1h", "4h", "1d", "LAST BAR (UTC)"],
-        ["BTC", "Bitcoin", "ceres", "neutral", "bullish", "neutral", "-"],
-        ["XAU", "Gold", "ceres", "-", "-", "neutral", "-"],
+        ["BTC", "Bitcoin", "ceres", "neutral", "bullish", "neutral", "2026-09-30 12:00"],
+        ["XAU", "Gold", "ceres", "-", "-", "neutral", "2026-09-30 12:00"],
     ]
 
 
@@ -55,7 +55,7 @@ async def test_several_tickers_and_a_class_filter_changes(read: Read, command: s
 async def test_state_shows_only_the_timeframes_that_it_has(read: Read):
     printed = await read("state", "NVDA", "--timeframe", "1d")
     assert cells(printed)[1][3:] == ["1d", "LAST BAR (UTC)"]
-    assert ["NVDA", "NVIDIA", "llnr", "neutral", "-"] in cells(printed)
+    assert ["NVDA", "NVIDIA", "llnr", "neutral", "2026-09-30 12:00"] in cells(printed)
 
 
 @pytest.mark.clause("operation")
