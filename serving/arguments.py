@@ -241,7 +241,7 @@ def _relax_value(name: str, schema: Schema, value: Any) -> Any:
         return value
     # Some models send a list, or its JSON text.
     if isinstance(value, str) and value.startswith("[") and len(value) <= MAX_LIST_CHARS:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             value = json.loads(value)
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return ",".join(value)
