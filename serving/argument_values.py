@@ -160,7 +160,7 @@ def resolve_relative_times(query: QueryT, now: int) -> QueryT:
     found = {}
     for name in ("since", "until", "as_of"):
         text = vars(query).get(name)
-        if text is None or text[:1] == "2":
+        if text is None or "-" in text:
             continue
         word = text.strip().casefold()
         if word in ("today", "yesterday"):
