@@ -63,7 +63,7 @@ INSTRUCTIONS = (
     "readings (filter by ticker or direction, because an unfiltered result is large). To watch for "
     "changes, poll signals_get_signals with since = the last next_cursor, at most every 900 "
     "seconds. The meta of every result names its source (simulated, recorded or live); with "
-    "readings it also has as_of, next_update and stale. Tell the user if data are simulated or "
+    "readings it also has as_of, and stale if it is late. Tell the user if data are simulated or "
     "stale. An error names the accepted values and the next step. All tools except catalog and "
     "stats need an API key in the header Authorization: Bearer."
 )
