@@ -28,6 +28,7 @@ MAX_FILE_BYTES: Final = 1_000_000_000
 SNIFFED_LINES: Final = 50
 # Rows that cannot be read are left out while they are so few.
 ROWS_PER_UNREADABLE: Final = 1000
+ASSUMED_ZONE: Final = "UTC, which the file does not say (--zone)"
 PRICES: Final = ("open", "high", "low", "close")
 # What columns are called, most specific first; as `_fold` returns it.
 NAMES: Final[Mapping[str, Sequence[str]]] = {
@@ -381,7 +382,7 @@ def _parse_days(stamps: pl.Series, texts: pl.Series, options: FormatOptions) -> 
 def _to_utc(local: pl.Series, zone: str | None) -> tuple[pl.Series, str]:
     """Return local times as epoch seconds; of an hour that clocks repeat, the earlier row first."""
     if zone is None:
-        return local.dt.epoch("s"), "UTC, which the file does not say (--zone)"
+        return local.dt.epoch("s"), ASSUMED_ZONE
     ZoneInfo(zone)
     ambiguous = pl.Series(
         ["earliest" if is_first else "latest" for is_first in local.is_first_distinct()]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import pairwise
+from math import log
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 from compute.bars import DAY_S, HOUR_S, Prices, Series, Times, find_value_faults, resample_bars
 from compute.sessions import Calendar, list_expected_bars
 from compute.sources import bar_judgement as judgement
-from compute.sources.bar_formats import FileRows, FormatOptions, read_rows
+from compute.sources.bar_formats import ASSUMED_ZONE, FileRows, FormatOptions, read_rows
 from compute.sources.files import BARS_HEADER, JUMPS_HEADER, read_chunks
 from compute.sources.source import SourceError
 from compute.universe import Universe
@@ -69,6 +70,7 @@ class BarImport:
         self._options: Final = options
         self._parts: Final = defaultdict[tuple[str, Timeframe], list[_Part]](list)
         self._texts: Final[dict[Path, str]] = {}
+        self._applied_splits: Final[set[date]] = set()
 
     def read(self, path: Path) -> None:
         """Read a file; each fault becomes a doubt."""
@@ -97,6 +99,12 @@ class BarImport:
                 self._judge_asset(ticker, native, parts)
             except SourceError as error:
                 self.doubts.append(str(error))
+        self.doubts.extend(
+            f"--split {day}:{ratio:g} was applied nowhere: no bar of this day opens nearer to the "
+            "close before it divided by this ratio than to that close"
+            for day, ratio in self._options.splits.items()
+            if day not in self._applied_splits
+        )
 
     def write(self) -> None:
         """Write the files, each as a whole; raise SourceError if the folder cannot be written."""
@@ -159,7 +167,11 @@ class BarImport:
         spacing_s = judgement.find_spacing(times) or self._find_stored_period(ticker)
         is_at_close = bool(len(times) and np.count_nonzero(times % 60 == 59) * 2 > len(times))
         if self._options.stamp == "close":
-            times = times + is_at_close - spacing_s
+            if session == "24x7" or abs(spacing_s - DAY_S) > HOUR_S:
+                times = times + is_at_close - spacing_s
+            # A session's daily bar belongs to the trading day in which it ends; a date names it.
+            elif not is_at_close:
+                times = times - (times % DAY_S != 0)
         elif is_at_close and self._options.stamp is None:
             raise SourceError(f"{path}: rows are stamped at their close; import with --stamp close")
         native: Timeframe = "1h" if spacing_s <= HOUR_S else "1d"
@@ -169,13 +181,28 @@ class BarImport:
                 "day are needed"
             )
         read = f"{len(rows.times):,} rows {spacing_s} s apart"
-        if spacing_s < HOUR_S:
+        is_closed = judgement.find_ends(session, times, spacing_s) <= path.stat().st_mtime
+        if forming := int((~is_closed).sum()):
+            left_out.counts["had not closed when the file was written"] = forming
+        times, table = times[is_closed], table[is_closed]
+        if forming and not len(times):
+            raise SourceError(f"{path}: no bar of it had closed when the file was written")
+        if spacing_s < HOUR_S and len(times):
             times, table = _join_hours(session, times, table, spacing_s, left_out)
             read += f", joined to {len(times):,} hours"
         self.lines.append(
             f"{path.name}: {ticker} {native}, {read}, {_format_span(times)}, "
             f"times in {rows.zone}{_format_counts(left_out)}"
         )
+        if session != "24x7" and rows.zone == ASSUMED_ZONE and len(times):
+            inside = times[judgement.find_session_faults(session, times, native) == 0]
+            missing = len(judgement.list_holes(session, inside, native))
+            if 3 * missing > len(inside) or not len(inside):
+                self.doubts.append(
+                    f"{path}: if its times are in UTC, more than a quarter of the bars of its "
+                    "session are missing; name their zone by --zone, such as America/New_York, or "
+                    "UTC to accept it"
+                )
         if len(times):
             self._parts[ticker, native].append(_Part(path.name, times, table))
 
@@ -219,12 +246,9 @@ class BarImport:
         listed = set(
             _read_table(jumps_path, JUMPS_HEADER)[0].tolist() if jumps_path.exists() else ()
         )
+        self._apply_splits(times, table)
         for jump in judgement.list_jumps(times, table[:, 0], table[:, 3]):
-            day = date.fromisoformat(jump.day)
-            if (ratio := self._options.splits.get(day)) is not None:
-                table[times < jump.time, :4] /= ratio
-                table[times < jump.time, 4] *= ratio
-            elif day in self._options.accepted_jumps:
+            if date.fromisoformat(jump.day) in self._options.accepted_jumps:
                 listed.add(jump.time)
         bars = judgement.FileBars(times, [*table.T], TIMEFRAME_DURATIONS_S[native])
         verdict = judgement.judge_bars(bars, session, native, left_out)
@@ -245,6 +269,21 @@ class BarImport:
         if listed:
             self._add_text(jumps_path, JUMPS_HEADER, map(str, sorted(listed)))
 
+    def _apply_splits(self, times: Times, table: Prices) -> None:
+        """Adjust the prices before the named splits, however far the market moved with them."""
+        factors = table[:-1, 3] / table[1:, 0]
+        for day, ratio in self._options.splits.items():
+            places = np.flatnonzero(times[1:] // DAY_S == (day - date(1970, 1, 1)).days)
+            if not len(places):
+                continue
+            distances = np.abs(np.log(factors[places] / ratio))
+            # Nearer to the ratio than to 1: otherwise the prices are adjusted already.
+            if distances.min() < abs(log(ratio)) / 2:
+                first = int(places[distances.argmin()]) + 1
+                table[:first, :4] /= ratio
+                table[:first, 4] *= ratio
+                self._applied_splits.add(day)
+
     def _add_text(self, path: Path, header: Sequence[str], lines: Iterator[str]) -> None:
         if path.suffix == ".gz":
             raise SourceError(f"{path}: is packed; unpack it, so that rows can be added")
@@ -254,7 +293,7 @@ class BarImport:
 def _join_hours(
     session: Calendar, times: Times, table: Prices, spacing_s: int, left_out: judgement.RejectedRows
 ) -> tuple[Times, Prices]:
-    """Return the hourly bars of finer ones; the first and the last hour count only as a whole."""
+    """Return the hourly bars of finer ones; hours at an end or a gap count only as a whole."""
     expected = list_expected_bars(session, int(times[0]), int(times[-1]) + HOUR_S)
     places = np.searchsorted(expected.close_time, times + spacing_s)
     begins = np.append(expected.begin_time, np.iinfo(np.int64).max)[places]
@@ -267,8 +306,17 @@ def _join_hours(
     is_whole = hours.close_time <= (fine.close_time[-1] if len(fine) else 0)
     if len(fine) and times[0] != begins[0]:
         is_whole[0] = False
+    if len(fine):
+        # Beside a missing hour, rows that do not reach it are a part too.
+        holes = judgement.list_holes(session, hours.open_time, "1h")
+        first = np.searchsorted(fine.close_time, hours.close_time - HOUR_S, side="right")
+        last = np.searchsorted(fine.close_time, hours.close_time, side="right") - 1
+        is_late = fine.open_time[first] > begins[first]
+        is_short = fine.close_time[last] < hours.close_time
+        is_whole &= ~(is_late & np.isin(hours.close_time - HOUR_S, holes))
+        is_whole &= ~(is_short & np.isin(hours.close_time + HOUR_S, holes))
     if parts := int((~is_whole).sum()):
-        left_out.counts["is a part of an hour at an end of the file"] += parts
+        left_out.counts["is a part of an hour at an end of the file or a gap"] += parts
     hours = hours.select(is_whole)
     columns = hours.open, hours.high, hours.low, hours.close, hours.volume
     return hours.open_time, np.column_stack(columns)

@@ -67,13 +67,13 @@ class Jump(NamedTuple):
         )
 
 
-def describe_wrong_times(times: Times, timeframe: Timeframe) -> str:
+def describe_wrong_times(session: Calendar, times: Times, timeframe: Timeframe) -> str:
     """Return why rows cannot be bars of a timeframe, and the remedy; empty if they can be."""
     if len(times) and np.count_nonzero(times % 60 == 59) * 2 > len(times):
-        return (
-            f"rows are stamped at their close (the first has ts {times[0]}); ts must be the opening"
-            f" time, so subtract {TIMEFRAME_DURATIONS_S[timeframe] - 1} from each"
-        )
+        wanted = f"the opening time, so subtract {TIMEFRAME_DURATIONS_S[timeframe] - 1} from each"
+        if timeframe == "1d" and session != "24x7":
+            wanted = "00:00 UTC of the trading day"
+        return f"rows are stamped at their close (the first has ts {times[0]}); ts must be {wanted}"
     period_s, distances = TIMEFRAME_DURATIONS_S[timeframe], np.diff(times)
     distances = distances[distances > 0]
     is_native = np.count_nonzero(distances == period_s) * 2 >= len(distances)
@@ -105,6 +105,20 @@ def find_opens(session: Calendar, times: Times, timeframe: Timeframe) -> Times:
     if timeframe == "1h" or session == "24x7":
         return times
     return find_trading_days(session, times) * DAY_S
+
+
+def find_ends(session: Calendar, times: Times, period_s: int) -> Times:
+    """Return when bars of a period end: at the latest with the session of their trading day."""
+    ends = times + period_s
+    if session == "24x7" or not len(times):
+        return ends
+    expected = list_expected_bars(
+        session, int(times.min()) - MAX_GAP_S, int(times.max()) + MAX_GAP_S
+    )
+    days = find_trading_days(session, times)
+    places = np.searchsorted(expected.day, days, side="right") - 1
+    is_known = (places >= 0) & (expected.day[places] == days)
+    return np.where(is_known, np.minimum(ends, expected.close_time[places]), ends)
 
 
 def is_of_another_market(session: Calendar, times: Times) -> bool:
@@ -226,7 +240,7 @@ def judge_bars(
     bars: "FileBars", session: Calendar, native: Timeframe, rejected: "RejectedRows"
 ) -> Verdict:
     """Judge bars whose values can be right; reject some, and record which bars are missing."""
-    if fault := describe_wrong_times(bars.open_time, native):
+    if fault := describe_wrong_times(session, bars.open_time, native):
         return Verdict(fault)
     bars.open_time = find_opens(session, bars.open_time, native)
     bars.sort()

@@ -1,6 +1,7 @@
 """Files become a folder that the recorded source reads; nothing doubtful is written."""
 
 import csv
+import os
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,11 @@ def run_import(folder: Path, *paths: Path, **options: Any) -> BarImport:
     return bars
 
 
-def load_rows(path: Path) -> dict[int, list[float]]:
-    """Return what a written file has, which the recorded source accepts without a doubt."""
+def load_rows(path: Path, missing: int = 0) -> dict[int, list[float]]:
+    """Return what a written file has, in which the recorded source doubts only missing bars."""
     source = FilesSource(path.parent, UNIVERSE)
-    assert (source.doubts, sum(source.rejected_counts.values())) == ([], 0)
+    holes = [f"bars missing inside the files: {path.name[:-7]} {missing}"] if missing else []
+    assert (source.doubts, sum(source.rejected_counts.values())) == (holes, 0)
     with path.open(newline="") as lines:
         rows = csv.reader(lines)
         assert next(rows) == ["ts", "open", "high", "low", "close", "volume"]
@@ -104,12 +106,27 @@ def test_finer_bars_are_joined_to_whole_hours_exactly(tmp_path: Path):
     path = write_rows(tmp_path / "ETHUSD_10.csv", START + HOUR_S // 2, 600, rows)
     bars = run_import(tmp_path / "to", path)
     assert "joined to 2 hours" in bars.lines[0]
-    assert bars.lines[0].endswith("left out: 2 (is a part of an hour at an end of the file)")
+    assert bars.lines[0].endswith(
+        "left out: 2 (is a part of an hour at an end of the file or a gap)"
+    )
     # Rows 3 to 8 and 9 to 14: first open, highest, lowest, last close, sum of volumes.
     assert load_rows(tmp_path / "to" / "ETH_1h.csv") == {
         START + HOUR_S: [103.0, 110.0, 102.0, 109.0, 13 + 14 + 15 + 16 + 17 + 18],
         START + 2 * HOUR_S: [109.0, 116.0, 108.0, 115.0, 19 + 20 + 21 + 22 + 23 + 24],
     }
+
+
+def test_hours_beside_a_gap_that_have_a_part_of_their_rows_are_left_out(tmp_path: Path):
+    # Ten-minute bars from 00:00 to 06:00 without those from 01:20 to 04:40; without 05:20 alone,
+    # as in a market without trades for a while, an hour counts.
+    path = write_rows(tmp_path / "ETH.csv", START, 600, make_rows(36))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:9], *lines[29:33], *lines[34:], ""]))
+    bars = run_import(tmp_path / "to", path)
+    assert bars.lines[0].endswith(
+        "left out: 2 (is a part of an hour at an end of the file or a gap)"
+    )
+    assert [*load_rows(tmp_path / "to" / "ETH_1h.csv", 4)] == [START, START + 5 * HOUR_S]
 
 
 def test_half_hours_of_a_stock_give_the_hours_of_its_session(tmp_path: Path):
@@ -196,6 +213,29 @@ def test_a_jump_as_at_a_split_is_adjusted_or_accepted_by_its_day(
     assert (tmp_path / "to" / "BTC_jumps.csv").exists() == is_accepted
 
 
+@pytest.mark.parametrize(
+    ("opened", "ratio"), [(100.0, 10), (91.0, 10), (112.0, 10), (890.0, 1.1), (9_300.0, 0.1)]
+)
+def test_a_named_split_is_applied_however_far_the_market_moved_with_it(
+    tmp_path: Path, opened: float, ratio: float
+):
+    # Closes at 1000 before the split, which opens 9 % below to 12 % above the exact ratio.
+    rows = [(970.0, 1010.0, 960.0, 1000.0, 7.0)] * 20 + [(opened,) * 4 + (7.0,)] * 20
+    path = write_rows(tmp_path / "BTC.csv", START, HOUR_S, rows)
+    bars = run_import(tmp_path / "to", path, splits={date(2024, 6, 3): ratio})
+    assert bars.doubts == []
+    written = [*load_rows(tmp_path / "to" / "BTC_1h.csv").values()]
+    assert written[19] == pytest.approx([p / ratio for p in (970, 1010, 960, 1000)] + [7 * ratio])
+    assert written[20] == [opened] * 4 + [7.0]
+
+
+@pytest.mark.parametrize("day", [date(2024, 6, 3), date(2024, 6, 9)])
+def test_a_named_split_that_no_bar_needs_is_doubtful(tmp_path: Path, day: date):
+    path = write_rows(tmp_path / "BTC.csv", START, HOUR_S, make_rows(30))
+    [doubt] = run_import(tmp_path / "to", path, splits={day: 10}).doubts
+    assert doubt.startswith(f"--split {day}:10 was applied nowhere: ")
+
+
 def test_stamps_at_the_close_are_moved_if_that_is_said(tmp_path: Path):
     path = write_rows(tmp_path / "BTC.csv", START + HOUR_S - 1, HOUR_S, make_rows(5))
     [doubt] = run_import(tmp_path / "to", path).doubts
@@ -234,6 +274,49 @@ def test_daily_bars_belong_to_their_trading_day_and_hourly_ones_exclude_them(tmp
     assert "has hourly and daily files" in doubt
 
 
+# Five days from Monday on, stamped as vendors do; New York closes at 20:00 UTC.
+@pytest.mark.parametrize("stamp", [20 * HOUR_S, 20 * HOUR_S - 1, 24 * HOUR_S - 1, 0])
+def test_a_stocks_daily_bar_stamped_at_its_close_stays_in_its_trading_day(
+    tmp_path: Path, stamp: int
+):
+    path = write_rows(tmp_path / "NVDA.csv", START + stamp, DAY_S, make_rows(5))
+    assert run_import(tmp_path / "to", path, stamp="close").doubts == []
+    assert [*load_rows(tmp_path / "to" / "NVDA_1d.csv")] == [START + n * DAY_S for n in range(5)]
+
+
+def test_a_coins_daily_bar_stamped_at_its_close_opens_a_day_before(tmp_path: Path):
+    path = write_rows(tmp_path / "BTC.csv", START + DAY_S - 1, DAY_S, make_rows(5))
+    run_import(tmp_path / "to", path, stamp="close")
+    assert [*load_rows(tmp_path / "to" / "BTC_1d.csv")] == [START + n * DAY_S for n in range(5)]
+
+
+def test_the_forming_bar_is_left_out_by_when_the_file_was_written(tmp_path: Path):
+    # The written bars of five, by when a file of them was written after the first one's opening.
+    path = write_rows(tmp_path / "BTC.csv", START, HOUR_S, make_rows(5))
+    left_out = "left out: 1 (had not closed when the file was written)"
+    os.utime(path, (0, START + 5 * HOUR_S - 1))
+    bars = run_import(tmp_path / "to", path)
+    assert bars.lines[0].endswith(left_out)
+    assert [*load_rows(tmp_path / "to" / "BTC_1h.csv")] == [START + n * HOUR_S for n in range(4)]
+    os.utime(path, (0, START + 5 * HOUR_S))
+    run_import(tmp_path / "to", path)
+    assert len(load_rows(tmp_path / "to" / "BTC_1h.csv")) == 5
+    os.utime(path, (0, START))
+    [doubt] = run_import(tmp_path / "to", path).doubts
+    assert doubt == f"{path}: no bar of it had closed when the file was written"
+
+
+# New York's midnight and opening, and 00:00 UTC for the date; its session ends at 20:00 UTC.
+@pytest.mark.parametrize("stamp", [0, 4 * HOUR_S, 27 * HOUR_S // 2])
+def test_a_stocks_daily_bar_has_closed_with_its_session(tmp_path: Path, stamp: int):
+    path = write_rows(tmp_path / "NVDA.csv", START + stamp, DAY_S, make_rows(5))
+    for written_s, count in ((20 * HOUR_S, 5), (20 * HOUR_S - 1, 4)):
+        os.utime(path, (0, START + 4 * DAY_S + written_s))
+        to = tmp_path / str(count)
+        assert run_import(to, path).doubts == []
+        assert len(load_rows(to / "NVDA_1d.csv")) == count
+
+
 @pytest.mark.parametrize("step", [4 * HOUR_S, 7 * DAY_S, 2700])
 def test_bars_of_another_length_are_refused_with_their_distance(tmp_path: Path, step: int):
     path = write_rows(tmp_path / "BTC.csv", START, step, make_rows(5))
@@ -268,3 +351,36 @@ def test_a_zone_is_named_as_it_was_assumed(tmp_path: Path):
     zone = FormatOptions(zone="Europe/Berlin")
     assert "times in Europe/Berlin" in run_import(tmp_path / "b", path, formats=zone).lines[0]
     assert [*load_rows(tmp_path / "b" / "BTC_1h.csv")] == [START, START + HOUR_S]
+
+
+# A day's hours in New York: of those from 13:30 UTC on, four of seven are missing if it is UTC.
+NEW_YORK = [f"2024-06-0{day} {hour:02}:30" for day in (3, 4, 5) for hour in range(9, 16)]
+
+
+@pytest.mark.parametrize(
+    ("zone", "opens", "missing"),
+    [
+        ("America/New_York", [13.5, 14.5, 15.5, 16.5, 17.5, 18.5, 19.5], 0),
+        ("UTC", [13.5, 14.5, 15.5], 8),
+    ],
+)
+def test_local_times_of_a_stock_without_a_zone_need_one(
+    tmp_path: Path, zone: str, opens: list[float], missing: int
+):
+    path = tmp_path / "NVDA.csv"
+    path.write_text("Time,O,H,L,C\n" + "".join(f"{time},1,1,1,1\n" for time in NEW_YORK))
+    [doubt] = run_import(tmp_path / "to", path).doubts
+    assert "more than a quarter of the bars of its session are missing" in doubt
+    assert "name their zone by --zone" in doubt
+    bars = run_import(tmp_path / "to", path, formats=FormatOptions(zone=zone))
+    assert bars.doubts == []
+    days = [START + day * DAY_S for day in range(3)]
+    wanted = [day + int(hour * HOUR_S) for day in days for hour in opens]
+    assert [*load_rows(tmp_path / "to" / "NVDA_1h.csv", missing)] == wanted
+
+
+def test_times_of_a_stock_that_fit_its_session_in_utc_need_no_zone(tmp_path: Path):
+    path = tmp_path / "NVDA.csv"
+    times = [f"2024-06-03 {hour}:30" for hour in range(13, 20)]
+    path.write_text("Time,O,H,L,C\n" + "".join(f"{time},1,1,1,1\n" for time in times))
+    assert run_import(tmp_path / "to", path).doubts == []

@@ -77,9 +77,24 @@ def weekdays(clock: str) -> np.ndarray:
 def test_the_spacing_of_rows_must_be_that_of_the_timeframe(
     times: np.ndarray, timeframe: Timeframe, expected: str
 ):
-    fault = judgement.describe_wrong_times(times, timeframe)
+    fault = judgement.describe_wrong_times("24x7", times, timeframe)
     assert fault.startswith(expected)
     assert bool(fault) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("session", "wanted"),
+    [
+        ("24x7", "the opening time, so subtract 86399 from each"),
+        ("XNAS", "00:00 UTC of the trading day"),
+    ],
+)
+def test_the_remedy_for_daily_stamps_at_the_close_keeps_the_trading_day(
+    session: Calendar, wanted: str
+):
+    # 15:59:59 in New York.
+    times = weekdays("15:59") + 59
+    assert judgement.describe_wrong_times(session, times, "1d").endswith(f"ts must be {wanted}")
 
 
 FRIDAY, MONDAY = "2024-03-08", "2024-03-11"  # clocks changed between them
