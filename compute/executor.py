@@ -81,9 +81,11 @@ async def open_local_executor(
     try:
         # On Ctrl-C only this process reacts, and ends the others, which start with SIGINT blocked.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        for _ in range(parallelism):
-            executor.submit(os.getpid)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        try:
+            for _ in range(parallelism):
+                executor.submit(os.getpid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         yield executor, parallelism
     except BrokenExecutor:
         raise OperatorError(

@@ -25,6 +25,8 @@ from compute.bars import Prices, Times
 from compute.sources.source import SourceError
 
 MAX_FILE_BYTES: Final = 1_000_000_000
+# Parsed, it needs about 20 times as much memory.
+MAX_JSON_BYTES: Final = 200_000_000
 SNIFFED_LINES: Final = 50
 # Rows that cannot be read are left out while they are so few.
 ROWS_PER_UNREADABLE: Final = 1000
@@ -87,7 +89,8 @@ def read_rows(path: Path, options: FormatOptions) -> FileRows:
     """Read a file; SourceError names the fault and the option that helps."""
     try:
         return _parse_frame(*_load_frame(_unpack(path)), options)
-    except (ValueError, RecursionError, pl.exceptions.PolarsError) as error:
+    # RuntimeError has recursion, and the passwords and unknown methods of archives.
+    except (ValueError, RuntimeError, pl.exceptions.PolarsError) as error:
         raise SourceError(f"{path}: {str(error).splitlines()[0][:300]}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
         raise SourceError(f"{path}: is packed, but incomplete: {error}") from None
@@ -127,7 +130,11 @@ def _load_frame(content: bytes) -> tuple[pl.DataFrame, list[list[str]]]:
         text = content.decode("utf-16" if is_wide else "utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError("is no text in UTF-8, and no other known format") from None
-    return _load_json(text) if text.lstrip()[:1] in ("[", "{") else _load_csv(text)
+    if text.lstrip()[:1] not in ("[", "{"):
+        return _load_csv(text)
+    if len(content) > MAX_JSON_BYTES:
+        raise ValueError(f"has more than {MAX_JSON_BYTES:,} bytes of JSON; split it")
+    return _load_json(text)
 
 
 def _load_json(text: str) -> tuple[pl.DataFrame, list[list[str]]]:
@@ -242,6 +249,12 @@ def _find_columns(
         matches += [p for p in free if role == "volume" and any("volume" in n for n in folded[p])]
         if matches and role not in found:
             found[role] = matches[0]
+            name = next((name for name in names if name in folded[matches[0]]), None)
+            if role in PRICES and sum(name in folded[place] for place in free) > 1:
+                raise ValueError(
+                    f"has several columns {name!r}, as of several assets; choose one of each by "
+                    f"its number, such as --columns {role}={matches[0] + 1}"
+                )
     dates = [place for place, names in enumerate(folded) if "date" in names]
     if dates and found.get("time") not in (None, dates[0]) and "time" in folded[found["time"]]:
         found |= {"time": dates[0], "clock": found["time"]}
@@ -380,13 +393,14 @@ def _parse_days(stamps: pl.Series, texts: pl.Series, options: FormatOptions) -> 
 
 
 def _to_utc(local: pl.Series, zone: str | None) -> tuple[pl.Series, str]:
-    """Return local times as epoch seconds; of an hour that clocks repeat, the earlier row first."""
+    """Return local times as epoch seconds; rows of an hour that clocks repeat are in order."""
     if zone is None:
         return local.dt.epoch("s"), ASSUMED_ZONE
     ZoneInfo(zone)
-    ambiguous = pl.Series(
-        ["earliest" if is_first else "latest" for is_first in local.is_first_distinct()]
-    )
+    known = local.drop_nulls()
+    is_newest_first = len(known) > 1 and known[0] > known[-1]
+    is_earlier = local.is_last_distinct() if is_newest_first else local.is_first_distinct()
+    ambiguous = pl.Series(["earliest" if one else "latest" for one in is_earlier])
     frame = pl.DataFrame({"local": local, "ambiguous": ambiguous})
     in_zone = frame.select(
         pl.col("local").dt.replace_time_zone(

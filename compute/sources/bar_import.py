@@ -27,7 +27,14 @@ from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, format_instant
 
 # What a file's name may add to a ticker; prices in other currencies are another market.
 DOLLARS: Final = ("", "USD", "USDT", "USDC", "FDUSD", "BUSD", "TUSD")
-OTHER_QUOTES: Final = ("EUR", "GBP", "JPY", "CHF", "AUD", "CAD", "KRW", "TRY", "BRL")
+OTHER_QUOTES: Final = (
+    *("AED", "ARS", "AUD", "BRL", "CAD", "CHF", "CLP", "CNH", "CNY", "COP", "CZK", "DKK", "EUR"),
+    *("GBP", "GEL", "HKD", "HUF", "IDR", "ILS", "INR", "JPY", "KRW", "KZT", "MXN", "MYR", "NGN"),
+    *("NOK", "NZD", "PEN", "PHP", "PKR", "PLN", "RON", "RUB", "SAR", "SEK", "SGD", "THB", "TRY"),
+    *("TWD", "UAH", "VND", "ZAR"),
+)
+# The share of rows, and their number, that may have faults before the columns are wrong.
+MAX_FAULTY_SHARE, MAX_FAULTY_ROWS = 0.01, 1
 # Kraken's names.
 ALIASES: Final = {"XBT": "BTC", "XXBT": "BTC", "XDG": "DOGE"}
 SHOWN_NAMES: Final = 3
@@ -134,7 +141,9 @@ class BarImport:
             for name in (word, word + following):
                 if name in known:
                     found.add(known[name])
-            quotes.update(quote for quote in OTHER_QUOTES if word.endswith(quote))
+            # Of other words, such as BARS, the end means nothing.
+            is_pair = (not word[:-3] or word[:-3] in known) and word not in known
+            quotes.update(quote for quote in OTHER_QUOTES if is_pair and word.endswith(quote))
         if len(found) != 1 or quotes:
             why = f"may be of {', '.join(sorted(found))}" if found else "names no known asset"
             why = f"has prices in {', '.join(sorted(quotes))}" if quotes and found else why
@@ -163,6 +172,12 @@ class BarImport:
         table[without, 4] = 0
         faults = find_value_faults(times, table)
         left_out.add(times, faults)
+        faulty = np.count_nonzero(faults)
+        if faulty > max(MAX_FAULTY_ROWS, MAX_FAULTY_SHARE * len(faults)):
+            raise SourceError(
+                f"{path}: {faulty} of {len(faults)} rows cannot be right, so its columns are other "
+                f"ones{_format_counts(left_out)}; name them by --columns"
+            )
         times, table = times[faults == 0], table[faults == 0]
         spacing_s = judgement.find_spacing(times) or self._find_stored_period(ticker)
         is_at_close = bool(len(times) and np.count_nonzero(times % 60 == 59) * 2 > len(times))

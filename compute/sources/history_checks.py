@@ -8,11 +8,10 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from compute.bars import COLUMNS, HOUR_S, NO_TIME, Funding, Prices, Series, Times
+from compute.bars import COLUMNS, HOUR_S, Funding, Prices, Series, Times
 from compute.rebuild import build_funding, build_series
 from compute.schedule import find_last_run
 from compute.sessions import Calendar, list_expected_bars
-from compute.sources.bar_judgement import list_jumps
 from compute.sources.files import BARS_HEADER, FUNDING_HEADER, FilesSource
 from compute.sources.source import SourceError
 from compute.sources.venue import VenueError
@@ -25,6 +24,8 @@ from store.sql.market_store import MarketStore
 # correction, which must not change readings that were published.
 MIN_SPLIT, MAX_SCALE_DEVIATION = 0.015, 0.002
 MAX_COMPARED_BARS = 6
+# As a logarithm: opens are rarely so far from the close before them.
+MIN_GAP: Final = 0.04
 MIN_COMPARED_BARS = 3
 StoredBarsLoader = Callable[[str, int], Awaitable[Series]]
 
@@ -41,11 +42,11 @@ class HistoryDiff(NamedTuple):
 
 
 def select_compared(stored: Series) -> Series:
-    """Return the newest stored bars, and those around their last jump, which may be a split."""
+    """Return the newest stored bars, and those around their largest gap, perhaps a split."""
     # A vendor may adjust the bars from before a split hours or days after it.
-    jumps = list_jumps(stored.open_time, stored.open, stored.close)
-    after = max((jump.time for jump in jumps), default=NO_TIME)
-    newest = len(stored) if after < 0 else int(np.searchsorted(stored.open_time, after))
+    gaps = np.abs(np.log(stored.open[1:] / stored.close[:-1]))
+    is_large = len(gaps) > 0 and gaps.max() > MIN_GAP
+    newest = int(gaps.argmax()) + 1 if is_large else len(stored)
     return stored.select(np.arange(len(stored)) >= newest - MAX_COMPARED_BARS)
 
 

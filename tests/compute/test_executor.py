@@ -41,6 +41,19 @@ def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_module, "BARS_PER_READ", 300)
 
 
+async def test_ctrl_c_reaches_a_leader_whose_workers_could_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def refuse(*_: object) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(executor_module.ProcessPoolExecutor, "submit", refuse)
+    with pytest.raises(OSError, match="no more processes"):
+        async with open_local_executor(2, parallelism=2):
+            pass
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
 @pytest.mark.parametrize(
     ("count", "max_size", "min_count", "sizes"),
     [

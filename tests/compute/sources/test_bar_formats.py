@@ -162,14 +162,17 @@ def test_thousands_separators_and_prices_in_dollars_are_numbers(tmp_path: Path):
     assert rows.times.tolist() == [1_735_776_000]
 
 
-def test_of_an_hour_that_clocks_repeat_the_earlier_row_is_first(tmp_path: Path):
+@pytest.mark.parametrize("step", [1, -1])
+def test_an_hour_that_clocks_repeat_has_its_rows_in_the_order_of_the_file(
+    tmp_path: Path, step: int
+):
     path = tmp_path / "BTC.csv"
-    times = "00:30", "01:30", "01:30", "02:30"
+    times = ("00:30", "01:30", "01:30", "02:30")[::step]
     path.write_text("Time,O,H,L,C\n" + "".join(f"2024-11-03 {time},1,1,1,1\n" for time in times))
     rows = read_rows(path, FormatOptions(zone="America/New_York"))
     # 04:30, 05:30, 06:30 and 07:30 UTC.
     first = 1_730_608_200
-    assert rows.times.tolist() == [first, first + 3600, first + 7200, first + 10_800]
+    assert rows.times.tolist()[::step] == [first, first + 3600, first + 7200, first + 10_800]
     assert rows.zone == "America/New_York"
     assert read_rows(path, FormatOptions()).zone == "UTC, which the file does not say (--zone)"
 
@@ -197,6 +200,21 @@ REFUSED: list[tuple[str | bytes, str]] = [
     (pack_zip("x", ("a.csv", "b.csv")), "the archive has 2 files"),
     (gzip.compress(b"x" * 100)[:-4], "incomplete"),
     (pack_zip("1" * 100)[:60], "incomplete"),
+    # The flag of a password, in the local header and in the directory.
+    (
+        pack_zip("x")
+        .replace(b"PK\3\4\x14\0\0", b"PK\3\4\x14\0\1")
+        .replace(b"PK\1\2\x14\3\x14\0\0", b"PK\1\2\x14\3\x14\0\1"),
+        "password required",
+    ),
+    (
+        "Price,Close,Close,High,High,Low,Low,Open,Open\n"
+        "Ticker,BTC-USD,ETH-USD,BTC-USD,ETH-USD,BTC-USD,ETH-USD,BTC-USD,ETH-USD\n"
+        "Datetime,,,,,,,,\n2025-01-01 00:00:00+00:00,2,2,3,3,0.5,0.5,1,1\n",
+        "has several columns 'open', as of several assets; choose one of each by its number, such "
+        "as --columns open=8",
+    ),
+    ("[" + " " * 600 + "[1735689600,1,3,0.5,2,10]]", "more than 500 bytes of JSON; split it"),
     (b"PAR1" + b"x" * 20, ""),
     (named("ts", *TIMES) + "9" * 2000, "more than 1,000 bytes"),
 ]
@@ -207,6 +225,7 @@ def test_a_file_that_is_not_understood_is_refused_with_its_name_and_what_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | bytes, fault: str
 ):
     monkeypatch.setattr(bar_formats, "MAX_FILE_BYTES", 1000 if "9999" in str(content) else 10**9)
+    monkeypatch.setattr(bar_formats, "MAX_JSON_BYTES", 500 if "  " in str(content) else 10**9)
     path = tmp_path / "BTC.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(SourceError) as caught:

@@ -68,6 +68,7 @@ def load_rows(path: Path, missing: int = 0) -> dict[int, list[float]]:
         ("XBTUSD_60.csv", "BTC"),
         ("BINANCE_ETHUSDT, 60.csv", "ETH"),
         ("nvda.us.txt", "NVDA"),
+        ("BTC_bars_open.csv", "BTC"),
         ("NVDA_1h.csv", "NVDA"),
     ],
 )
@@ -83,6 +84,8 @@ def test_the_asset_is_known_by_the_name_of_the_file(tmp_path: Path, name: str, t
     [
         ("prices.csv", "names no known asset"),
         ("BTC-EUR.csv", "has prices in EUR"),
+        ("BTC-INR.csv", "has prices in INR"),
+        ("BTC_BTCZAR.csv", "has prices in ZAR"),
         ("ETH-BTC.csv", "may be of BTC, ETH"),
     ],
 )
@@ -262,6 +265,21 @@ def test_gaps_rows_outside_the_session_and_faulty_rows_are_reported(tmp_path: Pa
     assert bars.doubts == []
     assert bars.lines[0].endswith("; left out: 1 (cannot be read)")
     assert "1 missing (closing 2024-06-03T03:00Z)" in bars.lines[1]
+
+
+@pytest.mark.parametrize(("faulty", "is_refused"), [(1, False), (3, False), (4, True)])
+def test_a_file_with_more_than_a_hundredth_of_faulty_rows_has_other_columns(
+    tmp_path: Path, faulty: int, *, is_refused: bool
+):
+    # High and low are exchanged in some of 300 rows.
+    rows = make_rows(300)
+    rows[:faulty] = [(o, low, high, c, v) for o, high, low, c, v in rows[:faulty]]
+    path = write_rows(tmp_path / "BTC.csv", START, HOUR_S, rows)
+    doubts = run_import(tmp_path / "to", path).doubts
+    assert len(doubts) == is_refused
+    if is_refused:
+        assert "4 of 300 rows cannot be right" in doubts[0]
+        assert doubts[0].endswith("left out: 4 (high is below low); name them by --columns")
 
 
 def test_daily_bars_belong_to_their_trading_day_and_hourly_ones_exclude_them(tmp_path: Path):

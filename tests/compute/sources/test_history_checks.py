@@ -106,6 +106,16 @@ def test_the_bars_around_a_jump_are_compared_for_days_and_else_the_newest_ones()
     assert len(select_compared(NO_BARS)) == 0
 
 
+@pytest.mark.parametrize("opened", [0.25 * 1.08, 0.25 * 0.93, 0.05 * 0.9, 1 / 1.1])
+def test_a_late_split_is_found_however_far_the_market_moved_with_it(opened: float):
+    # A vendor adjusts the bars before the split of 4, 20 or 1.1 for 1, 20 hours after it.
+    flat = [RawBar(n * HOUR_S, 100, 101, 99, 100, 1.0) for n in range(40)]
+    ratio = min((4, 20, 1.1), key=lambda each: abs(1 / each - opened))
+    stored = series([*flat[:20], *scaled(flat[20:], 1 / opened)])
+    fetched = series([*scaled(flat[:20], ratio), *scaled(flat[20:], 1 / opened)])
+    assert diff_history(select_compared(stored), fetched).split_ratio == pytest.approx(ratio)
+
+
 def test_one_bar_on_another_scale_among_others_is_a_revision():
     fetched = [*BARS[:3], *scaled(BARS[3:], 2.0)]
     assert diff_history(series(BARS), series(fetched)) == HistoryDiff(revised=(10_800,))
