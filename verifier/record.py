@@ -144,9 +144,10 @@ class Record:
             try:
                 entry = json.loads(line)
                 at, source, note = parse_served_time(entry["at"]), entry["source"], entry["note"]
-            except (ValueError, KeyError, TypeError):
+                is_of_log = note.startswith(f"{key and key.name}\n")
+            except (ValueError, KeyError, TypeError, AttributeError):
                 raise self._build_damage("runs.jsonl", f"line {number}: remove it") from None
-            if note.startswith(f"{key and key.name}\n"):
+            if is_of_log:
                 runs.append(Run(at, source, self._parse_checkpoint("runs.jsonl", note, key)))
         return runs
 

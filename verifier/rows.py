@@ -207,7 +207,7 @@ async def walk_rows(client: ServiceClient, since: str) -> AsyncIterator[Json]:
 
 
 def describe_malformed(client: ServiceClient, error: Exception) -> VerifyError:
-    """Return the error that a page of the feed is none."""
+    """Return the error for a page that is not one of the feed."""
     text = f"{client.address} sent a page of the feed that is none: {error!r}"
     return VerifyError(client.format_line(text))
 

@@ -1,8 +1,9 @@
 """Runs all checks of one verification, and keeps the customer's record up to date."""
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Container, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -296,7 +297,8 @@ PRICE_TOLERANCE, MIN_EQUAL_RATIO = 0.005, 0.95
 def compare_own(own: Iterable[Row], feed: Feed, report: Report) -> None:
     """Compare the changes of the feed with those that the customer computed from other bars.
 
-    Compared are the cells and the candles of both. A row with another price is doubted by itself.
+    Compared are the customer's cells of assets that the feed has, from the first to the last candle
+    of both. A row with another price is doubted by itself.
     """
     theirs, ours = (
         {
@@ -306,8 +308,12 @@ def compare_own(own: Iterable[Row], feed: Feed, report: Report) -> None:
         }
         for rows in (feed.rows, own)
     )
-    cells = {cell for cell, _ in theirs} & {cell for cell, _ in ours}
-    closes = [sorted({close for cell, close in rows if cell in cells}) for rows in (theirs, ours)]
+    tickers = {cell[0] for cell, _ in theirs} & {cell[0] for cell, _ in ours}
+    # Also those that the feed withholds as a whole.
+    cells = {cell for cell, _ in ours if cell[0] in tickers}
+    closes = [
+        sorted({close for cell, close in rows if cell[0] in tickers}) for rows in (theirs, ours)
+    ]
     if not cells:
         report.obstacles.append("none of your own rows is of an asset and a time of the feed")
         return
@@ -322,7 +328,11 @@ def compare_own(own: Iterable[Row], feed: Feed, report: Report) -> None:
         row, wanted = theirs.get(place), ours.get(place)
         if row is None or wanted is None or row["transition"] != wanted["transition"]:
             differing.append(f"{'.'.join(place[0])} of the candle of {format_time(place[1])}")
-        elif abs(row["price"] - wanted["price"]) > PRICE_TOLERANCE * abs(wanted["price"]):
+        elif (price := row["price"]) != (own_price := wanted["price"]) and (
+            price is None
+            or own_price is None
+            or abs(price - own_price) > PRICE_TOLERANCE * abs(own_price)
+        ):
             doubted += 1
     equal = len(places) - len(differing) - doubted
     text = f"your own bars: content equal {equal} of {len(places)}, {doubted} with another price"
@@ -353,12 +363,16 @@ class Verification:
         record: Record,
         now: datetime,
         on_progress: OnProgress,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`now` is the customer's time at the start, `monotonic` a clock in seconds."""
         self._client = client
         self._log = LogReader(client)
         self._record = record
         self._now = now
         self._on_progress = on_progress
+        self._monotonic = monotonic
+        self._started = monotonic()
         self.report = Report()
         # The rows that were read, for further checks of the caller.
         self.feed: Feed | None = None
@@ -407,7 +421,7 @@ class Verification:
         if request.reads_feed:
             self.feed = await self._read_feed(request)
             source = self.feed.source
-            await self._compare_record(self.feed, request)
+            await self._compare_record(self.feed)
             self._check_cells(self.feed)
             if request.own_rows:
                 compare_own(request.own_rows, self.feed, self.report)
@@ -537,7 +551,7 @@ class Verification:
                 self.report.findings.append(f"the data are said to be recorded; they were {before}")
         return feed
 
-    async def _compare_record(self, feed: Feed, request: Request) -> None:
+    async def _compare_record(self, feed: Feed) -> None:
         """Compare the record with the served rows: those of the feed read, and some older pages."""
         now = min(feed.as_of, self._now)
         parts = [([*feed.rows], feed.since, "")]
@@ -568,38 +582,45 @@ class Verification:
         if compared:
             same = sum(text is None for text in compared.values())
             self.report.checked["rows as verified before"] += same
-        kept = [
-            one
-            for one in self._recorded.values()
-            if is_kept(one.created_at, str(one.row["tier"]), now)
-        ]
-        if kept and not compared:
-            text = f"none of the {len(kept)} rows of the record was compared"
-            is_wanted = request.since is not None
-            (self.report.obstacles if is_wanted else self.report.findings).append(text)
         last = feed.rows[-1]["created_at"] if feed.rows else "no row"
         text = f"read the feed from {feed.since} to {last}, {len(feed.rows)} rows"
         if self._recorded:
             text += f"; compared {len(compared)} of the {len(self._recorded)} rows of the record"
         self.report.notes.append(text)
 
+    @property
+    def _latest(self) -> datetime:
+        """The latest time of what an honest service has sent; rows come while others are read."""
+        return self._now + CLOCK_SKEW + timedelta(seconds=self._monotonic() - self._started)
+
     def _check_cells(self, feed: Feed) -> None:
         """Check the rows of the feed by themselves, after those that were recorded before it."""
         recorded = sorted(self._recorded.values(), key=lambda one: one.created_at)
-        # They continue into the feed only if there is no gap between them.
         is_continued = bool(recorded) and recorded[-1].created_at > feed.since
-        before = [one.row for one in recorded if is_continued and one.created_at <= feed.since]
+        # They continue into the feed only after their last gap: --rows leaves some, and so did
+        # earlier versions.
+        gaps = (
+            later.created_at
+            for one, later in pairwise(recorded)
+            if one.created_at <= feed.since and (one.leaf is None or later.leaf != one.leaf + 1)
+        )
+        begin = max(gaps, default="")
+        before = [
+            one.row for one in recorded if is_continued and begin <= one.created_at <= feed.since
+        ]
         changed = {get_cell(one.row) for one in self._changed}
-        check_sequence(feed.rows, self._now + CLOCK_SKEW, self.report, before, changed)
+        check_sequence(feed.rows, self._latest, self.report, before, changed)
 
     def _check_ages(self, feed: Feed, checkpoint: Checkpoint | None, key: VerifierKey) -> None:
         """Report how old the newest row and the checkpoint are, and whether that is too old."""
         ages = []
         times = [parse_served_time(row["created_at"]) for row in feed.rows]
-        # A small universe is quiet for hours: the gaps of the feed itself say for how long.
-        pauses = [later - earlier for earlier, later in pairwise(times)]
         if times:
-            ages.append(("newest row", times[-1], max([FRESH_WITHIN, *pauses])))
+            # A small universe is quiet for hours or each weekend, which comes four times in the
+            # days: rarer pauses are outages, after which a freeze as long must be seen.
+            recent = [at for at in times if at >= times[-1] - timedelta(days=DEFAULT_DAYS)]
+            pauses = sorted(later - earlier for earlier, later in pairwise(recent))
+            ages.append(("newest row", times[-1], max([FRESH_WITHIN, *pauses[-4:-3]])))
         if checkpoint is not None:
             signed_at = checkpoint.find_signed_time(key)
             if signed_at is None:
@@ -609,7 +630,7 @@ class Verification:
         for name, at, limit in ages:
             age = max(self._now - at, timedelta(0))
             text = f"the {name} is {format_age(age)} old"
-            if at > self._now + CLOCK_SKEW:
+            if at > self._latest:
                 self.report.obstacles.append(
                     f"the {name} is of {format_time(at)}, which is in the future: is your clock "
                     "right?"
@@ -627,7 +648,10 @@ class Verification:
         self.report.evidence.append((caption, other.source))
         if not other.is_signed_by(key):
             raise VerifyError(f"{caption} is not signed by the key of {key.name}")
-        if tree is None or other.size > tree.size:
+        if tree is None:
+            self.report.obstacles.append(f"{caption} cannot be compared: no valid tree is served")
+            return
+        if other.size > tree.size:
             self.report.obstacles.append(f"{caption} has {other.size} leaves, more than are served")
             return
         try:
@@ -670,11 +694,19 @@ class Verification:
         verified = []
         for row in sorted(rows, key=lambda row: str(row["created_at"])):
             leaf = await leaves.find(row["created_at"])
-            if leaf is None:
-                self._report_row(row, "is in no leaf of the log")
-            else:
+            if leaf is not None:
                 hashes = await tree.read_leaf_hashes(leaf.index, leaf.index + 1)
                 verified += self._check_pair(row, leaf, hashes[0])
+                continue
+            at = parse_served_time(row["created_at"])
+            is_young = self._now - SIGNED_WITHIN < at <= self._latest
+            later = leaves.iterate_after(row["created_at"], None)
+            if is_young and await anext(later, None) is None:
+                self.report.obstacles.append(
+                    f"{row['id']} of {row['created_at']} is in no signed checkpoint yet"
+                )
+            else:
+                self._report_row(row, "is in no leaf of the log")
         return verified
 
     async def _check_feed(
@@ -704,13 +736,14 @@ class Verification:
         explained = {one.leaf for one in self._changed}
         unmatched = feed.index_by("created_at")
         verified: list[RecordedRow] = []
-        aged, old = 0, 0
+        aged, old, newer = 0, 0, 0
         for leaf, leaf_hash in zip(leaves, hashes, strict=True):
             row = unmatched.pop(leaf.created_at, None)
             is_old = not is_kept(leaf.created_at, None, now)
             if row is None and not is_kept(leaf.created_at, UNIVERSE, now):
                 continue
             old += is_old
+            newer += not is_old
             if row is not None:
                 verified += self._check_pair(row, leaf, leaf_hash)
                 if leaf.index >= known_size and row["id"] not in self._recorded:
@@ -719,7 +752,7 @@ class Verification:
                         self._report_row(
                             row,
                             f"was published later than {format_time(late_before)}, when the log "
-                            f"signed {known_size} leaves without it",
+                            f"had {known_size} leaves without it",
                         )
             elif is_old:
                 aged += 1
@@ -729,7 +762,7 @@ class Verification:
                     "deleted, or moved to another time"
                 )
         if aged:
-            self._check_aged(aged, old, len(leaves), feed)
+            self._check_aged(aged, old, newer, feed)
         last = leaves[-1].created_at if leaves else ""
         for row in unmatched.values():
             if row["created_at"] <= last:
@@ -739,22 +772,24 @@ class Verification:
         return verified
 
     def _find_last_signed(self, feed: Feed, key: VerifierKey) -> tuple[datetime, int]:
-        """Return the signed time and the size of the last checkpoint that a run verified."""
+        """Return when the last checkpoint that a run verified was the log's, and its size."""
         if feed.source == RECORDED_DATA or not self._runs:
             return datetime.min.replace(tzinfo=UTC), 0
-        checkpoint = self._runs[-1].checkpoint
-        signed_at = checkpoint.find_signed_time(key)
-        return signed_at or datetime.min.replace(tzinfo=UTC), checkpoint.size
+        last = self._runs[-1]
+        # The log may have signed long before the run. With the hour, rows count as late that were
+        # three hours old at the run, as old as its checkpoint could be.
+        latest = last.at - (FRESH_WITHIN - SIGNED_WITHIN)
+        signed_at = last.checkpoint.find_signed_time(key)
+        return max(signed_at or latest, latest), last.checkpoint.size
 
-    def _check_aged(self, aged: int, old: int, leaves: int, feed: Feed) -> None:
+    def _check_aged(self, aged: int, old: int, newer: int, feed: Feed) -> None:
         """Report old leaves without a row, which must be those of alerts, the rarer tier."""
         days = SHORTEST_RETENTION.days
         text = (
             f"{aged} leaves without a row are older than {days} days: alerts are not served longer"
         )
         alerts = sum(row["tier"] == "alerts" for row in feed.rows)
-        newer = max(leaves - old, 1)
-        if aged > MAX_AGED_RATIO * alerts * old / newer + MAX_AGED_SURPLUS:
+        if aged > MAX_AGED_RATIO * alerts * old / max(newer, 1) + MAX_AGED_SURPLUS:
             self.report.obstacles.append(
                 f"{text}, but {aged} of {old} are too many: of the newer rows {alerts} of {newer} "
                 "are alerts"

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,17 @@ async def verify(log: PublishedLog, state: Path) -> AsyncIterator[Verify]:
     async with serve_log(log) as address:
 
         async def run(
-            request: Request | None = None, now: datetime | None = None, **changes: object
+            request: Request | None = None,
+            now: datetime | None = None,
+            took_s: float = 0,
+            **changes: object,
         ) -> Report:
+            elapsed = chain([0.0], repeat(took_s))
             async with ServiceClient(address, API_KEY) as client:
-                now = now or log.now
-                verification = Verification(client, Record(state), now, lambda done, total: None)
+                verification = Verification(
+                    *(client, Record(state), now or log.now, lambda done, total: None),
+                    monotonic=lambda: next(elapsed),
+                )
                 report = await verification.run(replace(request or Request(), **changes))
                 report.obstacles = [one.replace(address, "ADDRESS") for one in report.obstacles]
                 return report

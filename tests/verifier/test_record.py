@@ -73,6 +73,11 @@ def test_a_line_that_was_not_finished_is_written_again(log, tmp_path):
         ("rows.jsonl", "{}\n", "rows.jsonl: line 1 is damaged: remove it"),
         ("rows.jsonl", '{"leaf":1,"salt":"?","row":{}}\n', "line 1 is damaged"),
         ("runs.jsonl", '{"at":"soon"}\n', "runs.jsonl: line 1: remove it"),
+        (
+            "runs.jsonl",
+            '{"at":"2026-01-01T00:00:00.000Z","source":"live","note":1}\n',
+            "runs.jsonl: line 1: remove it",
+        ),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, name, content, reason):

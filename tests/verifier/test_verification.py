@@ -4,15 +4,18 @@ import base64
 import copy
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.doubles.published_log import FIRST, PublishedLog, make_row
+from tests.doubles.published_log import FIRST, PublishedLog, format_time, make_row
 from tests.verifier.conftest import ROW_COUNT, Verify
-from verifier.notes import LOG_KEY, VerifierKey
+from verifier.notes import LOG_KEY, Checkpoint, VerifierKey
 from verifier.report import Report
+from verifier.rows import Feed
+from verifier.verification import compare_own
 
 pytestmark = [pytest.mark.clause("verify"), pytest.mark.usefixtures("use_single_ca")]
 
@@ -332,6 +335,36 @@ async def test_rows_that_are_not_yet_signed_are_a_note(log, verify):
     )
 
 
+async def test_rows_that_come_while_others_are_read_are_not_of_the_future(log, verify):
+    start = log.now - timedelta(minutes=15)
+    report = await verify(now=start, took_s=15 * 60)
+    assert (report.status, report.findings) == (0, [])
+    report = await verify(now=start)
+    assert (report.status, len(report.findings)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("outages", "status"),
+    [((70,), 2), ((70, 130, 190), 2), ((70, 130, 190, 250), 0), ((10, 130, 190, 250), 2)],
+    ids=["once", "three times", "four times", "once before the last 30 days"],
+)
+async def test_a_pause_is_usual_only_if_it_came_four_times_in_thirty_days(
+    log, verify, outages, status
+):
+    step = timedelta(hours=3)
+    # Ten rows turn the reading eight times, so that those which follow continue it.
+    left_out = {number for first in outages for number in range(first, first + 10)}
+    log.rows, log.logged = [], []
+    now = FIRST + 299 * step + timedelta(hours=30)
+    log.signed_at = int(now.timestamp())
+    log.publish(*(make_row(number, step) for number in range(300) if number not in left_out))
+    report = await verify(since=FIRST - timedelta(days=1), now=now)
+    assert (report.status, report.findings) == (status, [])
+    text = "the newest row is 30 hours old"
+    late = [f"{text}, more than 3 hours"]
+    assert report.obstacles == (late if status else [])
+
+
 async def test_rows_that_no_run_has_signed_are_not_verified(log, verify):
     log.rows += map(make_row, range(ROW_COUNT, ROW_COUNT + 5))
     report = await verify()
@@ -353,6 +386,18 @@ async def test_rows_that_have_aged_out_are_not_expected(log, verify):
     assert "48 leaves without a row are older than 90 days: alerts are not served longer" in (
         report.notes
     )
+
+
+@pytest.mark.prove
+async def test_rows_older_than_any_that_is_served_do_not_count_as_newer_ones(log, verify):
+    step = timedelta(hours=12)
+    log.rows, log.logged = [], []
+    log.publish(*(make_row(number, step) for number in range(3 * 730)))
+    kept = {"universe": log.now - timedelta(days=365), "alerts": log.now - timedelta(days=90)}
+    log.rows = [row for row in log.rows if row["created_at"] > format_time(kept[row["tier"]])]
+    report = await verify(since=FIRST - timedelta(days=1))
+    assert (report.status, report.findings, report.obstacles) == (0, [], [])
+    assert any("leaves without a row are older than 90 days" in one for one in report.notes)
 
 
 async def test_rows_of_the_universe_do_not_pass_as_alerts_that_aged_out(log, verify):
@@ -431,6 +476,29 @@ async def test_rows_of_own_bars_are_counted_and_each_doubt_excuses_only_its_row(
     assert any(one.startswith(text) for one in (report.findings if status else report.notes))
 
 
+async def test_a_cell_that_the_feed_withholds_as_a_whole_is_compared_with_own_rows(log, verify):
+    own = [copy.deepcopy(row) for row in log.rows if row["tier"] == "universe"]
+    other = [row | {"id": row["id"].replace("enzo", "dpo"), "indicator": "dpo"} for row in own]
+    report = await verify(own_rows=(*own, *other))
+    assert report.status == 1
+    assert "content equal 240 of 480, 0 with another price" in report.findings[0]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "doubted"), [(None, 1.0, 1), (1.0, None, 1), (None, None, 0), (0.0, 0.0, 0)]
+)
+def test_a_row_without_a_price_is_doubted_unless_both_have_none(theirs, ours, doubted):
+    rows = [row for row in map(make_row, range(100)) if row["tier"] == "universe"]
+    feed = [row | {"price": theirs} if number == 7 else row for number, row in enumerate(rows)]
+    own = [row | {"price": ours} if number == 7 else row for number, row in enumerate(rows)]
+    report = Report()
+    compare_own(own, Feed("", FIRST, "live", feed, []), report)
+    assert (report.findings, report.notes) == (
+        [],
+        [f"your own bars: content equal {80 - doubted} of 80, {doubted} with another price"],
+    )
+
+
 async def test_own_rows_of_other_assets_verify_nothing(log, verify):
     other = log.rows[0] | {"id": log.rows[0]["id"].replace("BTC", "ETH"), "ticker": "ETH"}
     report = await verify(own_rows=(other,))
@@ -457,7 +525,135 @@ async def test_a_given_row_that_was_never_logged_is_reported(log, verify):
     ]
 
 
+@pytest.mark.parametrize(("minutes", "is_found"), [(1, False), (119, False), (121, True)])
+async def test_a_given_row_that_no_run_can_have_signed_yet_is_an_obstacle(
+    log, verify, minutes, is_found
+):
+    row = make_row(ROW_COUNT)
+    now = datetime.fromisoformat(row["created_at"]) + timedelta(minutes=minutes)
+    report = await verify(given_rows=(row,), reads_feed=False, now=now)
+    assert (report.findings, report.obstacles) == (
+        [f"{describe(row)} is in no leaf of the log"] * is_found,
+        [f"{describe(row)} is in no signed checkpoint yet"] * (not is_found),
+    )
+
+
+@pytest.mark.parametrize("minutes", [-30, 60], ids=["before the last leaf", "in the future"])
+async def test_a_given_row_that_was_not_signed_in_time_or_cannot_be_is_found(log, verify, minutes):
+    at = log.now + timedelta(minutes=minutes)
+    row = make_row(ROW_COUNT) | {"created_at": format_time(at)}
+    report = await verify(given_rows=(row,), reads_feed=False)
+    assert report.findings == [f"{describe(row)} is in no leaf of the log"]
+
+
+# Records with gaps
+
+STEP = timedelta(hours=6)
+
+
+def make_other_row(number: int, before: str, after: str) -> Row:
+    """Return a row of another asset, a minute after the row of a number."""
+    row = make_row(number, STEP)
+    at = FIRST + number * STEP + timedelta(minutes=1)
+    return row | {
+        **{"id": row["id"].replace("BTC", "ETH"), "ticker": "ETH", "direction": after},
+        **{"transition": {"from": before, "to": after}, "created_at": format_time(at)},
+    }
+
+
+@pytest.mark.parametrize(
+    ("gap", "is_withheld", "found"),
+    [
+        (range(0), False, 0),
+        (range(0), True, 1),
+        (range(5, 15), True, 1),
+        # The record lacks the row of the other asset that the log has, or could have.
+        (range(50, 70), False, 0),
+        (range(50, 90), False, 0),
+        (range(50, 70), True, 0),
+    ],
+)
+async def test_recorded_rows_count_before_the_feed_only_after_their_last_gap(
+    log, verify, state, gap, is_withheld, found
+):
+    others = {
+        20: make_other_row(20, "bullish", "bearish"),
+        60: make_other_row(60, "bearish", "bullish"),
+        210: make_other_row(210, "bullish", "bearish"),
+    }
+    if is_withheld:
+        del others[60]
+    rows = [
+        [make_row(number, STEP), *([others[number]] if number in others else [])]
+        for number in range(230)
+    ]
+    log.rows, log.logged = [], []
+    log.publish(*chain(*rows[:200]))
+    assert (await verify(since=FIRST - timedelta(days=1))).status == 0
+    lost = {row["id"] for number in gap for row in rows[number]}
+    file = state / "rows.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(one for one in lines if json.loads(one)["row"]["id"] not in lost))
+    log.publish(*chain(*rows[200:]))
+    report = await verify()
+    assert len(report.findings) == found
+    assert all("does not continue universe.ETH" in one for one in report.findings)
+
+
+async def test_rows_that_were_recorded_by_themselves_accuse_no_feed(log, verify):
+    log.rows, log.logged = [], []
+    log.publish(*(make_row(number, STEP) for number in range(ROW_COUNT)))
+    given = (log.rows[2], log.rows[-1])
+    assert (await verify(given_rows=given, reads_feed=False)).status == 0
+    report = await verify()
+    assert (report.status, report.findings) == (0, [])
+
+
+@pytest.mark.parametrize(("hours", "found"), [(1, 1), (3, 0)])
+async def test_a_row_is_dated_back_by_the_time_of_the_run_that_did_not_have_it(
+    log, verify, hours, found
+):
+    log.rows, log.logged = [], []
+    log.publish(*(make_row(number, STEP) for number in range(ROW_COUNT)))
+    newest = FIRST + (ROW_COUNT - 1) * STEP
+    run_at = newest + timedelta(hours=5, minutes=30)
+    log.signed_at = int((run_at - timedelta(hours=2, minutes=50)).timestamp())
+    log.sign()
+    assert (await verify(now=run_at)).status == 0
+    at = newest + timedelta(hours=hours)
+    row = make_other_row(ROW_COUNT - 2, "bullish", "bearish") | {"created_at": format_time(at)}
+    log.signed_at = None
+    log.publish(row, make_row(ROW_COUNT, STEP))
+    report = await verify()
+    assert (
+        report.findings
+        == [
+            f"{describe(row)} was published later than {format_time(run_at - timedelta(hours=1))}, "
+            f"when the log had {ROW_COUNT} leaves without it"
+        ][:found]
+    )
+
+
 # Obstacles
+
+
+@pytest.mark.parametrize("fault", ["no tree", "more leaves"])
+async def test_another_checkpoint_that_cannot_be_compared_is_named(log, verify, fault):
+    text = log.checkpoint
+    if fault == "no tree":
+        log.unavailable = "Later."
+        reason = "cannot be compared: no valid tree is served"
+        await verify(key=VerifierKey.parse(log.vkey, LOG_KEY))
+    else:
+        log.publish(make_row(ROW_COUNT))
+        text = log.checkpoint
+        log.logged.pop()
+        log.rows.pop()
+        log.sign()
+        reason = "has 301 leaves, more than are served"
+    report = await verify(other=Checkpoint.parse(text))
+    assert report.status == 2
+    assert f"the checkpoint of the other customer {reason}" in report.obstacles
 
 
 @pytest.mark.prove
