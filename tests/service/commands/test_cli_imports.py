@@ -49,7 +49,7 @@ def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
         pytest.param(["--help"], set(), marks=pytest.mark.prove),
         pytest.param(["keys", "list"], SQLITE, marks=pytest.mark.prove),
         pytest.param(["access-requests"], SQLITE, marks=pytest.mark.prove),
-        pytest.param(["backup"], set(), marks=pytest.mark.prove),
+        pytest.param(["backup"], SQLITE, marks=pytest.mark.prove),
         pytest.param(["prune"], {"numpy"} | SQLITE, marks=pytest.mark.prove),
         (["verify", "--answers"], {"httpx2", "jsonschema"}),
         pytest.param(["verify"], {"httpx2"}, marks=pytest.mark.prove),
