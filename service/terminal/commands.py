@@ -254,7 +254,7 @@ def compute_pause_s(nothing_new_before: str | None, sent_at: int | None) -> floa
 
 def is_over(meta: Json) -> bool:
     """Return true if no run will follow, because the data are a finished recording."""
-    return not meta.get("next_update")
+    return not any((meta.get("next_update") or {}).values())
 
 
 # Returns the variable that names the proxy to an address, and the proxy's own address.
