@@ -134,11 +134,15 @@ async def _build_state_lines(
 
     def format_cell(state: AssetState, each: Timeframe) -> str:
         own = {key: cells[each] for key, cells in state.signals.items() if each in cells}
-        return format_readings(own, is_worded=is_worded)
+        # Of a filtered direction only these readings are shown, so neutral ones are too.
+        has_direction = query.direction is not None
+        return format_readings(own, is_worded=is_worded, with_neutral=has_direction)
 
+    shown = "readings" if query.indicator is None else f"readings of {query.indicator}"
+    shown += " (else neutral)" if query.direction is None else f", only {query.direction}"
     if not is_worded:
         return build_lines(
-            f"ticker, then score and readings on {' '.join(timeframes)}",
+            f"ticker, then score and {shown} on {' '.join(timeframes)}",
             (
                 [state.ticker]
                 + [
@@ -167,7 +171,7 @@ async def _build_state_lines(
         return [state.ticker, each, score, close, *changed, format_cell(state, each)]
 
     return build_lines(
-        "ticker timeframe score close changed price_then readings (else neutral)",
+        f"ticker timeframe score close changed price_then {shown}",
         (list_cells(state, each) for state in states for each in timeframes),
     )
 

@@ -50,6 +50,22 @@ CERES = "2026-09-30T11:03:00.000Z BTC 4h ceres neutral>bullish 101.5"
                 "llnr; bearish: trend_oracle, perpkit",
             ],
         ),
+        (
+            STATE,
+            {"ticker": "BTC", "timeframe": "1h", "direction": "neutral"},
+            [
+                STATE_HEADER.replace(" (else neutral)", ", only neutral"),
+                "BTC 1h +2 - 2026-09-30T12:03Z 101.5 neutral: ceres",
+            ],
+        ),
+        (
+            STATE,
+            {"ticker": "BTC", "timeframe": "1h", "indicator": "ceres"},
+            [
+                STATE_HEADER.replace("readings", "readings of ceres"),
+                "BTC 1h +2 - 2026-09-30T12:03Z 101.5 -",
+            ],
+        ),
         (STATE, {"ticker": "DARK"}, [STATE_HEADER]),
         (SIGNALS, {"limit": 2}, [SIGNALS_HEADER, ENZO, TREND_ORACLE]),
         (SIGNALS, {"timeframe": "1d"}, [SIGNALS_HEADER, LLNR]),
