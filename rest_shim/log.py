@@ -6,6 +6,7 @@ it. The paths of the tiles are those of C2SP's tlog-tiles.
 
 import re
 from base64 import b64encode
+from typing import cast
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,13 +14,14 @@ from starlette.routing import Route
 
 from schemas.errors import ApiError, unavailable_error
 from schemas.log import (
+    FirstLeaf,
     Leaf,
     LogLeavesQuery,
     LogLeavesResponse,
     LogProof,
     LogProofQuery,
 )
-from schemas.vocabulary import format_instant
+from schemas.vocabulary import SourceKind, format_instant
 from serving.arguments import ArgumentError, Problem, quote_value
 from serving.context import Context
 from serving.error_responses import guard_route
@@ -102,7 +104,11 @@ async def get_log_leaves(query: LogLeavesQuery, context: Context) -> LogLeavesRe
         Leaf(index=row.leaf, created_at=format_instant(row.created_at), salt=_encode(row.salt))
         for row in rows
     ]
-    return LogLeavesResponse(size=size, leaves=leaves)
+    found = None if query.start else await log.start()
+    start = found and FirstLeaf(
+        source=cast(SourceKind, found.source), started_at=format_instant(found.started_at)
+    )
+    return LogLeavesResponse(size=size, start=start, leaves=leaves)
 
 
 def format_proof(leaf: LeafRow, proof: list[bytes], note: str) -> str:
@@ -138,7 +144,8 @@ GET_LOG_LEAVES = Tool(
     description="Returns the salts of up to 1,000 leaves of the signed log, oldest first, with "
     "created_at of their rows. With them, a client that has the rows checks all of them against "
     "the open tiles, and sees that no leaf lacks a row. Rows older than their retention are gone, "
-    "but their leaves stay.",
+    "but their leaves stay. Leaf 0 has the source "
+    "and the first start, which start returns.",
     query=LogLeavesQuery,
     result=LogLeavesResponse,
     handler=get_log_leaves,

@@ -4,7 +4,7 @@ from pydantic import Field, RootModel
 
 from schemas.query import Query
 from schemas.result import Count, Result
-from schemas.vocabulary import Instant
+from schemas.vocabulary import Instant, SourceKind
 
 MAX_ROW_ID_CHARS = 100
 MAX_LEAVES = 1000
@@ -40,15 +40,26 @@ class LogLeavesQuery(Query):
 
 
 class Leaf(Result):
-    """A leaf of the log: that of the row with this `created_at`."""
+    """A leaf of the log: that of the row with this `created_at`, or the first one."""
 
     index: Count
     created_at: Instant
     salt: str = Field(description="16 bytes in base64, which come before the row's canonical JSON.")
 
 
+class FirstLeaf(Result):
+    """The content of the first leaf: what the data are, and when the service first started.
+
+    Rows from before it were computed at that start.
+    """
+
+    source: SourceKind
+    started_at: Instant
+
+
 class LogLeavesResponse(Result):
-    """Leaves of the signed tree, oldest first."""
+    """Leaves of the signed tree, oldest first; `start` is the content of leaf 0, if asked for."""
 
     size: Count = Field(description="Leaves of the signed tree.")
+    start: FirstLeaf | None
     leaves: list[Leaf]

@@ -1,11 +1,15 @@
-"""The canonical text of a row of the feed, and its leaf in the transparency log; pure functions.
+"""The canonical texts of leaves of the transparency log: its start, and rows; pure functions.
+
+The first leaf has the kind of the data and the first start, so that rows from before it are known.
 
 The text is JSON as RFC 8785 defines it, of the members that a row has by itself: the names of
 indicators and the classes of assets come from the catalog, and may change.
 """
 
+from collections.abc import Mapping
 from decimal import Decimal
 from functools import lru_cache
+from typing import Final, NamedTuple
 
 from schemas.vocabulary import ACTION_DIRECTIONS, READING_NAMES, classify_change, format_instant
 from store.log_tree import hash_leaf
@@ -14,8 +18,32 @@ from store.market_rows import AlertRow, ChangeRow, FeedRow
 SALT_BYTES = 16
 # ECMAScript writes numbers in this range without an exponent.
 MIN_PLAIN, MAX_PLAIN = 1e-6, 1e21
+# Listed as the time of the first leaf, which is before that of any row (epoch ms).
+START_AT: Final = 1
 # The largest cells of a run, and the seconds in which its rows are written.
 MAX_CACHED = 8192
+
+
+class LogStart(NamedTuple):
+    """The kind of the data of a store, and the time of its first start (epoch ms)."""
+
+    source: str
+    started_at: int
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, str]) -> "LogStart | None":
+        """Return the start that a store remembers, None if it has none yet."""
+        name, started_at = (facts.get(key, "") for key in ("source", "started_at"))
+        if not (name and started_at.isdecimal()):
+            return None
+        # The rest of the name is the seed of a simulation, or the folder of a recording.
+        kinds = {"files": "recorded", "simulated": "simulated"}
+        return cls(kinds.get(name.partition(":")[0], "live"), int(started_at))
+
+    def render(self) -> bytes:
+        """Return the canonical text."""
+        at = format_instant(self.started_at)
+        return f'{{"source":"{self.source}","started_at":"{at}"}}'.encode()
 
 
 def hash_row(row: FeedRow, salt: bytes) -> bytes:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
+from random import SystemRandom
 from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator
@@ -22,7 +23,7 @@ from verifier.record import RETENTION
 from verifier.report import Report, VerifyError, format_value
 from verifier.rows import Cell, Feed, OnProgress, Row, get_cell
 
-ATTEMPTS = 3
+ATTEMPTS, PAST_BOARDS = 3, 3
 STATS_DAYS = 30
 SIDES = ("bullish", "bearish")
 # The default and the longest window of flips.
@@ -72,6 +73,8 @@ class Answers:
     pages: list[Query]
     confluence: list[Query]
     flips: list[Query]
+    # State and confluence as of some past instants.
+    past: list[tuple[Query, Query]]
 
     @property
     def as_of(self) -> str:
@@ -131,20 +134,30 @@ async def read_answers(client: ServiceClient, feed: Feed, on_progress: OnProgres
     for _ in range(ATTEMPTS):
         state = (await client.read_view("state")).body
         await feed.extend(client, on_progress)
-        pages = [{**query, "limit": PAGE_ROWS, "since": feed.since} for query in PAGE_QUERIES]
+        page_queries = [
+            {**query, "limit": PAGE_ROWS, "since": feed.since} for query in PAGE_QUERIES
+        ]
         catalog, stats, openapi = [
             (await client.read_view(view, is_open=True)).body
             for view in ("catalog", "stats", "openapi.json")
         ]
-        queries = [
+        pages, confluence, flips = [
             [Query(view, query, (await client.read_view(view, query)).body) for query in asked]
             for view, asked in (
-                ("signals", pages),
+                ("signals", page_queries),
                 ("confluence", CONFLUENCE_QUERIES),
                 ("flips", FLIPS_QUERIES),
             )
         ]
-        answers = Answers(feed, state, catalog, stats, openapi, *queries)
+        past = [
+            (
+                Query("state", at, (await client.read_view("state", at)).body),
+                Query("confluence", query, (await client.read_view("confluence", query)).body),
+            )
+            for at in _choose_instants(feed)
+            for query in [CONFLUENCE_QUERIES[0] | at]
+        ]
+        answers = Answers(feed, state, catalog, stats, openapi, pages, confluence, flips, past)
         # A run changes as_of; a batch of late assets changes only readings.
         last = (await client.read_view("state")).body
         if all(last[key] == state[key] for key in ("as_of", "assets")):
@@ -153,6 +166,17 @@ async def read_answers(client: ServiceClient, feed: Feed, on_progress: OnProgres
         f"{client.address} had a run during each of {ATTEMPTS} attempts, so its answers could not "
         f"be compared (as_of is now {last['as_of']}): try again"
     )
+
+
+def _choose_instants(feed: Feed) -> list[Json]:
+    """Return the argument `as_of` of some hours of the feed, each a minute before its run."""
+    if not feed.rows:
+        return []
+    first = parse_served_time(feed.rows[0]["created_at"])
+    hours = int((feed.as_of - first) / timedelta(hours=1))
+    chosen = SystemRandom().sample(range(1, hours + 1), min(PAST_BOARDS, hours))
+    start = first.replace(minute=2, second=0, microsecond=0)
+    return [{"as_of": format_time(start + timedelta(hours=hour))} for hour in chosen]
 
 
 def check_one_version(answers: Answers, report: Report) -> None:
@@ -173,7 +197,6 @@ def check_one_version(answers: Answers, report: Report) -> None:
 
 def check_state(answers: Answers, report: Report) -> None:
     """Check the counts of state, and that each reading is the `to` of its newest row."""
-    state = {asset["ticker"]: asset["signals"] for asset in answers.state["assets"]}
     counts = answers.state["counts"]
     readings = sum(
         len(cells) for asset in answers.state["assets"] for cells in asset["signals"].values()
@@ -182,12 +205,21 @@ def check_state(answers: Answers, report: Report) -> None:
     report.check_equal("state: counts.assets", counts["assets"], len(answers.state["assets"]))
     report.check_equal("state: counts.readings", counts["readings"], readings)
     report.checked["readings"] += readings
-    newest = {get_cell(row): row for row in answers.feed.rows if row["tier"] == "universe"}
-    for (ticker, indicator, timeframe), row in newest.items():
-        reading = state.get(ticker, {}).get(indicator, {}).get(timeframe)
-        label = f"state: {ticker} {indicator} {timeframe} against {format_value(row['id'])}"
-        report.check_equal(label, reading, row["transition"]["to"])
-    report.checked["readings held against the feed"] += len(newest)
+    boards = Query("state", {}, answers.state), *(state for state, _ in answers.past)
+    for query in boards:
+        state = {asset["ticker"]: asset["signals"] for asset in query.body["assets"]}
+        until = query.arguments.get("as_of", "9")
+        newest = {
+            get_cell(row): row
+            for row in answers.feed.rows
+            if row["tier"] == "universe" and row["created_at"] <= until
+        }
+        for (ticker, indicator, timeframe), row in newest.items():
+            reading = state.get(ticker, {}).get(indicator, {}).get(timeframe)
+            cell = f"{ticker} {indicator} {timeframe}"
+            label = f"{query.name}: {cell} against {format_value(row['id'])}"
+            report.check_equal(label, reading, row["transition"]["to"])
+        report.checked["readings held against the feed"] += len(newest)
 
 
 def check_catalog(answers: Answers, report: Report) -> None:
@@ -331,12 +363,14 @@ def check_cooldown(answers: Answers, report: Report) -> None:
 def check_confluence(answers: Answers, report: Report) -> None:
     """Check votes, scores and ranking of confluence against state."""
     legacy = {one["id"] for one in answers.catalog["legacy_indicator_keys"]}
-    for query in answers.confluence:
+    present = ((query, answers.state) for query in answers.confluence)
+    past = ((query, state.body) for state, query in answers.past)
+    for query, state in chain(present, past):
         echo = {**query.arguments, "asset_class": None}
         report.check_equal(f"{query.name}: query", query.body["query"], echo)
-        timeframe, side, min_agree = query.arguments.values()
+        timeframe, side, min_agree, *_ = query.arguments.values()
         ranked = []
-        for asset in answers.state["assets"]:
+        for asset in state["assets"]:
             cells = asset["signals"].items()
             votes = {key: readings[timeframe] for key, readings in cells if timeframe in readings}
             agreeing = {key for key, vote in votes.items() if vote == side}
@@ -454,8 +488,10 @@ def check_stats(answers: Answers, report: Report) -> None:
                 volume = {one[by]: one["signals"] for one in counts if one["signals"]}
                 report.check_equal(label, volume, dict(Counter(row[by] for row in inside)))
         begin = volumes["history_starts_at"]
-        is_before = not rows or (begin is not None and begin <= rows[0]["created_at"])
-        report.check_true(f"{name}.history_starts_at is after a row", is_before)
+        # Otherwise it is the time of a row before those that were read.
+        if begin is None or begin > feed.since:
+            first = rows[0]["created_at"] if rows else None
+            report.check_equal(f"{name}.history_starts_at", begin, first)
 
 
 def _check_ranking(
@@ -487,7 +523,8 @@ def check_schemas(answers: Answers, report: Report) -> None:
     """Check each answer against its published schema; report the most relevant difference."""
     document = DRAFT202012.create_resource(answers.openapi)
     registry: Registry[Any] = Registry().with_resource(DOCUMENT_URI, document)
-    for query in [*answers.list_queries(), *answers.list_feed_pages()]:
+    past = chain.from_iterable(answers.past)
+    for query in [*answers.list_queries(), *past, *answers.list_feed_pages()]:
         path = f"~1api~1v1~1{query.view}/get/responses/200/content/application~1json/schema"
         reference: Json = {"$ref": f"{DOCUMENT_URI}#/paths/{path}"}
         validator = Draft202012Validator(reference, registry=registry)

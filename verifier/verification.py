@@ -12,6 +12,7 @@ from random import SystemRandom
 
 from verifier.client import (
     API_PATH,
+    Json,
     ServiceClient,
     ServiceError,
     format_time,
@@ -35,6 +36,7 @@ from verifier.rows import (
     Feed,
     OnProgress,
     Row,
+    encode_canonical,
     find_close,
     find_fault,
     get_cell,
@@ -50,6 +52,7 @@ from verifier.tree import (
     TileTree,
     TreeMismatchError,
     format_tile_path,
+    hash_leaf,
     split_tile,
 )
 
@@ -121,6 +124,14 @@ class LogReader:
             last = start + count - 1
             raise self._build_error(f"did not list the leaves {start} to {last}")
         return leaves
+
+    async def read_start(self) -> tuple[bytes, Json | None]:
+        """Return the salt and the content of the first leaf, None if it is that of a row."""
+        body = (await self._client.read_view("log/leaves", {"start": 0, "limit": 1})).body
+        try:
+            return decode_base64(body["leaves"][0]["salt"]), body.get("start")
+        except (LookupError, TypeError, NoteError) as error:
+            raise self._build_error(f"sent malformed leaves ({error!r})") from None
 
     def _build_error(self, text: str) -> VerifyError:
         return VerifyError(self._client.format_line(f"{self._client.address} {text}"))
@@ -682,6 +693,7 @@ class Verification:
             verified = await self._check_given(request.given_rows, tree, leaves)
             if self.feed is not None:
                 verified += await self._check_feed(self.feed, tree, leaves, request, saved, key)
+                await self._check_start(self.feed, tree)
         except TreeMismatchError as error:
             self.report.findings.append(f"the log contradicts itself: {error}")
             return None
@@ -770,6 +782,25 @@ class Verification:
         pending = [row for row in unmatched.values() if row["created_at"] > last]
         self._check_unsigned(pending, feed)
         return verified
+
+    async def _check_start(self, feed: Feed, tree: TileTree) -> None:
+        """Check what the first leaf says of the data, and report the rows from before the start."""
+        salt, start = await self._log.read_start() if tree.size else (b"", None)
+        if start is None:
+            return
+        hashes = await tree.read_leaf_hashes(0, 1)
+        source, started_at = (str(start.get(name)) for name in ("source", "started_at"))
+        if hash_leaf(salt + encode_canonical(start)) != hashes[0]:
+            self.report.findings.append("the first leaf is not the start that the service states")
+        elif source != feed.source:
+            self.report.findings.append(
+                f"the data are said to be {feed.source}, but the first leaf says {source}"
+            )
+        elif source != RECORDED_DATA:
+            early = sum(row["created_at"] < started_at for row in feed.rows)
+            self.report.notes += [
+                f"{early} rows before {started_at} were computed at the first start"
+            ] * bool(early)
 
     def _find_last_signed(self, feed: Feed, key: VerifierKey) -> tuple[datetime, int]:
         """Return when the last checkpoint that a run verified was the log's, and its size."""

@@ -57,6 +57,7 @@ from store.change_table import ChangeTable
 from store.codes import ACTIONS_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.digest import digest_alerts, digest_bars, digest_changes
 from store.errors import DamagedError
+from store.log_leaves import LogStart
 from store.market_rows import AlertRow, CarryRow, CommitInputs, CommitRow
 from store.sql.audit_reads import StoredMarket
 from store.sql.market_store import MarketStore
@@ -202,7 +203,7 @@ class Audit:
         strays = map(self._stored.build_row, np.flatnonzero(is_stray).tolist())
         shown = sorted([*shown, *strays], key=itemgetter(0))
         known = since, NEVER if self._is_whole else last
-        report.findings += check_leaves(market.log, shown, known)
+        report.findings += check_leaves(market.log, LogStart.from_facts(market.facts), shown, known)
 
     async def compare_state(self, executor: Executor) -> None:
         """Compare the stored readings and carries with the state after the last commit."""

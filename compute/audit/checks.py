@@ -27,7 +27,7 @@ from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
 )
 from store.digest import GENESIS, digest_commit, digest_context, digest_coverage
-from store.log_leaves import SALT_BYTES, hash_row
+from store.log_leaves import SALT_BYTES, START_AT, LogStart, hash_row
 from store.log_tree import (
     EMPTY_ROOT,
     HASH_BYTES,
@@ -35,6 +35,7 @@ from store.log_tree import (
     Tiles,
     TreeError,
     extend_tiles,
+    hash_leaf,
     hash_ranges,
 )
 from store.market_rows import BarBlock, CheckpointRow, CommitInputs, EpochRow, FeedRow
@@ -199,8 +200,10 @@ def _find_first_close(block: BarBlock) -> int:
 SIGNATURE_MARK = "— "
 
 
-def check_leaves(log: StoredLog, rows: Sequence[FeedRow], known: tuple[int, int]) -> Iterator[str]:
-    """Yield the published rows and the leaves that do not match.
+def check_leaves(
+    log: StoredLog, start: LogStart | None, rows: Sequence[FeedRow], known: tuple[int, int]
+) -> Iterator[str]:
+    """Yield the start, the published rows and the leaves that do not match.
 
     Outside of the times `known` (epoch ms) the replay gave no rows.
     """
@@ -210,6 +213,11 @@ def check_leaves(log: StoredLog, rows: Sequence[FeedRow], known: tuple[int, int]
     is_found = np.append(log.created_at, -1)[leaves] == created_at
     has_row = (log.created_at < known[0]) | (log.created_at > known[1])
     has_row[leaves[is_found]] = True
+    if START_AT in log.created_at[:1]:
+        entry = log.salts[:SALT_BYTES] + (start.render() if start else b"")
+        if hash_leaf(entry) != hashes[:HASH_BYTES]:
+            yield "log: the first leaf is not the source and the first start of the store"
+        has_row[0] = True
     for row, leaf, has_leaf in zip(rows, leaves.tolist(), is_found.tolist(), strict=True):
         salt = log.salts[SALT_BYTES * leaf : SALT_BYTES * (leaf + 1)]
         if not has_leaf:

@@ -289,7 +289,7 @@ def _advance_tree(key: LogKey, head: LogHead) -> LogKey:
     """Return the key with the stored tree; RefusalError unless that begins with the signed one."""
     if head.size < key.size:
         raise RefusalError(
-            f"the store has fewer rows than the {key.size} that were signed: an older copy of it "
+            f"the store has fewer leaves than the {key.size} that were signed: an older copy of it "
             "was restored"
         )
     try:
@@ -298,5 +298,5 @@ def _advance_tree(key: LogKey, head: LogHead) -> LogKey:
         elif key.size and head.root != key.root:
             raise TreeError
     except TreeError:
-        raise RefusalError(f"the first {key.size} rows are not those that were signed") from None
+        raise RefusalError(f"the first {key.size} leaves are not those that were signed") from None
     return key.with_tree(head.size, head.root)

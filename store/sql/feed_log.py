@@ -4,14 +4,15 @@ import asyncio
 import os
 import re
 from collections.abc import Collection, Sequence
+from itertools import chain, count
 from typing import Final
 
 from schemas.vocabulary import ACTION_CODES, TIMEFRAME_CODES
 from store import log_tree as tree
 from store.codes import KEY_CODES
 from store.errors import DamagedError
-from store.log_leaves import SALT_BYTES, hash_row
-from store.log_tree import Range, TileId, TreeError, extend_tiles, list_edge
+from store.log_leaves import SALT_BYTES, START_AT, LogStart, render_row
+from store.log_tree import Range, TileId, TreeError, extend_tiles, hash_leaf, list_edge
 from store.market_rows import CheckpointRow, FeedRow, LeafRow, LogHead
 from store.sql.database import Database, Lane, MarketEngine
 from store.sql.market_reads import parse_alert, parse_change
@@ -131,6 +132,12 @@ class FeedLog:
             raise UnloggedRowError(row_id)
         return leaf
 
+    async def start(self) -> LogStart | None:
+        """Return the start of the log, None if its first leaf is that of a row."""
+        async with self._engine.acquire_connection() as db:
+            is_first = await db.execute("SELECT 1 FROM log_leaves WHERE created_at = ?", START_AT)
+            return await load_start(db) if is_first else None
+
     async def leaves(self, start: int, end: int) -> list[LeafRow]:
         """Return the leaves from `start` on, before `end`."""
         sql = """
@@ -171,6 +178,12 @@ async def load_log_end(db: Database) -> tuple[int, int]:
     return size, newest_at
 
 
+async def load_start(db: Database) -> LogStart | None:
+    """Return the start that the store remembers, None if it has none yet."""
+    facts = await db.execute("SELECT key, value FROM facts")
+    return LogStart.from_facts({row["key"]: row["value"] for row in facts})
+
+
 async def load_tiles(db: Database, tiles: Collection[TileId]) -> dict[TileId, bytes]:
     """Return those of the named tiles that are stored, as wide as they are."""
     if not tiles:
@@ -206,12 +219,16 @@ async def append_leaves(db: Database) -> int:
     rows = sorted(feed, key=lambda row: row.created_at)[:LEAVES_PER_APPEND]
     if not rows:
         return 0
-    salts = [os.urandom(SALT_BYTES) for _ in rows]
-    hashes = await asyncio.to_thread(lambda: b"".join(map(hash_row, rows, salts)))
-    leaves = [
-        (row.created_at, size + place, salt)
-        for place, (row, salt) in enumerate(zip(rows, salts, strict=True))
-    ]
+    start = await load_start(db) if size == 0 else None
+    times = [*([START_AT] if start else []), *(row.created_at for row in rows)]
+    salts = [os.urandom(SALT_BYTES) for _ in times]
+
+    def hash_all() -> bytes:
+        texts = chain([start.render()] if start else [], map(render_row, rows))
+        return b"".join(hash_leaf(salt + text) for salt, text in zip(salts, texts, strict=True))
+
+    hashes = await asyncio.to_thread(hash_all)
+    leaves = list(zip(times, count(size), salts, strict=False))
     await db.insert("log_leaves", "created_at, leaf, salt", leaves)
     edge = await load_tiles(db, list_edge(size))
     tiles = extend_tiles(edge, size, hashes)

@@ -108,7 +108,7 @@ def test_a_restored_backup_and_a_new_log_end_as_the_page_says(operator, tmp_path
     assert operator.verify().endswith("verified\n(exit status 0)\n")
     operator.restore(backup)
     printed = operator.verify()
-    assert "The log is not signed at the moment: the first 30 rows are not those that" in printed
+    assert "The log is not signed at the moment: the first 31 leaves are not those that" in printed
     assert printed.endswith("not verified\n(exit status 2)\n")
     settings = {"base_url": BASE_URL, "billing": "off"}
     assert run_signals(operator.folder, "log", "restart", **settings).returncode == 0

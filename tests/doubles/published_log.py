@@ -68,8 +68,15 @@ def make_row(number: int, step: timedelta = timedelta(hours=1)) -> Row:
     return row
 
 
+def make_start(started_at: datetime, source: str = "live") -> Row:
+    """Return the content of a first leaf, with what lists it among the rows."""
+    listed = {"id": "start", "created_at": "1970-01-01T00:00:00.001Z"}
+    return listed | {"source": source, "started_at": format_time(started_at)}
+
+
 def make_entry(row: Row, salt: bytes) -> bytes:
-    return salt + rfc8785.dumps({k: v for k, v in row.items() if k not in UNCOVERED})
+    left_out = ("id", "created_at") if "started_at" in row else UNCOVERED
+    return salt + rfc8785.dumps({k: v for k, v in row.items() if k not in left_out})
 
 
 @dataclass
@@ -85,6 +92,7 @@ class PublishedLog:
     origin: str = "127.0.0.1/api/v1/log"
     seed: int = 1
     rows: list[Row] = field(default_factory=list)
+    # The first one may be the start.
     logged: list[Row] = field(default_factory=list)
     unavailable: str | None = None
     has_log: bool = True
@@ -94,6 +102,8 @@ class PublishedLog:
     listed_times: dict[int, str] = field(default_factory=dict)
     as_of: datetime | None = None
     source: str = "live"
+    # The start that is stated instead of that of the first leaf.
+    stated: Row | None = None
     signed_at: int | None = None
     _generation: int = 0
     times: str = ""
@@ -207,7 +217,10 @@ class PublishedLog:
             }
             for index, row in enumerate(self.logged[: self.get_size()])
         ]
-        return JSONResponse({"size": self.get_size(), "leaves": leaves[start : start + limit]})
+        body = {"size": self.get_size(), "leaves": leaves[start : start + limit]}
+        if (first := self.logged[:1]) and "started_at" in first[0]:
+            body["start"] = {name: first[0][name] for name in ("source", "started_at")}
+        return JSONResponse(body | {"start": self.stated} if self.stated else body)
 
     async def _send_rows(self, request: Request) -> Response:
         if (refusal := refuse_without_key(request)) is not None:

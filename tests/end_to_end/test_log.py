@@ -121,7 +121,7 @@ def test_a_restored_backup_is_published_but_not_signed(tmp_path: Path) -> None:
         process.wait_for_line("Listening on ")
         answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/log/checkpoint")
         assert answer.status_code == 503
-        assert f"the first {signed} rows are not those that were signed" in answer.text
+        assert f"the first {signed} leaves are not those that were signed" in answer.text
         assert process.stop() == 0
     assert run_signals(tmp_path, "log", "restart", **restored).returncode == 0
     with start_signals(tmp_path, "serve", "--no-compute", port=port, **restored) as process:

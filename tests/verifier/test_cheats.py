@@ -22,6 +22,7 @@ from tests.doubles.published_log import (
     PublishedLog,
     format_time,
     make_row,
+    make_start,
     serve_log,
 )
 from tests.support.signals_command import ROOT
@@ -41,6 +42,8 @@ class Operator:
         self.log = PublishedLog(folder)
         self.count = 0
         self.extra = timedelta(0)
+        # The first ten rows are the history of the first start.
+        self.log.logged.append(make_start(FIRST + timedelta(hours=10)))
         self.log.publish(*self.compute(BEGIN_H))
 
     def compute(self, hours: int) -> list[Row]:
@@ -166,8 +169,13 @@ def call_the_data_a_recording(operator: Operator, hours: int) -> None:
 
 def show_another_history(operator: Operator, hours: int) -> None:
     go_on(operator, hours)
-    operator.log.logged[10]["price"] = operator.log.rows[10]["price"] = 1.0
+    operator.log.logged[11]["price"] = operator.log.rows[10]["price"] = 1.0
     operator.sign()
+
+
+def state_another_start(operator: Operator, hours: int) -> None:
+    go_on(operator, hours)
+    operator.log.stated = {"source": "live", "started_at": format_time(FIRST - timedelta(days=9))}
 
 
 def lose_the_times(operator: Operator, hours: int) -> None:
@@ -179,7 +187,11 @@ def lose_the_times(operator: Operator, hours: int) -> None:
 Cheat = Callable[[Operator, int], None]
 # By cheat: the exit status of each customer, and what it reads (once: the first and only run).
 CHEATS: dict[str, tuple[Cheat, dict[str, int], str]] = {
-    "nothing": (go_on, {"hourly": 0, "monthly": 0, "once": 0}, r"^verified$"),
+    "nothing": (
+        go_on,
+        {"hourly": 0, "monthly": 0, "once": 0},
+        r"rows before .*computed at the first start\n(.*\n)*verified$|^verified$",
+    ),
     "a row is deleted": (
         delete_an_old_row,
         {"hourly": 1, "monthly": 1, "once": 1},
@@ -227,8 +239,13 @@ CHEATS: dict[str, tuple[Cheat, dict[str, int], str]] = {
     ),
     "live data are called a recording": (
         call_the_data_a_recording,
-        {"hourly": 1, "monthly": 1, "once": 0},
-        r"the data are said to be recorded; they were live|its data are a recording",
+        {"hourly": 1, "monthly": 1, "once": 1},
+        r"the data are said to be recorded, but the first leaf says live",
+    ),
+    "history is passed off as published at the time": (
+        state_another_start,
+        {"hourly": 1, "monthly": 1, "once": 1},
+        r"the first leaf is not the start that the service states",
     ),
     "the log signs no time": (
         lose_the_times,
@@ -238,7 +255,7 @@ CHEATS: dict[str, tuple[Cheat, dict[str, int], str]] = {
     "the log is built again": (
         show_another_history,
         {"hourly": 1, "monthly": 1, "once": 0},
-        r"its first 48 leaves have changed|^verified$",
+        r"its first 49 leaves have changed|^verified$",
     ),
 }
 # A pause of the service is as long as this, at least, where it must be seen.
@@ -329,7 +346,7 @@ async def test_rows_are_recorded_while_the_log_stops_and_must_be_signed_as_they_
     status, printed = await customer.verify()
     assert (status, "240 rows since" in printed) == (2, True)
     operator.log.rows[-100]["price"] = 1.0
-    operator.log.logged = [dict(row) for row in operator.log.rows]
+    operator.log.logged[1:] = [dict(row) for row in operator.log.rows]
     operator.sign()
     status, printed = await customer.verify()
     assert (status, ": price was" in printed) == (1, True)
@@ -358,7 +375,7 @@ async def test_two_customers_who_compare_checkpoints_see_two_histories(
             operator.log.logged[10]["price"] = 1.0
             operator.sign()
             other.write_text(operator.log.checkpoint)
-            operator.log.logged[10]["price"] = operator.log.rows[10]["price"]
+            operator.log.logged[10]["price"] = operator.log.rows[9]["price"]
         else:
             other.write_text(operator.log.checkpoint)
         operator.sign()
@@ -385,6 +402,6 @@ async def test_the_record_proves_a_row_when_the_server_is_gone_and_the_key_has_e
         status, printed = await customer.verify(
             proof=tmp_path / "proof", rows=tmp_path / "row", vkey=vkey
         )
-        assert (status, f"is leaf {number} of" in printed) == (0, True)
+        assert (status, f"is leaf {number + 1} of" in printed) == (0, True)
     with pytest.raises(OperatorError, match="no verified row with the id universe"):
         await customer.verify(prove="universe.BTC")

@@ -287,12 +287,12 @@ async def test_an_older_copy_of_the_store_is_not_signed(
         await commit_rows(market, 20)
         await assert_refused(
             restored,
-            "the store has fewer rows than the 241 that were signed: an older copy of it was "
+            "the store has fewer leaves than the 241 that were signed: an older copy of it was "
             "restored",
         )
         # It grows again, with other rows.
         await commit_rows(market, 400, 100)
-        await assert_refused(restored, "the first 241 rows are not those that were signed")
+        await assert_refused(restored, "the first 241 leaves are not those that were signed")
         assert restored.outcomes == ["refused"] * 4
     # The copy that has all rows is signed on.
     checkpoint = await signing_one.sign(5, 900)
@@ -317,7 +317,7 @@ async def test_a_log_that_was_built_anew_is_not_signed(
     await signing_one.sign(20, 0)
     await forget_log(home)
     await signing_one.market.feed_log.append_missing()
-    await assert_refused(signing_one, "the first 17 rows are not those that were signed")
+    await assert_refused(signing_one, "the first 17 leaves are not those that were signed")
 
 
 async def test_a_missing_key_file_is_not_replaced_in_silence(signing_one: Signing) -> None:
@@ -363,7 +363,7 @@ async def test_damaged_tiles_are_not_signed(signing_one: Signing, home: StoreHom
     await commit_rows(signing_one.market, 300, 400)
     with capture_logs() as logs:
         await signing_one.signer.sign()
-    assert logs[-1]["reason"] == "the first 241 rows are not those that were signed"
+    assert logs[-1]["reason"] == "the first 241 leaves are not those that were signed"
 
 
 async def test_tiles_that_contradict_each_other_are_not_signed(

@@ -116,7 +116,7 @@ def test_an_older_copy_of_a_signed_store_must_be_fixed(well, source):
     told = examined(well, source=source)
     assert told.status == 1
     text = (
-        f"fix no new rows are signed: the store has fewer rows than the {key['size'] + 9} that "
+        f"fix no new rows are signed: the store has fewer leaves than the {key['size'] + 9} that "
         "were signed: an older copy of it was restored; restore a newer copy of the database, "
         "or the key file; if there is none, stop the service and run `signals log restart`"
     )
