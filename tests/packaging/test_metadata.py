@@ -156,6 +156,8 @@ def test_every_package_imports_only_one_http_client() -> None:
                 users.setdefault(name, []).append(str(path.relative_to(ROOT)))
     # ccxt sends its requests by aiohttp, and its venue only translates the errors.
     assert users.pop("aiohttp") == ["compute/sources/ccxt_venue.py"]
+    # Only its reader of NO_PROXY is used.
+    assert users.pop("urllib.request") == ["service/config/proxies.py"]
     assert set(users) == {"httpx2"}, users
 
 

@@ -31,7 +31,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (STATE, {"ticker": "X" * 5000}, INVALID, ["too long (5000 characters)", "at most 2000"]),
     (STATE, {"ticker": "X" * 2000}, TICKER, ["..."]),
     (STATE, {"asset_class": "forex"}, INVALID, ["asset_class", '"forex"', "crypto, stock, metal"]),
-    (STATE, {"asset_class": "stocks"}, INVALID, ["did you mean stock?"]),
+    (STATE, {"asset_class": "stonk"}, INVALID, ["did you mean stock?"]),
     (STATE, {"timeframe": "1w"}, INVALID, ["timeframe", "1h, 4h, 1d"]),
     (STATE, {"direction": "exit"}, INVALID, ["bullish, bearish, neutral"]),
     (STATE, {"direction": "bull", "timeframe": "2h"}, INVALID, ["direction", "timeframe"]),

@@ -37,6 +37,7 @@ def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
         capture_output=True,
         text=True,
         check=False,
+        timeout=120,
     )
     return set(done.stderr.splitlines()[-1].split())
 
@@ -86,7 +87,9 @@ def test_a_command_loads_only_the_libraries_that_it_needs(tmp_path, arguments, n
 )
 @pytest.mark.prove
 def test_a_command_on_postgresql_does_not_load_sqlite(tmp_path, arguments, needed):
-    modules = loaded(tmp_path, *arguments, database_url="postgresql://127.0.0.1:1/signals")
+    # A database that cannot be reached is waited for, and a wrong parameter ends the command.
+    url = "postgresql://127.0.0.1:1/signals?sslmode=wrong"
+    modules = loaded(tmp_path, *arguments, database_url=url)
     assert modules & ALL - needed == POSTGRES
 
 
