@@ -56,16 +56,18 @@ TOOL_HINTS = {
     "screen": "call signals_get_confluence",
 }
 INSTRUCTIONS = (
-    "Technical analysis of bitcoin and other crypto, stocks, gold and other metals: readings of "
-    f"{INDICATOR_COUNT_TEXT} trading indicators (trend, momentum, reversals) on 1h, 4h and 1d, "
-    "recomputed hourly at minute :03 UTC, trading signals with prices, alerts and a screener. "
-    "Informational readings, not investment advice. Start with signals_get_state for the current "
-    "readings (filter by ticker or direction, because an unfiltered result is large). To watch for "
-    "changes, poll signals_get_signals with since = the last next_cursor, at most every 900 "
-    "seconds. The meta of every result names its source (simulated, recorded or live); with "
-    "readings it also has as_of, and stale if it is late. Tell the user if data are simulated or "
-    "stale. An error names the accepted values and the next step. All tools except catalog and "
-    "stats need an API key in the header Authorization: Bearer."
+    "Technical analysis of bitcoin, ether and other crypto, stocks, gold and other metals: "
+    f"readings of {INDICATOR_COUNT_TEXT} trading indicators on 1h, 4h and 1d, recomputed hourly at"
+    " minute :03 UTC. Not investment advice. state: trend, momentum, outlook, sentiment, price, "
+    "market overview, portfolio. signals: alerts, entries, exits, history, log, notifications, "
+    "backtest. confluence: screener, scanner, consensus, strongest, top coins. flips: reversals, "
+    "movers, turning points. catalog: symbols, coverage. stats: activity. usage: quota, rate "
+    "limit. Set view=lines for the shortest answer. To watch for changes, poll "
+    "signals_get_signals with since = the last next_cursor, at most every 900 seconds. The meta "
+    "of every result names its source (simulated, recorded or live); with readings it also has "
+    "as_of, and stale if it is late. Tell the user if data are simulated or stale. An error names"
+    " the accepted values and the next step. All tools but catalog and stats need an API key in "
+    "the header Authorization: Bearer."
 )
 
 log = structlog.get_logger("mcp")

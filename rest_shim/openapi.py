@@ -25,7 +25,7 @@ from schemas.jsonrpc import RpcFailure
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse
 from schemas.signals import SignalsResponse
-from schemas.vocabulary import INSTANT_SCHEMA
+from schemas.vocabulary import DAY_MS, INSTANT_SCHEMA, format_instant
 from serving.http import JSON
 from serving.json_schema import ClientSchemas, build_input_schema
 from serving.json_text import to_json
@@ -59,6 +59,17 @@ MCP_HEADERS: dict[str, JsonObject] = {
         "description": "The name of the tool that tools/call calls. "
         f"Revision {MODERN_VERSION} requires it.",
     },
+}
+MCP_EXAMPLES = (LEGACY_VERSIONS[-1], "tools/call", "signals_get_state")
+# Of arguments without a default. A program that imports the document sends all of them at once.
+EXAMPLES = {
+    "ticker": "BTC,ETH",
+    "asset_class": "crypto",
+    "timeframe": "4h",
+    "indicator": "enzo",
+    "direction": "bullish",
+    "hours": 6,
+    "limit": 10,
 }
 NOT_MODIFIED_TEXT = "The response still matches If-None-Match. The call counts if it needs a key."
 CLAIM_LINK = {
@@ -119,11 +130,13 @@ def _build_contact(operator: Operator) -> JsonObject:
 
 def build_operation(endpoint: Endpoint, coverage: Coverage | None) -> JsonObject:
     """Build the operation of one endpoint; see `build_openapi`."""
+    # Programs that import actions accept no longer text, so it has the sentences that fit.
+    text = endpoint.description
     operation: JsonObject = {
         "operationId": endpoint.operation_id,
         "tags": [endpoint.tag],
         "summary": endpoint.summary,
-        "description": endpoint.description,
+        "description": text if len(text) <= 300 else text[: text.rfind(". ", 0, 300) + 1],
         # Whether the MCP endpoint needs a key depends on the tool, so {} (no key) is possible.
         "security": [{}, *KEY_SECURITY]
         if endpoint is CALL_MCP
@@ -144,20 +157,37 @@ def build_operation(endpoint: Endpoint, coverage: Coverage | None) -> JsonObject
 
 def _build_parameters(endpoint: Endpoint, coverage: Coverage | None) -> list[JsonObject]:
     if endpoint is CALL_MCP:
-        return [_build_parameter(name, schema, "header") for name, schema in MCP_HEADERS.items()]
+        return [
+            _build_parameter(name, schema, "header", example)
+            for (name, schema), example in zip(MCP_HEADERS.items(), MCP_EXAMPLES, strict=True)
+        ]
     if endpoint.handler is None:
         return []
     arguments: dict[str, JsonObject] = build_input_schema(endpoint.handler.query, coverage)[
         "properties"
     ]
+    published_at = 0 if coverage is None else coverage.published_at
+    examples = {
+        **EXAMPLES,
+        **endpoint.required,
+        # There are readings of every time since coverage is published.
+        **dict.fromkeys(("as_of", "until"), format_instant(published_at)),
+        "since": format_instant(published_at - DAY_MS),
+    }
     return [
-        _build_parameter(name, schema, "query", is_required=name in endpoint.required)
+        _build_parameter(
+            name,
+            schema,
+            "query",
+            schema["default"] if "default" in schema else examples[name],
+            is_required=name in endpoint.required,
+        )
         for name, schema in arguments.items()
     ]
 
 
 def _build_parameter(
-    name: str, schema: JsonObject, location: str, *, is_required: bool = False
+    name: str, schema: JsonObject, location: str, example: object, *, is_required: bool = False
 ) -> JsonObject:
     value_schema = dict(schema)
     description = (
@@ -173,6 +203,7 @@ def _build_parameter(
         "required": is_required,
         **description,
         "schema": value_schema,
+        "example": example,
     }
 
 

@@ -32,7 +32,7 @@ class CatalogQuery(Query):
     ticker: TickerList = None
     view: Literal["full", "tickers"] = Field(
         default="full",
-        description="tickers returns only tickers with name and class, and counts. Default full.",
+        description="tickers returns only tickers with their names. Default full.",
     )
 
 

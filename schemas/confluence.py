@@ -3,7 +3,7 @@
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from schemas.query import AsOf, Query
+from schemas.query import AsOf, ClassFilter, Query
 from schemas.reading_changes import Detail, LastBar, ReadingChange
 from schemas.result import (
     Count,
@@ -29,7 +29,7 @@ class ConfluenceQuery(Query):
     min_agree: int = Field(
         default=3, ge=1, le=6, description="Minimum number of agreeing votes. Default 3."
     )
-    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
+    asset_class: ClassFilter = None
     as_of: AsOf = None
     detail: Detail = "readings"
     limit: Limit = None

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from schemas.query import Query, TickerList
+from schemas.query import ClassFilter, Query, TickerList
 from schemas.result import Count, Freshness, Limit, Lines, Result, View, is_none
 from schemas.vocabulary import AssetClass, ChangeType, Instant, LoggedId, Reading, Timeframe
 
@@ -24,10 +24,10 @@ class FlipsQuery(Query):
     )
     direction: Literal["all", "bullish", "bearish"] = Field(
         default="all",
-        description="Only indicators whose newest change turned this way. Default all.",
+        description="Only changes that turned this way. Default all.",
     )
     ticker: TickerList = None
-    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
+    asset_class: ClassFilter = None
     limit: Limit = None
     view: View = "full"
 

@@ -4,6 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from schemas.vocabulary import AssetClass
+
 
 class Query(BaseModel):
     """A flat set of arguments, validated strictly: true is not accepted as a number."""
@@ -20,9 +22,10 @@ TickerList = Annotated[
     str | None,
     Field(
         max_length=MAX_LIST_CHARS,
-        description="Comma-separated tickers or names, any case. Example: BTC,ETH",
+        description="Tickers or names, comma-separated. Example: BTC,NVDA,gold",
     ),
 ]
+ClassFilter = Annotated[AssetClass | None, Field(description="Only crypto, stocks or metals.")]
 
 # A plain string with a format: parsing it here would reject with pydantic's message, while
 # `parse_instant_ms` accepts more spellings and names an example in its error.
@@ -30,8 +33,7 @@ AsOf = Annotated[
     str | None,
     Field(
         max_length=MAX_NAME_CHARS,
-        description="As served at this past ISO 8601 time or date (00:00Z), or yesterday, 7d. "
-        "Default: now.",
+        description="As served at this ISO 8601 time or date, or yesterday, 7d. Default: now.",
         json_schema_extra={"format": "date-time"},
     ),
 ]

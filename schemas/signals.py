@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from schemas.query import MAX_NAME_CHARS, Query, TickerList
+from schemas.query import MAX_NAME_CHARS, ClassFilter, Query, TickerList
 from schemas.result import Count, Freshness, Lines, Result, View, is_none
 from schemas.vocabulary import (
     Action,
@@ -40,7 +40,7 @@ class SignalsQuery(Query):
     since: str | None = Field(
         default=None,
         max_length=MAX_NAME_CHARS,
-        description="Only rows after this ISO 8601 time or date (00:00Z), or yesterday, 24h, 7d.",
+        description="Only rows after this ISO 8601 time or date, or yesterday, 24h, 7d.",
         json_schema_extra={"format": "date-time"},
     )
     limit: int = Field(default=50, ge=1, le=200, description="Rows per page. Default 50.")
@@ -49,7 +49,7 @@ class SignalsQuery(Query):
         default="newest",
         description="Order of the rows; oldest reads forward from since. Default newest.",
     )
-    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
+    asset_class: ClassFilter = None
     until: str | None = Field(
         default=None,
         max_length=MAX_NAME_CHARS,

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from schemas.query import AsOf, Query, TickerList
+from schemas.query import AsOf, ClassFilter, Query, TickerList
 from schemas.reading_changes import Detail, LastBar, ReadingChange
 from schemas.result import Count, Freshness, LegacyKeys, Lines, Result, is_none, is_usual
 from schemas.vocabulary import AssetClass, IndicatorId, Instant, Reading, StoredKey, Timeframe
@@ -15,7 +15,7 @@ class StateQuery(Query):
     """Filters of the readings. A reading is returned if it matches all of them."""
 
     ticker: TickerList = None
-    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
+    asset_class: ClassFilter = None
     timeframe: Timeframe | None = Field(default=None, description="Only this timeframe.")
     indicator: IndicatorId | None = Field(default=None, description="Only this indicator.")
     direction: Reading | None = Field(

@@ -217,11 +217,10 @@ def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
             value = cleaned.pop(name)
             problems[name] = _build_value_problem(name, schemas[name], value)
             action = ACTION_WORDS.get(str(value).casefold())
-            if name == "direction" and action is not None and "tier" in schemas:
-                text = (
-                    f"{problems[name].text}; for such alerts set tier to alerts and direction to "
-                )
-                problems[name] = Problem(name, f"{text}{action}")
+            if name == "direction" and action in schemas[name]["enum"]:
+                hint = "for such alerts set tier to alerts and" if "tier" in schemas else "set"
+                text = f"{problems[name].text}; {hint} direction to {action}"
+                problems[name] = Problem(name, text)
         parsed = query.model_validate(cleaned)
     if problems or unknown:
         raise ArgumentError(
@@ -235,7 +234,10 @@ def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
 def _relax_value(name: str, schema: Schema, value: Any) -> Any:
     """Return a value as its argument spells it, if the text that was sent can mean only that."""
     if isinstance(value, str) and "enum" in schema and value not in schema["enum"]:
-        names = {fold_name(each): each for each in schema["enum"]} | VALUE_ALIASES.get(name, {})
+        names: dict[str, str | None] = {fold_name(each): each for each in schema["enum"]}
+        names |= VALUE_ALIASES.get(name, {})
+        if "default" not in schema:
+            names["all"] = None
         return names.get(fold_name(value[:MAX_QUOTED_CHARS]), value)
     if name != "ticker":
         return value

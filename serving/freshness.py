@@ -159,12 +159,14 @@ def build_freshness(
     timeframe: Timeframe | None = None,
     tickers: Collection[str] | None = None,
     has_data: bool = True,
+    as_lines: bool = False,
 ) -> dict[str, Any]:
     """Return the fields of `Freshness` for a result of one timeframe, by default of all.
 
     `tickers` are the assets of the result, by default all. `notes` are appended to the general
     notes. If a note contains NO_CALL, `nothing_new_before` is None. If the result has no data, the
-    notes on the quality of data are left out.
+    notes on the quality of data are left out. `as_lines` leaves out the next runs, if
+    `nothing_new_before` says when to call again.
     """
     stored = snapshot.stored
     named = snapshot.assets.keys() if tickers is None else tickers
@@ -173,19 +175,19 @@ def build_freshness(
     qualified = named if has_data else ()
     ended = [each for each in snapshot.ended_tickers if each in qualified]
     final, stale = is_final(snapshot), is_stale(snapshot, now)
-    may_change = not any(NO_CALL in note for note in notes)
+    begins_at = None
+    if not any(NO_CALL in note for note in notes):
+        begins_at = find_nothing_new_before(snapshot, now, timeframe or "1h")
     return {
         "source": "sample" if snapshot.stored.is_sample else snapshot.coverage.source,
         "simulated": snapshot.coverage.source == "simulated",
         "as_of": format_instant(snapshot.market_time),
         "next_update": {}
-        if final
+        if final or (as_lines and begins_at)
         else {
             each: format_instant(find_next_run(each, snapshot.market_time)) for each in TIMEFRAMES
         },
-        "nothing_new_before": (
-            find_nothing_new_before(snapshot, now, timeframe or "1h") if may_change else None
-        ),
+        "nothing_new_before": begins_at,
         "stale": stale,
         "late_assets": {each: list(late) for each, late in stored.late.items() if each in named},
         "building_assets": building,

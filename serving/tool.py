@@ -17,7 +17,7 @@ QueryT = TypeVar("QueryT", bound=BaseModel)
 ResultT = TypeVar("ResultT", bound=BaseModel)
 
 READ_ONLY = mcp_types.ToolAnnotations(
-    read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+    read_only_hint=True, destructive_hint=False, open_world_hint=False
 )
 
 
@@ -48,7 +48,6 @@ class Tool(Generic[QueryT, ResultT]):
     requires_key: bool = True
     allow_over_quota: bool = False
     depends_on_snapshot: bool = True
-    annotations: mcp_types.ToolAnnotations = field(default_factory=lambda: READ_ONLY)
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -60,6 +59,6 @@ def to_mcp_tool(tool: Tool[Any, Any], coverage: Coverage | None) -> mcp_types.To
         description=tool.description,
         input_schema=build_input_schema(tool.query, coverage),
         output_schema=build_listed_schema(tool.result),
-        annotations=tool.annotations,
+        annotations=READ_ONLY,
         _meta=dict(tool.meta) or None,
     )

@@ -10,7 +10,7 @@ from schemas.vocabulary import AssetClass, Timeframe, format_instant
 from serving.freshness import NO_CALL, format_removed_note, is_recording_over
 from serving.snapshot import Snapshot
 
-NEXT_CALL = "Call again at meta.next_update; nothing comes before meta.nothing_new_before."
+NEXT_CALL = "Call again at meta.nothing_new_before or, without it, in 15 minutes."
 CATALOG_HINT = "signals_get_catalog lists the covered assets."
 MAX_NAMED_TICKERS = 3
 

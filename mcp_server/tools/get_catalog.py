@@ -110,10 +110,10 @@ CONFLUENCE_RULES = {
 }
 
 DESCRIPTION = (
-    "Lists the supported assets with ticker symbol, timeframes and alerts, the indicators and what "
-    "they mean, and when readings are updated. Use it to check whether a coin or stock is covered: "
-    "350 characters with ticker and view=tickers, 4,000 with view=tickers, else 40,000. Needs no "
-    "key."
+    "Lists which coins, stocks and metals are supported, with ticker symbol, available timeframes"
+    " and alerts, what the indicators mean and how often they are updated. Use it to check "
+    "whether an asset is covered: 350 characters with ticker and view=tickers; all take 4,000 "
+    "with it, else 42,000. Needs no key."
 )
 
 

@@ -34,9 +34,10 @@ from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    "Screener of the market: ranks the coins, stocks and metals on which most indicators agree, "
-    "bullish or bearish. Use flips for what just turned, and limit for the top few. It forecasts "
-    "nothing. The result has 10,000 to 74,000 characters, with view=lines 1,000 to 4,000."
+    "Screens the market for consensus: ranks the coins, stocks and metals by how many indicators "
+    "agree that an asset points up (bullish) or down (bearish). Use it for the strongest or "
+    "broadest agreement, flips for what just turned, and limit for the top few. The result has "
+    "10,000 to 74,000 characters, with view=lines 1,000 to 4,000."
 )
 Votes = dict[StoredKey, Reading]
 
@@ -74,6 +75,7 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
                 *notes,
                 timeframe=query.timeframe,
                 tickers={result.ticker for result in results},
+                as_lines=as_lines,
             ),
             legacy_keys={} if as_lines else find_legacy_keys(one.votes for one in results),
         ),

@@ -41,9 +41,10 @@ WINDOW_HOURS: dict[Timeframe, HoursRule] = {
 }
 
 DESCRIPTION = (
-    "Shows which assets just turned bullish or bearish: new trend changes and reversals of the "
-    "last hours, grouped by asset and ranked. Use signals to look further back, and limit for the "
-    "top few. The result has 30,000 to 294,000 characters, with view=lines 4,000 to 12,000."
+    "Shows which assets just flipped or started to turn bullish or bearish: the newest trend "
+    "changes and reversals of the last hours, up to three days, ranked with the biggest first. "
+    "Use signals to look further back, and limit for the top few. The result has 30,000 to "
+    "294,000 characters, with view=lines 4,000 to 12,000."
 )
 RULES = FlipsRules(
     hours=WindowRules.model_validate(WINDOW_HOURS),
@@ -94,6 +95,7 @@ async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
         *notes,
         timeframe=query.timeframe,
         tickers={group.ticker for group in shown},
+        as_lines=as_lines,
     )
     return FlipsResponse(
         as_of=format_instant(end),

@@ -20,14 +20,11 @@ from schemas.result import View
 from schemas.signals import Pagination, SignalsMeta, SignalsQuery, SignalsResponse
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
-    DAY_MS,
     READING_NAMES,
     RETENTION_MS,
     UNIVERSE_RETENTION_MS,
     AssetClass,
     IndicatorId,
-    Instant,
-    Tier,
     Timeframe,
     format_instant,
 )
@@ -59,10 +56,11 @@ MAX_FEEDS = 256
 PAGE_TEMPLATE = b'{"signals":[%b],%b"pagination":%b,"meta":%b}'
 TIMING_NOTE = "created_at is when a row was written, 3 to 5 minutes after its candle closed."
 DESCRIPTION = (
-    "Lists the latest trading signals with price: changes of indicator readings (tier universe) "
-    "and alerts to buy, sell or close a position (tier alerts). Use it for history and to watch "
-    "for new ones: poll with since = next_cursor. 200 rows have 69,000 characters, with view=lines "
-    "13,000."
+    "The log of trading signals, most recent first, with time and price: each change of direction"
+    " (tier universe), and the alerts of a strategy to buy (long), sell (short) or close its "
+    "position (tier alerts). Use it for the last signal or the history of an asset, and to watch "
+    "for new alerts and trend changes: poll with since = next_cursor. 200 rows have 69,000 "
+    "characters, with view=lines 14,000."
 )
 
 
@@ -155,9 +153,10 @@ def render_page(
         page = ledger.find_page(_build_query(query, feed_filter, snapshot))
         # Times are unique, so with equal arguments no other rows can be between these.
         rows_key = (*ledger.get_times([page[0][0], page[0][-1]]), page[1]) if page[0] else (0,)
-    begins_at = _find_late_beginning(query, feed_filter, ledger, snapshot)
+    begin = _find_beginning(query, snapshot)
+    is_early = feed_filter.since is not None and feed_filter.since < begin
     reason = any(rows_key) or _classify_since(query, feed_filter, snapshot)
-    key = arguments, rows_key, reason, begins_at
+    key = arguments, rows_key, reason, is_early
     response = snapshot.responses.get(key, now)
     if response is None:
         places, has_more = page or ledger.find_page(_build_query(query, feed_filter, snapshot))
@@ -176,8 +175,8 @@ def render_page(
             rows = b",".join(ledger.encode_rows(places, snapshot))
             if len(rows) > NOTED_CHARS:
                 notes.append(format_size_note(len(rows)))
-        if begins_at is not None:
-            notes.append(f"since is before the first row: rows begin at {begins_at}.")
+        if is_early:
+            notes.append(f"since is too early: rows are kept from {format_instant(begin)}.")
         named = ledger.list_tickers(places) if places else feed_filter.tickers
         meta = _find_meta(
             query,
@@ -210,25 +209,6 @@ def _build_lines(rows: Iterable[FeedRow]) -> str:
             for row in rows
         ),
     )
-
-
-def _find_late_beginning(
-    query: SignalsQuery, feed_filter: _FeedFilter, ledger: "Ledger", snapshot: Snapshot
-) -> Instant | None:
-    """Return when the rows of the tiers begin if that is after `since`, else None."""
-    if feed_filter.since is None:
-        return None
-    oldest = snapshot.feeds.get(("oldest", query.tier))
-    if oldest is None:
-        tiers: list[Tier] = ["universe", "alerts"] if query.tier == "all" else [query.tier]
-        until = snapshot.stored.last_created_at
-        found = [
-            ledger.find_oldest(tier, snapshot.market_time - RETENTION_MS[tier], until)
-            for tier in tiers
-        ]
-        oldest = min((at for at in found if at is not None), default=0)
-        snapshot.feeds["oldest", query.tier] = oldest
-    return format_instant(oldest) if feed_filter.since < oldest - 1 else None
 
 
 def _find_feed(
@@ -308,6 +288,7 @@ def _find_meta(
             timeframe=timeframe,
             tickers=tickers,
             has_data=has_rows,
+            as_lines=query.view == "lines",
         )
         has_timing = has_rows and query.view == "full"
         timing = " ".join([TIMING_NOTE, *list_timing_exceptions(snapshot.coverage)])
@@ -385,7 +366,13 @@ def _explain_empty(
         offset = f"No row matched at offset {query.offset}; lower offset. " * bool(query.offset)
         return f"{offset}{reason}"
     if query.until is not None and feed_filter.until < snapshot.stored.last_created_at:
-        return f"No row matched up to until. {NO_CALL}"
+        is_empty = (feed_filter.since or 0) >= feed_filter.until
+        why = (
+            "since is not before until, so no row can match"
+            if is_empty
+            else "No row matched up to until"
+        )
+        return f"{why}. {NO_CALL}"
     if _classify_since(query, feed_filter, snapshot) == "ahead":
         reason = "since is after the last compute (as_of), so no row can match yet."
         return f"{reason} {explain_next_call(snapshot)}"
@@ -398,11 +385,8 @@ def _explain_empty(
         again = explain_next_call(snapshot)
         # nothing_new_before says the same, and pollers read this most of the time.
         return "No such row has come since then." + f" {again}" * (again != NEXT_CALL)
-    kept_ms = _get_retention_ms(query)
-    return (
-        f"No row matched in the {kept_ms // DAY_MS} days that are kept. "
-        f"{explain_next_call(snapshot)}"
-    )
+    begin = format_instant(_find_beginning(query, snapshot))
+    return f"No row matched; rows are kept from {begin}. {explain_next_call(snapshot)}"
 
 
 def _classify_since(
@@ -412,11 +396,13 @@ def _classify_since(
     since = feed_filter.since or 0
     if since > snapshot.newest_at:
         return "ahead"
-    return "recent" if since > snapshot.market_time - _get_retention_ms(query) else "old"
+    return "recent" if since > _find_beginning(query, snapshot) else "old"
 
 
-def _get_retention_ms(query: SignalsQuery) -> int:
-    return RETENTION_MS["alerts" if query.tier == "alerts" else "universe"]
+def _find_beginning(query: SignalsQuery, snapshot: Snapshot) -> int:
+    """Return the time (epoch ms) at which the rows of the requested tiers begin."""
+    kept_ms = RETENTION_MS["alerts" if query.tier == "alerts" else "universe"]
+    return max(snapshot.stored.history_starts_at or 0, snapshot.market_time - kept_ms)
 
 
 def _explain_impossible(

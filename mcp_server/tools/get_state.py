@@ -41,10 +41,11 @@ from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    "Technical analysis of the crypto, stock and metals market, now or at a past as_of: the trend "
-    "of each asset by indicator, bullish, bearish or neutral, on the 1h, 4h and daily chart. "
-    "Signals has changes. view=lines adds score and price: 700 characters for one asset, 11,000 "
-    "for all; else 135,000."
+    "Shows how the crypto, stock and metals market looks right now, by technical analysis: the "
+    "current reading of each indicator, bullish, bearish or neutral, for trend and momentum of "
+    "each coin or stock on the hourly, 4h and daily chart. Use it for one asset, to compare a "
+    "few, or for an overview of all, today or as of a past day; signals says what changed. "
+    "view=lines adds price and score: 700 characters for one asset, 11,000 for all, else 135,000."
 )
 
 Cells = dict[StoredKey, Mapping[Timeframe, Reading]]
@@ -78,6 +79,7 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
             tickers=None
             if selected is None and query.asset_class is None
             else {state.ticker for state in states} | (selected or {}).keys(),
+            as_lines=query.view == "lines",
         ),
         last_bars=_group_last_bars(snapshot, states),
         # Those with neither bars in the source nor stored readings.

@@ -48,7 +48,7 @@ class ReadingChanges:
     def _describe(self, change: LastChange) -> ReadingChange:
         close, percent = self.closes.get(change.ticker), None
         if close is not None and change.is_current and change.price:
-            percent = 100 * (close / change.price - 1)
+            percent = round(100 * (close / change.price - 1), 4)
         return ReadingChange.model_construct(
             since=format_instant(change.created_at), price=change.price, change_percent=percent
         )

@@ -1,4 +1,5 @@
 import json
+import re
 from collections import Counter
 
 import jsonschema
@@ -155,7 +156,8 @@ def test_operations_are_named_once_tagged_and_described():
     assert {tag for _, _, operation in operations for tag in operation["tags"]} == tags
     for _, path, operation in operations:
         assert operation["summary"]
-        assert operation["description"]
+        # A program that imports actions accepts no more.
+        assert re.fullmatch(r"[A-Z].{,298}\.", operation["description"])
         assert "{" not in path
 
 
@@ -173,7 +175,8 @@ def test_every_object_has_only_the_fields_of_its_kind():
     for _, _, operation in DOCUMENT.operations():
         assert set(operation) <= operation_fields
         for parameter in operation.get("parameters", []):
-            assert set(parameter) <= {"name", "in", "required", "description", "schema"}
+            fields = {"name", "in", "required", "schema", "example"}
+            assert fields <= set(parameter) <= fields | {"description"}
             assert parameter["in"] in {"query", "header"}
         for response in map(DOCUMENT.resolve, operation["responses"].values()):
             assert response["description"]
@@ -306,6 +309,27 @@ def test_parameters_have_the_bounds_and_defaults_of_the_specification():
     agree = parameters(DOCUMENT, "/api/v1/confluence")["min_agree"]["schema"]
     assert (agree["minimum"], agree["maximum"], agree["default"]) == (1, 6, 3)
     assert parameters(DOCUMENT, "/api/v1/usage") == {}
+
+
+async def test_a_program_that_sends_every_example_gets_an_answer(served_alone):
+    document = await fetch_document(served_alone)
+    for method, path, operation in document.operations():
+        if method == "GET" and path != f"/api/v1{PROOF_PATH}":
+            sent = {p["name"]: p["example"] for p in operation.get("parameters", [])}
+            answer = await served_alone.client.get(
+                path, params=sent, headers=served_alone.key_headers
+            )
+            assert answer.status_code == 200, answer.text
+
+
+def test_generators_of_clients_can_read_sources_and_patterns():
+    schemas = DOCUMENT.content["components"]["schemas"]
+    for name in ("StateMeta", "SignalsMeta", "FlipsMeta", "ConfluenceMeta", "StatsMeta"):
+        assert {"enum", "type"} == schemas[name]["properties"]["source"].keys()
+    patterns = [part["pattern"] for _, part in parts(DOCUMENT.content) if "pattern" in part]
+    # Of properties, a pattern may also be a name.
+    assert all(pattern.isascii() for pattern in patterns if isinstance(pattern, str))
+    assert patterns
 
 
 @pytest.mark.prove

@@ -155,12 +155,12 @@ def counts() -> dict[str, RankCounts]:
 
 @pytest.mark.prove
 def test_the_right_tool_often_comes_first(counts):
-    assert counts["all"].first / counts["all"].questions >= 0.35
+    assert counts["all"].first / counts["all"].questions >= 0.5
 
 
 @pytest.mark.prove
 def test_the_right_tool_is_among_the_first_three_for_most_questions(counts):
-    assert counts["all"].first_three / counts["all"].questions >= 0.6
+    assert counts["all"].first_three / counts["all"].questions >= 0.75
 
 
 @pytest.mark.prove

@@ -21,7 +21,7 @@ NO_DATA = "This deployment has no data for DARK."
 REMOVED = "MATIC was removed on 2026-09-27 and continues as POL; its readings no longer change."
 ONLY_DAILY = "This deployment has no 4h readings of XAU, only 1d."
 NO_CALL = "Nothing more will come, so do not call again for it."
-CALL = "Call again at meta.next_update; nothing comes before meta.nothing_new_before."
+CALL = "Call again at meta.nothing_new_before or, without it, in 15 minutes."
 NEXT_RUN = "2026-09-30T13:03:00.000Z"
 NEXT_FOUR_HOURLY_RUN = "2026-09-30T16:03:00.000Z"
 LATER = "2027-01-01T00:00:00Z"
@@ -62,11 +62,16 @@ SIMULATED: list[Case] = [
     (SIGNALS, {"ticker": "MATIC"}, f"{REMOVED} {NO_CALL} Ask for POL instead.", None),
     (SIGNALS, {"ticker": "MATIC", "since": LATER}, f"{REMOVED} {NO_CALL} Ask", None),
     (SIGNALS, {"ticker": "XAU", "timeframe": "4h"}, f"{ONLY_DAILY} {NO_CALL} Set", None),
-    (SIGNALS, {"ticker": "XAU"}, f"No row matched in the 365 days that are kept. {CALL}", NEXT_RUN),
+    (
+        SIGNALS,
+        {"ticker": "XAU"},
+        f"No row matched; rows are kept from 2025-09-30T12:03:00.000Z. {CALL}",
+        NEXT_RUN,
+    ),
     (
         SIGNALS,
         {"ticker": "XAU", "since": "2020-01-01T00:00:00Z"},
-        f"No row matched in the 365 days that are kept. {CALL}",
+        f"No row matched; rows are kept from 2025-09-30T12:03:00.000Z. {CALL}",
         NEXT_RUN,
     ),
     (

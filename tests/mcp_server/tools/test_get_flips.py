@@ -440,7 +440,7 @@ async def test_an_empty_result_says_why_and_when_to_call_again(
     answer = await served.fetch_answer(transport, FLIPS, **arguments)
     assert (answer["groups"], answer["counts"]) == ([], {"groups": 0, "flips": 0})
     assert reason in answer["meta"].get("note", "")
-    assert "Call again at meta.next_update" in answer["meta"].get("note", "")
+    assert "Call again at meta.nothing_new_before" in answer["meta"].get("note", "")
     found = await served.fetch_answer(transport, FLIPS)
     assert "next_update" not in found["meta"].get("note", "")
 

@@ -354,7 +354,7 @@ async def test_rows_beyond_retention_are_never_returned(served_alone):
     answer = await signals(served_alone, since="2020-01-01T00:00:00Z")
     # All rows of NOON's batch except the first are younger than 365 days.
     assert len(answer["signals"]) == 6
-    assert "since is before the first row: rows begin at 2026-" in answer["meta"]["note"]
+    assert "since is too early: rows are kept from 2026-" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.2.5", "4.7.26", "8.20")

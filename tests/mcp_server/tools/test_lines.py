@@ -1,12 +1,14 @@
 """The view lines, limit, times and words as agents send them, over both transports."""
 
+import re
 from collections.abc import AsyncIterator
 
 import pytest
 
 from mcp_server.tools.lines import build_lines, format_readings
+from mcp_server.tools.registry import TOOLS
 from serving.json_text import to_json
-from tests.support.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE
+from tests.support.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE, STATS, USAGE
 from tests.support.example_market import fill_full_universe
 from tests.support.running_service import RunningService, run_service
 from tests.support.running_service import served as served
@@ -134,6 +136,7 @@ async def test_limit_keeps_the_best_and_counts_all(served, transport):
         ({"until": "2026-09-30"}, 0),
         ({"since": "2026-09-30T11:03:00Z", "until": "2026-09-30T12:03:00Z"}, 2),
         ({"until": "2026-09-30T12:03:00.005Z", "order": "oldest"}, 8),
+        ({"timeframe": "all"}, 8),
         ({"until": "2030-01-01"}, 8),
         # The clock is at 12:06:20.
         ({"since": "1h"}, 6),
@@ -168,7 +171,7 @@ async def test_a_date_as_of_says_which_instant_it_means(served, transport, tool)
 
 async def test_a_since_before_the_first_row_says_where_rows_begin(served, transport):
     answer = await served.fetch_answer(transport, SIGNALS, since="2020-01-01")
-    begins = "since is before the first row: rows begin at 2026-09-30T11:03:00.000Z."
+    begins = "since is too early: rows are kept from 2025-09-30T12:03:00.000Z."
     assert answer["meta"]["note"] == begins
     later = await served.fetch_answer(transport, SIGNALS, since="2026-09-30T11:03:00Z")
     assert "note" not in later["meta"]
@@ -209,6 +212,8 @@ async def test_a_list_of_tickers_is_read(served):
         (SIGNALS, {"start": "7d"}, "did you mean since?"),
         (FLIPS, {"top": 5}, "did you mean limit?"),
         (SIGNALS, {"direction": "buy"}, "set tier to alerts and direction to bullish"),
+        (STATE, {"direction": "long"}, "; set direction to bullish"),
+        (CONFLUENCE, {"timeframe": "all"}, "accepted: 1h, 4h, 1d"),
         (SIGNALS, {"since": "9999w9"}, "yesterday, 24h, 7d"),
         (STATE, {"ticker": "[" * 1999}, "unknown"),
     ],
@@ -262,17 +267,23 @@ async def whole(tmp_path) -> AsyncIterator[RunningService]:
 
 
 SIZES = [
-    (STATE, {}, 120_000, 150_000),
+    (STATE, {}, 120_000, 135_000),
     (STATE, {"view": "lines"}, 5_000, 11_000),
     (STATE, {"view": "lines", "timeframe": "4h"}, 3_000, 6_000),
-    (STATE, {"view": "lines", "ticker": "BTC"}, 500, 1_000),
-    (SIGNALS, {"limit": 200}, 60_000, 75_000),
-    (SIGNALS, {"limit": 200, "view": "lines"}, 10_000, 15_000),
+    (STATE, {"view": "lines", "ticker": "BTC"}, 500, 700),
+    (SIGNALS, {"limit": 200}, 60_000, 69_000),
+    (SIGNALS, {"limit": 200, "view": "lines"}, 10_000, 14_000),
     (CONFLUENCE, {}, 10_000, 74_000),
     (CONFLUENCE, {"view": "lines"}, 1_000, 4_000),
     (CONFLUENCE, {"view": "lines", "limit": 5}, 500, 1_000),
-    (FLIPS, {"view": "lines"}, 2_000, 12_000),
+    (FLIPS, {}, 30_000, 294_000),
+    (FLIPS, {"view": "lines"}, 4_000, 12_000),
     (FLIPS, {"view": "lines", "limit": 5}, 500, 1_000),
+    (CATALOG, {}, 36_000, 42_000),
+    (CATALOG, {"view": "tickers"}, 3_000, 4_000),
+    (CATALOG, {"view": "tickers", "ticker": "SHIB"}, 250, 350),
+    (STATS, {}, 1_500, 2_100),
+    (USAGE, {}, 400, 450),
 ]
 
 
@@ -283,6 +294,14 @@ async def test_each_view_has_the_size_that_its_description_names_and_large_ones_
         size, note = len(to_json(answer)), answer["meta"].get("note", "")
         assert least <= size <= most, (tool, arguments, size)
         assert ("view=lines says the same in far fewer" in note) is (size > 50_000)
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+def test_each_size_in_a_description_is_measured(tool):
+    named = re.findall(r"[\d,]{3,}(?= (?:characters|for|with|to\b)|\.)", tool.description)
+    bounds = {bound for name, _, *own in SIZES if name == tool.name for bound in own}
+    assert {int(number.replace(",", "")) for number in named} <= bounds
+    assert named
 
 
 async def test_the_list_of_tools_is_short(served):
