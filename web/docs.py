@@ -26,6 +26,7 @@ from schemas.vocabulary import INDICATOR_IDS, IndicatorId
 from serving.context import Context
 from serving.http import CACHE_ONE_MINUTE, JSON
 from serving.json_schema import build_input_schema
+from serving.tool import READ_ONLY
 from serving.tool_runner import ToolRunner
 from web.markdown import (
     Heading,
@@ -374,7 +375,7 @@ def _build_tools_values(context: Context, coverage: Coverage | None) -> Values:
             "tool": tool,
             "call": calls[tool.name],
             "anchor": build_call_anchor(calls[tool.name]),
-            "hints": {**tool.annotations.model_dump(by_alias=True, exclude_none=True), **tool.meta},
+            "hints": {**READ_ONLY.model_dump(by_alias=True, exclude_none=True), **tool.meta},
             "arguments": build_input_schema(tool.query, coverage)["properties"],
             "example": examples[tool.name],
         }
