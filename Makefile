@@ -9,6 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Empty unless PYTHON came from the command line or the environment.
 REQUESTED := $(filter-out file,$(origin PYTHON))
 RUNTIME := $(VENV)/installed
+LIVE := $(VENV)/installed-live
 DEV := $(VENV)/installed-dev
 # Tests of the parts that depend on the version of Python: SQLite, asyncio, schemas, commands,
 # processes. What is built of these, such as pages and purchases, and PostgreSQL repeat them.
@@ -17,7 +18,7 @@ FAST := tests/compute/test_executor.py tests/mcp_server tests/serving tests/serv
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
   --no-strip-extras pyproject.toml
 
-.PHONY: serve test test-fast prove screenshots mutants check coverage bench docs format wheel bundle lock FORCE
+.PHONY: serve live test test-fast prove screenshots mutants check coverage bench docs format wheel bundle lock FORCE
 
 # FORCE checks the interpreter at every run. The stamps below are rebuilt only if it was recreated,
 # because otherwise this file keeps its time.
@@ -29,14 +30,22 @@ $(RUNTIME): $(VENV)/pyvenv.cfg pyproject.toml requirements.lock
 	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
-# Both locks agree on every version, so neither uninstalls what the other one installed. Most modules
-# are never imported, so the others are compiled when they are.
+# Most modules are never imported, so the others are compiled when they are.
 $(DEV): $(RUNTIME) requirements-dev.lock
 	$(PIP) install --no-compile --require-hashes -r requirements-dev.lock
 	touch $@
 
 serve: $(RUNTIME)
 	$(BIN)/signals serve
+
+# All locks agree on every version, so none uninstalls what another one installed.
+$(LIVE): $(RUNTIME) deploy/requirements-live.lock
+	$(PIP) install --require-hashes -r deploy/requirements-live.lock
+	touch $@
+
+# Real prices, in a database of its own beside that of `make serve`, with the same API keys.
+live: $(LIVE)
+	$(BIN)/signals serve --live
 
 test: $(DEV)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not prove"

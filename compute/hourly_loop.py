@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -67,6 +68,8 @@ class HourlyLoop:
         self._on_run: Final = on_run
         self._on_failing: Final = on_failing
         self._is_failing: bool | None = None
+        # Why the source cannot be read, None if it can; not known at first.
+        self._outage: str | None = ""
         self._has_resumed = False
         self._pruned_day = -1
         self._has_source_moved: Final = has_source_moved
@@ -93,6 +96,7 @@ class HourlyLoop:
             try:
                 await self._run_if_due(self._pipeline or await self._reopen_pipeline())
                 self._report_failing(False)
+                await self._record_outage(None)
                 await self._wait_step()
             # Trying again would compete with the process that computes now.
             except LockTakenError:
@@ -101,6 +105,8 @@ class HourlyLoop:
             except NotReadyError as error:
                 reason = {"reason": str(error)}
                 self._failures.write(log.warning, "source_not_ready", reason)
+                with suppress(StoreError):
+                    await self._record_outage(str(error))
                 await self._sleep(RETRY_S)
             except Exception as error:
                 # The state in memory may be ahead of the store, so it is loaded again.
@@ -113,6 +119,11 @@ class HourlyLoop:
         if is_failing is not self._is_failing:
             self._is_failing = is_failing
             self._on_failing(is_failing)
+
+    async def _record_outage(self, reason: str | None) -> None:
+        if reason != self._outage:
+            await self._store.record_outage(reason)
+            self._outage = reason
 
     async def _close_pipeline(self) -> None:
         pipeline, self._pipeline, self._has_resumed = self._pipeline, None, False

@@ -35,7 +35,6 @@ class SnapshotCache:
         self._ledger: Ledger | None = None
         self._ledger_lock = asyncio.Lock()
         self._first_load: asyncio.Task[object] | None = None
-        self._first_market_time: int | None = None
 
     async def coverage(self) -> Coverage | None:
         """Return the coverage that the compute job last published, or None if there is none."""
@@ -51,9 +50,9 @@ class SnapshotCache:
     async def explain_missing(self) -> NotBuiltError:
         """Return the error of calls that need a snapshot while there is none."""
         stored = (self._get_if_current() or await self._read_latest())[0]
-        if self._first_market_time is None:
-            self._first_market_time = (await self.store.progress()).first_market_time
-        return build_not_built_error(stored.coverage, self._first_market_time, stored.market_time)
+        progress = await self.store.progress()
+        first, last = progress.first_market_time, stored.market_time
+        return build_not_built_error(stored.coverage, first, last, progress.outage)
 
     async def snapshot(self) -> Snapshot | None:
         """Return the latest snapshot, or None if nothing has been computed yet."""
@@ -165,23 +164,28 @@ BUILDING_RETRY_S, LIVE_RETRY_S = 5, 60
 
 
 def build_not_built_error(
-    coverage: Coverage | None, first: int | None, last: int | None
+    coverage: Coverage | None, first: int | None, last: int | None, outage: str | None
 ) -> NotBuiltError:
-    """Return the error that says how much of the history is built.
+    """Return the error that says how much of the history is built, and why no more of it.
 
-    `first` and `last` are the market times (epoch ms) of the first and the last commit.
+    `first` and `last` are the market times (epoch ms) of the first and the last commit, `outage`
+    says why the source cannot be read.
     """
-    if coverage is None or coverage.served_from is None:
+    needed_until = None if coverage is None else coverage.served_from
+    percent = 0 if needed_until is None else calculate_percent(first, last, needed_until)
+    if outage is not None:
+        reason = f"Nothing can be computed at the moment: {outage}."
+        return NotBuiltError(reason, LIVE_RETRY_S, percent)
+    if coverage is None or needed_until is None:
         return NotBuiltError(
             "Nothing has been computed yet: the compute job has not finished its first run.",
             FIRST_COMPUTE_RETRY_S,
-            0,
+            percent,
         )
-    percent = calculate_percent(first, last, coverage.served_from)
     built = "nothing yet" if last is None else f"up to {format_instant(last)}"
     return NotBuiltError(
         "The history is still being built, and nothing is served until it is complete: "
-        f"{percent} % done, built {built}, needed up to {format_instant(coverage.served_from)}.",
+        f"{percent} % done, built {built}, needed up to {format_instant(needed_until)}.",
         LIVE_RETRY_S if coverage.source == "live" else BUILDING_RETRY_S,
         percent,
     )

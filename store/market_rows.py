@@ -285,7 +285,8 @@ class Progress:
 
     `started_at` is the time of its first start, whose commits can be of any time before it.
     `first_market_time` is that of the first commit. Changes created before `pruned_before`, and
-    alerts created before `alerts_pruned_before`, may have been pruned.
+    alerts created before `alerts_pruned_before`, may have been pruned. `outage` says why the source
+    cannot be read, None if it can.
     """
 
     source: str | None
@@ -296,6 +297,7 @@ class Progress:
     commit_count: int
     pruned_before: int
     alerts_pruned_before: int
+    outage: str | None
 
     @property
     def last_known_time(self) -> int | None:

@@ -49,6 +49,7 @@ KNOWN_FACTS: Final = {
     "alerts_pruned_before",
     "access_store_id",
     "moving_from",
+    "outage",
 }
 
 

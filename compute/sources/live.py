@@ -246,6 +246,7 @@ class LiveSource:
         self._reader: Final = ListingReader(self._assets, venues, clock)
         self._refused_opens: Final = defaultdict[str, set[int]](set)
         self._wrong_skews_ms: dict[str, float] = {}
+        self._silences: dict[str, str] = {}
         self._missing_logged_until: Final[dict[str, int]] = {}
         self.late_reasons: Final[dict[str, str]] = {}
 
@@ -334,7 +335,8 @@ class LiveSource:
         skews_ms = await self.measure_skews_ms()
         verdict = judge_clocks(skews_ms)
         if verdict.problem is not None:
-            raise NotReadyError(verdict.problem)
+            silences = "" if skews_ms else f" ({'; '.join(sorted(self._silences.values()))})"
+            raise NotReadyError(verdict.problem + silences)
         for name in verdict.wrong_skews_ms.keys() - self._wrong_skews_ms.keys():
             reason = describe_clock(name, verdict.wrong_skews_ms[name])
             log.warning("venue_clock_wrong", venue=name, reason=reason)
@@ -563,7 +565,8 @@ class LiveSource:
         before = self._clock()
         try:
             venue_time_ms = await venue.fetch_time_ms()
-        except VenueError:
+        except VenueError as error:
+            self._silences[venue.name] = error.reason
             return None
         return (before + self._clock()) / 2 - venue_time_ms
 

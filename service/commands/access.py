@@ -17,8 +17,8 @@ from service.config.stores import (
     adopt_access,
     get_location,
     open_access,
+    refuse_missing_keys,
     refuse_missing_market,
-    refuse_missing_store,
     refuse_older_schema,
 )
 from store.errors import StoreError
@@ -31,7 +31,7 @@ TIMES = ("created_at", "updated_at")
 @asynccontextmanager
 async def open_access_store(settings: Settings) -> AsyncIterator[AccessStore]:
     """Open the access store for the block; StoreError if there is no complete store."""
-    await refuse_missing_store(settings)
+    await refuse_missing_keys(settings)
     store = await open_access(settings)
     try:
         yield store
@@ -179,7 +179,7 @@ def _format_times(row: dict[str, Any]) -> dict[str, Any]:
 
 async def print_sign_in_link(settings: Settings, clock: Clock) -> int:
     """Print a sign-in link of the owner, with nothing else on standard output."""
-    await refuse_missing_store(settings)
+    await refuse_missing_keys(settings)
     await refuse_older_schema(settings)
     async with open_access_store(settings) as store:
         print(await create_owner_link(store, clock, settings.address))

@@ -82,6 +82,8 @@ async def _run_command(args: Namespace) -> int:
     log_to_standard_error(settings.log_level, settings.log_format)
     if getattr(args, "believe_clock", False):
         settings = settings.model_copy(update={"believe_clock": True})
+    if getattr(args, "live", False):
+        settings = settings.model_copy(update={"source": "live"})
     module, _, name = (args.run if isinstance(args.run, str) else args.run(args)).partition(":")
     function = getattr(import_module(module), name)
     values = _list_values(args, settings)

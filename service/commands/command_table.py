@@ -159,6 +159,9 @@ BELIEVE_CLOCK = option(
     action="store_true",
     help_text="go on although the clock is more than 180 days after the last run",
 )
+LIVE = option(
+    "--live", action="store_true", help_text="use live market data; sets SIGNALS_SOURCE=live"
+)
 URL = option(
     "--url",
     metavar="URL",
@@ -211,6 +214,7 @@ COMMANDS: Final = (
                 dest="computes",
                 help_text="serve only; another process computes on this database",
             ),
+            LIVE,
             BELIEVE_CLOCK,
         ),
     ),
@@ -218,7 +222,7 @@ COMMANDS: Final = (
         "compute",
         "compute every hour, without serving",
         "service.commands.compute_command:compute",
-        (BELIEVE_CLOCK,),
+        (LIVE, BELIEVE_CLOCK),
     ),
     Command(
         "replay",
@@ -292,13 +296,14 @@ COMMANDS: Final = (
                 nargs=argparse.REMAINDER,
                 help_text="has become `signals verify --answers --url URL`",
             ),
+            LIVE,
         ),
     ),
     Command(
         "prune",
         "delete rows older than their retention, and old copies",
         "service.commands.backup:prune_stores",
-        (BELIEVE_CLOCK,),
+        (LIVE, BELIEVE_CLOCK),
     ),
     Command(
         "backup",
@@ -313,6 +318,7 @@ COMMANDS: Final = (
                 help_text="new or empty folder; the default is next to the store, named by the "
                 "time",
             ),
+            LIVE,
         ),
     ),
     Command(
@@ -347,6 +353,7 @@ COMMANDS: Final = (
                 action="store_true",
                 help_text="check each listing of the universe file at the live venues instead",
             ),
+            LIVE,
         ),
     ),
     Command(
@@ -650,7 +657,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "signals state BTC ETH",
         "signals feed --follow",
     ),
-    "signals serve": ("signals serve", "signals serve --workers 2"),
+    "signals serve": ("signals serve", "signals serve --live", "signals serve --workers 2"),
     "signals compute": ("signals compute", "signals compute --believe-clock"),
     "signals prune": ("signals prune",),
     "signals import": ("signals import Downloads --to bars --dry-run",),

@@ -16,7 +16,7 @@ from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
 from compute.sources.live import LiveSource
 from compute.sources.simulated import SimulatedSource
-from compute.sources.source import Source
+from compute.sources.source import NotReadyError, Source
 from compute.universe import load_universe
 from schemas.result import SIMULATED_NOTE
 from schemas.vocabulary import Clock, format_instant
@@ -29,7 +29,7 @@ from service.commands.console import (
     rebase_progress,
 )
 from service.config.settings import Settings
-from service.config.sources import open_log_signer, open_source
+from service.config.sources import describe_venues, open_log_signer, open_source
 from service.config.stores import open_both, wait_for_database
 from service.processes.lifecycle import (
     limit_malloc_arenas,
@@ -234,7 +234,11 @@ async def run_compute(
 
         open_pipeline = await reopen_source()
         if settings.source == SimulatedSource.kind:
-            echo(SIMULATED_NOTE)
+            echo(f"{SIMULATED_NOTE} For real prices: make live.")
+        elif isinstance(source, LiveSource):
+            found = [source.get_listing(asset.ticker) for asset in universe.tracked_assets]
+            places = describe_venues([one and one.partition(" ")[0] for one in found])
+            echo(f"Live market data: {places}.")
         catch_up = None
         try:
             pipeline = await open_pipeline()
@@ -344,6 +348,11 @@ class CatchUp:
             raise
         except LockTakenError as error:
             log.warning("lock_lost", reason=str(error))
+            self._finished.set()
+            return None
+        except NotReadyError as error:
+            # The hourly loop tries again, and records it for the pages and the doctor.
+            echo(f"Nothing can be computed yet: {error}.")
             self._finished.set()
             return None
         except Exception as error:

@@ -41,6 +41,7 @@ from service.config.stores import (
     describe_remote_file_system,
     get_location,
     get_path,
+    has_other_market,
     has_store,
     open_access,
     open_market,
@@ -135,18 +136,20 @@ def build_doctor(
         case.access = access
         return [finding async for finding in run_checks(case, only_quick=True)]
 
-    return Doctor(run_quick_checks, partial(run_doctor_process, TIMEOUT_S))
+    # All other settings come from the environment, which the process reads too.
+    arguments = ("--live",) if settings.source == "live" else ()
+    return Doctor(run_quick_checks, partial(run_doctor_process, TIMEOUT_S, *arguments))
 
 
-async def run_doctor_process(timeout_s: float) -> list[Finding]:
+async def run_doctor_process(timeout_s: float, *arguments: str) -> list[Finding]:
     """Return the findings of all checks, which run in a process of their own.
 
     The command checks the bars with the compute side, which serving processes do not load, reads
-    whole files, and configures logs. In its own process it delays no call. It reads the same
-    environment, and so the same settings, as this one did.
+    whole files, and configures logs. In its own process it delays no call.
     """
     process = await asyncio.create_subprocess_exec(
         *COMMAND,
+        *arguments,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -178,6 +181,12 @@ async def check_settings(case: Case) -> Findings:
         f"{set_variables or 'all by default'}; served at {settings.address}; "
         f"logs from level {settings.log_level}",
     )
+
+
+async def check_prices(case: Case) -> Findings:
+    """Say whether pages show prices, and why."""
+    source = None if case.market is None else (await case.market.progress()).source
+    yield "ok", case.settings.decide_prices(source)[1]
 
 
 async def check_market(case: Case) -> Findings:
@@ -227,6 +236,8 @@ async def _grade_store(settings: Settings, kind: StoreKind) -> tuple[Grade, str]
         missing = [one for one in get_args(StoreKind) if not await has_store(settings, one)]
         if len(missing) == 2:
             return "warn", f"not started yet: `signals serve` creates {location}"
+        if kind in missing and kind == "market" and has_other_market(settings):
+            return "warn", f"not started yet: the next start creates {location}"
         if kind in missing and kind == "market":
             return "fix", f"there is no store at {location}, but its keys: {RESTORE_MARKET_HINT}"
         if kind in missing:
@@ -283,6 +294,11 @@ async def check_disk(case: Case) -> Findings:
 async def check_last_run(case: Case) -> Findings:
     """Check that the newest run is there, and that it has the bars of all assets."""
     snapshot, now = case.snapshot, case.clock()
+    assert case.market is not None
+    if (outage := (await case.market.progress()).outage) is not None:
+        yield "warn", f"nothing can be computed at the moment: {outage}"
+        if snapshot is None:
+            return
     if snapshot is None:
         yield "warn", "there is no history yet: start `signals serve`, or wait while it builds one"
         return
@@ -305,7 +321,8 @@ async def check_last_run(case: Case) -> Findings:
     elif building := snapshot.building_tickers:
         text = f"{last_run}; the history of {len(building)} assets is still being built"
         yield "warn", f"{text} ({format_names(building)})"
-    elif late := snapshot.stored.late:
+    # The simulated market invents its late bars.
+    elif snapshot.coverage.source != "simulated" and (late := snapshot.stored.late):
         yield (
             "warn",
             f"{last_run}; bars of {len(late)} assets are late ({format_names(list(late))})",
@@ -509,6 +526,7 @@ CHECKS: Final = (
         True,
     ),
     Check("store", lambda case: True, check_market),
+    Check("prices", lambda case: True, check_prices, True),
     Check("disk", lambda case: case.settings.is_sqlite, check_disk, True),
     Check("runs", lambda case: case.market is not None, check_last_run, True),
     Check("log", lambda case: case.market is not None, check_log, True),

@@ -36,6 +36,7 @@ from service.config.sources import (
     check_same_source,
     create_bar_loader,
     create_sources_loader,
+    describe_venues,
     open_live_venues,
     open_source,
 )
@@ -97,7 +98,8 @@ def _describe_source(source: Source) -> Finding:
         faults += source.doubts
         if source.ignored_names:
             faults.append(f"files ignored: {format_names(source.ignored_names)}")
-    return Finding("warn" if faults else "ok", "source", "; ".join([source.name, *faults]))
+    name = "simulated. For real prices: make live" if source.kind == "simulated" else source.name
+    return Finding("warn" if faults else "ok", "source", "; ".join([name, *faults]))
 
 
 async def _examine_live_source(
@@ -236,12 +238,8 @@ def _check_coverage(
 ) -> Iterator[Finding]:
     """Yield how many assets have a source, use a proxy instrument, or have no source."""
     covered = {ticker: listing for ticker, listing in chosen.items() if listing}
-    counts = Counter(listing.venue for listing in covered.values())
-    venue_counts = ", ".join(f"{count} at {name}" for name, count in counts.most_common())
-    total = f"{len(covered)} of {len(chosen)} assets have a source"
-    yield Finding(
-        "ok" if covered else "fix", "assets", f"{total}: {venue_counts}" if venue_counts else total
-    )
+    venues = [one.venue if one else None for one in chosen.values()]
+    yield Finding("ok" if covered else "fix", "assets", describe_venues(venues))
     if proxies := [ticker for ticker, listing in covered.items() if listing.is_proxy]:
         text = f"{len(proxies)} use a perpetual as proxy ({format_names(proxies)})"
         yield Finding("ok", "assets", text)

@@ -47,6 +47,7 @@ class SettingsError(OperatorError):
     """A setting that the operator must fix, described in one line."""
 
 
+LIVE_FILE: Final = "signals-live.db"
 # Load balancers close idle connections after 60 seconds. If the service closed first, a request
 # could arrive at a closed connection.
 DEFAULT_IDLE_S = 75
@@ -87,7 +88,8 @@ class Settings(BaseModel):
     database_url: DatabaseUrl = Field(
         default=SecretStr("sqlite:///signals.db"),
         description="The database: sqlite:///PATH (API keys are in PATH-access) or "
-        "postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
+        "postgresql://USER:PASSWORD@HOST:PORT/DATABASE. The default of the live source is "
+        "sqlite:///signals-live.db, with the keys of signals.db.",
     )
     log_key_file: Path | None = Field(
         default=None,
@@ -110,8 +112,8 @@ class Settings(BaseModel):
     )
     show_prices: EmptyAsNone[bool] = Field(
         default=None,
-        description="1 shows prices and charts on pages, 0 hides them; by default they are shown "
-        "unless the source is live, whose venues may not allow it.",
+        description="1 shows prices and charts on pages, 0 hides them; by default those of the "
+        "live source are hidden if others can reach the service: venues may not allow it.",
     )
     alpaca_key_id: EmptyAsNone[str] = Field(
         default=None,
@@ -298,12 +300,28 @@ class Settings(BaseModel):
     @property
     def market_path(self) -> Path:
         """The SQLite file of market data."""
-        return Path(self.database_url.get_secret_value().removeprefix(SQLITE))
+        is_beside = self.has_default_database and self.source == "live"
+        return self._simulated_path.with_name(LIVE_FILE) if is_beside else self._simulated_path
 
     @property
     def access_path(self) -> Path:
         """The SQLite file of API keys."""
-        return self.market_path.with_name(self.market_path.name + "-access")
+        return self._simulated_path.with_name(self._simulated_path.name + "-access")
+
+    @property
+    def other_market_path(self) -> Path | None:
+        """The file of live data if this one has simulated data, or the reverse; None if none."""
+        paths = {self._simulated_path, self._simulated_path.with_name(LIVE_FILE)}
+        return (paths - {self.market_path}).pop() if self.has_default_database else None
+
+    @property
+    def has_default_database(self) -> bool:
+        """Whether the operator named no database."""
+        return "database_url" not in self.model_fields_set
+
+    @property
+    def _simulated_path(self) -> Path:
+        return Path(self.database_url.get_secret_value().removeprefix(SQLITE))
 
     @property
     def log_key_path(self) -> Path:
@@ -332,7 +350,7 @@ class Settings(BaseModel):
         """The folder where mail is written if no SMTP server is set."""
         if not self.is_sqlite:
             return Path("signals-outbox")
-        return self.market_path.with_name(self.market_path.name + "-outbox")
+        return self._simulated_path.with_name(self._simulated_path.name + "-outbox")
 
     @property
     def bars_folder(self) -> Path | None:
@@ -340,12 +358,21 @@ class Settings(BaseModel):
         kind, _, folder = self.source.partition(":")
         return Path(folder) if kind == "files" else None
 
-    def shows_prices(self, stored_source: str | None) -> bool:
-        """Return whether pages show prices; `stored_source` is that of the store, if any."""
-        if self.show_prices is not None:
-            return self.show_prices
+    def decide_prices(self, stored_source: str | None) -> tuple[bool, str]:
+        """Return whether pages show prices, and why; `stored_source` is that of the store."""
         # A process that only serves may leave SIGNALS_SOURCE unset, so the store decides.
-        return (stored_source or self.source) != "live"
+        is_live = (stored_source or self.source) == "live"
+        if self.show_prices is not None:
+            shown = "shown" if self.show_prices else "hidden"
+            return self.show_prices, f"{shown}, as SIGNALS_SHOW_PRICES says"
+        if not is_live:
+            return True, "shown, because no venue has rights in them"
+        if self.is_local:
+            return True, "shown, because only this machine reaches the service"
+        return False, (
+            "hidden, because venues may not allow that others see them: SIGNALS_SHOW_PRICES=1 "
+            "shows them"
+        )
 
     @property
     def operator(self) -> Operator:

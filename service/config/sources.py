@@ -6,8 +6,8 @@ The source is live, recorded files, or simulated.
 import asyncio
 import random
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -95,7 +95,7 @@ async def open_live_venues(
         from compute.sources.ccxt_venue import CcxtVenue, rebase_url
     except ImportError as error:
         raise SettingsError(
-            f"SIGNALS_SOURCE=live needs the extra libraries ({error.name} is missing): "
+            f"live prices need the extra libraries ({error.name} is missing): run `make live`, or "
             f"{describe_install('live')}"
         ) from None
     key_id, secret_key, base = (
@@ -139,6 +139,14 @@ async def open_live_venues(
         yield venues
 
 
+def describe_venues(venues: Sequence[str | None]) -> str:
+    """Say how many assets have a source, and where; there is a venue or None for each asset."""
+    counts = Counter(venue for venue in venues if venue is not None)
+    text = f"{counts.total()} of {len(venues)} assets have a source"
+    places = ", ".join(f"{count} at {name}" for name, count in counts.most_common())
+    return f"{text}: {places}" if places else text
+
+
 def collect_symbols(universe: Universe) -> dict[str, set[str]]:
     """Return the symbols of a universe by venue, including perpetuals."""
     symbols_by_venue: defaultdict[str, set[str]] = defaultdict(set)
@@ -179,9 +187,10 @@ def check_same_source(settings: Settings, stored_source: str | None, name: str) 
     if stored_source in (None, name):
         return
     setting = "simulated" if parse_source_name(str(stored_source)) else stored_source
+    wanted = name.partition(":")[0] if parse_source_name(name) else name
     raise SettingsError(
-        f"{settings.store_name} holds bars of the source {stored_source}: set "
-        f"SIGNALS_SOURCE={setting}, or set SIGNALS_DATABASE_URL to another database for {name}"
+        f"{settings.store_name} holds bars of the source {setting}: set SIGNALS_SOURCE={setting}, "
+        f"or set SIGNALS_DATABASE_URL to another database for {wanted}"
     )
 
 

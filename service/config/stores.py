@@ -87,7 +87,8 @@ async def open_both(settings: Settings) -> "AsyncIterator[tuple[MarketStore, Acc
     async with AsyncExitStack() as stack:
         access = await open_access(settings)
         stack.push_async_callback(access.close)
-        if not has_market and await access.list_keys():
+        is_lost = not has_market and not has_other_market(settings)
+        if is_lost and await access.list_keys():
             raise StoreError(_describe_lost_market(settings, "there are keys to read them"))
         market = await open_market(settings)
         stack.push_async_callback(market.close)
@@ -112,6 +113,11 @@ def describe_remote_file_system(settings: Settings) -> str | None:
         f"{folder} is on a file system of another machine or of Windows ({kind}), where SQLite can "
         "lose or damage data: move the database to a disk of this machine, or use PostgreSQL"
     )
+
+
+def has_other_market(settings: Settings) -> bool:
+    """Return whether the keys are those of the other market, the simulated or the live one, too."""
+    return settings.other_market_path is not None and settings.other_market_path.exists()
 
 
 def find_market_trace(settings: Settings) -> str | None:
@@ -177,6 +183,13 @@ async def refuse_missing_market(settings: Settings) -> None:
 async def refuse_missing_store(settings: Settings) -> None:
     """Raise StoreError unless the stores of market data and of keys both exist."""
     await refuse_missing_market(settings)
+    await refuse_missing_keys(settings)
+
+
+async def refuse_missing_keys(settings: Settings) -> None:
+    """Raise StoreError unless there are a store of keys and the market data that they read."""
+    if not has_other_market(settings):
+        await refuse_missing_market(settings)
     if not await has_store(settings, "access"):
         raise StoreError(
             f"the store of keys is missing: there is no {get_location(settings, 'access')}; "

@@ -143,7 +143,7 @@ def build_app(
         outbox=choose_visible_outbox(settings),
         owner_uid=os.getuid() if settings.is_local else None,
         operator=settings.operator,
-        shows_prices=settings.shows_prices(resources.source),
+        shows_prices=settings.decide_prices(resources.source)[0],
     )
     notices = NoticeKeeper(resources.access, resources.clock)
     return create_app(

@@ -112,6 +112,13 @@ class MarketStore:
         async with self._engine.begin_write() as db:
             await db.insert("facts", "key, value", [(writes.ACCESS_ID_KEY, access_id)], on_conflict)
 
+    async def record_outage(self, reason: str | None) -> None:
+        """Store why the source cannot be read at the moment, None if it can."""
+        async with self._engine.begin_compute_write() as db:
+            await db.execute("DELETE FROM facts WHERE key = 'outage'")
+            if reason is not None:
+                await db.insert("facts", "key, value", [("outage", reason)])
+
     async def check_writes(self) -> None:
         """Raise StoreError if the store is lost, or if this process computes but cannot commit."""
         tests: dict[WriteKind, TestWrite] = {}
@@ -195,6 +202,7 @@ class MarketStore:
                 commit_count=await fetch_value(db, "SELECT coalesce(max(number), 0) FROM passes"),
                 pruned_before=writes.parse_fact_time(facts, "pruned_before"),
                 alerts_pruned_before=writes.parse_fact_time(facts, "alerts_pruned_before"),
+                outage=facts.get("outage"),
             )
 
     async def bars(

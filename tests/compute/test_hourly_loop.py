@@ -655,8 +655,15 @@ class Failing(MarketStore):
             raise StoreError("no answer")
 
 
+async def load_outage(path: Path) -> str | None:
+    store = await open_sqlite_market(path)
+    try:
+        return (await store.progress()).outage
+    finally:
+        await store.close()
+
+
 @pytest.mark.clause("steps")
-@pytest.mark.prove
 async def test_a_source_that_is_not_ready_is_retried_and_no_bar_is_lost(tmp_path: Path, logs: Logs):
     clock = AcceleratedClock(march_s("10:30"))
     source = script(clock)
@@ -667,8 +674,10 @@ async def test_a_source_that_is_not_ready_is_retried_and_no_bar_is_lost(tmp_path
     refused = [line for line in logs if line["event"] == "source_not_ready"]
     assert {line["reason"] for line in refused} == {source.refusal}
     assert list_stepped_closes(await load_changes(path), "BTC")[-1] == march_s("11:00")
+    assert await load_outage(path) == source.refusal
     source.refusal = None
     await run_loop_until(path, source, clock, march_s("14:30"))
+    assert await load_outage(path) is None
     await check_store_file(path, source, march_s("14:00"))
 
 

@@ -153,6 +153,37 @@ async def test_compute_builds_history_by_itself_and_quotes_no_secret_of_a_wrong_
 
 
 @pytest.mark.clause("live")
+async def test_a_live_start_beside_a_simulated_store_has_its_keys_and_says_why_nothing_comes(
+    double, tmp_path
+):
+    given = build_live_settings(tmp_path, only("ETH"), double) | {"database_url": ""}
+    del given["source"]
+    create_store(tmp_path)
+    made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "tests")
+    double.get_venue("binance").add_failure("unavailable", times=None)
+    why = "no venue answers: check that this machine is online (binance "
+    with start_signals(tmp_path, "serve", "--live", **given) as process:
+        places = "Live market data: 1 of 1 assets have a source: 1 at binance."
+        await asyncio.to_thread(process.wait_for_line, places)
+        await asyncio.to_thread(process.wait_for_line, f"Nothing can be computed yet: {why}")
+        headers, said = {"X-Api-Key": made.stdout.strip()}, ""
+        async with httpx.AsyncClient(headers=headers, timeout=WITHIN_S) as client:
+            async with asyncio.timeout(WITHIN_S):
+                while "Nothing can be computed" not in said:
+                    state = await client.get(f"http://127.0.0.1:{given['port']}/api/v1/state")
+                    said = state.json()["message"]
+                    await asyncio.sleep(0.02)
+        assert (state.status_code, why in said) == (503, True)
+        doctor = await asyncio.to_thread(run_signals, tmp_path, "doctor", "--live", **given)
+        assert f"warn runs: nothing can be computed at the moment: {why}" in doctor.stdout
+        assert "ok   prices: shown, because only this machine reaches the service" in doctor.stdout
+        assert await asyncio.to_thread(process.stop) == 0
+    files = {path.name for path in tmp_path.glob("signals*.db*")}
+    assert {"signals.db", "signals.db-access", "signals-live.db"} <= files
+    assert "signals-live.db-access" not in files
+
+
+@pytest.mark.clause("live")
 def test_half_a_key_ends_the_command_in_one_line_without_it(tmp_path):
     done = run_signals(tmp_path, "compute", source="live", alpaca_key_id=KEY["alpaca_key_id"])
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)

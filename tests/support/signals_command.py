@@ -40,11 +40,12 @@ SAYS_WITHIN_S = 60
 
 
 def build_environment(folder: Path, **settings: str) -> dict[str, str]:
+    """Return the environment of a command; an empty `database_url` leaves the default one."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("SIGNALS_")
     }
     signals_settings = {f"SIGNALS_{name.upper()}": value for name, value in settings.items()}
-    return {
+    variables = {
         **inherited,
         "PYTHONPATH": str(ROOT),
         "SIGNALS_DATABASE_URL": f"sqlite:///{folder / 'signals.db'}",
@@ -53,6 +54,9 @@ def build_environment(folder: Path, **settings: str) -> dict[str, str]:
         "XDG_STATE_HOME": str(folder / "state"),
         **signals_settings,
     }
+    if not variables["SIGNALS_DATABASE_URL"]:
+        del variables["SIGNALS_DATABASE_URL"]
+    return variables
 
 
 def run_signals(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:

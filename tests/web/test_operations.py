@@ -96,6 +96,7 @@ async def test_the_page_works_on_both_databases(home: StoreHome) -> None:
     ]
     # Sources: health, assets, late, building, missing bars. No asset is late any more.
     assert find_row(page, "simulated")[:5] == ["delivers", "4", "0", "0", "0"]
+    assert "Source: simulated. For real prices: make live." in page.text
     assert "Calls in the last 30 days: 1" in page.text
     # Keys: owner, created, last used, calls today, status, action.
     tests_key = find_row(page, "tests")
@@ -248,20 +249,10 @@ async def test_all_checks_are_those_of_the_command(
     doctor = build_doctor(Settings.read(), served.market, served.access, served.clock)
     quick = await doctor.run_quick_checks(None)
     assert [subject for _, subject, _ in quick] == [
-        *("settings", "disk", "runs", "log", "proxies", "backup")
+        *("settings", "prices", "disk", "runs", "log", "proxies", "backup")
     ]
     subjects = {subject for _, subject, _ in await doctor.run_all_checks()}
     assert subjects == {
-        *(
-            "settings",
-            "store",
-            "disk",
-            "runs",
-            "log",
-            "source",
-            "billing",
-            "proxies",
-            "mail",
-            "backup",
-        )
+        *("settings", "store", "prices", "disk", "runs", "log", "source", "billing", "proxies"),
+        *("mail", "backup"),
     }

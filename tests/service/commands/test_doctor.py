@@ -27,7 +27,7 @@ from tests.store.sql.test_purchase_store import CLAIM, MEMBER, NOW
 from tests.support.example_market import make_coverage
 from tests.support.row_builders import run_sql
 from tests.support.running_service import ManualClock, run_service
-from tests.support.signals_command import run_signals
+from tests.support.signals_command import create_store, run_signals
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -89,8 +89,8 @@ def test_a_healthy_store_has_only_ok_findings(well, source):
     told = examined(well, source=source)
     assert told.status == 0
     assert list(told.findings) == [
-        *("settings", "store", "disk", "runs", "log", "source", "billing", "proxies", "backup"),
-        "mail",
+        *("settings", "store", "prices", "disk", "runs", "log", "source", "billing", "proxies"),
+        *("backup", "mail"),
     ]
     assert {line.split()[0] for lines in told.findings.values() for line in lines} == {"ok"}
     check_findings(
@@ -100,9 +100,19 @@ def test_a_healthy_store_has_only_ok_findings(well, source):
             "runs": ["ok …the recording is complete…"],
             "source": [f"ok {source}"],
             "billing": ["ok sandbox, test mode"],
+            "prices": ["ok shown, because no venue has rights in them"],
             "mail": [f"ok written to {well}/signals.db-outbox, not sent"],
         },
     )
+
+
+def test_a_simulated_source_leads_to_real_prices_and_names_no_epoch(tmp_path):
+    create_store(tmp_path)
+    run_sql(
+        tmp_path / "signals.db",
+        "INSERT INTO facts VALUES ('source', 'simulated:1764547200:1795392000')",
+    )
+    check_findings(examined(tmp_path), {"source": ["ok simulated. For real prices: make live"]})
 
 
 @pytest.mark.clause("proof")

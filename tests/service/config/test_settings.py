@@ -215,6 +215,28 @@ def test_limits_and_proxies_are_parsed():
     assert split_commas(settings.trusted_proxies) == ("10.0.0.7", "fd00::/8")
 
 
+@pytest.mark.parametrize(
+    ("variables", "market", "access"),
+    [
+        ({}, "signals.db", "signals.db-access"),
+        ({"SIGNALS_SOURCE": "live"}, "signals-live.db", "signals.db-access"),
+        (
+            {"SIGNALS_SOURCE": "live", "SIGNALS_DATABASE_URL": "sqlite:////data/own.db"},
+            "/data/own.db",
+            "/data/own.db-access",
+        ),
+    ],
+)
+def test_live_data_have_a_file_of_their_own_beside_the_same_keys(
+    variables: dict[str, str], market: str, access: str
+):
+    settings = Settings.read(variables)
+    assert (settings.market_path, settings.access_path) == (Path(market), Path(access))
+
+
+PUBLIC = {"SIGNALS_BASE_URL": "https://signals.example"}
+
+
 @pytest.mark.clause("14.4")
 @pytest.mark.parametrize(
     ("variables", "stored_source", "is_shown"),
@@ -222,19 +244,25 @@ def test_limits_and_proxies_are_parsed():
         ({}, None, True),
         ({}, "simulated:1764547200:1795392000", True),
         ({"SIGNALS_SOURCE": "files:/data/bars"}, "files:/data/bars", True),
-        ({"SIGNALS_SOURCE": "live"}, None, False),
-        ({"SIGNALS_SOURCE": "live"}, "live", False),
+        ({"SIGNALS_SOURCE": "live"}, None, True),
+        ({"SIGNALS_SOURCE": "live"} | PUBLIC, None, False),
+        ({"SIGNALS_SOURCE": "live"} | PUBLIC, "live", False),
         # A process that only serves what another one computes.
-        ({}, "live", False),
-        ({"SIGNALS_SHOW_PRICES": ""}, "live", False),
-        ({"SIGNALS_SHOW_PRICES": "1"}, "live", True),
+        ({"SIGNALS_HOST": "0.0.0.0"}, "live", False),
+        ({"SIGNALS_SHOW_PRICES": ""} | PUBLIC, "live", False),
+        ({"SIGNALS_SHOW_PRICES": "1"} | PUBLIC, "live", True),
+        ({"SIGNALS_SHOW_PRICES": "0"}, "live", False),
         ({"SIGNALS_SHOW_PRICES": "0"}, "simulated:1764547200", False),
     ],
 )
-def test_prices_are_shown_unless_the_source_is_live_or_the_operator_decides(
+def test_live_prices_are_shown_to_the_owner_alone_unless_the_operator_decides(
     variables: dict[str, str], stored_source: str | None, is_shown: bool
 ):
-    assert Settings.read(variables).shows_prices(stored_source) is is_shown
+    decided, why = Settings.read(variables).decide_prices(stored_source)
+    assert (decided, why.split()[0]) == (is_shown, "shown," if is_shown else "hidden,")
+    assert ("SIGNALS_SHOW_PRICES" in why) == (
+        "SIGNALS_SHOW_PRICES" in str(variables) or not decided
+    )
 
 
 def test_the_environment_is_read_only_if_none_is_passed(monkeypatch):

@@ -138,6 +138,24 @@ async def test_new_market_data_belong_to_the_keys_that_are_there(tmp_path: Path)
     await assert_stores_belong_together(settings)
 
 
+@pytest.mark.parametrize("sources", [("simulated", "live"), ("live", "simulated")])
+async def test_simulated_and_live_data_share_their_keys_in_either_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: tuple[str, str]
+):
+    monkeypatch.chdir(tmp_path)
+    first, second = (Settings(source=source) for source in sources)
+    await start(first)
+    given = {"database_url": "", "source": second.source}
+    made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "a", **given)
+    assert (made.returncode, made.stderr) == (0, "")
+    told = await asyncio.to_thread(run_signals, tmp_path, "doctor", **given)
+    assert f"warn store: not started yet: the next start creates {tmp_path}/" in told.stdout
+    for settings in (second, first):
+        async with open_both(settings) as (market, access):
+            assert await market.find_access_id() == await access.get_id()
+            assert len(await access.list_keys()) == 1
+
+
 async def test_a_market_store_without_the_id_of_its_keys_gets_it_at_the_next_start(tmp_path: Path):
     settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
     await start(settings)
