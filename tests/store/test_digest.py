@@ -13,7 +13,7 @@ from store import digest
 from store.market_rows import BarRow, ChangeRow, FundingRow, SourceRow, WatermarkRow
 from store.sql.market_store import MarketStore
 from tests.store.sql.test_market_reads import make_coverage
-from tests.store.test_change_table import ROWS as CHANGES
+from tests.store.test_bar_blocks import ROWS as CHANGES
 from tests.support.row_builders import (
     NOW,
     make_alert,

@@ -1,4 +1,7 @@
-"""PostgreSQL as operators have it: behind PgBouncer, in another encoding, from a dump."""
+"""PostgreSQL as operators have it: behind PgBouncer, in another encoding, from a dump.
+
+An empty database, a server that restarts, and a server that requires passwords.
+"""
 
 import asyncio
 import shutil
@@ -12,14 +15,19 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from store.errors import StoreError
 from store.postgres.access_store import open_postgres_access
 from store.postgres.database_info import count_missing_migrations
+from store.postgres.engine import connect
 from store.postgres.market_engine import find_schema_faults
 from store.postgres.market_store import open_postgres_market
 from store.postgres.schema import SCHEMAS
+from store.sql.database import Lane, fetch_value
+from store.sql.market_store import MarketStore
 from tests.support.postgres.server import (
+    PostgresServer,
     SharedServer,
     build_unprivileged_command,
     make_empty_database,
@@ -27,12 +35,12 @@ from tests.support.postgres.server import (
 )
 from tests.support.row_builders import NOW, make_full_batch
 from tests.support.signals_command import find_free_port
-from tests.support.store_homes import take_lock_when_free
+from tests.support.store_homes import DEADLINE_S, PostgresHome, open_and_close, take_lock_when_free
 from tests.support.stored_rows import list_commits
 
 WITHIN_S = 20.0
 
-pytestmark = pytest.mark.clause("postgres")
+pytestmark = pytest.mark.clause("postgres", "store")
 
 
 @contextmanager
@@ -162,3 +170,164 @@ async def test_a_restored_dump_has_the_schema_of_the_migrations(
         await session.close()
         (fault,) = await find_schema_faults(copy, *SCHEMAS["market"])
         assert "clock_id_check" in fault
+
+
+async def test_stores_that_are_opened_at_once_all_find_a_migrated_database(database: str) -> None:
+    openings = (open_postgres_market, open_postgres_access) * 3
+    for store in await asyncio.gather(*(open_store(database) for open_store in openings)):
+        await store.close()
+
+
+async def test_a_database_is_migrated_whole_or_not_at_all(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as next_version:
+        schema, migrations = SCHEMAS["market"]
+        next_version.setitem(SCHEMAS, "market", (schema, (*migrations, "market_9999")))
+        with pytest.raises(StoreError, match="market_9999"):
+            await open_postgres_market(database)
+    async with open_and_close(open_postgres_market(database)) as store:
+        await store.commit(make_full_batch())
+
+
+async def read_schema(url: str) -> list[tuple[str, ...]]:
+    """Return the migrations and the tables of the market schema."""
+    session = await connect(url, SCHEMAS["market"][0])
+    try:
+        names = await session.fetch("SELECT name FROM migrations ORDER BY name")
+        tables = await session.fetch(
+            "SELECT tablename FROM pg_tables WHERE schemaname = $1 ORDER BY 1", SCHEMAS["market"][0]
+        )
+    finally:
+        await session.close()
+    return [tuple(row[0] for row in rows) for rows in (names, tables)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "named", "reason"),
+    [
+        ("INSERT INTO missing\nVALUES ('secret');", "(INSERT INTO missing)", "does not exist"),
+        (
+            "DO $$\nBEGIN\n  PERFORM 1;\n  RAISE 'no;\n';\nEND $$;",
+            "(DO $$ BEGIN)",
+            "no;",
+        ),
+        (
+            "SELECT pg_terminate_backend(pg_backend_pid());",
+            "(SELECT pg_terminate_backend(pg_backend_pid());)",
+            "",
+        ),
+    ],
+)
+async def test_a_migration_that_fails_names_its_statement_and_changes_nothing(
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    statement: str,
+    named: str,
+    reason: str,
+) -> None:
+    schema, migrations = SCHEMAS["market"]
+    async with open_and_close(open_postgres_market(database)) as store:
+        await store.commit(make_full_batch())
+    before = await read_schema(database)
+    folder = tmp_path / "migrations"
+    folder.mkdir()
+    (folder / "postgres_market_9998.sql").write_text("CREATE TABLE first (id INTEGER);\n")
+    second = "CREATE TABLE added (id INTEGER);\n-- A comment;\n"
+    (folder / "postgres_market_9999.sql").write_text(second + statement)
+    with monkeypatch.context() as next_version:
+        next_version.setattr("store.migrations.files", lambda _: tmp_path)
+        names = (*migrations, "postgres_market_9998", "postgres_market_9999")
+        next_version.setitem(SCHEMAS, "market", (schema, names))
+        with pytest.raises(StoreError) as failure, capture_logs() as logs:
+            await open_postgres_market(database)
+        message = str(failure.value)
+        assert f"migration postgres_market_9999 failed at statement 2 {named}: " in message
+        assert reason in message
+        assert "unchanged" in message
+        assert "No copy was made" in message
+        assert "secret" not in message
+        assert "\n" not in message
+        assert logs == []
+        assert await read_schema(database) == before
+        (folder / "postgres_market_9999.sql").write_text(second)
+        with capture_logs() as logs:
+            for _ in range(2):
+                await (await open_postgres_market(database)).close()
+    assert [(entry["event"], entry["migration"]) for entry in logs] == [
+        ("migrated", "postgres_market_9998"),
+        ("migrated", "postgres_market_9999"),
+    ]
+
+
+async def test_a_new_schema_is_created_without_a_log_line(database: str) -> None:
+    with capture_logs() as logs:
+        await (await open_postgres_market(database)).close()
+    assert logs == []
+
+
+@pytest.mark.prove
+async def test_a_lost_server_is_reported_and_used_again_when_it_returns(
+    private_postgres: PostgresServer,
+) -> None:
+    async with open_and_close(PostgresHome(private_postgres.url()).open_market()) as market:
+        await market.lock()
+        await market.commit(make_full_batch())
+        private_postgres.stop()
+        for verb in (
+            market.commit(make_full_batch(NOW + 1, step=1)),
+            market.snapshot(),
+            market.lock(),
+        ):
+            with pytest.raises(StoreError) as refusal:
+                await verb
+            assert "\n" not in str(refusal.value)
+        private_postgres.start()
+        async with asyncio.timeout(DEADLINE_S):
+            while (passes := await count_commits(market)) is None:
+                pass
+        assert passes == 1
+        await take_lock_when_free(market)
+        await market.commit(make_full_batch(NOW + 1, step=1))
+
+
+async def test_each_kind_of_transaction_has_its_own_time_limit(database: str) -> None:
+    sql = "SELECT current_setting('statement_timeout')"
+    async with open_and_close(open_postgres_market(database)) as market:
+        engine = market._engine
+        reads = {lane: engine.begin_read(lane) for lane in Lane}
+        others = {"page": engine.acquire_connection(), "prune": engine.begin_write()}
+        # A process that holds the lock commits in another session.
+        others["commit"] = engine.begin_compute_write()
+        limits = {}
+        for kind, opening in (reads | others).items():
+            async with opening as db:
+                limits[kind] = await fetch_value(db, sql)
+    expected = dict.fromkeys([*Lane, "page"], "10s") | {Lane.BATCH: "10min"}
+    assert limits == expected | {"prune": "1min", "commit": "1min"}
+
+
+async def count_commits(market: MarketStore) -> int | None:
+    """Return the number of commits in a store, None if it is unavailable."""
+    with suppress(StoreError):
+        return (await market.progress()).commit_count
+    return None
+
+
+async def test_a_rejected_login_is_reported_without_user_and_password(
+    private_postgres: PostgresServer,
+) -> None:
+    session = await asyncpg.connect(private_postgres.url())
+    await session.execute("CREATE ROLE operator LOGIN PASSWORD 'right'")
+    hosts = private_postgres.data / "pg_hba.conf"
+    hosts.write_text("host all operator 127.0.0.1/32 scram-sha-256\n" + hosts.read_text())
+    await session.execute("SELECT pg_reload_conf()")
+    await session.close()
+    for secret in ("operator:wrong", "nobody-such:right"):
+        url = private_postgres.url().replace("postgres@", f"{secret}@")
+        with pytest.raises(StoreError) as refusal:
+            await open_postgres_market(url)
+        message = str(refusal.value)
+        assert message.endswith("rejects the user or password in its URL")
+        assert not any(word in message for word in (*secret.split(":"), "\n"))

@@ -170,8 +170,7 @@ async def test_an_id_that_no_published_row_has_is_unknown(market: MarketStore, r
     await market.commit(
         make_batch(NOW, changes=[make_change(NOW), hidden], publish_from={"BTC": 5, "ETH": 5})
     )
-    named = row_id.format(at=NOW, unpublished=NOW + 9)
-    assert await market.feed_log.find_leaf(named) is None
+    assert await market.feed_log.find_leaf(row_id.format(at=NOW, unpublished=NOW + 9)) is None
 
 
 async def test_a_tile_or_a_proof_beyond_the_tree_does_not_exist(market: MarketStore) -> None:

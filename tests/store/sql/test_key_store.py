@@ -187,8 +187,7 @@ async def count_everywhere(
 ) -> None:
     """Use every key of a membership for some calls."""
     for held in await access.list_member_keys(membership, 0):
-        key_hash = await find_hash(access, held.key.id)
-        group = CallGroup(key_hash, now // DAY_MS, calls, now)
+        group = CallGroup(await find_hash(access, held.key.id), now // DAY_MS, calls, now)
         (decided,) = await access.count_calls([group], None, DAILY_LIMIT)
         assert (decided.counted > 0) <= held.key.works_at(now)
         chain = did.chain_by_id.get(held.key.id, held.key.id)
@@ -283,8 +282,7 @@ async def test_calls_add_up_by_key_day_and_tool_and_are_listed_by_membership(
         DayUsage(8, "b", 1),
     ]
     assert await access.list_tool_usage(1, 9) == []
-    cutoffs = RetentionCutoffs(*[0] * 8)
-    assert await access.prune(replace(cutoffs, calls=8 * DAY_MS)) == 1
+    assert await access.prune(replace(RetentionCutoffs(*[0] * 8), calls=8 * DAY_MS)) == 1
     assert {row.day for row in await access.list_tool_usage(1, 0)} == {8}
 
 
@@ -452,8 +450,7 @@ async def test_concurrent_calls_are_counted_up_to_the_limit_each_with_its_own_nu
     for place, counted_numbers in numbers.items():
         assert sorted(counted_numbers) == list(range(1, min(LIMIT, requested[place]) + 1))
     assert min(requested.values()) > LIMIT
-    stored = await run_sql(home, "SELECT used FROM usage")
-    assert stored == [(LIMIT,)] * len(PLACES)
+    assert await run_sql(home, "SELECT used FROM usage") == [(LIMIT,)] * len(PLACES)
 
 
 async def test_nothing_is_counted_once_a_key_is_revoked_although_others_count_it(

@@ -1,6 +1,12 @@
-"""A snapshot read on top of an earlier one equals one that is read whole."""
+"""A snapshot read on top of an earlier one equals one that is read whole.
 
+Statements of both databases, and lanes: no read waits for one of another lane, nor for ever.
+"""
+
+import asyncio
+import re
 from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import date
 
@@ -22,7 +28,10 @@ from store.market_rows import (
     StoredSnapshot,
     WatermarkRow,
 )
+from store.sql import database
+from store.sql.database import Lane
 from store.sql.market_store import MarketStore
+from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
     DAY_MS,
     NOW,
@@ -31,12 +40,14 @@ from tests.support.row_builders import (
     make_batch,
     make_blocks,
     make_change,
+    make_full_batch,
 )
+from tests.support.signals_command import ROOT
 from tests.support.small_market import load_past
 from tests.support.store_homes import HomeFactory, open_and_close
 from tests.support.stored_rows import list_commits
 
-pytestmark = pytest.mark.clause("store")
+pytestmark = pytest.mark.clause("store", "monitoring")
 
 LAST = find_latest_run(NOW)
 EDGE = LAST - 365 * DAY_MS
@@ -87,8 +98,7 @@ async def test_the_last_bars_are_those_that_had_closed_by_then(market: MarketSto
     btc = [make_bar("BTC", hour - back * 3600 - 1800) for back in range(5, 0, -1)]
     eth = [make_bar("ETH", hour - back * 3600) for back in range(6, 2, -1)]
     xau = [make_bar("XAU", day - back * 86_400, "1d") for back in (3, 2, 1)]
-    nominal = make_batch(LAST, bars=make_blocks(*btc, *eth, *xau))
-    await market.commit(nominal)
+    await market.commit(make_batch(LAST, bars=make_blocks(*btc, *eth, *xau)))
     expected = {"BTC": hour, "ETH": hour - 2 * 3600, "XAU": day}
     assert (await market.snapshot()).last_closes == expected
     # Inside the first commit, which holds several runs.
@@ -135,8 +145,7 @@ async def test_missing_bars_are_counted_for_330_days_by_revision_and_as_of_a_tim
     assert (await market.snapshot()).missing_bars == {}
     await commit(LAST, missing("BTC", 331, 9), missing("ETH", 40, 5))
     assert (await market.snapshot()).missing_bars == {"ETH": 5}
-    later = LAST + HOUR_MS
-    await commit(later, missing("BTC", 329, 2), missing("ETH", -1 / 24, 1))
+    await commit(LAST + HOUR_MS, missing("BTC", 329, 2), missing("ETH", -1 / 24, 1))
     assert (await market.snapshot()).missing_bars == {"BTC": 2, "ETH": 6}
     assert (await load_past(market, LAST)).missing_bars == {"BTC": 2, "ETH": 5}
     # A restated history has its own holes.
@@ -328,8 +337,7 @@ async def test_the_coverage_names_the_source_of_the_stored_bars(market: MarketSt
     await market.publish_coverage(make_listed(OKX))
     for revision, listing in enumerate([BINANCE, "gate BTC/USDT"]):
         await market.commit(make_batch(NOW + revision, bars=make_bars(0, listing, revision)))
-        snapshots = await market.snapshot(), await load_past(market, NOW + revision)
-        for snapshot in snapshots:
+        for snapshot in (await market.snapshot(), await load_past(market, NOW + revision)):
             assert snapshot.coverage == make_listed(listing)
 
 
@@ -393,3 +401,95 @@ async def test_a_covered_asset_without_bars_is_late_if_the_source_is_live(
     assert tuple((await market.snapshot()).late) == ("BTC",)
     await market.commit(make_batch(bars=make_blocks(make_bar("BTC"))))
     assert (await market.snapshot()).late == {}
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT count(*) FROM n"
+SHORT_S = 0.3
+
+
+@pytest.fixture
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit every read to a moment; a store has to be opened after this."""
+    for lane in Lane:
+        monkeypatch.setitem(database.READ_LIMITS_S, lane, SHORT_S)
+
+
+@pytest.mark.usefixtures("short_limits")
+@pytest.mark.parametrize("lane", Lane)
+@pytest.mark.sampled(4)
+async def test_an_endless_read_ends_with_its_cause_and_leaves_the_connection_usable(
+    open_market: OpenMarket, lane: Lane
+) -> None:
+    market = await open_market()
+    await market.commit(make_full_batch())
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"took longer than 0\.3 s|statement timeout"):
+            async with market._engine.begin_read(lane) as db:
+                await db.execute(ENDLESS)
+        # Each of these would wait for the statement if it still ran.
+        async with market._engine.begin_read(lane) as db:
+            assert [tuple(row) for row in await db.execute("SELECT count(*) FROM clock")] == [(1,)]
+
+
+@pytest.mark.usefixtures("short_limits")
+async def test_a_page_that_takes_too_long_is_refused_and_the_next_one_is_read(
+    open_market: OpenMarket,
+) -> None:
+    market = await open_market()
+    await market.commit(make_full_batch())
+    with pytest.raises(StoreError, match=r"took longer than 0\.3 s|statement timeout"):
+        async with market._engine.acquire_connection() as db:
+            await db.execute(ENDLESS)
+    assert await market.find_access_id() is None
+
+
+async def fill_lane(held: AsyncExitStack, market: MarketStore, lane: Lane) -> None:
+    """Open read transactions until the lane admits no more."""
+    with suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(1):
+                await held.enter_async_context(market._engine.begin_read(lane))
+
+
+@pytest.mark.sampled(2)
+async def test_the_snapshot_and_probes_are_read_while_every_other_lane_is_full(
+    open_market: OpenMarket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    market = await open_market()
+    await market.commit(make_full_batch())
+    async with AsyncExitStack() as held:
+        for lane in (Lane.PAGES, Lane.PAST, Lane.BATCH):
+            await fill_lane(held, market, lane)
+        for _ in range(3):
+            assert (await market.progress()).commit_count == 1
+            assert (await market.snapshot()).market_time == (await market.progress()).market_time
+        monkeypatch.setitem(database.READ_LIMITS_S, Lane.PAST, SHORT_S)
+        with pytest.raises(StoreError, match=r"waiting for .* \(past\) took longer than 0\.3 s"):
+            await load_past(market, NOW)
+    monkeypatch.undo()
+    assert await load_past(market, NOW)
+    assert await market.readings()
+
+
+async def test_pages_are_read_while_a_past_snapshot_is_rebuilt(market: MarketStore) -> None:
+    await market.commit(make_full_batch())
+    async with market._engine.begin_read(Lane.PAST):
+        assert await market.find_access_id() is None
+        assert await market.readings()
+
+
+# Also as built by an f-string.
+NUMBERED = re.compile(r"\?(\d|\{)")
+
+
+@pytest.mark.clause("store")
+def test_no_statement_has_a_numbered_placeholder() -> None:
+    files = list((ROOT / "store").rglob("*.py"))
+    statements = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in files
+        for line in path.read_text().splitlines()
+        if NUMBERED.search(line)
+    ]
+    assert len(files) > 30
+    assert statements == []

@@ -403,8 +403,7 @@ async def test_rows_of_no_commit_are_counted(
 ) -> None:
     await market.commit(make_batch(NOW, bars=make_blocks(make_bar())))
     assert (await market.audit_reads.load_market()).unreferenced == 0
-    block = "INSERT INTO bars VALUES (1, 0, 1, 3, 0, 2, ?, ?)"
-    await run_sql(home, block, wrong + 1, bytes(96))
+    await run_sql(home, "INSERT INTO bars VALUES (1, 0, 1, 3, 0, 2, ?, ?)", wrong + 1, bytes(96))
     await run_sql(home, "INSERT INTO funding VALUES (1, 0, 1.0, ?)", wrong + 1)
     assert (await market.audit_reads.load_market()).unreferenced == 3
 

@@ -46,7 +46,6 @@ SESSION = SandboxSession("sb_1", "claim1", "a@example.com", "monthly", 129, "ope
 
 
 def make_other_claim(number: int) -> tuple[ClaimRow, MembershipRow, bytes]:
-    """Return a second claim with its membership and key hash."""
     claim = replace(CLAIM, id=f"claim{number}", token_hash=bytes([number] * 32))
     return claim, replace(MEMBER, subscription=f"sub_{number}"), bytes([100 + number] * 32)
 
@@ -585,8 +584,7 @@ async def test_pruning_deletes_expired_links_and_sessions(
         link = SignInRow(make_hash(number), "a@example.com", NOW + number)
         await access.create_sign_in_link(link)
         await access.sign_in(link.token_hash, make_hash(10 + number), NOW - 1, NOW + number)
-    over = replace(NO_CUTOFFS, sign_ins=NOW + 1)
-    assert await access.prune(over) == 2
+    assert await access.prune(replace(NO_CUTOFFS, sign_ins=NOW + 1)) == 2
     for table in ("sign_in_links", "sessions"):
         left = await run_sql(home, f"SELECT expires_at FROM {table} ORDER BY expires_at")
         assert left == [(NOW + 1,), (NOW + 2,)]

@@ -162,8 +162,7 @@ async def test_the_last_bars_are_found_without_reading_the_data_of_others(
 ) -> None:
     await market.commit(make_full_batch())
     with closing(sqlite3.connect(path)) as connection:
-        values = {"number": 1, "run_s": 0}
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {LIST_LAST_BARS}", values)
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {LIST_LAST_BARS}", {"number": 1, "run_s": 0})
         searches = [row[3] for row in plan if re.match("SEARCH (b|bars) ", row[3])]
     # The last one returns data, of the blocks in which a run ends.
     assert all("USING COVERING INDEX bar_ends" in step for step in searches[:-1])

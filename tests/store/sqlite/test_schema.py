@@ -144,7 +144,6 @@ def test_a_new_database_takes_all_migrations_without_a_copy(
 
 
 def write_migration(folder: Path, script: str) -> None:
-    """Replace the script of the added migration."""
     (folder / "package" / "migrations" / "market_9999.sql").write_text(script)
 
 
@@ -275,8 +274,7 @@ def test_an_unfinished_copy_that_was_left_behind_is_replaced(
 ) -> None:
     sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS)
     for end in ("", "-journal"):
-        left = path.with_name(f"market.db.before-market_9999.unfinished{end}")
-        left.write_bytes(b"half" * 5000)
+        path.with_name(f"market.db.before-market_9999.unfinished{end}").write_bytes(b"half" * 5000)
     sqlite_migrations.migrate(path, added_migration)
     copy = path.with_name("market.db.before-market_9999")
     check_integrity(copy)
@@ -308,7 +306,6 @@ def list_modes(folder: Path) -> dict[str, str]:
 
 
 def age(file: Path, days: float) -> None:
-    """Set the time of a file's last change to some days ago."""
     at = time.time() - days * DAY_S
     os.utime(file, (at, at))
 
