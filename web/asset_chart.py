@@ -24,6 +24,7 @@ from schemas.vocabulary import (
     DAY_MS,
     HOUR_MS,
     INDICATOR_IDS,
+    LOGGED_IDS,
     READING_NAMES,
     RUN_DELAY_MS,
     TIMEFRAME_DURATIONS_S,
@@ -214,8 +215,8 @@ class Mark(NamedTuple):
 class Chart:
     """The parts of a chart; positions on the axis are in bars, heights in pixels.
 
-    `bars` is None without prices. `begins` is where the lanes begin. Up to `silent`, the readings
-    were computed afterwards and never published; 0 if all were published.
+    `bars` is None without prices. Up to `silent`, the readings were computed afterwards and never
+    published; 0 if all were published.
     """
 
     axis: TimeAxis
@@ -223,8 +224,7 @@ class Chart:
     lanes: Sequence[Lane]
     marks: Sequence[Mark]
     names: Mapping[str, str]
-    begins: int
-    silent: float = 0.0
+    silent: float
 
     @property
     def price_height(self) -> int:
@@ -445,11 +445,11 @@ async def load_asset_model(
     )
     places, _ = ledger.find_page(wanted)
     alerts = [row for row in ledger.build_rows(places) if isinstance(row, AlertRow)]
-    lanes_begin = max(begins, find_history_start(snapshot))
-    changes = [r for r in history if r.timeframe == timeframe and r.created_at > lanes_begin]
+    changes = [row for row in history if row.timeframe == timeframe and row.created_at > begins]
     readings = state.assets[0].signals if state.assets else {}
     now = {key: cells[timeframe] for key, cells in readings.items() if timeframe in cells}
-    chart = build_chart(changes, alerts, now, names, bars, timeframe, lanes_begin, ends)
+    published_from = find_history_start(snapshot)
+    chart = build_chart(changes, alerts, now, names, bars, timeframe, begins, ends, published_from)
     # The newest rows of the feed of both tiers, by the bars that fired.
     shown: list[FeedRow] = [row for row in changes if row.published]
     shown += [row for row in alerts if row.created_at > begins]
@@ -477,10 +477,12 @@ def build_chart(
     timeframe: Timeframe,
     begins: int,
     ends: int,
+    published_from: int,
 ) -> Chart | None:
     """Return the chart of bars up to `ends`, and of readings from `begins` on; None if empty.
 
-    Without bars, the axis covers the time of the readings.
+    Without bars, the axis covers the time of the readings. Changes are marked from `published_from`
+    (epoch ms) on.
     """
     bars = bars if bars and bars.open_times else None
     if bars is None:
@@ -489,15 +491,20 @@ def build_chart(
         axis = TimeAxis(bars.open_times, timeframe)
     if not len(axis) or (bars is None and not now):
         return None
+    # A first start computes its history in silence, and a later universe that of its new assets.
+    turns = [row for row in changes if row.before is not None and row.indicator in LOGGED_IDS]
+    silent_until = [row.close_time * 1000 for row in turns if not row.published]
+    published_from = max([published_from, *silent_until])
     lanes = build_lanes(changes, now, INDICATOR_IDS, axis, begins, ends) if begins < ends else []
-    marks = build_marks(changes, alerts, axis, names, max(begins, axis.opens[0]))
+    marks = build_marks(changes, alerts, axis, names, max(published_from, axis.opens[0]))
     shown = [lane for lane in lanes if lane.spans]
-    # A first start computes its history in silence: what follows the first published row was live.
-    published = [row.close_time * 1000 for row in changes if row.published]
-    silent = 0.0
-    if published and changes[0].close_time * 1000 < published[0]:
-        silent = axis.place(published[0])
-    return Chart(axis, bars, shown, marks, names, begins, silent)
+    # One bar more or less is not worth a mention.
+    silent = axis.place(published_from)
+    if not shown or silent - min(lane.spans[0].start for lane in shown) < 1:
+        silent = 0.0
+    elif silent >= len(axis):
+        silent = axis.size
+    return Chart(axis, bars, shown, marks, names, silent)
 
 
 def _find_end(as_of: int, asset: CoveredAsset) -> int:

@@ -210,7 +210,9 @@ def _build_values(
     asset: CoveredAsset, timeframe: Timeframe, model: AssetModel | None
 ) -> dict[str, Any]:
     return {
-        "title": f"{asset.name} ({asset.ticker})",
+        "title": asset.name
+        if f"({asset.ticker})" in asset.name
+        else f"{asset.name} ({asset.ticker})",
         "description": f"Indicator readings of {asset.name} on 1h, 4h and 1d.",
         "badge": BADGES[model.state.meta.source] if model else "",
         "is_wide": True,

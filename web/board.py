@@ -138,12 +138,10 @@ class BoardPage:
             stats=await _get_or_none(get_stats(NoArguments(), context)) if has_facts else None,
             model=model,
             meta=meta,
-            next_updates=meta.next_update,
             query=query,
             heat=heat,
             watched=frozenset(view.watched),
             # The shortest of the shown timeframes changes first.
-            next_timeframe=query.timeframes[0],
             last_run=find_last_run(query.timeframes[0], model.as_of),
             last_runs=[find_last_run(timeframe, model.as_of) for timeframe in query.timeframes],
             age=format_age,

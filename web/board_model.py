@@ -252,7 +252,8 @@ def build_heat_map(
         row = Row(
             *(ticker, asset.name, asset.asset_class, readings, since),
             changed_at=max(chain.from_iterable(since.values())) or None,
-            price=prices.get(ticker),
+            # A removed asset has no change of the last 24 hours.
+            price=None if query.show == "removed" else prices.get(ticker),
             is_watched=ticker.upper() in wanted,
         )
         for column in INDICATOR_IDS:

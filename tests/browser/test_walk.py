@@ -81,6 +81,8 @@ ERRORS = {"/nonsense": 404, "/assets/BTCC": 404, "/?timeframe=9h": 400}
 MAX_BYTES = {"/": 220_000, "/assets/BTC": 250_000}
 # The first row of data, from the top of the screen.
 MAX_FIRST_ROW_Y = {DESKTOP: 240, PHONE: 420}
+# Visitors first read what the service is; a desktop has the room for it.
+MAX_LANDING_Y = 420
 FIRST_ROW = "main tbody tr:has(td):visible >> nth=0"
 # The README's pictures: role, page, width, scheme.
 PICTURES: dict[str, tuple[Role, str, int, str]] = {
@@ -173,14 +175,15 @@ async def test_an_error_is_a_page_that_leads_on(stage: Stage, width: int) -> Non
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("role", ["member", "owner"])
+@pytest.mark.parametrize("role", ["visitor", "member", "owner"])
 async def test_the_first_row_of_the_board_is_on_the_first_screen(
     stage: Stage, role: Role, width: int
 ) -> None:
     async with open_tab(stage.browser, width, cookies=stage.cookies[role]) as walk:
         await walk.page.goto(stage.served.base_url)
         box = await walk.page.locator(FIRST_ROW).bounding_box()
-        assert 0 < box["y"] <= MAX_FIRST_ROW_Y[width]
+        most = MAX_LANDING_Y if role == "visitor" else MAX_FIRST_ROW_Y[width]
+        assert 0 < box["y"] <= most
 
 
 @pytest.mark.parametrize("role", ["visitor", "member"])

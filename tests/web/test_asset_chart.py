@@ -39,7 +39,7 @@ def fired(hour: int, published: int, action: str = "LONG") -> AlertRow:
 
 
 def test_prices_fill_the_pane_from_the_lowest_low_to_the_highest_high() -> None:
-    chart = build_chart([], [], {}, NAMES, BARS, "4h", 0, 12 * HOUR_MS)
+    chart = build_chart([], [], {}, NAMES, BARS, "4h", 0, 12 * HOUR_MS, 0)
     assert chart is not None
     assert [chart.find_y(price) for price in (120, 100)] == [PADDING, PRICE_HEIGHT - PADDING]
     assert [label for _, label in chart.list_price_ticks()] == ["100", "105", "110", "115", "120"]
@@ -74,15 +74,32 @@ def test_marks_stand_at_the_bar_that_fired_and_side_by_side_if_they_share_it() -
     assert marks[0].text == "1970-01-01 04:00 UTC\nEnzo: neutral → bullish\nPrice 0.3000"
 
 
-def test_readings_before_the_first_published_change_are_silent() -> None:
+@pytest.mark.parametrize(
+    ("published", "published_from", "silent", "marked"),
+    [
+        # Bars close at 4, 8 and 12; the axis has room for another after them.
+        ((True, True), 0, 0.0, [0, 1]),
+        ((False, True), 0, 1.0, [0, 1]),  # an asset that joined later
+        ((False, True), 8, 2.0, [1]),
+        ((True, True), 8, 2.0, [1]),  # quiet before the first start
+        ((True, True), 1, 0.0, [0, 1]),  # less than a bar
+        ((False, False), 99, 4, []),  # removed before the first start
+    ],
+)
+def test_readings_before_the_service_published_are_silent_and_have_no_marks(
+    published: tuple[bool, bool], published_from: int, silent: float, marked: list[int]
+) -> None:
     changes = [
-        make_change(5 * HOUR_MS, before=0, after=1, close_time=4 * 3600)._replace(published=False),
+        make_change(5 * HOUR_MS, before=0, after=1, close_time=4 * 3600),
         make_change(9 * HOUR_MS, before=1, after=0, close_time=8 * 3600),
     ]
-    for rows, silent in ((changes, 2.0), (changes[1:], 0.0), (changes[:1], 0.0)):
-        chart = build_chart(rows, [], {"enzo": "neutral"}, NAMES, BARS, "4h", 0, 12 * HOUR_MS)
-        assert chart is not None
-        assert chart.silent == silent
+    rows = [row._replace(published=each) for row, each in zip(changes, published, strict=True)]
+    ends, since = 12 * HOUR_MS, published_from * HOUR_MS
+    chart = build_chart(rows, [], {"enzo": "neutral"}, NAMES, BARS, "4h", 0, ends, since)
+    assert chart is not None
+    assert chart.silent == silent
+    assert [mark.bar for mark in chart.marks] == marked
+    assert chart.lanes[0].spans[0].start == 0.0
 
 
 def test_an_alert_is_held_if_it_fired_before_the_end_of_a_cooldown() -> None:
@@ -108,10 +125,10 @@ def test_a_held_alert_is_marked_where_it_fired_and_says_until_when_it_was_held()
 
 
 def test_without_prices_the_lanes_have_an_axis_of_their_own() -> None:
-    chart = build_chart([], [], {"enzo": "bullish"}, NAMES, None, "1h", 0, 5 * HOUR_MS)
+    chart = build_chart([], [], {"enzo": "bullish"}, NAMES, None, "1h", 0, 5 * HOUR_MS, 0)
     assert chart is not None
     assert (chart.price_height, len(chart.axis)) == (0, 5)
     document = json.loads(chart.to_json())
     assert document["bars"] is None
     assert document["lanes"] == [{"name": "Enzo", "spans": [["bullish", 0.0, 6.0]]}]
-    assert build_chart([], [], {}, NAMES, None, "1h", 0, 5 * HOUR_MS) is None
+    assert build_chart([], [], {}, NAMES, None, "1h", 0, 5 * HOUR_MS, 0) is None

@@ -150,9 +150,9 @@ async def test_simulated_data_are_marked_by_badge_and_sentence(served):
 @pytest.mark.clause("pages")
 async def test_late_and_removed_assets_are_marked_in_their_rows(served):
     rows = {row[0] for row in (await get_board(served)).rows}
-    assert {"ETH Ethereum late", "BTC Bitcoin"} <= rows
+    assert {"ETH late Ethereum", "BTC Bitcoin"} <= rows
     removed = await get_board(served, show="removed")
-    assert [row[0] for row in removed.rows[1:]] == ["MATIC Polygon removed"]
+    assert [row[0] for row in removed.rows[1:]] == ["MATIC removed Polygon"]
     assert "1 of 1 assets shown" in " ".join(removed.text.split())
 
 
@@ -236,11 +236,11 @@ async def test_names_and_query_values_are_escaped(served_alone: RunningService):
     asset = CoveredAsset(ticker="B&C", name=name, asset_class="crypto", timeframes=TIMEFRAMES)
     await publish_assets(served_alone, *ASSETS, asset)
     page = await get_board(served_alone, text='"><script>')
-    assert len(page.find_all("script")) == 1
+    assert len(page.find_all("script")) == 2
     assert page.fields["text"] == '"><script>'
     whole = await get_board(served_alone)
-    assert f"B&C {name} late" in {row[0] for row in whole.rows}
-    assert len(whole.find_all("script")) == 1
+    assert f"B&C late {name}" in {row[0] for row in whole.rows}
+    assert len(whole.find_all("script")) == 2
     assert "./assets/B%26C" in {link["href"] for link in whole.find_all("a")}
 
 

@@ -129,7 +129,7 @@ async def test_an_alert_shows_its_action_and_a_held_one_when_it_fired(
     held = AlertRow(later + 1, "BTC", "ceres", "4h", fired_s, 0, "SHORT", 98.5)
     await served_alone.market.commit(replace(make_batch(later, []), alerts=[fresh, held]))
     rows = list_rows(await get_view(served_alone, "feed", tier="alerts"))
-    assert [row[3] for row in rows] == ["SHORT fired 2026-09-30 02:00 UTC", "LONG"]
+    assert [row[3] for row in rows] == ["alert SHORT fired 2026-09-30 02:00 UTC", "alert LONG"]
 
 
 @pytest.mark.clause("pages")

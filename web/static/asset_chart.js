@@ -4,7 +4,7 @@ const figure = document.getElementById("plot");
 const [gutter, area] = figure.querySelectorAll("svg.gutter, svg.area");
 const time = area.querySelector(".time"), bars = area.querySelector(".bars");
 const pane = Number(bars?.getAttribute("height"));
-const PADDING = 18, MIN_BARS = 12, MIN_BAR_WIDTH = 2.5, MIN_CANDLE_WIDTH = 1.5, TICK_WIDTH = 80;
+const PADDING = 18, MIN_BARS = 12, MIN_BAR_WIDTH = 2.5, MIN_CANDLE_WIDTH = 1.5, TICK_WIDTH = 80, EDGE = 9;
 // Positions on the axis are in bars: bar 3 lies between 3 and 4. `view` has those in view.
 let chart, view, whole, tip, cursor;
 
@@ -36,12 +36,26 @@ function show(min, max) {
   time.setAttribute("x", `${-100 * start / size}%`);
   figure.classList.toggle("far", getWidth() / size < MIN_CANDLE_WIDTH);
   drawTimes();
+  placeMarks();
   if (chart.bars) fitPrices();
 }
 
-// By default the right edge, which has the newest bar in view, stays where it is.
+// The newest bar in view stays at the right edge, unless something else in the past is looked at.
 function zoomBy(factor, at = view.max) {
-  show(at - (at - view.min) * factor, at + (view.max - at) * factor);
+  const end = view.max < chart.opens.length ? at : view.max, size = view.max - view.min;
+  const ratio = clamp(factor, Math.min(MIN_BARS, chart.size) / size, chart.size / size);
+  show(end - (end - view.min) * ratio, end + (view.max - end) * ratio);
+}
+
+// A mark in view keeps its whole width at the edges, and one out of view is hidden.
+function placeMarks() {
+  const scale = getWidth() / (view.max - view.min);
+  for (const mark of time.querySelectorAll("use")) {
+    mark.dataset.x ??= parseFloat(mark.getAttribute("x")) / 100 * chart.size;
+    const x = (mark.dataset.x - view.min) * scale;
+    mark.setAttribute("visibility", x < 0 || x > getWidth() ? "hidden" : "visible");
+    mark.setAttribute("x", `${100 * (view.min + clamp(x, EDGE, getWidth() - EDGE) / scale) / chart.size}%`);
+  }
 }
 
 function moveBy(share) {
@@ -144,7 +158,7 @@ function describeBar(bar) {
 
 function findMark(x, y) {
   let nearest = null, least = 12;
-  for (const mark of time.querySelectorAll("use")) {
+  for (const mark of time.querySelectorAll("use[visibility=visible]")) {
     const box = mark.getBoundingClientRect();
     const distance = Math.hypot(box.left + box.width / 2 - x, box.top + box.height / 2 - y);
     if (distance < least) [nearest, least] = [mark, distance];
@@ -202,7 +216,10 @@ function addLinks() {
     link.addEventListener("click", () => {
       const bar = chart.closes.findIndex(close => close >= link.dataset.at);
       const half = Math.min(30, (view.max - view.min) / 2);
-      if (bar >= 0) show(bar - half, bar + half);
+      if (bar < 0) return;
+      show(bar - half, bar + half);
+      const x = (bar + .5 - view.min) / (view.max - view.min) * getWidth();
+      cursor.replaceChildren(make("line", { x1: x, x2: x, y1: 0, y2: "100%" }));
     });
 }
 

@@ -2,7 +2,6 @@
 const form = document.querySelector("form.filter");
 const table = document.getElementById("whole");
 const stars = document.getElementById("stars");
-const fresh = document.getElementById("fresh");
 
 // Filters the full board while the user types. A page that is already filtered lacks the other
 // rows, so there the form is sent to the server.
@@ -71,83 +70,3 @@ stars?.addEventListener("submit", event => {
     stars.requestSubmit(star);
   });
 });
-
-// Asks for the time of the data after each run is due, and offers newer ones. Nothing is asked while
-// the page is hidden, and nothing on it moves by itself.
-const MINUTE = 60_000;
-let timer;
-
-function plan(next) {
-  const due = Date.parse(next) + MINUTE / 2 * (1 + Math.random());
-  fresh.dataset.due = Number.isNaN(due) ? "" : Math.max(due, Date.now() + MINUTE);
-  wait();
-}
-
-function wait() {
-  clearTimeout(timer);
-  if (document.hidden || !fresh.dataset.due) return;
-  timer = setTimeout(ask, Math.max(0, fresh.dataset.due - Date.now()));
-}
-
-async function ask() {
-  fresh.dataset.due = ""; // A tab that is shown again meanwhile does not ask twice.
-  try {
-    const answer = await fetch(fresh.dataset.url, { cache: "no-cache" });
-    if (!answer.ok) throw new Error(answer.status);
-    const latest = await answer.json();
-    if (latest.as_of > (fresh.dataset.seen ?? fresh.dataset.asOf)) {
-      fresh.dataset.seen = latest.as_of;
-      offer(latest.as_of);
-      count(latest.changes);
-    }
-    plan(latest.next_update);
-  } catch {
-    plan(new Date(Date.now() + 5 * MINUTE));
-  }
-}
-
-// The title counts the changes since the page was opened, so that a tab in the background shows them.
-const title = document.title;
-let changes = 0;
-
-function count(added) {
-  if (!added) return;
-  changes += added;
-  document.title = `(${changes}) ${title}`;
-  if (!document.hidden || !canNotify()) return;
-  try {
-    new Notification(`${added} changes`, { body: title, tag: "signals" });
-  } catch { /* Some phones allow no notification without a service worker. */ }
-}
-
-function canNotify() {
-  return "Notification" in window && Notification.permission === "granted";
-}
-
-// A browser asks for the permission only after a press.
-function offerNotices() {
-  if (!("Notification" in window) || Notification.permission !== "default") return;
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "quiet notify";
-  button.textContent = "Notify me of changes";
-  button.addEventListener("click", async () => {
-    await Notification.requestPermission();
-    button.remove();
-  });
-  fresh.after(button);
-}
-
-function offer(asOf) {
-  const link = document.createElement("a");
-  link.href = `?${readFilled()}`;
-  link.title = asOf;
-  link.textContent = `New readings from ${asOf.slice(11, 16)} – show`;
-  if (fresh.textContent !== link.textContent) fresh.replaceChildren(link);
-}
-
-if (fresh) {
-  document.addEventListener("visibilitychange", wait);
-  plan(fresh.dataset.next);
-  offerNotices();
-}

@@ -117,11 +117,26 @@ async def test_a_star_is_stored_and_the_watchlist_narrows_as_it_changes(
         assert walk.complaints == []
 
 
+# A tab behind another one, and the notifications that it shows.
+IN_BACKGROUND = """
+window.shown = [];
+Object.defineProperty(document, "hidden", { get: () => true });
+window.Notification = class extends Notification {
+  constructor(title, options) { super(title, options); shown.push([title, options.body]); }
+};
+"""
+
+
 @pytest.mark.clause("pages")
-async def test_new_readings_are_offered_and_never_move_the_page(full: RunningService) -> None:
+@pytest.mark.parametrize(("path", "title"), [("", "Board of readings"), ("feed", "Feed")])
+async def test_new_readings_are_offered_counted_and_notified_and_never_move_the_page(
+    full: RunningService, path: str, title: str
+) -> None:
     async with open_window(WIDTHS[1], cookies=await member_of(full)) as walk:
+        await walk.page.context.grant_permissions(["notifications"])
+        await walk.page.add_init_script(IN_BACKGROUND)
         await walk.page.clock.install()
-        await walk.page.goto(full.base_url)
+        await walk.page.goto(f"{full.base_url}/{path}")
         asked: list[Any] = []
         walk.page.on("request", lambda sent: asked.append(sent))
         await walk.page.clock.fast_forward(50_000)
@@ -132,13 +147,17 @@ async def test_new_readings_are_offered_and_never_move_the_page(full: RunningSer
             await walk.page.clock.fast_forward(60_000)
         offer = walk.page.get_by_role("link", name="New readings from 13:03 – show")
         await offer.wait_for()
-        assert await walk.page.title() == "(1) Board of readings - Signals"
+        assert await walk.page.title() == f"(1) {title} - Signals"
+        assert await walk.page.evaluate("shown") == [
+            ["1 change at 13:03 UTC", f"{title} - Signals"]
+        ]
         (sent,) = [sent for sent in asked if sent.resource_type == "fetch"]
         assert sent.url == f"{full.base_url}/board/latest.json"
-        assert "12:03 UTC" in await walk.page.inner_text(".bar")
+        as_of = walk.page.locator("p:has-text('As of') time").first
+        assert "12:03 UTC" in await as_of.inner_text()
         async with walk.page.expect_navigation():
             await offer.click()
-        assert "13:03 UTC" in await walk.page.inner_text(".bar")
+        assert "13:03 UTC" in await as_of.inner_text()
         assert walk.complaints == []
 
 
@@ -151,6 +170,12 @@ MAX_BYTES = 200_000
 RANGE = "view.max - view.min"
 # The 359 bars of 60 days on 4h, and the room after them.
 ALL_BARS = 366
+# The marks that are shown beyond the edges of the chart.
+CUT_MARKS = """
+() => [...document.querySelectorAll(".time use[visibility=visible]")]
+  .map(mark => [mark.getBoundingClientRect(), mark.closest(".area").getBoundingClientRect()])
+  .filter(([mark, all]) => mark.left < all.left - .5 || mark.right > all.right + .5)
+"""
 
 
 async def open_chart(walk: BrowserWindow, served: RunningService) -> None:
@@ -174,13 +199,18 @@ async def test_the_chart_zooms_by_wheel_keys_buttons_and_drag(served: RunningSer
         await walk.page.mouse.move(box["x"] + 600, box["y"] + 100)
         await walk.page.mouse.wheel(0, -200)
         wheeled = await wait_for_range(walk, f"bars < {ALL_BARS}")
+        assert await walk.page.evaluate("view.max") == ALL_BARS
         await walk.page.locator("#plot").focus()
         await walk.page.keyboard.press("+")
         await wait_for_range(walk, f"bars < {wheeled}")
         await walk.page.keyboard.press("Home")
         await wait_for_range(walk, f"bars === {ALL_BARS}")
-        await walk.page.get_by_role("button", name="Zoom in").click()
-        await wait_for_range(walk, f"bars < {ALL_BARS}")
+        # The newest bar stays at the right edge, also when there is nothing left to zoom into.
+        for _ in range(10):
+            await walk.page.get_by_role("button", name="Zoom in").click()
+            assert await walk.page.evaluate("view.max") == ALL_BARS
+        assert await wait_for_range(walk, f"bars < {ALL_BARS}") == 12
+        assert await walk.page.evaluate(CUT_MARKS) == []
         await walk.page.get_by_role("button", name="All bars").click()
         await wait_for_range(walk, f"bars === {ALL_BARS}")
         await walk.page.mouse.move(box["x"] + 500, box["y"] + 100)
@@ -188,6 +218,14 @@ async def test_the_chart_zooms_by_wheel_keys_buttons_and_drag(served: RunningSer
         await walk.page.mouse.move(box["x"] + 700, box["y"] + 100, steps=4)
         await walk.page.mouse.up()
         await wait_for_range(walk, f"bars < {ALL_BARS} / 2")
+        assert await walk.page.evaluate(CUT_MARKS) == []
+        # The time of the oldest listed change leads to its bar.
+        link = walk.page.locator("a[data-at]").last
+        at = await link.get_attribute("data-at")
+        await link.click()
+        bar = await walk.page.evaluate(f"chart.closes.indexOf({at})")
+        assert await wait_for_range(walk, f"view.min < {bar} && {bar} < view.max") <= 60
+        assert await walk.page.locator(".cursor line").count() == 1
         assert walk.complaints == []
 
 
