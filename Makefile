@@ -96,5 +96,5 @@ bundle: $(RUNTIME)
 # Each lock starts from the one before, and keeps the versions it already names.
 lock:
 	$(LOCK) --group build -o requirements.lock
-	$(LOCK) --group build --extra live -c requirements.lock -o deploy/requirements-live.lock
-	$(LOCK) --group dev --extra live --extra distributed --extra import -c requirements.lock -o requirements-dev.lock
+	$(LOCK) --group dev --extra live --extra distributed --extra import --extra notify -c requirements.lock -o requirements-dev.lock
+	$(LOCK) --group build --extra live --extra notify -c requirements-dev.lock -o deploy/requirements-live.lock

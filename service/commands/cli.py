@@ -126,6 +126,7 @@ def _list_values(args: Namespace, settings: Settings) -> Mapping[str, Callable[[
         "find_proxy": lambda: find_proxy,
         "api_key": settings.read_api_key,
         "webhook_secret": settings.read_webhook_secret,
+        "notify_url": settings.read_notify_url,
         "options": build_verify_options,
         "folder": lambda: args.folder if "folder" in args else args.state,
         "wall_clock": lambda: wall_clock,

@@ -5,6 +5,7 @@ It imports nothing that a command needs: with all imports up here, every command
 """
 
 import argparse
+import re
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
@@ -21,7 +22,7 @@ from schemas.vocabulary import (
     Side,
     Tier,
 )
-from service.config.settings import API_KEY_VARIABLE, SettingsError
+from service.config.settings import API_KEY_VARIABLE, NOTIFY_VARIABLE, SettingsError
 
 MAX_EXPIRY_DAYS = 3650
 MAX_OVERLAP_HOURS = 720
@@ -86,6 +87,15 @@ def parse_count(least: int, most: int | None, accepted: str) -> Callable[[str], 
         return int(text)
 
     return parse
+
+
+def parse_condition(text: str) -> int:
+    """Parse a condition such as confluence>=5; return the number of indicators."""
+    if (found := re.fullmatch(r"confluence\s*>=\s*([1-7])", text.strip())) is None:
+        raise argparse.ArgumentTypeError(
+            f"must be 'confluence>=N', with a number of indicators from 1 to 7, not {text!r}"
+        )
+    return int(found[1])
 
 
 def parse_client(name: str) -> object:
@@ -510,6 +520,34 @@ COMMANDS: Final = (
                 "Webhooks with the secret in SIGNALS_WEBHOOK_SECRET",
             ),
             option(
+                "--notify",
+                nargs="?",
+                const="",
+                metavar="URL",
+                group="receiver",
+                help_text="with --follow: send each row as a message to this address of Apprise "
+                "(Discord, Slack, Telegram, ntfy, mail and others); without URL, to the one in "
+                f"{NOTIFY_VARIABLE}",
+            ),
+            option(
+                "--per-run",
+                action="store_true",
+                help_text="with --notify or --exec: hand on the rows of a run at once",
+            ),
+            option(
+                "--body",
+                type=Path,
+                metavar="FILE",
+                help_text="with --post: Jinja template of the body, from type, timestamp and data",
+            ),
+            option(
+                "--when",
+                type=parse_condition,
+                metavar="CONDITION",
+                help_text="with --follow: only rows with 'confluence>=N': after their run, N "
+                "indicators agree with them on their asset and timeframe",
+            ),
+            option(
                 "--cursor",
                 type=Path,
                 metavar="FILE",
@@ -694,6 +732,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "signals feed --follow --timeframe 1d",
         "signals feed --follow --exec 'jq -r .ticker >> changed' --cursor feed.cursor",
         "signals feed --follow --post https://example.com/hook --cursor feed.cursor",
+        "signals feed --follow --ticker NVDA --when 'confluence>=6' --notify ntfys://ntfy.sh/TOPIC",
     ),
     "signals flips": ("signals flips", "signals flips --timeframe 4h --hours 24"),
     "signals confluence": (

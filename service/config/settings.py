@@ -37,8 +37,9 @@ from store.addresses import is_loopback, is_wildcard, redact_database_url
 PREFIX: Final = "SIGNALS_"
 API_KEY_VARIABLE: Final = "SIGNALS_API_KEY"
 WEBHOOK_SECRET_VARIABLE: Final = "SIGNALS_WEBHOOK_SECRET"
+NOTIFY_VARIABLE: Final = "SIGNALS_NOTIFY_URL"
 # Only commands that call a service read them.
-CLIENT_VARIABLES: Final = frozenset({API_KEY_VARIABLE, WEBHOOK_SECRET_VARIABLE})
+CLIENT_VARIABLES: Final = frozenset({API_KEY_VARIABLE, WEBHOOK_SECRET_VARIABLE, NOTIFY_VARIABLE})
 STRIPE_PREFIX: Final = "stripe_"
 SECRET_PREFIXES: Final = (STRIPE_PREFIX, "alpaca_", "database_url", "smtp_url")
 
@@ -285,6 +286,11 @@ class Settings(BaseModel):
     def read_webhook_secret(cls) -> str:
         """Return the secret that signs followed rows, empty if none is set."""
         return os.environ.get(WEBHOOK_SECRET_VARIABLE, "")
+
+    @classmethod
+    def read_notify_url(cls) -> str:
+        """Return the address of Apprise that gets messages, empty if none is set."""
+        return os.environ.get(NOTIFY_VARIABLE, "").strip()
 
     @property
     def is_sqlite(self) -> bool:

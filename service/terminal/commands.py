@@ -9,25 +9,32 @@ import fcntl
 import os
 import random
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, get_args
 
 from schemas.errors import OperatorError
-from schemas.vocabulary import POLL_INTERVAL_S, Clock
+from schemas.vocabulary import POLL_INTERVAL_S, Clock, Side
 from service.commands.console import echo
 from service.terminal.deliveries import (
     USER_AGENT,
+    BodyTemplate,
     Deliver,
     ProgramRunner,
+    RefusalError,
     WebhookSender,
+    build_event,
+    encode_json,
+    hide_argument,
     parse_post_url,
     parse_webhook_secret,
 )
+from service.terminal.messages import Messenger
 from service.terminal.views import (
     BOARD,
     CONFLUENCE,
@@ -45,6 +52,7 @@ from verifier.client import (
     Json,
     ServiceClient,
     TransientError,
+    format_time,
     parse_served_time,
     walk_feed,
 )
@@ -68,12 +76,13 @@ VIEWS: Mapping[str, View] = {
     "confluence": CONFLUENCE,
     "usage": USAGE,
 }
-FOLLOW_OPTIONS = ("exec", "post", "cursor")
+FOLLOW_OPTIONS = ("exec", "post", "notify", "body", "per_run", "when", "cursor")
 PAGE_OPTIONS = ("limit", "offset", "order")
 NO_CURSOR = (
     "signals: without --cursor FILE, rows that come while this program does not run are not "
-    "handed on"
+    "handed on, and rows that a receiver refuses are not kept"
 )
+MAX_MIN_AGREE = 6
 
 Sleep = Callable[[float], Awaitable[None]]
 # Returns a random number from 0 to 1.
@@ -188,14 +197,69 @@ class CursorFile:
                 f"cannot write the cursor file {self._path}: {error.strerror}"
             ) from None
 
+    def park(self, rows: Sequence[Json], reason: str) -> Path:
+        """Append rows that a receiver refused to the file beside this one; return its path."""
+        path = self._path.with_name(self._path.name + ".parked")
+        try:
+            with path.open("ab") as file:
+                for row in rows:
+                    file.write(encode_json({"refused": reason, "row": row}) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise CursorError(f"cannot write {path}: {error.strerror}") from None
+        return path
+
+
+# Returns the rows of a run that meet a condition, and gets the time of the answer in epoch ms.
+Choose = Callable[[Sequence[Json], int | None], Awaitable[Sequence[Json]]]
+
+
+class ConfluenceCondition:
+    """Chooses the rows on whose asset and timeframe enough indicators agree in their direction."""
+
+    def __init__(self, client: ServiceClient, retrier: Retrier, least: int) -> None:
+        self._client = client
+        self._retrier = retrier
+        self._least = least
+
+    async def __call__(self, run: Sequence[Json], sent_at: int | None) -> Sequence[Json]:
+        """Return the rows that met it right after their run: one call per timeframe and side."""
+        committed_at = datetime.fromisoformat(run[-1]["created_at"]) + timedelta(seconds=COMMIT_S)
+        # The run that is the latest one is asked for as such: the service refuses a later time.
+        is_past = sent_at is not None and committed_at.timestamp() * 1000 < sent_at
+        dated = {"as_of": format_time(committed_at)} if is_past else {}
+        agreeing: dict[tuple[str, str], set[str]] = {}
+        for row in run:
+            key = timeframe, direction = row["timeframe"], row["direction"]
+            if key in agreeing or direction not in get_args(Side):
+                continue
+            arguments = {"timeframe": timeframe, "direction": direction, **dated}
+            arguments["min_agree"] = min(self._least, MAX_MIN_AGREE)
+            answer = await self._retrier.retry(
+                partial(self._client.read_view, "confluence", arguments)
+            )
+            # The legacy key does not count twice.
+            agreeing[key] = {
+                one["ticker"]
+                for one in answer.body["results"]
+                if one.get("current_agree", one["agree"]) >= self._least
+            }
+        return [
+            row
+            for row in run
+            if row["ticker"] in agreeing.get((row["timeframe"], row["direction"]), ())
+        ]
+
 
 class FeedFollower:
     """Hands each row that matches the filters to `deliver`, at least once.
 
     A page or row in a form that is not the feed's raises a LookupError, TypeError or ValueError.
 
-    The place in the feed is the `created_at` of the last row. It is saved after each row, so if the
-    process is killed at any point, a restart hands on at most one row again.
+    The place in the feed is the `created_at` of the last row. It is saved after each delivery, so
+    if the process is killed at any point, a restart repeats at most one. Rows that are refused are
+    parked before their place is saved.
     """
 
     def __init__(
@@ -205,13 +269,23 @@ class FeedFollower:
         deliver: Deliver,
         retrier: Retrier,
         save: Callable[[str], None] = lambda instant: None,
+        park: Callable[[Sequence[Json], str], None] = lambda rows, reason: None,
+        choose: Choose | None = None,
+        *,
+        per_run: bool = False,
     ) -> None:
-        """`save` is called with each new place in the feed."""
+        """`save` is called with each new place in the feed, `park` with events that were refused.
+
+        With `per_run`, the rows of a run are one delivery.
+        """
         self._client = client
         self._filters = dict(filters)
         self._deliver = deliver
         self._retrier = retrier
         self._save = save
+        self._park = park
+        self._choose = choose
+        self._per_run = per_run
 
     async def find_newest(self) -> str:
         """Return the place after all rows that have come so far, and save it."""
@@ -227,14 +301,28 @@ class FeedFollower:
         while True:
             async for answer in walk_feed(self._read_page, since, self._filters):
                 meta = answer.body["meta"]
-                for row in answer.body["signals"]:
-                    await self._retrier.retry(partial(self._deliver, row, meta))
-                    since = row["created_at"]
-                    self._save(since)
+                # A run writes its rows within its hour.
+                for _, rows in groupby(answer.body["signals"], lambda row: row["created_at"][:13]):
+                    run = list(rows)
+                    chosen = await self._choose(run, answer.sent_at) if self._choose else run
+                    batches = [chosen] if self._per_run else [[row] for row in chosen]
+                    for batch in filter(None, batches):
+                        await self._hand_on(batch, meta)
+                        since = batch[-1]["created_at"]
+                        self._save(since)
+                    if since != run[-1]["created_at"]:
+                        since = run[-1]["created_at"]
+                        self._save(since)
             if is_over(meta):
                 return
             pause_s = compute_pause_s(meta.get("nothing_new_before"), answer.sent_at)
             await self._retrier.wait(pause_s, SPREAD_S)
+
+    async def _hand_on(self, rows: Sequence[Json], meta: Json) -> None:
+        try:
+            await self._retrier.retry(partial(self._deliver, rows, meta))
+        except RefusalError as error:
+            self._park([build_event(row, meta) for row in rows], str(error))
 
     async def _read_page(self, arguments: Json) -> Answer:
         return await self._retrier.retry(partial(self._client.read_view, "signals", arguments))
@@ -268,8 +356,8 @@ class ArgumentsError(OperatorError):
 async def read_service(args: Namespace, address: str, api_key: str, find_proxy: FindProxy) -> int:
     """Print the view that a command names; return the exit status."""
     for name in FOLLOW_OPTIONS if args.view == "feed" else ():
-        if getattr(args, name) is not None:
-            raise ArgumentsError(f"--{name} needs --follow")
+        if getattr(args, name) not in (None, False):
+            raise ArgumentsError(f"--{name.replace('_', '-')} needs --follow")
     view = VIEWS[args.view]
     with explain_failures(address):
         async with ServiceClient(address, api_key, USER_AGENT, find_proxy(address)) as client:
@@ -287,6 +375,7 @@ async def follow_feed(
     wall_clock: Clock,
     elapsed: Clock,
     sleep: Sleep = asyncio.sleep,
+    notify_url: str = "",
 ) -> int:
     """Hand each new row to the program or the address of the user, or print it, until stopped.
 
@@ -295,14 +384,30 @@ async def follow_feed(
     for name in PAGE_OPTIONS:
         if getattr(args, name) is not None:
             raise ArgumentsError(f"--{name} does not go with --follow, which reads every new row")
-    deliver = _open_delivery(args, find_proxy, webhook_secret, wall_clock)
+    deliver = _open_delivery(args, find_proxy, webhook_secret, notify_url, wall_clock)
     cursor = None if args.cursor is None else CursorFile(args.cursor)
+
+    def park(rows: Sequence[Json], reason: str) -> None:
+        kept = f"not kept: {encode_json(rows).decode()}"
+        if cursor is not None:
+            kept = f"parked in {cursor.park(rows, reason)}"
+        echo(f"signals: {reason}; {kept}")
+
     retrier = Retrier(elapsed, sleep, random.random, lambda text: echo(f"signals: {text}"))
     filters = {name: text for name, text in collect_arguments(args).items() if name != "since"}
     async with ServiceClient(address, api_key, USER_AGENT, find_proxy(address)) as client:
-        saving = (cursor.save,) if cursor else ()
-        follower = FeedFollower(client, filters, deliver, retrier, *saving)
+        save = cursor.save if cursor else lambda instant: None
+        choose = args.when and ConfluenceCondition(client, retrier, args.when)
+        follower = FeedFollower(
+            client, filters, deliver, retrier, save, park, choose, per_run=args.per_run
+        )
         with cursor or nullcontext(), explain_failures(address):
+            if isinstance(deliver, WebhookSender) and args.body is not None:
+                # An error of the template shows now, not with the first row.
+                sample = partial(client.read_view, "signals/sample", is_open=True)
+                page = (await retrier.retry(sample)).body
+                for row in page["signals"]:
+                    deliver.build_body(row, page["meta"])
             since = (cursor and cursor.load()) or args.since or await follower.find_newest()
             echo(f"signals: following the rows after {since}; Ctrl-C stops")
             await follower.follow(since)
@@ -341,16 +446,28 @@ def choose_format(args: Namespace) -> Format:
 
 
 def _open_delivery(
-    args: Namespace, find_proxy: FindProxy, webhook_secret: str, wall_clock: Clock
+    args: Namespace,
+    find_proxy: FindProxy,
+    webhook_secret: str,
+    notify_url: str,
+    wall_clock: Clock,
 ) -> Deliver:
-    if args.exec is None and args.post is None:
+    if args.body is not None and args.post is None:
+        raise ArgumentsError("--body needs --post")
+    if args.exec is args.post is args.notify is None:
+        if args.per_run:
+            raise ArgumentsError("--per-run needs --notify or --exec")
         return RowPrinter(choose_format(args))
     if args.json or args.csv:
-        raise ArgumentsError("--json and --csv do not go with --exec and --post, which get JSON")
+        raise ArgumentsError("--json and --csv do not go with --exec, --post and --notify")
     if args.cursor is None:
         echo(NO_CURSOR)
     if args.exec is not None:
         return ProgramRunner(args.exec)
+    hide_argument(args.notify or args.post or "")
+    if args.notify is not None:
+        return Messenger(args.notify or notify_url)
     key = parse_webhook_secret(webhook_secret)
     url = parse_post_url(args.post)
-    return WebhookSender(url, key, wall_clock, find_proxy(url))
+    template = None if args.body is None else BodyTemplate(args.body)
+    return WebhookSender(url, key, wall_clock, find_proxy(url), template)

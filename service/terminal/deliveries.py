@@ -1,4 +1,4 @@
-"""Hands a row of the feed to the user's own program, or to their address as a signed request.
+"""Hands rows of the feed to the user's own program, or to their address as a signed request.
 
 Requests are signed as Standard Webhooks does: HMAC-SHA256 over id, timestamp and body.
 """
@@ -8,10 +8,13 @@ import base64
 import binascii
 import hmac
 import json
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx2
 
@@ -19,6 +22,7 @@ from schemas.errors import OperatorError
 from schemas.version import VERSION
 from schemas.vocabulary import Clock
 from verifier.client import Json, TransientError, fetch, open_transport, parse_retry_after
+from verifier.report import format_one_line
 
 USER_AGENT = f"signals/{VERSION}"
 SECRET_PREFIX = "whsec_"
@@ -32,10 +36,14 @@ SECRET_HINT = (
 # The shell's statuses for a program that it cannot run, or cannot find.
 UNUSABLE_STATUSES = (126, 127)
 GONE = 410
+# These may pass although they begin with 4.
+PASSING_STATUSES = frozenset({408, 425, 429})
 POST_TIMEOUT_S = 20.0
+MIN_HIDDEN_CHARACTERS = 6
 
-# Called with a row and the `meta` of its page. A TransientError is retried; any other ends it.
-Deliver = Callable[[Json, Json], Awaitable[None]]
+# Called with rows and the `meta` of their page. A TransientError is retried, a RefusalError parks
+# the rows, and any other error ends the command.
+Deliver = Callable[[Sequence[Json], Json], Awaitable[None]]
 
 
 class SecretError(OperatorError):
@@ -71,6 +79,40 @@ class DeliveryError(OperatorError):
     """A delivery that would fail again."""
 
 
+class RefusalError(OperatorError):
+    """A receiver that refuses rows, with its words: it would refuse them again."""
+
+
+def is_refusal(status: int) -> bool:
+    """Return true if the same request would get this status again."""
+    return 400 <= status < 500 and status not in PASSING_STATUSES
+
+
+def quote_receiver(text: str, address: str) -> str:
+    """Return the words of a receiver as one line, without parts of the address, often secret."""
+    parts = {part for form in (address, unquote(address)) for part in re.split("[/:@?&=,]", form)}
+    for part in sorted(parts, key=len, reverse=True):
+        if len(part) >= MIN_HIDDEN_CHARACTERS:
+            text = text.replace(part, "(hidden)")
+    return format_one_line(text)
+
+
+def hide_argument(text: str) -> None:
+    """Overwrite an argument of this process, so that the list of processes does not show it."""
+    # Only here, because it loads slowly.
+    import ctypes
+
+    secret = os.fsencode(text)
+    try:
+        words = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    except OSError as error:
+        raise DeliveryError(f"/proc, which shows the address, cannot be read: {error}") from None
+    # Fields 48 and 49 are where the arguments start and end.
+    start, end = int(words[45]), int(words[46])
+    if (at := ctypes.string_at(start, end - start).find(secret)) >= 0:
+        ctypes.memset(start + at, ord("*"), len(secret))
+
+
 def build_event(row: Json, meta: Json) -> Json:
     """Return the row, and `meta` with the origin of its data."""
     # Receivers see nothing else, and simulated data must not pass for live data.
@@ -85,18 +127,19 @@ def encode_json(value: Any) -> bytes:
 
 
 class ProgramRunner:
-    """Runs a shell command for each row, with the row as one line of JSON on standard input."""
+    """Runs a shell command for rows, with each as one line of JSON on standard input."""
 
     def __init__(self, command: str) -> None:
         self._command = command
 
-    async def __call__(self, row: Json, meta: Json) -> None:
+    async def __call__(self, rows: Sequence[Json], meta: Json) -> None:
         """Run it once; TransientError if it fails, DeliveryError if it cannot be run."""
+        lines = b"".join(encode_json(build_event(row, meta)) + b"\n" for row in rows)
         process = await asyncio.create_subprocess_shell(
             self._command, stdin=asyncio.subprocess.PIPE
         )
         try:
-            await process.communicate(encode_json(build_event(row, meta)) + b"\n")
+            await process.communicate(lines)
         finally:
             # It still runs only if this command is being stopped.
             if process.returncode is None:
@@ -111,11 +154,55 @@ class ProgramRunner:
             raise TransientError(f"the program failed with status {process.returncode}")
 
 
+class BodyTemplate:
+    """A file in Jinja's language that makes the body of a request, which is JSON, from an event."""
+
+    def __init__(self, path: Path) -> None:
+        """Raise DeliveryError if it cannot be read."""
+        # Only here, because it loads slowly.
+        import jinja2
+
+        def escape(value: Any) -> Any:
+            # A text of the service can then not end the text of the template that it stands in.
+            # Of `tojson`, it is JSON already.
+            is_json = hasattr(value, "__html__")
+            return value if is_json else re.sub('^"|"$', "", json.dumps(value, default=str))
+
+        self._path = path
+        self._errors = (jinja2.TemplateError, OSError, TypeError, ValueError)
+        environment = jinja2.Environment(undefined=jinja2.StrictUndefined, finalize=escape)
+        with self._explain_failures():
+            self._template = environment.from_string(path.read_text())
+
+    def render(self, event: Json) -> bytes:
+        """Return the body for an event; DeliveryError if it is not JSON."""
+        with self._explain_failures():
+            body = self._template.render(event)
+            json.loads(body)
+        return body.encode()
+
+    @contextmanager
+    def _explain_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            line = getattr(error, "lineno", None)
+            reason = f"line {line}: {error}" if line else str(error)
+            raise DeliveryError(
+                f"--body {self._path} does not give a JSON body: {format_one_line(reason)}"
+            ) from None
+
+
 class WebhookSender:
     """Posts each row to an address, signed as Standard Webhooks specifies."""
 
     def __init__(
-        self, url: str, key: bytes, wall_clock: Clock, proxy: tuple[str, str] | None = None
+        self,
+        url: str,
+        key: bytes,
+        wall_clock: Clock,
+        proxy: tuple[str, str] | None = None,
+        template: BodyTemplate | None = None,
     ) -> None:
         """`proxy` is the variable that names a proxy, and its address."""
         self._url = url
@@ -123,17 +210,28 @@ class WebhookSender:
         self._host = urlsplit(url).netloc
         self._key = key
         self._wall_clock = wall_clock
+        self._template = template
 
-    async def __call__(self, row: Json, meta: Json) -> None:
-        """Post it once; TransientError unless the answer is 2xx, DeliveryError if it is 410."""
+    def build_body(self, row: Json, meta: Json) -> bytes:
+        """Return the body of the request for a row."""
         event = {
             "type": f"signal.{row['tier']}",
             "timestamp": row["created_at"],
             "data": build_event(row, meta),
         }
+        return encode_json(event) if self._template is None else self._template.render(event)
+
+    async def __call__(self, rows: Sequence[Json], meta: Json) -> None:
+        """Post each once; TransientError or RefusalError unless the answer is 2xx.
+
+        DeliveryError if it is 410.
+        """
+        for row in rows:
+            await self._post(row, self.build_body(row, meta))
+
+    async def _post(self, row: Json, body: bytes) -> None:
         if not (row["id"].isascii() and row["id"].isprintable()):
             raise ValueError("the id of a row cannot be sent as a header")
-        body = encode_json(event)
         # The id is the same for each attempt, and has no dots, because it is signed with dots
         # around it. Each attempt has a signature of its own: receivers refuse old timestamps.
         signed = sign(self._key, row["id"].replace(".", ":"), self._wall_clock() // 1000, body)
@@ -149,12 +247,15 @@ class WebhookSender:
             via = "" if self._proxy is None else f", through the proxy that {self._proxy[0]} names"
             reason = f"{type(error).__name__}{via}"
             raise TransientError(f"{self._host} did not answer ({reason})") from None
-        if response.status_code == GONE:
+        status = response.status_code
+        if status == GONE:
             raise DeliveryError(f"{self._host} answered 410: it wants no more rows")
+        if is_refusal(status):
+            secret = self._url.partition("://")[2].removeprefix(self._host)
+            words = quote_receiver(response.text, secret)
+            raise RefusalError(f"{self._host} answered {status}: {words}")
         if not response.is_success:
-            raise TransientError(
-                f"{self._host} answered {response.status_code}", parse_retry_after(response)
-            )
+            raise TransientError(f"{self._host} answered {status}", parse_retry_after(response))
 
 
 def parse_post_url(text: str) -> str:

@@ -377,11 +377,12 @@ class RowPrinter:
         self._printed_origin: Text | None = None
         self._has_header = False
 
-    async def __call__(self, row: Json, meta: Json) -> None:
-        """Print a row; `meta` is that of its page."""
-        body = {"signals": [row], "meta": meta}
+    async def __call__(self, rows: Sequence[Json], meta: Json) -> None:
+        """Print rows; `meta` is that of their page."""
+        body = {"signals": rows, "meta": meta}
         if self._format == "json":
-            print(encode_json(build_event(row, meta)).decode(), flush=True)
+            for row in rows:
+                print(encode_json(build_event(row, meta)).decode(), flush=True)
         elif self._format == "csv":
             write_csv(*FEED.list_records(body), has_header=not self._has_header)
         else:

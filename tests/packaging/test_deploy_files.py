@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from service.commands.cli import _build_parser
 from service.config.setting_types import split_commas
-from service.config.settings import PREFIX, Settings
+from service.config.settings import CLIENT_VARIABLES, PREFIX, Settings
 from service.config.stores import BACKUP_NOTICE
 from service.http.notices import CERTIFICATE_NOTICE
 from store.access_rows import Notice
@@ -33,7 +34,8 @@ pytestmark = pytest.mark.clause("documents", "monitoring")
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "signals.service"
 COMPUTE_UNIT = DEPLOY / "signals-compute.service"
-UNITS = [UNIT, COMPUTE_UNIT, DEPLOY / "signals-backup.service", DEPLOY / "signals-backup.timer"]
+NOTIFY_UNIT = DEPLOY / "signals-notify.service"
+UNITS = [UNIT, COMPUTE_UNIT, NOTIFY_UNIT, *DEPLOY.glob("signals-backup.*")]
 METRIC = re.compile(r"\b(?:signals|process)_\w+")
 # Variables of the compose file itself, not settings of the service.
 COMPOSE_VARIABLES = {"SIGNALS_SITE", "SIGNALS_UPSTREAM"}
@@ -105,7 +107,7 @@ def test_each_alert_has_a_severity_and_says_what_to_do() -> None:
 
 
 def test_every_setting_that_a_file_names_exists() -> None:
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | CLIENT_VARIABLES
     for path in DEPLOY.iterdir():
         named = set(re.findall(r"\bSIGNALS_[A-Z_]+[A-Z]", path.read_text()))
         assert named - known - COMPOSE_VARIABLES == set(), path.name
@@ -120,8 +122,9 @@ def test_the_settings_of_the_image_are_accepted() -> None:
 def test_compose_confines_the_service_and_mounts_files_that_exist() -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     services = compose["services"]
-    assert services["signals"]["read_only"] is True
-    assert services["signals"]["cap_drop"] == ["ALL"]
+    for name in ("signals", "notify"):
+        assert services[name]["read_only"] is True
+        assert services[name]["cap_drop"] == ["ALL"]
     assert "profiles" not in services["signals"]
     # Prometheus calls the operations port by the name that its configuration has.
     [target] = re.findall(r'targets: \["(\w+):9464"\]', (DEPLOY / "prometheus.yml").read_text())
@@ -129,7 +132,10 @@ def test_compose_confines_the_service_and_mounts_files_that_exist() -> None:
     assert split_commas(hosts.replace("${SIGNALS_ALLOWED_HOSTS:-}", "")) == (target,)
     profiles = {name: service.get("profiles") for name, service in services.items()}
     del profiles["signals"]
-    assert profiles == {"postgres": ["postgres"], "caddy": ["tls"], "prometheus": ["monitoring"]}
+    assert profiles == {
+        **{"postgres": ["postgres"], "caddy": ["tls"], "prometheus": ["monitoring"]},
+        "notify": ["notify"],
+    }
     mounts = [mount for service in services.values() for mount in service["volumes"]]
     for source in (mount.split(":")[0] for mount in mounts):
         if source.startswith("./"):
@@ -157,6 +163,21 @@ def test_the_unit_of_the_computing_process_differs_in_its_command_alone() -> Non
     assert {name: dict(unit[name]) for name in unit} == {
         name: dict(compute[name]) for name in compute
     }
+
+
+def test_both_commands_of_messages_follow_with_a_cursor_and_name_no_secret() -> None:
+    service = read_unit(NOTIFY_UNIT)["Service"]
+    command = service["ExecStart"].removeprefix("/opt/signals/.venv/bin/signals ").split()
+    assert command.pop() == "$OPTIONS"
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    for arguments, folder in (
+        (command, service["StateDirectory"]),
+        (compose["services"]["notify"]["command"], "signals"),
+    ):
+        args = _build_parser().parse_args(arguments)
+        # Without a value, the address comes from the environment.
+        assert (args.view, args.follow, args.notify) == ("feed", True, "")
+        assert args.cursor == Path("/var/lib") / folder / "cursor"
 
 
 def test_the_unit_waits_until_the_clock_is_synchronised() -> None:

@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import json
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,8 +14,10 @@ from starlette.responses import Response
 
 from service.terminal.commands import TransientError
 from service.terminal.deliveries import (
+    BodyTemplate,
     DeliveryError,
     ProgramRunner,
+    RefusalError,
     SecretError,
     WebhookSender,
     parse_post_url,
@@ -75,7 +78,7 @@ EVENT = {**ROW, "meta": {"source": "simulated", "simulated": True, "stale": Fals
 
 @pytest.mark.clause("22.4", "22.7")
 async def test_a_program_gets_the_row_as_one_line_of_json(tmp_path):
-    await ProgramRunner(f"cat >> {tmp_path}/rows")(ROW, META)
+    await ProgramRunner(f"cat >> {tmp_path}/rows")([ROW], META)
     text = (tmp_path / "rows").read_text()
     assert text.count("\n") == 1
     assert json.loads(text) == EVENT
@@ -83,19 +86,19 @@ async def test_a_program_gets_the_row_as_one_line_of_json(tmp_path):
 
 @pytest.mark.clause("22.4", "22.7")
 async def test_a_program_does_not_have_to_read_the_row():
-    await ProgramRunner("exec true")({**ROW, "indicator_name": "x" * 1_000_000}, META)
+    await ProgramRunner("exec true")([{**ROW, "indicator_name": "x" * 1_000_000}], META)
 
 
 @pytest.mark.clause("22.4", "22.7")
 async def test_a_failed_program_is_run_again():
     with pytest.raises(TransientError, match="the program failed with status 3"):
-        await ProgramRunner("exit 3")(ROW, META)
+        await ProgramRunner("exit 3")([ROW], META)
 
 
 @pytest.mark.clause("22.4", "22.7")
 async def test_a_program_that_does_not_exist_ends_the_command():
     with pytest.raises(DeliveryError, match="status 127"):
-        await ProgramRunner("/nowhere/program 2> /dev/null")(ROW, META)
+        await ProgramRunner("/nowhere/program 2> /dev/null")([ROW], META)
 
 
 def open_sender(url: str, *times: int) -> WebhookSender:
@@ -105,14 +108,12 @@ def open_sender(url: str, *times: int) -> WebhookSender:
 
 @pytest.mark.clause("22.4", "22.7")
 async def test_each_attempt_has_the_same_id_and_a_signature_of_its_own():
-    import time
-
     now = time.time_ns() // 1_000_000
     async with answering(Response(status_code=503), Response(status_code=204)) as (url, received):
         send = open_sender(url, now - 9000, now)
         with pytest.raises(TransientError):
-            await send(ROW, META)
-        await send(ROW, META)
+            await send([ROW], META)
+        await send([ROW], META)
     for headers, body in received:
         assert Webhook(SECRET).verify(body, headers) == {
             "type": "signal.universe",
@@ -126,12 +127,12 @@ async def test_each_attempt_has_the_same_id_and_a_signature_of_its_own():
 
 
 @pytest.mark.clause("22.4", "22.7")
-@pytest.mark.parametrize("status", [302, 400, 404, 429, 500])
+@pytest.mark.parametrize("status", [302, 408, 425, 429, 500])
 async def test_an_answer_without_success_is_tried_again(status):
     refusal = Response(status_code=status, headers={"Retry-After": "7", "Location": "/other"})
     async with answering(refusal) as (url, received):
         with pytest.raises(TransientError, match=f"answered {status}") as failed:
-            await open_sender(url, 0)(ROW, META)
+            await open_sender(url, 0)([ROW], META)
     assert failed.value.retry_after_s == 7
     assert len(received) == 1
 
@@ -139,14 +140,78 @@ async def test_an_answer_without_success_is_tried_again(status):
 @pytest.mark.clause("22.4", "22.7")
 async def test_an_address_that_does_not_answer_is_named_without_its_path():
     with pytest.raises(TransientError, match=r"^127\.0\.0\.1:1 did not answer \(ConnectError\)$"):
-        await open_sender("http://127.0.0.1:1/secret", 0)(ROW, META)
+        await open_sender("http://127.0.0.1:1/secret", 0)([ROW], META)
+
+
+@pytest.mark.clause("22.7")
+@pytest.mark.parametrize("status", [400, 401, 404, 422])
+async def test_a_refusal_has_the_words_of_the_receiver_without_its_secret(status):
+    words = Response(f"no\nhook {status} /services/T0/s3cret%2Fpath/\x1b[2J", status)
+    async with answering(words) as (url, received):
+        with pytest.raises(RefusalError) as refused:
+            await open_sender(f"{url}/services/T0/s3cret%2Fpath", 0)([ROW], META)
+    said = f"no hook {status} /(hidden)/T0/(hidden)/\\u001b[2J"
+    assert str(refused.value) == f"{url.removeprefix('http://')} answered {status}: {said}"
+    assert len(received) == 1
+
+
+TEMPLATE = """{
+  {# What Slack and PagerDuty take. #}
+  "text": "{{ data.ticker }} {{ data.direction }}{% if data.price %} {{ data.price }}{% endif %}",
+  "dedup_key": "{{ data.id }}", "simulated": {{ data.meta.simulated }}, "row": {{ data|tojson }}
+}"""
+
+
+@pytest.mark.clause("22.4")
+async def test_a_template_makes_the_body_that_is_signed(tmp_path):
+    (tmp_path / "body.json").write_text(TEMPLATE)
+    row = {**ROW, "ticker": NASTY + '"}', "direction": "bullish"}
+    now = time.time_ns() // 1_000_000
+    async with answering(Response()) as (url, received):
+        sender = WebhookSender(
+            *(url, parse_webhook_secret(SECRET), lambda: now, None),
+            BodyTemplate(tmp_path / "body.json"),
+        )
+        await sender([row], META)
+    [(headers, body)] = received
+    assert Webhook(SECRET).verify(body, headers) == {
+        "text": f'{NASTY}"}} bullish 1.5',
+        "dedup_key": ROW["id"],
+        "simulated": True,
+        "row": {**row, "meta": EVENT["meta"]},
+    }
+
+
+@pytest.mark.clause("22.4")
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ('{"text": "{{ data.tickr }}"}', "has no attribute 'tickr'"),
+        ('{"text": {{ data.ticker }}}', "Expecting value"),
+        ('{"a": 1,\n"text": "{{ data.ticker }"}', "line 2: unexpected '}'"),
+        (None, "No such file"),
+    ],
+)
+def test_a_wrong_template_is_one_line_at_the_start(tmp_path, template, reason):
+    if template is not None:
+        (tmp_path / "body").write_text(template)
+    with loopback(200, make_page()) as (address, _):
+        done = run_signals(
+            *(tmp_path, "feed", "--follow", "--cursor", "c", "--url", address),
+            *("--post", "http://127.0.0.1:1/", "--body", "body"),
+            api_key=KEY,
+            webhook_secret=SECRET,
+        )
+    assert done.returncode == 1
+    assert only_line(done.stderr).startswith("signals: --body body does not give a JSON body: ")
+    assert reason in done.stderr
 
 
 @pytest.mark.clause("22.4", "22.7")
 async def test_an_address_that_is_gone_ends_the_command():
     async with answering(Response(status_code=410)) as (url, _):
         with pytest.raises(DeliveryError, match="410"):
-            await open_sender(url, 0)(ROW, META)
+            await open_sender(url, 0)([ROW], META)
 
 
 @pytest.mark.clause("22.4", "22.7")

@@ -7,7 +7,7 @@ import io
 import json
 import shutil
 from asyncio.subprocess import PIPE
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 from service.commands.cli import _build_parser
 from service.config.proxies import find_proxy
 from service.terminal.commands import (
+    ConfluenceCondition,
     CursorError,
     CursorFile,
     FeedFollower,
@@ -26,6 +27,7 @@ from service.terminal.commands import (
     compute_pause_s,
     follow_feed,
 )
+from service.terminal.deliveries import RefusalError
 from service.terminal.views import RowPrinter
 from tests.doubles.fixed_answers import KEY
 from tests.mcp_server.tools.test_get_signals import ALERTS, publish_alerts
@@ -33,7 +35,7 @@ from tests.service.commands.test_cli import only_line
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
 from tests.support.running_service import RunningService, run_service, skip_sleep
 from tests.support.signals_command import COMMAND, ENDS_WITHIN_S, build_environment, run_signals
-from verifier.client import Answer, ServiceClient, ServiceError
+from verifier.client import Answer, Json, ServiceClient, ServiceError
 
 pytestmark = pytest.mark.clause("22.2", "22.3", "feed")
 
@@ -149,9 +151,9 @@ class Receiver:
     rows: list[dict[str, Any]] = field(default_factory=list)
     saved: list[str] = field(default_factory=list)
 
-    async def __call__(self, row: dict[str, Any], meta: dict[str, Any]) -> None:
+    async def __call__(self, rows: Sequence[Json], meta: Json) -> None:
         assert meta["source"] in {"simulated", "recorded"}
-        self.rows.append(row)
+        self.rows += rows
 
     @property
     def ids(self) -> list[str]:
@@ -174,12 +176,22 @@ async def follow(
     receiver: Receiver,
     *steps: Callable[[], Awaitable[None]],
     since: str | None = BEGINNING,
+    least: int | None = None,
+    per_run: bool = False,
     **filters: str,
 ) -> list[float]:
-    """Follow the feed, with one step at each pause; return the pauses in seconds."""
+    """Follow the feed, with one step at each pause; return the pauses in seconds.
+
+    `least` is the number of the condition of confluence.
+    """
     pauses = Pauses(*steps)
     async with DatedClient(service) as client:
-        follower = FeedFollower(client, filters, receiver, pauses, receiver.saved.append)
+        choose = None if least is None else ConfluenceCondition(client, pauses, least)
+        follower = FeedFollower(
+            *(client, filters, receiver, pauses, receiver.saved.append),
+            choose=choose,
+            per_run=per_run,
+        )
         with suppress(StopError):
             await follower.follow(since or await follower.find_newest())
     return pauses.seconds
@@ -274,11 +286,11 @@ async def test_a_row_that_is_not_taken_is_handed_on_again_before_the_next(
     attempts: list[str] = []
 
     class Refusing(Receiver):
-        async def __call__(self, row: dict[str, Any], meta: dict[str, Any]) -> None:
-            attempts.append(row["id"])
-            if attempts.count(row["id"]) < 3:
+        async def __call__(self, rows: Sequence[Json], meta: Json) -> None:
+            attempts.extend(row["id"] for row in rows)
+            if attempts.count(attempts[-1]) < 3:
                 raise TransientError("later")
-            await super().__call__(row, meta)
+            await super().__call__(rows, meta)
 
     receiver = Refusing()
     ids = await read_ids(served_alone, ticker="BTC", since=BEGINNING)
@@ -293,15 +305,26 @@ async def no_step() -> None:
 
 
 class Killing(Receiver):
-    """Stops the follower after one of its steps: each row is handed on, then its place saved."""
+    """Stops the follower after one of its steps.
+
+    Each row is handed on, or refused and parked, then its place saved.
+    """
 
     def __init__(self, cursor: CursorFile, kill_after: int) -> None:
         super().__init__()
         self._cursor = cursor
         self._left = kill_after
 
-    async def __call__(self, row: dict[str, Any], meta: dict[str, Any]) -> None:
-        await super().__call__(row, meta)
+    async def __call__(self, rows: Sequence[Json], meta: Json) -> None:
+        if rows[0]["ticker"] == "ETH":
+            raise RefusalError("no")
+        await super().__call__(rows, meta)
+        self._pass_step()
+
+    def park(self, rows: Sequence[Json], reason: str) -> None:
+        assert reason == "no"
+        self._cursor.park(rows, reason)
+        self.rows += rows
         self._pass_step()
 
     def save(self, instant: str) -> None:
@@ -323,11 +346,18 @@ async def test_killed_at_any_point_it_loses_no_row_and_repeats_at_most_one(
         receiver = Killing(cursor, kill_after)
         async with ServiceClient(served_alone.base_url, served_alone.api_key) as client:
             for _ in ("killed", "started again"):
-                follower = FeedFollower(client, {}, receiver, Pauses(), receiver.save)
+                follower = FeedFollower(
+                    client, {}, receiver, Pauses(), receiver.save, receiver.park
+                )
                 with pytest.raises(StopError):
                     await follower.follow(cursor.load() or BEGINNING)
         assert list(dict.fromkeys(receiver.ids)) == ids
         assert len(receiver.ids) - len(ids) == kill_after % 2
+        kept = (tmp_path / f"cursor{kill_after}.parked").read_text().splitlines()
+        # A parked row has the origin of its data.
+        assert [json.loads(line)["row"] for line in kept] == [
+            row for row in receiver.rows if "meta" in row
+        ]
 
 
 def test_a_cursor_file_is_replaced_as_a_whole(tmp_path: Path):
@@ -455,7 +485,7 @@ async def test_rows_are_printed_as_json_and_as_csv(recording: RunningService, ca
     for chosen in ("json", "csv"):
         print_row = RowPrinter(chosen)
         for row in rows:
-            await print_row(row, meta)
+            await print_row([row], meta)
     printed = capsys.readouterr().out.splitlines(keepends=True)
     assert [json.loads(line) for line in printed[: len(rows)]] == [
         {**row, "meta": meta} for row in rows
@@ -470,7 +500,9 @@ async def test_rows_are_printed_as_json_and_as_csv(recording: RunningService, ca
     [
         (["--limit", "5"], "--limit does not go with --follow"),
         (["--order", "newest"], "--order does not go with --follow"),
-        (["--json", "--exec", "true"], "--json and --csv do not go with --exec and --post"),
+        (["--json", "--exec", "true"], "--json and --csv do not go with --exec, --post and"),
+        (["--body", "x"], "--body needs --post"),
+        (["--per-run"], "--per-run needs --notify or --exec"),
         (["--post", "http://h/"], "SIGNALS_WEBHOOK_SECRET must be whsec_"),
     ],
 )
@@ -480,11 +512,34 @@ def test_options_that_do_not_go_together_are_refused(tmp_path, arguments, messag
     assert message in only_line(done.stderr)
 
 
-@pytest.mark.parametrize("option", ["--exec", "--post", "--cursor"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--exec=x",
+        "--post=x",
+        "--notify",
+        "--body=x",
+        "--per-run",
+        "--when=confluence>=3",
+        "--cursor=x",
+    ],
+)
 def test_options_of_following_need_it(tmp_path, option):
-    done = run_signals(tmp_path, "feed", option, "x", api_key=KEY)
+    done = run_signals(tmp_path, "feed", option, api_key=KEY)
     assert done.returncode == 1
-    assert only_line(done.stderr) == f"signals: {option} needs --follow"
+    assert only_line(done.stderr) == f"signals: {option.partition('=')[0]} needs --follow"
+
+
+@pytest.mark.clause("22.11")
+@pytest.mark.parametrize(
+    "text", ["confluence>=0", "confluence>=8", "confluence>5", "confluence >= five", "flips>=3", ""]
+)
+def test_another_condition_is_refused(tmp_path, text):
+    done = run_signals(tmp_path, "feed", "--follow", f"--when={text}", api_key=KEY)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(
+        f"must be 'confluence>=N', with a number of indicators from 1 to 7, not {text!r}"
+    )
 
 
 async def test_without_a_cursor_it_says_what_a_restart_loses(recording: RunningService, capsys):
