@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from itertools import chain, product
-from random import SystemRandom
+from random import Random, SystemRandom
 from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator
@@ -118,7 +118,7 @@ async def audit_answers(
     VerifyError if the views cannot be read or compared.
     """
     try:
-        answers = await read_answers(client, feed, on_progress)
+        answers = await read_answers(client, feed, on_progress, SystemRandom())
     except SHAPE_ERRORS as error:
         text = f"{client.address} sent an answer that does not match the API contract ({error!r})"
         raise VerifyError(client.format_line(text)) from None
@@ -129,8 +129,13 @@ async def audit_answers(
     report.notes.append(f"{client.calls} calls counted against the key's daily quota")
 
 
-async def read_answers(client: ServiceClient, feed: Feed, on_progress: OnProgress) -> Answers:
-    """Read all views, again if a run came in between; VerifyError after 3 attempts."""
+async def read_answers(
+    client: ServiceClient, feed: Feed, on_progress: OnProgress, draw: Random
+) -> Answers:
+    """Read all views, again if a run came in between; VerifyError after 3 attempts.
+
+    `draw` chooses the instants of the past boards.
+    """
     for _ in range(ATTEMPTS):
         state = (await client.read_view("state")).body
         await feed.extend(client, on_progress)
@@ -154,7 +159,7 @@ async def read_answers(client: ServiceClient, feed: Feed, on_progress: OnProgres
                 Query("state", at, (await client.read_view("state", at)).body),
                 Query("confluence", query, (await client.read_view("confluence", query)).body),
             )
-            for at in _choose_instants(feed)
+            for at in _choose_instants(feed, draw)
             for query in [CONFLUENCE_QUERIES[0] | at]
         ]
         answers = Answers(feed, state, catalog, stats, openapi, pages, confluence, flips, past)
@@ -168,13 +173,13 @@ async def read_answers(client: ServiceClient, feed: Feed, on_progress: OnProgres
     )
 
 
-def _choose_instants(feed: Feed) -> list[Json]:
+def _choose_instants(feed: Feed, draw: Random) -> list[Json]:
     """Return the argument `as_of` of some hours of the feed, each a minute before its run."""
     if not feed.rows:
         return []
     first = parse_served_time(feed.rows[0]["created_at"])
     hours = int((feed.as_of - first) / timedelta(hours=1))
-    chosen = SystemRandom().sample(range(1, hours + 1), min(PAST_BOARDS, hours))
+    chosen = draw.sample(range(1, hours + 1), min(PAST_BOARDS, hours))
     start = first.replace(minute=2, second=0, microsecond=0)
     return [{"as_of": format_time(start + timedelta(hours=hour))} for hour in chosen]
 

@@ -194,7 +194,7 @@ async def answers(service: ServiceProcess, now: int, query: dict[str, str], **as
     confluence = await service.get_at(now, "/confluence", **query, **as_of)
     said = [state["as_of"], state["assets"], state["counts"], confluence["results"]]
     said += [
-        answer["meta"][name]
+        answer["meta"].get(name)
         for answer in (state, confluence)
         for name in ("as_of", "late_assets", "removed_assets", "stale", "legacy_keys")
     ]

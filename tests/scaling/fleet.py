@@ -189,7 +189,7 @@ class Fleet:
             response = await self.client.get(f"{address}/api/v1/catalog")
         except UNREACHABLE_ERRORS:
             return False
-        as_of = response.json()["meta"]["as_of"] if response.status_code == 200 else None
+        as_of = response.json()["meta"].get("as_of") if response.status_code == 200 else None
         return as_of is not None and parse_ms(as_of) >= to_market_ms(hour)
 
     async def stop(self, nodes: list[ServiceNode]) -> list[int | None]:
