@@ -201,8 +201,7 @@ def pytest_collection_modifyitems(
         if is_async and "served_shared" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
     yield
-    worker_count = getattr(config, "workerinput", {}).get("workercount", 1)
-    items[:] = share_long_tests(items, worker_count)
+    items[:] = share_long_tests(items, getattr(config, "workerinput", {}).get("workercount", 1))
 
 
 def repeats_another_version(item: pytest.Item) -> bool:

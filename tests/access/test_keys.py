@@ -361,8 +361,7 @@ async def test_pending_calls_are_written_together_and_counted_in_order_of_arriva
     rest = asyncio.create_task(outcomes(quota_guard, api_key, 99))
     await asyncio.sleep(0)
     held.let_go.set()
-    counts = list_admitted_counts([await first, *(await rest)])
-    assert counts == list(range(1, 91))
+    assert list_admitted_counts([await first, *(await rest)]) == list(range(1, 91))
     assert held.groups == [[1], [99]]
     assert await load_usage(home) == [(clock.now // DAY_MS, 90)]
 
@@ -501,16 +500,14 @@ async def test_a_batch_is_split_at_the_millisecond_in_which_its_key_expires(
 ) -> None:
     store = await open_store(HeldStore)
     assert isinstance(store, HeldStore)
-    keys = OperatorKeys(store, clock)
-    api_key = await keys.create("agent", clock.now + 2)
+    api_key = await OperatorKeys(store, clock).create("agent", clock.now + 2)
     quota_guard = make_quota_guard(store, clock)
     store.hold()
     store.let_go.set()
     pending = []
     for arrived_at in range(clock.now, clock.now + 5):
         clock.now = arrived_at
-        call = quota_guard.authorize(hash_key(api_key))
-        pending.append(asyncio.ensure_future(call))
+        pending.append(asyncio.ensure_future(quota_guard.authorize(hash_key(api_key))))
         await asyncio.sleep(0)
     results = await asyncio.gather(*pending, return_exceptions=True)
     assert [one.quota.used_today for one in results if isinstance(one, Caller)] == [1, 2]

@@ -92,8 +92,7 @@ async def test_a_missed_webhook_is_made_up_for(shop: StripeShop) -> None:
 
 
 async def test_an_ended_membership_is_not_checked_again(shop: StripeShop) -> None:
-    bought = await shop.buy()
-    shop.stripe.cancel_subscription(bought.subscription)
+    shop.stripe.cancel_subscription((await shop.buy()).subscription)
     await run_round(shop)
     count_before = len(shop.stripe.requests)
     await run_round(shop)
@@ -560,8 +559,7 @@ async def test_events_of_other_types_and_modes_are_accepted_and_ignored(
 async def test_a_message_from_another_time_changes_nothing(shop: StripeShop, age_s: int) -> None:
     bought = await shop.buy()
     event = shop.stripe.cancel_subscription(bought.subscription)
-    answer = await shop.send_event(event, at=shop.clock.now // 1000 - age_s)
-    assert answer.status_code == 400
+    assert (await shop.send_event(event, at=shop.clock.now // 1000 - age_s)).status_code == 400
     assert await shop.status(bought.api_key) == 200
 
 
@@ -575,8 +573,7 @@ async def test_no_secret_is_logged_or_answered(
         shop.stripe.fail(401)
         answers = [await shop.post_claim(opened.claim_token) for _ in range(2)]
         active = await shop.post_claim(opened.claim_token)
-        subscription = shop.stripe.subscription_of(opened.session)
-        event = shop.stripe.cancel_subscription(subscription)
+        event = shop.stripe.cancel_subscription(shop.stripe.subscription_of(opened.session))
         answers.append(await shop.send_event(event, at=1))
         answers.append(await shop.send_event(event))
     output = json.dumps(lines) + caplog.text + "".join(answer.text for answer in answers)

@@ -46,9 +46,7 @@ class Counter:
     path: Path
 
     async def buy(self, email: str = MINE) -> str:
-        """Buy a membership and return its first key."""
-        session = await self.pay(email)
-        claimed = await self.shop.claim(self.tokens[session])
+        claimed = await self.shop.claim(self.tokens[await self.pay(email)])
         assert isinstance(claimed, ActiveClaim)
         return claimed.api_key
 
@@ -80,8 +78,7 @@ async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
     billing = HeldProvider(clock)
     async with open_counting_store(tmp_path / "access.db") as store:
         shop = SandboxShop(store, clock, billing)
-        members = MemberKeys(store, billing, shop.claims, clock)
-        yield Counter(shop, billing, members, tmp_path)
+        yield Counter(shop, billing, MemberKeys(store, billing, shop.claims, clock), tmp_path)
 
 
 async def assert_refused(doing: object, status: int, words: str) -> None:
@@ -214,8 +211,7 @@ async def test_a_buyer_without_the_token_gets_the_one_key_and_the_token_none(
 ) -> None:
     session = await counter.pay("A@Example.com")
     (claim,) = await counter.members.list_unclaimed(MINE)
-    api_key = await counter.members.claim(MINE, claim.id)
-    assert await counter.get_verdict(api_key) == "counted"
+    assert await counter.get_verdict(await counter.members.claim(MINE, claim.id)) == "counted"
     assert await counter.members.list_unclaimed(MINE) == []
     refusal = await counter.shop.claim_refused(counter.tokens[session])
     assert (refusal.status, "already redeemed" in refusal.message) == (409, True)

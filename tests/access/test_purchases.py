@@ -65,7 +65,6 @@ async def held(tmp_path: Path) -> AsyncIterator[tuple[SandboxShop, HeldProvider]
 
 
 async def get_verdict(shop: SandboxShop, api_key: str) -> str:
-    """Call with a key once and return the result."""
     group = make_call_group(hash_key(api_key), shop.clock())
     (counted,) = await shop.store.count_calls([group], "live", 10)
     return counted.verdict
@@ -420,8 +419,7 @@ async def test_a_failed_check_is_503_for_all_waiting_claims_and_the_next_one_ret
     claiming = [shop.start_claim(token) for _ in range(5)]
     await shop.wait_for_lookups(5)
     billing.released.set()
-    refusals = await asyncio.gather(*claiming, return_exceptions=True)
-    for refusal in refusals:
+    for refusal in await asyncio.gather(*claiming, return_exceptions=True):
         assert isinstance(refusal, ApiError)
         assert (refusal.code, refusal.status, refusal.retry_after_s) == ("unavailable", 503, 30)
         assert "timed out" not in refusal.message
@@ -547,8 +545,7 @@ async def test_with_billing_off_nothing_is_sold_and_no_paid_claim_is_lost(
     sandbox.restart_with(NoBilling())
     with pytest.raises(ApiError) as refused:
         await sandbox.open_checkout()
-    waiting = await sandbox.claim_refused(checkout.claim_token)
-    for error in (refused.value, waiting):
+    for error in (refused.value, await sandbox.claim_refused(checkout.claim_token)):
         assert (error.code, error.status, error.retry_after_s) == ("unavailable", 503, 3600)
     assert (await sandbox.claim_refused(UNKNOWN)).status == 404
     sandbox.restart_with(on)

@@ -93,7 +93,6 @@ class PurchaseMachine(RuleBasedStateMachine):
 
     @initialize(target=checkouts)
     def begin(self) -> Any:
-        """Start with one open checkout."""
         self.start()
         return self.checkout("monthly")
 

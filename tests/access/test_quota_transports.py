@@ -158,7 +158,6 @@ def parse_quota(headers: Any) -> tuple[int, int, str] | None:
 
 
 def count_usage(served: RunningService) -> int:
-    """Return the number of counted calls of all keys."""
     (row,) = run_sql(served.access._engine.path, "SELECT coalesce(sum(used), 0) FROM usage")
     total: int = row[0]
     return total
@@ -289,8 +288,7 @@ class QuotaMachine(RuleBasedStateMachine):
     @rule(before_midnight_ms=st.sampled_from([0, 1, 999, 1000, 1001, 3_600_000]))
     def wait(self, before_midnight_ms: int) -> None:
         now = self.served.clock.now
-        midnight = (now // DAY_MS + 1) * DAY_MS
-        self.served.clock.now = max(now, midnight - before_midnight_ms)
+        self.served.clock.now = max(now, ((now // DAY_MS + 1) * DAY_MS) - before_midnight_ms)
 
     @invariant()
     def every_counted_call_is_stored(self) -> None:

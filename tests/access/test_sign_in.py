@@ -78,7 +78,6 @@ class Door:
         return [self.mailbox.mails.get_nowait() for _ in range(self.mailbox.mails.qsize())]
 
     async def link(self) -> str:
-        """Return the token of a link mailed to the member."""
         (mail,) = await self.request_mails()
         return parse_token(mail)
 

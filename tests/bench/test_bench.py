@@ -76,8 +76,7 @@ def test_an_unknown_module_and_a_missing_wrk_end_the_bench_with_one_line(capsys,
 
 @pytest.mark.parametrize("transport", ["MCP", "REST"])
 def test_no_two_polls_are_alike(transport):
-    case = SIGNALS._replace(since=(NOON, NOON + DAY_MS))
-    calls = case.list_calls(transport, {}, number=1_000)
+    calls = SIGNALS._replace(since=(NOON, NOON + DAY_MS)).list_calls(transport, {}, number=1_000)
     assert len({(call.path, call.body) for call in calls}) == 1_000
 
 

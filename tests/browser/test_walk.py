@@ -153,8 +153,7 @@ async def test_every_page_fits_and_is_accessible(
     async with open_tab(stage.browser, width, scheme, cookies, is_scripted=is_scripted) as walk:
         for path in PAGES[role]:
             address = stage.served.base_url + path.format(checkout=stage.checkout)
-            answer = await walk.page.goto(address)
-            assert answer.status == 200, path
+            assert (await walk.page.goto(address)).status == 200, path
             await check_page(walk, with_axe=is_scripted)
             await save(walk, role, path, str(width), scheme, "script" if is_scripted else "plain")
             assert walk.complaints == [], path
@@ -165,8 +164,7 @@ async def test_every_page_fits_and_is_accessible(
 async def test_an_error_is_a_page_that_leads_on(stage: Stage, width: int) -> None:
     async with open_tab(stage.browser, width, "dark") as walk:
         for path, status in ERRORS.items():
-            answer = await walk.page.goto(stage.served.base_url + path)
-            assert answer.status == status
+            assert (await walk.page.goto(stage.served.base_url + path)).status == status
             await check_page(walk, with_axe=True)
             await save(walk, "error", path, str(width))
             await walk.page.click("main a >> nth=0")

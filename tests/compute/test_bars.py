@@ -35,8 +35,7 @@ def refused(*rows: RawBar, period_s: int = H, after: int | None = None) -> list[
 @pytest.mark.parametrize("field", ["open", "high", "low", "close", "volume"])
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 def test_a_number_that_is_not_finite_refuses_a_bar(field: str, value: float):
-    bar = GOOD._replace(**{field: value})
-    assert refused(bar) == [(10 * H, "a number is NaN or infinite")]
+    assert refused(GOOD._replace(**{field: value})) == [(10 * H, "a number is NaN or infinite")]
 
 
 @pytest.mark.parametrize("field", ["open", "high", "low", "close"])
@@ -297,8 +296,7 @@ def test_sundays_hours_belong_to_mondays_daily_bar(opens_at: int):
         (SUNDAY + DAY_S, SUNDAY + 2 * DAY_S, 10.0, 12.0, 8.0, 8.5, 4.0 + 2.0 * len(evening)),
         (SUNDAY + 2 * DAY_S, SUNDAY + 3 * DAY_S, 8.5, 8.5, 8.5, 8.5, 8.0),
     ]
-    four_hours = resample_bars(hourly, 4 * H, joins_sundays=True)
-    assert four_hours.close_time.tolist()[1] == SUNDAY + DAY_S
+    assert resample_bars(hourly, 4 * H, joins_sundays=True).close_time.tolist()[1] == SUNDAY + DAY_S
 
 
 def test_nothing_is_built_from_nothing():

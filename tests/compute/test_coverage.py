@@ -90,8 +90,7 @@ def test_a_recorded_asset_is_outdated_from_the_next_close_of_its_session(
     last = int(datetime.fromisoformat(f"{last_close}+00:00").timestamp())
     # The day's last bar, from 15:30 to 16:00 in New York, counts as closed at 17:00.
     early_s = 1800 if timeframe == "half past" else 0
-    opens = list_opens(last - early_s - 3 * hours * 3600, last, hours)[:3]
-    rows = make_bars("BTC", opens)
+    rows = make_bars("BTC", list_opens(last - early_s - 3 * hours * 3600, last, hours)[:3])
     write_bars(tmp_path, "BTC", rows, "1d" if timeframe == "1d" else "1h")
     known = universe_of(asset("BTC").model_copy(update={"session": session}), asset("ETH"))
     held = by_ticker(build_coverage(known, FilesSource(tmp_path, known), INDICATORS, 5, 7))
@@ -199,8 +198,7 @@ async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, f
         await store.commit(make_batch(at, [make_change(at, "DOGE", "enzo", "1h", 1)]))
         dropped = {"BTC": None, "IBM": None, "DOGE": date(2024, 1, 3)}
         assert await started_with(*some) == dropped
-        later = at + 40 * 86_400_000
-        await store.commit(make_batch(later, []))
+        await store.commit(make_batch(at + 40 * 86_400_000, []))
         assert await started_with(*some) == dropped
         assert await started_with(*all_) == {"BTC": None, "IBM": None, "DOGE": None}
 

@@ -221,8 +221,7 @@ async def test_processes_rebuild_and_audit_with_the_same_results_as_a_thread(
     alter(tmp_path / "thread.db", "UPDATE carries SET version = 0")
     until = stop + 10 * HOUR_S
     own = await replay_bars(tmp_path / "thread.db", bars_folder, universe, until)
-    other = await replay_bars(path, bars_folder, universe, until, open_executor=processes)
-    assert own == other
+    assert own == await replay_bars(path, bars_folder, universe, until, open_executor=processes)
     assert await audit_store(path, universe, open_executor=processes) == await audit_store(
         path, universe
     )

@@ -31,7 +31,7 @@ from tests.doubles.scripted_source import (
     load_changes,
     march_s,
 )
-from tests.support.stored_rows import list_changes, list_epochs
+from tests.support.row_builders import list_changes, list_epochs
 
 pytestmark = pytest.mark.clause("steps")
 

@@ -45,9 +45,9 @@ from tests.doubles.scripted_source import (
     run_loop_until,
 )
 from tests.support.postgres.server import cut_sessions
+from tests.support.row_builders import list_changes, list_commits
 from tests.support.small_market import Content, drop_commit_details, find_longer_close, load_content
 from tests.support.store_homes import open_and_close
-from tests.support.stored_rows import list_changes, list_commits
 
 prove = pytest.mark.prove
 BEGINS = march_s("00:00", day=2)

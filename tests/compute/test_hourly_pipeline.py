@@ -58,6 +58,7 @@ from tests.support.bar_sets import (
     load_series,
     step_bar,
 )
+from tests.support.row_builders import list_changes, list_commits
 from tests.support.signals_command import ForkedCommand, build_environment
 from tests.support.small_market import (
     DENSE,
@@ -72,7 +73,6 @@ from tests.support.small_market import (
     write_universe,
 )
 from tests.support.store_homes import open_and_close, open_market_as
-from tests.support.stored_rows import list_changes, list_commits
 
 # Rows enough for a reading: of daily bars, on 4h of BTC's and on 4h of NVDA's, 7 of whom give 3.
 SUBSET = {"AAPL_1d.csv": 240, "BTC_1h.csv": 840, "BTC_funding.csv": 840, "NVDA_1h.csv": 560}
@@ -222,8 +222,7 @@ async def past(store: MarketStore, at: int) -> tuple[object, ...]:
 async def test_a_replay_in_one_piece_shows_the_same_past_boards_as_one_in_many(
     tmp_path: Path, small_market_parent: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
-    draw = Random(1)
-    hours = sorted(draw.sample(range(DENSE + HOUR_S, END, HOUR_S), 30))
+    hours = sorted(Random(1).sample(range(DENSE + HOUR_S, END, HOUR_S), 30))
     ended: dict[int, tuple[object, ...]] = {}
     async with open_store(tmp_path / "pieces.db") as pieces:
         runs = await open_pipeline(pieces, bars_folder, universe)
@@ -445,8 +444,7 @@ class Long:
         gc.collect()
         self.traced += [tracemalloc.get_traced_memory()[0]] if tracemalloc.is_tracing() else []
         held = await list_changes(self.store)
-        progress = await self.store.progress()
-        assert held == list(_kept(self.copy, progress.pruned_before))
+        assert held == list(_kept(self.copy, (await self.store.progress()).pruned_before))
         if tenth % 4 == 1:
             await self._read(held)
         if self.size is SHORT and tenth == 7:
@@ -457,8 +455,7 @@ class Long:
 
     async def _read(self, held: Sequence[ChangeRow]) -> None:
         """Read the whole feed: all rows younger than the retention."""
-        snapshots = SnapshotCache(self.store)
-        context = Context(snapshots, "http://x", "http://x", self.clock, None, 1)
+        context = Context(SnapshotCache(self.store), "http://x", "http://x", self.clock, None, 1)
         snapshot = await context.snapshot()
         rows: list[Signal] = []
         since = datetime(2020, 1, 1, tzinfo=UTC)

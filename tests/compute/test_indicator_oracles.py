@@ -70,8 +70,7 @@ def roll(values: Array, period: int, reduce: Callable[..., Array], **options: An
 
 
 def latch(values: dict[str, Array], score: Array, enter: float, exit: float) -> Expected:
-    latched = compute_plain_latch(score, enter, exit)
-    return values, latched, near_thresholds(score, enter, exit)
+    return values, compute_plain_latch(score, enter, exit), near_thresholds(score, enter, exit)
 
 
 def expect_trend_oracle(series: Series) -> Expected:
@@ -128,8 +127,7 @@ def expect_reversals(series: Series) -> Expected:
     """Use TA-Lib's `RSI`, and each window's mean and SD computed from scratch."""
     rsi = talib.RSI(series["close"], 14)
     # TA-Lib has 0 while no close has differed from the first.
-    unmoved = np.maximum.accumulate(series["close"] != series["close"][0]) == 0
-    rsi[14:][unmoved[14:]] = 50.0
+    rsi[14:][(np.maximum.accumulate(series["close"] != series["close"][0]) == 0)[14:]] = 50.0
     middle, width = (
         roll(series["close"], 20, np.mean),
         2 * roll(series["close"], 20, np.std, ddof=0),
@@ -189,10 +187,8 @@ def plain_atr(series: Series, period: int) -> Array:
 
 
 def expect_enzo(series: Series) -> Expected:
-    """Use TA-Lib's `KAMA`."""
     kama, ranges = talib.KAMA(series["close"], 10), plain_atr(series, 14)
-    change = np.r_[[np.nan] * 5, kama[5:] - kama[:-5]]
-    score = divide(change, ranges, series["close"])
+    score = divide(np.r_[[np.nan] * 5, kama[5:] - kama[:-5]], ranges, series["close"])
     return latch({"kama": kama, "atr": ranges, "s": score}, score, 0.50, 0.10)
 
 
@@ -352,8 +348,7 @@ def test_supertrend_agrees_with_talipp_but_for_its_start_and_its_rule_for_crosse
         # hold the same line again.
         parts = np.flatnonzero(~is_equal[10:] & is_equal[9:-1]) + 10
         crossed = plain_supertrend(series, plain_atr(series, 10))["crossed"]
-        turned = np.r_[False, np.diff(direction) != 0]
-        assert (crossed | turned)[parts].all(), label
+        assert (crossed | np.r_[False, np.diff(direction) != 0])[parts].all(), label
         agreeing += int(is_equal[9:].sum())
         total += len(line) - 9
     print(f"perpkit: talipp agrees on {agreeing} of {total} bars")
@@ -441,8 +436,7 @@ HAND = {
 def test_readings_are_those_of_a_calculation_by_hand(
     indicator: Indicator, close: list[float], span: Any, expected: list[int], side: int
 ):
-    mirrored = 100 + side * (np.array(close) - 100)
-    _, readings = run(indicator, mirrored, span, span)
+    _, readings = run(indicator, 100 + side * (np.array(close) - 100), span, span)
     assert readings == [side * reading for reading in expected]
 
 
@@ -469,8 +463,7 @@ def test_enzos_kama_agrees_with_ta_lib_on_flat_and_on_straight_prices():
     close = 10_000.0 + np.cumsum(moves)
     values, _ = run(Enzo(), close)
     assert_values_agree("kama", values["kama"], talib.KAMA(close, 10))
-    still = sum(np.ptp(close[t - 10 : t + 1]) == 0 for t in range(10, len(close)))
-    assert still > 100
+    assert sum(np.ptp(close[t - 10 : t + 1]) == 0 for t in range(10, len(close))) > 100
     flat, _ = run(Enzo(), [0.1] * 260)
     assert (flat["kama"][10:] == 0.1).all()
     assert (flat["s"][15:] == 0.0).all()

@@ -219,11 +219,9 @@ def test_a_save_and_load_changes_nothing(indicator, saved_at):
 
 @every_indicator
 def test_a_carry_keeps_its_layout_and_counts_the_bars(indicator):
-    started = indicator.start(6)
-    expected = layout(started)
+    expected = layout(indicator.start(6))
     assert {dtype for _, dtype, _ in expected} <= {"<f8", "<i8", "|i1"}
-    bars = made_up_bars(6, 230)
-    carry, _ = readings_over(indicator, bars)
+    carry, _ = readings_over(indicator, made_up_bars(6, 230))
     assert layout(carry) == expected
     assert all(len(array) == 6 for array in carry.values())
     assert carry["bars"].tolist() == [230] * 6
@@ -250,8 +248,7 @@ def test_the_results_of_an_indicator_change_only_with_its_version(indicator):
 
 @pytest.mark.clause("1.4")
 def test_the_registry_lists_all_in_the_order_of_the_specification():
-    ids = tuple(indicator.id for indicator in INDICATORS)
-    assert ids == INDICATOR_IDS == tuple(FACTS)
+    assert tuple(indicator.id for indicator in INDICATORS) == INDICATOR_IDS == tuple(FACTS)
 
 
 @pytest.mark.clause("1.18")

@@ -33,9 +33,9 @@ from tests.doubles.scripted_source import (
     march_s,
     run_loop_until,
 )
+from tests.support.row_builders import list_changes
 from tests.support.small_market import Content, load_content, load_past, open_store, select_tickers
 from tests.support.store_homes import open_and_close, open_market_as
-from tests.support.stored_rows import list_changes
 
 pytestmark = pytest.mark.clause("live")
 

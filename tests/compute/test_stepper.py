@@ -156,8 +156,7 @@ async def test_an_asset_reads_the_same_among_any_others_in_any_order(
     shuffled = Universe(assets=(*own, *absent), renamed_on=universe.renamed_on)
     with TemporaryDirectory() as parent:
         folder = copy_to_folder(bars_folder, chosen, Path(parent))
-        path = Path(parent) / "m.db"
-        held = await stopping(path, folder, shuffled, until, [False] * len(until))
+        held = await stopping(Path(parent) / "m.db", folder, shuffled, until, [False] * len(until))
     assert select_tickers(held, chosen) == select_tickers(whole, chosen)
 
 
@@ -281,8 +280,7 @@ async def test_a_change_at_the_midnight_of_the_renaming_is_only_enzos(
 @pytest.mark.clause("2.4.12", "2.4.13")
 def test_a_removed_asset_keeps_its_readings_and_no_longer_steps(whole: Content, bars_folder: Path):
     removed = compute_midnight_s(REMOVED_ON)
-    recorded = (bars_folder / "MATIC_1h.csv").read_text().splitlines()
-    assert int(recorded[-1].split(",")[0]) > removed
+    assert int((bars_folder / "MATIC_1h.csv").read_text().splitlines()[-1].split(",")[0]) > removed
     bars = [row for row in whole["bars"] if row[0] == "MATIC"]
     assert max(row[2] for row in bars) == removed - 3 * HOUR_S
     assert max(row[1] for row in whole["funding"] if row[0] == "MATIC") < removed

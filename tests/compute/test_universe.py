@@ -68,8 +68,7 @@ METALS = {"XAU": "GOLD", "XAG": "SILVER", "XPT": "PLATINUM", "XPD": "PALLADIUM"}
 
 def base(symbol: str) -> str:
     """Return the coin of a symbol, without the multiplier of a contract such as 1000PEPE."""
-    coin = symbol.split("/")[0]
-    return re.sub(r"^1000(?=[A-Z])|(?<=[A-Z])1000$", "", coin)
+    return re.sub(r"^1000(?=[A-Z])|(?<=[A-Z])1000$", "", symbol.split("/")[0])
 
 
 def of_class(universe: Universe, asset_class: str) -> list[Asset]:

@@ -80,8 +80,7 @@ class Operator:
 @pytest.fixture(scope="module")
 def verified(tmp_path_factory) -> Operator:
     """A service whose recording ends a day early, which a customer has verified."""
-    folder = tmp_path_factory.mktemp("service")
-    operator = Operator(folder, tmp_path_factory.mktemp("bars"))
+    operator = Operator(tmp_path_factory.mktemp("service"), tmp_path_factory.mktemp("bars"))
     operator.record_hours(HOURS - LAST_DAY)
     assert operator.verify() == mask(SCENES["first"])
     return operator
@@ -90,8 +89,7 @@ def verified(tmp_path_factory) -> Operator:
 @pytest.fixture
 def operator(verified, tmp_path) -> Iterator[Operator]:
     """A copy of that service and of its customer's record."""
-    folder = Path(shutil.copytree(verified.folder, tmp_path / "service"))
-    yield Operator(folder, verified.bars)
+    yield Operator(Path(shutil.copytree(verified.folder, tmp_path / "service")), verified.bars)
     verified.record_hours(HOURS - LAST_DAY)
 
 

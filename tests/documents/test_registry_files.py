@@ -30,8 +30,7 @@ def list_names(schema: Any) -> set[str]:
         return set().union(*map(list_names, schema))
     if not isinstance(schema, dict):
         return set()
-    own = set(schema.get("properties", {}))
-    return own.union(*map(list_names, schema.values()))
+    return set(schema.get("properties", {})).union(*map(list_names, schema.values()))
 
 
 @pytest.mark.clause("install")
@@ -47,8 +46,7 @@ def test_the_front_matter_has_the_fields_of_the_format():
 
 @pytest.mark.clause("install")
 def test_every_tool_is_in_the_table_and_no_other():
-    table = re.findall(r"^\| .*\? \| `(\w+)` \|$", BODY, re.M)
-    assert sorted(table) == sorted(TOOLS_BY_NAME)
+    assert sorted(re.findall(r"^\| .*\? \| `(\w+)` \|$", BODY, re.M)) == sorted(TOOLS_BY_NAME)
     assert {word for word in CODE_WORDS if word.startswith("signals_")} == set(TOOLS_BY_NAME)
 
 
@@ -122,8 +120,7 @@ def test_glama_json_names_its_schema_and_a_maintainer():
     assert set(claim) == {"$schema", "maintainers"}
     assert claim["$schema"] == "https://glama.ai/mcp/schemas/server.json"
     # The same owner as in server.json.
-    owner = SERVER["name"].removeprefix("io.github.").partition("/")[0]
-    assert claim["maintainers"] == [owner]
+    assert claim["maintainers"] == [SERVER["name"].removeprefix("io.github.").partition("/")[0]]
 
 
 @pytest.mark.clause("documents")

@@ -109,7 +109,6 @@ class PublishedLog:
     times: str = ""
 
     def publish(self, *rows: Row) -> None:
-        """Add rows to the feed and the log, and sign."""
         self.rows += copy.deepcopy(rows)
         self.logged += copy.deepcopy(rows)
         self.sign()
@@ -162,7 +161,6 @@ class PublishedLog:
         return hashlib.sha256(self.logged[index]["id"].encode()).digest()[:16]
 
     def find(self, number: int) -> Row:
-        """Return a served row by its place, to change it."""
         return self.rows[number]
 
     def build_app(self) -> Starlette:

@@ -35,9 +35,9 @@ from store.market_rows import ChangeRow, CommitRow
 from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.venues.market import make_bar
+from tests.support.row_builders import list_changes, list_commits
 from tests.support.small_market import find_longer_close
 from tests.support.store_homes import open_and_close, open_market_as
-from tests.support.stored_rows import list_changes, list_commits
 
 NEVER = None
 YEAR, MONTH, DAY = 2026, 3, 4  # a Wednesday
@@ -69,8 +69,7 @@ class AlternatingIndicator:
         return {}
 
     def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
-        counts = count_bars(carry, len(bars.close))
-        return carry, (2 * (counts % 2) - 1).astype(np.int8)
+        return carry, (2 * (count_bars(carry, len(bars.close)) % 2) - 1).astype(np.int8)
 
 
 ALTERNATING = (AlternatingIndicator(),)

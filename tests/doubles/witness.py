@@ -50,7 +50,6 @@ class WitnessDouble:
 
     @property
     def vkey(self) -> Vkey:
-        """The key that verifies its cosignatures."""
         if self.is_ml_dsa:
             return MLDSA44CosignatureSigner(self.name, self.ml_dsa_key).vkey
         return Vkey(self.name, None, 4, self.key.public_key().public_bytes_raw())

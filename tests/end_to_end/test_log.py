@@ -30,11 +30,11 @@ from store.market_rows import CommitRow
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
 from tests.rest_shim.test_log import COVERED, parse_proof
 from tests.service.commands.test_cli import HEADER
+from tests.support.row_builders import list_commits
 from tests.support.running_service import ServiceProcess, run_service_process
 from tests.support.signals_command import find_free_port, run_signals, start_signals
 from tests.support.small_market import open_store
 from tests.support.store_homes import StoreHome, build_database_url
-from tests.support.stored_rows import list_commits
 
 KEY_FILE = "log-key.json"
 

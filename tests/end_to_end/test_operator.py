@@ -212,8 +212,7 @@ async def test_with_billing_off_every_refusal_names_the_operator(unbilled: Runni
     for refusal in refusals:
         assert "POST /api/v1/access-request" in refusal.json()["message"]
         assert refusal.json()["message"].endswith(f". {INTRODUCTION}")
-    note = (await unbilled.client.get("/api/v1")).json()["auth"]["note"]
-    assert note.endswith(INTRODUCTION)
+    assert (await unbilled.client.get("/api/v1")).json()["auth"]["note"].endswith(INTRODUCTION)
 
 
 @pytest.mark.clause("7.36")

@@ -129,13 +129,11 @@ async def service(folder: Path) -> AsyncIterator[Selling]:
         given = selling(stripe) | LIMITS | LOG | {"source": f"files:{bars}"}
         with start_signals(folder, "serve", port=port, **given) as process:
             await asyncio.to_thread(process.wait_for_line, "Register with a client")
-            address = f"http://127.0.0.1:{port}"
-            yield Selling(folder, address, process, stripe, client)
+            yield Selling(folder, f"http://127.0.0.1:{port}", process, stripe, client)
             assert await asyncio.to_thread(process.stop) == 0
 
 
 def stored(folder: Path) -> bytes:
-    """Return all bytes of a store's two files and their logs."""
     files = sorted(folder.glob("signals.db*"))
     assert {"signals.db", "signals.db-access", "signals.db-access-wal"} <= {f.name for f in files}
     return b"".join(file.read_bytes() for file in files)

@@ -71,8 +71,7 @@ async def test_wrong_tools_and_bad_arguments_are_counted(tmp_path, form):
         (STATE, {"ticker": "BTX"}),
         (STATE, {"coin": 1}),
     ]
-    endpoint = ChatEndpoint([calls, "<answer>yes</answer>"])
-    async with open_ask(tmp_path, endpoint, form) as ask:
+    async with open_ask(tmp_path, ChatEndpoint([calls, "<answer>yes</answer>"]), form) as ask:
         outcomes = await ask()
     (outcome,) = outcomes
     assert not outcome.is_right
@@ -92,8 +91,7 @@ async def test_arguments_that_are_no_json_are_bad_arguments(tmp_path):
 
 @pytest.mark.prove
 async def test_a_model_that_never_answers_is_stopped(tmp_path):
-    endpoint = ChatEndpoint([READ_BTC] * 30)
-    async with open_ask(tmp_path, endpoint) as ask:
+    async with open_ask(tmp_path, ChatEndpoint([READ_BTC] * 30)) as ask:
         (outcome,) = await ask()
     assert outcome.answer == ""
     assert len(outcome.calls) == 25
@@ -136,8 +134,7 @@ def test_the_last_answer_of_a_text_counts():
     ],
 )
 def test_an_answer_is_compared_in_any_case_and_order(answer, right):
-    question = replace(QUESTION, answer="XPD, XPT")
-    assert Outcome(question, answer).is_right is right
+    assert Outcome(replace(QUESTION, answer="XPD, XPT"), answer).is_right is right
 
 
 @pytest.mark.parametrize(
@@ -172,8 +169,7 @@ async def test_the_command_reports_the_answers_of_a_model(capsys, tmp_path):
 
 @pytest.mark.prove
 def test_a_model_that_cannot_be_reached_is_one_line(capsys):
-    arguments = ["--anthropic", "http://127.0.0.1:9", "--model", "m", "--only", "data-1"]
-    assert main(arguments, {}) == 2
+    assert main(["--anthropic", "http://127.0.0.1:9", "--model", "m", "--only", "data-1"], {}) == 2
     assert "cannot be reached" in capsys.readouterr().err
 
 
@@ -225,8 +221,7 @@ def to_openai(reply: str | Calls) -> dict[str, Any]:
         for number, (tool, arguments) in enumerate(reply)
         for text in [arguments if isinstance(arguments, str) else json.dumps(arguments)]
     ]
-    message = {"role": "assistant", "content": None, "tool_calls": calls}
-    return {"choices": [{"message": message}]}
+    return {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": calls}}]}
 
 
 def to_anthropic(reply: str | Calls) -> dict[str, Any]:

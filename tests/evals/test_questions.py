@@ -106,7 +106,6 @@ class Truths:
     alerts: list[AlertRow] = field(default_factory=list)
 
     def add(self, batch: Batch) -> None:
-        """Keep the rows of a committed batch."""
         self.changes += batch.changes
         self.alerts += batch.alerts
 
@@ -303,8 +302,7 @@ class Truths:
 
     def find_last_bar(self, now: int, ticker: str) -> str:
         # The clock stands at noon in UTC, before the exchange opens.
-        is_stock = ASSETS[ticker].asset_class == "stock"
-        return "2026-09-29 20:00" if is_stock else "2026-09-30 12:00"
+        return "2026-09-29 20:00" if ASSETS[ticker].asset_class == "stock" else "2026-09-30 12:00"
 
     def list_removed(self, now: int) -> str:
         return join(REMOVED)
@@ -312,8 +310,7 @@ class Truths:
 
 def ms(time: str) -> int:
     """Return the epoch ms of a time as questions write it."""
-    at = datetime.strptime(time, "%Y-%m-%d %H:%M UTC").replace(tzinfo=UTC)
-    return int(at.timestamp()) * 1000
+    return int(datetime.strptime(time, "%Y-%m-%d %H:%M UTC").replace(tzinfo=UTC).timestamp()) * 1000
 
 
 def list_days(first: str, last: str) -> list[str]:

@@ -92,7 +92,6 @@ def schema_checks(scenarios: Checks) -> list[str]:
 
 
 def list_failures(checks: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the messages of failed checks by their ids."""
     return {
         check["id"]: check.get("errorMessage", "")
         for check in checks
@@ -110,8 +109,7 @@ def read_reasons(expected_failures: Path) -> dict[str, str]:
 async def test_every_scenario_that_applies_to_a_tool_server_passes(tmp_path):
     async with run_suite_server(tmp_path) as url:
         scenarios = await passed(SUITE, url, tmp_path / "said", "--suite", "all")
-    reasons = read_reasons(EXPECTED_FAILURES)
-    assert set(reasons) < set(scenarios)
+    assert set(read_reasons(EXPECTED_FAILURES)) < set(scenarios)
 
 
 @pytest.mark.clause("4.15.2", "4.15.4", "4.15.5", "4.15.6", "4.15.7", "4.15.8", "4.15.10")
@@ -121,8 +119,7 @@ async def test_the_requirements_of_the_newest_revision_are_met(tmp_path):
             *(ALPHA, url, tmp_path / "said", "--requirements", "2026-07-28"),
             expected_failures=MODERN_EXPECTED_FAILURES,
         )
-    reasons = read_reasons(MODERN_EXPECTED_FAILURES)
-    assert set(reasons) < set(scenarios)
+    assert set(read_reasons(MODERN_EXPECTED_FAILURES)) < set(scenarios)
     assert set(schema_checks(scenarios)) == {"SUCCESS"}
     for scenario, untestable in MODERN_UNTESTABLE.items():
         failures = list_failures(scenarios[scenario])
@@ -137,8 +134,7 @@ async def test_every_message_matches_the_schema_of_the_protocol(spoken, tmp_path
     chosen = ("--suite", "all", "--spec-version", spoken)
     async with run_suite_server(tmp_path) as url:
         scenarios = await passed(ALPHA, url, tmp_path / "said", *chosen)
-    ended = schema_checks(scenarios)
-    assert set(ended) == {"SUCCESS"}
+    assert set(schema_checks(scenarios)) == {"SUCCESS"}
 
 
 async def test_the_services_own_list_of_tools_passes(served, tmp_path):

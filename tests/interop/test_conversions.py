@@ -23,8 +23,7 @@ async def listed(served) -> Schemas:
 
 async def converted(client, served) -> dict[str, Schemas]:
     """Return the schemas that a client sends, by its modes."""
-    report = await reported(client, served, (None, []))
-    ways: dict[str, Schemas] = report["sessions"][0]["tools"]
+    ways: dict[str, Schemas] = (await reported(client, served, (None, [])))["sessions"][0]["tools"]
     return ways
 
 

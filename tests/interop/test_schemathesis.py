@@ -58,8 +58,7 @@ async def check_responses(
     The hooks write `hooks.json` into the folder.
     """
     python = await asyncio.to_thread(get_python_environment, "schemathesis")
-    document = await served.client.get("/api/v1/openapi.json")
-    (folder / "openapi.json").write_bytes(document.content)
+    (folder / "openapi.json").write_bytes((await served.client.get("/api/v1/openapi.json")).content)
     (folder / "settings.toml").write_text(settings(api_key))
     process = await asyncio.create_subprocess_exec(
         *(str(python.parent / "st"), "--config-file", "settings.toml", "run", "openapi.json"),
@@ -212,7 +211,6 @@ def build_post(media: str, body: Schema, responses: dict[str, Schema]) -> Schema
 
 
 def describe(schema: Schema) -> Schema:
-    """Return a response with a JSON body."""
     return {"description": "A body", "content": {JSON: {"schema": schema}}}
 
 

@@ -162,8 +162,7 @@ async def test_a_host_that_has_only_the_bundle_calls_every_tool(served, tmp_path
             listed = await client.list_tools()
             assert [tool.name for tool in listed.tools] == list(TOOLS_BY_NAME)
             for tool in TOOLS_BY_NAME:
-                result = await client.call_tool(tool, {})
-                assert result.is_error is False
+                assert (await client.call_tool(tool, {})).is_error is False
             refused = await client.call_tool("signals_get_state", {"ticker": "BTX"})
     assert refused.is_error is True
     assert (refused.meta or {})["signals/error"] == "unknown_ticker"

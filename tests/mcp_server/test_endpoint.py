@@ -134,8 +134,7 @@ async def test_a_posted_response_is_accepted_without_a_body_and_not_counted(serv
         body = {"jsonrpc": "2.0", "id": request_id, **outcome}
         response = await served.post_mcp(body, **served.key_headers)
         assert (response.status_code, response.content) == (202, b"")
-    after = (await served.call(USAGE))["structuredContent"]["quota"]["used_today"]
-    assert after == before + 1
+    assert (await served.call(USAGE))["structuredContent"]["quota"]["used_today"] == before + 1
 
 
 @pytest.mark.clause("4.14.9", "4.14.13")
@@ -343,8 +342,7 @@ def test_of_equally_near_tickers_the_one_with_the_same_prefix_is_suggested(given
 
 
 async def test_an_unknown_tool_comes_before_the_key(served):
-    answer = await served.rpc("tools/call", {"name": "nothing"})
-    assert answer["error"]["code"] == -32602
+    assert (await served.rpc("tools/call", {"name": "nothing"}))["error"]["code"] == -32602
 
 
 @pytest.mark.clause("4.14.14", "5.2", "5.29")

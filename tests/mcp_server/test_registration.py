@@ -236,8 +236,7 @@ def test_a_program_compiles_and_reads_the_variable(client):
 @pytest.mark.prove
 async def test_the_program_of_the_sdk_reads_the_state(served, monkeypatch, capsys):
     monkeypatch.setenv("SIGNALS_API_KEY", served.api_key)
-    program = CLIENTS_BY_NAME["python-sdk"].render_lines(served.base_url)
-    await asyncio.to_thread(exec, program, {})
+    await asyncio.to_thread(exec, CLIENTS_BY_NAME["python-sdk"].render_lines(served.base_url), {})
     assert "trend_oracle" in capsys.readouterr().out
 
 
@@ -289,5 +288,4 @@ def test_an_unknown_client_is_refused_with_the_known_ones(tmp_path):
 
 
 def test_the_address_defaults_to_that_of_the_settings(tmp_path):
-    done = run_signals(tmp_path, "connect", "codex", base_url=BASE)
-    assert done.stdout == row("codex")
+    assert run_signals(tmp_path, "connect", "codex", base_url=BASE).stdout == row("codex")

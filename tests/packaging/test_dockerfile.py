@@ -88,7 +88,6 @@ class Stage:
         assert ran.returncode == 0, f"{command}\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}"
 
     def resolve(self, path: str) -> Path:
-        """Return the place of an image's path on this machine."""
         return self.root / os.path.join(self.workdir, path).lstrip("/")
 
 

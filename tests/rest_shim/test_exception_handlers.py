@@ -207,8 +207,7 @@ async def test_every_error_value_names_the_fault_and_the_next_step(served):
     await served.get_api("/state")
     scarce = create_app_without_billing(served, daily_limit=1)
     answers.append(await failing(served, scarce, "GET", "/api/v1/state"))
-    key = (await served.keys.list())[0]
-    await served.keys.revoke(key.id)
+    await served.keys.revoke((await served.keys.list())[0].id)
     answers.append(await served.get_api("/state"))
     said = {answer.json()["error"]: answer for answer in answers}
     assert set(said) == set(SAID)
@@ -216,8 +215,7 @@ async def test_every_error_value_names_the_fault_and_the_next_step(served):
         message = said[code].json()["message"]
         assert said[code].status_code == status
         assert not [part for part in parts if part not in message], message
-    document = await fetch_document(served)
-    error = document.find("#/components/schemas/ErrorBody/properties/error")
+    error = (await fetch_document(served)).find("#/components/schemas/ErrorBody/properties/error")
     assert set(error["enum"]) == set(SAID)
 
 
@@ -281,8 +279,7 @@ async def test_before_the_first_compute_readings_are_unavailable(served_empty):
     document = await fetch_document(served_empty)
     waiting = set()
     for method, path in list_operations(served_empty):
-        headers = served_empty.key_headers
-        response = await served_empty.client.request(method, path, headers=headers)
+        response = await served_empty.client.request(method, path, headers=served_empty.key_headers)
         if response.status_code == 503:
             waiting.add(path)
             base_url, has_quota = served_empty.base_url, path in KEYED

@@ -64,8 +64,7 @@ def test_the_challenge_is_that_of_rfc_7636() -> None:
 async def test_a_client_finds_every_address_from_the_401(served: RunningService) -> None:
     metadata_url = f"{served.base_url}/.well-known/oauth-protected-resource/mcp"
     for slash in ("/", ""):
-        refused = await served.client.post(f"/mcp{slash}", json={})
-        challenge = refused.headers["www-authenticate"]
+        challenge = (await served.client.post(f"/mcp{slash}", json={})).headers["www-authenticate"]
         assert challenge == f'Bearer resource_metadata="{metadata_url}{slash}", scope="read"'
         resource = (await served.client.get(metadata_url + slash)).json()
         assert resource["resource"] == f"{served.base_url}/mcp{slash}"
@@ -127,8 +126,7 @@ async def test_a_connection_is_a_key_that_its_member_sees(host: HandClient) -> N
 @pytest.mark.parametrize("named", ["/mcp", "/mcp/", "", "/"])
 async def test_hosts_name_the_resource_in_several_ways(host: HandClient, named: str) -> None:
     resource = f"{host.served.base_url}{named}"
-    code = await host.get_code(resource=resource)
-    tokens = (await host.exchange(code, resource=resource)).json()
+    tokens = (await host.exchange(await host.get_code(resource=resource), resource=resource)).json()
     assert await is_connected(host, tokens)
     assert (await host.refresh(tokens["refresh_token"])).status_code == 200
 
@@ -136,8 +134,7 @@ async def test_hosts_name_the_resource_in_several_ways(host: HandClient, named: 
 @pytest.mark.clause("10.7")
 async def test_a_state_of_eight_kilobytes_comes_back(host: HandClient) -> None:
     state = "s" * 8192
-    request_id = await host.begin(state=state)
-    answer = read_answer(await host.authorizations.approve(request_id, None))
+    answer = read_answer(await host.authorizations.approve(await host.begin(state=state), None))
     assert answer["state"] == state
     assert (await host.authorize(state="s" * 12_288)).status_code == 414
 
@@ -462,8 +459,7 @@ async def test_several_exchanges_at_once_give_tokens_of_one_connection(host: Han
 
 @pytest.mark.clause("10.9")
 async def test_a_token_works_only_at_its_resource(host: HandClient) -> None:
-    tokens = await host.connect()
-    token = tokens["access_token"]
+    token = (await host.connect())["access_token"]
     over_rest = await host.served.client.get(
         "/api/v1/usage", headers={"Authorization": f"Bearer {token}"}
     )
@@ -509,8 +505,7 @@ async def test_no_secret_is_stored_in_clear(host: HandClient) -> None:
     folder = host.served.access._engine.path.parent  # type: ignore[attr-defined]
     stored = b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
     assert host.client_id.encode() in stored
-    secrets = (request_id, code, *(each[name] for each in (first, tokens) for name in TOKENS))
-    for secret in secrets:
+    for secret in (request_id, code, *(each[name] for each in (first, tokens) for name in TOKENS)):
         assert secret.encode() not in stored
 
 

@@ -195,15 +195,13 @@ def test_an_empty_body_is_reported_as_empty(path: str, content: bytes) -> None:
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("content", [b"[]", b"null", b'"text"', b"1", b"NaN"])
 def test_json_that_is_not_an_object_is_refused(path: str, content: bytes) -> None:
-    message = refused(path, content)
-    assert message.startswith("The body must be one JSON object such as {")
+    assert refused(path, content).startswith("The body must be one JSON object such as {")
 
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
     ((name, value),) = GOOD[path].items()
-    content = f'{{"{name}": "{value}", "{name}": "{value}"}}'.encode()
-    message = refused(path, content)
+    message = refused(path, f'{{"{name}": "{value}", "{name}": "{value}"}}'.encode())
     assert message == f'The body has the same field more than once: "{name}"; send each field once.'
 
 
@@ -293,8 +291,7 @@ def test_a_text_may_have_its_maximum_length_and_no_more(path: str, name: str, mo
         getattr(parse_body(json.dumps(longest).encode(), MODELS[path], CHECK_EMAIL), name)
         == longest[name]
     )
-    longer = {**EMAIL, name: longest[name] + "x"}
-    message = refused(path, json.dumps(longer).encode())
+    message = refused(path, json.dumps({**EMAIL, name: longest[name] + "x"}).encode())
     assert message.startswith(f"{name}: too long ({most + 1} characters); accepted: ")
 
 
@@ -323,8 +320,7 @@ async def test_a_token_whose_key_was_used_gives_it_no_more_and_says_that_it_is_n
 def test_control_characters_and_lone_surrogates_are_refused_in_every_text(
     path: str, name: str, bad: str
 ) -> None:
-    content = json.dumps({**EMAIL, name: bad}).encode()
-    message = refused(path, content)
+    message = refused(path, json.dumps({**EMAIL, name: bad}).encode())
     assert message.startswith(f"{name}: not of the accepted form; accepted: ")
 
 
@@ -344,8 +340,7 @@ def test_a_name_is_one_line_and_a_use_case_may_be_several(text: str) -> None:
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("name", ["\ud800", "\x00", "contact_email\n", ""])
 def test_the_name_of_an_unknown_field_is_printed_safely(path: str, name: str) -> None:
-    content = json.dumps({**GOOD[path], name: 1}).encode()
-    assert "unknown field" in refused(path, content)
+    assert "unknown field" in refused(path, json.dumps({**GOOD[path], name: 1}).encode())
 
 
 @pytest.mark.parametrize("name", ["agent_name", "operator", "use_case", "expected_volume"])
@@ -407,8 +402,7 @@ async def test_a_refused_body_is_documented_and_counts_as_no_attempt(
     ],
 )
 def test_a_malformed_claim_token_is_400_and_never_repeated(token: Any) -> None:
-    content = json.dumps({"claim_token": token}).encode()
-    message = refused(CLAIM, content)
+    message = refused(CLAIM, json.dumps({"claim_token": token}).encode())
     assert message.startswith("claim_token: ")
     assert message.endswith("ct_ and 43 letters, digits, - or _.")
     assert "AAAA" not in message
@@ -576,8 +570,7 @@ PATH = "/webhooks/stripe"
 
 
 async def test_a_message_that_is_not_from_stripe_gets_the_error_body(shop: StripeShop) -> None:
-    headers = (None, {b"Stripe-Signature": b"t=1,v1=00"}, {b"Stripe-Signature": b"t=1,v1=\xff"})
-    for sent in headers:
+    for sent in (None, {b"Stripe-Signature": b"t=1,v1=00"}, {b"Stripe-Signature": b"t=1,v1=\xff"}):
         answer = await shop.served.client.post(PATH, content=b"{}", headers=sent)
         assert answer.status_code == 400
         assert answer.headers["Cache-Control"] == "no-store"
@@ -590,8 +583,7 @@ async def test_a_message_may_be_longer_than_other_bodies(
     shop: StripeShop, size: int, status: int
 ) -> None:
     body = b"{}".ljust(size)
-    signed = sign_payload(body, shop.clock.now // 1000, WEBHOOK_SECRET)
-    headers = {"Stripe-Signature": signed}
+    headers = {"Stripe-Signature": sign_payload(body, shop.clock.now // 1000, WEBHOOK_SECRET)}
     answer = await shop.served.client.post(PATH, content=body, headers=headers)
     assert answer.status_code == status
     # The body that fits is read whole: its signature is right, and it is not an event.

@@ -53,8 +53,7 @@ async def test_its_ids_are_built_as_the_live_ones(served):
             "0",
         )
         assert action == ([row.action] if row.action else [])
-        delay = datetime.fromisoformat(row.created_at).timestamp() - int(close)
-        assert 180 <= delay < 300
+        assert 180 <= (datetime.fromisoformat(row.created_at).timestamp() - int(close)) < 300
     assert len({row.id for row in ROWS}) == len(ROWS)
 
 

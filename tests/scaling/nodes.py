@@ -89,7 +89,6 @@ class ServiceNode:
         self._process.start()
 
     def kill(self) -> None:
-        """Kill it with SIGKILL."""
         self._process.kill()
         self._process.join()
 

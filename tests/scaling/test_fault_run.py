@@ -344,8 +344,7 @@ async def check_passes(url: str) -> None:
 
 async def audited(fleet: Fleet) -> list[str]:
     market = await open_postgres_market(fleet.server.url())
-    universe = load_universe(fleet.nodes[0].settings.universe)
-    report = await audit_market(market, universe, INDICATORS)
+    report = await audit_market(market, load_universe(fleet.nodes[0].settings.universe), INDICATORS)
     await market.close()
     return report.findings
 

@@ -76,8 +76,7 @@ async def test_the_time_limit_applies_to_each_request_of_a_connection(
     short_timeout_url: str, more: bytes
 ):
     refused = b"PUT" + POST[4:] + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    received = await exchange_bytes(short_timeout_url, refused + more)
-    assert parse_statuses(received) == [405]
+    assert parse_statuses(await exchange_bytes(short_timeout_url, refused + more)) == [405]
 
 
 async def test_a_refused_body_that_never_ends_is_not_read_for_ever(short_timeout_url: str):
@@ -247,8 +246,7 @@ async def test_a_stalled_body_holds_little_memory(served: RunningService, is_chu
         try:
             before, _ = tracemalloc.get_traced_memory()
             for _ in range(count):
-                connection = open_raw_connection(served.base_url)
-                _, writer = await opened.enter_async_context(connection)
+                _, writer = await opened.enter_async_context(open_raw_connection(served.base_url))
                 writer.write(POST + (framing if is_chunked else length) + body)
                 await writer.drain()
             for _ in range(20):

@@ -188,8 +188,7 @@ async def test_a_hostile_header_is_refused_or_ignored(served_alone: RunningServi
     for payload in PAYLOADS:
         value = payload[:3_000].encode()
         if not set(b"\x00\r\n") & set(value):
-            call = {"name": "signals_get_state"}
-            body = {**PING, "method": "tools/call", "params": call}
+            body = {**PING, "method": "tools/call", "params": {"name": "signals_get_state"}}
             sent = [(name.encode(), value)]
             answer = await served_alone.client.post("/api/v1/mcp", json=body, headers=sent)
             assert answer.status_code in (200, 400, 403, 406, 415)
@@ -291,7 +290,6 @@ MAX_RSS_KB = 150_000
 
 
 def make_call(arguments: object) -> dict[str, object]:
-    """Return a call of a tool that needs a key."""
     params = {"name": "signals_get_state", "arguments": arguments}
     return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
 

@@ -303,8 +303,7 @@ async def test_any_origin_may_send_a_token_only_to_a_public_service(
 
 async def test_headers_of_the_app_itself_are_kept() -> None:
     async def app(scope, receive, send):
-        request = Request(scope)
-        headers = {"Vary": "Accept-Encoding", "X-Path": request.url.path}
+        headers = {"Vary": "Accept-Encoding", "X-Path": Request(scope).url.path}
         await Response("passed", 201, headers)(scope, receive, send)
 
     gate = HostOriginMiddleware(

@@ -464,8 +464,7 @@ async def test_a_client_that_leaves_the_line_is_not_served(doorway: Doorway) -> 
 
 @pytest.mark.clause("8.59")
 async def test_a_client_that_leaves_during_its_request_does_not_end_it(doorway: Doorway) -> None:
-    scope = await doorway.send("/1")
-    assert scope[ON_DISCONNECT_KEY] is None
+    assert (await doorway.send("/1"))[ON_DISCONNECT_KEY] is None
 
 
 @dataclass

@@ -37,8 +37,7 @@ async def test_a_call_is_refused_with_the_share_that_is_built(
     assert "40 % done" in refusal["message"]
     assert f"built up to {until}, needed up to {format_instant(NOON)}" in refusal["message"]
     assert f"Retry after {retry_s} seconds." in refusal["message"]
-    answer = await served_empty.get_api("/state")
-    assert answer.headers["retry-after"] == str(retry_s)
+    assert (await served_empty.get_api("/state")).headers["retry-after"] == str(retry_s)
 
 
 @pytest.mark.clause("7.37", "fresh")
@@ -46,8 +45,7 @@ async def test_the_first_whole_history_is_served_at_once(served_empty: RunningSe
     await build_until(served_empty, "simulated", 329)
     assert (await served_empty.get_api("/state")).status_code == 503
     await served_empty.market.commit(make_batch(NOON, []))
-    state = (await served_empty.get_api("/state")).json()
-    assert state["meta"]["as_of"] == format_instant(NOON)
+    assert (await served_empty.get_api("/state")).json()["meta"]["as_of"] == format_instant(NOON)
 
 
 @pytest.mark.clause("7.37", "pages")
@@ -69,12 +67,10 @@ async def test_everything_else_works_while_the_history_is_built(served_empty: Ru
     await build_until(served_empty, "simulated", 132)
     client, key = served_empty.client, served_empty.key_headers
     for path in ("", "/catalog", "/openapi.json", "/usage", "/signals/sample"):
-        answer = await client.get(f"/api/v1{path}", headers=key)
-        assert answer.status_code == 200, path
+        assert (await client.get(f"/api/v1{path}", headers=key)).status_code == 200, path
     for path in ("/", "/docs", "/sign-in", "/healthz"):
         assert (await client.get(path)).status_code == 200, path
-    settings = await served_empty.get_page("/settings/api-access", is_member=True)
-    assert settings.status_code == 200
+    assert (await served_empty.get_page("/settings/api-access", is_member=True)).status_code == 200
     ready: httpx.Response = await client.get("/readyz")
     assert (ready.status_code, ready.json()["checks"]["state"]) == (503, "not computed yet")
     refused = await served_empty.call(STATE)

@@ -15,7 +15,6 @@ READINGS = {"MATIC": {"enzo": {"1d": 1}}}
 
 
 def delayed(published, delay_s):
-    """Return a coverage with a delay for the bars of its first asset."""
     first, *rest = published.assets
     assets = (first.model_copy(update={"delay_s": delay_s}), *rest)
     return published.model_copy(update={"assets": assets})
@@ -86,8 +85,7 @@ def test_a_recording_may_be_dated_ahead_of_the_clock():
 
 
 def test_a_response_that_is_stale_because_it_is_ahead_expires_when_it_no_longer_is():
-    published = make_coverage("live")
-    snapshot = build_snapshot(StoredSnapshot(published, NOON, NOON, READINGS, ()))
+    snapshot = build_snapshot(StoredSnapshot(make_coverage("live"), NOON, NOON, READINGS, ()))
     assert find_expiry(snapshot, NOON - 999 * HOUR_MS) == NOON - 60_000
 
 

@@ -201,8 +201,7 @@ def check_boards(ledger: Ledger, feed: Feed, times: Sequence[int], begins: int =
             and (row.ticker, row.timeframe) == ("BTC", "1h")
             and after < row.created_at <= at
         }
-        history = ledger.find_history("BTC", "1h", after, at)
-        assert history == sorted(newest | in_window), at
+        assert ledger.find_history("BTC", "1h", after, at) == sorted(newest | in_window), at
 
 
 async def test_boards_of_any_time_equal_a_replay_of_all_changes(market: MarketStore) -> None:

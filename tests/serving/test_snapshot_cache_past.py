@@ -412,8 +412,7 @@ def polled(answer: Answer, timeframe: str, direction: str) -> Iterator[Answer]:
 @pytest.mark.prove
 async def test_past_confluence_follows_from_the_past_state(served, transport):
     run = NOON + HOUR_MS
-    late = make_change(run + 40, "ETH", "llnr", "4h", 0, 1)
-    await commit(served, run, late, written_at=run + 40)
+    await commit(served, run, make_change(run + 40, "ETH", "llnr", "4h", 0, 1), written_at=run + 40)
     for at in (REMOVED - 1, run + 39, run + 40):
         board = await state(served, transport, at)
         requested = itertools.product(TIMEFRAMES, (("bullish", 6), ("bearish", 1)))

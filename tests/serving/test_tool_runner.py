@@ -145,8 +145,7 @@ async def test_no_cached_response_has_the_label_of_a_key(answering: Answering):
     assert [usage["key"]["label"] for usage in usages] == ["mine", "theirs", "mine"]
     for tool in ("signals_get_state", "signals_get_signals", "signals_get_flips"):
         own = await answering.answer(tool, answering.mine)
-        other = await answering.answer(tool, answering.theirs)
-        assert own == other
+        assert own == await answering.answer(tool, answering.theirs)
         assert "mine" not in json.dumps(own)
 
 

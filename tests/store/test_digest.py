@@ -16,6 +16,8 @@ from tests.store.sql.test_market_reads import make_coverage
 from tests.store.test_bar_blocks import ROWS as CHANGES
 from tests.support.row_builders import (
     NOW,
+    list_changes,
+    list_commits,
     make_alert,
     make_bar,
     make_batch,
@@ -24,7 +26,6 @@ from tests.support.row_builders import (
     make_epoch,
     make_full_batch,
 )
-from tests.support.stored_rows import list_changes, list_commits
 
 pytestmark = pytest.mark.clause("audit")
 

@@ -56,7 +56,6 @@ def get_recorded_folder() -> Path:
 
 
 def has_recorded_bars() -> bool:
-    """Return whether recorded bars are present."""
     return any(get_recorded_folder().glob("*_1[hd].csv"))
 
 
@@ -128,8 +127,7 @@ def load_series(folder: Path, rows: int = 10**9) -> list[tuple[str, Series]]:
 def _keep_trading_hours(raw: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of a stock that open before its session ends."""
     local = pd.to_datetime(raw["ts"], unit="s", utc=True).dt.tz_convert("America/New_York")
-    is_half_day = local.dt.strftime("%Y-%m-%d").isin(HALF_DAYS)
-    return raw[local.dt.hour < np.where(is_half_day, 13, 16)]
+    return raw[local.dt.hour < np.where(local.dt.strftime("%Y-%m-%d").isin(HALF_DAYS), 13, 16)]
 
 
 def _accept_bars(raw: pd.DataFrame, spacing_s: int) -> pd.DataFrame:
@@ -149,8 +147,7 @@ def _build_longer_bars(
 ) -> pd.DataFrame:
     ends = -(-bars["close_time"] // period_s) * period_s
     if joins_sundays:
-        days = pd.to_datetime(ends - DAY_S, unit="s").dt.day_name()
-        ends = ends + DAY_S * (days == "Sunday")
+        ends = ends + DAY_S * (pd.to_datetime(ends - DAY_S, unit="s").dt.day_name() == "Sunday")
     return (
         bars.groupby(ends.rename("end"))
         .agg({"open": "first", "high": "max", "low": "min", "close": "last", "volume": "sum"})

@@ -119,8 +119,7 @@ class BrowserWindow:
 
     async def check_fits(self) -> None:
         """Assert that nothing overflows horizontally and every text has enough contrast."""
-        width = await self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert width <= 0
+        assert await self.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         assert await self.page.evaluate(OFF_SCREEN) == []
         colours = await self.page.evaluate(COLOURS)
         assert colours
@@ -129,8 +128,7 @@ class BrowserWindow:
 
     async def check_accessible(self) -> None:
         """Assert that axe-core finds nothing serious in the page."""
-        source = files("axe_playwright_python").joinpath("axe.min.js").read_text()
-        await self.page.evaluate(source)
+        await self.page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
         found = await self.page.evaluate("axe.run({resultTypes: ['violations']})")
         serious = [
             (finding["id"], [node["html"] for node in finding["nodes"][:3]])
@@ -157,8 +155,7 @@ def compute_contrast(one: list[float], other: list[float]) -> float:
 @asynccontextmanager
 async def open_browser() -> AsyncIterator[Any]:
     """Start a browser, in which `open_tab` opens pages."""
-    playwright = pytest.importorskip("playwright.async_api")
-    async with playwright.async_playwright() as driver:
+    async with pytest.importorskip("playwright.async_api").async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         try:
             yield browser

@@ -52,7 +52,6 @@ ASSETS = (
 
 
 def make_coverage(source: SourceKind = "simulated", recorded_until: int | None = None) -> Coverage:
-    """Return a coverage of ASSETS, published at NOON."""
     return Coverage(
         published_at=NOON,
         source=source,

@@ -86,8 +86,7 @@ def list_cases(api_key: str) -> Iterator[Case]:
     for version in ("2024-11-05", "1999-01-01", "2026-07-27", "", "x" * 90, "2025-06-18, x"):
         for body in (bodies[0], bodies[1], b"{"):
             yield "POST", {VERSION_HEADER: version}, body
-    routing = [{"Mcp-Method": "tools/call", "Mcp-Name": "other"}, {"Mcp-Session-Id": "7"}]
-    for headers in routing:
+    for headers in [{"Mcp-Method": "tools/call", "Mcp-Name": "other"}, {"Mcp-Session-Id": "7"}]:
         for body in bodies[:12]:
             yield "POST", key | headers, body
     for version in ((), *[{VERSION_HEADER: version}.items() for version in LEGACY_VERSIONS]):

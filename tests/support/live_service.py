@@ -38,10 +38,10 @@ from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.doubles.venues.market import Market, halve_bars, make_simulated_markets
 from tests.doubles.venues.server import VenuesDouble
+from tests.support.row_builders import list_changes
 from tests.support.running_service import ManualClock
 from tests.support.signals_command import find_free_port
 from tests.support.store_homes import open_and_close
-from tests.support.stored_rows import list_changes
 
 # 2026-09-30T12:00:00Z, a Wednesday; both venues of equities and of metals trade.
 START = 1_790_769_600

@@ -43,8 +43,7 @@ async def buy_plan(access: AccessStore, clock: Clock, email: str = MEMBER) -> Me
     await access.create_claim(claim)
     row = MembershipRow("sandbox", "test", name, name, email, "monthly", now)
     await access.redeem_claim(claim, row, hash_key(name), now)
-    plan = await find_plan(access, clock, email)
-    await access.revoke_key(plan.keys[0].key.id, now)
+    await access.revoke_key((await find_plan(access, clock, email)).keys[0].key.id, now)
     return await find_plan(access, clock, email)
 
 
@@ -73,7 +72,6 @@ class HandClient:
 
     @property
     def authorizations(self) -> Authorizations:
-        """What the consent page approves."""
         access, clock = self.served.access, self.served.clock
         throttle = Throttle(access, clock, "authorization", DEFAULT_LIMIT)
         return Authorizations(access, NoClients(), throttle, clock, issuer=self.served.base_url)
@@ -121,7 +119,6 @@ class HandClient:
         return read_answer(target)["code"]
 
     async def exchange(self, code: str, **changed: str | None) -> httpx.Response:
-        """Exchange a code for tokens."""
         return await self.post(
             "/oauth/token",
             {
@@ -136,7 +133,6 @@ class HandClient:
         )
 
     async def refresh(self, refresh_token: str, **changed: str | None) -> httpx.Response:
-        """Exchange a refresh token for new tokens."""
         return await self.post(
             "/oauth/token",
             {
@@ -163,13 +159,11 @@ class HandClient:
     async def call(
         self, token: str, name: str = "signals_get_usage", path: str = "/mcp"
     ) -> httpx.Response:
-        """Call a tool over MCP with a token."""
         return await self.send(token, "tools/call", {"name": name, "arguments": {}}, path)
 
     async def send(
         self, token: str, method: str, params: dict[str, Any] | None = None, path: str = "/mcp"
     ) -> httpx.Response:
-        """Send an MCP request with a token."""
         message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params or {}}
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         return await self.served.client.post(path, json=message, headers=headers)
@@ -184,5 +178,4 @@ async def register(served: RunningService, *redirect_uris: str, name: str = "Han
 
 
 def read_answer(target: str) -> dict[str, str]:
-    """Return the parameters that a browser brings back to the client."""
     return dict(parse_qsl(urlsplit(target).query))

@@ -1,4 +1,7 @@
-"""Builders of rows and batches, and access to the file by a plain sqlite3 connection."""
+"""Builders of rows and batches, and access to the file by a plain sqlite3 connection.
+
+Rows of a market store that no command reads by themselves, for tests to compare.
+"""
 
 import secrets
 import sqlite3
@@ -21,12 +24,17 @@ from store.market_rows import (
     Batch,
     CarryRow,
     ChangeRow,
+    CommitRow,
     EpochRow,
     FundingRow,
     MissingBarsRow,
     WatermarkRow,
 )
+from store.sql import market_statements as statements
 from store.sql.access_store import AccessStore
+from store.sql.database import Lane
+from store.sql.market_reads import decode_cell, parse_change
+from store.sql.market_store import MarketStore
 
 NOW = 1_780_000_000_000
 # Cutoffs at which nothing is deleted.
@@ -76,7 +84,6 @@ def make_blocks(*rows: BarRow, revision: int = 0, source: str | None = None) -> 
 
 
 def to_rows(found: Iterable[BarBlock]) -> list[BarRow]:
-    """Return the rows of all blocks."""
     return [row for block in found for row in block.iter_rows()]
 
 
@@ -192,3 +199,26 @@ async def create_session_cookie(
     await access.create_sign_in_link(link)
     await access.sign_in(link.token_hash, hash_token(token), now, now + SESSION_MS)
     return f"signals_session={token}"
+
+
+ALL = 2**62
+
+
+async def list_changes(store: MarketStore) -> list[ChangeRow]:
+    """Return every stored change, published or not, oldest first."""
+    async with store._engine.begin_read(Lane.BATCH) as db:
+        rows = await db.execute_named(statements.LIST_CHANGES_AFTER, {"after": 0, "limit": ALL})
+    return [parse_change(row) for row in rows]
+
+
+async def list_commits(store: MarketStore) -> list[CommitRow]:
+    """Return the digest chain, oldest first."""
+    async with store._engine.begin_read(Lane.BATCH) as db:
+        return [CommitRow(**row) for row in await db.execute(statements.LIST_COMMITS)]
+
+
+async def list_epochs(store: MarketStore) -> list[EpochRow]:
+    """Return every epoch, oldest first."""
+    async with store._engine.begin_read(Lane.BATCH) as db:
+        rows = await db.execute(statements.LIST_EPOCHS)
+    return [EpochRow(**decode_cell(row)) for row in rows]

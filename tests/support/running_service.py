@@ -110,7 +110,6 @@ class RunningService:
         return await self.client.get(path, headers=cookies | headers)
 
     async def get_session_cookie(self) -> str:
-        """Return the session cookie of a member, created once."""
         if self._session is None:
             self._session = await create_session_cookie(self.access, self.clock)
         return self._session

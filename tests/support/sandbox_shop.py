@@ -183,17 +183,14 @@ class SandboxShop:
         return await self.purchases.create_checkout(given, address, claim_token)
 
     async def open_paid_checkout(self, billing: HeldProvider) -> str:
-        """Open a checkout, pay it, and return its claim token."""
         checkout = await self.open_checkout()
         billing.set_paid(checkout.checkout_url.rpartition("/")[2])
         return checkout.claim_token
 
     async def claim(self, token: str) -> ActiveClaim | PendingClaim:
-        """Claim a token once."""
         return await self.purchases.claim(ClaimBody(claim_token=token), ADDRESS)
 
     def start_claim(self, token: str) -> "asyncio.Task[ActiveClaim | PendingClaim]":
-        """Start claiming a token in a task."""
         return asyncio.create_task(self.claim(token))
 
     async def wait_for_lookups(self, claims: int) -> None:
@@ -221,7 +218,6 @@ async def open_counting_store(path: Path) -> AsyncIterator[LookupCountingStore]:
 
 
 def parse_sandbox_id(checkout: CheckoutResponse) -> str:
-    """Return the sandbox's id of a checkout."""
     return checkout.checkout_url.rpartition("/")[2]
 
 
@@ -297,12 +293,10 @@ class StripeShop:
         return await self.stripe.send(f"{self.served.base_url}/webhooks/stripe", event, at=at)
 
     async def status(self, api_key: str) -> int:
-        """Return the HTTP status of a call with a key."""
         return (await self.served.get_api("/usage", x_api_key=api_key)).status_code
 
 
 def create_billing(stripe: StripeDouble, clock: ManualClock, **changed: Any) -> StripeBilling:
-    """Return a StripeBilling for a Stripe double."""
     usual: dict[str, Any] = {
         "api_key": stripe.api_key,
         "webhook_secret": stripe.webhook_secret,

@@ -25,7 +25,7 @@ from serving.signal_rows import FeedQuery
 from store.market_rows import FeedRow, StoredSnapshot
 from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
-from tests.support.stored_rows import list_changes, list_commits, list_epochs
+from tests.support.row_builders import list_changes, list_commits, list_epochs
 
 HOUR_S = 3600
 DAY_S = 86_400
@@ -90,7 +90,6 @@ def make_bars(name: str, opens: Iterable[int]) -> list[Row]:
 
 
 def list_opens(first: int, last: int, step: int = 1) -> range:
-    """Return the opening times of bars that open in [first, last)."""
     return range(first, last, step * HOUR_S)
 
 
@@ -248,7 +247,6 @@ async def audit_store(
     open_executor: OpenExecutor = open_local_executor,
     progressed: OnProgress = lambda done, end: None,
 ) -> Report:
-    """Audit the store at a path."""
     async with open_store(path) as store:
         return await audit_market(store, universe, indicators, open_executor, progressed)
 

@@ -144,7 +144,6 @@ class PostgresHome:
 
 @asynccontextmanager
 async def make_sqlite_home(folder: Path) -> AsyncIterator[SqliteHome]:
-    """Return a new home in a folder."""
     yield SqliteHome(Path(tempfile.mkdtemp(dir=folder)))
 
 
@@ -167,7 +166,6 @@ async def _make_migrated_database(server: str) -> str:
 
 
 def open_home(address: str) -> StoreHome:
-    """Return the home at an address."""
     is_postgres = address.startswith("postgresql://")
     return PostgresHome(address) if is_postgres else SqliteHome(Path(address))
 

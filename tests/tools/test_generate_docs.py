@@ -1,18 +1,25 @@
-"""The pages for agents' builders: what is generated is up to date, what is shown is answered so."""
+"""The pages for agents' builders: what is generated is up to date, what is shown is answered so.
+
+The file of the sample is what today's engine computes: run `python -m tools.build_sample`.
+"""
 
 import asyncio
 import json
 import re
 import tempfile
+from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pytest
 from pydantic import BaseModel, Field, RootModel
 
 from mcp_server.tools.get_signals import GET_SIGNALS
 from mcp_server.tools.get_state import GET_STATE
 from mcp_server.tools.registry import TOOLS
+from rest_shim.sample import SAMPLE_FILE
 from schemas.result import Result, is_none
 from schemas.vocabulary import Action, ErrorCode, Instant, Reading, StoredKey, Timeframe
 from tests.support.bad_inputs import SIGNALS, STATE
@@ -21,16 +28,13 @@ from tests.support.response_schemas import parse_size
 from tests.support.running_service import run_service
 from tests.support.signals_command import ROOT
 from tools import generate_docs as generate
+from tools.build_sample import build_parts
 from tools.generate_docs import list_shapes, walk_field_rows
-
-pytestmark = pytest.mark.clause("documents")
-
 
 Shown = list[dict[str, Any]]
 
 
 def parse_calls(page: str) -> tuple[Shown, Shown]:
-    """Return the calls that a page shows, and the answers below them."""
     shown = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
     return shown[::2], shown[1::2]
 
@@ -61,10 +65,12 @@ def results() -> list[dict[str, Any]]:
     return asyncio.run(called())
 
 
+@pytest.mark.clause("documents")
 def test_what_is_generated_is_up_to_date():
     assert list(generate.find_outdated(generate.PAGES)) == [], "run `make docs`"
 
 
+@pytest.mark.clause("documents")
 def test_a_terminal_does_not_color_the_commands(monkeypatch):
     # As on a terminal, on which Python 3.14 colors what argparse formats.
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -72,6 +78,7 @@ def test_a_terminal_does_not_color_the_commands(monkeypatch):
     assert "\x1b" not in generate.render_commands()
 
 
+@pytest.mark.clause("documents")
 def test_only_the_block_of_a_page_is_made(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- generated: tools -->\nold\n<!-- end -->\nafter\n")
@@ -95,6 +102,7 @@ class Ticket(Result):
     kind: Literal["day", "night"] | None = Field(default=None, exclude_if=is_none)
 
 
+@pytest.mark.clause("documents")
 def test_a_table_of_fields_has_types_values_and_meanings():
     assert generate.render_fields(Ticket) == (
         "|field|type|meaning|\n"
@@ -109,6 +117,7 @@ def test_a_table_of_fields_has_types_values_and_meanings():
     )
 
 
+@pytest.mark.clause("documents")
 @pytest.mark.parametrize("number", range(len(CALLS)))
 @pytest.mark.prove
 def test_a_call_of_the_page_gives_what_the_page_shows(results, number):
@@ -117,6 +126,7 @@ def test_a_call_of_the_page_gives_what_the_page_shows(results, number):
     assert shown == ANSWERS[number]
 
 
+@pytest.mark.clause("documents")
 async def test_the_examples_are_what_the_tools_answer_in_the_market_of_the_tests(tmp_path):
     calls, answers = parse_calls(EXAMPLES)
     assert [call["name"] for call in calls] == [tool.name for tool in TOOLS]
@@ -128,11 +138,13 @@ async def test_the_examples_are_what_the_tools_answer_in_the_market_of_the_tests
             assert json.loads(text.replace(served.base_url, "http://127.0.0.1:8000")) == answer
 
 
+@pytest.mark.clause("documents")
 def test_the_page_shows_a_poll_and_a_refusal():
     assert len(CALLS) == len(ANSWERS)
     assert [answer.get("isError", False) for answer in ANSWERS] == [False, True]
 
 
+@pytest.mark.clause("documents")
 @pytest.mark.parametrize(
     ("at", "tool", "size"), [(0, GET_STATE, "else"), (1, GET_SIGNALS, "rows have")]
 )
@@ -142,6 +154,7 @@ def test_a_description_names_the_size_of_the_largest_answer(results, at, tool, s
     assert len(text) == pytest.approx(parse_size(tool.description, size), rel=0.1)
 
 
+@pytest.mark.clause("documents")
 def test_the_page_names_every_tool_and_every_refusal_of_a_tool():
     codes = re.findall(r"^\| (`.*`) \| .* \|$", AGENTS.split("## Errors")[1], re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(codes))) == set(get_args(ErrorCode))
@@ -149,6 +162,7 @@ def test_the_page_names_every_tool_and_every_refusal_of_a_tool():
     assert set(re.findall(r"signals_get_\w+", first)) == {tool.name for tool in TOOLS}
 
 
+@pytest.mark.clause("documents")
 def test_the_page_says_which_answers_have_which_field_of_meta():
     table = AGENTS.split("## Fields of `meta`")[1].split("## ")[0]
     said: dict[str, set[str]] = {name: set() for name in SHORT_NAMES}
@@ -192,6 +206,7 @@ class Either(RootModel[Whole | Nothing]):
     """One of two."""
 
 
+@pytest.mark.clause("documents")
 def test_every_field_has_a_row_with_its_type_and_what_is_accepted() -> None:
     (shape,) = list_shapes(Whole)
     assert shape.description == "A whole."
@@ -211,6 +226,7 @@ def test_every_field_has_a_row_with_its_type_and_what_is_accepted() -> None:
     ]
 
 
+@pytest.mark.clause("documents")
 def test_a_row_has_default_required_and_description() -> None:
     rows = {row.path: row for row in walk_field_rows(Whole.model_json_schema())}
     assert (rows["size"].default, rows["size"].is_required) == ("3", False)
@@ -220,8 +236,19 @@ def test_a_row_has_default_required_and_description() -> None:
     assert meanings["best.share"] == "Its share."
 
 
+@pytest.mark.clause("documents")
 def test_a_union_response_has_two_shapes() -> None:
     assert [(one.description, len(one.rows)) for one in list_shapes(Either)] == [
         ("A whole.", 12),
         ("Nothing at all.", 1),
     ]
+
+
+@pytest.mark.clause("15.6")
+@pytest.mark.prove
+async def test_the_sample_holds_the_rows_and_bars_of_the_simulated_market(tmp_path: Path) -> None:
+    built = await build_parts(tmp_path)
+    with np.load(BytesIO(files("rest_shim").joinpath(SAMPLE_FILE).read_bytes())) as stored:
+        assert stored.keys() == built.keys()
+        for name, values in built.items():
+            np.testing.assert_allclose(stored[name], values, rtol=1e-5, err_msg=name)

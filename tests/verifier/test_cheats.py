@@ -80,8 +80,7 @@ class Customer:
         status = await verify_service(
             self.address, API_KEY, self.folder, VerifyOptions(**options), lambda: now
         )
-        printed = re.sub(r"^.*request_id.*\n", "", self.capture.readouterr().out, flags=re.M)
-        return status, printed
+        return status, re.sub(r"^.*request_id.*\n", "", self.capture.readouterr().out, flags=re.M)
 
 
 @pytest.fixture

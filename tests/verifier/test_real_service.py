@@ -132,8 +132,7 @@ async def test_a_proof_of_the_service_is_verified_without_it(
 ) -> None:
     await sign(served, tmp_path)
     key = (await served.client.get("/api/v1/log/key")).text
-    rows = (await served.get_api("/signals?tier=all")).json()["signals"]
-    for row in rows:
+    for row in (await served.get_api("/signals?tier=all")).json()["signals"]:
         proof = await served.get_api(f"/log/proof?id={row['id']}")
         assert proof.status_code == 200
         (tmp_path / "row.json").write_text(json.dumps(row))

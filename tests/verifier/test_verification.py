@@ -231,16 +231,14 @@ async def test_a_new_key_that_the_customer_gives_is_accepted_for_the_same_rows(l
     await verify()
     log.seed, log.origin = 2, "127.0.0.1/api/v1/log/2"
     log.sign()
-    key = VerifierKey.parse(log.vkey, LOG_KEY)
-    report = await verify(key=key)
+    report = await verify(key=VerifierKey.parse(log.vkey, LOG_KEY))
     assert (report.status, report.checked["earlier checkpoint"]) == (0, 1)
     assert (state / "vkey").read_text() == log.vkey + "\n"
     assert (await verify()).status == 0
 
 
 async def test_a_key_that_the_service_does_not_use_verifies_nothing(log, verify, state):
-    other = PublishedLog(log.folder, seed=9)
-    report = await verify(key=VerifierKey.parse(other.vkey, LOG_KEY))
+    report = await verify(key=VerifierKey.parse(PublishedLog(log.folder, seed=9).vkey, LOG_KEY))
     assert report.status == 1
     assert "is not signed by the key" in report.findings[-1]
     assert read_state(state) == {}
@@ -435,9 +433,7 @@ async def test_a_service_that_states_a_future_time_cannot_let_rows_age(log, veri
 
 
 async def test_only_the_feed_after_a_time_is_read(log, verify):
-    since = FIRST + timedelta(hours=250)
-    report = await verify(since=since)
-    assert report.checked["rows in the log"] == 49
+    assert (await verify(since=FIRST + timedelta(hours=250))).checked["rows in the log"] == 49
     assert [one for one in log.requests if one.startswith("rows 2")] == [
         "rows 2026-03-11T10:03:00.000Z"
     ]
@@ -509,8 +505,7 @@ async def test_own_rows_of_other_assets_verify_nothing(log, verify):
 
 
 async def test_given_rows_are_verified_without_reading_the_feed(log, verify):
-    rows = (log.rows[3], log.rows[299])
-    report = await verify(given_rows=rows, reads_feed=False)
+    report = await verify(given_rows=(log.rows[3], log.rows[299]), reads_feed=False)
     assert (report.status, report.checked["rows in the log"]) == (0, 2)
     assert not any(one.startswith("rows") for one in log.requests)
 
@@ -603,8 +598,7 @@ async def test_recorded_rows_count_before_the_feed_only_after_their_last_gap(
 async def test_rows_that_were_recorded_by_themselves_accuse_no_feed(log, verify):
     log.rows, log.logged = [], []
     log.publish(*(make_row(number, STEP) for number in range(ROW_COUNT)))
-    given = (log.rows[2], log.rows[-1])
-    assert (await verify(given_rows=given, reads_feed=False)).status == 0
+    assert (await verify(given_rows=(log.rows[2], log.rows[-1]), reads_feed=False)).status == 0
     report = await verify()
     assert (report.status, report.findings) == (0, [])
 

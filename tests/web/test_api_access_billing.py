@@ -75,7 +75,6 @@ async def billed(served: RunningService) -> AsyncIterator[BilledMember]:
 
 
 async def billing_path(member: MemberBrowser) -> str:
-    """Return the path of the form that leads to the customer portal."""
     return (await member.find_keys_path()).replace("/keys", "/billing")
 
 
@@ -143,8 +142,7 @@ async def test_keys_can_be_created_while_the_processor_is_down(billed: BilledMem
 
 
 async def test_a_page_of_ours_leads_to_the_customer_portal(billed: BilledMember) -> None:
-    path = await billing_path(billed.member)
-    answer = await billed.member.send_form(path)
+    answer = await billed.member.send_form(await billing_path(billed.member))
     page = check_page(
         answer, 200, "Your billing"
     )  # The policy is unchanged: forms lead to no other host.
@@ -182,7 +180,6 @@ async def test_the_portal_is_offered_only_if_the_processor_has_one(
 
 
 def forms_of(page: Page) -> list[str]:
-    """Return the paths of a page's forms."""
     return [str(form["action"]).removeprefix("..") for form in page.find_all("form")]
 
 
@@ -269,11 +266,9 @@ async def test_another_members_payment_gives_no_key(served: RunningService) -> N
 
 
 async def test_an_address_that_bought_nothing_gets_no_link(served: RunningService) -> None:
-    body = {"contact_email": EMAIL}
-    await served.client.post("/api/v1/access/checkout", json=body)  # Not paid.
+    await served.client.post("/api/v1/access/checkout", json={"contact_email": EMAIL})  # Not paid.
     await request_link(served)
     await buy_plan(served, "other@example.com")
     await request_link(served, "other@example.com")
-    mail = await served.mailbox.wait_for_mail()
-    assert mail["To"] == "other@example.com"
+    assert (await served.mailbox.wait_for_mail())["To"] == "other@example.com"
     assert served.mailbox.mails.empty()

@@ -121,8 +121,7 @@ def test_the_strip_counts_the_last_candle_and_the_leanings_of_each_class():
 def test_of_equal_scores_the_newest_change_stands_first_then_the_best_day():
     states = [make_state(ticker, ceres="..U") for ticker in ("AA", "BB", "CC", "DD")]
     changed_at = {("CC", "ceres", "1d"): 9, ("BB", "ceres", "1d"): 5, ("AA", "ceres", "1d"): 5}
-    query = BoardQuery(timeframe="1d")
-    heat = build_heat_map(ASSETS, states, PRICES, query, (), changed_at, AS_OF)
+    heat = build_heat_map(ASSETS, states, PRICES, BoardQuery(timeframe="1d"), (), changed_at, AS_OF)
     assert [row.ticker for row in heat.rows] == ["CC", "AA", "BB", "DD"]
 
 

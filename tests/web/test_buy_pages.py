@@ -1,21 +1,27 @@
-"""Buying access in a browser without scripts, in the sandbox and by Stripe."""
+"""Buying access in a browser without scripts, in the sandbox and by Stripe.
+
+The sandbox's pay page and Stripe's return pages over real sockets, without a browser.
+
+Prices as pages show them.
+"""
 
 import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import httpx
 import pytest
 
-from access.billing.sandbox import NoBilling
+from access.billing.sandbox import SESSION_LIFETIME_MS, NoBilling
 from access.sign_in import MAIL_LIMIT
 from access.throttle import Limit
 from schemas.operator import Operator
-from tests.support.running_service import RunningService, run_service
-from tests.support.sandbox_shop import StripeShop
+from tests.support.example_market import make_coverage
+from tests.support.running_service import ManualClock, RunningService, run_service
+from tests.support.sandbox_shop import HeldProvider, StripeShop
 from tests.support.sandbox_shop import shop as shop
 from tests.support.web_page import (
     API_KEY,
@@ -28,8 +34,7 @@ from tests.support.web_page import (
     run_second_service,
     wait_for_link,
 )
-
-pytestmark = pytest.mark.clause("sales")
+from web.price_texts import format_price
 
 BUYER = "buyer@company.example.com"
 COOKIE = "signals_purchase"
@@ -67,6 +72,7 @@ def read_key(page: Page) -> str:
     return str(found[0])
 
 
+@pytest.mark.clause("sales")
 @pytest.mark.clause("18.1")
 async def test_a_visitor_buys_in_the_sandbox_and_is_shown_a_key_that_works(
     served: RunningService, buyer: httpx.AsyncClient
@@ -86,18 +92,17 @@ async def test_a_visitor_buys_in_the_sandbox_and_is_shown_a_key_that_works(
     assert await get_usage_status(served, api_key) == 200
 
 
+@pytest.mark.clause("sales")
 @pytest.mark.clause("18.2")
 async def test_a_reload_neither_buys_again_nor_ends_in_an_error(
     served: RunningService, buyer: httpx.AsyncClient
 ) -> None:
     path = await order(buyer)
     # The form sent again, as by a double click or after going back, leads to the same checkout.
-    again = await buyer.post("/buy", data=MONTHLY)
-    assert again.headers["location"] == f".{path}"
+    assert (await buyer.post("/buy", data=MONTHLY)).headers["location"] == f".{path}"
     await pay(buyer, path)
     await pay(buyer, path)
-    shown = check_page(await buyer.get(path), 200, "Paid in the sandbox")
-    assert "../../buy/key" in shown.links
+    assert "../../buy/key" in check_page(await buyer.get(path), 200, "Paid in the sandbox").links
     # After the payment it leads to the key.
     assert (await buyer.post("/buy", data=MONTHLY)).headers["location"] == "./buy/key"
     api_key = read_key(check_page(await buyer.get("/buy/key"), 200, "Your key"))
@@ -109,6 +114,7 @@ async def test_a_reload_neither_buys_again_nor_ends_in_an_error(
     assert await get_usage_status(served, api_key) == 200
 
 
+@pytest.mark.clause("sales")
 @pytest.mark.clause("18.2")
 async def test_a_form_sent_twice_at_once_opens_one_checkout(
     served: RunningService, buyer: httpx.AsyncClient
@@ -119,6 +125,7 @@ async def test_a_form_sent_twice_at_once_opens_one_checkout(
     assert len(await served.access.list_unredeemed_claims(BUYER, "sandbox", "test", 9)) == 1
 
 
+@pytest.mark.clause("sales")
 @pytest.mark.clause("18.2")
 async def test_a_key_whose_answer_was_lost_is_replaced_by_signing_in(
     served: RunningService, buyer: httpx.AsyncClient
@@ -135,6 +142,7 @@ async def test_a_key_whose_answer_was_lost_is_replaced_by_signing_in(
     assert "../sign-in" in page.links
 
 
+@pytest.mark.clause("sales")
 @pytest.mark.clause("18.3")
 async def test_only_the_browser_that_bought_gets_the_key(
     served: RunningService, buyer: httpx.AsyncClient
@@ -150,6 +158,7 @@ async def test_only_the_browser_that_bought_gets_the_key(
     read_key(check_page(await buyer.get("/buy/key"), 200, "Your key"))
 
 
+@pytest.mark.clause("sales")
 @pytest.mark.clause("18.3")
 async def test_the_cookie_of_a_purchase_is_kept_from_scripts_and_other_sites(
     served: RunningService, buyer: httpx.AsyncClient
@@ -165,6 +174,7 @@ async def test_the_cookie_of_a_purchase_is_kept_from_scripts_and_other_sites(
         assert "Secure" in cookie
 
 
+@pytest.mark.clause("sales")
 @pytest.mark.clause("18.4")
 @pytest.mark.parametrize(
     ("changed", "field", "error"),
@@ -191,6 +201,7 @@ async def test_an_error_stands_at_its_field_and_what_was_typed_stays(
     assert chosen == (["yearly"] if form["billing"] == "yearly" else [])
 
 
+@pytest.mark.clause("sales")
 @pytest.mark.clause("18.1")
 async def test_a_purchase_is_limited_and_counted_like_that_of_an_agent(tmp_path: Path) -> None:
     async with run_service(tmp_path, attempt_limit=Limit(1, 3600)) as served:
@@ -200,6 +211,7 @@ async def test_a_purchase_is_limited_and_counted_like_that_of_an_agent(tmp_path:
         assert int(answer.headers["retry-after"]) > 0
 
 
+@pytest.mark.clause("sales")
 async def test_a_cancelled_checkout_leads_back_to_the_plans(buyer: httpx.AsyncClient) -> None:
     path = await order(buyer)
     notice = check_page(await buyer.get("/buy"), 200, "Choose a plan")
@@ -213,6 +225,7 @@ async def test_a_cancelled_checkout_leads_back_to_the_plans(buyer: httpx.AsyncCl
     assert await order(buyer) != path
 
 
+@pytest.mark.clause("sales")
 @pytest.mark.clause("18.5")
 @pytest.mark.prove
 async def test_an_address_with_a_plan_gets_a_link_and_no_answer_says_that_it_has_one(
@@ -230,11 +243,11 @@ async def test_an_address_with_a_plan_gets_a_link_and_no_answer_says_that_it_has
     text = mail.get_content()
     assert "has bought one before" in " ".join(text.split())
     (link,) = re.findall(r"http\S+/sign-in/\S+", text)
-    answer = await buyer.post(urlsplit(link).path)
-    assert answer.headers["location"] == "../settings/api-access"
+    assert (await buyer.post(urlsplit(link).path)).headers["location"] == "../settings/api-access"
     assert served.mailbox.mails.empty()
 
 
+@pytest.mark.clause("sales")
 async def test_a_lost_key_is_replaced_after_signing_in_by_a_mailed_link(
     served: RunningService, buyer: httpx.AsyncClient
 ) -> None:
@@ -248,6 +261,7 @@ async def test_a_lost_key_is_replaced_after_signing_in_by_a_mailed_link(
     assert "Bought in a browser" in page.text
 
 
+@pytest.mark.clause("sales")
 async def test_a_member_is_led_to_the_keys_of_the_plan(served: RunningService) -> None:
     await buy_plan(served)
     async with open_member_browser(served) as member:
@@ -258,6 +272,7 @@ async def test_a_member_is_led_to_the_keys_of_the_plan(served: RunningService) -
     assert served.mailbox.mails.empty()
 
 
+@pytest.mark.clause("sales")
 async def test_if_nothing_is_sold_the_page_names_the_operator(served: RunningService) -> None:
     async with run_second_service(served, provider=NoBilling()) as closed:
         page = check_page(await closed.client.get("/buy"), 200, "Get access")
@@ -272,6 +287,7 @@ async def test_if_nothing_is_sold_the_page_names_the_operator(served: RunningSer
         assert page.find_all("form") == []
 
 
+@pytest.mark.clause("sales")
 @pytest.mark.clause("18.1")
 async def test_a_visitor_buys_by_stripe_and_is_led_straight_to_the_key(shop: StripeShop) -> None:
     client = shop.served.client
@@ -282,8 +298,7 @@ async def test_a_visitor_buys_by_stripe_and_is_led_straight_to_the_key(shop: Str
     assert answer.headers["refresh"] == f"0; url={session['url']}"
     assert session["url"] in page.links
     assert session["metadata"]["agent_name"] == "Bought in a browser"
-    again = await client.post("/buy", data=MONTHLY)
-    assert again.headers["refresh"] == answer.headers["refresh"]
+    assert (await client.post("/buy", data=MONTHLY)).headers["refresh"] == answer.headers["refresh"]
     left = check_page(await client.get("/checkout/cancelled"), 200, "Nothing was paid")
     assert "../buy" in left.links
     paid = f"/checkout/paid?session_id={session['id']}"
@@ -300,6 +315,7 @@ async def test_a_visitor_buys_by_stripe_and_is_led_straight_to_the_key(shop: Str
     check_page(await client.get(paid), 200, "Thank you")
 
 
+@pytest.mark.clause("sales")
 async def test_checking_for_a_payment_ends_after_five_minutes(shop: StripeShop) -> None:
     client = shop.served.client
     await client.post("/buy", data=MONTHLY)
@@ -309,6 +325,7 @@ async def test_checking_for_a_payment_ends_after_five_minutes(shop: StripeShop) 
         assert "refresh" not in answer.headers
 
 
+@pytest.mark.clause("sales")
 @pytest.mark.clause("18.6")
 async def test_who_pays_the_link_of_an_agent_is_told_to_go_back_to_it(shop: StripeShop) -> None:
     client = shop.served.client
@@ -324,9 +341,215 @@ async def test_who_pays_the_link_of_an_agent_is_told_to_go_back_to_it(shop: Stri
     assert "Ask your agent for a new link" in page.text
 
 
+@pytest.mark.clause("sales")
 async def test_a_form_of_another_site_opens_no_checkout(
     served: RunningService, buyer: httpx.AsyncClient
 ) -> None:
     answer = await buyer.post("/buy", data=MONTHLY, headers={"Sec-Fetch-Site": "cross-site"})
     assert answer.status_code == 403
     assert await served.access.list_unredeemed_claims(BUYER, "sandbox", "test", 9) == []
+
+
+PAYER = "agent@example.com"
+
+
+@pytest.fixture
+async def checkout_url(served: RunningService) -> str:
+    return await begun(served)
+
+
+async def begun(served: RunningService, **body: str) -> str:
+    given = {"contact_email": PAYER, **body}
+    response = await served.client.post("/api/v1/access/checkout", json=given)
+    assert response.status_code == 201
+    url: str = response.json()["checkout_url"]
+    return url
+
+
+async def sent(served: RunningService, url: str, content: str | bytes) -> httpx.Response:
+    return await served.client.post(url, content=content)
+
+
+@pytest.mark.clause("sales")
+@pytest.mark.clause("5.10")
+@pytest.mark.parametrize(
+    ("billing", "price"),
+    [("monthly", "USD 129 per month"), ("yearly", "USD 1,199 per year")],
+)
+async def test_the_page_shows_plan_price_address_and_that_no_money_moves(
+    served: RunningService, billing: str, price: str
+) -> None:
+    answer = await served.client.get(await begun(served, billing=billing))
+    page = check_page(answer, 200, "Pay for the premium plan")
+    for expected in (
+        f"Premium, billed {billing}",
+        price,
+        PAYER,
+        "Sandbox",
+        "no money moves",
+    ):
+        assert expected in page.text
+    assert "This checkout expires on 2026-10-01 12:06 UTC" in page.text
+    assert page.actions == ["pay", "cancel"]
+    assert page.find_all("form") == [{"method": "post"}]  # To the page's own address.
+
+
+@pytest.mark.clause("sales")
+async def test_the_files_of_a_page_are_served(served: RunningService, checkout_url: str) -> None:
+    page = Page(await served.client.get(checkout_url))
+    for name, media_type in (
+        ("page.css", "text/css; charset=utf-8"),
+        ("icon.svg", "image/svg+xml"),
+    ):
+        (href,) = [link["href"] for link in page.find_all("link") if name in str(link["href"])]
+        assert href is not None
+        below_a_path = urljoin("https://x.example/below/sandbox/checkout/sb_1", href)
+        assert below_a_path.startswith(f"https://x.example/below/web/{name}?")
+        answer = await served.client.get(urljoin(checkout_url, href))
+        assert (answer.status_code, answer.headers["content-type"]) == (200, media_type)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "public, max-age=31536000"
+        other = await served.client.get(f"/web/{name}?older")
+        assert other.headers["cache-control"] == "public, max-age=3600"
+
+
+@pytest.mark.clause("sales")
+@pytest.mark.parametrize(
+    ("action", "title"),
+    [("pay", "Paid in the sandbox"), ("cancel", "Checkout cancelled")],
+)
+async def test_repeating_an_action_shows_the_same_new_state(
+    served: RunningService, checkout_url: str, action: str, title: str
+) -> None:
+    for _ in range(2):
+        page = check_page(await sent(served, checkout_url, f"action={action}"), 200, title)
+        assert page.actions == []
+    check_page(await served.client.get(checkout_url), 200, title)
+
+
+@pytest.mark.clause("sales")
+async def test_a_settled_checkout_cannot_be_changed(served: RunningService) -> None:
+    paid, cancelled, expired = [await begun(served) for _ in range(3)]
+    await sent(served, paid, "action=pay")
+    await sent(served, cancelled, "action=cancel")
+    served.clock.now += SESSION_LIFETIME_MS
+    for url, action, title in (
+        (cancelled, "pay", "Checkout cancelled"),
+        (paid, "cancel", "Paid in the sandbox"),
+        (expired, "pay", "Checkout expired"),
+        (expired, "cancel", "Checkout expired"),
+    ):
+        page = check_page(await sent(served, url, f"action={action}"), 409, title)
+        assert "This checkout can no longer be changed." in page.text
+        check_page(await served.client.get(url), 200, title)
+    check_page(await sent(served, paid, "action=pay"), 200, "Paid in the sandbox")
+
+
+@pytest.mark.clause("sales")
+async def test_only_pay_and_cancel_are_actions(served: RunningService, checkout_url: str) -> None:
+    for content in (
+        b"",
+        b"action=",
+        b"action=refund",
+        b"action=pay&action=cancel",
+        b"action=pay&action=pay",
+        b'{"action": "pay"}',
+        b"action=p\xe4y",
+        b"a=1&" * 20,
+        b"Action=pay",
+    ):
+        answer = await sent(served, checkout_url, content)
+        assert answer.status_code == 400, content
+        body = answer.json()
+        assert (set(body), body["error"]) == ({"error", "message", "docs"}, "invalid_parameter")
+        assert "accepted: pay, cancel" in body["message"]
+    assert (await sent(served, checkout_url, b"a" * ((64 << 10) + 1))).status_code == 413
+    assert Page(await served.client.get(checkout_url)).actions == ["pay", "cancel"]
+
+
+@pytest.mark.clause("sales")
+async def test_an_unknown_checkout_is_404_and_a_wrong_method_405(
+    served: RunningService, checkout_url: str
+) -> None:
+    unknown = f"{checkout_url}x"
+    for answer in (await served.client.get(unknown), await sent(served, unknown, "action=pay")):
+        assert (answer.status_code, answer.json()["error"]) == (404, "invalid_parameter")
+    refused = await served.client.put(checkout_url)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert (await served.client.head(checkout_url)).status_code == 200
+
+
+@pytest.mark.clause("sales")
+async def test_another_site_cannot_press_the_button(
+    served: RunningService, checkout_url: str
+) -> None:
+    for origin in ("https://evil.example", "null"):
+        answer = await served.client.post(
+            checkout_url, content="action=pay", headers={"Origin": origin}
+        )
+        assert answer.status_code == 403
+    own = await served.client.post(
+        checkout_url, content="action=pay", headers={"Origin": served.base_url}
+    )
+    assert own.status_code == 200
+
+
+@pytest.mark.clause("sales")
+async def test_the_buyers_address_is_escaped(served: RunningService) -> None:
+    answer = await served.client.get(await begun(served, contact_email="a&b'$x@example.com"))
+    assert "a&amp;b&#39;$x@example.com" in answer.text
+    assert "a&b'$x@example.com" in Page(answer).text
+
+
+@pytest.fixture
+async def stripe_service(tmp_path: Path) -> AsyncIterator[RunningService]:
+    billing = HeldProvider(ManualClock(), name="stripe")
+    async with run_service(tmp_path, make_coverage(), provider=billing) as served:
+        yield served
+
+
+@pytest.mark.clause("sales")
+async def test_stripe_sends_buyers_back_to_pages_that_say_what_to_do(
+    stripe_service: RunningService,
+) -> None:
+    for path, title, expected in (
+        ("/checkout/paid", "Thank you", "Go back to your agent"),
+        ("/checkout/cancelled", "Nothing was paid", "Ask your agent for a new link"),
+    ):
+        page = check_page(await stripe_service.client.get(path), 200, title)
+        assert expected in page.text
+        for link in page.find_all("link"):
+            linked = urljoin(path, str(link["href"]))
+            assert (await stripe_service.client.get(linked)).status_code == 200
+
+
+@pytest.mark.clause("sales")
+async def test_each_provider_has_only_its_own_pages(
+    served: RunningService, checkout_url: str, tmp_path: Path
+) -> None:
+    assert (await served.client.get("/checkout/paid")).status_code == 404
+    folder = tmp_path / "other"
+    folder.mkdir()
+    async with run_service(folder, provider=HeldProvider(ManualClock(), name="stripe")) as other:
+        path = httpx.URL(checkout_url).path
+        assert (await other.client.get(path)).status_code == 404
+        assert (await other.client.post(path, content="action=pay")).status_code == 404
+
+
+@pytest.mark.clause("pages")
+@pytest.mark.parametrize(
+    ("price", "text"),
+    [
+        (1_234_567.891, "1,234,567.89"),
+        (97_412.5, "97,412.50"),
+        (45.666, "45.67"),
+        (2.48312, "2.4831"),
+        (0.99999, "1.0000"),
+        (0.5, "0.5000"),
+        (0.0312, "0.03120"),
+        (0.000012344, "0.00001234"),
+        (0.00000068, "0.0000006800"),
+    ],
+)
+def test_a_price_keeps_four_digits_and_has_thousands_separators(price: float, text: str):
+    assert format_price(price) == text

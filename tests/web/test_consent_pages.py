@@ -75,7 +75,6 @@ async def show(
     title: str = CONSENT,
     form_action: str = POLICY,
 ) -> Page:
-    """Return the page that a browser shows of a request."""
     return check_page(await client.get(build_path(pending)), 200, title, form_action=form_action)
 
 
@@ -117,8 +116,7 @@ async def test_a_visitor_signs_in_by_mail_and_is_led_back_to_the_request(
     assert f".{build_path(pending)}" in check_page(answer, 200, "Check your inbox").links
     link = await wait_for_link(served)
     check_page(await served.client.get(link), 200, "Sign in to Signals")
-    signed_in = await served.client.post(link)
-    assert signed_in.headers["location"] == f"..{build_path(pending)}"
+    assert (await served.client.post(link)).headers["location"] == f"..{build_path(pending)}"
     page = await show(served.client, pending)
     for expected in ("Desk Assistant", "host.example", EMAIL, "10,000 calls", "2026-09-30 12:06"):
         assert expected in page.text
@@ -167,10 +165,8 @@ async def test_a_link_opened_in_another_browser_warns_and_approves_nothing_by_it
 async def test_a_signed_in_member_only_presses_allow(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
-    page = await show(member.client, pending)
-    assert page.actions == [None, "allow", "deny"]
-    answer = await decide(member.client, pending)
-    check_code(answer, served)
+    assert (await show(member.client, pending)).actions == [None, "allow", "deny"]
+    check_code(await decide(member.client, pending), served)
     assert "signals_request" not in member.client.cookies
 
 
@@ -338,8 +334,7 @@ async def test_an_unknown_answered_or_expired_request_says_to_start_again(
             shown = await member.client.get(path, params={"request": request_id})
             sent = {"request": request_id, "action": "allow", "billing": "monthly"}
             for answer in (shown, await member.client.post(path, data=sent)):
-                page = check_page(answer, 404, "Not found")
-                assert "start the connection again" in page.text
+                assert "start the connection again" in check_page(answer, 404, "Not found").text
         if request_id:
             check_page(await request_link(served, request=request_id), 404, "Not found")
     assert served.mailbox.mails.empty()
@@ -365,8 +360,7 @@ async def test_a_sign_in_link_leads_to_no_other_place(served: RunningService) ->
     await buy_plan(served)
     for target in ("https://evil.example/", "//evil.example", "../x", "", "\x00"):
         await request_link(served)
-        link = await wait_for_link(served)
-        answer = await served.client.post(link, params={"request": target})
+        answer = await served.client.post(await wait_for_link(served), params={"request": target})
         assert (answer.status_code, answer.headers["location"]) == (303, "../oauth/consent")
         served.clock.now += MAIL_LIMIT.window_s * 1000
     page = check_page(await served.client.get("/oauth/consent"), 404, "Not found")
@@ -424,7 +418,6 @@ async def buy_on_the_way(
 
 
 async def sign_in(served: RunningService, pending: PendingAuthorization, email: str) -> None:
-    """Sign in on the way, in the browser that began the request."""
     await request_link(served, email, request=pending.id)
     answer = await served.client.post(await wait_for_link(served))
     assert answer.headers["location"] == f"..{build_path(pending)}"
@@ -454,8 +447,7 @@ async def test_someone_without_a_plan_buys_one_in_the_sandbox_and_comes_back(
 async def test_someone_without_a_plan_buys_one_by_stripe_and_comes_back(shop: StripeShop) -> None:
     served = shop.served
     pending = await add_request(served)
-    url = await buy_on_the_way(served.client, pending, BUYER)
-    assert url == shop.stripe.sessions()[0]["url"]
+    assert await buy_on_the_way(served.client, pending, BUYER) == shop.stripe.sessions()[0]["url"]
     cancelled = await served.client.get("/checkout/cancelled")
     assert f"..{build_path(pending)}" in check_page(cancelled, 200, "Nothing was paid").links
     shop.stripe.pay(shop.stripe.sessions()[0]["id"])
@@ -476,8 +468,7 @@ async def test_a_member_whose_plan_ended_is_led_to_buying(
     bought = await member.client.get(f"/oauth/buy?request={pending.id}")
     page = check_page(bought, 200, "Buy the plan", form_action=POLICY)
     assert page.fields["contact_email"] == EMAIL
-    answer = await decide(member.client, pending)
-    assert answer.headers["location"] == f"..{build_path(pending)}"
+    assert (await decide(member.client, pending)).headers["location"] == f"..{build_path(pending)}"
     assert await is_pending(served, pending)
 
 
@@ -499,10 +490,8 @@ async def test_a_bad_order_is_refused_with_a_page(
     served: RunningService, pending: PendingAuthorization
 ) -> None:
     for fields in ({"contact_email": EMAIL, "billing": "daily"}, {"contact_email": EMAIL}):
-        sent = {"request": pending.id, **fields}
-        answer = await served.client.post("/oauth/buy", data=sent)
-        page = check_page(answer, 400, "Something went wrong")
-        assert "billing: " in page.text
+        answer = await served.client.post("/oauth/buy", data={"request": pending.id, **fields})
+        assert "billing: " in check_page(answer, 400, "Something went wrong").text
 
 
 @pytest.mark.clause("20.5")
@@ -527,8 +516,7 @@ async def test_without_the_payment_processor_nobody_is_asked_to_pay_twice(tmp_pa
     billing = HeldProvider(clock)
     async with run_service(tmp_path, provider=billing, clock=clock) as served:
         pending = await add_request(served)
-        url = await buy_on_the_way(served.client, pending, "a@example.com")
-        session = url.rpartition("/")[2]
+        session = (await buy_on_the_way(served.client, pending, "a@example.com")).rpartition("/")[2]
         billing.set_paid(session)
         await sign_in(served, pending, "a@example.com")
         billing.payments[session] = BillingError("down")
@@ -543,8 +531,7 @@ async def test_a_service_that_sells_no_keys_offers_none_on_the_way(
         page = await show(closed.client, pending, "Sign in")
         assert "This server sells no keys" in page.text
         assert not [link for link in page.links if "buy" in link]
-        answer = await closed.client.get(f"/oauth/buy?request={pending.id}")
-        check_page(answer, 404, "Not found")
+        check_page(await closed.client.get(f"/oauth/buy?request={pending.id}"), 404, "Not found")
 
 
 # The owner on their own machine.
@@ -615,8 +602,7 @@ async def test_only_a_service_on_loopback_has_an_owner(
         ({"SIGNALS_HOST": "0.0.0.0"}, "Sign in"),
         ({"SIGNALS_BASE_URL": "https://signals.example"}, "Sign in"),
     ):
-        settings = Settings.read(environment)
-        app = build_app(settings, resources, Metrics(CALL_NAMES), served.call_log)
+        app = build_app(Settings.read(environment), resources, Metrics(CALL_NAMES), served.call_log)
         with open_loopback_socket() as bound:
             address = f"http://127.0.0.1:{bound.getsockname()[1]}"
             async with run_app(app, bound), httpx.AsyncClient(base_url=address) as client:

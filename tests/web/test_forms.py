@@ -41,7 +41,6 @@ async def forms(member: MemberBrowser) -> list[tuple[str, dict[str, str]]]:
 
 
 async def is_unchanged(member: MemberBrowser) -> bool:
-    """Return whether both keys are unchanged."""
     text = (await member.get_home()).text
     return "2 of 5 keys in use" in text and "laptop" in text and "forged" not in text
 
@@ -86,8 +85,7 @@ async def test_a_form_of_another_site_does_nothing_even_with_the_token(
             {"Sec-Fetch-Site": "same-site"},
         ):
             sent = {**fields, "form_token": token}
-            answer = await member.client.post(path, data=sent, headers=headers)
-            assert answer.status_code == 403
+            assert (await member.client.post(path, data=sent, headers=headers)).status_code == 403
     assert await is_unchanged(member)
 
 
@@ -132,8 +130,7 @@ async def test_a_form_that_the_user_resends_is_accepted(member: MemberBrowser) -
 async def test_another_site_cannot_request_a_link(served: RunningService) -> None:
     sent = {"contact_email": OTHER}
     for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
-        answer = await served.client.post("/sign-in", data=sent, headers=headers)
-        assert answer.status_code == 403
+        assert (await served.client.post("/sign-in", data=sent, headers=headers)).status_code == 403
 
 
 async def test_member_pages_cannot_be_framed_or_cached(member: MemberBrowser) -> None:

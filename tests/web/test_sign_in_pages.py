@@ -121,8 +121,7 @@ async def test_an_invalid_address_is_refused_with_a_page(served: RunningService)
         "",
         "contact_email=a@b.co&contact_email=c",
     ):
-        answer = await served.client.post("/sign-in", content=body)
-        page = check_page(answer, 400, "Sign in")
+        page = check_page(await served.client.post("/sign-in", content=body), 400, "Sign in")
         assert "This is not an e-mail address." in page.text
         field = page.find_all("input")[0]
         assert (field["name"], field["aria-invalid"]) == ("contact_email", "true")
@@ -195,8 +194,7 @@ async def test_over_tls_the_cookie_is_secure_and_bound_to_this_host(served: Runn
         token, *attributes = cookie.split("; ")
         assert token.startswith("__Host-signals_session=")
         assert set(attributes) == {"HttpOnly", "Max-Age=604800", "Path=/", "SameSite=lax", "Secure"}
-        sent = {"Cookie": token}
-        assert (await public.client.get(HOME, headers=sent)).status_code == 200
+        assert (await public.client.get(HOME, headers={"Cookie": token})).status_code == 200
         bare = {"Cookie": token.removeprefix("__Host-")}
         assert (await public.client.get(HOME, headers=bare)).status_code == 303
 
@@ -361,8 +359,7 @@ async def test_with_billing_off_the_owner_signs_in_and_sees_the_readings(tmp_pat
 @pytest.mark.clause("13.3")
 async def test_no_key_opens_a_page_of_the_owner_or_of_members(served: RunningService) -> None:
     pending = await add_request(served)
-    friends = await served.keys.create("a friend")
-    for api_key in (served.api_key, friends, await buy_plan(served)):
+    for api_key in (served.api_key, await served.keys.create("a friend"), await buy_plan(served)):
         for form in (
             {"api_key": api_key},
             {"api_key": api_key, "action": "key"},

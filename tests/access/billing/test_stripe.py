@@ -273,8 +273,7 @@ async def test_an_address_that_stripe_rejects_is_a_400(shop: StripeShop) -> None
 
 
 async def test_special_use_addresses_are_refused_with_real_money(shop: StripeShop) -> None:
-    refused = await shop.post_checkout(contact_email="agent@service.test")
-    assert refused.status_code == 400
+    assert (await shop.post_checkout(contact_email="agent@service.test")).status_code == 400
     assert shop.stripe.requests == []
 
 
@@ -299,8 +298,7 @@ async def test_a_paid_checkout_gives_one_working_key(shop: StripeShop) -> None:
 
 async def test_the_address_is_the_one_that_stripe_reports(shop: StripeShop) -> None:
     opened = await shop.open_and_pay()
-    details = shop.stripe.books.objects[opened.session]["customer_details"]
-    details["email"] = "payer@example.com"
+    shop.stripe.books.objects[opened.session]["customer_details"]["email"] = "payer@example.com"
     await shop.post_claim(opened.claim_token)
     member = (await shop.served.access.list_open_memberships("stripe"))[0].row
     assert member.contact_email == "payer@example.com"
@@ -533,10 +531,8 @@ async def find_member(shop: StripeShop, bought: Purchase) -> MembershipRow:
 @pytest.mark.clause("dashboard")
 @pytest.mark.parametrize(("billing", "days"), [("monthly", 30), ("yearly", 365)])
 async def test_an_active_plan_reports_its_next_renewal(shop: StripeShop, billing, days) -> None:
-    bought = await shop.buy(billing)
-    standing = await shop.billing.fetch_status(await find_member(shop, bought))
-    at = shop.clock.now // 1000 * 1000 + days * DAY_MS
-    assert standing == SubscriptionStatus(renews_at=at)
+    standing = await shop.billing.fetch_status(await find_member(shop, await shop.buy(billing)))
+    assert standing == SubscriptionStatus(renews_at=shop.clock.now // 1000 * 1000 + days * DAY_MS)
 
 
 @pytest.mark.clause("dashboard")
@@ -585,8 +581,7 @@ async def test_a_plan_unknown_to_stripe_stays_active_without_a_time(
 
 @pytest.mark.clause("dashboard")
 async def test_the_portal_is_opened_for_the_right_customer(shop: StripeShop) -> None:
-    bought = await shop.buy()
-    member = await find_member(shop, bought)
+    member = await find_member(shop, await shop.buy())
     addresses = {await shop.billing.create_portal_url(member, BACK) for _ in range(2)}
     visits = shop.stripe.books.list_objects("billing_portal.session")
     assert addresses == {visit["url"] for visit in visits}
@@ -598,8 +593,7 @@ async def test_the_portal_is_opened_for_the_right_customer(shop: StripeShop) -> 
 
 @pytest.mark.clause("dashboard")
 async def test_an_unavailable_stripe_gives_no_status(shop: StripeShop) -> None:
-    bought = await shop.buy()
-    member = await find_member(shop, bought)
+    member = await find_member(shop, await shop.buy())
     for asking in (shop.billing.fetch_status(member), shop.billing.create_portal_url(member, BACK)):
         shop.stripe.fail(403)
         with pytest.raises(BillingError) as failed:

@@ -76,8 +76,7 @@ async def test_a_registered_client_is_found(registry: ClientRegistry) -> None:
     client = await registry.register(METADATA, ADDRESS)
     assert client == OAuthClient(client.client_id, "A client", ("http://localhost/callback",), NOON)
     assert await registry.find(client.client_id) == client
-    other = await registry.register(METADATA, ADDRESS)
-    assert other.client_id != client.client_id
+    assert (await registry.register(METADATA, ADDRESS)).client_id != client.client_id
 
 
 @pytest.mark.clause("access")
@@ -190,8 +189,7 @@ async def test_a_response_has_integers_and_no_nulls(registry: ClientRegistry) ->
 async def test_metadata_as_hosts_send_it_registers_a_public_client(
     registry: ClientRegistry, fields: Mapping[str, object]
 ) -> None:
-    client = await registry.register(METADATA | fields, ADDRESS)
-    response = describe_registration(client)
+    response = describe_registration(await registry.register(METADATA | fields, ADDRESS))
     assert response["token_endpoint_auth_method"] == "none"
     assert "client_secret" not in response
     assert response["redirect_uris"] == (METADATA | fields)["redirect_uris"]
@@ -284,8 +282,7 @@ async def test_a_full_store_makes_room_by_dropping_unused_clients(
 @pytest.mark.clause("access", "11.10")
 async def test_the_limit_holds_if_clients_register_at_once(store: AccessStore) -> None:
     rows = [OAuthClient(f"oc_{number}", "", ("app:/",), NOON) for number in range(8)]
-    added = await asyncio.gather(*(store.oauth.add_client(row, 3, NOON) for row in rows))
-    assert sum(added) == 3
+    assert sum(await asyncio.gather(*(store.oauth.add_client(row, 3, NOON) for row in rows))) == 3
 
 
 @pytest.mark.clause("access", "11.11")

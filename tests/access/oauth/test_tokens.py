@@ -112,7 +112,6 @@ async def processes(home: StoreHome, clock: ManualClock) -> AsyncIterator[list[P
 
 
 def split(outcomes: list[Any]) -> tuple[list[Tokens], list[OAuthError]]:
-    """Return the tokens and the errors of several exchanges."""
     errors = [each for each in outcomes if isinstance(each, OAuthError)]
     return [each for each in outcomes if isinstance(each, dict)], errors
 
@@ -146,8 +145,7 @@ async def test_a_code_is_exchanged_again_only_by_its_client_with_its_verifier(
 ) -> None:
     code = await processes[0].get_code()
     tokens = get_tokens(await processes[0].exchange(code))
-    again = await processes[1].exchange(code, **changed)
-    assert isinstance(again, OAuthError if changed else dict)
+    assert isinstance(await processes[1].exchange(code, **changed), OAuthError if changed else dict)
     assert await processes[1].is_live(tokens) is not bool(changed)
 
 

@@ -154,8 +154,7 @@ async def test_a_store_that_had_no_engines_publishes_from_the_next_bar_on(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
     path, joins = tmp_path / "m.db", DENSE + 8 * DAY_S
-    silent = replace_alerts(universe, ())
-    before = await replay_bars(path, bars_folder, silent, joins)
+    before = await replay_bars(path, bars_folder, replace_alerts(universe, ()), joins)
     assert before["alerts"] == []
     assert not [row for row in before["carries"] if row[2].startswith("alerts.")]
     after = await replay_bars(path, bars_folder, universe)
@@ -361,8 +360,7 @@ async def test_a_catch_up_measures_cooldowns_from_the_time_at_which_it_writes(tm
         return (hour + 900 if is_live else march_s("05:40", day=14)) * 1000
 
     for ticker in ("BTC", "NVDA"):
-        end = march_s("06:00", day=14)
-        wanted = expected(source, ticker, "4h", end, find_time=find_time)
+        wanted = expected(source, ticker, "4h", march_s("06:00", day=14), find_time=find_time)
         own = [row for row in rows if (row.ticker, row.timeframe) == (ticker, "4h")]
         own_alerts = [(row.close_time, row.action, row.price) for row in own]
         assert own_alerts == [out[1:] for out in wanted]

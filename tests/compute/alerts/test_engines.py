@@ -240,8 +240,7 @@ def test_the_same_action_goes_out_once_per_eighty_hours():
 @pytest.mark.clause("indicators")
 @pytest.mark.clause("2.1.17")
 def test_a_held_alert_is_replaced_by_a_newer_one_of_its_action_and_keeps_its_own_price():
-    publisher = Publisher("4h")
-    out = publisher.run(fires((0, "LONG"), (20, "LONG"), (40, "LONG")), MONDAY + 80 * HOUR_S)
+    out = Publisher("4h").run(fires((0, "LONG"), (20, "LONG"), (40, "LONG")), MONDAY + 80 * HOUR_S)
     assert in_hours(out)[1:] == [(80, "LONG", 40)]
     assert out[-1].price == 40
 
@@ -283,8 +282,7 @@ def test_if_two_alerts_fall_due_in_one_hour_the_one_of_the_older_bar_drops_the_o
         first[0]._replace(hour=MONDAY + 8 * HOUR_S),
         first[1]._replace(hour=MONDAY + 8 * HOUR_S),
     ]
-    held = fires((12, "CLOSE"), (16, "LONG"))
-    out = publisher.run([*together, *held], MONDAY + 400 * HOUR_S)
+    out = publisher.run([*together, *fires((12, "CLOSE"), (16, "LONG"))], MONDAY + 400 * HOUR_S)
     assert in_hours(out) == [(8, "LONG", 0), (8, "CLOSE", 4), (88, "CLOSE", 12)]
 
 
@@ -512,8 +510,7 @@ def list_gaps(alerts: list[AlertRow]) -> list[tuple[AlertRow, int]]:
 async def test_no_two_rows_of_an_action_are_closer_than_their_window_or_an_audit_names_them(
     home: StoreHome,
 ):
-    alerts = await run_service(home)
-    gaps = list_gaps(alerts)
+    gaps = list_gaps(await run_service(home))
     assert [gap for gap in gaps if gap[1] < 0] == []
     phases = [row.created_at // 1000 for row, _ in gaps]
     counts = [

@@ -374,8 +374,7 @@ def test_a_flipped_byte_of_a_bar_is_found(
     place: int, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     path = copy(databases.fresh, tmp_path / "copy.db")
-    flipped = f"UPDATE bars SET data = flipped(data, {AT} + {place}) WHERE {BAR}"
-    assert alter(path, flipped) == 1
+    assert alter(path, f"UPDATE bars SET data = flipped(data, {AT} + {place}) WHERE {BAR}") == 1
     ran = signals("audit", database=path)
     assert (ran.status, ran.err) == (1, "")
     assert "does not hold the bars" in ran.out or "holds damaged bars of BTC" in ran.out

@@ -21,6 +21,7 @@ from store.sql.audit_reads import StoredMarket
 from tests.conftest import MAJORS
 from tests.doubles.scripted_source import ALTERNATING
 from tests.support.postgres.server import SharedServer, copy_database, create_database
+from tests.support.row_builders import list_commits
 from tests.support.store_homes import (
     PostgresHome,
     SqliteHome,
@@ -28,7 +29,6 @@ from tests.support.store_homes import (
     make_postgres_home,
     open_and_close,
 )
-from tests.support.stored_rows import list_commits
 from tests.support.tampering import (
     Column,
     Market,
@@ -320,8 +320,7 @@ async def test_an_added_row_is_found(filled: Filled, table: str) -> None:
             values = dict(zip(names, rows[0], strict=True))
             values |= {f'"{name}"': value for name, value in ADDED[table].items()}
             numbers = ", ".join(f"${place}" for place in range(1, len(names) + 1))
-            sql = f"INSERT INTO {table} VALUES ({numbers})"
-            assert await session.write(sql, *values.values())
+            assert await session.write(f"INSERT INTO {table} VALUES ({numbers})", *values.values())
         assert await filled.list_findings(home)
 
 

@@ -194,7 +194,6 @@ class Signing:
         )
 
     async def sign(self, rows: int, first: int) -> CheckpointRow:
-        """Commit published rows, sign, and return the stored checkpoint."""
         await commit_rows(self.market, rows, first)
         await self.signer.sign()
         return await self.market.feed_log.checkpoint()
@@ -295,8 +294,7 @@ async def test_an_older_copy_of_the_store_is_not_signed(
         await assert_refused(restored, "the first 241 leaves are not those that were signed")
         assert restored.outcomes == ["refused"] * 4
     # The copy that has all rows is signed on.
-    checkpoint = await signing_one.sign(5, 900)
-    assert read(checkpoint).size == 246
+    assert read(await signing_one.sign(5, 900)).size == 246
 
 
 async def assert_refused(signing_one: Signing, reason: str) -> None:

@@ -105,8 +105,7 @@ def test_a_name_that_leaves_the_asset_open_is_doubtful_until_it_is_given(
 
 def test_finer_bars_are_joined_to_whole_hours_exactly(tmp_path: Path):
     # 00:30 to 03:20 in steps of ten minutes: the hours from 01:00 to 03:00 are whole.
-    rows = make_rows(17)
-    path = write_rows(tmp_path / "ETHUSD_10.csv", START + HOUR_S // 2, 600, rows)
+    path = write_rows(tmp_path / "ETHUSD_10.csv", START + HOUR_S // 2, 600, make_rows(17))
     bars = run_import(tmp_path / "to", path)
     assert "joined to 2 hours" in bars.lines[0]
     assert bars.lines[0].endswith(
@@ -225,8 +224,7 @@ def test_a_named_split_is_applied_however_far_the_market_moved_with_it(
     # Closes at 1000 before the split, which opens 9 % below to 12 % above the exact ratio.
     rows = [(970.0, 1010.0, 960.0, 1000.0, 7.0)] * 20 + [(opened,) * 4 + (7.0,)] * 20
     path = write_rows(tmp_path / "BTC.csv", START, HOUR_S, rows)
-    bars = run_import(tmp_path / "to", path, splits={date(2024, 6, 3): ratio})
-    assert bars.doubts == []
+    assert run_import(tmp_path / "to", path, splits={date(2024, 6, 3): ratio}).doubts == []
     written = [*load_rows(tmp_path / "to" / "BTC_1h.csv").values()]
     assert written[19] == pytest.approx([p / ratio for p in (970, 1010, 960, 1000)] + [7 * ratio])
     assert written[20] == [opened] * 4 + [7.0]
@@ -313,8 +311,7 @@ def test_the_forming_bar_is_left_out_by_when_the_file_was_written(tmp_path: Path
     path = write_rows(tmp_path / "BTC.csv", START, HOUR_S, make_rows(5))
     left_out = "left out: 1 (had not closed when the file was written)"
     os.utime(path, (0, START + 5 * HOUR_S - 1))
-    bars = run_import(tmp_path / "to", path)
-    assert bars.lines[0].endswith(left_out)
+    assert run_import(tmp_path / "to", path).lines[0].endswith(left_out)
     assert [*load_rows(tmp_path / "to" / "BTC_1h.csv")] == [START + n * HOUR_S for n in range(4)]
     os.utime(path, (0, START + 5 * HOUR_S))
     run_import(tmp_path / "to", path)
@@ -390,8 +387,7 @@ def test_local_times_of_a_stock_without_a_zone_need_one(
     [doubt] = run_import(tmp_path / "to", path).doubts
     assert "more than a quarter of the bars of its session are missing" in doubt
     assert "name their zone by --zone" in doubt
-    bars = run_import(tmp_path / "to", path, formats=FormatOptions(zone=zone))
-    assert bars.doubts == []
+    assert run_import(tmp_path / "to", path, formats=FormatOptions(zone=zone)).doubts == []
     days = [START + day * DAY_S for day in range(3)]
     wanted = [day + int(hour * HOUR_S) for day in days for hour in opens]
     assert [*load_rows(tmp_path / "to" / "NVDA_1h.csv", missing)] == wanted

@@ -341,14 +341,12 @@ async def test_a_403_of_the_venue_itself_is_a_limit_however_long_it_lasts(
 async def test_a_request_that_hangs_times_out(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
-    venue = double.get_venue("binance")
-    venue.add_failure("hanging", times=None)
+    double.get_venue("binance").add_failure("hanging", times=None)
     client = CcxtVenue(
         "binance", {"BTC/USDT"}, tmp_path / "kept", clock, double.base_url, timeout_s=0.05
     )
     try:
-        error = await refusal(client.fetch_symbols())
-        assert not error.is_permanent
+        assert not (await refusal(client.fetch_symbols())).is_permanent
     finally:
         await client.close()
 
@@ -368,7 +366,6 @@ async def test_half_hours_are_read_in_pages_as_far_back_as_the_venue_has_them(
 
 
 def read_hours(bars: Sequence[RawBar]) -> list[int]:
-    """Return the usable bars by their hour from HOUR on."""
     return [(bar.open_time - HOUR) // HOUR_S for bar in validate_bars(bars, HOUR_S)[0]]
 
 

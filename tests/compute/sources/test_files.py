@@ -265,8 +265,7 @@ async def test_a_repeated_or_infinite_settlement_is_counted(tmp_path: Path, univ
         "a rate is NaN or infinite": 1,
         "settlement time is repeated": 1,
     }
-    fetched = await source.fetch("BTC", -1, START + DAY_S)
-    assert fetched.funding.rate.tolist() == [0.01]
+    assert (await source.fetch("BTC", -1, START + DAY_S)).funding.rate.tolist() == [0.01]
 
 
 @pytest.mark.prove
@@ -493,8 +492,7 @@ async def test_one_bad_cell_of_many_rows_costs_its_row_and_blank_lines_cost_noth
         f"row cannot be read, as row {CHUNK_ROWS + 2}: '_2' is not a number": 1,
         "open time is repeated": CHUNK_ROWS - 1,
     }
-    fetched = await source.fetch("BTC", -1, END)
-    assert fetched.bars.open_time.tolist() == [3600, 10800]
+    assert (await source.fetch("BTC", -1, END)).bars.open_time.tolist() == [3600, 10800]
 
 
 async def test_a_file_without_volumes_has_bars_without_volume(tmp_path: Path, universe: Universe):

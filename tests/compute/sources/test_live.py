@@ -37,8 +37,8 @@ from tests.support.live_service import (
     replay_recording,
     write_recording,
 )
+from tests.support.row_builders import list_epochs
 from tests.support.small_market import load_past
-from tests.support.stored_rows import list_epochs
 
 pytestmark = pytest.mark.clause("live")
 

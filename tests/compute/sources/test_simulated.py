@@ -48,9 +48,9 @@ from tests.doubles.scripted_source import ALTERNATING
 from tests.doubles.venues.alpaca import get_alpaca
 from tests.doubles.venues.server import VenuesDouble
 from tests.support.live_service import list_universe, make_asset, open_live_service
+from tests.support.row_builders import list_changes
 from tests.support.running_service import ManualClock
 from tests.support.small_market import open_store
-from tests.support.stored_rows import list_changes
 
 prove = pytest.mark.prove
 
@@ -153,8 +153,7 @@ async def test_a_removed_asset_still_has_bars():
     removed_on = packaged().by_ticker["MATIC"].removed_on
     assert removed_on is not None
     end = compute_midnight_s(removed_on) + 10 * DAY_S
-    fetched = await market().fetch("MATIC", end - DAY_S, end)
-    assert len(fetched.bars) >= 23
+    assert len((await market().fetch("MATIC", end - DAY_S, end)).bars) >= 23
 
 
 @pytest.mark.clause("sources")
@@ -228,8 +227,7 @@ async def test_early_closes_begin_in_2027_so_that_no_stored_bar_is_lost(eve: dat
     assert date(2027, 1, 1) == XSIM_IRREGULAR_SINCE
     start = compute_midnight_s(eve)
     for ticker in STOCKS[:2]:
-        made = (await market().fetch(ticker, start, start + DAY_S)).bars
-        assert len(made) == bars
+        assert len((await market().fetch(ticker, start, start + DAY_S)).bars) == bars
 
 
 @pytest.mark.clause("sources")
@@ -272,8 +270,7 @@ async def test_an_asset_without_a_sample_price_costs_what_it_is_drawn_to_cost():
     universe = Universe(assets=(btc,), renamed_on=packaged().renamed_on)
     source = SimulatedSource(universe, ORIGIN, MarketClock(FAR), priced_at=ORIGIN + 330 * DAY_S)
     ours = (await history("BTC", 340, source)).bars.close
-    drawn = (await history("BTC", 340)).bars.close
-    assert 1 / 4 < ours[0] / drawn[0] < 4
+    assert 1 / 4 < ours[0] / (await history("BTC", 340)).bars.close[0] < 4
 
 
 @pytest.mark.clause("sources")
@@ -311,8 +308,7 @@ async def test_a_night_is_a_gap_smaller_than_a_day():
 @pytest.mark.prove
 async def test_prices_have_about_six_digits():
     for asset in packaged().assets[::10]:
-        bars = (await history(asset.ticker, 20)).bars
-        for price in bars.close.tolist():
+        for price in (await history(asset.ticker, 20)).bars.close.tolist():
             assert len(f"{price:.15g}".replace(".", "").strip("0")) <= 8, asset.ticker
 
 
@@ -401,8 +397,7 @@ async def test_volume_follows_the_day_and_the_moves():
     bars = (await history("BTC", 400)).bars
     hour = bars.open_time // HOUR_S % 24
     assert bars.volume[hour == 16].mean() > 1.3 * bars.volume[hour == 4].mean()
-    size = np.abs(returns(bars))
-    assert np.corrcoef(size, bars.volume[1:])[0, 1] > 0.2
+    assert np.corrcoef(np.abs(returns(bars)), bars.volume[1:])[0, 1] > 0.2
 
 
 @pytest.mark.clause("sources")
@@ -424,8 +419,7 @@ async def test_funding_is_small_follows_the_trend_and_at_times_shuts_the_gate():
         assert -0.0001 < np.median(funding.rate) < 0.0003
         assert np.abs(funding.rate).max() <= 0.003
         price = np.interp(funding.settled_at, bars.close_time, bars.close)
-        trend = np.log(price[9:] / price[:-9])
-        assert np.corrcoef(trend, funding.rate[9:])[0, 1] > 0.5
+        assert np.corrcoef(np.log(price[9:] / price[:-9]), funding.rate[9:])[0, 1] > 0.5
         shut.update((np.abs(funding.annualise(bars.close_time)[24:]) > 0.6).tolist())
     assert 0.002 < shut[True] / shut.total() < 0.15
 
@@ -457,13 +451,11 @@ async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours(
         for delay in (0, 30, 60, 120, 1200, 4 * HOUR_S):
             clock.now_s = hour + RUN_DELAY_S + delay
             for ticker in tickers if delay == 0 else at_run:
-                fetched = await source.fetch(ticker, hour - HOUR_S, hour)
-                if fetched.watermark < hour:
+                if (await source.fetch(ticker, hour - HOUR_S, hour)).watermark < hour:
                     behind[delay] += 1
                     at_run += [ticker] if delay == 0 else []
         many += len(at_run) >= 4
-    bars = len(tickers) * (ends - begins)
-    assert 0.002 < behind[0] / bars < 0.008
+    assert 0.002 < behind[0] / (len(tickers) * (ends - begins)) < 0.008
     assert behind[0] > behind[30] > behind[60] > behind[120] >= behind[1200] >= behind[4 * HOUR_S]
     assert behind[120] < 0.6 * behind[0]
     assert behind[4 * HOUR_S] == 0
@@ -530,8 +522,7 @@ async def test_a_bar_is_not_given_before_its_close():
 async def test_while_its_session_is_closed_an_asset_is_complete_up_to_the_clock():
     saturday = ORIGIN + 5 * DAY_S + 12 * HOUR_S + 34
     for ticker in ("NVDA", "XAU"):
-        fetched = await market(saturday).fetch(ticker, -1, saturday + DAY_S)
-        assert fetched.watermark == saturday
+        assert (await market(saturday).fetch(ticker, -1, saturday + DAY_S)).watermark == saturday
     assert (await market(saturday).fetch("BTC", -1, saturday + DAY_S)).watermark == saturday - 34
 
 
@@ -577,8 +568,7 @@ async def test_live_fetches_bring_every_bar_once_and_nothing_below_the_watermark
             funding = funding.concatenate(part.funding) if len(part.funding.rate) else funding
             seen = part.watermark
     whole = await history(ticker, ends)
-    kept = bars.close_time <= end
-    assert bits(bars.select(kept)) == bits(whole.bars)
+    assert bits(bars.select(bars.close_time <= end)) == bits(whole.bars)
     assert funding.select_between(-1, end).rate.tobytes() == whole.funding.rate.tobytes()
 
 

@@ -48,12 +48,10 @@ class SmtpDouble:
     _sessions: set["asyncio.Task[None]"] = field(default_factory=set)
 
     def url(self, host: str = LOCAL, login: str = f"{LOGIN}@") -> str:
-        """Return the server's URL for SIGNALS_SMTP_URL."""
         scheme = "smtps" if self.speaks_tls else "smtp"
         return f"{scheme}://{login}{host}:{self.port}"
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Handle one session."""
         self._sessions.add(asyncio.create_task(self._serve(reader, writer)))
 
     async def ended(self) -> None:
@@ -144,7 +142,6 @@ def _parse_address(line: str) -> str:
 
 
 def create_tls_context() -> ssl.SSLContext:
-    """Return the server's TLS context."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE)
     return context

@@ -126,7 +126,6 @@ class StripeRecords:
         return self.add_event("checkout.session.completed", session)
 
     def settle(self, session: Object) -> Object:
-        """Receive the payment of a completed session."""
         self._take_money(session)
         return self.add_event("checkout.session.async_payment_succeeded", session)
 
@@ -198,7 +197,6 @@ class StripeRecords:
         return refund
 
     def dispute(self, charge: Object, status: str, case_type: str) -> Object:
-        """Open a dispute on a charge."""
         charge["disputed"] = True
         dispute = self._add(
             "dispute",
@@ -214,12 +212,10 @@ class StripeRecords:
         return self.add_event("charge.dispute.created", dispute)
 
     def set_up_portal(self) -> Object:
-        """Save the settings of the customer portal."""
         fields = {"active": True, "is_default": True}
         return self._add("billing_portal.configuration", self._new_id("bpc"), **fields)
 
     def open_portal(self, customer: Object, return_url: str | None, address: str) -> Object:
-        """Create a session of the customer portal."""
         id_ = self._new_id("bps")
         return self._add(
             "billing_portal.session",
@@ -230,7 +226,6 @@ class StripeRecords:
         )
 
     def add_event(self, kind: str, about: Object) -> Object:
-        """Add and return an event with the current state of an object."""
         return self._add(
             "event",
             self._new_id("evt"),

@@ -287,7 +287,6 @@ class StripeDouble:
 
     @property
     def base_url(self) -> str:
-        """The base URL of the API and of pay pages."""
         return self._api.address
 
     def build_app(self, address: str) -> Starlette:
@@ -444,8 +443,7 @@ async def run_stripe_double(clock: Clock, *, livemode: bool = False) -> AsyncIte
     """Run a Stripe until the block ends; `clock` returns epoch ms."""
     double = StripeDouble(clock, livemode=livemode)
     with open_loopback_socket() as bound:
-        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        async with run_app(double.build_app(address), bound):
+        async with run_app(double.build_app(f"http://127.0.0.1:{bound.getsockname()[1]}"), bound):
             try:
                 yield double
             finally:

@@ -63,8 +63,7 @@ async def test_refusals_have_stripes_error_bodies(
     refusal(await curl.get("/v1/nowhere"), 404)
     as_json = await curl.post("/v1/checkout/sessions", json=SESSION)
     assert refusal(as_json, 400)["type"] == "invalid_request_error"
-    expanded = {"expand[]": "price"}
-    refusal(await curl.get("/v1/prices/price_monthly", params=expanded), 400)
+    refusal(await curl.get("/v1/prices/price_monthly", params={"expand[]": "price"}), 400)
 
 
 async def test_stripes_own_library_accepts_its_signatures(double: StripeDouble) -> None:

@@ -65,7 +65,6 @@ class Alpaca(Dialect):
 
 
 def get_alpaca(double: "VenuesDouble") -> Alpaca:
-    """Return the account, whose plan tests set."""
     dialect = double.get_venue("alpaca").dialect
     assert isinstance(dialect, Alpaca)
     return dialect
@@ -120,8 +119,7 @@ def _list_rows(
     listed = dict(venue.list_tradable())
     for symbol in symbols:
         if symbol in listed:
-            market = listed[symbol].market
-            bars = market.get_page(known, first, last, EVER, is_adjusted=is_adjusted)
+            bars = listed[symbol].market.get_page(known, first, last, EVER, is_adjusted=is_adjusted)
             for bar in bars:
                 if (symbol, bar.open_time) > after:
                     yield symbol, bar

@@ -128,8 +128,7 @@ class Binance(Dialect):
     def _format(self, symbol: Symbol) -> Any:
         if not symbol.settle:
             return symbol.fill(self.pair)
-        is_metal = symbol.base in ("XAU", "XAG", "XPT", "XPD")
-        kind = "TRADIFI_PERPETUAL" if is_metal else "PERPETUAL"
+        kind = "TRADIFI_PERPETUAL" if symbol.base in ("XAU", "XAG", "XPT", "XPD") else "PERPETUAL"
         return symbol.fill(self.contract) | {"contractType": kind}
 
     def _answer_klines(self, venue: VenueDouble, request: VenueRequest, is_spot: bool) -> Rows:
@@ -515,8 +514,7 @@ class Hyperliquid(Dialect):
             raise RefusedError(*self.no_path)
         first, last = request.get_window("startTime", "endTime")
         first = max(first, venue.now - 5000 * period_s)
-        until = min(venue.now, listing.until_ms // 1000)
-        bars = listing.market.get_page(until, first, last, 5000)
+        bars = listing.market.get_page(min(venue.now, listing.until_ms // 1000), first, last, 5000)
         request.weight += len(bars) // 60
         return [
             dict(zip("ohlcv", to_texts(bar), strict=True))

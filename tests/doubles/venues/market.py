@@ -80,11 +80,9 @@ class Market:
         self._faults.gaps.append((first, first if last is None else last))
 
     def revise(self, bar: RawBar, at: int) -> None:
-        """Replace the bar with the same open time from a time on."""
         self._faults.revised[bar.open_time] = at, bar
 
     def repeat(self, open_time: int) -> None:
-        """Show a bar twice."""
         self._faults.repeated.add(open_time)
 
     def shorten(self, most_rows: int) -> None:
@@ -92,7 +90,6 @@ class Market:
         self._faults.most_rows = most_rows
 
     def shuffle(self) -> None:
-        """Show bars in the wrong order from now on."""
         self._faults.is_shuffled = True
 
     def split(self, ratio: float, at: int) -> None:
@@ -115,8 +112,7 @@ class Market:
         `is_adjusted`, a split has rescaled the bars before it.
         """
         begin = int(np.searchsorted(self._opens, first, side="left"))
-        end = int(np.searchsorted(self._opens, min(last, now), side="right"))
-        places = range(begin, end)
+        places = range(begin, int(np.searchsorted(self._opens, min(last, now), side="right")))
         shown = (
             bar
             for place in (reversed(places) if is_newest else places)
@@ -213,8 +209,7 @@ def halve_bars(market: Market) -> Market:
 
 
 def _halve_bar(bar: RawBar) -> Iterator[RawBar]:
-    local = datetime.fromtimestamp(bar.open_time, _NEW_YORK)
-    if local.hour == 9:
+    if datetime.fromtimestamp(bar.open_time, _NEW_YORK).hour == 9:
         yield bar._replace(open_time=bar.open_time + HALF_S)
         return
     opened, low, high, closed = bar.open, bar.low, bar.high, bar.close

@@ -79,7 +79,6 @@ class VenuesDouble:
             venue.set_failure_share(share, seed)
 
     def clear_failures(self) -> None:
-        """End all failures of all venues."""
         for venue in self._venues.values():
             venue.clear_failures()
 
@@ -165,8 +164,7 @@ async def run_venues_double(clock: Clock) -> AsyncIterator[VenuesDouble]:
     """Serve every venue until the block ends; `clock` returns epoch ms."""
     double = VenuesDouble(clock)
     with open_loopback_socket() as bound:
-        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        async with run_app(double.build_app(address), bound):
+        async with run_app(double.build_app(f"http://127.0.0.1:{bound.getsockname()[1]}"), bound):
             try:
                 yield double
             finally:

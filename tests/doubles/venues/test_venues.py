@@ -82,7 +82,6 @@ def test_halves_make_the_hour_exactly() -> None:
 
 
 def list_both(double: VenuesDouble, name: str, before: int = 50) -> str:
-    """List both markets of a venue and return the first's symbol."""
     for symbol in filter(None, SYMBOLS[name]):
         double.get_venue(name).add_listing(symbol, make_market(before))
     return SYMBOLS[name][0]

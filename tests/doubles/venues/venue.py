@@ -47,7 +47,6 @@ def format_decimal(value: float) -> str:
 
 
 def to_texts(bar: RawBar) -> list[str]:
-    """Return open, high, low, close and volume."""
     return [format_decimal(value) for value in bar[1:]]
 
 
@@ -205,13 +204,11 @@ class VenueDouble:
         return self.now_ms // 1000
 
     def add_listing(self, symbol: str, market: Market, *, at_ms: int = 0) -> Market:
-        """List a market under a unified symbol, from a time on."""
         parts = Symbol.parse(symbol)
         self._listings[self.dialect.to_key(parts)] = Listing(parts, market, at_ms)
         return market
 
     def remove_listing(self, symbol: str, *, at_ms: int | None = None) -> None:
-        """Delist a symbol, now or from a time on."""
         self.get_listing(symbol).until_ms = self.now_ms if at_ms is None else at_ms
 
     def get_listing(self, symbol: str) -> Listing:
@@ -226,7 +223,6 @@ class VenueDouble:
         return [(key, one) for key, one in found if one.since_ms <= self.now_ms]
 
     def list_tradable(self) -> list[tuple[str, Listing]]:
-        """Return the listings that can be traded now."""
         return [(key, one) for key, one in self.list_ever_listed() if one.is_listed(self.now_ms)]
 
     def list_symbols(self) -> list[tuple[str, Symbol]]:
@@ -273,7 +269,6 @@ class VenueDouble:
         self._failures.clear()
 
     def count_requests(self, path: str = "", *, symbol: str | None = None) -> int:
-        """Return the number of requests with a path that contains a text."""
         return len(self._find_requests(path, symbol))
 
     def sum_weights(self, path: str = "") -> int:

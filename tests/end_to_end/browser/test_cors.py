@@ -47,7 +47,6 @@ class AppPages:
         self.foreign = f"http://evil.localhost:{port}"
 
     async def fetch(self, walk: Any, path: str, **options: Any) -> dict[str, Any]:
-        """Return what the page in the window sees of a call with the key."""
         headers = {**self.service.key_headers, **options.pop("headers", {})}
         seen: dict[str, Any] = await walk.page.evaluate(
             FETCH, [self.service.base_url + path, {"headers": headers, **options}]
@@ -119,5 +118,4 @@ async def test_a_page_of_a_foreign_origin_reads_only_what_is_public(pages: AppPa
         assert (await pages.fetch_plainly(walk, "/api/v1/catalog"))["status"] == 200
         public = await pages.fetch(walk, "/.well-known/oauth-protected-resource/api/v1/mcp")
         assert public["status"] == 404
-    usage = (await pages.service.get_api("/usage")).json()["quota"]
-    assert usage["used_today"] == 1
+    assert (await pages.service.get_api("/usage")).json()["quota"]["used_today"] == 1

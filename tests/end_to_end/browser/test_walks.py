@@ -69,8 +69,7 @@ async def test_a_person_buys_access_and_goes_back_without_buying_twice(
         # The refused form is answered with status 400, which the console reports.
         assert [said for said in walk.complaints if "400" not in said] == []
         assert walk.hosts == {urlsplit(served.base_url).netloc}
-    members = await served.access.list_memberships_by_email(BUYER)
-    assert len(members) == 1
+    assert len(await served.access.list_memberships_by_email(BUYER)) == 1
 
 
 async def begun(served: RunningService) -> dict[str, Any]:
@@ -247,8 +246,7 @@ WINDOWS = (
 
 async def sent(served: RunningService, path: str, **body: str) -> dict[str, Any]:
     """Return the response to an agent's POST to an endpoint of the purchase."""
-    response = await served.client.post(f"/api/v1/access/{path}", json=body)
-    answer: dict[str, Any] = response.json()
+    answer: dict[str, Any] = (await served.client.post(f"/api/v1/access/{path}", json=body)).json()
     return answer
 
 

@@ -15,8 +15,7 @@ async def session(url, headers, calls):
         resource_address = challenge.partition('resource_metadata="')[2].partition('"')[0]
         resource = (await http.get(resource_address)).json()
         issuer = resource["authorization_servers"][0]
-        found = await http.get(f"{issuer}/.well-known/oauth-authorization-server")
-        server = found.json()
+        server = (await http.get(f"{issuer}/.well-known/oauth-authorization-server")).json()
         assert server["issuer"] == issuer
         browser = Browser()
         redirect_uri = await browser.listen()

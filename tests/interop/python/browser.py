@@ -11,7 +11,6 @@ class Browser:
     """The person's browser, which the test drives, and a server that it returns to."""
 
     async def listen(self):
-        """Listen on a free port and return the redirect URI."""
         self.answers = asyncio.Queue()
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
         return f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}/callback"
@@ -28,11 +27,9 @@ class Browser:
         print(url, file=sys.stderr, flush=True)
 
     async def wait_for_query(self):
-        """Return the query string that the server sent back."""
         return urlsplit(await self.answers.get()).query
 
     async def wait_for_answer(self):
-        """Return the parameters that the server sent back."""
         return {name: values[0] for name, values in parse_qs(await self.wait_for_query()).items()}
 
 

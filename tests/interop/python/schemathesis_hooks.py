@@ -104,7 +104,6 @@ def after_call(context, case, response):
 
 @atexit.register
 def write_report():
-    """Write the needed excuses and the statuses to hooks.json."""
     report = {
         "excused": {excuse.why: excuse in needed for excuse in EXCUSES},
         "answered": {label: sorted(statuses) for label, statuses in answered.items()},

@@ -40,7 +40,6 @@ OPEN_HEADERS = [
 
 
 def changed(published: Coverage, **assets: dict[str, object]) -> Coverage:
-    """Return a coverage with some fields of some assets changed."""
     return published.model_copy(
         update={
             "assets": tuple(
@@ -468,8 +467,7 @@ async def test_the_note_names_the_source_and_the_gaps_of_coverage(
 async def test_it_needs_no_key_and_ignores_any(served, headers):
     response = await served.client.get("/api/v1/catalog", headers=headers)
     assert response.status_code == 200
-    result = await served.call(CATALOG, headers=headers)
-    assert result["structuredContent"] == response.json()
+    assert (await served.call(CATALOG, headers=headers))["structuredContent"] == response.json()
 
 
 async def test_a_tool_without_arguments_refuses_any(served):

@@ -198,8 +198,7 @@ async def test_an_asset_is_included_until_the_day_of_its_removal(served, transpo
     assert await tickers(served, transport, timeframe="1d") == ["BTC", "MATIC", "ETH"]
     await served.market.commit(make_batch(midnight, []))
     assert await tickers(served, transport, timeframe="1d") == ["BTC", "ETH"]
-    state = await served.fetch_answer(transport, STATE, ticker="MATIC")
-    assert state["counts"]["assets"] == 1
+    assert (await served.fetch_answer(transport, STATE, ticker="MATIC"))["counts"]["assets"] == 1
 
 
 @pytest.mark.clause("2.5.2", "2.13.12", "4.8.2", "4.8.3", "4.8.6")

@@ -23,9 +23,9 @@ from store.sql.market_store import MarketStore
 from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import SIGNALS
 from tests.support.example_market import HOUR_MS, NOON
+from tests.support.row_builders import list_changes
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.running_service import served as served
-from tests.support.stored_rows import list_changes
 
 pytestmark = pytest.mark.clause("feed")
 
@@ -190,8 +190,7 @@ async def test_a_reader_that_restarts_while_runs_commit_gets_each_row_once_in_or
     runs: int,
 ):
     draw = Random(seed)
-    opening = written_and_served(tmp_path, seeded, draw, runs)
-    async with opening as (served, writer):
+    async with written_and_served(tmp_path, seeded, draw, runs) as (served, writer):
         reader, has_more = Reader(served, transport, tier, draw), True
         while writer.runs_left or has_more:
             if draw.random() < 0.3 or not has_more:
@@ -252,8 +251,7 @@ async def test_a_page_has_no_row_newer_than_its_meta(
         # A run is committed each time that the snapshot was read, and its rows not yet.
         served.market.reads.between = write
         page = await requested(served, transport, tier=tier, order="oldest", limit=200)
-        shown = page["meta"]["as_of"], [row["id"] for row in page["signals"]]
-        assert shown in states[:-1]
+        assert (page["meta"]["as_of"], [row["id"] for row in page["signals"]]) in states[:-1]
 
 
 async def test_an_empty_page_forward_says_why_and_names_no_cursor(served, transport):

@@ -23,9 +23,9 @@ from tests.support.example_market import (
     make_coverage,
     seed_market,
 )
+from tests.support.row_builders import list_commits
 from tests.support.running_service import RunningService
 from tests.support.running_service import served as served
-from tests.support.stored_rows import list_commits
 
 pytestmark = pytest.mark.clause("answers")
 

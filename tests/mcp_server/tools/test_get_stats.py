@@ -312,8 +312,7 @@ async def test_a_store_whose_rows_cannot_be_read_is_unavailable_until_they_can(
 async def test_it_needs_no_key_and_ignores_any(served, headers):
     response = await served.client.get("/api/v1/stats", headers=headers)
     assert response.status_code == 200
-    result = await served.call(STATS, headers=headers)
-    assert result["structuredContent"] == response.json()
+    assert (await served.call(STATS, headers=headers))["structuredContent"] == response.json()
 
 
 async def test_a_tool_without_arguments_refuses_any(served):

@@ -73,8 +73,7 @@ async def test_it_works_before_the_first_compute(served_empty, transport):
 async def test_it_needs_a_key_over_both_transports(served, headers, status, code):
     response = await served.client.get("/api/v1/usage", headers=headers)
     assert (response.status_code, response.json()["error"]) == (status, code)
-    result = await served.call(USAGE, headers=headers)
-    meta = result["_meta"]
+    meta = (await served.call(USAGE, headers=headers))["_meta"]
     assert meta.pop("signals/request_id")
     assert meta == {"signals/error": code, "signals/status": status}
 

@@ -109,8 +109,7 @@ def test_a_backup_removes_no_folder_that_it_did_not_make(filled, tmp_path, there
 
 def test_a_backup_that_fails_leaves_nothing(filled, tmp_path):
     folder = Path(shutil.copytree(filled, tmp_path / "store"))
-    damage = b"not a database, but long enough for a header" * 100
-    (folder / "signals.db").write_bytes(damage)
+    (folder / "signals.db").write_bytes(b"not a database, but long enough for a header" * 100)
     refused(folder, "backup", str(tmp_path / "copy"))
     assert files(tmp_path) == ["store"]
 

@@ -105,11 +105,9 @@ def test_an_unknown_setting_stops_every_command(tmp_path):
 
 def test_replay_is_resumable_and_another_folder_is_refused(tmp_path):
     bars = write_bars(tmp_path / "bars")
-    until = "2025-01-01T02:30:00Z"
-    first = run_signals(tmp_path, "replay", "--bars", str(bars), "--until", until)
+    first = run_signals(tmp_path, "replay", "--bars", str(bars), "--until", "2025-01-01T02:30:00Z")
     assert "2025-01-01T02:03:00.000Z" in first.stderr
-    again = run_signals(tmp_path, "replay", "--bars", str(bars))
-    assert "2025-01-01T03:03:00.000Z" in again.stderr
+    assert "2025-01-01T03:03:00.000Z" in run_signals(tmp_path, "replay", "--bars", str(bars)).stderr
     assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
     other = run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "other")))
     assert other.returncode == 1
@@ -429,7 +427,6 @@ def test_every_example_is_a_valid_call_and_in_the_help(name):
 
 
 def complete_in_bash(tmp_path, *words: str) -> list[str]:
-    """Return what bash offers for the last word of a command line."""
     script = run_signals(tmp_path, "completion", "bash").stdout
     done = subprocess.run(
         [

@@ -357,8 +357,7 @@ def test_a_backup_that_failed_or_is_old_is_reported_until_the_next_one(well, sou
     told = examined(well, source=source)
     assert told.status == 1
     check_findings(told, {"backup": ["fix the last one failed at …: …/bars exists…"]})
-    now = time.time_ns() // 1_000_000
-    old = Notice("backup", "there", now - 3 * DAY_MS)
+    old = Notice("backup", "there", (time.time_ns() // 1_000_000) - 3 * DAY_MS)
     for notice in (old, Notice("backup failed", "why", old.at - 1)):
         with_store(well, lambda store, notice=notice: store.put_notice(notice))
     check_findings(examined(well, source=source), {"backup": ["warn …, 3 days ago"]})

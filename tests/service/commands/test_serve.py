@@ -89,8 +89,7 @@ def test_a_script_reads_the_replayed_state(replayed):
 @pytest.mark.prove
 async def test_an_agent_reads_the_same_state_and_an_empty_feed(replayed):
     address, api_key = replayed
-    headers = {"Authorization": f"Bearer {api_key}"}
-    async with httpx2.AsyncClient(headers=headers) as http:
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {api_key}"}) as http:
         transport = streamable_http_client(f"{address}/api/v1/mcp", http_client=http)
         async with Client(transport, read_timeout_seconds=10) as client:
             state = await client.call_tool("signals_get_state", {"ticker": "btc"})

@@ -12,7 +12,7 @@ from tlog_scales.reader import TilesReader
 from service.commands.verify import VerifyOptions, find_verify_folder, verify_service
 from tests.doubles.published_log import API_KEY, PublishedLog, make_row, serve_log
 from tests.support.signals_command import run_signals
-from tests.verifier.test_notes import Witness
+from tests.verifier.test_tree import Witness
 
 pytestmark = [pytest.mark.clause("verify"), pytest.mark.usefixtures("use_single_ca")]
 

@@ -1,17 +1,32 @@
-"""/healthz and /readyz of a service that is healthy, late, or without its stores."""
+"""/healthz and /readyz of a service that is healthy, late, or without its stores.
+
+Notices for the operator are kept, counted, and never in the way of a call.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from email.message import EmailMessage
 from pathlib import Path
 
 import httpx
 import pytest
 
+from access.mail import MailError
+from schemas.errors import ApiError
 from service.http.health import Readiness, build_waiting_app, is_ready
 from service.http.metrics import Metrics
+from service.http.notices import (
+    MAIL_NOTICE,
+    PAUSE_MS,
+    WEBHOOK_NOTICE,
+    NoticeKeeper,
+    WatchedMailer,
+    watch_webhooks,
+)
 from serving.snapshot_cache import SnapshotCache
+from store.access_rows import Notice
 from store.errors import StoreError
 from store.market_rows import Batch, Progress, WatermarkRow
 from store.sql.access_store import AccessStore
@@ -21,7 +36,7 @@ from tests.support.example_market import ASSETS, HOUR_MS, NOON, make_batch, make
 from tests.support.postgres.server import PostgresServer
 from tests.support.running_service import ManualClock, RunningService, open_stores, run_service
 from tests.support.running_service import served as served
-from tests.support.store_homes import open_access_as
+from tests.support.store_homes import StoreHome, open_access_as, open_and_close
 
 pytestmark = pytest.mark.clause("monitoring")
 
@@ -151,8 +166,7 @@ async def test_a_hanging_store_is_reported_in_time(tmp_path: Path):
     async with open_stores(tmp_path, HangingMarket) as (market, access):
         readiness = Readiness(SnapshotCache(market), access, ManualClock(), timeout_s=0.5)
         checks = await asyncio.wait_for(readiness.run_checks(), 10)
-    expected = {"market_store": "no answer", "access_store": "ok", "state": "unknown"}
-    assert checks == expected
+    assert checks == {"market_store": "no answer", "access_store": "ok", "state": "unknown"}
 
 
 async def test_a_store_that_ignores_cancellation_delays_no_probe(tmp_path: Path):
@@ -186,8 +200,7 @@ async def test_a_process_that_only_computes_checks_no_access_store(served: Runni
 
 async def test_a_probe_may_use_any_host_or_none(served: RunningService):
     for path in ("/healthz", "/readyz"):
-        answer = await served.client.get(path, headers={"Host": "10.0.0.7:8000"})
-        assert answer.status_code == 200
+        assert (await served.client.get(path, headers={"Host": "10.0.0.7:8000"})).status_code == 200
         sent = b"GET %s HTTP/1.0\r\n\r\n" % path.encode()
         assert parse_statuses(await exchange_bytes(served.base_url, sent)) == [200]
 
@@ -221,3 +234,67 @@ async def test_a_start_that_waits_for_its_database_is_alive_and_answers_503():
     assert (ready.status_code, ready.json()["status"]) == (503, "not ready")
     assert (call.status_code, call.json()["error"]) == (503, "unavailable")
     assert call.headers["retry-after"] == "5"
+
+
+class FullMailbox:
+    """A mailer whose server delays the first mail, and refuses all later ones."""
+
+    has_delayed = False
+
+    async def send(self, mail: EmailMessage) -> None:
+        if not self.has_delayed:
+            self.has_delayed = True
+            raise MailError("the server answered 451", is_temporary=True)
+        raise MailError("the server answered 552")
+
+    async def check(self) -> str:
+        return "ok"
+
+
+async def test_a_failed_mail_is_counted_kept_and_still_fails(home: StoreHome) -> None:
+    async with open_and_close(home.open_access()) as access:
+        clock, outcomes = ManualClock(), list[str]()
+        mailer = WatchedMailer(FullMailbox(), NoticeKeeper(access, clock), outcomes.append)
+        with pytest.raises(MailError):
+            await mailer.send(EmailMessage())
+        assert (outcomes, await access.list_notices()) == (["delayed"], [])
+        for _ in range(2):
+            with pytest.raises(MailError):
+                await mailer.send(EmailMessage())
+        assert outcomes == ["delayed", "failed", "failed"]
+        assert await access.list_notices() == [
+            Notice(MAIL_NOTICE, "the server answered 552", clock())
+        ]
+
+
+async def test_a_refused_webhook_is_kept_once_a_minute_and_an_outage_is_only_counted(
+    home: StoreHome,
+) -> None:
+    answers: list[ApiError | None] = [
+        ApiError("invalid_parameter", "the signature is invalid", 400),
+        ApiError("invalid_parameter", "another reason", 400),
+        ApiError("unavailable", "the processor is away", 503),
+        None,
+    ]
+
+    async def handle(payload: bytes, signature: str | None) -> None:
+        if (error := answers.pop(0)) is not None:
+            raise error
+
+    async with open_and_close(home.open_access()) as access:
+        clock, outcomes = ManualClock(), list[str]()
+        watched = watch_webhooks(handle, NoticeKeeper(access, clock), outcomes.append)
+        first_at = clock()
+        for _ in range(3):
+            with pytest.raises(ApiError):
+                await watched(b"{}", None)
+        await watched(b"{}", "v1")
+        assert outcomes == ["invalid_parameter", "invalid_parameter", "unavailable", "ok"]
+        assert await access.list_notices() == [
+            Notice(WEBHOOK_NOTICE, "the signature is invalid", first_at)
+        ]
+        clock.now += PAUSE_MS
+        answers.append(ApiError("invalid_parameter", "later", 400))
+        with pytest.raises(ApiError):
+            await watched(b"{}", None)
+        assert [notice.detail for notice in await access.list_notices()] == ["later"]

@@ -61,7 +61,6 @@ def place(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
 
 
 def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Parse the samples of a scrape with Prometheus' client library."""
     families = text_string_to_metric_families(text)
     return {place(s.name, **s.labels): s.value for family in families for s in family.samples}
 
@@ -163,8 +162,7 @@ async def test_a_scrape_has_snapshot_age_late_assets_and_readiness(
 async def test_a_scrape_counts_the_assets_that_are_being_built(operated_service: Operated):
     assert await operated_service.value("signals_building_assets") == 0
     row = WatermarkRow("ETH", -1, history="building")
-    batch = replace(make_batch(NOON, []), watermarks=[row])
-    await operated_service.served.market.commit(batch)
+    await operated_service.served.market.commit(replace(make_batch(NOON, []), watermarks=[row]))
     assert await operated_service.value("signals_building_assets") == 1
     assert await operated_service.value("signals_late_assets") == 0
 

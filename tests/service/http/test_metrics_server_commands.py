@@ -56,8 +56,7 @@ async def test_a_run_is_counted_with_its_duration_and_rows(
             ):
                 seen = samples((await client.get(metrics)).text)
     assert seen[place("signals_run_duration_seconds_sum")] > 0
-    rows = seen[place("signals_feed_rows_total", tier="universe")]
-    assert rows == published(market) - before > 0
+    assert seen[place("signals_feed_rows_total", tier="universe")] == published(market) - before > 0
 
 
 def is_closed(port: str) -> bool:

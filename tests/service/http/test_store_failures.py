@@ -43,8 +43,7 @@ async def call(served: RunningService) -> int:
 
 
 async def buy(served: RunningService) -> int:
-    response = await served.client.post("/api/v1/access/checkout", json=CHECKOUT)
-    return response.status_code
+    return (await served.client.post("/api/v1/access/checkout", json=CHECKOUT)).status_code
 
 
 async def claim(served: RunningService, token: str) -> int:
@@ -152,8 +151,7 @@ async def test_a_compute_process_that_cannot_commit_is_not_ready(home: StoreHome
             await run("ALTER TABLE facts RENAME TO mislaid")
         with pytest.raises(Exception, match="facts"):
             await market.record_access_id("x")
-        checks = await readiness.run_checks()
-        assert checks == {"market_store": "not writable", "state": "unknown"}
+        assert await readiness.run_checks() == {"market_store": "not writable", "state": "unknown"}
 
 
 def unlink(path: Path) -> None:

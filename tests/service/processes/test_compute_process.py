@@ -52,8 +52,7 @@ def test_it_computes_in_one_more_process_of_lower_priority(market: Path) -> None
     with serving(market) as service:
         assert service.children == {service.computing}
         parent = os.getpriority(os.PRIO_PROCESS, service.running.process.pid)
-        computing = os.getpriority(os.PRIO_PROCESS, service.computing)
-        assert computing == min(parent + NICENESS, 19)
+        assert os.getpriority(os.PRIO_PROCESS, service.computing) == min(parent + NICENESS, 19)
         assert service.running.stop(signal.SIGTERM) == 0
 
 

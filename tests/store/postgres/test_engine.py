@@ -33,10 +33,9 @@ from tests.support.postgres.server import (
     make_empty_database,
     make_private_folder,
 )
-from tests.support.row_builders import NOW, make_full_batch
+from tests.support.row_builders import NOW, list_commits, make_full_batch
 from tests.support.signals_command import find_free_port
 from tests.support.store_homes import DEADLINE_S, PostgresHome, open_and_close, take_lock_when_free
-from tests.support.stored_rows import list_commits
 
 WITHIN_S = 20.0
 

@@ -18,9 +18,8 @@ from store.sql.market_store import MarketStore
 from tests.conftest import MAJORS
 from tests.support.access_store_calls import REQUEST_CALLS
 from tests.support.postgres.server import SharedServer
-from tests.support.row_builders import NOW
+from tests.support.row_builders import NOW, list_changes
 from tests.support.store_homes import PostgresHome, make_postgres_home, open_and_close
-from tests.support.stored_rows import list_changes
 
 pytestmark = pytest.mark.clause("feed")
 

@@ -27,7 +27,15 @@ from tests.conftest import MAJORS
 from tests.store.conftest import OpenMarket
 from tests.store.sql.test_purchase_store import CLAIM
 from tests.support.postgres.server import cut_sessions
-from tests.support.row_builders import DAY_MS, NOW, make_batch, make_change, make_full_batch
+from tests.support.row_builders import (
+    DAY_MS,
+    NOW,
+    list_changes,
+    list_commits,
+    make_batch,
+    make_change,
+    make_full_batch,
+)
 from tests.support.store_homes import (
     DEADLINE_S,
     PostgresHome,
@@ -35,7 +43,6 @@ from tests.support.store_homes import (
     take_lock_when_free,
     wait_for_version,
 )
-from tests.support.stored_rows import list_changes, list_commits
 
 pytestmark = [
     pytest.mark.clause("store"),

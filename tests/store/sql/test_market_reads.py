@@ -35,6 +35,7 @@ from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
     DAY_MS,
     NOW,
+    list_commits,
     make_alert,
     make_bar,
     make_batch,
@@ -45,7 +46,6 @@ from tests.support.row_builders import (
 from tests.support.signals_command import ROOT
 from tests.support.small_market import load_past
 from tests.support.store_homes import HomeFactory, open_and_close
-from tests.support.stored_rows import list_commits
 
 pytestmark = pytest.mark.clause("store", "monitoring")
 

@@ -22,6 +22,9 @@ from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
     DAY_MS,
     NOW,
+    list_changes,
+    list_commits,
+    list_epochs,
     make_alert,
     make_bar,
     make_batch,
@@ -39,7 +42,6 @@ from tests.support.store_homes import (
     take_lock_when_free,
     wait_for_version,
 )
-from tests.support.stored_rows import list_changes, list_commits, list_epochs
 
 pytestmark = pytest.mark.clause("store")
 

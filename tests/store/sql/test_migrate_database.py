@@ -18,6 +18,7 @@ from tests.support.row_builders import (
     DAY_MS,
     NOW,
     TABLES,
+    list_commits,
     make_bar,
     make_batch,
     make_blocks,
@@ -32,7 +33,6 @@ from tests.support.store_homes import (
     open_and_close,
     run_sql,
 )
-from tests.support.stored_rows import list_commits
 
 pytestmark = pytest.mark.clause("postgres")
 

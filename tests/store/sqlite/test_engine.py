@@ -17,10 +17,9 @@ from store.sql.market_statements import LIST_BLOCKS_AT, LIST_LAST_BARS
 from store.sql.market_store import MarketStore
 from store.sqlite.engine import SqliteEngine, _connect, _connect_directly
 from store.sqlite.schema import MARKET_MIGRATIONS
-from tests.support.row_builders import NOW, make_full_batch, run_sql
+from tests.support.row_builders import NOW, list_changes, make_full_batch, run_sql
 from tests.support.small_market import load_past
 from tests.support.store_homes import SqliteHome, StoreHome
-from tests.support.stored_rows import list_changes
 
 pytestmark = pytest.mark.clause("operation")
 

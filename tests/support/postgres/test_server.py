@@ -46,7 +46,6 @@ async def fetch_first(url: str, query: str) -> object:
 
 
 def watch_end(session: asyncpg.Connection) -> asyncio.Event:
-    """Return an event that is set when a session's connection is lost."""
     ended = asyncio.Event()
     session.add_termination_listener(lambda _: ended.set())
     return ended
