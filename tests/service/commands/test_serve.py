@@ -143,7 +143,7 @@ def stored(folder: Path) -> tuple[int, int]:
 def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_start):
     _, printed, state, registration = first_start
     said = "".join(printed)
-    assert printed[0].strip() == SIMULATED_NOTE
+    assert printed[0].strip() == f"{SIMULATED_NOTE} For real prices: make live."
     assert [line for line in printed if line.startswith("building history: ")][-1].endswith(
         "100%\n"
     )
