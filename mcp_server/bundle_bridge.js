@@ -14,6 +14,9 @@ const base = (process.env.SIGNALS_URL || "").trim().replace(/(\/api\/v1(\/mcp)?|
 const key = (process.env.SIGNALS_API_KEY || "").trim();
 const url = `${base}/api/v1/mcp`;
 
+// The service gives one to a host that shows views, in its answer to `initialize`.
+let session = null;
+
 function send(message) {
   process.stdout.write(`${JSON.stringify(message)}\n`);
 }
@@ -27,11 +30,12 @@ function encodeHeader(text) {
 function buildHeaders(request) {
   const headers = { "Content-Type": "application/json", Accept: "application/json" };
   if (key) headers.Authorization = `Bearer ${key}`;
+  if (session) headers["Mcp-Session-Id"] = session;
   const version = request.params?._meta?.[VERSION_FIELD];
   if (typeof version === "string") {
     headers["MCP-Protocol-Version"] = version;
     headers["Mcp-Method"] = encodeHeader(request.method);
-    const name = request.params.name;
+    const name = request.method === "resources/read" ? request.params.uri : request.params.name;
     if (typeof name === "string") headers["Mcp-Name"] = encodeHeader(name);
   }
   return headers;
@@ -67,6 +71,7 @@ async function forward(request) {
       redirect: "manual",
       signal: AbortSignal.timeout(TIMEOUT_MS),
     });
+    session = response.headers.get("mcp-session-id") || session;
     text = await response.text();
   } catch (failure) {
     const reason = failure.cause?.message || failure.message;
@@ -105,7 +110,7 @@ readline.createInterface({ input: process.stdin }).on("line", async (line) => {
     send({ jsonrpc: "2.0", id: null, error: { code: PARSE_ERROR, message: "Parse error" } });
     return;
   }
-  // Notifications and responses need no answer, and the service keeps nothing between requests.
+  // Notifications and responses need no answer, because the service keeps nothing between requests.
   if (request.method === undefined || request.id === undefined) return;
   send(await forward(request));
 });

@@ -11,6 +11,14 @@ import structlog
 from pydantic import BaseModel
 from starlette.types import Scope
 
+from mcp_server.chat_views import (
+    EXTENSION,
+    READ_VIEW,
+    VIEW_METHODS,
+    ChatViews,
+    create_session_id,
+    supports_views,
+)
 from mcp_server.jsonrpc import Message, Params, RpcError
 from mcp_server.protocol_legs import (
     DISCOVER,
@@ -73,6 +81,11 @@ INSTRUCTIONS = (
 log = structlog.get_logger("mcp")
 
 _CAPABILITIES = mcp_types.ServerCapabilities(tools=mcp_types.ToolsCapability(list_changed=False))
+_VIEW_CAPABILITIES = mcp_types.ServerCapabilities(
+    tools=_CAPABILITIES.tools,
+    resources=mcp_types.ResourcesCapability(subscribe=False, list_changed=False),
+    extensions={EXTENSION: {}},
+)
 
 
 def _render_members(result: mcp_types.Result) -> bytes:
@@ -80,7 +93,9 @@ def _render_members(result: mcp_types.Result) -> bytes:
     return result.model_dump_json(by_alias=True, exclude_unset=True).encode()[1:]
 
 
-def _render_constant_results(base_url: str) -> dict[str, bytes]:
+def _render_constant_results(
+    base_url: str, capabilities: mcp_types.ServerCapabilities
+) -> dict[str, bytes]:
     """Return the results that depend neither on the caller nor on coverage.
 
     `initialize` has one for each version, by method and version.
@@ -95,7 +110,7 @@ def _render_constant_results(base_url: str) -> dict[str, bytes]:
     )
     discovered = mcp_types.DiscoverResult(
         supported_versions=[MODERN_VERSION],
-        capabilities=_CAPABILITIES,
+        capabilities=capabilities,
         instructions=INSTRUCTIONS,
         _meta={
             mcp_types.SERVER_INFO_META_KEY: server_info.model_dump(
@@ -106,7 +121,7 @@ def _render_constant_results(base_url: str) -> dict[str, bytes]:
     initialized = {
         f"initialize {version}": mcp_types.InitializeResult(
             protocol_version=version,
-            capabilities=_CAPABILITIES,
+            capabilities=capabilities,
             server_info=server_info,
             instructions=INSTRUCTIONS,
         )
@@ -120,21 +135,37 @@ def _render_constant_results(base_url: str) -> dict[str, bytes]:
 
 
 class DispatchResult(NamedTuple):
-    """The result of a request as JSON text in parts, and the key's quota after the call."""
+    """The result of a request as JSON text in parts, and the key's quota after the call.
+
+    `session_id` is set if the client has to repeat it, because it shows views.
+    """
 
     result: tuple[bytes, ...]
     quota: QuotaUsage | None = None
+    session_id: bytes | None = None
 
 
 class Dispatcher:
-    """Handles JSON-RPC requests for a fixed set of tools."""
+    """Handles JSON-RPC requests for a fixed set of tools, and for `views` of their results.
 
-    def __init__(self, runner: ToolRunner, tools: Iterable[AnyTool]) -> None:
+    What clients without and with views get differs, so each part is kept for both.
+    """
+
+    def __init__(
+        self, runner: ToolRunner, tools: Iterable[AnyTool], views: ChatViews | None = None
+    ) -> None:
         self._runner = runner
-        self._tools = {tool.name: tool for tool in tools}
-        self._constant_results = _render_constant_results(runner.context.base_url)
-        # Two entries: the coverage in use, and the one that replaces it.
-        self._get_tools_list = lru_cache(maxsize=2)(self._render_tools_list)
+        self._views = views
+        self._tools = {False: {tool.name: tool for tool in tools}}
+        if views is not None:
+            shown = views.add_to_tools(self._tools[False].values())
+            self._tools[True] = {tool.name: tool for tool in shown}
+        self._constant_results = {
+            has_views: _render_constant_results(runner.context.base_url, capabilities)
+            for has_views, capabilities in ((False, _CAPABILITIES), (True, _VIEW_CAPABILITIES))
+        }
+        # Two entries for either: the coverage in use, and the one that replaces it.
+        self._get_tools_list = lru_cache(maxsize=4)(self._render_tools_list)
 
     async def dispatch(
         self, message: Message, leg: Leg, headers: HeaderMap, scope: Scope
@@ -145,12 +176,16 @@ class Dispatcher:
         the tool and its error are added to `scope`.
         """
         try:
+            has_views = self._views is not None and supports_views(message, headers)
             if leg is MODERN:
-                check_modern_request(message, headers, scope)
+                name_fields = {"tools/call": "name", **({READ_VIEW: "uri"} if has_views else {})}
+                check_modern_request(message, headers, scope, name_fields)
             if message.method != "tools/call":
-                return DispatchResult(await self._handle_protocol_method(message, leg))
+                answer = await self._handle_protocol_method(message, leg, has_views)
+                is_session = has_views and message.method == "initialize"
+                return DispatchResult(answer, None, create_session_id() if is_session else None)
             params = _get_params(message)
-            tool, arguments = self._find_tool(params), params.get("arguments")
+            tool, arguments = self._find_tool(params, has_views), params.get("arguments")
             scope[TOOL_KEY] = tool.name
             result = await self._runner.run(
                 tool, headers, lambda: _read_arguments(tool, arguments), scope
@@ -170,51 +205,61 @@ class Dispatcher:
             )
             raise RpcError(mcp_types.INTERNAL_ERROR, "internal error", message.request_id) from None
 
-    async def _handle_protocol_method(self, message: Message, leg: Leg) -> tuple[bytes, ...]:
-        if message.method not in leg.methods:
+    async def _handle_protocol_method(
+        self, message: Message, leg: Leg, has_views: bool
+    ) -> tuple[bytes, ...]:
+        method, methods = message.method, leg.methods + (VIEW_METHODS if has_views else ())
+        if method not in methods:
             raise RpcError(
                 mcp_types.METHOD_NOT_FOUND,
-                f"Unknown method {quote_value(message.method)}; "
-                f"supported: {', '.join(leg.methods)}.",
+                f"Unknown method {quote_value(method)}; supported: {', '.join(methods)}.",
             )
         params = _get_params(message)
-        if message.method == "tools/list" and params.get("cursor") is not None:
-            raise _invalid_params_error("cursor: all tools are on one page; omit cursor")
-        if message.method == "tools/list":
-            members = self._get_tools_list(await self._runner.context.snapshots.coverage())
+        kind, _, action = method.partition("/")
+        if action == "list" and params.get("cursor") is not None:
+            raise _invalid_params_error(f"cursor: all {kind} are on one page; omit cursor")
+        if method == "tools/list":
+            coverage = await self._runner.context.snapshots.coverage()
+            members = self._get_tools_list(coverage, has_views)
+        elif self._views is not None and method in VIEW_METHODS:
+            uri, known = params.get("uri"), ", ".join(self._views.uris)
+            found = self._views.find_members(method, uri)
+            if found is None:
+                raise _invalid_params_error(f"unknown uri {quote_value(uri)}; known: {known}")
+            members = found
         else:
-            name = message.method
+            name = method
             if name == "initialize":
                 asked = params.get("protocolVersion")
                 name += f" {asked if asked in LEGACY_VERSIONS else PROTOCOL_VERSION}"
-            members = self._constant_results[name]
+            members = self._constant_results[has_views][name]
         if leg is not MODERN:
             return leg.result_start, members
         # The tools name the assets that are covered, which only an hourly run changes. They are the
-        # same for every caller, with and without a key.
+        # same for every caller, with and without a key, whose client shows no views.
         now = self._runner.context.clock()
-        cache_hints = b'"ttlMs":%d,"cacheScope":"public",' % (find_next_run("1h", now) - now)
-        return leg.result_start, cache_hints, members
+        hints = find_next_run("1h", now) - now, b"private" if has_views else b"public"
+        return leg.result_start, b'"ttlMs":%d,"cacheScope":"%b",' % hints, members
 
-    def _render_tools_list(self, coverage: Coverage | None) -> bytes:
+    def _render_tools_list(self, coverage: Coverage | None, has_views: bool) -> bytes:
         """Return the members of tools/list for a coverage; equal coverage gives equal bytes."""
-        tools = [to_mcp_tool(tool, coverage) for tool in self._tools.values()]
+        tools = [to_mcp_tool(tool, coverage) for tool in self._tools[has_views].values()]
         tool_dicts = [
             tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools
         ]
         return to_json({"tools": tool_dicts})[1:].encode()
 
-    def _find_tool(self, params: Params) -> AnyTool:
-        name = params.get("name")
+    def _find_tool(self, params: Params, has_views: bool) -> AnyTool:
+        name, tools = params.get("name"), self._tools[has_views]
         if not isinstance(name, str):
             raise _invalid_params_error("name must be the name of a tool")
-        if name not in self._tools:
+        if name not in tools:
             words = [hint for word, hint in TOOL_HINTS.items() if word in name[:MAX_NAME_CHARS]]
-            hint = f"; {words[0]}" if words else format_suggestion(name, self._tools)
+            hint = f"; {words[0]}" if words else format_suggestion(name, self._tools[False])
             raise _invalid_params_error(
                 f"unknown tool {quote_value(name)}{hint}; tools/list returns the names"
             )
-        return self._tools[name]
+        return tools[name]
 
 
 def _get_params(message: Message) -> Params:

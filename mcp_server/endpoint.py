@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from mcp_server.chat_views import SESSION_HEADER, ChatViews
 from mcp_server.dispatcher import Dispatcher
 from mcp_server.jsonrpc import (
     Message,
@@ -36,11 +37,13 @@ PATHS = ("/api/v1/mcp", "/api/v1/mcp/")
 
 
 class McpEndpoint:
-    """ASGI app of the MCP endpoint. It has no sessions and keeps no state between requests."""
+    """ASGI app of the MCP endpoint. It keeps no state between requests."""
 
-    def __init__(self, runner: ToolRunner, tools: Iterable[AnyTool]) -> None:
+    def __init__(
+        self, runner: ToolRunner, tools: Iterable[AnyTool], views: ChatViews | None = None
+    ) -> None:
         self._runner = runner
-        self._dispatcher = Dispatcher(runner, tools)
+        self._dispatcher = Dispatcher(runner, tools, views)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one HTTP request."""
@@ -72,6 +75,8 @@ class McpEndpoint:
                 leg = choose_leg(message, version)
                 result = await self._dispatcher.dispatch(message, leg, request_headers, scope)
                 headers += build_quota_headers(result.quota)
+                if result.session_id is not None:
+                    headers.append((SESSION_HEADER, result.session_id))
                 parts = build_result_parts(message.request_id, result.result)
         except RpcError as error:
             keep_error(scope, error)

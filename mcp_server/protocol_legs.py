@@ -87,7 +87,7 @@ def choose_leg(message: Message, version: bytes | None) -> Leg:
         return MODERN
     if version not in _LEGACY_HEADERS:
         # A legacy body names no version, or one that has a handshake.
-        named = _get_meta(message).get(mcp_types.PROTOCOL_VERSION_META_KEY)
+        named = get_meta(message).get(mcp_types.PROTOCOL_VERSION_META_KEY)
         if isinstance(named, str) and named not in HANDSHAKE_PROTOCOL_VERSIONS:
             return MODERN
         # No version is negotiated yet when a client sends `initialize`.
@@ -112,8 +112,13 @@ def check_version(version: bytes | None, request_id: RequestId = None) -> None:
     )
 
 
-def check_modern_request(message: Message, headers: HeaderMap, scope: Scope) -> None:
-    """Raise RpcError if a request breaks a rule of the modern leg; the first broken rule counts."""
+def check_modern_request(
+    message: Message, headers: HeaderMap, scope: Scope, name_fields: Mapping[str, str]
+) -> None:
+    """Raise RpcError if a request breaks a rule of the modern leg; the first broken rule counts.
+
+    `name_fields` has the parameter that a header repeats, by method.
+    """
     if message.request_id is None:
         raise RpcError(
             mcp_types.INVALID_REQUEST, "Invalid request: id must be a string or an integer."
@@ -123,7 +128,7 @@ def check_modern_request(message: Message, headers: HeaderMap, scope: Scope) -> 
         for name in (VERSION_HEADER, METHOD_HEADER, NAME_HEADER):
             if len(list_header_values(scope, name)) > 1:
                 raise _mismatch_error(name, "must be sent once")
-    meta = _get_meta(message)
+    meta = get_meta(message)
     for key in (mcp_types.PROTOCOL_VERSION_META_KEY, mcp_types.CLIENT_CAPABILITIES_META_KEY):
         if key not in meta:
             reason = f"params._meta must have {quote_value(key)}"
@@ -133,11 +138,12 @@ def check_modern_request(message: Message, headers: HeaderMap, scope: Scope) -> 
         raise _mismatch_error(VERSION_HEADER, "must repeat the protocol version of params._meta")
     if not _repeats(_get_header(headers, METHOD_HEADER), message.method):
         raise _mismatch_error(METHOD_HEADER, "must repeat the method of the body")
-    tool = _as_mapping(message.params).get("name")
-    if message.method == "tools/call" and tool is not None:
+    field = name_fields.get(message.method)
+    named = None if field is None else as_mapping(message.params).get(field)
+    if named is not None:
         repeated = _get_header(headers, NAME_HEADER)
-        if repeated is None or _decode_name(repeated) != tool:
-            raise _mismatch_error(NAME_HEADER, "must repeat params.name of the body")
+        if repeated is None or _decode_name(repeated) != named:
+            raise _mismatch_error(NAME_HEADER, f"must repeat params.{field} of the body")
     if version != MODERN_VERSION:
         raise RpcError(
             mcp_types.UNSUPPORTED_PROTOCOL_VERSION,
@@ -161,11 +167,13 @@ def _decode_name(value: bytes) -> str | None:
         return None
 
 
-def _get_meta(message: Message) -> Mapping[str, object]:
-    return _as_mapping(_as_mapping(message.params).get("_meta"))
+def get_meta(message: Message) -> Mapping[str, object]:
+    """Return the `_meta` of a request, empty if it has none."""
+    return as_mapping(as_mapping(message.params).get("_meta"))
 
 
-def _as_mapping(value: object) -> Mapping[str, object]:
+def as_mapping(value: object) -> Mapping[str, object]:
+    """Return a value that is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from mcp_server.chat_views import DRAW_TOOL
 from mcp_server.endpoint import PATHS as MCP_PATHS
 from mcp_server.tools.registry import TOOLS
 from rest_shim import error_catalog as refusals
@@ -306,7 +307,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )
 
 # The names under which calls are counted.
-CALL_NAMES = tuple(one.handler.name for one in ENDPOINTS if one.handler is not None)
+CALL_NAMES = (*(one.handler.name for one in ENDPOINTS if one.handler is not None), DRAW_TOOL)
 
 
 def list_endpoints(*, sells_keys: bool) -> tuple[Endpoint, ...]:

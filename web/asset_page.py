@@ -14,7 +14,7 @@ from schemas.vocabulary import LEGACY_KEYS, TIMEFRAMES, AssetClass, Timeframe
 from serving.argument_values import find_asset
 from serving.context import Context
 from serving.freshness import format_removed_note
-from serving.http import CACHE_NO_STORE, CACHE_ONE_MINUTE
+from serving.http import CACHE_ONE_MINUTE
 from serving.tool_runner import ToolRunner
 from web.asset_chart import (
     BAR_WIDTH,
@@ -26,7 +26,7 @@ from web.asset_chart import (
 )
 from web.board import BADGES
 from web.board_model import CLASS_NAMES, AssetPageQuery, parse_page_query, read_one_version
-from web.pages import SECURITY_HEADERS, build_page_route, compress_page, get_site, render_page
+from web.pages import build_page_route, compress_page, get_site, render_page
 from web.price_texts import format_age
 from web.sessions import FindViewer, Viewer
 
@@ -47,17 +47,16 @@ class AssetListQuery(Query):
 def build_asset_routes(
     runner: ToolRunner, sample: ToolRunner, find_viewer: FindViewer
 ) -> list[Route]:
-    """Return the routes of the list, every asset's page and its chart; visitors see the sample."""
+    """Return the routes of the list and of every asset's page; visitors see the sample."""
     page = AssetPage(runner.context, sample.context, find_viewer)
     return [
         build_page_route("/assets", runner, page.show_list),
         build_page_route("/assets/{ticker}", runner, page.respond),
-        build_page_route("/assets/{ticker}/chart.json", runner, page.respond_chart),
     ]
 
 
 class AssetPage:
-    """Renders the page of an asset, and the data of its chart for the script."""
+    """Renders the page of an asset."""
 
     def __init__(self, context: Context, sample: Context, find_viewer: FindViewer) -> None:
         self._context = context
@@ -90,7 +89,7 @@ class AssetPage:
         viewer: Viewer | None,
     ) -> Response:
         model = await self._load_model(asset, timeframe, viewer)
-        values = _build_values(asset, timeframe, model)
+        values = build_asset_values(asset, timeframe, model)
         # In the order of the board.
         classes = [*CLASS_NAMES]
         assets = sorted(coverage.assets, key=lambda a: (classes.index(a.asset_class), a.ticker))
@@ -159,31 +158,6 @@ class AssetPage:
         response.headers["Vary"] = "Accept-Encoding, Cookie"
         return response
 
-    async def respond_chart(self, request: Request) -> Response:
-        """Return the data of the chart as JSON; ApiError 403 for visitors, 404 without a chart."""
-        timeframe = parse_page_query(request, AssetPageQuery).timeframe
-        asset = _find_asset(request.path_params["ticker"], await get_coverage(self._context))
-        viewer = await self._find_viewer(request)
-        if viewer is not None:
-            return compress_page(request, await self._send_chart(asset, timeframe, viewer))
-        return await get_site(request).visitor_pages.respond(
-            request,
-            self._context,
-            f"assets/{asset.ticker}/chart?{timeframe}",
-            lambda: self._send_chart(asset, timeframe, None),
-        )
-
-    async def _send_chart(
-        self, asset: CoveredAsset, timeframe: Timeframe, viewer: Viewer | None
-    ) -> Response:
-        model = await self._load_model(asset, timeframe, viewer)
-        if model is None:
-            raise ApiError("missing_key", "This chart is for members. Sign in to see it.", 403)
-        if model.chart is None:
-            raise ApiError("invalid_parameter", f"{asset.ticker} has no chart on {timeframe}.", 404)
-        headers = {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE}
-        return Response(model.chart.to_json(), 200, headers, "application/json")
-
     async def _load_model(
         self, asset: CoveredAsset, timeframe: Timeframe, viewer: Viewer | None
     ) -> AssetModel | None:
@@ -206,9 +180,10 @@ def _find_asset(ticker: str, coverage: Coverage) -> CoveredAsset:
         raise ApiError(unknown.code, unknown.message, 404) from None
 
 
-def _build_values(
+def build_asset_values(
     asset: CoveredAsset, timeframe: Timeframe, model: AssetModel | None
 ) -> dict[str, Any]:
+    """Return the values with which a template renders an asset."""
     return {
         "title": asset.name
         if f"({asset.ticker})" in asset.name

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -136,22 +136,12 @@ class BoardPage:
             prices_usd=PRICES_USD,
             catalog=await _get_or_none(get_catalog(CatalogQuery(), context)) if has_facts else None,
             stats=await _get_or_none(get_stats(NoArguments(), context)) if has_facts else None,
-            model=model,
-            meta=meta,
-            query=query,
-            heat=heat,
             watched=frozenset(view.watched),
             # The shortest of the shown timeframes changes first.
             last_run=find_last_run(query.timeframes[0], model.as_of),
-            last_runs=[find_last_run(timeframe, model.as_of) for timeframe in query.timeframes],
-            age=format_age,
-            tabs=[(name, query.change(timeframe=each)) for each, name in TABS],
-            tab=dict(TABS)[query.timeframe],
             classes=CLASS_NAMES,
             directions=get_args(Reading),
-            build_path=build_path,
-            percent=format_percent,
-            signed=format_signed,
+            **list_row_values(query, model, heat),
         )
         # A filtered page repeats its URL's text next to the form token: see `compress_page`.
         is_compressed = view.viewer is not None and query.is_unfiltered
@@ -169,16 +159,37 @@ class BoardPage:
     async def load_map(self, view: BoardView) -> tuple[BoardModel, HeatMap]:
         """Return the data of a view and its rows."""
         context = self._context if view.is_member else self._sample
-        model = await read_one_version(
-            context, lambda: load_board_model(view.query.timeframe, context)
-        )
-        prices = model.prices or {}
-        heat = build_heat_map(
-            *(model.tracked, model.state.assets, prices, view.query, view.watched),
-            changed_at=model.changed_at,
-            as_of=model.as_of,
-        )
-        return model, heat
+        return await load_map(view.query, view.watched, context)
+
+
+async def load_map(
+    query: BoardQuery, watched: Collection[str], context: Context
+) -> tuple[BoardModel, HeatMap]:
+    """Return the data of a board and its rows; `watched` is the viewer's stored watchlist."""
+    model = await read_one_version(context, lambda: load_board_model(query.timeframe, context))
+    heat = build_heat_map(
+        *(model.tracked, model.state.assets, model.prices or {}, query, watched),
+        changed_at=model.changed_at,
+        as_of=model.as_of,
+    )
+    return model, heat
+
+
+def list_row_values(query: BoardQuery, model: BoardModel, heat: HeatMap) -> dict[str, Any]:
+    """Return the values with which a template renders the rows and their tabs."""
+    return {
+        "model": model,
+        "meta": model.state.meta,
+        "query": query,
+        "heat": heat,
+        "last_runs": [find_last_run(timeframe, model.as_of) for timeframe in query.timeframes],
+        "age": format_age,
+        "tabs": [(name, query.change(timeframe=each)) for each, name in TABS],
+        "tab": dict(TABS)[query.timeframe],
+        "build_path": build_path,
+        "percent": format_percent,
+        "signed": format_signed,
+    }
 
 
 async def _get_or_none(result: Awaitable[ResultT]) -> ResultT | None:

@@ -1,7 +1,7 @@
 """`signals stdio`: bridges MCP over stdio to a service, for hosts that only start commands.
 
-The bodies of requests and responses pass unchanged, and nothing is kept between them. If the
-service does not answer with MCP, the host gets an error that says why.
+The bodies of requests and responses pass unchanged, and only a session id is kept between them. If
+the service does not answer with MCP, the host gets an error that says why.
 """
 
 import asyncio
@@ -39,6 +39,8 @@ from service.processes.lifecycle import SHUTDOWN_SIGNALS
 from serving.tool_runner import format_error_body
 from verifier.client import API_PATH, MCP_PATH, ServiceClient, ServiceError
 
+# With it the service knows a host that shows views again.
+SESSION_HEADER = "Mcp-Session-Id"
 USER_AGENT = f"signals/{VERSION}"
 RpcResponse = JSONRPCResponse | JSONRPCError
 
@@ -50,16 +52,20 @@ class RemoteEndpoint:
 
     def __init__(self, address: str, api_key: str) -> None:
         self._docs_url = address + API_PATH
+        self._session: dict[str, str] = {}
         self.client = ServiceClient(address, api_key, USER_AGENT, find_proxy(address))
 
     async def forward_request(self, request: JSONRPCRequest) -> RpcResponse:
         """Send a request to the service; return its response, or an error that says why not."""
         body = request.model_dump_json(exclude_unset=True)
         headers = {"Content-Type": "application/json", **_build_routing_headers(request)}
+        headers |= self._session
         try:
             response = await self.client.send("POST", MCP_PATH, content=body, headers=headers)
         except ServiceError as error:
             return self._build_failure(request, str(error))
+        if SESSION_HEADER in response.headers:
+            self._session = {SESSION_HEADER: response.headers[SESSION_HEADER]}
         rpc_response = _parse_rpc_response(response.content, request.id)
         if rpc_response is None:
             return self._build_failure(request, str(self.client.describe_refusal(response)))

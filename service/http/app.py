@@ -66,6 +66,7 @@ from web.buy_pages import (
     build_pay_page_routes,
     build_return_page_routes,
 )
+from web.chat_views import build_chat_views
 from web.consent_pages import ConsentPages, build_authorize_route
 from web.discovery import DISCOVERY_PATHS, build_crawler_routes, build_discovery_routes
 from web.docs import build_docs_routes
@@ -242,7 +243,7 @@ def create_app(
         if provider.name == "stripe"
         else []
     )
-    endpoint = McpEndpoint(runner, TOOLS)
+    endpoint = McpEndpoint(runner, TOOLS, build_chat_views())
     authorizations, oauth_routes = (
         build_oauth_server(resources, runner, endpoint, config.oauth_limit)
         if can_serve_oauth(base_url)

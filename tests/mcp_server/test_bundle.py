@@ -217,18 +217,25 @@ async def test_an_answer_without_mcp_says_what_to_check(tmp_path, response, expe
 async def test_a_request_of_the_newest_revision_gets_its_headers(tmp_path):
     version = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
     answer = JSONResponse({"jsonrpc": "2.0", "id": None, "result": {"resultType": "complete"}})
+    # Of a host that shows views.
+    answer.headers["Mcp-Session-Id"] = "views-7"
     async with answering(answer) as (address, seen), bridged(tmp_path, address) as process:
         await exchange(process, request("tools/call", {"name": "naïve", "_meta": version}))
         await exchange(process, request("tools/list", {"_meta": version}))
         await exchange(process, request("tools/list"))
+        uri = {"uri": "ui://signals/board.html", "_meta": version}
+        await exchange(process, request("resources/read", uri))
     names = [headers.get(b"mcp-name") for headers in seen]
-    assert names == [b"=?base64?bmHDr3Zl?=", None, None]
+    assert names == [b"=?base64?bmHDr3Zl?=", None, None, b"ui://signals/board.html"]
     methods = [headers.get(b"mcp-method") for headers in seen]
-    assert methods == [b"tools/call", b"tools/list", None]
+    assert methods == [b"tools/call", b"tools/list", None, b"resources/read"]
+    sessions = [headers.get(b"mcp-session-id") for headers in seen]
+    assert sessions == [None, b"views-7", b"views-7", b"views-7"]
     assert [headers.get(b"mcp-protocol-version") for headers in seen] == [
         b"2026-07-28",
         b"2026-07-28",
         None,
+        b"2026-07-28",
     ]
 
 

@@ -379,7 +379,7 @@ def decide(headers: list[tuple[str, str]], body: dict[str, Any]) -> tuple[str, A
         leg = choose_leg(message, read_version(read_headers(scope)))
         if leg is LEGACY:
             return "legacy", None
-        check_modern_request(message, read_headers(scope), scope)
+        check_modern_request(message, read_headers(scope), scope, {CALL: "name"})
     except RpcError as error:
         refused = "unserved" if error.status == 400 else "modern"
         return refused, (error.code, error.data)

@@ -1,5 +1,6 @@
 """Checks for every page."""
 
+import json
 import re
 import secrets
 from collections.abc import AsyncIterator
@@ -7,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx
@@ -57,6 +59,11 @@ class Page(HTMLParser):
 
     def find_all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for found, attributes in self.elements if found == tag]
+
+    @property
+    def chart(self) -> Any:
+        """What the script of an asset's page reads of its chart."""
+        return json.loads(self.find_all("figure")[0]["data-chart"] or "")
 
     @property
     def ids(self) -> list[str | None]:

@@ -359,7 +359,7 @@ async def test_three_timeframes_stand_side_by_side(served):
 async def test_the_sample_has_prices_unless_the_operator_hides_them(served, tmp_path):
     shown = parse_board(await get_board(served, is_member=False))
     price = shown["BTC"]["Price"]
-    chart = (await served.client.get("/assets/BTC/chart.json?timeframe=1h")).json()
+    chart = Page(await served.client.get("/assets/BTC?timeframe=1h")).chart
     assert price == f"{chart['bars'][3][-1]:,.2f}"
     assert re.fullmatch(r"[+−]\d+\.\d\d%", shown["BTC"]["24 h"])
     assert re.fullmatch(r"[+−]\d+\.\d\d%", shown["BTC"]["7 days"])

@@ -37,8 +37,8 @@ async def test_every_asset_of_the_sample_board_has_a_page_that_ends_in_its_readi
     for asset in board:
         if asset["ticker"] not in COVERED:
             continue
-        path = f"/assets/{asset['ticker']}/chart.json?timeframe={timeframe}"
-        chart = (await served.client.get(path)).json()
+        path = f"/assets/{asset['ticker']}?timeframe={timeframe}"
+        chart = Page(await served.client.get(path)).chart
         ends = {lane["name"]: lane["spans"][-1][0] for lane in chart["lanes"]}
         assert ends == {NAMES[key]: cells[timeframe] for key, cells in asset["readings"].items()}
         if timeframe == "1h":
@@ -53,12 +53,10 @@ async def test_rows_of_the_sample_feed_are_on_the_pages_with_a_bar_at_their_pric
     rows = [row for row in sample.signals if row.ticker in COVERED]
     assert rows
     for row in rows:
-        path = f"/assets/{row.ticker}/chart.json?timeframe={row.timeframe}"
-        chart = (await served.client.get(path)).json()
         fired_s = int(row.id.rsplit(".", 3 if row.action else 2)[1])
-        closes = dict(zip(chart["closes"], chart["bars"][3], strict=True))
-        assert closes[fired_s] == row.price
         page = Page(await served.get_page(f"/assets/{row.ticker}?timeframe={row.timeframe}"))
+        closes = dict(zip(page.chart["closes"], page.chart["bars"][3], strict=True))
+        assert closes[fired_s] == row.price
         marks = [mark["data-text"] for mark in page.find_all("use") if "data-text" in mark]
         assert any(row.indicator_name in mark for mark in marks)
         assert row.indicator_name in [cells[1] for cells in page.rows if len(cells) == 4]
@@ -167,7 +165,7 @@ async def test_only_the_board_hides_the_prices_of_the_sample(tmp_path: Path, see
     shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
     async with run_service(tmp_path, shows_prices=False) as running:
         board = (await running.client.get("/board.json")).json()["assets"]
-        chart = (await running.client.get("/assets/BTC/chart.json")).json()
+        chart = Page(await running.client.get("/assets/BTC")).chart
         feed = (await running.client.get("/feed.csv")).text
     assert not any("last_close_usd" in asset for asset in board)
     assert chart["bars"]

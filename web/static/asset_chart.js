@@ -1,9 +1,6 @@
 // Zooms an asset's chart, which the server has drawn, and describes its bars and marks. Without this
-// script, or if its data cannot be loaded, the picture stays.
-const figure = document.getElementById("plot");
-const [gutter, area] = figure.querySelectorAll("svg.gutter, svg.area");
-const time = area.querySelector(".time"), bars = area.querySelector(".bars");
-const pane = Number(bars?.getAttribute("height"));
+// script the picture stays. A page has one chart; a view in a chat starts another with each picture.
+let figure, gutter, area, time, bars, pane, observer;
 const PADDING = 18, MIN_BARS = 12, MIN_BAR_WIDTH = 2.5, MIN_CANDLE_WIDTH = 1.5, TICK_WIDTH = 80, EDGE = 9;
 // Positions on the axis are in bars: bar 3 lies between 3 and 4. `view` has those in view.
 let chart, view, whole, tip, cursor;
@@ -297,8 +294,13 @@ function addPointers() {
   area.addEventListener("dblclick", () => show(0, chart.size));
 }
 
-function start(data) {
-  chart = data;
+function startChart(plot) {
+  figure = plot;
+  [gutter, area] = figure.querySelectorAll("svg.gutter, svg.area");
+  time = area.querySelector(".time");
+  bars = area.querySelector(".bars");
+  pane = Number(bars?.getAttribute("height"));
+  chart = JSON.parse(figure.dataset.chart);
   figure.classList.add("drawn");
   tip = document.createElement("div");
   tip.className = "tip";
@@ -315,12 +317,14 @@ function start(data) {
   // On a narrow screen a candle needs some room, so the chart begins with the newest bars.
   const shown = Math.floor(getWidth() / MIN_BAR_WIDTH);
   show(shown < chart.opens.length ? chart.size - shown : 0, chart.size);
-  new ResizeObserver(() => show(view.min, view.max)).observe(figure);
+  observer?.disconnect();
+  observer = new ResizeObserver(() => figure.isConnected && show(view.min, view.max));
+  observer.observe(figure);
 }
 
 // Choosing a ticker from the list opens its page at once.
 const search = document.querySelector(".find");
-search.addEventListener("submit", event => {
+search?.addEventListener("submit", event => {
   const wanted = search.elements.text.value.trim().toUpperCase();
   const found = [...search.querySelectorAll("option")].find(option => option.value.toUpperCase() === wanted);
   if (!found) return;
@@ -328,6 +332,4 @@ search.addEventListener("submit", event => {
   location.href = `${search.action}/${encodeURIComponent(found.value)}${location.search}`;
 });
 
-fetch(figure.dataset.source)
-  .then(response => response.ok ? response.json() : null, () => null)
-  .then(data => data && start(data));
+if (document.getElementById("plot")) startChart(document.getElementById("plot"));

@@ -253,6 +253,19 @@ async def test_a_request_of_the_newest_revision_gets_the_headers_it_needs(
     assert answer.error.code == code
 
 
+@pytest.mark.clause("4.14.26")
+async def test_a_host_that_shows_views_keeps_them_over_stdio(served):
+    extension = {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}
+    begun = {"protocolVersion": "2025-11-25", "capabilities": {"extensions": extension}}
+    remote = RemoteEndpoint(served.base_url, served.api_key)
+    async with remote.client:
+        for method, params in (("initialize", begun), ("resources/list", {})):
+            request = JSONRPCRequest(jsonrpc="2.0", id=7, method=method, params=params)
+            answer = await remote.forward_request(request)
+    assert isinstance(answer, JSONRPCResponse)
+    assert len(answer.result["resources"]) == 2
+
+
 @pytest.mark.parametrize(
     "url", ["127.0.0.1:8000", "ftp://h", "http://", f"http://me:{KEY}@h", f"http://h/?key={KEY}"]
 )
