@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -47,14 +47,6 @@ TOOL_NUMBERS = {tool: number for number, tool in enumerate(TOOLS_BY_NAME)}
 UNKNOWN_TOOL, UNKNOWN_NUMBER = "not recorded", len(TOOL_NUMBERS)
 
 
-class ToolCalls(NamedTuple):
-    """The number and name of a tool, and calls with it."""
-
-    number: int
-    name: str
-    calls: int
-
-
 def build_usage_chart(rows: Sequence[DayUsage], at: int, used_today: int = 0) -> dict[str, Any]:
     """Return the chart of the CHART_DAYS days that end at a time (epoch ms), oldest first.
 
@@ -75,10 +67,10 @@ def build_usage_chart(rows: Sequence[DayUsage], at: int, used_today: int = 0) ->
     for day in range(last_day - CHART_DAYS + 1, last_day + 1):
         counts, top = by_day.get(day, Counter[str]()), float(CHART_HEIGHT)
         parts = []
-        for tool in _list_tools(counts):
-            height = round(tool.calls / highest * CHART_HEIGHT, 1)
+        for number, _, calls in _list_tools(counts):
+            height = round(calls / highest * CHART_HEIGHT, 1)
             top = round(top - height, 1)
-            parts.append((tool.number, max(top, 0.0), height))
+            parts.append((number, max(top, 0.0), height))
         days.append(
             {
                 "date": format_instant(day * DAY_MS)[:10],
@@ -99,10 +91,10 @@ def build_usage_chart(rows: Sequence[DayUsage], at: int, used_today: int = 0) ->
     }
 
 
-def _list_tools(counts: Counter[str]) -> list[ToolCalls]:
-    """Return the tools of some calls, by number."""
+def _list_tools(counts: Counter[str]) -> list[tuple[int, str, int]]:
+    """Return the number, name and calls of each tool, by number."""
     return sorted(
-        ToolCalls(TOOL_NUMBERS.get(tool, UNKNOWN_NUMBER), tool or UNKNOWN_TOOL, calls)
+        (TOOL_NUMBERS.get(tool, UNKNOWN_NUMBER), tool or UNKNOWN_TOOL, calls)
         for tool, calls in counts.items()
     )
 
@@ -140,8 +132,11 @@ def build_api_access_routes(
     def require_form(respond: FormResponder) -> Responder:
         return sessions.require_form(pages.show_errors(respond), KEY_FIELDS)
 
+    async def redirect_home(request: Request) -> Response:
+        return redirect_to(request, HOME_PATH)
+
     return [
-        build_page_route("/settings", runner, require_viewer(pages.redirect_home)),
+        build_page_route("/settings", runner, redirect_home),
         build_page_route(f"/{HOME_PATH}", runner, require_viewer(pages.show_plans)),
         build_page_route(REQUESTS_PATH, runner, require_viewer(pages.show_requests)),
         build_page_route(KEYS_PATH, runner, require_form(pages.create_key), "GET", "POST"),
@@ -182,20 +177,11 @@ class _ApiAccessPages:
                     # The form is that of a key, or of a new key.
                     field = f"label-{ids['key']}" if "key" in ids else f"new-{ids['membership']}"
                     errors = {field: LABEL_ERROR}
-                return await self._show_plans(request, viewer, form, errors, error.status)
+                return await self.show_plans(request, viewer, form, errors, error.status)
 
         return respond_or_show
 
-    async def redirect_home(self, request: Request, viewer: Viewer) -> Response:
-        """Redirect /settings to its only page."""
-        # Signing in leads here too. A target taken from the URL would make an open redirect.
-        return redirect_to(request, HOME_PATH)
-
-    async def show_plans(self, request: Request, viewer: Viewer) -> Response:
-        """Show the viewer's plans with their status and keys, and payments without a key."""
-        return await self._show_plans(request, viewer)
-
-    async def _show_plans(
+    async def show_plans(
         self,
         request: Request,
         viewer: Viewer,
@@ -203,7 +189,10 @@ class _ApiAccessPages:
         errors: Mapping[str, str] | None = None,
         status: int = 200,
     ) -> Response:
-        """Show the plans, and errors by field; the error of no field is at the top of the page."""
+        """Show the viewer's plans with their status and keys, and payments without a key.
+
+        `errors` are by field; the error of no field is at the top of the page.
+        """
         plans = await self._members.list_plans(viewer.email)
         charts = []
         for plan in plans:

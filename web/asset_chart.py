@@ -50,27 +50,10 @@ HOURS_PER_TICK = (1, 3, 6, 12, 24, 48, 120, 168, 336)
 MONTHS_PER_TICK = (1, 2, 3, 6, 12)
 
 
-class Tick(NamedTuple):
-    """A label of the axis and its position."""
-
-    x: float
-    label: str
-
-
-class Span(NamedTuple):
-    """A stretch of one reading; `since` is None if it began before the lane does."""
-
-    reading: Reading
-    start: float
-    end: float
-    since: int | None
-
-
-class Lane(NamedTuple):
-    """One indicator's readings over time; no spans if it has none."""
-
-    indicator: IndicatorId
-    spans: list[Span]
+# A label of the axis and its position.
+Tick = tuple[float, str]
+# A reading, and where its stretch of the axis begins and ends.
+Span = tuple[Reading, float, float]
 
 
 class TimeAxis:
@@ -117,14 +100,14 @@ class TimeAxis:
         for hours in HOURS_PER_TICK:
             starts = self._list_starts([at // (hours * HOUR_MS) for at in self.opens])
             if len(starts) <= MAX_TICKS:
-                return [Tick(i, self._format_tick(i)) for i in starts]
+                return [(i, self._format_tick(i)) for i in starts]
         days = [_to_utc(at) for at in self.opens]
         months = [day.year * 12 + day.month - 1 for day in days]
         for number in MONTHS_PER_TICK:
             starts = self._list_starts([month // number for month in months])
             if len(starts) <= MAX_TICKS:
                 break
-        return [Tick(i, f"{days[i]:%b %Y}") for i in starts]
+        return [(i, f"{days[i]:%b %Y}") for i in starts]
 
     def _format_tick(self, index: int) -> str:
         """Return the date at the first bar of a day, the time at any other."""
@@ -143,29 +126,27 @@ def build_lanes(
     axis: TimeAxis,
     begins: int,
     ends: int,
-) -> list[Lane]:
-    """Return a lane for each indicator.
+) -> dict[IndicatorId, list[Span]]:
+    """Return the lane of each indicator: its readings over time, empty if it has none.
 
     `rows` are all changes of one asset and timeframe from `begins` to `ends`, oldest first; `now`
     holds the readings at the end. A reading changes at the close of the bar that changed it.
     """
-    lanes = []
+    lanes = {}
     for indicator in indicators:
         own = [row for row in rows if row.indicator == indicator]
         # The reading before the first change is its `before`, None if it is the very first reading.
         before = own[0].before if own else None
         first = None if before is None else READING_NAMES[before]
-        turns: list[tuple[int | None, Reading | None]]
-        turns = [(None, first if own else now.get(indicator))]
-        turns += [(row.close_time * 1000, READING_NAMES[row.after]) for row in own]
+        readings: list[Reading | None] = [first if own else now.get(indicator)]
+        readings += [READING_NAMES[row.after] for row in own]
         times = [begins, *(min(max(row.close_time * 1000, begins), ends) for row in own)]
         positions = [*(axis.place(at) for at in times), float(axis.size)]
-        spans = [
-            Span(reading, start, end, since)
-            for (since, reading), (start, end) in zip(turns, pairwise(positions), strict=True)
+        lanes[indicator] = [
+            (reading, start, end)
+            for reading, (start, end) in zip(readings, pairwise(positions), strict=True)
             if reading is not None and start < end
         ]
-        lanes.append(Lane(indicator, spans))
     return lanes
 
 
@@ -221,7 +202,7 @@ class Chart:
 
     axis: TimeAxis
     bars: BarColumns | None
-    lanes: Sequence[Lane]
+    lanes: Mapping[IndicatorId, Sequence[Span]]
     marks: Sequence[Mark]
     names: Mapping[str, str]
     silent: float
@@ -234,7 +215,7 @@ class Chart:
     @property
     def ticks(self) -> list[Tick]:
         """The labels of the time axis; `x` is a percentage."""
-        return [Tick(self.to_percent(tick.x), tick.label) for tick in self.axis.list_ticks()]
+        return [(self.to_percent(x), label) for x, label in self.axis.list_ticks()]
 
     def to_percent(self, x: float) -> float:
         """Return a position as a percentage of the chart's width."""
@@ -306,8 +287,8 @@ class Chart:
             "closes": [at // 1000 for at in self.axis.closes],
             "bars": self.bars and [[_shorten(v) for v in column] for column in self.bars[1:]],
             "lanes": [
-                {"name": self.names[lane.indicator], "spans": [span[:3] for span in lane.spans]}
-                for lane in self.lanes
+                {"name": self.names[indicator], "spans": spans}
+                for indicator, spans in self.lanes.items()
             ],
         }
         return json.dumps(document, separators=(",", ":"))
@@ -416,10 +397,10 @@ class AssetModel:
         """The readings by stored key and timeframe; empty if the asset has none."""
         return self.state.assets[0].signals if self.state.assets else {}
 
-    def find_change(self, key: StoredKey, timeframe: Timeframe) -> ReadingChange | None:
-        """Return the price at which a reading began and the move since, if it has a change."""
-        changes = (self.state.assets[0].changes if self.state.assets else None) or {}
-        return changes.get(key, {}).get(timeframe)
+    @property
+    def changes(self) -> Mapping[StoredKey, Mapping[Timeframe, ReadingChange]]:
+        """The price at which each reading began and the move since, if it has changed."""
+        return (self.state.assets[0].changes if self.state.assets else None) or {}
 
 
 async def load_asset_model(
@@ -495,12 +476,12 @@ def build_chart(
     turns = [row for row in changes if row.before is not None and row.indicator in LOGGED_IDS]
     silent_until = [row.close_time * 1000 for row in turns if not row.published]
     published_from = max([published_from, *silent_until])
-    lanes = build_lanes(changes, now, INDICATOR_IDS, axis, begins, ends) if begins < ends else []
+    lanes = build_lanes(changes, now, INDICATOR_IDS, axis, begins, ends) if begins < ends else {}
     marks = build_marks(changes, alerts, axis, names, max(published_from, axis.opens[0]))
-    shown = [lane for lane in lanes if lane.spans]
+    shown = {indicator: spans for indicator, spans in lanes.items() if spans}
     # One bar more or less is not worth a mention.
     silent = axis.place(published_from)
-    if not shown or silent - min(lane.spans[0].start for lane in shown) < 1:
+    if not shown or silent - min(spans[0][1] for spans in shown.values()) < 1:
         silent = 0.0
     elif silent >= len(axis):
         silent = axis.size

@@ -13,7 +13,7 @@ Nobody is signed in by a purchase, because no one has proved that the e-mail add
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -57,21 +57,18 @@ BUY_PATH = "buy"
 KEY_PATH = "buy/key"
 
 CLAIM_TOKEN_PATTERN = re.compile(r"ct_[A-Za-z0-9_-]{43}")
-
-
-class Checkouts(NamedTuple):
-    """Finds the checkout of a claim token, and fetches a checkout's payment."""
-
-    find_opened: Callable[[str], Awaitable[OpenedCheckout | None]]
-    fetch_payment: Callable[[ClaimRow], Awaitable[Payment]]
+FindOpened = Callable[[str], Awaitable[OpenedCheckout | None]]
+FetchPayment = Callable[[ClaimRow], Awaitable[Payment]]
 
 
 class OwnPurchases:
-    """Finds and remembers the checkouts of browsers; the cookie needs TLS if `base_url` does."""
+    """Finds and remembers the checkouts of browsers; the cookie needs TLS if `base_url` does.
 
-    def __init__(self, checkouts: Checkouts, base_url: str) -> None:
-        self._checkouts = checkouts
-        self.fetch_payment = checkouts.fetch_payment
+    `find_opened` finds the checkout of a claim token.
+    """
+
+    def __init__(self, find_opened: FindOpened, base_url: str) -> None:
+        self._find_opened = find_opened
         # As long as a checkout can be paid. Whoever could set the cookie of a buyer could claim the
         # key too.
         self._cookie = Cookie("signals_purchase", base_url, DAY_MS // 1000)
@@ -79,7 +76,7 @@ class OwnPurchases:
     async def find(self, request: Request) -> OpenedCheckout | None:
         """Return the checkout that this browser opened, None if there is none any more."""
         claim_token = self._read_token(request)
-        return await self._checkouts.find_opened(claim_token) if claim_token else None
+        return await self._find_opened(claim_token) if claim_token else None
 
     def get_token(self, request: Request) -> str:
         """Return the claim token of this browser's checkout, a new one if it has none."""
@@ -209,6 +206,7 @@ class BuyPages:
 
     purchases: PurchaseHandlers
     own: OwnPurchases
+    fetch_payment: FetchPayment
     sessions: Sessions
     sign_in: SignIn
     context: Context
@@ -294,7 +292,7 @@ class BuyPages:
     async def _resume(self, request: Request, opened: OpenedCheckout) -> Response | None:
         """Lead on with a checkout that was ordered before; None if it can no longer be paid."""
         if opened.claim.redeemed_at is None:
-            payment = await self.own.fetch_payment(opened.claim)
+            payment = await self.fetch_payment(opened.claim)
             if isinstance(payment, FailedPayment):
                 return None
             if isinstance(payment, PendingPayment):

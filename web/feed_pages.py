@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from starlette.requests import Request
@@ -25,6 +25,7 @@ from mcp_server.tools.get_signals import GET_SIGNALS
 from rest_shim.endpoints import ENDPOINTS, negotiate_response
 from rest_shim.log import GET_LOG_PROOF
 from schemas.confluence import ConfluenceResponse
+from schemas.coverage import Coverage
 from schemas.errors import ApiError
 from schemas.flips import FlipsResponse
 from schemas.query import Query
@@ -52,7 +53,6 @@ from web.filter_form import (
     PAGING_ARGUMENT,
     FilterField,
     FormTexts,
-    FormValues,
     build_fields,
     describe_problems,
 )
@@ -60,7 +60,6 @@ from web.pages import (
     SECURITY_HEADERS,
     build_page_route,
     compress_page,
-    format_minute,
     get_site,
     render_error_for_browser,
     render_page,
@@ -78,9 +77,8 @@ class View:
 
     `list_rows` returns what the page lists. `build_table` returns the header and rows of the CSV
     file. `wider` has, by argument, values that may match more than the one that was chosen, best
-    first; the default of an argument is always one of them. `explain` returns texts for errors of
-    arguments whose range depends on others or on the data. `explain_nothing` returns why no row
-    can match a query, empty if one may.
+    first; the default of an argument is always one of them. `explain_nothing` returns why no
+    row can match a query, empty if one may.
     """
 
     path: str
@@ -92,7 +90,6 @@ class View:
     build_table: Callable[[Any], Table]
     wider: Callable[[Any], Mapping[str, Sequence[Any]]]
     nothing: str
-    explain: Callable[[Mapping[str, Any], Context], Mapping[str, str]] = lambda sent, context: {}
     explain_nothing: Callable[[Any, Context], str] = lambda query, context: ""
 
 
@@ -147,22 +144,6 @@ def _build_confluence_table(result: ConfluenceResponse) -> Table:
         for one in result.results
     )
     return header, rows
-
-
-def _explain_hours(sent: Mapping[str, Any], context: Context) -> Mapping[str, str]:
-    timeframe = sent.get("timeframe", "1d")
-    if timeframe not in WINDOW_HOURS:
-        return {}
-    longest = WINDOW_HOURS[timeframe].max
-    return {"hours": f"Enter a whole number from 1 to {longest} for {timeframe}."}
-
-
-def _explain_past(sent: Mapping[str, Any], context: Context) -> Mapping[str, str]:
-    latest = context.snapshots.last
-    if latest is None:
-        return {}
-    first, last = map(format_minute, context.find_history_bounds(latest))
-    return {"as_of": f"Choose a time from {first} to {last}."}
 
 
 def _explain_no_rows(query: SignalsQuery, context: Context) -> str:
@@ -242,7 +223,6 @@ FLIPS = View(
     build_table=_build_flips_table,
     wider=lambda query: {"hours": [WINDOW_HOURS[query.timeframe].max]},
     nothing="No reading changed in these hours.",
-    explain=_explain_hours,
 )
 CONFLUENCE = View(
     path="confluence",
@@ -262,7 +242,6 @@ CONFLUENCE = View(
     build_table=_build_confluence_table,
     wider=lambda query: {"min_agree": range(query.min_agree - 1, 0, -1)},
     nothing="No asset has so many agreeing indicators.",
-    explain=_explain_past,
 )
 VIEWS = (FEED, FLIPS, CONFLUENCE)
 
@@ -301,18 +280,9 @@ ENDPOINTS_BY_TOOL = {one.tool.name: one for one in ENDPOINTS if one.tool is not 
 NO_RESULT: dict[str, Any] = {"result": None, "rows": [], "meta": None, "newer": None, "older": None}
 
 
-class WiderView(NamedTuple):
-    """A view with one filter changed that has rows; their number is a text such as `50+`."""
-
-    label: str
-    value: str
-    address: str
-    rows: str
-
-
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request for a view, with the arguments as they were sent and what its form offers.
+    """A request for a view, with the arguments as they were sent and what its source covers.
 
     Only a viewer who `is_member` may see live data; `runner` calls the tools over what others see.
     """
@@ -322,7 +292,7 @@ class Visit:
     is_member: bool
     runner: ToolRunner
     sent: Mapping[str, Any]
-    offered: FormValues
+    coverage: Coverage
     source: str
 
     @property
@@ -437,7 +407,10 @@ class ViewPage:
             query = await self._parse(visit)
             result = await self._load(visit, query)
         except ArgumentError as error:
-            return self._render(visit, 400, self._describe(error, visit))
+            errors = describe_problems(error)
+            if not visit.is_member and error.code == "unknown_ticker":
+                errors["ticker"] = "The sample does not have this asset. Choose one from the list."
+            return self._render(visit, 400, errors)
         rows = view.list_rows(result)
         # The same view for an agent, and for a script.
         call = f"{view.tool.name} {json.dumps(query.model_dump(exclude_defaults=True))}"
@@ -467,12 +440,8 @@ class ViewPage:
         is_member = viewer is not None and viewer.is_member
         runner = self._runner if is_member else self._sample
         coverage = (await runner.context.snapshot()).coverage
-        offered = FormValues(
-            coverage.assets,
-            {indicator.id: indicator.name for indicator in coverage.indicators},
-        )
         source = coverage.source if is_member else "sample"
-        return Visit(request, viewer, is_member, runner, sent, offered, source)
+        return Visit(request, viewer, is_member, runner, sent, coverage, source)
 
     async def _parse(self, visit: Visit) -> Any:
         query = await visit.runner.parse(self._view.tool, visit.sent)
@@ -491,23 +460,20 @@ class ViewPage:
 
     def _build_fields(self, visit: Visit, errors: Mapping[str, str]) -> list[FilterField]:
         view = self._view
-        return build_fields(view.tool.query, visit.sent, errors, view.texts, visit.offered)
+        indicators = visit.coverage.indicators
+        return build_fields(view.tool.query, visit.sent, errors, view.texts, indicators)
 
-    def _describe(self, error: ArgumentError, visit: Visit) -> dict[str, str]:
-        """Return what to change in plain words, by argument."""
-        view = self._view
-        errors = describe_problems(error, view.tool.query, visit.sent, view.texts, visit.offered)
-        exact = dict(view.explain(visit.sent, visit.runner.context))
-        if not visit.is_member and error.code == "unknown_ticker":
-            exact["ticker"] = "The sample does not have this asset. Choose one from the list."
-        return {name: exact.get(name, text) for name, text in errors.items()}
+    async def _find_wider(
+        self, visit: Visit, query: Query
+    ) -> AsyncIterator[tuple[str, str, str, str]]:
+        """Yield views with one filter changed that have rows; none if no single change helps.
 
-    async def _find_wider(self, visit: Visit, query: Query) -> AsyncIterator[WiderView]:
-        """Yield views with one filter changed that have rows; none if no single change helps."""
+        They are the filter, its value, the address, and the number of rows, such as `50+`.
+        """
         first_page = change_query(query)
         if first_page != query:
             if found := await self._count(visit, first_page):
-                yield WiderView("Page", "first", to_query_string(first_page), found)
+                yield "Page", "first", to_query_string(first_page), found
             return
         wider = self._view.wider(query)
         for field in self._build_fields(visit, {}):
@@ -516,9 +482,8 @@ class ViewPage:
                 changed = change_query(query, **{field.name: value})
                 found = await self._count(visit, changed) if changed != query else ""
                 if found:
-                    yield WiderView(
-                        field.label, field.describe(value), to_query_string(changed), found
-                    )
+                    address = to_query_string(changed)
+                    yield field.label, field.describe(value), address, found
                     break
 
     async def _count(self, visit: Visit, query: Query) -> str:
@@ -551,13 +516,14 @@ class ViewPage:
             fields=self._build_fields(visit, errors or {}),
             is_filtered=bool(visit.sent),
             errors=errors or {},
-            offered=visit.offered,
+            coverage=visit.coverage,
+            indicator_names={one.id: one.name for one in visit.coverage.indicators},
             now=now,
             ago=lambda at: format_ago(at, now),
             has_prices=visit.has_prices,
             find_firing=find_firing,
             group_by_run=group_by_run,
-            asset_names=lambda: {one.ticker: one.name for one in visit.offered.assets},
+            asset_names=lambda: {one.ticker: one.name for one in visit.coverage.assets},
             vote_keys=list_vote_keys,
             legacy_names={key: f"{key.title()} (outdated)" for key in LEGACY_KEYS},
             **NO_RESULT | values,

@@ -4,7 +4,6 @@ The cookie and all our links hold only the request's id, which nobody can guess.
 the browser is sent to at the end is the one that the request stores, so no URL can change it.
 """
 
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -83,21 +82,12 @@ def allow_redirect(response: Response, pending: PendingAuthorization) -> None:
     ].replace("form-action 'self'", f"form-action 'self' https: {scheme}:")
 
 
-@dataclass(frozen=True, slots=True)
-class ClientDescription:
-    """A client as a page shows it.
+def describe_client(pending: PendingAuthorization) -> dict[str, str | None]:
+    """Describe the client of a request as a page shows it.
 
     `name` is the client's own text, unverified but cleaned by `ClientRegistry`: pages escape and
-    isolate it. The hosts are facts.
+    isolate it. The hosts, `destination` and `described_at`, are facts.
     """
-
-    name: str
-    described_at: str | None
-    destination: str
-
-
-def describe_client(pending: PendingAuthorization) -> ClientDescription:
-    """Describe the client of a request in text that is safe to show."""
     if is_loopback_redirect(pending.redirect_uri):
         destination = "a program on this computer"
     elif pending.redirect_host.endswith(":"):
@@ -107,4 +97,8 @@ def describe_client(pending: PendingAuthorization) -> ClientDescription:
     # The id of a client that a document describes is the document's address.
     is_document = pending.client_id.startswith("https://")
     described_at = urlsplit(pending.client_id).hostname if is_document else None
-    return ClientDescription(pending.client_name, described_at, destination)
+    return {
+        "name": pending.client_name,
+        "destination": destination,
+        "described_at": described_at,
+    }

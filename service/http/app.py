@@ -60,8 +60,9 @@ from web.asset_page import build_asset_routes
 from web.board import build_board_routes
 from web.buy_pages import (
     BuyPages,
-    Checkouts,
     CheckoutSteps,
+    FetchPayment,
+    FindOpened,
     OwnPurchases,
     build_pay_page_routes,
     build_return_page_routes,
@@ -264,7 +265,8 @@ def create_app(
                 config.outbox,
                 authorizations,
                 purchases,
-                Checkouts(sales.find_opened, claims.fetch_payment),
+                sales.find_opened,
+                claims.fetch_payment,
                 config.owner_uid,
                 access,
                 doctor,
@@ -378,7 +380,8 @@ def build_page_routes(
     outbox: Path | None,
     authorizations: Authorizations | None,
     purchases: PurchaseHandlers,
-    checkouts: Checkouts,
+    find_opened: FindOpened,
+    fetch_payment: FetchPayment,
     owner_uid: int | None,
     access: AccessStore,
     doctor: Doctor | None,
@@ -395,7 +398,7 @@ def build_page_routes(
     # A board without a column of prices has none for visitors either.
     sample_prices = None if context.prices is None else sample.context.prices
     sample_board = sample.with_context(replace(sample.context, prices=sample_prices))
-    own = OwnPurchases(checkouts, context.base_url)
+    own = OwnPurchases(find_opened, context.base_url)
     consent_routes = (
         []
         if authorizations is None
@@ -418,7 +421,7 @@ def build_page_routes(
         checkout_routes = build_return_page_routes(steps, runner)
     return [
         *checkout_routes,
-        *BuyPages(purchases, own, sessions, sign_in, context).build_routes(runner),
+        *BuyPages(purchases, own, fetch_payment, sessions, sign_in, context).build_routes(runner),
         *build_docs_routes(runner, sessions.find_viewer),
         *build_discovery_routes(runner),
         *build_sign_in_routes(sign_in, sessions, pending, runner, outbox),

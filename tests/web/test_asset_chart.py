@@ -99,7 +99,7 @@ def test_readings_before_the_service_published_are_silent_and_have_no_marks(
     assert chart is not None
     assert chart.silent == silent
     assert [mark.bar for mark in chart.marks] == marked
-    assert chart.lanes[0].spans[0].start == 0.0
+    assert chart.lanes["enzo"][0][1] == 0.0
 
 
 def test_an_alert_is_held_if_it_fired_before_the_end_of_a_cooldown() -> None:

@@ -270,12 +270,12 @@ async def test_a_time_of_a_browsers_field_is_in_utc(served):
 @pytest.mark.parametrize(
     ("view", "name", "value", "text"),
     [
-        ("feed", "timeframe", "5h", '"5h" is not available. Choose 1h, 4h or 1d.'),
-        ("feed", "limit", "0", "Enter a whole number from 1 to 200."),
-        ("feed", "since", "someday", "Enter a date and a time in UTC, such as 2026-10-01 13:05."),
-        ("feed", "indicator", "cere", '"cere" is not available. Choose from the list.'),
-        ("flips", "hours", "99", "Enter a whole number from 1 to 72 for 1d."),
-        ("confluence", "min_agree", "9", '"9" is not available. Choose from the list.'),
+        ("feed", "timeframe", "5h", '"5h" is not accepted; accepted: 1h, 4h, 1d.'),
+        ("feed", "limit", "0", "0 is not accepted; accepted: an integer from 1 to 200"),
+        ("feed", "since", "someday", '"someday" is not accepted; accepted: an ISO 8601 instant'),
+        ("feed", "indicator", "cere", '"cere" is not an indicator; accepted: trend_oracle'),
+        ("flips", "hours", "99", "99 is not accepted; accepted: an integer from 1 to 72."),
+        ("confluence", "min_agree", "9", "9 is not accepted; accepted: an integer from 1 to 6."),
     ],
 )
 async def test_a_bad_filter_gets_its_error_at_the_field(served, view, name, value, text, is_member):
@@ -294,16 +294,16 @@ async def test_a_bad_filter_gets_its_error_at_the_field(served, view, name, valu
 @pytest.mark.clause("17.6")
 async def test_every_bad_filter_is_named_at_once(served):
     page = await get_view(served, "feed", 400, ticker="BTCC", timeframe="5h", since="never")
-    assert 'There is no asset "BTCC". Did you mean BTC (Bitcoin)?' in page.text
+    assert 'Unknown "BTCC" (did you mean BTC (Bitcoin)?)' in page.text
     assert len([one for one in page.elements if one[1].get("aria-invalid")]) == 3
 
 
 @pytest.mark.clause("pages")
 async def test_limits_that_depend_on_others_are_named(served):
     page = await get_view(served, "flips", 400, timeframe="1h", hours="7")
-    assert "Enter a whole number from 1 to 6 for 1h." in page.text
+    assert "7 is above the maximum of 6 for timeframe" in page.text
     page = await get_view(served, "confluence", 400, as_of="2020-01-01")
-    assert "Choose a time from 2025-09-30 12:03 UTC to 2026-09-30 12:06 UTC." in page.text
+    assert "is outside the stored history; accepted: 2025-09-30T12:03" in page.text
 
 
 @pytest.mark.clause("pages")
