@@ -289,30 +289,21 @@ def _sort_rows(rows: list[Row], query: BoardQuery) -> list[Row]:
     else:
         order = {}
         for row in rows:
-            value = _get_value(row, query)
             moved = row.price.day_change if row.price else None
+            values = {
+                "score": row.score,
+                "changed": row.changed_at,
+                "price": row.price.last_close if row.price else None,
+                "change": moved,
+                "week": row.week_change,
+                **{id_: sum_readings(cells) for id_, cells in row.readings.items()},
+            }
+            value = values[query.sort]
             moves = moved is None, -(moved or 0)
             rank = value is None, sign * (value or 0), -(row.changed_at or 0), *moves
             order[row.ticker] = rank
         rows = sorted(rows, key=lambda row: order[row.ticker])
     return sorted(rows, key=lambda row: not row.is_watched) if query.show == "first" else rows
-
-
-def _get_value(row: Row, query: BoardQuery) -> float | None:
-    """Return the value of a row in the sorted column."""
-    match query.sort:
-        case "asset" | "score":
-            return row.score
-        case "changed":
-            return row.changed_at
-        case "price":
-            return None if row.price is None else row.price.last_close
-        case "change":
-            return None if row.price is None else row.price.day_change
-        case "week":
-            return row.week_change
-        case indicator:
-            return sum_readings(row.readings[indicator])
 
 
 ModelT = TypeVar("ModelT")

@@ -61,41 +61,6 @@ FindOpened = Callable[[str], Awaitable[OpenedCheckout | None]]
 FetchPayment = Callable[[ClaimRow], Awaitable[Payment]]
 
 
-class OwnPurchases:
-    """Finds and remembers the checkouts of browsers; the cookie needs TLS if `base_url` does.
-
-    `find_opened` finds the checkout of a claim token.
-    """
-
-    def __init__(self, find_opened: FindOpened, base_url: str) -> None:
-        self._find_opened = find_opened
-        # As long as a checkout can be paid. Whoever could set the cookie of a buyer could claim the
-        # key too.
-        self._cookie = Cookie("signals_purchase", base_url, DAY_MS // 1000)
-
-    async def find(self, request: Request) -> OpenedCheckout | None:
-        """Return the checkout that this browser opened, None if there is none any more."""
-        claim_token = self._read_token(request)
-        return await self._find_opened(claim_token) if claim_token else None
-
-    def get_token(self, request: Request) -> str:
-        """Return the claim token of this browser's checkout, a new one if it has none."""
-        return self._read_token(request) or generate_claim_token()
-
-    def _read_token(self, request: Request) -> str | None:
-        # Another form could be guessed, or is that of an earlier version.
-        claim_token = self._cookie.read(request)
-        return claim_token if CLAIM_TOKEN_PATTERN.fullmatch(claim_token) else None
-
-    def remember(self, response: Response, claim_token: str) -> None:
-        """Let the browser find its checkout again."""
-        self._cookie.set(response, claim_token)
-
-    def forget(self, response: Response) -> None:
-        """Forget the browser's checkout."""
-        self._cookie.delete(response)
-
-
 @dataclass(frozen=True, slots=True)
 class NextStep:
     """The sentence that a page adds, and the link that leads on, if there is one."""
@@ -125,23 +90,51 @@ AGENT_STEPS: Steps = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CheckoutSteps:
-    """Finds the next step of the person whose browser shows a checkout."""
+class OwnPurchases:
+    """Finds and remembers the checkouts of browsers; the cookie needs TLS if `base_url` does.
 
-    own: OwnPurchases
-    pending_requests: PendingRequests
+    `find_opened` finds the checkout of a claim token; `pending` are the requests of programs.
+    """
+
+    def __init__(self, find_opened: FindOpened, pending: PendingRequests, base_url: str) -> None:
+        self._find_opened = find_opened
+        self._pending = pending
+        # As long as a checkout can be paid. Whoever could set the cookie of a buyer could claim the
+        # key too.
+        self._cookie = Cookie("signals_purchase", base_url, DAY_MS // 1000)
+
+    async def find(self, request: Request) -> OpenedCheckout | None:
+        """Return the checkout that this browser opened, None if there is none any more."""
+        claim_token = self._read_token(request)
+        return await self._find_opened(claim_token) if claim_token else None
+
+    def get_token(self, request: Request) -> str:
+        """Return the claim token of this browser's checkout, a new one if it has none."""
+        return self._read_token(request) or generate_claim_token()
+
+    def _read_token(self, request: Request) -> str | None:
+        # Another form could be guessed, or is that of an earlier version.
+        claim_token = self._cookie.read(request)
+        return claim_token if CLAIM_TOKEN_PATTERN.fullmatch(claim_token) else None
+
+    def remember(self, response: Response, claim_token: str) -> None:
+        """Let the browser find its checkout again."""
+        self._cookie.set(response, claim_token)
+
+    def forget(self, response: Response) -> None:
+        """Forget the browser's checkout."""
+        self._cookie.delete(response)
 
     async def is_own(self, request: Request, session_id: str) -> bool:
         """Return whether this browser opened the processor's session on the page to buy access."""
-        opened = await self.own.find(request)
+        opened = await self.find(request)
         return opened is not None and opened.claim.session == session_id
 
-    async def find(self, request: Request, session_id: str, status: SessionStatus) -> NextStep:
+    async def find_step(self, request: Request, session_id: str, status: SessionStatus) -> NextStep:
         """Return the step after a session, which has this status."""
         if await self.is_own(request, session_id):
             return OWN_STEPS[status]
-        pending = await self.pending_requests.find_of_browser(request)
+        pending = await self._pending.find_of_browser(request)
         continue_path = None if pending is None else build_consent_path(pending)
         if continue_path is None:
             return AGENT_STEPS[status]
@@ -163,7 +156,7 @@ PAGES: dict[str, tuple[SessionStatus, str, str]] = {
 }
 
 
-def build_return_page_routes(steps: CheckoutSteps, runner: ToolRunner) -> list[Route]:
+def build_return_page_routes(own: OwnPurchases, runner: ToolRunner) -> list[Route]:
     """Return the routes of both pages; a person who buys here is led straight to the key."""
 
     async def respond(request: Request) -> Response:
@@ -171,11 +164,11 @@ def build_return_page_routes(steps: CheckoutSteps, runner: ToolRunner) -> list[R
         # Stripe names the session only to who has paid.
         session_id = request.query_params.get("session_id", "")
         if status == "cancelled":
-            opened = await steps.own.find(request)
+            opened = await own.find(request)
             session_id = "" if opened is None else opened.claim.session
-        if status == "paid" and await steps.is_own(request, session_id):
+        if status == "paid" and await own.is_own(request, session_id):
             return redirect_to(request, f"{KEY_PATH}?checked=0")
-        step = await steps.find(request, session_id, status)
+        step = await own.find_step(request, session_id, status)
         return render_page(
             request,
             "checkout.html",
@@ -228,14 +221,9 @@ class BuyPages:
         if request.method == "POST":
             return await self._order(request, viewer, await read_form(request, ORDER_FIELDS))
         opened = await self.own.find(request)
-        response = render_page(
-            request,
-            "buy.html",
-            form={"contact_email": "" if viewer is None or viewer.is_owner else viewer.email},
-            errors={},
-            opened=None if opened is None or opened.claim.redeemed_at else opened,
-            **self._build_values(viewer),
-        )
+        form = {"contact_email": "" if viewer is None or viewer.is_owner else viewer.email}
+        shown = None if opened is None or opened.claim.redeemed_at else opened
+        response = self._show_form(request, viewer, form, {}, opened=shown)
         # Set before the form is sent: sent twice, it opens the same checkout twice.
         self.own.remember(response, self.own.get_token(request))
         return response
@@ -259,9 +247,9 @@ class BuyPages:
         return self._show_key_once(request, viewer, opened, result)
 
     async def _order(self, request: Request, viewer: Viewer | None, form: Form) -> Response:
-        body, errors = self._parse_order(form)
+        body, errors = parse_order(form, self.purchases.check_email, KEY_LABEL)
         if body is None:
-            return self._show_form_again(request, viewer, form, errors)
+            return self._show_form(request, viewer, form, errors, 400)
         opened = await self.own.find(request)
         claim_token = self.own.get_token(request)
         if opened is not None:
@@ -274,9 +262,9 @@ class BuyPages:
             checkout = await self.purchases.checkout(body, get_address(request), claim_token)
         except ApiError as error:
             if error.status == 400:
-                return self._show_form_again(request, viewer, form, {EMAIL_FIELD: EMAIL_ERROR})
+                return self._show_form(request, viewer, form, {EMAIL_FIELD: EMAIL_ERROR}, 400)
             message = error.describe(self.context.operator)
-            response = self._show_form_again(request, viewer, form, {"": message}, error.status)
+            response = self._show_form(request, viewer, form, {"": message}, error.status)
             # The processor may repeat its failure for this token.
             self.own.remember(response, generate_claim_token())
             response.headers.update(error.retry_headers)
@@ -309,29 +297,14 @@ class BuyPages:
         response.headers["Refresh"] = f"0; url={url}"
         return response
 
-    def _parse_order(self, form: Form) -> tuple[CheckoutBody | None, dict[str, str]]:
-        """Return the order of a form, or an error for each bad field."""
-        periods: dict[str, Billing] = {billing: billing for billing in PRICES_USD}
-        errors: dict[str, str] = {}
-        email = ""
-        if form.get("billing") not in periods:
-            errors["billing"] = PLAN_ERROR
-        try:
-            email = self.purchases.check_email(form.get("contact_email", "").strip())
-        except ValueError:
-            errors[EMAIL_FIELD] = EMAIL_ERROR
-        if errors:
-            return None, errors
-        billing = periods[form["billing"]]
-        return CheckoutBody(contact_email=email, billing=billing, agent_name=KEY_LABEL), {}
-
-    def _show_form_again(
+    def _show_form(
         self,
         request: Request,
         viewer: Viewer | None,
         form: Form,
         errors: dict[str, str],
-        status: int = 400,
+        status: int = 200,
+        opened: OpenedCheckout | None = None,
     ) -> Response:
         return render_page(
             request,
@@ -339,25 +312,20 @@ class BuyPages:
             status=status,
             form={"contact_email": "", **form},
             errors=errors,
-            opened=None,
-            **self._build_values(viewer),
+            opened=opened,
+            title=BUY_TITLE,
+            description="Plans and prices: pay by month or by year and get a key at once.",
+            here=BUY_PATH,
+            viewer=viewer,
+            is_public=True,
+            prices=PRICES_USD,
+            periods=PERIODS,
+            mode=self.context.mode,
+            daily_limit=self.context.daily_limit,
+            max_keys=MAX_LIVE_KEYS,
+            home_path=HOME_PATH,
+            key_path=KEY_PATH,
         )
-
-    def _build_values(self, viewer: Viewer | None) -> dict[str, Any]:
-        return {
-            "title": BUY_TITLE,
-            "description": "Plans and prices: pay by month or by year and get a key at once.",
-            "here": BUY_PATH,
-            "viewer": viewer,
-            "is_public": True,
-            "prices": PRICES_USD,
-            "periods": PERIODS,
-            "mode": self.context.mode,
-            "daily_limit": self.context.daily_limit,
-            "max_keys": MAX_LIVE_KEYS,
-            "home_path": HOME_PATH,
-            "key_path": KEY_PATH,
-        }
 
     def _show_pending(
         self, request: Request, viewer: Viewer | None, opened: OpenedCheckout
@@ -415,6 +383,24 @@ class BuyPages:
         return response
 
 
+def parse_order(
+    form: Form, check_email: Callable[[str], str], agent_name: str | None = None
+) -> tuple[CheckoutBody | None, dict[str, str]]:
+    """Return the order of a form, or an error for each bad field."""
+    errors = {}
+    # The values that a form can send, as the type of the plan knows them.
+    billing = next((one for one in PRICES_USD if one == form.get("billing")), None)
+    try:
+        email = check_email(form.get(EMAIL_FIELD, "").strip())
+    except ValueError:
+        errors[EMAIL_FIELD] = EMAIL_ERROR
+    if billing is None:
+        return None, {"billing": PLAN_ERROR, **errors}
+    if errors:
+        return None, errors
+    return CheckoutBody(contact_email=email, billing=billing, agent_name=agent_name), {}
+
+
 def build_key_values(api_key: str, base_url: str) -> dict[str, Any]:
     """Return what `key_lines.html` needs: the key, and the lines for each client that uses one."""
     return {
@@ -442,7 +428,7 @@ STATUS_TEXTS: dict[SessionStatus, tuple[str, str]] = {
 
 
 def build_pay_page_routes(
-    billing: SandboxBilling, steps: CheckoutSteps, runner: ToolRunner
+    billing: SandboxBilling, own: OwnPurchases, runner: ToolRunner
 ) -> list[Route]:
     """Return the route of the page that every checkout_url of the sandbox points to."""
 
@@ -461,13 +447,13 @@ def build_pay_page_routes(
                     "form-encoded: action=pay."
                 )
             status = await billing.settle(session, requested)
-            if status == "paid" and await steps.is_own(request, session.id):
+            if status == "paid" and await own.is_own(request, session.id):
                 return redirect_to(request, KEY_PATH)
         title, text = STATUS_TEXTS[status]
         is_refused = requested not in (None, status)
         if is_refused:
             text = f"This checkout can no longer be changed. {text}"
-        step = await steps.find(request, session.id, status)
+        step = await own.find_step(request, session.id, status)
         amount = f"USD {session.amount_usd:,}"
         # Not a redirect: scripts pay with one POST and read the new state from its response.
         return render_page(

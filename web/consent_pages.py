@@ -18,7 +18,6 @@ Who may approve is decided as follows.
 """
 
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from operator import itemgetter
@@ -41,20 +40,18 @@ from access.members import (
 from access.oauth.authorizations import Authorizations
 from access.sign_in import LINK_MINUTES
 from rest_shim.oauth import AUTHORIZE_PATH
+from rest_shim.purchases import PurchaseHandlers
 from schemas.errors import ApiError, invalid_parameter_error
-from schemas.purchase import CheckoutBody, CheckoutResponse
-from schemas.vocabulary import Billing
 from serving.context import Context
 from serving.host_origin import LOCAL_HOSTS, parse_host
 from serving.http import CACHE_NO_STORE, read_headers
 from serving.tool_runner import ToolRunner
 from store.access_rows import ClaimRow, PendingAuthorization
-from web.buy_pages import PERIODS
+from web.buy_pages import ORDER_FIELDS, PERIODS, parse_order
 from web.forms import (
     EMAIL_ERROR,
     EMAIL_FIELD,
     MAX_CHOICE_CHARS,
-    MAX_EMAIL_CHARS,
     MAX_TOKEN_CHARS,
     get_address,
     read_form,
@@ -152,14 +149,8 @@ CONSENT_FIELDS = {
     "action": MAX_CHOICE_CHARS,
     "payment": MAX_SESSION_CHARS,
 }
-BUY_FIELDS = {
-    "request": MAX_TOKEN_CHARS,
-    "billing": MAX_CHOICE_CHARS,
-    EMAIL_FIELD: MAX_EMAIL_CHARS,
-}
+BUY_FIELDS = {"request": MAX_TOKEN_CHARS, **ORDER_FIELDS}
 CONSENT_TITLE = "Connect a program"
-# Opens a checkout for (body, the client's IP address).
-Checkout = Callable[[CheckoutBody, str], Awaitable[CheckoutResponse]]
 Form = dict[str, str]
 
 
@@ -199,7 +190,7 @@ class ConsentPages:
     sessions: Sessions
     members: MemberKeys
     billing: MemberBilling
-    checkout: Checkout
+    purchases: PurchaseHandlers
     context: Context
     owner_uid: int | None
 
@@ -238,12 +229,16 @@ class ConsentPages:
             return await self._show_order_form(request, pending)
         form = await read_form(request, BUY_FIELDS)
         pending = await self.pending_requests.get(form.get("request", ""))
+        body, errors = parse_order(form, self.purchases.check_email)
+        opened = None
         try:
-            opened = await self.checkout(_parse_order(form), get_address(request))
+            if body is not None:
+                opened = await self.purchases.checkout(body, get_address(request))
         except ApiError as error:
-            if error.status != 400 or not error.message.startswith(EMAIL_FIELD):
+            if error.status != 400:
                 raise
             errors = {EMAIL_FIELD: EMAIL_ERROR}
+        if opened is None:
             return await self._show_order_form(
                 request, pending, status=400, form=form, errors=errors
             )
@@ -385,16 +380,3 @@ class ConsentPages:
         if "elsewhere" not in request.query_params:
             self.pending_requests.remember(response, pending)
         return response
-
-
-def _parse_order(form: Form) -> CheckoutBody:
-    """Return the order of a form; ApiError 400 if the billing period is not offered."""
-    periods: dict[str, Billing] = {billing: billing for billing in PRICES_USD}
-    if form.get("billing") not in periods:
-        raise invalid_parameter_error(
-            f"billing: is missing or not accepted; accepted: {', '.join(periods)}."
-        )
-    # The purchase validates the address.
-    return CheckoutBody.model_construct(
-        contact_email=form.get("contact_email", ""), billing=periods[form["billing"]]
-    )

@@ -60,7 +60,6 @@ from web.asset_page import build_asset_routes
 from web.board import build_board_routes
 from web.buy_pages import (
     BuyPages,
-    CheckoutSteps,
     FetchPayment,
     FindOpened,
     OwnPurchases,
@@ -398,7 +397,7 @@ def build_page_routes(
     # A board without a column of prices has none for visitors either.
     sample_prices = None if context.prices is None else sample.context.prices
     sample_board = sample.with_context(replace(sample.context, prices=sample_prices))
-    own = OwnPurchases(find_opened, context.base_url)
+    own = OwnPurchases(find_opened, pending, context.base_url)
     consent_routes = (
         []
         if authorizations is None
@@ -408,17 +407,17 @@ def build_page_routes(
             sessions,
             member_keys,
             billing,
-            purchases.checkout,
+            purchases,
             context,
             owner_uid,
         ).build_routes(runner)
     )
     # The sandbox's pay page, or the pages that Stripe sends buyers back to.
-    steps, checkout_routes = CheckoutSteps(own, pending), list[Route]()
+    checkout_routes = list[Route]()
     if isinstance(provider, SandboxBilling):
-        checkout_routes = build_pay_page_routes(provider, steps, runner)
+        checkout_routes = build_pay_page_routes(provider, own, runner)
     elif provider.name == "stripe":
-        checkout_routes = build_return_page_routes(steps, runner)
+        checkout_routes = build_return_page_routes(own, runner)
     return [
         *checkout_routes,
         *BuyPages(purchases, own, fetch_payment, sessions, sign_in, context).build_routes(runner),

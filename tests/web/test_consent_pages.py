@@ -491,7 +491,8 @@ async def test_a_bad_order_is_refused_with_a_page(
 ) -> None:
     for fields in ({"contact_email": EMAIL, "billing": "daily"}, {"contact_email": EMAIL}):
         answer = await served.client.post("/oauth/buy", data={"request": pending.id, **fields})
-        assert "billing: " in check_page(answer, 400, "Something went wrong").text
+        page = check_page(answer, 400, "Buy the plan", form_action=POLICY)
+        assert "Choose monthly or yearly." in page.text
 
 
 @pytest.mark.clause("20.5")
