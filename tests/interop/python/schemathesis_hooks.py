@@ -49,6 +49,10 @@ EXCUSES = [
         *(REJECTED, ("flips",), r"^hours: \d+ is above the maximum of \d+ for timeframe \w\w"),
     ),
     Excuse(
+        "Changes stand in two views of state only, which depends on another parameter.",
+        *(REJECTED, ("state",), "^detail: changes do not fit view "),
+    ),
+    Excuse(
         "Only ids of published rows have a proof, and JSON Schema cannot list them.",
         *(REJECTED, ("log/proof",), "^id: "),
     ),
