@@ -193,7 +193,9 @@ def _build_parameter(
     description = (
         {"description": value_schema.pop("description")} if "description" in value_schema else {}
     )
-    is_free_text = value_schema["type"] == "string" and not value_schema.keys() & {"enum", "format"}
+    is_free_text = value_schema["type"] == "string" and not (
+        value_schema.keys() & {"enum", "format", "pattern"}
+    )
     # Headers that a request does not need are ignored, whatever their value.
     if is_free_text and location == "query":
         value_schema["pattern"] = NAMES_PATTERN

@@ -21,7 +21,7 @@ REJECTED, ACCEPTED = "RejectedPositiveData", "AcceptedNegativeData"
 class Excuse:
     """A kind of failure on some paths below /api/v1, if `says` matches a problem it names.
 
-    `sends` must match the body of the request.
+    `sends` must match the body and the headers of the request, as JSON.
     """
 
     why: str
@@ -61,6 +61,10 @@ EXCUSES = [
         *(ACCEPTED, ("mcp",), '^$|^{"jsonrpc":"2.0","id":[^{]*,"error":{"code":-32'),
     ),
     Excuse(
+        "An empty protocol version counts as none: some proxies send it.",
+        *(ACCEPTED, ("mcp",), '^{"jsonrpc":"2.0",', '"MCP-Protocol-Version": ""'),
+    ),
+    Excuse(
         "Some frameworks send null for an optional field, which means that it is left out.",
         *(ACCEPTED, ("access-request", "access/checkout"), "", ": null[,}]"),
     ),
@@ -82,7 +86,7 @@ def list_problems(response):
 def filter_failure(context, failure, case, response):
     """Drop a failure if each problem of the response is excused."""
     path = case.operation.path.removeprefix("/api/v1/")
-    sent = json.dumps(case.body, default=str)
+    sent = json.dumps([case.body, dict(case.headers or {})], default=str)
     excuses = [
         e
         for e in EXCUSES
