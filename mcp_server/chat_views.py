@@ -1,4 +1,4 @@
-"""Views that a host shows in a chat beside the result of a tool: the extension MCP Apps of MCP.
+"""Views that a host shows in a chat with the result of a tool: the extension MCP Apps of MCP.
 
 A client without the extension gets the same bytes as from a service without views.
 """

@@ -38,8 +38,11 @@ PREFIX: Final = "SIGNALS_"
 API_KEY_VARIABLE: Final = "SIGNALS_API_KEY"
 WEBHOOK_SECRET_VARIABLE: Final = "SIGNALS_WEBHOOK_SECRET"
 NOTIFY_VARIABLE: Final = "SIGNALS_NOTIFY_URL"
-# Only commands that call a service read them.
-CLIENT_VARIABLES: Final = frozenset({API_KEY_VARIABLE, WEBHOOK_SECRET_VARIABLE, NOTIFY_VARIABLE})
+# Only commands that call a service read them; the last one, with the address of the service, is for
+# hosts of agents.
+CLIENT_VARIABLES: Final = frozenset(
+    {API_KEY_VARIABLE, WEBHOOK_SECRET_VARIABLE, NOTIFY_VARIABLE, "SIGNALS_URL"}
+)
 STRIPE_PREFIX: Final = "stripe_"
 SECRET_PREFIXES: Final = (STRIPE_PREFIX, "alpaca_", "database_url", "smtp_url")
 

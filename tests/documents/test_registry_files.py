@@ -1,7 +1,11 @@
-"""The files for registries: the skill by agentskills.io, server.json for MCP, and glama.json."""
+"""The files for registries and hosts: skill, server.json, glama.json and plugins."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +14,8 @@ import pytest
 import yaml
 
 from access.oauth.parameters import RESOURCE_PATH
+from mcp_server.endpoint import PATHS
+from mcp_server.server_card import EXAMPLE_PROMPTS, SUMMARY
 from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
 from rest_shim.endpoints import CALL_MCP
 from rest_shim.error_catalog import ERROR_MEANINGS
@@ -132,3 +138,70 @@ def test_server_json_is_valid_by_its_schema():
     except httpx.ConnectError:
         pytest.skip("the published schema cannot be reached from here")
     jsonschema.validate(SERVER, published.raise_for_status().json())
+
+
+HOSTS = {"claude": ("${user_config.url}", "${user_config.api_key}")}
+HOSTS["cursor"] = ("${env:SIGNALS_URL}", "${env:SIGNALS_API_KEY}")
+CURSOR_SCHEMA = "https://raw.githubusercontent.com/cursor/plugins/main/schemas/plugin.schema.json"
+
+
+def read_plugin(host: str, name: str = "plugin") -> dict[str, Any]:
+    plugin: dict[str, Any] = json.loads((ROOT / f".{host}-plugin" / f"{name}.json").read_text())
+    return plugin
+
+
+@pytest.mark.clause("install")
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_plugin_registers_the_server_at_an_address_that_its_user_sets(host):
+    plugin, market = read_plugin(host), read_plugin(host, "marketplace")
+    assert (plugin["version"], plugin["description"]) == (VERSION, SUMMARY)
+    assert market["plugins"] == [{"name": plugin["name"], "source": "./", "description": SUMMARY}]
+    servers = plugin["mcpServers"]
+    if isinstance(servers, str):
+        servers = json.loads((ROOT / servers).read_text())["mcpServers"]
+    url, api_key = HOSTS[host]
+    server = {"url": url + PATHS[0], "headers": {"Authorization": f"Bearer {api_key}"}}
+    assert {**servers["signals"], "type": "http"} == {**server, "type": "http"}
+    assert plugin.get("userConfig", {}).get("api_key", {}).get("sensitive", True)
+
+
+@pytest.mark.clause("install")
+def test_the_commands_of_the_plugins_are_the_example_prompts():
+    texts = [path.read_text().split("---\n\n") for path in (ROOT / "commands").iterdir()]
+    assert {body for _, body in texts} == {f"{prompt}\n" for prompt in EXAMPLE_PROMPTS}
+    for front_matter, _ in texts:
+        assert set(yaml.safe_load(front_matter.strip("-"))) == {"name", "description"}
+
+
+@pytest.mark.clause("install")
+@pytest.mark.prove
+def test_claude_code_installs_the_plugin_with_its_commands(tmp_path: Path):
+    claude = shutil.which("claude")
+    if claude is None:
+        pytest.skip("Claude Code is not installed here")
+    # What a clone has of it; a folder would be copied with everything else in it.
+    for folder in (".claude-plugin", "commands", "skills"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    (home := tmp_path / "home").mkdir()
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+
+    def run(*words: str) -> str:
+        command = [claude, "plugin", *words]
+        return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+
+    for path in (".claude-plugin/marketplace.json", ".claude-plugin/plugin.json"):
+        assert "Validation passed" in run("validate", "--strict", str(tmp_path / path))
+    run("marketplace", "add", str(tmp_path))
+    run("install", "signals@signals", "--config", "url=http://h", "--config", "api_key=ek_x")
+    assert "agreement, changes, readings, signals" in run("details", "signals")
+
+
+@pytest.mark.clause("install")
+@pytest.mark.prove
+def test_the_plugin_of_cursor_is_valid_by_its_schema():
+    """Validate it by the published schema, which is not in the repository."""
+    try:
+        published = httpx.get(CURSOR_SCHEMA)
+    except httpx.ConnectError:
+        pytest.skip("the published schema cannot be reached from here")
+    jsonschema.validate(read_plugin("cursor"), published.raise_for_status().json())

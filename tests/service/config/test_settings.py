@@ -47,7 +47,7 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name():
         Settings.read({"SIGNALS_PROT": "8000"})
 
 
-@pytest.mark.parametrize("variable", ["SIGNALS_API_KEY", "SIGNALS_WEBHOOK_SECRET"])
+@pytest.mark.parametrize("variable", ["SIGNALS_API_KEY", "SIGNALS_WEBHOOK_SECRET", "SIGNALS_URL"])
 def test_a_variable_that_clients_read_is_accepted(variable):
     assert Settings.read({variable: "secret"}) == Settings.read({})
 
