@@ -18,7 +18,7 @@ class LogProofQuery(Query):
         default=None,
         max_length=MAX_ROW_ID_CHARS,
         # Only the document says so: an id of another form is answered like an unknown one.
-        json_schema_extra={"pattern": r"^(universe|alerts)(\.[A-Za-z0-9_]+){5}$"},
+        json_schema_extra={"pattern": r"^(universe|alerts)(\.[A-Za-z0-9_]+){5,6}$"},
         description="Id of a row of the feed. Example: universe.BTC.enzo.1h.1780000000.0",
     )
 
