@@ -1,7 +1,7 @@
 """The pages `/feed`, `/flips` and `/confluence`, with the same view as CSV and as JSON.
 
 Their query strings are the arguments of the tools, with the same defaults. Members see live data,
-visitors the labelled sample. Each listed change links to its proof, which only members get.
+visitors the labelled sample.
 """
 
 import json
@@ -23,10 +23,8 @@ from mcp_server.tools.get_confluence import GET_CONFLUENCE
 from mcp_server.tools.get_flips import GET_FLIPS, WINDOW_HOURS
 from mcp_server.tools.get_signals import GET_SIGNALS
 from rest_shim.endpoints import ENDPOINTS, negotiate_response
-from rest_shim.log import GET_LOG_PROOF
 from schemas.confluence import ConfluenceResponse
 from schemas.coverage import Coverage
-from schemas.errors import ApiError
 from schemas.flips import FlipsResponse
 from schemas.query import Query
 from schemas.signals import Signal, SignalsQuery, SignalsResponse
@@ -65,7 +63,7 @@ from web.pages import (
     render_page,
     render_template,
 )
-from web.sessions import FindViewer, Sessions, Viewer, refuse_key
+from web.sessions import FindViewer, Viewer, refuse_key
 
 # A header and its rows.
 Table = tuple[Sequence[str], Iterable[Sequence[Cell]]]
@@ -556,38 +554,3 @@ def build_view_routes(
     """Return the routes of all views; visitors see the `sample`."""
     pages = (ViewPage(view, runner, sample, find_viewer) for view in VIEWS)
     return [route for page in pages for route in page.build_routes()]
-
-
-PROOF_PATH = "/log/proof"
-
-
-def build_log_proof_routes(runner: ToolRunner, sessions: Sessions) -> list[Route]:
-    """Return the routes of a row's proof, as a file and explained, for browsers without a key."""
-
-    async def fetch(request: Request, viewer: Viewer) -> tuple[str, str]:
-        if not viewer.is_member:
-            raise ApiError("missing_key", "Proofs are for members. Buy access to get them.", 403)
-        query = await runner.parse(GET_LOG_PROOF, dict(request.query_params))
-        proof = await runner.fetch(GET_LOG_PROOF, query, viewer.email)
-        return request.query_params["id"], proof.text.decode()
-
-    async def respond(request: Request, viewer: Viewer) -> Response:
-        _, proof = await fetch(request, viewer)
-        headers = {
-            **SECURITY_HEADERS,
-            "Cache-Control": CACHE_NO_STORE,
-            "Content-Disposition": 'inline; filename="row.tlog-proof"',
-        }
-        return Response(proof, 200, headers, "text/plain; charset=utf-8")
-
-    async def explain(request: Request, viewer: Viewer) -> Response:
-        id_, proof = await fetch(request, viewer)
-        title = "Proof of a row"
-        return render_page(
-            request, "log_row.html", title=title, is_wide=True, viewer=viewer, id=id_, proof=proof
-        )
-
-    return [
-        build_page_route(PROOF_PATH, runner, sessions.require_viewer(respond)),
-        build_page_route("/log/row", runner, sessions.require_viewer(explain)),
-    ]

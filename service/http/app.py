@@ -70,7 +70,8 @@ from web.chat_views import build_chat_views
 from web.consent_pages import ConsentPages, build_authorize_route
 from web.discovery import DISCOVERY_PATHS, build_crawler_routes, build_discovery_routes
 from web.docs import build_docs_routes
-from web.feed_pages import build_log_proof_routes, build_view_routes
+from web.feed_pages import build_view_routes
+from web.log_pages import build_log_routes
 from web.operations import Doctor, build_operations_routes
 from web.pages import Site, build_refusal_renderer, build_static_routes
 from web.pending_requests import PendingRequests
@@ -432,5 +433,5 @@ def build_page_routes(
         *build_board_routes(runner, sample_board, sessions, Watchlists(access, context.clock)),
         *build_view_routes(runner, sample, sessions.find_viewer),
         *build_asset_routes(runner, sample, sessions.find_viewer),
-        *build_log_proof_routes(runner, sessions),
+        *build_log_routes(runner, sessions),
     ]

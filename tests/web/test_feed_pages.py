@@ -614,11 +614,19 @@ async def test_each_listed_change_leads_to_the_proof_that_a_key_gets(
         answer = await served.get_page(link.removeprefix(".."), is_member=True)
         explained = check_page(answer, 200, "Proof of a row")
         assert f"../log/proof?id={row_id}" in explained.links
+        assert f'"id": "{row_id}"' in explained.text
         shown = await served.get_page(f"/log/proof?id={row_id}", is_member=True)
         assert shown.text in explained.text
         assert shown.headers["content-type"] == "text/plain; charset=utf-8"
         assert shown.headers["cache-control"] == "no-store"
         assert shown.text == (await served.get_api(f"/log/proof?id={row_id}")).text
+
+
+async def test_everybody_sees_the_line_of_the_log_to_compare(served: RunningService) -> None:
+    size, root = (await served.get_api("/log/checkpoint")).text.split()[1:3]
+    page = check_page(await served.get_page("/log"), 200, "Log of the feed")
+    assert f"{size} {root}" in page.text
+    assert page.fields["key"] in (await served.get_api("/log/key")).text
 
 
 @pytest.mark.clause("21.14")

@@ -402,6 +402,38 @@ async def test_without_a_clipboard_the_lines_are_selected(served: RunningService
         assert selected.strip() == render_claude_code(served.base_url)
 
 
+# What is typed into the fields, and what the page says of it.
+CHECKS: list[tuple[str, str, str, str]] = [
+    ("row", "", "", "Proven: the row is leaf "),
+    ("row", '"price": ', '"price": 1', "do not lead to the signed root"),
+    ("row", '"price": ', '"prize": ', "The row has no price."),
+    ("proof", "\nindex ", "\nindex 1", "do not lead to the signed root"),
+    ("proof", "/api/v1/log\n", "/api/v2/log\n", "The key did not sign the checkpoint"),
+    ("key", "/api/v1/log+", "/api/v2/log+", "The key is not the key of a log."),
+]
+
+
+@pytest.mark.clause("pages", "21.14")
+async def test_a_row_is_checked_in_the_browser_and_a_changed_one_or_false_path_is_seen(
+    served: RunningService,
+) -> None:
+    row = (await served.get_api("/signals?limit=1")).json()["signals"][0]
+    async with open_window(WIDTHS[0], cookies=await member_of(served)) as walk:
+        await walk.page.goto(f"{served.base_url}/log/row?id={row['id']}")
+        await walk.wait_for_title("Proof of a row")
+        for field, old, new, expected in CHECKS:
+            box = walk.page.locator(f"[name={field}]")
+            text = await box.input_value()
+            assert old in text
+            await box.fill(text.replace(old, new, 1))
+            await walk.page.get_by_role("button", name="Check").click()
+            await walk.page.locator("form.check").get_by_text(expected).wait_for()
+            await box.fill(text)
+        await walk.page.goto(f"{served.base_url}/log")
+        await walk.wait_for_title("Log of the feed")
+        assert walk.complaints == []
+
+
 @pytest.mark.clause("pages")
 async def test_a_wide_table_scrolls_by_the_keyboard(served: RunningService) -> None:
     async with open_window(WIDTHS[0]) as walk:
