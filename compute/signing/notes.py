@@ -76,20 +76,31 @@ def build_vkey(name: str, key: Ed25519PrivateKey) -> Vkey:
     return Vkey(name, ED25519, key.public_key().public_bytes_raw())
 
 
+def build_cosigner(name: str, key: Ed25519PrivateKey) -> Vkey:
+    """Return the verifier key of a cosigner."""
+    return build_vkey(name, key)._replace(signature_type=ED25519_COSIGNATURE)
+
+
 def sign_checkpoint(checkpoint: Checkpoint, key: Ed25519PrivateKey, at: int | None = None) -> str:
     """Return the signed note; the same arguments always give the same bytes.
 
     With a time (epoch s), the key of the log also makes a timestamped cosignature.
     """
     text = checkpoint.format()
-    vkey = build_vkey(checkpoint.origin, key)
-    signed = [vkey.key_id + key.sign(text.encode())]
+    lines = _format_signature(build_vkey(checkpoint.origin, key), key.sign(text.encode()))
     if at is not None:
-        cosigner = vkey._replace(signature_type=ED25519_COSIGNATURE)
-        signature = key.sign(f"cosignature/v1\ntime {at}\n{text}".encode())
-        signed.append(cosigner.key_id + at.to_bytes(8) + signature)
-    lines = [f"— {vkey.name} {b64encode(each).decode()}\n" for each in signed]
-    return "\n".join([text, "".join(lines)])
+        lines += cosign(checkpoint.origin, key, text, at)
+    return f"{text}\n{lines}"
+
+
+def cosign(name: str, key: Ed25519PrivateKey, text: str, at: int) -> str:
+    """Return the line by which a cosigner signs the text of a checkpoint at a time (epoch s)."""
+    signature = key.sign(f"cosignature/v1\ntime {at}\n{text}".encode())
+    return _format_signature(build_cosigner(name, key), at.to_bytes(8) + signature)
+
+
+def _format_signature(vkey: Vkey, signature: bytes) -> str:
+    return f"— {vkey.name} {b64encode(vkey.key_id + signature).decode()}\n"
 
 
 def split_signatures(note: str) -> list[tuple[str, bytes, str]]:

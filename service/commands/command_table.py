@@ -372,6 +372,35 @@ COMMANDS: Final = (
         "service.commands.history:restart_log",
     ),
     Command(
+        "witness",
+        "cosign the checkpoints of another operator's log, as c2sp.org/tlog-witness says",
+        "service.commands.witness:run_witness",
+        (
+            option(
+                "key_file",
+                type=Path,
+                metavar="FILE",
+                help_text="file of the key and of the tree that was cosigned last, created at the "
+                "first start",
+            ),
+            option(
+                "--name", required=True, help_text="name of the witness, such as witness.example/w1"
+            ),
+            option(
+                "--log",
+                required=True,
+                metavar="VKEY",
+                help_text="key of the log, which its operator and /api/v1/log/key state",
+            ),
+            option(
+                "--port",
+                type=parse_count(0, 65535, "a port from 0 to 65535"),
+                default=8700,
+                help_text="port on 127.0.0.1 for a proxy (default 8700)",
+            ),
+        ),
+    ),
+    Command(
         "connect",
         "print how to register the MCP server with a client",
         "service.commands.connect:print_registration",
@@ -707,6 +736,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "signals migrate --from sqlite:///signals.db --to postgresql://signals@localhost/signals",
     ),
     "signals doctor": ("signals doctor", "signals doctor --universe"),
+    "signals witness": ("signals witness witness.json --name witness.example/w1 --log $VKEY",),
     "signals connect": (
         "signals connect",
         "signals connect cursor --url https://signals.example",

@@ -5,6 +5,7 @@ The checks by nginx, Caddy and promtool are part of `make prove`.
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -308,3 +309,14 @@ def write_certificate(folder: Path) -> None:
     (folder / "privkey.pem").write_bytes(
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
+
+
+@pytest.mark.clause("verify")
+def test_the_workflow_of_a_customer_runs_the_command_and_keeps_what_it_writes() -> None:
+    workflow = yaml.safe_load((DEPLOY / "verify" / "github-actions.yml").read_text())
+    steps = workflow["jobs"]["verify"]["steps"]
+    (verify,) = [step["run"] for step in steps if step.get("id") == "verify"]
+    args = _build_parser().parse_args(shlex.split(verify)[1:])
+    assert args.state == Path("record")
+    assert workflow["permissions"] == {"contents": "write"}
+    assert (steps[-1]["if"][:8], "git add --all record" in steps[-1]["run"]) == ("always()", True)

@@ -2,8 +2,13 @@
 
 import asyncio
 import itertools
+import json
+import os
+import shutil
+import subprocess
 from base64 import b64decode
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,6 +29,7 @@ from store.log_tree import TileId
 from store.market_rows import CheckpointRow
 from tests.support.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change
 from tests.support.running_service import RunningService
+from tests.support.signals_command import ROOT
 
 pytestmark = pytest.mark.clause("proof")
 
@@ -192,7 +198,8 @@ async def test_the_salts_of_all_leaves_check_all_rows_against_the_open_tiles(
         assert row["created_at"] == leaf["created_at"]
         expected = await asyncio.to_thread(reader._get_from_tile, 0, *divmod(leaf["index"], 256))
         assert leaf_hash(b64decode(leaf["salt"]) + render(row)) == expected
-    assert (await served.get_api("/log/leaves?start=308")).json() == {"size": 308, "leaves": []}
+    beyond = (await served.get_api("/log/leaves?start=308")).json()
+    assert beyond == {"size": 308, "start": None, "leaves": []}
     assert (await served.get_api("/log/leaves?start=9007199254740991")).json()["leaves"] == []
 
 
@@ -341,3 +348,31 @@ async def test_a_checkpoint_is_revalidated_and_cosignatures_are_served(
     await served.market.feed_log.save_checkpoint(cosigned)
     second: httpx.Response = await served.client.get(f"{LOG}/checkpoint", headers=tag)
     assert (second.status_code, second.text) == (200, cosigned.note)
+
+
+GO_PACKAGES = Path("/usr/share/gocode")
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(
+    shutil.which("go") is None or not (GO_PACKAGES / "src/golang.org/x/mod/sumdb").is_dir(),
+    reason="Go and its sumdb packages are not installed here",
+)
+async def test_the_sumdb_packages_of_go_check_a_row(served: RunningService, tmp_path: Path) -> None:
+    row = (await served.get_api("/signals?limit=1")).json()["signals"][0]
+    proof, vkey = [
+        (await served.get_api(path)).text for path in (f"/log/proof?id={row['id']}", "/log/key")
+    ]
+    (tmp_path / "proof").write_text(proof)
+    environment = os.environ | {"GO111MODULE": "off", "GOPATH": str(GO_PACKAGES)}
+    for price, printed in ((row["price"], "leaf "), (1.5, "invalid transparency proof")):
+        (tmp_path / "row").write_text(json.dumps(row | {"price": price}))
+        command = ["go", "run", ROOT / "deploy/verify/check_row.go", tmp_path / "row"]
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [*command, tmp_path / "proof", vkey.strip()],
+            env=environment | {"GOCACHE": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+        )
+        assert printed in done.stdout + done.stderr

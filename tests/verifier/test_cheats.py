@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from compute.signing.notes import build_cosigner, cosign
 from schemas.errors import OperatorError
 from service.commands.verify import VerifyOptions, verify_service
 from tests.doubles.published_log import (
@@ -294,6 +296,8 @@ def test_the_table_of_the_documentation_has_these_statuses():
     rows = re.findall(r"^\| ([^|]+) \| (\d) \| (\d) \| (\d) \|$", page, re.M)
     table = {name: dict(zip(COMES_AFTER, map(int, rest), strict=True)) for name, *rest in rows}
     assert table == {name: statuses for name, (_, statuses, _) in CHEATS.items()} | FURTHER
+    rows = re.findall(r"^\| ([^|]+) \| (\d) \| (\d) with `--\w+` \|$", page, re.M)
+    assert rows == [(name, str(one[1]), str(one[2])) for name, one in MORE.items()]
 
 
 # What only a customer sees who came in between, and what only a customer sees who has more.
@@ -364,24 +368,70 @@ async def test_a_row_older_than_thirty_days_is_compared_too(operator, customer):
     assert (status, f"{row['id']} of {row['created_at']} was deleted" in printed) == (1, True)
 
 
-async def test_two_customers_who_compare_checkpoints_see_two_histories(
+async def test_customers_who_are_shown_one_history_compare_their_checkpoints(
     operator, customer, tmp_path
 ):
-    await customer.verify()
-    other = tmp_path / "other"
-    for name in ("theirs", "ours"):
-        if name == "theirs":
-            operator.log.logged[10]["price"] = 1.0
-            operator.sign()
-            other.write_text(operator.log.checkpoint)
-            operator.log.logged[10]["price"] = operator.log.rows[9]["price"]
-        else:
-            other.write_text(operator.log.checkpoint)
-        operator.sign()
-        status, printed = await customer.verify(compare=other)
-        assert status == (name == "theirs"), printed
-        assert ("the log shows customers different histories" in printed) is (name == "theirs")
-    assert "1 checkpoint of another customer" in printed
+    (tmp_path / "other").write_text(operator.log.checkpoint)
+    go_on(operator, HOUR_H)
+    status, printed = await customer.verify(compare=tmp_path / "other")
+    assert (status, "1 checkpoint of another customer" in printed) == (0, True)
+
+
+def show_another_log(operator: Operator, path: Path) -> dict[str, object]:
+    operator.log.logged[10]["price"] = 1.0
+    operator.sign()
+    path.write_text(operator.log.checkpoint)
+    operator.log.logged[10]["price"] = operator.log.rows[9]["price"]
+    operator.sign()
+    return {"compare": path}
+
+
+def turn_half_of_the_readings(operator: Operator, path: Path) -> dict[str, object]:
+    own = [dict(row) for row in operator.log.rows]
+    for row in own[::2]:
+        row["transition"] = {"from": row["direction"], "to": "neutral"}
+    path.write_text(json.dumps(own))
+    return {"own": path}
+
+
+def show_cosignatures_of_another_day(operator: Operator, path: Path) -> dict[str, object]:
+    key = Ed25519PrivateKey.generate()
+    body = operator.log.checkpoint.partition("\n\n")[0]
+    operator.log.lines = cosign("w.example", key, f"{body}\n", 86_400)
+    path.write_text(f"witness w {build_cosigner('w.example', key).format()}\nquorum w\n")
+    return {"policy": path}
+
+
+def withhold_old_rows(operator: Operator, path: Path) -> dict[str, object]:
+    go_on(operator, 105 * 24)
+    del operator.log.rows[: 14 * 24]
+    return {"since": int((FIRST - timedelta(days=1)).timestamp() * 1000)}
+
+
+# By cheat: the exit status without and with an option, and what a customer with it reads.
+MORE: dict[str, tuple[Callable[[Operator, Path], dict[str, object]], int, int, str]] = {
+    "customers are shown different logs": (show_another_log, 0, 1, "different histories"),
+    "half of the readings are turned": (
+        turn_half_of_the_readings,
+        0,
+        1,
+        "your own bars: content equal",
+    ),
+    "cosignatures of another day are shown": (
+        *(show_cosignatures_of_another_day, 0, 2),
+        "cosigned within a day by: none",
+    ),
+    "rows older than 90 days are withheld": (withhold_old_rows, 0, 2, "are too many"),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+async def test_a_customer_with_more_than_the_feed_sees_more(operator, customer, tmp_path, name):
+    cheat, without, status, text = MORE[name]
+    options = cheat(operator, tmp_path / "file")
+    assert (await customer.verify())[0] == without
+    found, printed = await customer.verify(**options)
+    assert (found, text in printed) == (status, True), printed
 
 
 async def test_the_record_proves_a_row_when_the_server_is_gone_and_the_key_has_ended(

@@ -398,18 +398,6 @@ async def test_rows_older_than_any_that_is_served_do_not_count_as_newer_ones(log
     assert any("leaves without a row are older than 90 days" in one for one in report.notes)
 
 
-async def test_rows_of_the_universe_do_not_pass_as_alerts_that_aged_out(log, verify):
-    log.rows = []
-    # Six of thirty are alerts.
-    first = 105 * 24
-    log.publish(*map(make_row, range(first, first + 30)))
-    report = await verify(since=FIRST - timedelta(days=1))
-    assert (report.status, report.findings) == (2, [])
-    assert report.obstacles[0].endswith(
-        "but 300 of 300 are too many: of the newer rows 6 of 30 are alerts"
-    )
-
-
 async def test_a_narrow_since_leaves_the_record_and_compares_old_pages_of_it(log, verify, state):
     await verify()
     saved = read_state(state)

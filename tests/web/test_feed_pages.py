@@ -622,6 +622,7 @@ async def test_each_listed_change_leads_to_the_proof_that_a_key_gets(
         assert shown.text == (await served.get_api(f"/log/proof?id={row_id}")).text
 
 
+@pytest.mark.clause("pages")
 async def test_everybody_sees_the_line_of_the_log_to_compare(served: RunningService) -> None:
     size, root = (await served.get_api("/log/checkpoint")).text.split()[1:3]
     page = check_page(await served.get_page("/log"), 200, "Log of the feed")
