@@ -1,7 +1,7 @@
 """`signals keys` and `signals access-requests`."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any
@@ -51,29 +51,44 @@ async def create_key(
     return 0
 
 
-async def list_keys(settings: Settings, clock: Clock) -> int:
-    """Print one line per key with tab-separated fields, oldest first."""
-    now = clock()
+async def list_keys(settings: Settings, clock: Clock, as_json: bool) -> int:
+    """Print the keys, oldest first."""
     async with open_access_store(settings) as store:
-        for key in await store.list_keys():
-            status = "active"
-            if key.revoked_at is not None:
-                status = f"revoked {format_instant(key.revoked_at)}"
-            elif key.expires_at is not None:
-                verb = "expires" if key.works_at(now) else "expired"
-                status = f"{verb} {format_instant(key.expires_at)}"
-            used_at = key.last_used_at
-            print(
-                key.id,
-                format_instant(key.created_at),
-                status,
-                "operator" if key.membership_id is None else f"member {key.membership_id}",
-                key.mode or "any mode",
-                "never used" if used_at is None else f"used {format_instant(used_at)}",
-                escape_for_terminal(key.label or ""),
-                sep="\t",
-            )
+        keys = await store.list_keys()
+    rows = []
+    for key in keys:
+        status = "active"
+        if key.revoked_at is not None:
+            status = f"revoked {format_instant(key.revoked_at)}"
+        elif key.expires_at is not None:
+            verb = "expires" if key.works_at(clock()) else "expired"
+            status = f"{verb} {format_instant(key.expires_at)}"
+        owner = "operator" if key.membership_id is None else f"member {key.membership_id}"
+        used_at = None if key.last_used_at is None else format_instant(key.last_used_at)
+        rows.append(
+            {
+                **{"id": key.id, "label": key.label, "status": status, "owner": owner},
+                **{"mode": key.mode, "last_used_at": used_at},
+                "created_at": format_instant(key.created_at),
+            }
+        )
+    _print_rows(rows, as_json)
     return 0
+
+
+def _print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    """Print rows of the same members as a table for people, or one JSON object per line."""
+    if as_json:
+        for row in rows:
+            # Buyers choose labels, and strangers texts, which could steer the operator's terminal.
+            # json.dumps escapes all control characters except DEL.
+            print(json.dumps(row).replace("\x7f", "\\u007f"))
+    elif rows:
+        # The library takes 0.1 s to load.
+        from service.terminal.views import Table, make_cell, print_table
+
+        columns = [name.replace("_at", " (UTC)").replace("_", " ").upper() for name in rows[0]]
+        print_table(Table(columns, [[*map(make_cell, row.values())] for row in rows]), {})
 
 
 async def rotate_key(settings: Settings, clock: Clock, key_id: int, overlap_ms: int) -> int:
@@ -88,21 +103,29 @@ async def rotate_key(settings: Settings, clock: Clock, key_id: int, overlap_ms: 
     return 0
 
 
-async def list_requests(settings: Settings, key_id: int) -> int:
-    """Print one line per stored call of a key with tab-separated fields, newest first."""
+async def list_requests(settings: Settings, key_id: int, as_json: bool) -> int:
+    """Print the stored calls of a key, newest first."""
     async with open_access_store(settings) as store:
         if key_id not in {key.id for key in await store.list_keys()}:
             raise StoreError(f"there is no key {key_id}: see `signals keys list` for the ids")
-        for call in await store.list_calls(key_id, CALLS_KEPT_PER_KEY):
-            print(format_instant(call.at), *call[1:], sep="\t")
+        calls = await store.list_calls(key_id, CALLS_KEPT_PER_KEY)
+    _print_rows([call._asdict() | {"at": format_instant(call.at)} for call in calls], as_json)
     return 0
 
 
 async def revoke_key(settings: Settings, clock: Clock, key_id: int) -> int:
     """Revoke a key; StoreError if there is no key with this id."""
     async with open_access_store(settings) as store:
+        found = {key.id: key for key in await store.list_keys()}
         if not await OperatorKeys(store, clock).revoke(key_id):
             raise StoreError(f"there is no key {key_id}: see `signals keys list` for the ids")
+    key, label = found[key_id], escape_for_terminal(found[key_id].label or "")
+    if key.revoked_at is not None:
+        echo(f"Key {key_id} ({label}) was revoked at {format_instant(key.revoked_at)} already.")
+        return 0
+    used = "never used" if key.last_used_at is None else f"used {format_instant(key.last_used_at)}"
+    created = format_instant(key.created_at)
+    echo(f"Revoked key {key_id} ({label}), created {created}, {used}: calls with it get 403.")
     return 0
 
 
@@ -117,11 +140,9 @@ async def adopt_keys(settings: Settings) -> int:
 async def list_access_requests(settings: Settings) -> int:
     """Print one JSON object per line, oldest request first."""
     async with open_access_store(settings) as store:
-        for request in await store.list_access_requests():
-            # Anyone can send a request, and its text could steer the operator's terminal.
-            # json.dumps escapes all control characters except DEL.
-            times = {name: format_instant(getattr(request, name)) for name in TIMES}
-            print(json.dumps(asdict(request) | times).replace("\x7f", "\\u007f"))
+        requests = await store.list_access_requests()
+    times = [{name: format_instant(getattr(one, name)) for name in TIMES} for one in requests]
+    _print_rows([asdict(one) | at for one, at in zip(requests, times, strict=True)], as_json=True)
     return 0
 
 

@@ -24,6 +24,7 @@ from service.commands.command_table import (
     COMMANDS,
     EXAMPLES,
     GROUPS,
+    HEADINGS,
     choose_server,
 )
 from service.config.logs import log_to_standard_error
@@ -46,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; an OperatorError is printed in one line, with exit status 1 (2 of some)."""
     parser = _build_parser()
     given = sys.argv[1:] if arguments is None else arguments
+    if not given:
+        parser.print_help()
+        return 0
     if (suggestion := suggest_command(parser, given)) is not None:
         parser.error(suggestion)
     args = parser.parse_args(given)
@@ -160,13 +164,27 @@ def parse_base_address(text: str, option: str) -> str:
     return address
 
 
+class OverviewFormatter(argparse.RawDescriptionHelpFormatter):
+    """Formats the help of `signals` with its commands under headings."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        format_one = super()._format_action
+        commands = {one.dest: format_one(one) for one in action._choices_actions}
+        return "\n".join(
+            f"{heading}:\n{''.join(commands[name] for name in names)}"
+            for heading, names in HEADINGS.items()
+        )
+
+
 @cache
 def _build_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="signals", description="Compute and serve trading signals over MCP and REST."
     )
     parser.add_argument("--version", action="version", version=f"signals {VERSION}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     groups: dict[str, Any] = {"": commands}
     for command in COMMANDS:
         group, _, name = command.name.rpartition(" ")
@@ -189,6 +207,7 @@ def _build_parser() -> ArgumentParser:
             one.epilog = f"examples:\n{lines}"
             one.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.set_defaults(failure_status=1)
+    parser.formatter_class = OverviewFormatter
     return parser
 
 

@@ -160,8 +160,10 @@ def choose_doctor(args: Namespace) -> str:
 
 
 def choose_feed(args: Namespace) -> str:
-    """Return what prints the feed, once or until it is stopped."""
-    return "service.terminal.commands:follow_feed" if args.follow else READ_SERVICE
+    """Return what prints the feed: a page, all of it, or what comes until it is stopped."""
+    if args.follow:
+        return "service.terminal.commands:follow_feed"
+    return "service.terminal.commands:read_whole_feed" if args.all else READ_SERVICE
 
 
 BELIEVE_CLOCK = option(
@@ -196,9 +198,28 @@ READING = query_option("direction", "only readings in this direction", "DIR", ge
 AS_OF = query_option("as_of", "readings as served at this past time, ISO 8601", "TIME")
 FILTERS = (TIMEFRAME, INDICATOR, READING, ASSET_CLASS, AS_OF)
 KEY_ID = option("key_id", type=int, metavar="ID", help_text="id from `signals keys list`")
+AS_JSON = option(
+    "--json",
+    action="store_true",
+    dest="as_json",
+    help_text="print one JSON object per line instead of a table",
+)
 GROUPS: Final = {
     "log": "begin a new log of the feed",
     "keys": "create, list, rotate and revoke API keys",
+}
+# The headings of the help, with the commands and groups below each.
+HEADINGS: Final = {
+    "run a service": (
+        *("serve", "compute", "doctor", "backup", "restore", "prune", "migrate", "replay"),
+        *("import", "audit", "log"),
+    ),
+    "read a service": (
+        *("state", "board", "feed", "flips", "confluence", "usage", "connect", "stdio"),
+    ),
+    "verify a service": ("verify",),
+    "keys and people": ("keys", "sign-in", "access-requests", "person"),
+    "your shell": ("completion",),
 }
 COMMANDS: Final = (
     Command(
@@ -424,7 +445,8 @@ COMMANDS: Final = (
     Command(
         "verify",
         "check that the log of a service contains every row of its feed, and that nothing was "
-        f"rewritten since the last time, with the key in {API_KEY_VARIABLE}",
+        f"rewritten since the last time, with the key in {API_KEY_VARIABLE}; the first time takes "
+        "about 280 calls of its quota for 30 days, later ones few",
         "service.commands.verify:verify_service",
         (
             URL,
@@ -492,9 +514,14 @@ COMMANDS: Final = (
     ),
     read_command(
         "state",
-        "print the readings of a service by asset and indicator",
+        "print the readings of a service, one row per asset with score, price and age",
         FILTERS,
         (
+            option(
+                "--changes",
+                action="store_true",
+                help_text="one row per reading: since when it holds, the price then, and the move",
+            ),
             option(
                 "tickers",
                 nargs="*",
@@ -529,8 +556,16 @@ COMMANDS: Final = (
         ),
         (
             option(
+                "--all",
+                action="store_true",
+                group="reader",
+                help_text="print all rows that the service keeps, or those after --since, oldest "
+                "first, as with --csv > feed.csv; takes one call for 200 rows",
+            ),
+            option(
                 "--follow",
                 action="store_true",
+                group="reader",
                 help_text="wait for new rows and print each, until stopped; starts with the rows "
                 "after --since, by default with those that come from now on",
             ),
@@ -641,6 +676,7 @@ COMMANDS: Final = (
         "keys list",
         "list keys, without the keys themselves",
         "service.commands.access:list_keys",
+        (AS_JSON,),
     ),
     Command(
         "keys revoke",
@@ -669,7 +705,7 @@ COMMANDS: Final = (
         "keys requests",
         "list the latest calls of a key, newest first",
         "service.commands.access:list_requests",
-        (KEY_ID,),
+        (KEY_ID, AS_JSON),
     ),
     Command(
         "keys adopt",
@@ -750,6 +786,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "signals state": (
         "signals state BTC ETH --timeframe 1d",
         "signals state --asset-class metal --direction bullish",
+        "signals state BTC --changes",
         "signals state NVDA --as-of $(date -u +%F) --json",
     ),
     "signals board": (
@@ -759,6 +796,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "signals feed": (
         "signals feed --ticker BTC --limit 10",
         "signals feed --tier alerts --since 2026-09-30T00:00:00Z --csv",
+        "signals feed --all --csv > feed.csv",
         "signals feed --follow --timeframe 1d",
         "signals feed --follow --exec 'jq -r .ticker >> changed' --cursor feed.cursor",
         "signals feed --follow --post https://example.com/hook --cursor feed.cursor",
@@ -774,6 +812,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "signals keys create --label me",
         "signals keys create --label trial --expires 30",
     ),
+    "signals keys list": ("signals keys list", "signals keys list --json"),
     "signals keys revoke": ("signals keys revoke 3",),
     "signals keys rotate": ("signals keys rotate 3 --overlap 48",),
     "signals keys requests": ("signals keys requests 3",),

@@ -9,7 +9,7 @@ import fcntl
 import os
 import random
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Self, TypeVar, get_args
 
 from schemas.errors import OperatorError
 from schemas.vocabulary import POLL_INTERVAL_S, Clock, Side
-from service.commands.console import echo
+from service.commands.console import ProgressLog, echo, open_progress_bar
 from service.terminal.deliveries import (
     USER_AGENT,
     BodyTemplate,
@@ -37,6 +37,7 @@ from service.terminal.deliveries import (
 from service.terminal.messages import Messenger
 from service.terminal.views import (
     BOARD,
+    CHANGES,
     CONFLUENCE,
     FEED,
     FLIPS,
@@ -77,6 +78,8 @@ VIEWS: Mapping[str, View] = {
     "usage": USAGE,
 }
 FOLLOW_OPTIONS = ("exec", "post", "notify", "body", "per_run", "when", "cursor")
+# Before all rows.
+FIRST_INSTANT = "1970-01-01T00:00:00.000Z"
 PAGE_OPTIONS = ("limit", "offset", "order")
 NO_CURSOR = (
     "signals: without --cursor FILE, rows that come while this program does not run are not "
@@ -358,11 +361,50 @@ async def read_service(args: Namespace, address: str, api_key: str, find_proxy: 
     for name in FOLLOW_OPTIONS if args.view == "feed" else ():
         if getattr(args, name) not in (None, False):
             raise ArgumentsError(f"--{name.replace('_', '-')} needs --follow")
-    view = VIEWS[args.view]
+    view, arguments = VIEWS[args.view], collect_arguments(args)
+    if args.view == "state":
+        view = CHANGES if args.changes else STATE
+        # The table shows prices and ages too.
+        if args.changes or choose_format(args) == "table":
+            arguments["detail"] = "changes"
     with explain_failures(address):
         async with ServiceClient(address, api_key, USER_AGENT, find_proxy(address)) as client:
-            answer = await client.read_view(view.name, collect_arguments(args))
+            answer = await client.read_view(view.name, arguments)
         print_answer(answer, view, choose_format(args))
+    return 0
+
+
+async def read_whole_feed(
+    args: Namespace,
+    address: str,
+    api_key: str,
+    find_proxy: FindProxy,
+    wall_clock: Clock,
+    elapsed: Clock,
+    sleep: Sleep = asyncio.sleep,
+) -> int:
+    """Print all rows that the service keeps, or those after --since, oldest first."""
+    _refuse_options(args, (*PAGE_OPTIONS, *FOLLOW_OPTIONS), "--all")
+    printer = RowPrinter(choose_format(args))
+    retrier = Retrier(elapsed, sleep, random.random, lambda text: echo(f"signals: {text}"))
+    filters = {name: text for name, text in collect_arguments(args).items() if name != "since"}
+    bar = open_progress_bar("reading", ProgressLog("reading", wall_clock))
+    async with ServiceClient(address, api_key, USER_AGENT, find_proxy(address)) as client:
+
+        async def read_page(arguments: Json) -> Answer:
+            return await retrier.retry(partial(client.read_view, "signals", arguments))
+
+        with explain_failures(address), bar as on_progress:
+            begun_at = None
+            async for answer in walk_feed(read_page, args.since or FIRST_INSTANT, filters):
+                rows, has_more = answer.body["signals"], answer.body["pagination"]["has_more"]
+                await printer(rows, answer.body["meta"])
+                if rows and has_more:
+                    begun_at = begun_at or parse_served_time(rows[0]["created_at"])
+                    whole = parse_served_time(answer.body["meta"]["as_of"]) - begun_at
+                    part = parse_served_time(rows[-1]["created_at"]) - begun_at
+                    on_progress(int(part.total_seconds()), int(whole.total_seconds()))
+            on_progress(1, 1)
     return 0
 
 
@@ -381,9 +423,7 @@ async def follow_feed(
 
     Return 0 when a recording has no more rows. `elapsed` is a clock in ms that cannot be set.
     """
-    for name in PAGE_OPTIONS:
-        if getattr(args, name) is not None:
-            raise ArgumentsError(f"--{name} does not go with --follow, which reads every new row")
+    _refuse_options(args, PAGE_OPTIONS, "--follow")
     deliver = _open_delivery(args, find_proxy, webhook_secret, notify_url, wall_clock)
     cursor = None if args.cursor is None else CursorFile(args.cursor)
 
@@ -413,6 +453,13 @@ async def follow_feed(
             await follower.follow(since)
     echo("signals: the recording has ended, so no more rows will come")
     return 0
+
+
+def _refuse_options(args: Namespace, names: Iterable[str], reader: str) -> None:
+    """Raise ArgumentsError for options that do not go with one which reads row after row."""
+    for name in names:
+        if getattr(args, name) not in (None, False):
+            raise ArgumentsError(f"--{name} does not go with {reader}, which reads every row")
 
 
 @contextmanager

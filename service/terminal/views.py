@@ -83,6 +83,20 @@ def make_time(instant: str | None) -> Text:
     return make_cell(None if instant is None else format_minute(instant))
 
 
+def make_price(price: float | None) -> Text:
+    """Return a price with up to ten digits; None as a dash."""
+    return make_cell(None if price is None else f"{price:.10g}")
+
+
+def make_age(instant: str | None, now: str) -> Text:
+    """Return the time from an instant to another, in days, hours or minutes; None as a dash."""
+    if instant is None:
+        return make_cell(None)
+    minutes = int((parse_served_time(now) - parse_served_time(instant)).total_seconds()) // 60
+    count, unit = (minutes, "min") if minutes < 120 else (minutes // 60, "h")
+    return make_cell(f"{count} {unit}" if minutes < 48 * 60 else f"{minutes // 1440} d")
+
+
 def make_change(before: str, after: str) -> Text:
     """Return a change of a reading."""
     return Text(" > ").join((make_reading(before), make_reading(after)))
@@ -217,26 +231,74 @@ def _pick(values: Mapping[Any, Any], *names: str) -> list[Any]:
 
 
 def build_state_table(body: Json) -> Table:
-    """Return a row for each asset and indicator, a column for each timeframe that has readings."""
-    last_bars = {
-        ticker: bars["closed_at"]
-        for bars in body["meta"].get("last_bars", ())
-        for ticker in bars["tickers"]
-    }
-    # The others closed at the last full hour.
-    hour = f"{body['meta']['as_of'][:14]}00:00.000Z"
+    """Return a row for each asset: its readings as letters, their sum, its price and newest change.
+
+    The answer has the details of changes.
+    """
+    keys = [key for key in STORED_KEYS if any(key in one["signals"] for one in body["assets"])]
     shown = [readings for asset in body["assets"] for readings in asset["signals"].values()]
     timeframes = [one for one in TIMEFRAMES if any(one in readings for readings in shown)]
+    rows = []
+    for asset in body["assets"]:
+        signals = asset["signals"]
+        # As pages count it: dexter repeats enzo, out of date.
+        counted = [at for key, by in signals.items() if key != "dexter" for at in by.values()]
+        score = counted.count("bullish") - counted.count("bearish")
+        begun = [one["since"] for by in asset["changes"].values() for one in by.values() if one]
+        words = (
+            [LETTERS.get(signals.get(key, {}).get(timeframe), NO_LETTER) for key in keys]
+            for timeframe in timeframes
+        )
+        rows.append(
+            (
+                *(make_cell(asset["ticker"], "bold"), make_cell(asset["name"])),
+                *map(make_letters, words),
+                make_cell(f"{score:+d}" if score else "0"),
+                make_price((asset.get("last_bar") or {}).get("close")),
+                make_age(max(begun, default=None), body["meta"]["as_of"]),
+            )
+        )
+    letters = [f"{timeframe}: {_abbreviate(keys)}" for timeframe in timeframes]
+    legend = "  ".join(f"{key[0].upper()} {key}" for key in keys)
+    note = "SCORE is bullish minus bearish readings, AGE that of the newest change."
+    columns = ("TICKER", "NAME", *letters, "SCORE", "PRICE", "AGE")
+    return Table(columns, rows, f"{legend}\n{note}")
+
+
+def build_changes_table(body: Json) -> Table:
+    """Return a row for each reading: since when it holds, the price then, and the move since."""
     rows = [
         (
-            *(make_cell(asset["ticker"], "bold"), make_cell(asset["name"]), make_cell(indicator)),
-            *(make_reading(readings.get(timeframe)) for timeframe in timeframes),
-            make_time(last_bars.get(asset["ticker"], hour)),
+            *(make_cell(ticker, "bold"), make_cell(indicator), make_cell(timeframe)),
+            *(make_reading(reading), make_time(since), make_age(since, body["meta"]["as_of"])),
+            *(make_price(price), make_cell(None if moved is None else f"{moved:+.2f} %")),
         )
+        for ticker, _, _, indicator, timeframe, reading, since, price, moved in _walk_changes(body)
+    ]
+    columns = ("TICKER", "INDICATOR", "TF", "READING", "SINCE (UTC)", "AGE", "PRICE THEN", "MOVE")
+    return Table(columns, rows)
+
+
+def list_changes(body: Json) -> Records:
+    """Return a record for each reading, with the change that set it."""
+    header = ("ticker", "name", "asset_class", "indicator", "timeframe", "reading")
+    return _add_origin(body, (*header, "since", "price", "change_percent"), _walk_changes(body))
+
+
+def _walk_changes(body: Json) -> list[list[Any]]:
+    return [
+        [
+            *_pick(asset, *("ticker", "name", "asset_class")),
+            *(indicator, timeframe, reading),
+            *_pick(
+                asset["changes"].get(indicator, {}).get(timeframe) or {},
+                *("since", "price", "change_percent"),
+            ),
+        ]
         for asset in body["assets"]
         for indicator, readings in asset["signals"].items()
+        for timeframe, reading in readings.items()
     ]
-    return Table(("TICKER", "NAME", "INDICATOR", *timeframes, "LAST BAR (UTC)"), rows)
 
 
 def build_board_table(body: Json) -> Table:
@@ -260,8 +322,7 @@ def build_feed_table(body: Json) -> Table:
             *(make_cell(format_minute(row["created_at"])), make_cell(row["ticker"], "bold")),
             *(make_cell(row["timeframe"]), make_cell(row["indicator"])),
             _make_event(row),
-            # Up to ten digits.
-            make_cell(None if row["price"] is None else f"{row['price']:.10g}"),
+            make_price(row["price"]),
         )
         for row in body["signals"]
     ]
@@ -332,6 +393,7 @@ def _make_event(row: Json) -> Text:
 
 
 STATE = View("state", build_state_table, list_state)
+CHANGES = View("state", build_changes_table, list_changes)
 BOARD = View("state", build_board_table, list_board)
 FEED = View("signals", build_feed_table, list_feed)
 FLIPS = View("flips", build_flips_table, list_flips)
@@ -354,7 +416,7 @@ def print_answer(answer: Answer, view: View, chosen: Format) -> None:
     elif chosen == "csv":
         write_csv(*view.list_records(answer.body))
     else:
-        _print_table(open_console(), view.build_table(answer.body), answer.body["meta"])
+        print_table(view.build_table(answer.body), answer.body["meta"])
     sys.stdout.flush()
 
 
@@ -369,7 +431,7 @@ def write_csv(
 
 
 class RowPrinter:
-    """Prints each row of the feed as it comes: a line of a table, of JSON or of CSV."""
+    """Prints rows of the feed as they come: lines of one table, of JSON or of CSV."""
 
     def __init__(self, chosen: Format) -> None:
         self._format = chosen
@@ -386,10 +448,10 @@ class RowPrinter:
         elif self._format == "csv":
             write_csv(*FEED.list_records(body), has_header=not self._has_header)
         else:
-            self._print_line(FEED.build_table(body), meta)
+            self._print_lines(FEED.build_table(body), meta)
         self._has_header = True
 
-    def _print_line(self, table: Table, meta: Json) -> None:
+    def _print_lines(self, table: Table, meta: Json) -> None:
         origin = describe_origin(meta)
         if origin != self._printed_origin:
             self._console.print(origin)
@@ -409,7 +471,9 @@ def describe_origin(meta: Json) -> Text:
     return Text(", ").join(parts)
 
 
-def _print_table(console: Console, table: Table, meta: Json) -> None:
+def print_table(table: Table, meta: Json) -> None:
+    """Print a table for people, with what `meta` says about its data."""
+    console = open_console()
     if origin := describe_origin(meta):
         console.print(origin)
     if table.rows:

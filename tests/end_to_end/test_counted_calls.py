@@ -30,7 +30,13 @@ from tests.support.running_service import (
     run_app,
     skip_sleep,
 )
-from tests.support.signals_command import RunningCommand, find_free_port, run_signals, start_signals
+from tests.support.signals_command import (
+    RunningCommand,
+    find_free_port,
+    list_rows,
+    run_signals,
+    start_signals,
+)
 from tests.support.web_page import EMAIL, LINK, Page, buy_plan, check_page
 
 CONNECTIONS = 64
@@ -212,10 +218,9 @@ def test_the_last_calls_before_a_shutdown_are_in_the_log_of_every_process(
         process.wait_for_line("--header")
         asyncio.run(call_by_every_transport())
         assert process.stop() == 0
-    listed = run_signals(folder, "keys", "requests", "1").stdout.splitlines()
-    calls = [line.split("\t") for line in listed]
+    calls = [(*call.values(),) for call in list_rows(folder, "keys", "requests", "1")]
     assert sorted(call[2:] for call in calls) == [
-        [USAGE, transport, "ok", "200"] for transport in sorted(FACES * 3)
+        (USAGE, transport, "ok", 200) for transport in sorted(FACES * 3)
     ]
     assert len({request_id for _, request_id, *_ in calls}) == 6
 

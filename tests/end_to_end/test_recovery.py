@@ -29,6 +29,7 @@ from tests.support.signals_command import (
     build_faketime_variables,
     create_store,
     find_free_port,
+    list_rows,
     parse_events,
     run_signals,
     start_signals,
@@ -45,8 +46,7 @@ RECOVERY_SETTINGS = re.findall(r"^ +(restore_command|recovery_\w+) = (.+)$", GUI
 
 
 def list_labels(folder: Path, **settings: str) -> list[str]:
-    lines = run_signals(folder, "keys", "list", **settings).stdout.splitlines()
-    return [line.split("\t")[-1] for line in lines]
+    return [key["label"] for key in list_rows(folder, "keys", "list", **settings)]
 
 
 def copy_access_file(source: Path, target: Path) -> None:

@@ -28,6 +28,7 @@ from tests.support.signals_command import (
     RunningCommand,
     create_store,
     find_free_port,
+    list_rows,
     run_signals,
     select_events,
     start_signals,
@@ -116,8 +117,7 @@ async def test_a_server_that_is_killed_between_commit_and_answer_leaves_a_member
             await asyncio.to_thread(process.wait_for_line, "Register with a client")
             refused = await client.post(f"{url}/claim", json=token)
             assert (refused.status_code, "signs in" in refused.json()["message"]) == (409, True)
-    listed = await asyncio.to_thread(run_signals, tmp_path, "keys", "list")
-    assert len(listed.stdout.strip().splitlines()) == 1
+    assert len(await asyncio.to_thread(list_rows, tmp_path, "keys", "list")) == 1
 
 
 @asynccontextmanager

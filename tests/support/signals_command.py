@@ -74,13 +74,21 @@ def run_signals(folder: Path, *arguments: str, **settings: str) -> subprocess.Co
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
+def list_rows(folder: Path, *command: str, **settings: str) -> list[dict[str, Any]]:
+    """Return the rows that a command lists as JSON, such as `keys list`."""
+    done = run_signals(folder, *command, "--json", **settings)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 def choose_processes(arguments: Sequence[str]) -> Sequence[str]:
     """Let `serve` run in a single process unless `--workers` or `--no-compute` is given.
 
     Its compute process takes more than a second of processor time to start.
     """
     is_chosen = any(one.startswith(("--workers", "--no-compute")) for one in arguments)
-    return arguments if arguments[0] != "serve" or is_chosen else [*arguments, "--single-process"]
+    return (
+        arguments if arguments[:1] != ("serve",) or is_chosen else [*arguments, "--single-process"]
+    )
 
 
 def create_store(folder: Path) -> None:

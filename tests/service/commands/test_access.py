@@ -21,7 +21,7 @@ from tests.compute.conftest import signals as signals
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.store.sql.test_purchase_store import CLAIM, KEY_HASH, MEMBER, NOW
 from tests.support.row_builders import make_call_group, run_sql
-from tests.support.signals_command import create_store, run_signals
+from tests.support.signals_command import create_store, list_rows, run_signals
 
 pytestmark = pytest.mark.clause("operation", "sources")
 
@@ -49,14 +49,12 @@ def test_a_bought_key_is_listed_with_member_mode_and_last_use(tmp_path):
         await store.count_calls([make_call_group(KEY_HASH, NOW + 3_600_000)], "live", 10)
 
     with_store(tmp_path, buy)
-    assert only_line(run_signals(tmp_path, "keys", "list").stdout).split("\t") == [
-        "1",
-        "2026-05-28T20:26:40.000Z",
-        "active",
-        "member 1",
-        "live",
-        "used 2026-05-28T21:26:40.000Z",
-        "Agent",
+    assert list_rows(tmp_path, "keys", "list") == [
+        {
+            **{"id": 1, "label": "Agent", "status": "active", "owner": "member 1", "mode": "live"},
+            **{"last_used_at": "2026-05-28T21:26:40.000Z"},
+            **{"created_at": "2026-05-28T20:26:40.000Z"},
+        }
     ]
 
 
@@ -67,10 +65,14 @@ def test_a_buyers_name_can_neither_steer_the_terminal_nor_fake_a_line(tmp_path):
         await store.redeem_claim(claim, MEMBER, KEY_HASH, NOW)
 
     with_store(tmp_path, buy)
-    line = only_line(run_signals(tmp_path, "keys", "list").stdout)
-    *_, label = line.split("\t")
-    assert label == r"\u001b[2Jtwo\nlines\ttabs\u007f\u009b\u202e\\ ünïcode 漢"
-    assert line.replace("\t", "").isprintable()
+    _, line = run_signals(tmp_path, "keys", "list").stdout.splitlines()
+    assert r"\u001b[2Jtwo\nlines\ttabs\u007f\u009b\u202e\ ünïcode 漢" in line
+    assert line.isprintable()
+    printed = only_line(run_signals(tmp_path, "keys", "list", "--json").stdout)
+    assert (printed.isascii() and printed.isprintable(), json.loads(printed)["label"]) == (
+        True,
+        NASTY,
+    )
 
 
 def test_different_labels_stay_different_when_escaped():
@@ -140,8 +142,8 @@ def test_a_listing_of_a_damaged_file_is_one_line(tmp_path, command):
 def test_a_key_is_created_with_an_expiry_that_the_list_shows(tmp_path, value, expected):
     create_store(tmp_path)
     run_signals(tmp_path, "keys", "create", "--label", "own", "--expires", value)
-    status = only_line(run_signals(tmp_path, "keys", "list").stdout).split("\t")[2]
-    assert status.startswith(expected)
+    (key,) = list_rows(tmp_path, "keys", "list")
+    assert key["status"].startswith(expected)
 
 
 @pytest.mark.parametrize("value", ["0", "3651", "tomorrow", "2999-01-31T25:00", "2999-02-31"])
@@ -165,9 +167,9 @@ def test_a_rotated_key_expires_and_its_successor_is_printed(tmp_path):
     run_signals(tmp_path, "keys", "create", "--label", "own")
     done = run_signals(tmp_path, "keys", "rotate", "1", "--overlap", "0")
     assert re.fullmatch(r"ek_[A-Za-z0-9_-]{43}", only_line(done.stdout))
-    old, new = run_signals(tmp_path, "keys", "list").stdout.splitlines()
-    assert old.split("\t")[2].startswith("expired ")
-    assert new.split("\t")[2:] == ["active", "operator", "any mode", "never used", "own"]
+    old, new = list_rows(tmp_path, "keys", "list")
+    assert old["status"].startswith("expired ")
+    assert (new["status"], new["label"]) == ("active", "own")
     for key_id in ("1", "9"):
         refused = run_signals(tmp_path, "keys", "rotate", key_id)
         assert (refused.returncode, refused.stdout) == (1, "")
@@ -183,9 +185,10 @@ def test_the_operator_sees_the_calls_of_a_key(tmp_path):
         )
 
     with_store(tmp_path, call)
-    assert run_signals(tmp_path, "keys", "requests", "1").stdout == (
-        "2026-05-28T20:26:40.000Z\tid-1\tsignals_get_state\tmcp\tok\t200\n"
-    )
+    values = ["2026-05-28T20:26:40.000Z", "id-1", "signals_get_state", "mcp", "ok", 200]
+    assert [[*row.values()] for row in list_rows(tmp_path, "keys", "requests", "1")] == [values]
+    header, row = run_signals(tmp_path, "keys", "requests", "1").stdout.splitlines()
+    assert (header.split()[0], row.split()) == ("AT", [*map(str, values)])
     assert "there is no key 2" in only_line(run_signals(tmp_path, "keys", "requests", "2").stderr)
 
 

@@ -12,7 +12,7 @@ from tests.service.commands.test_cli import only_line, write_bars
 from tests.support.example_market import make_coverage
 from tests.support.row_builders import run_sql
 from tests.support.running_service import RunningService, run_service
-from tests.support.signals_command import run_signals
+from tests.support.signals_command import list_rows, run_signals
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -144,7 +144,7 @@ def test_a_restore_that_was_killed_ends_right_when_it_runs_again(
         run_signals(filled, "restore", str(tmp_path / "backup"), database_url=url)
     run_signals(filled, "restore", str(tmp_path / "backup"), database_url=url)
     assert run_signals(filled, "audit", database_url=url).returncode == 0
-    assert len(run_signals(filled, "keys", "list", database_url=url).stdout.splitlines()) == 1
+    assert len(list_rows(filled, "keys", "list", database_url=url)) == 1
     assert [name for name in files(tmp_path / "other") if "unfinished" in name] == []
 
 

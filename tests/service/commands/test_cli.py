@@ -74,11 +74,29 @@ def test_keys_are_listed_without_the_key_and_revoked_for_good(tmp_path):
     create_store(tmp_path)
     api_key = run_signals(tmp_path, "keys", "create", "--label", "one").stdout.strip()
     listed = run_signals(tmp_path, "keys", "list").stdout
-    key_id, _, *columns = only_line(listed).split("\t")
-    assert columns == ["active", "operator", "any mode", "never used", "one"]
+    header, row = (re.split(r" {2,}", line.strip()) for line in listed.splitlines())
+    assert header == ["ID", "LABEL", "STATUS", "OWNER", "MODE", "LAST USED (UTC)", "CREATED (UTC)"]
+    assert row[:-1] == ["1", "one", "active", "operator", "-", "-"]
     assert api_key not in listed
-    assert run_signals(tmp_path, "keys", "revoke", key_id).returncode == 0
+    done = run_signals(tmp_path, "keys", "revoke", row[0])
+    said = r"Revoked key 1 \(one\), created 20\S+, never used: calls with it get 403\.\n"
+    assert (done.returncode, done.stdout) == (0, "")
+    assert re.fullmatch(said, done.stderr)
     assert "revoked 20" in run_signals(tmp_path, "keys", "list").stdout
+    again = run_signals(tmp_path, "keys", "revoke", row[0])
+    assert re.fullmatch(r"Key 1 \(one\) was revoked at 20\S+ already\.\n", again.stderr)
+
+
+def test_the_command_alone_prints_all_commands_under_headings(tmp_path):
+    done = run_signals(tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    names = re.findall(r"^  ([a-z-]+) +\S", done.stdout.partition("examples:")[0], re.MULTILINE)
+    shown = [name for name in names if not name.startswith("-")]
+    assert sorted(shown) == sorted({name.split()[1] for name in COMMANDS})
+    headings = re.findall(r"^([a-z].*):$", done.stdout, re.MULTILINE)
+    assert headings[headings.index("commands") + 1 :][:4] == [
+        *("run a service", "read a service", "verify a service", "keys and people"),
+    ]
 
 
 def test_revoking_an_unknown_key_fails_in_one_line(tmp_path):

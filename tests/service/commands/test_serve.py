@@ -37,6 +37,7 @@ from tests.support.signals_command import (
     build_environment,
     create_store,
     find_free_port,
+    list_rows,
     run_signals,
     start_signals,
 )
@@ -202,9 +203,9 @@ def test_only_the_first_start_on_a_terminal_shows_a_working_key(market):
         headers = {"Authorization": f"Bearer {shown[1]}"}
         state = httpx.get(f"http://127.0.0.1:{port}/api/v1/state", headers=headers)
         assert state.status_code == 200
-    listed = run_signals(market, "keys", "list").stdout
-    assert listed.strip().split("\t")[-1] == "first start"
-    assert run_signals(market, "keys", "revoke", listed.split("\t")[0]).returncode == 0
+    (key,) = list_rows(market, "keys", "list")
+    assert key["label"] == "first start"
+    assert run_signals(market, "keys", "revoke", str(key["id"])).returncode == 0
     with on_a_terminal(market, port=port) as second:
         assert "ek_" not in "".join(second.printed)
 

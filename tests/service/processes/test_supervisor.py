@@ -28,7 +28,13 @@ from tests.end_to_end.test_counted_calls import Connection, connected, stored
 from tests.service.commands.test_cli import write_bars
 from tests.service.http.test_metrics_server import place, samples
 from tests.support.bad_inputs import STATE
-from tests.support.signals_command import RunningCommand, find_free_port, run_signals, start_signals
+from tests.support.signals_command import (
+    RunningCommand,
+    find_free_port,
+    list_rows,
+    run_signals,
+    start_signals,
+)
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -195,7 +201,7 @@ def test_the_quota_is_exact_over_all_workers(service: Service) -> None:
 def test_a_revoked_key_is_refused_at_once_by_every_worker(service: Service) -> None:
     api_key = service.new_key()
     before = service.of_each_worker("/usage", api_key)
-    number = run_signals(service.folder, "keys", "list").stdout.splitlines()[-1].split("\t")[0]
+    number = str(list_rows(service.folder, "keys", "list")[-1]["id"])
     assert run_signals(service.folder, "keys", "revoke", number).returncode == 0
     after = service.of_each_worker("/usage", api_key)
     assert [answer.status_code for answer in (*before, *after)] == [200, 200, 403, 403]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from service.commands.cli import _build_parser
 from service.config.proxies import find_proxy
@@ -26,6 +27,7 @@ from service.terminal.commands import (
     TransientError,
     compute_pause_s,
     follow_feed,
+    read_whole_feed,
 )
 from service.terminal.deliveries import RefusalError
 from service.terminal.views import RowPrinter
@@ -213,6 +215,29 @@ async def test_it_hands_on_a_backlog_of_several_pages_in_order(served_alone: Run
     assert receiver.ids[-450:] == [flip.id for flip in flips]
     assert len(set(receiver.ids)) == len(receiver.rows) == 458
     assert receiver.saved == [row["created_at"] for row in receiver.rows]
+
+
+@pytest.mark.clause("operation")
+async def test_the_whole_feed_is_printed_once_oldest_first_over_several_pages(
+    served_alone: RunningService, capsys: pytest.CaptureFixture[str]
+):
+    flips = make_flips(LATER, 450)
+    await served_alone.market.commit(make_batch(LATER, flips))
+    args = _build_parser().parse_args(["feed", "--all", "--csv"])
+    with capture_logs():
+        status = await read_whole_feed(
+            *(args, served_alone.base_url, served_alone.api_key, find_proxy),
+            wall_clock=lambda: 0,
+            elapsed=lambda: 0,
+        )
+    captured = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(captured.out)))
+    assert (status, len(rows), [row["id"] for row in rows[-450:]]) == (
+        0,
+        458,
+        [flip.id for flip in flips],
+    )
+    assert captured.err.splitlines()[-1].startswith("reading: 100%")
 
 
 async def test_it_begins_with_the_rows_that_come_after_its_start(served_alone: RunningService):
@@ -510,6 +535,11 @@ def test_options_that_do_not_go_together_are_refused(tmp_path, arguments, messag
     done = run_signals(tmp_path, "feed", "--follow", "--cursor", "c", *arguments, api_key=KEY)
     assert done.returncode == 1
     assert message in only_line(done.stderr)
+
+
+def test_a_page_cannot_be_chosen_of_the_whole_feed(tmp_path):
+    done = run_signals(tmp_path, "feed", "--all", "--offset", "9", api_key=KEY)
+    assert (done.returncode, "--offset does not go with --all" in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

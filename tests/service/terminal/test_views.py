@@ -10,6 +10,7 @@ import pytest
 
 from schemas.errors import OperatorError
 from service.terminal.commands import TransientError
+from service.terminal.views import STATE
 from tests.doubles.fixed_answers import KEY, loopback
 from tests.service.commands.test_cli import only_line
 from tests.service.terminal.conftest import Read, ReadFrom
@@ -34,13 +35,48 @@ def parse_csv(text: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.clause("operation")
-async def test_state_has_a_row_for_each_indicator_of_the_given_assets(read: Read):
+async def test_state_has_a_row_for_each_asset_with_its_score_price_and_newest_change(read: Read):
     printed = await read("state", "btc", "XAU", "--indicator", "ceres")
     assert cells(printed)[1:4] == [
-        ["TICKER", "NAME", "INDICATOR", "1h", "4h", "1d", "LAST BAR (UTC)"],
-        ["BTC", "Bitcoin", "ceres", "neutral", "bullish", "neutral", "2026-09-30 12:00"],
-        ["XAU", "Gold", "ceres", "-", "-", "neutral", "2026-09-30 12:00"],
+        ["TICKER", "NAME", "1h: C", "4h: C", "1d: C", "SCORE", "PRICE", "AGE"],
+        ["BTC", "Bitcoin", "N", "U", "N", "+1", "-", "60 min"],
+        ["XAU", "Gold", ".", ".", "N", "0", "-", "399 d"],
     ]
+    (asset,) = json.loads(await read("state", "BTC", "--changes", "--json"))["assets"]
+    since = {"since": "2026-09-27T12:03:00.000Z", "price": 1.5, "change_percent": None}
+    body = {
+        "assets": [
+            {
+                **asset,
+                "signals": {"enzo": {"1d": "bearish"}, "dexter": {"1d": "bullish"}},
+                "changes": {"enzo": {"1d": since}},
+                "last_bar": {"closed_at": "2026-09-30T12:00:00.000Z", "close": 112_000.5},
+            }
+        ],
+        "meta": {"as_of": "2026-09-30T12:03:00.000Z"},
+    }
+    (row,) = STATE.build_table(body).rows
+    assert [cell.plain for cell in row] == ["BTC", "Bitcoin", "D U", "-1", "112000.5", "3 d"]
+
+
+@pytest.mark.clause("operation")
+async def test_changes_of_state_have_a_row_for_each_reading(read: Read, served: RunningService):
+    command = ("state", "BTC", "--timeframe", "4h", "--changes")
+    (asset,) = (await served.get_api("/state?ticker=BTC&timeframe=4h&detail=changes")).json()[
+        "assets"
+    ]
+    records = parse_csv(await read(*command, "--csv"))
+    assert [row["indicator"] for row in records] == [*asset["signals"]]
+    for row in records:
+        change = asset["changes"][row["indicator"]].get("4h") or {}
+        assert row["since"] == change.get("since", "")
+        assert row["price"] == str(change.get("price", ""))
+    table = await read(*command)
+    columns = ["TICKER", "INDICATOR", "TF", "READING", "SINCE (UTC)", "AGE", "PRICE THEN", "MOVE"]
+    assert cells(table)[1] == columns
+    assert len(cells(table)) >= 2 + len(records)
+    answer = json.loads(await read(*command, "--json"))
+    assert answer["assets"] == [asset]
 
 
 @pytest.mark.clause("operation")
@@ -54,8 +90,7 @@ async def test_several_tickers_and_a_class_filter_changes(read: Read, command: s
 @pytest.mark.clause("operation")
 async def test_state_shows_only_the_timeframes_that_it_has(read: Read):
     printed = await read("state", "NVDA", "--timeframe", "1d")
-    assert cells(printed)[1][3:] == ["1d", "LAST BAR (UTC)"]
-    assert ["NVDA", "NVIDIA", "llnr", "neutral", "2026-09-30 12:00"] in cells(printed)
+    assert cells(printed)[1][2:] == ["1d: T B R C E L P", "SCORE", "PRICE", "AGE"]
 
 
 @pytest.mark.clause("operation")
