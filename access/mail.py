@@ -31,12 +31,15 @@ class MailError(Exception):
     """A mail was not sent; the message is for the operator's log and quotes nothing of the mail.
 
     `is_temporary` if the server may accept the same mail later, as one that delays all strangers
-    does (greylisting).
+    does (greylisting). `is_mailbox` if only mail to this address is refused: it is closed or full.
     """
 
-    def __init__(self, message: str, *, is_temporary: bool = False) -> None:
+    def __init__(
+        self, message: str, *, is_temporary: bool = False, is_mailbox: bool = False
+    ) -> None:
         super().__init__(message)
         self.is_temporary = is_temporary
+        self.is_mailbox = is_mailbox
 
 
 class Mailer(Protocol):
@@ -278,4 +281,8 @@ class SmtpMailer:
         reason = next(reason for kind, reason in reasons if isinstance(cause, kind))
         text = f"{self._server.name} {reason}" + (f" (SMTP {code})" if code > 0 else "")
         is_outage = isinstance(cause, OSError | aiosmtplib.SMTPServerDisconnected)
-        return MailError(text, is_temporary=is_outage and not isinstance(cause, ssl.SSLError))
+        # 554 and 5.7 are the server's rules, which refuse all mail of this service.
+        words = recipients[0].message if recipients else "5.7."
+        is_mailbox = code != 554 and not words.startswith("5.7.")
+        is_temporary = is_outage and not isinstance(cause, ssl.SSLError)
+        return MailError(text, is_temporary=is_temporary, is_mailbox=is_mailbox)

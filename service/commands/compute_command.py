@@ -30,7 +30,7 @@ from service.commands.console import (
 )
 from service.config.settings import Settings
 from service.config.sources import describe_venues, open_log_signer, open_source
-from service.config.stores import open_both, wait_for_database
+from service.config.stores import open_both, retry_until_reached
 from service.processes.lifecycle import (
     limit_malloc_arenas,
     listen_for_shutdown,
@@ -92,13 +92,14 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
     async with AsyncExitStack() as stack:
         cancel_on_request = stack.enter_context(listen_for_shutdown())
         metrics_server = stack.enter_context(open_metrics_server(settings))
-        is_reached = False
-        with cancel_on_request():
-            await wait_for_database(settings, answer_waiting(settings, metrics_server.listener))
-            is_reached = True
-        if not is_reached:
+        stores = await retry_until_reached(
+            lambda: stack.enter_async_context(open_both(settings)),
+            cancel_on_request,
+            answer_waiting(settings, metrics_server.listener),
+        )
+        if stores is None:
             return 0
-        market, access = await stack.enter_async_context(open_both(settings))
+        market, access = stores
         # Nothing here uses it, and the operator may restore it meanwhile.
         await access.close()
         metrics = Metrics(())
@@ -139,7 +140,7 @@ async def run_compute_process(
                 from service.http.health import build_readiness
                 from service.http.metrics import Metrics
 
-                observer = metrics = Metrics(CALL_NAMES)
+                observer = metrics = Metrics(CALL_NAMES, metrics_server.failing)
                 readiness = build_readiness(resources, metrics)
                 serving = metrics_server.serve_metrics(metrics, readiness)
                 await stack.enter_async_context(serving)

@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, closing
+from ctypes import c_bool
 from pathlib import Path
 from socket import socket
 
@@ -25,7 +26,7 @@ from service.commands.console import echo
 from service.config.billing import describe_billing, find_outage_reason
 from service.config.mail import describe_mail
 from service.config.settings import Settings
-from service.config.stores import wait_for_database
+from service.config.stores import retry_until_reached
 from service.http.app import build_app
 from service.http.health import answer_waiting, build_readiness
 from service.http.metrics import Metrics
@@ -62,15 +63,13 @@ async def serve(
         cancel_on_request = stack.enter_context(listen_for_shutdown())
         listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
         metrics_server = stack.enter_context(open_metrics_server(settings))
-        is_reached = False
-        with cancel_on_request():
-            await wait_for_database(
-                settings, answer_waiting(settings, listener, metrics_server.listener)
-            )
-            is_reached = True
-        if not is_reached:
+        resources = await retry_until_reached(
+            lambda: stack.enter_async_context(open_resources(settings, clock)),
+            cancel_on_request,
+            answer_waiting(settings, listener, metrics_server.listener),
+        )
+        if resources is None:
             return 0
-        resources = await stack.enter_async_context(open_resources(settings, clock))
         metrics = Metrics(CALL_NAMES)
         with cancel_on_request():
             await check_billing(resources)
@@ -122,11 +121,16 @@ async def serve_with_workers(
         # The compute process has both stores open; this one has neither. So it serves the
         # operations port, and reports for all processes.
         metrics_server = stack.enter_context(open_metrics_server(settings, is_shared=True))
+        opened = await stack.enter_async_context(AsyncExitStack())
+        resources = await retry_until_reached(
+            lambda: opened.enter_async_context(open_resources(settings, clock)),
+            cancel_on_request,
+            answer_waiting(settings, listener, metrics_server.listener),
+        )
+        if resources is None:
+            return 0
         with cancel_on_request():
-            await wait_for_database(
-                settings, answer_waiting(settings, listener, metrics_server.listener)
-            )
-            async with open_resources(settings, clock) as resources:
+            async with opened:
                 await check_billing(resources)
                 compute_process = create_compute_process(
                     settings, clock, elapsed, computes=computes, metrics_server=metrics_server
@@ -137,7 +141,8 @@ async def serve_with_workers(
             work = "service.commands.serve:run_worker"
             for _ in range(workers):
                 worker = ChildProcess(
-                    "worker", settings, work, clock, listener, loop_module="uvloop"
+                    *("worker", settings, work, clock, listener, metrics_server.failing),
+                    loop_module="uvloop",
                 )
                 children.append(stack.enter_context(worker))
                 worker.begin()
@@ -154,9 +159,10 @@ async def run_worker(
     cancel_on_request: Callable[[], AbstractContextManager[None]],
     clock: Clock,
     listener: socket,
+    failing: c_bool,
 ) -> None:
-    """Serve in a process of its own, until interrupted."""
-    metrics = Metrics(CALL_NAMES)
+    """Serve in a process of its own, until interrupted; `failing` is true while runs fail."""
+    metrics = Metrics(CALL_NAMES, failing)
     async with open_resources(settings, clock) as resources:
         with cancel_on_request():
             async with (

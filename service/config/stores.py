@@ -1,10 +1,15 @@
 """Opens the stores that the settings select; only the module of their database is loaded."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import structlog
 
@@ -16,6 +21,7 @@ from store.sql.access_store import AccessStore
 if TYPE_CHECKING:  # Keeps the market's modules out of commands about keys.
     from store.sql.market_store import MarketStore
 
+T = TypeVar("T")
 StoreKind = Literal["market", "access"]
 RESTORE_HINT = "restore a backup if keys were issued"
 IS_ANOTHER = "is not the one that belongs to the market data"
@@ -26,25 +32,31 @@ log = structlog.get_logger("service")
 ADOPT_HINT = "run `signals keys adopt` to go on without the lost keys and purchases"
 
 
-async def wait_for_database(
-    settings: Settings, answering: AbstractAsyncContextManager[None] | None = None
-) -> None:
-    """Wait until the server of the database accepts sessions; log one line a minute meanwhile.
+async def retry_until_reached(
+    attempt: Callable[[], Awaitable[T]],
+    cancel_on_request: Callable[[], AbstractContextManager[None]],
+    answering: AbstractAsyncContextManager[None] | None = None,
+) -> T | None:
+    """Attempt until the server of the database accepts sessions; log one line a minute meanwhile.
 
-    `answering` is open while it waits. StoreError if waiting would not help.
+    `answering` is open while it waits. Return None if a signal ended the wait.
     """
     failures = FailureLog()
     async with AsyncExitStack() as stack:
         while True:
             try:
-                await has_store(settings, "access")
-                return
+                return await attempt()
             except UnreachableError as error:
                 failures.write(log.warning, "database_unreachable", {"reason": str(error)})
             if answering is not None:
                 await stack.enter_async_context(answering)
                 answering = None
-            await asyncio.sleep(RECONNECT_S)
+            is_cancelled = True
+            with cancel_on_request():
+                await asyncio.sleep(RECONNECT_S)
+                is_cancelled = False
+            if is_cancelled:
+                return None
 
 
 async def open_market(settings: Settings) -> "MarketStore":

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import Counter as Multiset
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from ctypes import c_bool
 from pathlib import Path
 from typing import get_args
 
@@ -26,6 +27,7 @@ from store.market_rows import Batch
 CALL_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 RUN_BUCKETS_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 LAG_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+MAIL_OUTCOMES = ("sent", "failed", "delayed", "refused")
 CHECKPOINT_OUTCOMES = ("signed", "refused", "cosigned")
 # The folder in which several processes count together. The library reads it once, at its import.
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -45,9 +47,12 @@ class DurationHistogram(Histogram):
 
 
 class Metrics:
-    """The metrics of one process; `tools` are the names of all tools."""
+    """The metrics of one process; `tools` are the names of all tools.
 
-    def __init__(self, tools: Iterable[str]) -> None:
+    `failing` is true while runs fail; several processes share it.
+    """
+
+    def __init__(self, tools: Iterable[str], failing: c_bool | None = None) -> None:
         # `_created` series double a scrape, and a restart shows in process_start_time_seconds.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
@@ -104,13 +109,14 @@ class Metrics:
         )
         mails = Counter(
             "signals_mails",
-            "Attempts to send mail, by outcome (sent, failed, or delayed by the server).",
+            "Attempts to send mail: sent, delayed, refused for one mailbox, or failed.",
             ["outcome"],
             registry=registry,
         )
-        self._mails = {each: mails.labels(each) for each in ("sent", "failed", "delayed")}
-        # Whether the newest attempt of the compute process to run failed.
-        self.are_runs_failing = False
+        self._mails = {
+            each: mails.labels(each) for each in ("sent", "failed", "delayed", "refused")
+        }
+        self._failing = c_bool() if failing is None else failing
         self._dropped_calls = Counter(
             "signals_dropped_log_calls",
             "Calls missing in the call logs of keys, because the store failed.",
@@ -163,9 +169,14 @@ class Metrics:
         """Count an attempt to send a mail."""
         self._mails[outcome].inc()
 
+    @property
+    def are_runs_failing(self) -> bool:
+        """Whether the newest attempt of the compute process to run failed."""
+        return self._failing.value
+
     def on_failing(self, are_failing: bool) -> None:
         """Note whether runs fail; /readyz fails meanwhile."""
-        self.are_runs_failing = are_failing
+        self._failing.value = are_failing
 
     def on_calls_dropped(self, count: int) -> None:
         """Count calls that the log of their keys gave up."""

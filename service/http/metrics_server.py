@@ -7,6 +7,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from ctypes import c_bool
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
@@ -37,6 +38,7 @@ from service.http.health import NO_STORE_HEADERS, Readiness, build_health_routes
 from service.http.metrics import Metrics, open_shared_metrics_folder
 from service.http.notices import CERTIFICATE_NOTICE
 from service.http.server import build_server_config, open_listener, serve_in_background
+from service.processes.child_process import SPAWN_CONTEXT
 from service.processes.lifecycle import run_in_background
 from serving.host_origin import HostOriginMiddleware
 from serving.snapshot import Snapshot
@@ -52,11 +54,12 @@ log = structlog.get_logger("operations")
 class MetricsServer(NamedTuple):
     """The operations port of a process, if any; all processes count in `shared_folder`.
 
-    The port serves local names, the host of `base_url` and the `allowed_hosts`. `store_folder` is
-    the folder of a SQLite database.
+    They also share `failing`, which is true while runs fail. The port serves local names, the host
+    of `base_url` and the `allowed_hosts`. `store_folder` is the folder of a SQLite database.
     """
 
     listener: socket | None
+    failing: c_bool
     shared_folder: Path | None = None
     base_url: str = "http://localhost"
     allowed_hosts: tuple[str, ...] = ()
@@ -111,7 +114,8 @@ def open_metrics_server(settings: Settings, *, is_shared: bool = False) -> Itera
                     folder = stack.enter_context(open_shared_metrics_folder())
         hosts = split_commas(settings.allowed_hosts)
         store_folder = settings.market_path.parent if settings.is_sqlite else None
-        yield MetricsServer(listener, folder, settings.address, hosts, store_folder)
+        failing = SPAWN_CONTEXT.RawValue(c_bool) if is_shared else c_bool()
+        yield MetricsServer(listener, failing, folder, settings.address, hosts, store_folder)
 
 
 def build_metrics_app(

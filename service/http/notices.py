@@ -50,7 +50,7 @@ class NoticeKeeper:
 
 
 class WatchedMailer:
-    """A mailer that reports each mail as sent, delayed or failed, and keeps the newest failure."""
+    """A mailer that reports each mail as sent, delayed, refused or failed; it keeps the failure."""
 
     def __init__(
         self, mailer: Mailer, notices: NoticeKeeper, on_mail: Callable[[str], None]
@@ -65,10 +65,12 @@ class WatchedMailer:
         try:
             await self._mailer.send(mail)
         except MailError as error:
-            # A delayed mail is sent again; the doctor connects to the server by itself.
-            self._on_mail("delayed" if error.is_temporary else "failed")
-            if not error.is_temporary:
+            # A delayed mail is sent again, and a closed mailbox is its owner's matter.
+            outcome = "delayed" if error.is_temporary else "refused"
+            if not (error.is_temporary or error.is_mailbox):
+                outcome = "failed"
                 await self._notices.keep(MAIL_NOTICE, str(error))
+            self._on_mail(outcome)
             raise
         self._on_mail("sent")
 

@@ -22,13 +22,12 @@ from schemas.vocabulary import Clock
 from service.commands.console import OnProgress, open_progress_bar
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
-from service.config.stores import RECONNECT_S, wait_for_database
+from service.config.stores import retry_until_reached
 from service.processes.lifecycle import (
     limit_malloc_arenas,
     listen_for_shutdown,
     terminate_with_parent,
 )
-from store.errors import UnreachableError
 
 if TYPE_CHECKING:
     from service.http.metrics_server import MetricsServer
@@ -105,20 +104,11 @@ def run_child(
         limit_malloc_arenas()
         with listen_for_shutdown() as cancel_on_request:
             terminate_with_parent()
-            is_reached = False
-            while not is_reached:
-                # A process that is restarted may find that the database is away.
-                with cancel_on_request():
-                    await wait_for_database(settings)
-                    is_reached = True
-                if not is_reached:
-                    return
-                try:
-                    await function(settings, parent, cancel_on_request, *arguments)
-                except UnreachableError as error:
-                    log.warning("database_unreachable", reason=str(error))
-                    is_reached = False
-                    await asyncio.sleep(RECONNECT_S)
+            # A process that is restarted may find that the database is away.
+            await retry_until_reached(
+                partial(function, settings, parent, cancel_on_request, *arguments),
+                cancel_on_request,
+            )
 
     try:
         connection.recv()

@@ -214,6 +214,26 @@ async def test_a_refusal_has_its_code_and_says_whether_it_may_pass(
     assert failed.value.is_temporary is is_temporary
     assert f"(SMTP {code})" in str(failed.value)
     assert ("for now" in str(failed.value)) is is_temporary
+    assert failed.value.is_mailbox is ((verb, code) == ("RCPT", 550))
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_mailbox"),
+    [
+        ("550 5.1.1 no such user", True),
+        ("552 5.2.2 mailbox full", True),
+        ("550 5.7.1 relaying denied", False),
+        ("554 access denied", False),
+    ],
+)
+async def test_one_closed_mailbox_is_told_from_a_server_that_refuses_all(
+    answer: str, is_mailbox: bool
+) -> None:
+    async with run_smtp_double() as server:
+        server.answers = {"RCPT": answer}
+        with pytest.raises(MailError) as failed:
+            await send(server.url())
+    assert failed.value.is_mailbox is is_mailbox
 
 
 @pytest.mark.parametrize("verb", ["EHLO", "AUTH", "DATA"])

@@ -5,7 +5,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import asyncpg
@@ -272,3 +272,25 @@ def test_a_start_waits_for_a_database_that_cannot_be_reached_and_answers_503_mea
         assert process.stop() == 0
     done = run_signals(tmp_path, "keys", "list", database_url=url)
     assert done.returncode == 1
+
+
+@pytest.mark.clause("postgres")
+@pytest.mark.prove
+async def test_a_start_waits_if_sessions_run_out_between_its_check_and_its_opening(
+    tmp_path: Path, private_postgres: PostgresServer
+):
+    url, sessions = private_postgres.url(), list[asyncpg.Connection]()
+    with suppress(asyncpg.TooManyConnectionsError):
+        while True:
+            sessions.append(await asyncpg.connect(url))
+    # Enough for the check, too few to open both stores.
+    for _ in range(2):
+        await sessions.pop().close()
+    given = {"port": find_free_port(), "database_url": url, "billing": "off"}
+    with start_signals(tmp_path, "serve", "--no-compute", **given) as process:
+        event = await asyncio.to_thread(process.wait_for_event, "database_unreachable")
+        assert "too many clients" in event["reason"]
+        for session in sessions:
+            await session.close()
+        await asyncio.to_thread(process.wait_for_line, "Listening on ")
+        assert await asyncio.to_thread(process.stop) == 0

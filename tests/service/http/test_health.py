@@ -237,15 +237,16 @@ async def test_a_start_that_waits_for_its_database_is_alive_and_answers_503():
 
 
 class FullMailbox:
-    """A mailer whose server delays the first mail, and refuses all later ones."""
+    """A mailer whose server delays the first mail, refuses one mailbox, and then all mail."""
 
-    has_delayed = False
+    def __init__(self) -> None:
+        self.failures = [
+            MailError("the server answered 451", is_temporary=True),
+            MailError("the server answered 550", is_mailbox=True),
+        ]
 
     async def send(self, mail: EmailMessage) -> None:
-        if not self.has_delayed:
-            self.has_delayed = True
-            raise MailError("the server answered 451", is_temporary=True)
-        raise MailError("the server answered 552")
+        raise self.failures.pop(0) if self.failures else MailError("the server answered 552")
 
     async def check(self) -> str:
         return "ok"
@@ -255,13 +256,14 @@ async def test_a_failed_mail_is_counted_kept_and_still_fails(home: StoreHome) ->
     async with open_and_close(home.open_access()) as access:
         clock, outcomes = ManualClock(), list[str]()
         mailer = WatchedMailer(FullMailbox(), NoticeKeeper(access, clock), outcomes.append)
-        with pytest.raises(MailError):
-            await mailer.send(EmailMessage())
-        assert (outcomes, await access.list_notices()) == (["delayed"], [])
         for _ in range(2):
             with pytest.raises(MailError):
                 await mailer.send(EmailMessage())
-        assert outcomes == ["delayed", "failed", "failed"]
+        assert (outcomes, await access.list_notices()) == (["delayed", "refused"], [])
+        for _ in range(2):
+            with pytest.raises(MailError):
+                await mailer.send(EmailMessage())
+        assert outcomes == ["delayed", "refused", "failed", "failed"]
         assert await access.list_notices() == [
             Notice(MAIL_NOTICE, "the server answered 552", clock())
         ]

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ctypes import c_bool
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from service.http.metrics_server import (
 )
 from service.http.notices import CERTIFICATE_NOTICE
 from service.http.server import open_listener
+from service.processes.child_process import SPAWN_CONTEXT
 from service.processes.lifecycle import run_in_background
 from serving.http import HEALTH_PATHS
 from serving.snapshot_cache import SnapshotCache
@@ -74,7 +76,9 @@ async def operating(folder: Path) -> AsyncIterator[Operated]:
         with open_listener("127.0.0.1", 0) as listener:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}"
             async with (
-                MetricsServer(listener, store_folder=folder).serve_metrics(metrics, readiness),
+                MetricsServer(listener, c_bool(), store_folder=folder).serve_metrics(
+                    metrics, readiness
+                ),
                 httpx.AsyncClient(base_url=address, verify=False, timeout=30) as client,
             ):
                 yield Operated(served, client)
@@ -329,3 +333,18 @@ def test_folders_of_killed_services_are_removed_and_others_stay(
             *(first, second, other, link, aimed)
         }
         assert (aimed / "counter_1.db").exists()
+
+
+def fail_runs(failing: c_bool) -> None:
+    Metrics((), failing).on_failing(True)
+
+
+def test_every_process_of_a_service_knows_of_failing_runs() -> None:
+    settings = Settings(metrics_port=int(find_free_port()))
+    with open_metrics_server(settings, is_shared=True) as server:
+        worker = Metrics((), server.failing)
+        assert not worker.are_runs_failing
+        computing = SPAWN_CONTEXT.Process(target=fail_runs, args=(server.failing,))
+        computing.start()
+        computing.join()
+        assert worker.are_runs_failing
